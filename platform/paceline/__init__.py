@@ -1,0 +1,52 @@
+"""Paceline finds, proves and runs the fastest training configuration of a PyTorch model on a Ray cluster."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paceline.cluster.experiment import train
+    from paceline.cluster.result import RunResult
+    from paceline.config import ExperimentConfig, load_config
+    from paceline.errors import ConfigError, EnvironmentFault, PacelineError, RunFailed
+    from paceline.tasks.base import Task, TaskOutput
+
+__version__ = "0.1.0"
+
+# Each public name and the module that holds it. They are imported when first asked for, so that
+# `import paceline`, the command line's help and a config error never pay for torch or Ray.
+_HOMES = {
+    "ConfigError": "paceline.errors",
+    "EnvironmentFault": "paceline.errors",
+    "ExperimentConfig": "paceline.config",
+    "PacelineError": "paceline.errors",
+    "RunFailed": "paceline.errors",
+    "RunResult": "paceline.cluster.result",
+    "Task": "paceline.tasks.base",
+    "TaskOutput": "paceline.tasks.base",
+    "load_config": "paceline.config",
+    "train": "paceline.cluster.experiment",
+}
+
+__all__ = [
+    "ConfigError",
+    "EnvironmentFault",
+    "ExperimentConfig",
+    "PacelineError",
+    "RunFailed",
+    "RunResult",
+    "Task",
+    "TaskOutput",
+    "__version__",
+    "load_config",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'paceline' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

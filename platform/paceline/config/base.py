@@ -1,0 +1,43 @@
+"""The base of every section of the config."""
+
+from typing import Any, get_args
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Section(BaseModel):
+    """A frozen part of the config tree: unknown keys are errors, numbers are finite, no type is coerced.
+
+    A field's docstring is its documentation: it ends up in the JSON Schema and so in the user's editor.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        strict=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+        protected_namespaces=(),
+    )
+
+
+class Component(Section):
+    """A section that is chosen by `name` (shipped with Paceline) or by `path` (the user's own code).
+
+    A shipped component is one file in `models/`, `data/`, `tasks/`, `optimizers/` or `lr_schedulers/` whose class
+    derives from this one, declares `name: Literal[...]` and builds the thing itself. It is found by `registry`.
+    Torch may be imported inside the building method only, so that a config is checked without it.
+    """
+
+    @classmethod
+    def selectors(cls) -> tuple[str, ...]:
+        """The values of `name` that choose this class; empty for the one that is chosen by `path`."""
+        field = cls.model_fields.get("name")
+        if field is None:
+            return ()
+        return tuple(str(value) for value in get_args(field.annotation))
+
+    def describe(self) -> str:
+        """How the component is called in tables: its name, or its import path."""
+        chosen: Any = getattr(self, "name", None) or getattr(self, "path", "?")
+        return str(chosen)

@@ -1,0 +1,98 @@
+"""What fields of different sections must agree on. All disagreements are found, not only the first."""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from pydantic_core import PydanticCustomError
+
+from paceline.config.derived import ACCUMULATION, GLOBAL, MICRO, WORKERS, batch_sizes
+from paceline.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from paceline.config.experiment import ExperimentConfig
+
+ERROR_TYPE = "disagreement"
+"""Type of the pydantic error that carries the disagreements in its context, under `found`."""
+
+
+class Disagreement(NamedTuple):
+    """Fields that are each right, but not together."""
+
+    problem: Problem
+    keys: tuple[str, ...]
+    """All the fields that it is about; the problem's own key is the one to change."""
+
+
+def check_agreement(config: "ExperimentConfig") -> None:
+    """Check all fields of a config against each other; called by its validator.
+
+    Raises:
+        PydanticCustomError: some disagree; `ctx["found"]` is the list of `Disagreement`.
+    """
+    found = [disagreement for check in _CHECKS for disagreement in check(config)]
+    if found:
+        reasons = "; ".join(f"{problem.key}: {problem.reason}" for problem, _ in found)
+        raise PydanticCustomError(ERROR_TYPE, "{reasons}", {"reasons": reasons, "found": found})
+
+
+def _contradiction(reason: str, hint: str, *keys: str) -> Disagreement:
+    return Disagreement(Problem("contradiction", reason, keys[0], hint=hint), keys)
+
+
+def _batch(config: "ExperimentConfig") -> Iterator[Disagreement]:
+    try:
+        batch_sizes(config)
+    except ConfigError as error:
+        yield from (Disagreement(problem, (GLOBAL, MICRO, ACCUMULATION, WORKERS)) for problem in error.problems)
+
+
+def _half_precision(config: "ExperimentConfig") -> Iterator[Disagreement]:
+    if config.trainer.precision == "16-mixed" and config.scaling.use_gpu is False:
+        problem = Problem("fp16-on-cpu", "fp16 needs CUDA", "trainer.precision", hint="use bf16-mixed")
+        yield Disagreement(problem, ("trainer.precision", "scaling.use_gpu"))
+
+
+def _cudnn(config: "ExperimentConfig") -> Iterator[Disagreement]:
+    if config.trainer.cudnn_benchmark and config.trainer.deterministic:
+        reason = "picks algorithms by their speed, which differs from run to run, while trainer.deterministic is true"
+        yield _contradiction(reason, "set one of the two to false", "trainer.cudnn_benchmark", "trainer.deterministic")
+
+
+def _warmup(config: "ExperimentConfig") -> Iterator[Disagreement]:
+    names = ("warmup_epochs", "warmup_steps", "warmup_samples")
+    given = [f"lr_scheduler.{name}" for name in names if getattr(config.lr_scheduler, name) is not None]
+    if len(given) > 1:
+        yield _contradiction(
+            f"the warmup's length is given {len(given)} times", f"keep one of {', '.join(given)}", *given
+        )
+
+
+def _nesterov(config: "ExperimentConfig") -> Iterator[Disagreement]:
+    if getattr(config.optimizer, "nesterov", False) and not getattr(config.optimizer, "momentum", 1):
+        hint = "write momentum: 0.9, or nesterov: false"
+        yield _contradiction("needs momentum, which is 0", hint, "optimizer.nesterov", "optimizer.momentum")
+
+
+def _gpus(config: "ExperimentConfig") -> Iterator[Disagreement]:
+    if config.scaling.use_gpu is False and config.scaling.gpus_per_worker != "auto":
+        reason = f"asks for {config.scaling.gpus_per_worker:g} GPUs a worker, while scaling.use_gpu is false"
+        hint = "write gpus_per_worker: auto, or use_gpu: true"
+        yield _contradiction(reason, hint, "scaling.gpus_per_worker", "scaling.use_gpu")
+
+
+def _checkpoint(config: "ExperimentConfig") -> Iterator[Disagreement]:
+    if config.checkpoint.every_n_steps is not None and config.checkpoint.every_n_epochs is not None:
+        hint = "keep every_n_steps or every_n_epochs"
+        reason = "the interval between checkpoints is given twice"
+        yield _contradiction(reason, hint, "checkpoint.every_n_epochs", "checkpoint.every_n_steps")
+
+
+_CHECKS: tuple[Callable[["ExperimentConfig"], Iterator[Disagreement]], ...] = (
+    _batch,
+    _half_precision,
+    _cudnn,
+    _warmup,
+    _nesterov,
+    _gpus,
+    _checkpoint,
+)

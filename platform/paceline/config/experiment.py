@@ -1,0 +1,103 @@
+"""The whole config of one experiment."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field, model_validator
+
+from paceline.config.base import Section
+from paceline.config.registry import component_union
+from paceline.config.sections import (
+    CheckpointConfig,
+    ParallelConfig,
+    ScalingConfig,
+    StorageConfig,
+    TrackingConfig,
+    TrainerConfig,
+)
+
+if TYPE_CHECKING:
+    from paceline.data.base import DataConfig
+    from paceline.lr_schedulers.base import LRSchedulerConfig
+    from paceline.models.base import ModelConfig
+    from paceline.optimizers.base import OptimizerConfig
+    from paceline.tasks.base import TaskConfig
+else:
+    DataConfig = component_union("paceline.data")
+    LRSchedulerConfig = component_union("paceline.lr_schedulers")
+    ModelConfig = component_union("paceline.models")
+    OptimizerConfig = component_union("paceline.optimizers")
+    TaskConfig = component_union("paceline.tasks")
+
+NAME_PATTERN = r"^[A-Za-z0-9][\w.-]{0,99}$"
+
+COMPONENT_SECTIONS = {
+    "task": "paceline.tasks",
+    "model": "paceline.models",
+    "data": "paceline.data",
+    "optimizer": "paceline.optimizers",
+    "lr_scheduler": "paceline.lr_schedulers",
+}
+"""The sections that are chosen by `name` or `path`, and the package that holds what they choose from."""
+
+
+class ExperimentConfig(Section):
+    """Everything that decides what one training run computes, where, and how it is recorded."""
+
+    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    """Names the run within its storage: 1 to 100 letters, digits, `_`, `-` and `.`, a letter or digit first."""
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
+    """Seed of initial weights, data order and augmentation, 0 to 2^63 - 1."""
+    task: TaskConfig = Field(default_factory=lambda: _default("task", "classification"), validate_default=True)
+    """What is learned: the loss and the metrics."""
+    model: ModelConfig
+    """The network."""
+    data: DataConfig
+    """The training and validation sets, and how they are loaded."""
+    optimizer: OptimizerConfig = Field(default_factory=lambda: _default("optimizer", "sgd"), validate_default=True)
+    """The update rule, its learning rate and how that follows the batch size."""
+    lr_scheduler: LRSchedulerConfig = Field(
+        default_factory=lambda: _default("lr_scheduler", "constant"), validate_default=True
+    )
+    """How the learning rate changes over training."""
+    trainer: TrainerConfig = TrainerConfig()
+    """Length, precision, accumulation and the techniques of the training step."""
+    parallel: ParallelConfig = ParallelConfig()
+    """How the work is spread over the workers."""
+    scaling: ScalingConfig = ScalingConfig()
+    """How many workers there are, and what each one gets."""
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    """When the training state is saved."""
+    storage: StorageConfig = StorageConfig()
+    """Where runs and their checkpoints are kept."""
+    tracking: TrackingConfig = TrackingConfig()
+    """Which MLflow store the run is recorded in."""
+
+    @model_validator(mode="after")
+    def _fields_agree(self) -> "ExperimentConfig":
+        from paceline.config.checks import check_agreement
+
+        check_agreement(self)
+        return self
+
+    def with_overrides(self, overrides: Mapping[str, Any]) -> "ExperimentConfig":
+        """A changed copy, validated again as a whole; the one way to change a config.
+
+        Args:
+            overrides: dotted key to value, such as `{"trainer.precision": "bf16-mixed"}`. A section may be replaced
+                by a mapping. Setting `X.name` or `X.path` switches the component, see `overrides`.
+
+        Raises:
+            ConfigError: a key does not exist, or the result is no valid config.
+        """
+        from paceline.config.loading import validate
+        from paceline.config.overrides import apply_overrides, tree_of
+
+        # Only what was chosen, not the defaults: another component then comes with its own.
+        return validate(apply_overrides(tree_of(self), overrides))
+
+
+def _default(section: str, name: str) -> Any:
+    from paceline.config.registry import components
+
+    return components(COMPONENT_SECTIONS[section])[name](name=name)  # type: ignore[call-arg]

@@ -1,0 +1,117 @@
+"""Finds the class and the fields behind a key of the config tree, for messages and overrides."""
+
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from paceline.config.base import Component, Section
+from paceline.config.experiment import COMPONENT_SECTIONS, ExperimentConfig
+from paceline.config.registry import BY_PATH, components
+from paceline.config.source import Key, dotted
+
+
+def chosen_class(section: str, value: Any) -> type[Component] | None:
+    """The class that a component section chooses by its `name` or `path`; None when it chooses none."""
+    if isinstance(value, Component):
+        return type(value)
+    if not isinstance(value, Mapping):
+        return None
+    known = components(COMPONENT_SECTIONS[section])
+    if "name" in value:
+        return known[value["name"]] if value["name"] in component_names(section) else None
+    return known.get(BY_PATH) if "path" in value else None
+
+
+def component_names(section: str) -> list[str]:
+    """Every value that `name` may have in a component section."""
+    return sorted(name for name in components(COMPONENT_SECTIONS[section]) if name != BY_PATH)
+
+
+def default_name(section: str) -> str | None:
+    """The component of a section that is left out; None when the section is required."""
+    field = ExperimentConfig.model_fields[section]
+    if field.is_required():
+        return None
+    return str(field.get_default(call_default_factory=True).name)
+
+
+def section_class(tree: Any, key: Key) -> type[Section] | None:
+    """The class of the section at a key; None when there is no section, or it is not known which."""
+    if not key:
+        return ExperimentConfig
+    if len(key) == 1 and key[0] in COMPONENT_SECTIONS:
+        section, given = str(key[0]), tree if isinstance(tree, Mapping) else {}
+        return chosen_class(section, given.get(section, {"name": default_name(section)}))
+    field = field_at(tree, key)
+    return _section_in(field.annotation) if field else None
+
+
+def field_at(tree: Any, key: Key) -> FieldInfo | None:
+    """The field behind a key; None when there is none."""
+    parent = section_class(tree, key[:-1]) if key else None
+    return parent.model_fields.get(str(key[-1])) if parent else None
+
+
+def is_single_value(tree: Any, key: Key) -> bool:
+    """Whether a key is a field that holds neither a section nor a mapping, so that nothing can be below it."""
+    if len(key) == 1 and key[0] in COMPONENT_SECTIONS:
+        return False
+    field = field_at(tree, key)
+    return field is not None and _section_in(field.annotation) is None and not _holds_mapping(field.annotation)
+
+
+_NAMES_ELSEWHERE = {
+    "accumulate_grad_batches": "trainer.gradient_accumulation_steps",
+    "batch_size": "data.global_batch_size",
+    "gradient_clip_val": "trainer.max_grad_norm",
+    "learning_rate": "optimizer.lr",
+    "max_epochs": "trainer.epochs",
+    "num_epochs": "trainer.epochs",
+    "num_train_epochs": "trainer.epochs",
+    "per_device_train_batch_size": "data.micro_batch_size",
+    "scheduler": "lr_scheduler",
+}
+"""What other libraries call some of the fields."""
+
+
+def nearest_key(tree: Any, key: Key) -> str:
+    """What the user may have meant by an unknown key, in words for a hint."""
+    name, siblings = str(key[-1]), list((section_class(tree, key[:-1]) or ExperimentConfig).model_fields)
+    if name in _NAMES_ELSEWHERE:
+        return f"did you mean {_NAMES_ELSEWHERE[name]}?"
+    near = nearest(name, siblings)
+    if near:
+        return f"did you mean {dotted((*key[:-1], near))}?"
+    elsewhere = list(_all_keys(tree))
+    same_name = [found for found in elsewhere if found.rpartition(".")[2] == name]
+    if same_name:
+        return f"did you mean {same_name[0]}?"
+    by_name = {found.rpartition(".")[2]: found for found in elsewhere}
+    far = nearest(name, list(by_name), cutoff=0.7)
+    return f"did you mean {by_name[far]}?" if far else f"known here: {', '.join(siblings)}"
+
+
+def nearest(word: str, choices: list[str], cutoff: float = 0.6) -> str | None:
+    """The choice that a word most looks like."""
+    plain = {choice.lower(): choice for choice in choices}
+    found = get_close_matches(word.lower()[:100], plain, n=1, cutoff=cutoff)
+    return plain[found[0]] if found else None
+
+
+def _all_keys(tree: Any) -> Iterator[str]:
+    yield from ExperimentConfig.model_fields
+    for section in ExperimentConfig.model_fields:
+        cls = section_class(tree, (section,))
+        if cls:
+            yield from (f"{section}.{name}" for name in cls.model_fields)
+
+
+def _section_in(annotation: Any) -> type[Section] | None:
+    options = [annotation, *get_args(annotation)]
+    return next((cls for cls in options if isinstance(cls, type) and issubclass(cls, Section)), None)
+
+
+def _holds_mapping(annotation: Any) -> bool:
+    return any(part is dict or get_origin(part) is dict or part is Any for part in [annotation, *get_args(annotation)])

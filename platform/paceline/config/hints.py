@@ -1,0 +1,95 @@
+"""Words for hints: how values are shown, and which right value a wrong one is nearest to."""
+
+import re
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from pydantic_core import ErrorDetails
+
+from paceline.config.fields import nearest
+
+_LONG_LIST = 12
+_SAID_TRUE = ("on", "yes", "y", "true")
+_SAID_FALSE = ("off", "no", "n", "false")
+
+
+def show(value: Any) -> str:
+    """A value as it would stand in the file, shortened."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return "a list"
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return {"nan": ".nan", "inf": ".inf", "-inf": "-.inf"}[str(value)]
+    if not isinstance(value, str | int | float):
+        return f"a Python {type(value).__name__}"
+    text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def choices(error: ErrorDetails) -> list[str]:
+    """The values that a choice allows, of pydantic's own sentence about them."""
+    if error["type"] != "literal_error":
+        return []
+    return re.findall(r"'([^']*)'", str(error.get("ctx", {}).get("expected", "")))
+
+
+def either(words: list[str]) -> str:
+    """`a or b`; `one of a, b, c` when there are more."""
+    return " or ".join(words) if len(words) <= 2 else f"one of {', '.join(words)}"
+
+
+def listed(names: list[str]) -> str:
+    """All names, or the first few and how many more when there are many."""
+    if len(names) <= _LONG_LIST:
+        return ", ".join(names) or "none yet"
+    return f"{', '.join(names[:5])} and {len(names) - 5} more"
+
+
+def near_and_all(word: str, names: list[str]) -> str:
+    """The nearest name and all of them; of a long list the nearest five and how many there are."""
+    best = nearest(word, names)
+    start = f"did you mean {best}? " if best else ""
+    own = "or path: 'my_pkg.module:function' for your own"
+    if len(names) <= _LONG_LIST:
+        return f"{start}there are: {', '.join(names)}; {own}"
+    near = get_close_matches(word[:100], names, n=5, cutoff=0.0)
+    return f"{start}the nearest of {len(names)} are: {', '.join(near)}; {own}"
+
+
+def cure(value: Any, kinds: Iterable[str], allowed: list[str]) -> str:
+    """What to write instead of a value, given the types of pydantic's errors and the choices there are."""
+    meant = str(value).lower()
+    if "none" in allowed and (value is None or meant in _SAID_FALSE):
+        return "write none"
+    if "bool_type" in kinds and meant in _SAID_TRUE + _SAID_FALSE:
+        return f"write {'true' if meant in _SAID_TRUE else 'false'}"
+    if allowed and isinstance(value, str | int | float) and not isinstance(value, bool):
+        found = _near_choice(meant, allowed)
+        if found:
+            return f"did you mean {found}?"
+    if "model_type" in kinds:
+        return "leave the key out for the defaults, or write its fields below it, indented"
+    return _converted(value, set(kinds))
+
+
+def _near_choice(word: str, allowed: list[str]) -> str | None:
+    inside = [choice for choice in allowed if word == choice.lower() or choice.lower().startswith(word)]
+    return inside[0] if inside else nearest(word, allowed, cutoff=0.5)
+
+
+def _converted(value: Any, kinds: set[str]) -> str:
+    if "string_type" in kinds and isinstance(value, int | float):
+        return f"put it in quotes: '{show(value)}'"
+    if "list_type" in kinds and isinstance(value, str | int | float):
+        return f"write [{str(value)[:60]}]"
+    if not kinds & {"int_type", "int_from_float", "float_type"}:
+        return ""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return f"write {int(value)}"
+    if isinstance(value, str) and re.fullmatch(r"[-+]?\d+(\.\d+)?([eE][-+]?\d+)?", value, re.ASCII):
+        return f"write {value[:40]} without quotes"
+    return ""

@@ -1,0 +1,170 @@
+"""Loads an experiment from its file and overrides, and says everything that is wrong with it at once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
+
+from paceline.config.checks import ERROR_TYPE, Disagreement
+from paceline.config.experiment import COMPONENT_SECTIONS, ExperimentConfig
+from paceline.config.imports import make_importable, missing_module
+from paceline.config.overrides import copy_tree, edit, parse_override, place_of
+from paceline.config.problems import Places, broken_keys, explain, selector_problems
+from paceline.config.source import Source, read_source
+from paceline.config.yaml_rules import Dumper
+from paceline.errors import ConfigError, Problem
+
+Overrides = Mapping[str, Any] | Sequence[str]
+"""Dotted keys and their values, or texts of the form `key.path=value`."""
+
+
+def load_config(path: str | PathLike[str], overrides: Overrides | None = None) -> ExperimentConfig:
+    """Load an experiment.
+
+    The folder of the file and the working folder become importable, for the user's own code in `path:`.
+
+    Args:
+        path: the YAML file.
+        overrides: changes to what is in the file, see `overrides.apply_overrides`.
+
+    Raises:
+        ConfigError: the file, the overrides or the config that they make are wrong; with every problem found.
+    """
+    file = Path(path)
+    make_importable([file.absolute().parent, Path.cwd()])
+    changes, changed_at, problems = _read_overrides(overrides or {})
+    try:
+        source = read_source(file)
+    except ConfigError as error:
+        raise ConfigError([*error.problems, *problems]) from None
+    tree, misled = edit(source.tree, changes)
+    places = Places(source, changed_at)
+    problems += [replace(problem, place=changed_at.get(problem.key, "")) for problem in misled]
+    config, found = _check(tree, places)
+    found += _missing_modules(tree, places)
+    if config is None or problems or found:
+        raise ConfigError([*sorted(found, key=places.order), *problems])
+    return config
+
+
+def validate(
+    tree: Mapping[str, Any], source: Source | None = None, overrides: Mapping[str, str] | None = None
+) -> ExperimentConfig:
+    """Check a config tree as a whole.
+
+    Args:
+        tree: plain values, as they stand in a file.
+        source: the file that they came from, for the places in messages.
+        overrides: place of each key that no longer has the file's value; empty text for one set from Python.
+
+    Raises:
+        ConfigError: the tree is no valid config; with every problem found.
+    """
+    places = Places(source, overrides or {})
+    config, problems = _check(tree, places)
+    if config is None:
+        raise ConfigError(sorted(problems, key=places.order))
+    return config
+
+
+def dump_yaml(config: ExperimentConfig) -> str:
+    """The resolved config, every field written out; `load_config` reads it back as the same config.
+
+    Raises:
+        ConfigError: `args` hold a Python object that no file can.
+    """
+    try:
+        tree = {key: _selector_first(value) for key, value in config.model_dump(mode="json").items()}
+        return yaml.dump(tree, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=100)
+    except (PydanticSerializationError, yaml.YAMLError) as error:
+        hint = "use text, numbers, lists and mappings in args"
+        raise ConfigError([Problem("not-plain", f"cannot be written to a file: {error}", hint=hint)]) from None
+
+
+def _selector_first(section: Any) -> Any:
+    if not isinstance(section, dict):
+        return section
+    return {**{key: section[key] for key in ("name", "path", "args") if key in section}, **section}
+
+
+def _read_overrides(overrides: Overrides) -> tuple[dict[str, Any], dict[str, str], list[Problem]]:
+    if isinstance(overrides, Mapping):
+        return dict(overrides), dict.fromkeys(overrides, ""), []
+    if isinstance(overrides, str):
+        overrides = [overrides]
+    values: dict[str, Any] = {}
+    places: dict[str, str] = {}
+    problems: list[Problem] = []
+    for text in overrides:
+        try:
+            key, value = parse_override(text)
+        except ConfigError as error:
+            problems += error.problems
+        else:
+            values[key], places[key] = value, place_of(text)
+    return values, places, problems
+
+
+def _check(tree: Mapping[str, Any], places: Places) -> tuple[ExperimentConfig | None, list[Problem]]:
+    try:
+        return ExperimentConfig.model_validate(tree), []
+    except ValidationError as error:
+        errors = error.errors(include_url=False)
+    chosen_twice = [replace(problem, place=places.of(problem.key)) for problem in selector_problems(tree)]
+    twice = {problem.key for problem in chosen_twice}
+    plain = [each for each in errors if each["type"] != ERROR_TYPE and not (each["loc"] and each["loc"][0] in twice)]
+    problems = [*chosen_twice, *explain(plain, tree, places)]
+    found = [each for error in errors if error["type"] == ERROR_TYPE for each in error["ctx"]["found"]]
+    found = found or _disagreements_beside(problems, tree)
+    return None, [*problems, *(replace(each.problem, place=places.of(each.problem.key)) for each in found)]
+
+
+def _disagreements_beside(problems: list[Problem], tree: Any) -> list[Disagreement]:
+    """What disagrees among the fields that are right, so that it need not wait until the others are."""
+    if not isinstance(tree, Mapping):
+        return []
+    rest = copy_tree(tree)
+    broken = broken_keys(problems, tree)
+    for key in broken:
+        _remove(rest, [str(part) for part in key])
+    stand_ins: dict[str, Any] = {section: {"path": "a:b"} for section in COMPONENT_SECTIONS}
+    required = {
+        name: stand_ins.get(name, "x") for name, field in ExperimentConfig.model_fields.items() if field.is_required()
+    }
+    try:
+        ExperimentConfig.model_validate({**required, **rest})
+    except ValidationError as error:
+        found: list[Disagreement] = [
+            each for one in error.errors(include_url=False) if one["type"] == ERROR_TYPE for each in one["ctx"]["found"]
+        ]
+        gone = [".".join(str(part) for part in key) for key in broken]
+        return [each for each in found if not any(_within(key, gone) for key in each.keys)]
+    return []
+
+
+def _within(key: str, sections: list[str]) -> bool:
+    return any(key == section or key.startswith(f"{section}.") for section in sections)
+
+
+def _remove(tree: Any, key: list[str]) -> None:
+    for part in key[:-1]:
+        tree = tree.get(part) if isinstance(tree, dict) else None
+    if isinstance(tree, dict):
+        tree.pop(key[-1], None)
+
+
+def _missing_modules(tree: Mapping[str, Any], places: Places) -> list[Problem]:
+    found = []
+    for section in COMPONENT_SECTIONS:
+        value = tree.get(section)
+        path = value.get("path") if isinstance(value, Mapping) and "name" not in value else None
+        problem = missing_module(path) if isinstance(path, str) else None
+        if problem:
+            key = f"{section}.path"
+            found.append(replace(problem, key=key, place=places.of(key)))
+    return found

@@ -1,0 +1,148 @@
+"""Changes a config tree by dotted keys: the one door that the command line, sweeps and notebooks go through."""
+
+import re
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from paceline.config.base import Section
+from paceline.config.experiment import COMPONENT_SECTIONS
+from paceline.config.fields import chosen_class, default_name, is_single_value
+from paceline.config.source import Key, dotted, read_value
+from paceline.errors import ConfigError, Problem
+
+SELECTORS = ("name", "path")
+_KEY = re.compile(r"[A-Za-z_][\w-]*(\.[\w-]+)*\Z")
+
+
+class ConfigWarning(UserWarning):
+    """A config is valid, but something that was asked for has no effect."""
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """Split `key.path=value`, and read the value by the rules of the config file.
+
+    Raises:
+        ConfigError: the text has no such form, or its value is no YAML.
+    """
+    key, equals, value = text.partition("=")
+    key = key.strip()
+    if not equals or not _KEY.match(key):
+        reason = "is no override" if not equals else f"{key[:80]!r} is no key"
+        raise ConfigError([Problem("bad-override", reason, "", place_of(text), "write key.path=value")])
+    try:
+        return key, read_value(value, place_of(text))
+    except ConfigError as error:
+        raise ConfigError([_below(key, problem) for problem in error.problems]) from None
+
+
+def place_of(text: str) -> str:
+    """How an override is named in messages."""
+    return f"override {text[:80]!r}"
+
+
+def apply_overrides(tree: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """A changed copy of a config tree. Whether its keys and values are right is found by `loading.validate`.
+
+    Sections that are missing are made. A section may be replaced by a mapping. Setting `X.name` or `X.path` of a
+    component switches it: the other selector goes, and so do, with a `ConfigWarning`, the keys that the new component
+    lacks, unless they are overridden too.
+
+    Raises:
+        ConfigError: a key leads through a single value.
+    """
+    result, problems = edit(tree, overrides)
+    if problems:
+        raise ConfigError(problems)
+    return result
+
+
+def edit(tree: Mapping[str, Any], overrides: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+    """What `apply_overrides` does, with the problems beside the result."""
+    result: dict[str, Any] = copy_tree(tree)
+    whole = {key: value for key, value in overrides.items() if "." not in key}
+    parts = {key: value for key, value in overrides.items() if "." in key}
+    result.update(copy_tree(whole))
+    for section in COMPONENT_SECTIONS:
+        _prepare_component(
+            result, section, [key.split(".")[1] for key in parts if key.startswith(f"{section}.")], parts
+        )
+    problems = [_set(result, tuple(key.split(".")), copy_tree(value)) for key, value in _shallow_first(parts)]
+    return result, [problem for problem in problems if problem]
+
+
+def tree_of(section: Section) -> dict[str, Any]:
+    """The values that were set when a section was made, as plain mappings; defaults are left out."""
+    chosen = [name for name in type(section).model_fields if name in section.model_fields_set]
+    return {name: copy_tree(getattr(section, name)) for name in chosen}
+
+
+def copy_tree(value: Any) -> Any:
+    """A copy of mappings, sections and lists; every other object is taken over as it is."""
+    if isinstance(value, Section):
+        return tree_of(value)
+    if isinstance(value, Mapping):
+        return {key: copy_tree(item) for key, item in value.items()}
+    return [copy_tree(item) for item in value] if isinstance(value, list) else value
+
+
+def _below(key: str, problem: Problem) -> Problem:
+    full = f"{key}.{problem.key}" if problem.key else key
+    return Problem(problem.code, problem.reason, full, problem.place, problem.hint)
+
+
+def _shallow_first(overrides: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return sorted(overrides.items(), key=lambda item: item[0].count("."))
+
+
+def _prepare_component(tree: dict[str, Any], section: str, names: Sequence[str], overrides: Mapping[str, Any]) -> None:
+    """Give a section that is only now begun its default component, and switch one whose selector is overridden."""
+    if not names:
+        return
+    before = tree.get(section)
+    chosen = {name: overrides[f"{section}.{name}"] for name in SELECTORS if f"{section}.{name}" in overrides}
+    if before is None:
+        default = default_name(section)
+        tree[section] = {"name": default} if default and not chosen else {}
+    elif chosen and isinstance(before, dict):
+        tree[section] = _switched(section, before, chosen, names)
+
+
+def _switched(section: str, before: dict[str, Any], chosen: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    after = {key: value for key, value in before.items() if key not in SELECTORS}
+    new_class = chosen_class(section, chosen)
+    if new_class is None or new_class is chosen_class(section, before):
+        return after
+    lost = [key for key in after if key not in new_class.model_fields and key not in names]
+    if lost:
+        selector, value = next(iter(chosen.items()))
+        warnings.warn(
+            f"{section}.{selector}={value}: dropped {', '.join(lost)}, which the new {section} does not have",
+            ConfigWarning,
+            stacklevel=_outside(),
+        )
+    return {key: value for key, value in after.items() if key not in lost}
+
+
+def _outside() -> int:
+    """The stack level of the first caller outside of this package, so that the warning names the user's line."""
+    level = 1
+    frame = sys._getframe(1)
+    while frame.f_back and str(frame.f_globals.get("__name__", "")).startswith("paceline.config"):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def _set(tree: dict[str, Any], key: Key, value: Any) -> Problem | None:
+    inner = tree
+    for depth in range(1, len(key)):
+        above, name = key[:depth], str(key[depth - 1])
+        if is_single_value(tree, above) or not isinstance(inner.get(name, {}), dict | None):
+            reason = f"{dotted(above)} holds a single value: there is no {str(key[depth])!r} in it"
+            return Problem("unknown-key", reason, dotted(key))
+        if inner.get(name) is None:
+            inner[name] = {}
+        inner = inner[name]
+    inner[str(key[-1])] = value
+    return None

@@ -1,0 +1,225 @@
+"""Turns pydantic's errors into problems: in plain words, with the key, its place in the file and the nearest cure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any
+
+from pydantic_core import ErrorDetails
+
+from paceline.config import hints
+from paceline.config.base import Component, Section
+from paceline.config.experiment import COMPONENT_SECTIONS
+from paceline.config.fields import chosen_class, component_names, field_at, nearest_key
+from paceline.config.source import Key, Source, dotted
+from paceline.errors import Problem
+
+_TYPES = {
+    "bool_type": "true or false",
+    "dict_type": "a mapping",
+    "float_type": "a number",
+    "int_from_float": "a whole number",
+    "int_type": "a whole number",
+    "list_type": "a list",
+    "model_type": "a mapping",
+    "none_required": "null",
+    "string_type": "text",
+    "string_unicode": "text of valid characters",
+    "tuple_type": "a list",
+}
+_LIMITS = {
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "less than {lt}",
+    "less_than_equal": "at most {le}",
+    "multiple_of": "a multiple of {multiple_of}",
+    "string_too_long": "at most {max_length} characters long",
+    "string_too_short": "at least {min_length} characters long",
+    "too_long": "at most {max_length} long",
+    "too_short": "at least {min_length} long",
+}
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the values of a tree came from: the file, or overrides over it."""
+
+    source: Source | None = None
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    """Place of each overridden key; empty text for one that came from Python."""
+
+    def of(self, key: str) -> str:
+        """The place of a key, or of the nearest one around it."""
+        by_override = self._override(key)
+        if by_override is not None:
+            return self.overrides[by_override]
+        return self.source.place(key) if self.source else ""
+
+    def order(self, problem: Problem) -> tuple[int, int, int, str]:
+        """Sorts problems: those of the file by position, then those of overrides as given."""
+        by_override = self._override(problem.key)
+        if by_override is not None:
+            return 1, list(self.overrides).index(by_override), 0, problem.key
+        line, column = self.source.position(problem.key) if self.source else (0, 0)
+        return 0, line, column, problem.key
+
+    def _override(self, key: str) -> str | None:
+        above = [name for name in self.overrides if key == name or key.startswith(f"{name}.")]
+        if above:
+            return max(above, key=len)
+        if self.source and key in self.source.positions:
+            return None
+        return next((name for name in self.overrides if key and name.startswith(f"{key}.")), None)
+
+
+def explain(errors: Sequence[ErrorDetails], tree: Any, places: Places) -> list[Problem]:
+    """The problems behind pydantic's errors; the several errors of a union's variants are one problem."""
+    keyed = [(_key(error, tree), error) for error in errors]
+    keyed.sort(key=lambda pair: dotted(pair[0]))
+    found = [_explain_one(key, [e for _, e in group], tree) for key, group in groupby(keyed, key=lambda pair: pair[0])]
+    return [replace(problem, place=places.of(problem.key)) for problem in found]
+
+
+def selector_problems(tree: Any) -> list[Problem]:
+    """Component sections that are chosen by `name` and `path` at once."""
+    sections = [key for key in COMPONENT_SECTIONS if isinstance(tree, Mapping) and isinstance(tree.get(key), Mapping)]
+    reason = "has both name and path, which choose different things"
+    hint = "keep name for what Paceline ships, or path for your own code"
+    return [
+        Problem("two-components", reason, section, hint=hint)
+        for section in sections
+        if "name" in tree[section] and "path" in tree[section]
+    ]
+
+
+def _key(error: ErrorDetails, tree: Any) -> Key:
+    """The error's location without what pydantic adds to it: tags of unions."""
+    location = error["loc"]
+    if len(location) > 1 and location[0] in COMPONENT_SECTIONS:
+        location = (location[0], *location[2:])
+    key: Key = ()
+    for index, part in enumerate(location):
+        named = index == len(location) - 1 and error["type"] in ("missing", "extra_forbidden")
+        if named or index == 0 or _has(tree, part):
+            key = (*key, part)
+            tree = _child(tree, part)
+    return key
+
+
+def _has(tree: Any, part: str | int) -> bool:
+    if isinstance(tree, Section):
+        return part in type(tree).model_fields
+    return part in tree if isinstance(tree, Mapping) else isinstance(tree, list) and isinstance(part, int)
+
+
+def _child(tree: Any, part: str | int) -> Any:
+    if isinstance(tree, Section):
+        return getattr(tree, str(part), None)
+    if isinstance(tree, list):
+        return tree[part] if isinstance(part, int) and part < len(tree) else None
+    return tree.get(part) if isinstance(tree, Mapping) else None
+
+
+def _explain_one(key: Key, errors: list[ErrorDetails], tree: Any) -> Problem:
+    error = errors[0]
+    kind = error["type"]
+    if kind == "missing":
+        return Problem("missing-key", "is missing", dotted(key), hint=_missing_hint(key, tree))
+    if kind == "extra_forbidden":
+        return Problem("unknown-key", "there is no such key", dotted(key), hint=nearest_key(tree, key))
+    if kind.startswith("union_tag") or (len(key) == 1 and key[0] in COMPONENT_SECTIONS):
+        return _component_problem(str(key[0]), error["input"])
+    if kind == "value_error":
+        code = "import-path" if key[-1:] == ("path",) else "bad-value"
+        return Problem(code, str(error.get("ctx", {}).get("error", error["msg"])), dotted(key))
+    if kind == "string_pattern_mismatch":
+        return Problem(
+            "bad-text", f"{hints.show(error['input'])} is not allowed here", dotted(key), hint=_about(key, tree)
+        )
+    return _value_problem(key, errors)
+
+
+def _value_problem(key: Key, errors: list[ErrorDetails]) -> Problem:
+    value = errors[0]["input"]
+    wanted = list(dict.fromkeys(_wanted(error) for error in errors))
+    if wanted == [""]:
+        return Problem("bad-value", errors[0]["msg"].lower(), dotted(key))
+    choices = [choice for error in errors for choice in hints.choices(error)]
+    reason = f"must be {' or '.join(filter(None, wanted))}, not {hints.show(value)}"
+    hint = hints.cure(value, {error["type"] for error in errors}, choices)
+    return Problem(_code(errors), reason, dotted(key), hint=hint)
+
+
+def _wanted(error: ErrorDetails) -> str:
+    kind, context = error["type"], error.get("ctx", {})
+    if kind in _LIMITS:
+        return _LIMITS[kind].format(**{name: _short(limit) for name, limit in context.items()})
+    if kind == "literal_error":
+        return hints.either(hints.choices(error))
+    return "a finite number" if kind == "finite_number" else _TYPES.get(kind, "")
+
+
+def _code(errors: list[ErrorDetails]) -> str:
+    kinds = {error["type"] for error in errors}
+    if "finite_number" in kinds:
+        return "not-finite"
+    if kinds & set(_LIMITS):
+        return "out-of-range"
+    value = errors[0]["input"]
+    is_choice = isinstance(value, str) or (kinds == {"literal_error"} and not isinstance(value, list | Mapping))
+    return "bad-choice" if is_choice and "literal_error" in kinds else "wrong-type"
+
+
+def _short(limit: Any) -> str:
+    return f"{limit:g}" if isinstance(limit, float) else str(limit)
+
+
+def _component_problem(section: str, value: Any) -> Problem:
+    names = component_names(section)
+    if isinstance(value, Component):
+        return Problem("wrong-type", f"{type(value).__name__} is no {section}", section)
+    if not isinstance(value, Mapping):
+        return Problem(
+            "wrong-type", f"must be a mapping, not {hints.show(value)}", section, hint=_mapping_hint(section, value)
+        )
+    if "name" not in value:
+        hint = f"write name: one of {hints.listed(names)}; or path: 'my_pkg.module:function'"
+        return Problem("no-component", "has neither name nor path", section, hint=hint)
+    name = value["name"]
+    if not isinstance(name, str):
+        hint = f"one of {hints.listed(names)}"
+        return Problem("wrong-type", f"must be text, not {hints.show(name)}", f"{section}.name", hint=hint)
+    reason = f"there is no {section} {hints.show(name)}"
+    return Problem("unknown-component", reason, f"{section}.name", hint=hints.near_and_all(name, names))
+
+
+def _mapping_hint(section: str, value: Any) -> str:
+    if isinstance(value, str) and ":" in value:
+        return f"write {section}: {{path: {value[:60]!r}}}"
+    name = value[:60] if isinstance(value, str) else next(iter(component_names(section)), "...")
+    return f"write {section}: {{name: {name}}}"
+
+
+def _missing_hint(key: Key, tree: Any) -> str:
+    if len(key) == 1 and key[0] in COMPONENT_SECTIONS:
+        return f"write {key[0]}: {{name: ...}} with one of {hints.listed(component_names(str(key[0])))}"
+    return _about(key, tree)
+
+
+def _about(key: Key, tree: Any) -> str:
+    """What the documentation of a field says, on one line."""
+    known = field_at(tree, key)
+    return " ".join((known.description or "").split()) if known else ""
+
+
+def broken_keys(problems: Sequence[Problem], tree: Any) -> list[Key]:
+    """The keys whose values cannot be used; for a component that cannot be told, its whole section."""
+    keys = [tuple(problem.key.split(".")) for problem in problems if problem.key]
+    unknown = [key[:1] for key in keys if key[0] in COMPONENT_SECTIONS and not _chosen(key[0], tree)]
+    return [*unknown, *keys]
+
+
+def _chosen(section: str, tree: Any) -> bool:
+    value = tree.get(section)
+    both = isinstance(value, Mapping) and "name" in value and "path" in value
+    return not both and chosen_class(section, value) is not None

@@ -1,0 +1,65 @@
+"""Finds the shipped components: every `Component` with a `name` in the modules of a component package.
+
+Modules whose name begins with an underscore are left out: they hold what components build, and may import torch.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import cache, reduce
+from importlib import import_module
+from operator import or_
+from pkgutil import iter_modules
+from typing import Annotated, Any
+
+from pydantic import Discriminator, Tag
+
+from paceline.config.base import Component
+
+BY_PATH = "path"
+"""Tag of the variant that is chosen by an import path."""
+
+
+def _classes(package: str) -> Iterator[type[Component]]:
+    for module in iter_modules(import_module(package).__path__):
+        if module.name.startswith("_"):
+            continue
+        loaded = import_module(f"{package}.{module.name}")
+        for value in vars(loaded).values():
+            if isinstance(value, type) and issubclass(value, Component) and value.__module__ == loaded.__name__:
+                yield value
+
+
+@cache
+def components(package: str) -> Mapping[str, type[Component]]:
+    """Every value of `name` that a package offers, and the class behind it; `path` stands for the user's own."""
+    found: dict[str, type[Component]] = {}
+    for cls in _classes(package):
+        for name in cls.selectors():
+            found[name] = cls
+        if "path" in cls.model_fields:
+            found[BY_PATH] = cls
+    return found
+
+
+def _selector(known: Mapping[str, type[Component]], names: Mapping[type[Component], str]) -> Any:
+    def choose(value: Any) -> str | None:
+        if isinstance(value, Component):
+            return names.get(type(value))
+        if not isinstance(value, Mapping):
+            return None
+        if "name" in value:
+            name = value["name"]
+            cls = known.get(name) if isinstance(name, str) and name != BY_PATH else None
+            return names.get(cls) if cls else None
+        return BY_PATH if "path" in value else None
+
+    return choose
+
+
+def component_union(package: str) -> Any:
+    """A pydantic type that accepts any component of `package`, chosen by its `name` or `path`."""
+    known = components(package)
+    names: dict[type[Component], str] = {}
+    for name, cls in known.items():
+        names.setdefault(cls, BY_PATH if name == BY_PATH else cls.__name__)
+    variants = [Annotated[cls, Tag(tag)] for cls, tag in names.items()]
+    return Annotated[reduce(or_, variants), Discriminator(_selector(known, names))]

@@ -1,0 +1,109 @@
+"""The sections that are not components: training, parallelism, scaling, checkpoints, storage, tracking."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from paceline.config.base import Section
+
+Count = Annotated[int, Field(ge=1)]
+Auto = Literal["auto"]
+PrecisionName = Literal["64-true", "32-true", "16-mixed", "bf16-mixed"]
+
+
+class TrainerConfig(Section):
+    """How the model is trained: length, precision, accumulation and the techniques of the training step."""
+
+    epochs: Count | None = None
+    """Passes over the training set, at least 1. Training ends at `epochs` or `max_steps`, whichever comes first;
+    1 epoch when neither is set."""
+    max_steps: Count | None = None
+    """Optimizer steps, at least 1. `null`: no such limit."""
+    precision: PrecisionName = "32-true"
+    """Number format of the computation. `bf16-mixed` and `16-mixed` run the forward pass under autocast, the latter
+    (CUDA only) with a gradient scaler; `64-true` is for proofs."""
+    gradient_accumulation_steps: Count | Auto = "auto"
+    """Micro batches per optimizer step, at least 1. `auto` follows from the batch sizes and the world size."""
+    activation_checkpointing: Literal["none", "full"] = "none"
+    """`full` keeps only the inputs of the model's blocks for backward and computes the rest again. `none` disables."""
+    max_grad_norm: Annotated[float, Field(gt=0)] | None = None
+    """Clip the gradient's global L2 norm to this value (> 0). `null` disables."""
+    memory_format: Literal["contiguous", "channels_last"] = "contiguous"
+    """Layout of 4-d weights and inputs. `channels_last` suits convolutions on tensor cores."""
+    zero_grad: Literal["set_to_none", "zero"] = "set_to_none"
+    """How gradients are cleared between steps: let go of the memory, or fill it with zeros (the old way)."""
+    float32_matmul_precision: Literal["highest", "high", "medium"] = "highest"
+    """Internal precision of float32 matrix products. `high` allows TF32 on CUDA."""
+    cudnn_benchmark: bool = False
+    """Let cuDNN time its convolution algorithms and keep the fastest. Contradicts `deterministic`."""
+    deterministic: bool = False
+    """Use deterministic algorithms only, and fail where there is none."""
+    log_every_n_steps: Count = 10
+    """Optimizer steps between two points of the training metrics, at least 1."""
+    evaluate_every_n_epochs: Annotated[int, Field(ge=0)] = 1
+    """Epochs between two evaluations on the validation set. 0: only at the end of training."""
+
+
+class ParallelConfig(Section):
+    """How the work is spread over the workers."""
+
+    strategy: Literal["ddp"] = "ddp"
+    """`ddp`: every worker holds the whole model and the gradients are averaged."""
+    bucket_cap_mb: Annotated[float, Field(gt=0)] | None = None
+    """Size of DDP's gradient buckets in MiB, > 0. `null`: torch's default, 25."""
+    gradient_as_bucket_view: bool = True
+    """Let gradients live in DDP's buckets instead of beside them; saves one copy of the gradients."""
+    static_graph: bool = False
+    """Tell DDP that the set of used parameters never changes from step to step."""
+    timeout_seconds: Annotated[float, Field(gt=0, le=86_400)] = 300.0
+    """How long a collective operation may wait for the slowest worker before the run ends with an error."""
+
+
+class ScalingConfig(Section):
+    """How many workers there are, and what each one gets."""
+
+    num_workers: Annotated[int, Field(ge=0, le=65_536)] = 1
+    """Training processes under Ray Train. 0: train in this process, without Ray."""
+    use_gpu: bool | Auto = "auto"
+    """One GPU a worker. `auto`: when this machine or the cluster has enough of them."""
+    cpus_per_worker: Annotated[float, Field(gt=0)] = 1
+    """Logical CPU cores that Ray reserves for each worker, > 0. On CPU also the number of torch threads, rounded
+    down and at least 1."""
+    gpus_per_worker: Annotated[float, Field(gt=0, le=1)] | Auto = "auto"
+    """GPUs that Ray reserves for each worker, in (0, 1]; `auto` is 1 when GPUs are used."""
+    placement: Literal["pack", "spread", "strict_pack", "strict_spread"] = "pack"
+    """How Ray places the workers on nodes."""
+    max_failures: Annotated[int, Field(ge=0)] = 3
+    """How often a worker group that lost a process or a node is started again from the newest checkpoint.
+    An exception in the training code ends the run at once and is never retried. 0 disables restarts."""
+
+
+class CheckpointConfig(Section):
+    """When the training state is saved, and how many checkpoints are kept. One is always saved at the end."""
+
+    every_n_steps: Count | None = None
+    """Optimizer steps between two checkpoints, at least 1. `null` disables."""
+    every_n_epochs: Count | None = None
+    """Epochs between two checkpoints, at least 1. `null` disables; 1 when `every_n_steps` is not set either."""
+    keep: Count = 3
+    """How many of the newest checkpoints are kept, at least 1."""
+
+
+class StorageConfig(Section):
+    """Where runs and their checkpoints are kept."""
+
+    path: Annotated[str, Field(min_length=1)] | None = None
+    """Folder for the runs; `null` is `./runs`. A cluster of several nodes needs a folder that all of them share."""
+
+
+class TrackingConfig(Section):
+    """Which MLflow store the run is recorded in."""
+
+    uri: Annotated[str, Field(min_length=1)] | None = None
+    """MLflow's tracking address. `null`: the environment's MLFLOW_TRACKING_URI, else `sqlite:///mlflow.db` in the
+    working folder."""
+    experiment: Annotated[str, Field(min_length=1, max_length=250)] | None = None
+    """MLflow experiment that holds the run. `null`: the run's `name`."""
+    offline: Literal["refuse", "allow"] = "refuse"
+    """When the address does not answer at start: `refuse` to run, or `allow` and keep the metrics in the run's
+    journal only."""

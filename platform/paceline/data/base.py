@@ -1,0 +1,56 @@
+"""What every data set's config offers: the two sets, and how they are batched and loaded."""
+
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+from pydantic import Field
+
+from paceline.config.base import Component
+
+if TYPE_CHECKING:
+    from torch.utils.data import Dataset
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class Sizes(NamedTuple):
+    """Number of samples of the two sets."""
+
+    train: int
+    validation: int
+
+
+class DataConfig(Component):
+    """Two map-style data sets, and how they reach the model.
+
+    global_batch_size = micro_batch_size x gradient_accumulation_steps x world size: any two fix the third.
+    """
+
+    global_batch_size: Count | None = None
+    """Samples of one optimizer step over all workers, at least 1. `null`: follows from the other two."""
+    micro_batch_size: Count | None = None
+    """Samples of one forward pass on one worker, at least 1. `null`: what makes accumulation 1, or 32 when the
+    global batch size is not set either."""
+    shuffle: bool = True
+    """Visit the training samples in a new order each epoch, the same for a seed whatever the number of workers."""
+    drop_last: bool = False
+    """Leave out an epoch's last samples when they do not fill a global batch; else that batch is smaller."""
+    num_workers: Annotated[int, Field(ge=0, le=1024)] = 0
+    """Loader processes per training worker. 0 loads in the training process. Does not change what is loaded."""
+    pin_memory: bool | None = None
+    """Load into page-locked memory, for faster copies to a GPU. `null`: on CUDA."""
+    prefetch_factor: Count = 2
+    """Micro batches that each loader process keeps ready, at least 1. Needs `num_workers` > 0."""
+    persistent_workers: bool = True
+    """Keep the loader processes from one epoch to the next. Needs `num_workers` > 0."""
+
+    def sizes(self) -> Sizes | None:
+        """Number of samples, where it is known without loading anything; else None."""
+        return None
+
+    def build(self) -> "tuple[Dataset[Any], Dataset[Any]]":
+        """The training and validation sets.
+
+        Raises:
+            EnvironmentFault: the data are not there and cannot be had.
+        """
+        raise NotImplementedError

@@ -1,0 +1,36 @@
+"""The user's own data sets, by import path."""
+
+from typing import TYPE_CHECKING, Any
+
+from paceline.config.imports import Imported
+from paceline.data.base import DataConfig
+
+if TYPE_CHECKING:
+    from torch.utils.data import Dataset
+
+
+class ImportedDataConfig(Imported, DataConfig):
+    """`path` leads to a callable that takes `args` and returns `(train, validation)`, two map-style data sets."""
+
+    def build(self) -> "tuple[Dataset[Any], Dataset[Any]]":
+        """Call the user's builder.
+
+        Raises:
+            TypeError: what it returned is no pair of map-style data sets.
+        """
+        found = self.call()
+        if not isinstance(found, tuple | list) or len(found) != 2:
+            raise TypeError(f"data.path {self.describe()!r} must return (train, validation), not {type(found).__name__}")
+        for role, dataset in zip(("training", "validation"), found, strict=True):
+            _check_map_style(role, dataset)
+        return found[0], found[1]
+
+
+def _check_map_style(role: str, dataset: Any) -> None:
+    from torch.utils.data import IterableDataset
+
+    if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+        raise TypeError(
+            f"the {role} set is a {type(dataset).__name__}: it needs __len__ and __getitem__ (map style), because the "
+            "order of samples is fixed by seed and epoch, and resuming goes to a sample by its index"
+        )

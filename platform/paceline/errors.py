@@ -1,0 +1,71 @@
+"""Every error that a user can meet, and the exit code that each one ends the command line with."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+OK = 0
+FAILED = 1
+BAD_CONFIG = 2
+BAD_ENVIRONMENT = 3
+INTERRUPTED = 130
+
+
+class PacelineError(Exception):
+    """Base of all errors that Paceline raises on purpose. `exit_code` is what the command line answers."""
+
+    exit_code = FAILED
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with a config file, an override or a command line."""
+
+    code: str
+    """Stable identifier of the kind of problem, such as `unknown-key`."""
+    reason: str
+    """What is wrong, in a sentence."""
+    key: str = ""
+    """Dotted key that the problem is about, such as `trainer.precision`; empty for the file as a whole."""
+    place: str = ""
+    """`file:line:column`, or `override` and its position; empty when the value came from Python."""
+    hint: str = ""
+    """The cure or the nearest right value, when one is known."""
+
+    def __str__(self) -> str:
+        place = f"{self.place}: " if self.place else ""
+        key = f"{self.key}: " if self.key else ""
+        hint = f" ({self.hint})" if self.hint else ""
+        return f"{place}[{self.code}] {key}{self.reason}{hint}"
+
+
+class ConfigError(PacelineError, ValueError):
+    """The config file, an override or the command line is wrong. Carries every problem found, not only the first."""
+
+    exit_code = BAD_CONFIG
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+class EnvironmentFault(PacelineError, RuntimeError):
+    """The config is right, but this environment lacks something: GPUs, cores, MLflow, data, disk."""
+
+    exit_code = BAD_ENVIRONMENT
+
+
+class RunFailed(PacelineError, RuntimeError):
+    """A run ended because training itself failed. The message carries the reason of the rank that failed first."""
+
+    exit_code = FAILED
+
+    def __init__(self, message: str, traceback_text: str = "") -> None:
+        super().__init__(message)
+        self.traceback_text = traceback_text
+        """The failing rank's traceback, for the log; empty when the rank died without one."""
+
+
+class Interrupted(PacelineError):
+    """The user stopped the run; its state is saved and the same command goes on from there."""
+
+    exit_code = INTERRUPTED

@@ -1,0 +1,1 @@
+"""How the learning rate changes over training, one file each."""

@@ -1,0 +1,26 @@
+"""The user's own model, by import path."""
+
+from typing import TYPE_CHECKING
+
+from paceline.config.imports import Imported
+from paceline.models.base import ModelConfig
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class ImportedModelConfig(Imported, ModelConfig):
+    """`path` leads to a callable that takes `args` and returns a `torch.nn.Module`."""
+
+    def build(self) -> "nn.Module":
+        """Call the user's builder.
+
+        Raises:
+            TypeError: what it returned is no module.
+        """
+        from torch import nn
+
+        model = self.call()
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model.path {self.describe()!r} returned {type(model).__name__}, not a torch.nn.Module")
+        return model

@@ -1,0 +1,33 @@
+"""A multilayer perceptron."""
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from paceline.models.base import ModelConfig
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Width = Annotated[int, Field(ge=1)]
+
+
+class MLPConfig(ModelConfig):
+    """Fully connected layers over the flattened sample. No BatchNorm and no dropout."""
+
+    name: Literal["mlp"]
+    """Selects this model."""
+    in_features: Width = 784
+    """Numbers in one sample, at least 1; an image has channels x height x width of them."""
+    hidden: Annotated[list[Width], Field(default_factory=lambda: [256])]
+    """Width of each hidden layer, at least 1. Empty: a linear model."""
+    num_classes: Width = 10
+    """Number of logits, at least 1."""
+    activation: Literal["relu", "gelu", "silu", "tanh"] = "relu"
+    """What follows each hidden layer."""
+
+    def build(self) -> "nn.Module":
+        """The network: samples [n, ...] to logits [n, num_classes]."""
+        from paceline.models._mlp import MLP
+
+        return MLP(self.in_features, self.hidden, self.num_classes, self.activation)

@@ -1,0 +1,42 @@
+"""Adam with decoupled weight decay."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from paceline.optimizers.base import OptimizerConfig
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+
+class AdamWConfig(OptimizerConfig):
+    """`torch.optim.AdamW` (Loshchilov and Hutter 2019, arXiv:1711.05101)."""
+
+    name: Literal["adamw"]
+    """Selects this optimizer."""
+    lr: Annotated[float, Field(gt=0)] = 1e-3
+    """Learning rate at `base_batch_size`, > 0."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    """Decoupled decay of the weights, >= 0. 0 disables."""
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Decay of the running mean of the gradient, in [0, 1)."""
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    """Decay of the running mean of the squared gradient, in [0, 1)."""
+    eps: Annotated[float, Field(gt=0)] = 1e-8
+    """Added to the root of the second moment, > 0."""
+
+    def build(self, parameters: "Iterable[nn.Parameter]", lr: float, fused: bool) -> "Optimizer":
+        """The optimizer over `parameters`."""
+        from torch.optim import AdamW
+
+        return AdamW(
+            parameters,
+            lr=lr,
+            betas=(self.beta1, self.beta2),
+            eps=self.eps,
+            weight_decay=self.weight_decay,
+            **self.path_options(fused),
+        )

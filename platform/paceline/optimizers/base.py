@@ -1,0 +1,41 @@
+"""What every optimizer's config offers: the learning rate and how it follows the batch size."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from paceline.config.base import Component
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+
+class OptimizerConfig(Component):
+    """An update rule. Its learning rate is `lr` times the factor that `lr_scaling` gives for the batch."""
+
+    lr: Annotated[float, Field(gt=0)] = 0.1
+    """Learning rate at `base_batch_size`, > 0."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """Decay of the weights, >= 0. 0 disables."""
+    lr_scaling: Literal["none", "linear", "sqrt"] = "none"
+    """How the learning rate follows the global batch size: times batch / base (`linear`, Goyal et al. 2017,
+    arXiv:1706.02677), times its square root (`sqrt`), or not at all."""
+    base_batch_size: Annotated[int, Field(ge=1)] = 256
+    """The global batch size that `lr` was chosen for, at least 1."""
+    fused: bool | Literal["auto"] = "auto"
+    """Run the whole update in one kernel. `auto`: on CUDA."""
+
+    def scaled_lr(self, global_batch_size: int) -> float:
+        """The peak learning rate at a global batch size."""
+        ratio = global_batch_size / self.base_batch_size
+        return self.lr * {"none": 1.0, "linear": ratio, "sqrt": ratio**0.5}[self.lr_scaling]
+
+    def build(self, parameters: "Iterable[nn.Parameter]", lr: float, fused: bool) -> "Optimizer":
+        """The optimizer over `parameters`, at the peak learning rate `lr`."""
+        raise NotImplementedError
+
+    def path_options(self, fused: bool) -> dict[str, Any]:
+        """Which of torch's implementations to ask for; the default one is left to torch."""
+        return {"fused": True} if fused else {}

@@ -1,0 +1,36 @@
+"""Stochastic gradient descent with momentum."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from paceline.optimizers.base import OptimizerConfig
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+
+class SGDConfig(OptimizerConfig):
+    """`torch.optim.SGD`; `weight_decay` is added to the gradient."""
+
+    name: Literal["sgd"]
+    """Selects this optimizer."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Share of the last update that is kept, in [0, 1). 0 disables."""
+    nesterov: bool = False
+    """Look ahead along the momentum; needs `momentum` > 0."""
+
+    def build(self, parameters: "Iterable[nn.Parameter]", lr: float, fused: bool) -> "Optimizer":
+        """The optimizer over `parameters`."""
+        from torch.optim import SGD
+
+        return SGD(
+            parameters,
+            lr=lr,
+            momentum=self.momentum,
+            nesterov=self.nesterov,
+            weight_decay=self.weight_decay,
+            **self.path_options(fused),
+        )

@@ -1,0 +1,1 @@
+"""What is learned: the loss and the metrics, one file each."""

@@ -1,0 +1,28 @@
+"""Single-label classification: cross-entropy and accuracy."""
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from paceline.tasks.base import TaskConfig
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from paceline.tasks._task import Task
+
+
+class ClassificationConfig(TaskConfig):
+    """Batches are `(inputs, targets)`: what the model takes, and class indices of shape [batch]."""
+
+    name: Literal["classification"]
+    """Selects this task."""
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the target's probability that is spread over all classes, in [0, 1). 0 disables. Evaluation uses it
+    too, so that `train/loss` and `val/loss` are of one kind."""
+
+    def build(self, model: "nn.Module") -> "Task":
+        """The task that trains `model`, whose outputs are logits of shape [batch, classes]."""
+        from paceline.tasks._classification import Classification
+
+        return Classification(model, self.label_smoothing)

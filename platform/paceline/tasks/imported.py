@@ -1,0 +1,28 @@
+"""The user's own task, by import path."""
+
+from typing import TYPE_CHECKING
+
+from paceline.config.imports import Imported
+from paceline.tasks.base import TaskConfig
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from paceline.tasks._task import Task
+
+
+class ImportedTaskConfig(Imported, TaskConfig):
+    """`path` leads to a callable (a `Task` class, say) that takes `model` and `args` and returns a `Task`."""
+
+    def build(self, model: "nn.Module") -> "Task":
+        """Call the user's builder.
+
+        Raises:
+            TypeError: what it returned is no task.
+        """
+        from paceline.tasks._task import Task
+
+        task = self.call(model=model)
+        if not isinstance(task, Task):
+            raise TypeError(f"task.path {self.describe()!r} returned {type(task).__name__}, not a paceline.Task")
+        return task

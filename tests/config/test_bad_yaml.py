@@ -1,0 +1,123 @@
+"""What is no YAML that a config can be: each kind gets its problem, and all of them at once."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from paceline.config.loading import load_config
+from paceline.errors import ConfigError
+
+Write = Callable[..., Path]
+Refused = Callable[..., None]
+
+WHOLE_FILES = [
+    ("", "empty-file", "", 1, "empty ... name, model and data"),
+    ("# nothing\n\n", "empty-file", "", 1, "empty"),
+    ("- name: x\n", "not-a-mapping", "", 1, "holds a list"),
+    ("hello\n", "not-a-mapping", "", 1, "hello ... keys and values"),
+]
+
+BAD_YAML = [
+    ("trainer: {epochs: 1\n", "yaml-syntax", "", 5, "closed"),
+    ("seed: 'x\n", "yaml-syntax", "", 5, "quote"),
+    ("trainer:\n\tepochs: 1\n", "yaml-syntax", "", 5, "spaces"),
+    ("storage: path: x\n", "yaml-syntax", "", 4, "mapping values ... quotes"),
+    ("trainer:\n    epochs: 1\n  max_steps: 3\n", "yaml-syntax", "", 6, "indentation"),
+    ("trainer\nseed: 1\n", "yaml-syntax", "", 5, "needs a ':'"),
+    ("storage: {path: @here}\n", "yaml-syntax", "", 4, "quotes"),
+    ("trainer: *other\n", "yaml-syntax", "", 4, "undefined alias"),
+    ("---\nname: again\n", "yaml-syntax", "", 4, "one document"),
+    ("seed: \x07\n", "yaml-syntax", "", 4, "not allowed"),
+    ("seed: 1\nseed: 2\n", "duplicate-key", "seed", 5, "twice ... line 4"),
+    ("trainer:\n  epochs: 1\n  epochs: 2\n", "duplicate-key", "trainer.epochs", 6, "line 5"),
+    ("trainer:\n  1: 2\n", "bad-key", "trainer", 5, "'1' ... quotes"),
+    ("~: 2\n", "bad-key", "", 4, "keys are text"),
+    ("? [a]\n: 2\n", "bad-key", "", 4, "list or mapping"),
+    ("seed: !!python/object/apply:os.system ['id']\n", "yaml-tag", "seed", 4, "not allowed"),
+    ("seed: !secret 3\n", "yaml-tag", "seed", 4, "!secret"),
+    ("trainer: !!set {a, b}\n", "yaml-tag", "trainer", 4, "not allowed"),
+    ("trainer: {<<: 3}\n", "yaml-merge", "trainer", 4, "mapping"),
+    ("trainer: &t {epochs: *t}\n", "yaml-alias", "trainer.epochs", 4, "itself"),
+]
+
+
+@pytest.mark.parametrize(("text", "code", "key", "line", "words"), WHOLE_FILES)
+def test_a_file_that_holds_no_config(text: str, code: str, key: str, line: int, words: str, refused: Refused) -> None:
+    refused(text, code, key, line, words, head="")
+
+
+@pytest.mark.parametrize(("text", "code", "key", "line", "words"), BAD_YAML)
+def test_bad_yaml(text: str, code: str, key: str, line: int, words: str, refused: Refused) -> None:
+    refused(text, code, key, line, words)
+
+
+def test_nesting_without_end(refused: Refused) -> None:
+    refused(f"seed: {'[' * 2000}{']' * 2000}\n", "too-deep", "", 4, "nested deeper than 50")
+
+
+def test_a_number_without_end(refused: Refused) -> None:
+    refused(f"seed: {'9' * 5000}\n", "bad-value", "seed", 4, "digits")
+
+
+def test_yaml_mistakes_are_reported_at_once(write: Write) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(write("seed: 1\nseed: 2\n3: x\ntrainer: !own {epochs: 1}\n"))
+
+    assert [problem.code for problem in caught.value.problems] == ["duplicate-key", "bad-key", "yaml-tag"]
+
+
+def test_an_alias_bomb_is_refused(write: Write) -> None:
+    levels = "".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]\n" for n in range(1, 9))
+    with pytest.raises(ConfigError, match="too-large"):
+        load_config(write(f"l0: &l0 [a]\n{levels}"))
+
+
+def test_a_chain_of_aliases_is_refused(write: Write) -> None:
+    chain = "".join(f"l{n}: &l{n} [*l{n - 1}]\n" for n in range(1, 500))
+    with pytest.raises(ConfigError, match="too-deep"):
+        load_config(write(f"l0: &l0 [a]\n{chain}"))
+
+
+def test_anchors_and_merges_are_read(write: Write) -> None:
+    optimizer = "optimizer: &o {name: sgd, lr: 1e-3}\n"
+    task = "task: {path: 'own_nets:data', args: {<<: *o, lr: 2}}\n"
+    config = load_config(write(optimizer + task))
+
+    assert config.optimizer.lr == 0.001
+    assert config.task.model_dump()["args"] == {"name": "sgd", "lr": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [
+        ("rum.yaml", "no-file", "did you mean"),
+        ("nowhere/run.yaml", "no-file", "does not exist either"),
+        (".", "is-folder", "folder"),
+        ("bad\0name", "unreadable", "null byte"),
+    ],
+)
+def test_a_file_that_cannot_be_read(name: str, code: str, words: str, write: Write) -> None:
+    write()
+    with pytest.raises(ConfigError) as caught:
+        load_config(name)
+
+    assert caught.value.problems[0].code == code
+    assert words in str(caught.value)
+
+
+def test_a_file_that_is_not_utf8(tmp_path: Path) -> None:
+    file = tmp_path / "latin.yaml"
+    file.write_bytes("name: x\nseed: é\n".encode("latin-1"))
+    with pytest.raises(ConfigError) as caught:
+        load_config(file)
+
+    assert caught.value.problems[0].code == "not-utf8"
+    assert caught.value.problems[0].place == f"{file}:2:1"
+
+
+def test_a_file_that_is_too_large(tmp_path: Path) -> None:
+    file = tmp_path / "large.yaml"
+    file.write_bytes(b"#" * 1_000_001)
+    with pytest.raises(ConfigError, match="too-large"):
+        load_config(file)

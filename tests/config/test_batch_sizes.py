@@ -1,0 +1,164 @@
+"""Batch arithmetic, the scaled learning rate and the number of steps."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from paceline.config.derived import BatchSizes, batch_sizes, derive
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.loading import load_config, validate
+from paceline.data.base import Sizes
+from paceline.errors import ConfigError
+
+BASE = {"name": "run", "model": {"path": "own_nets:build"}, "data": {"path": "own_nets:data"}}
+counts = st.integers(1, 64)
+quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def make(
+    total: int | None = None, micro: int | None = None, accumulation: int | str = "auto", workers: int = 1, **more: Any
+) -> ExperimentConfig:
+    """A config of the given batch numbers; `more` is by dotted key, with `__` for the dot."""
+    base = {
+        **BASE,
+        "data": {**BASE["data"], "global_batch_size": total, "micro_batch_size": micro},  # type: ignore[dict-item]
+        "trainer": {"gradient_accumulation_steps": accumulation},
+        "scaling": {"num_workers": workers},
+    }
+    return validate(base).with_overrides({key.replace("__", "."): value for key, value in more.items()})
+
+
+@given(counts, counts, st.integers(0, 16))
+@quick
+def test_any_two_fix_the_third(micro: int, accumulation: int, workers: int) -> None:
+    world = max(workers, 1)
+    total = micro * accumulation * world
+    expected = BatchSizes(total, micro, accumulation, world)
+
+    assert batch_sizes(make(total, micro, accumulation, workers)) == expected
+    assert batch_sizes(make(None, micro, accumulation, workers)) == expected
+    assert batch_sizes(make(total, None, accumulation, workers)) == expected
+    assert batch_sizes(make(total, micro, "auto", workers)) == expected
+
+
+@given(st.integers(1, 2000), counts, counts, st.integers(1, 8))
+@quick
+def test_what_does_not_divide_names_the_nearest_that_do(total: int, micro: int, accumulation: int, world: int) -> None:
+    unit = accumulation * world
+    if total % unit == 0:
+        assert batch_sizes(make(total, None, accumulation, world)).micro_batch_size * unit == total
+        return
+    above = total + unit - total % unit
+    below = f"{above - unit} or " if above > unit else ""
+    with pytest.raises(ConfigError, match=f"the nearest that is: {below}{above}"):
+        make(total, None, accumulation, world)
+
+
+@pytest.mark.parametrize(
+    ("given_sizes", "expected"),
+    [
+        ((), BatchSizes(32, 32, 1, 1)),
+        ((None, None, 4, 2), BatchSizes(256, 32, 4, 2)),
+        ((256, None, "auto", 2), BatchSizes(256, 128, 1, 2)),
+        ((256, None, "auto", 0), BatchSizes(256, 256, 1, 1)),
+        ((None, 16, "auto", 2), BatchSizes(32, 16, 1, 2)),
+        ((128, 16, "auto", 2), BatchSizes(128, 16, 4, 2)),
+    ],
+)
+def test_defaults(given_sizes: tuple[Any, ...], expected: BatchSizes) -> None:
+    assert batch_sizes(make(*given_sizes)) == expected
+
+
+def test_numbers_that_disagree_are_all_named() -> None:
+    with pytest.raises(ConfigError) as caught:
+        make(100, 16, 2, 3)
+
+    problem = caught.value.problems[0]
+    assert problem.reason == "16 micro x 2 accumulation x 3 workers = 96, not 100"
+    assert problem.hint == "write data.global_batch_size: 96"
+
+
+@pytest.mark.parametrize(
+    ("rule", "lr", "shown"),
+    [
+        ("none", 0.1, "0.1"),
+        ("linear", 0.05, "0.1 x 128/256 (linear) = 0.05"),
+        ("sqrt", 0.1 * 0.5**0.5, "0.1 x sqrt(128/256) (sqrt) = 0.0707107"),
+    ],
+)
+def test_learning_rate_follows_the_batch(rule: str, lr: float, shown: str) -> None:
+    derived = derive(make(128, optimizer={"name": "sgd", "lr": 0.1, "lr_scaling": rule}), None)
+
+    assert derived.lr == pytest.approx(lr)
+    assert dict(derived.lines())["learning rate"] == shown
+
+
+@pytest.mark.parametrize(
+    ("changes", "each", "total"),
+    [
+        ({}, 16, 16),
+        ({"trainer__epochs": 5}, 16, 80),
+        ({"trainer__epochs": 5, "trainer__max_steps": 20}, 16, 20),
+        ({"trainer__epochs": 1, "trainer__max_steps": 20}, 16, 16),
+        ({"trainer__max_steps": 1000}, 16, 1000),
+        ({"data__drop_last": True, "trainer__epochs": 2}, 15, 30),
+    ],
+)
+def test_steps(changes: dict[str, Any], each: int, total: int) -> None:
+    derived = derive(make(256, **changes), Sizes(4000, 1000))
+
+    assert (derived.steps_per_epoch, derived.total_steps) == (each, total)
+    assert (derived.train_samples, derived.validation_samples) == (4000, 1000)
+
+
+def test_an_epoch_without_steps_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="4000 samples, fewer than the global batch of 5000"):
+        derive(make(5000, data__drop_last=True), Sizes(4000, 1000))
+    with pytest.raises(ConfigError, match="no step"):
+        derive(make(), Sizes(0, 0))
+
+
+@pytest.mark.parametrize(
+    ("warmup", "sizes", "steps"),
+    [
+        ({"warmup_epochs": 2}, Sizes(4000, 0), 32),
+        ({"warmup_epochs": 2}, None, None),
+        ({"warmup_steps": 7}, None, 7),
+        ({"warmup_samples": 1024}, None, 4),
+        ({}, None, 0),
+    ],
+)
+def test_warmup(warmup: dict[str, Any], sizes: Sizes | None, steps: int | None) -> None:
+    assert derive(make(256, lr_scheduler={"name": "cosine", **warmup}), sizes).warmup_steps == steps
+
+
+def test_what_depends_on_unknown_data_is_unknown() -> None:
+    unknown = derive(make(256, trainer__epochs=3), None)
+    assert (unknown.steps_per_epoch, unknown.total_steps, unknown.train_samples) == (None, None, None)
+
+    limited = derive(make(256, trainer__max_steps=9), None)
+    assert limited.total_steps == 9
+    assert derive(make(256, trainer__max_steps=9, trainer__epochs=3), None).total_steps is None
+
+
+def test_table_before_a_run() -> None:
+    config = make(128, 16, workers=2, trainer__epochs=2, lr_scheduler={"name": "cosine", "warmup_steps": 5})
+
+    assert derive(config, Sizes(4000, 1000)).lines() == [
+        ("batch", "16 micro x 4 accumulation x 2 workers = 128 global"),
+        ("learning rate", "0.1"),
+        ("samples", "4,000 training, 1,000 validation"),
+        ("steps", "64, 32 an epoch, warmup over the first 5"),
+    ]
+    assert dict(derive(config, None).lines())["steps"] == "known when the data are loaded"
+
+
+def test_data_of_the_shipped_sets_is_known_without_loading(write: Callable[..., Path]) -> None:
+    file = write(head="name: run\nmodel: {path: 'own_nets:build'}\ndata: {name: mnist5k, global_batch_size: 100}\n")
+    config = load_config(file)
+
+    assert derive(config, config.data.sizes()).total_steps == 40

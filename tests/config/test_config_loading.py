@@ -1,0 +1,167 @@
+"""Loading: round trip, import paths, and what a fresh process pays."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from paceline.config.imports import missing_module
+from paceline.config.loading import dump_yaml, load_config, validate
+from paceline.errors import ConfigError
+
+Write = Callable[..., Path]
+
+FULL = """\
+seed: 3
+task: {name: classification, label_smoothing: 0.1}
+optimizer: {name: adamw, lr: 1e-3, eps: 1e-8, lr_scaling: sqrt}
+lr_scheduler: {name: cosine, warmup_epochs: 1}
+trainer: {epochs: 5, precision: bf16-mixed, max_grad_norm: 1.0}
+scaling: {num_workers: 2, use_gpu: false}
+checkpoint: {every_n_steps: 200}
+"""
+
+
+def run_python(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run code in a fresh interpreter in which torch, torchvision, Ray and MLflow cannot be imported."""
+    block = "import sys\nfor name in ('torch', 'torchvision', 'ray', 'mlflow'): sys.modules[name] = None\n"
+    return subprocess.run([sys.executable, "-c", block + code], cwd=folder, capture_output=True, text=True, timeout=60)
+
+
+def test_a_resolved_config_loads_as_the_same_config(write: Write, tmp_path: Path) -> None:
+    config = load_config(write(FULL))
+    saved = tmp_path / "resolved.yaml"
+    saved.write_text(dump_yaml(config))
+    again = load_config(saved)
+
+    assert again == config
+    assert dump_yaml(again) == dump_yaml(config)
+    assert list(yaml.safe_load(saved.read_text())) == list(type(config).model_fields)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "off",
+        "yes",
+        "null",
+        "1e-3",
+        "1.0",
+        "12",
+        "0x1f",
+        "2024-01-01",
+        "1:30",
+        "~",
+        "<<",
+        "=",
+        "",
+        " a ",
+        "é: #",
+        "a\nb",
+    ],
+)
+def test_text_stays_text_over_a_round_trip(text: str, write: Write, tmp_path: Path) -> None:
+    args = {"value": text, "keys": {text: [text, 1, 0.001, 1e-30, True, None]}}
+    config = load_config(write()).with_overrides({"model.args": args})
+    saved = tmp_path / "resolved.yaml"
+    saved.write_text(dump_yaml(config), encoding="utf-8")
+
+    assert load_config(saved) == config
+    assert yaml.safe_load(dump_yaml(config))["model"]["args"]["value"] == text
+
+
+def test_python_objects_in_arguments_cannot_be_written(write: Write) -> None:
+    config = load_config(write()).with_overrides({"model.args": {"value": object()}})
+    with pytest.raises(ConfigError, match="not-plain"):
+        dump_yaml(config)
+
+
+def test_a_json_dump_validates_as_the_same_config(write: Write) -> None:
+    config = load_config(write(FULL))
+
+    assert validate(config.model_dump(mode="json")) == config
+
+
+def test_validate_without_a_file_has_no_places() -> None:
+    with pytest.raises(ConfigError) as caught:
+        validate({"name": "x", "seed": "y"})
+
+    assert {problem.key: problem.place for problem in caught.value.problems} == {"seed": "", "model": "", "data": ""}
+
+
+def test_what_is_no_mapping_is_refused() -> None:
+    not_a_tree: Any = [1]
+    with pytest.raises(ConfigError, match="must be a mapping, not a list"):
+        validate(not_a_tree)
+
+
+def test_config_and_working_folder_are_importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder, module in (("configs", "beside_config"), ("work", "beside_caller")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"{module}.py").write_text("def build(): return 'built'\n")
+    file = tmp_path / "configs" / "run.yaml"
+    file.write_text("name: run\nmodel: {path: 'beside_config:build'}\ndata: {path: 'beside_caller:build'}\n")
+    monkeypatch.chdir(tmp_path / "work")
+
+    config = load_config(Path("..") / "configs" / "run.yaml")
+
+    assert config.model.call() == "built"  # type: ignore[attr-defined]
+    assert config.data.call() == "built"  # type: ignore[attr-defined]
+
+
+def test_modules_are_looked_up_without_running_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "own_pkg"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('was run')\n")
+    (package / "nets.py").write_text("raise RuntimeError('was run')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    assert missing_module("own_pkg.nets:build") is None
+    assert missing_module("own_pkg.nest:build") is not None
+    assert missing_module("__main__:build") is None
+    assert missing_module("os.path:join") is None
+    assert missing_module("json.nope:join") is not None
+
+
+def test_torch_ray_and_mlflow_are_never_imported(write: Write, tmp_path: Path) -> None:
+    write(FULL)
+    code = """
+import paceline
+config = paceline.load_config("run.yaml", ["trainer.epochs=2", "model={name: resnet18}", "data={name: CIFAR10}"])
+config.with_overrides({"optimizer.name": "sgd", "optimizer.lr": 0.1})
+from paceline.config.derived import derive
+from paceline.config.schema import json_schema
+derive(config, config.data.sizes()).lines()
+json_schema()
+"""
+    done = run_python(code, tmp_path)
+
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["data.base", "models.base", "tasks.base", "optimizers.base", "lr_schedulers.base", "data.imported", "config.base"],
+)
+def test_any_module_of_the_config_can_be_imported_first(module: str, tmp_path: Path) -> None:
+    done = run_python(f"import paceline.{module}, paceline; paceline.ExperimentConfig", tmp_path)
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_fresh_process_loads_a_config_within_a_second(write: Write, tmp_path: Path) -> None:
+    write(FULL)
+
+    def seconds() -> float:
+        before = os.times()
+        done = run_python("import paceline; paceline.load_config('run.yaml')", tmp_path)
+        assert done.returncode == 0, done.stderr
+        after = os.times()
+        return after.children_user + after.children_system - before.children_user - before.children_system
+
+    assert min(seconds() for _ in range(3)) < 1.0
