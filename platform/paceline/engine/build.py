@@ -1,0 +1,156 @@
+"""From a config to a trainer that is ready to run, on each rank."""
+
+from pathlib import Path
+
+import torch
+from torch.optim import Optimizer
+
+from paceline.config.derived import BatchSizes, batch_sizes
+from paceline.config.experiment import ExperimentConfig
+from paceline.engine.checkpoint import CheckpointWriter, newest_valid
+from paceline.engine.loading import BatchLoader, SeededFetcher
+from paceline.engine.order import DataOrder
+from paceline.engine.plan import Plan
+from paceline.engine.precision import Precision
+from paceline.engine.prepare import MEMORY_FORMATS, apply_process_settings, prepare
+from paceline.engine.ranks import Ranks
+from paceline.engine.reporter import Reporter
+from paceline.engine.state import TrainState
+from paceline.engine.trainer import Trainer
+from paceline.lr_schedulers.base import Schedule
+from paceline.tasks._task import Task
+
+RECORDED_SECONDS = 30.0
+"""How long a checkpoint waits for the metrics before it to be safe."""
+
+
+def build_trainer(
+    config: ExperimentConfig, ranks: Ranks, reporter: Reporter, checkpoints: Path | None = None
+) -> Trainer:
+    """Everything of one rank, from the config. Every rank must call it.
+
+    Args:
+        checkpoints: folder of the run's checkpoints; the newest valid one is resumed. None: neither save nor resume.
+    """
+    apply_process_settings(config.trainer)
+    sizes = batch_sizes(config)
+    torch.manual_seed(config.seed)
+    task = config.task.build(config.model.build())
+    precision = Precision(config.trainer.precision, ranks.device)
+    model = prepare(task, config.trainer, config.parallel, precision, ranks)
+    peak_lr = config.optimizer.scaled_lr(sizes.global_batch_size)
+    optimizer = build_optimizer(config, task, peak_lr, ranks.device)
+    train_loader, validation_loader = build_loaders(config, precision, ranks.device)
+    order = build_order(config, len(train_loader.fetcher), sizes, ranks)
+    plan = Plan(config.trainer, config.checkpoint, order.steps_per_epoch)
+    trainer = Trainer(
+        model=model,
+        state=TrainState(task, optimizer, precision),
+        schedule=build_schedule(config, plan, sizes),
+        peak_lr=peak_lr,
+        order=order,
+        plan=plan,
+        train_loader=train_loader,
+        validation_loader=validation_loader,
+        writer=build_writer(config, checkpoints, reporter) if checkpoints and ranks.is_first else None,
+        reporter=reporter,
+        ranks=ranks,
+        config=config,
+    )
+    if ranks.is_first:
+        reporter.event("plan", total_steps=plan.total_steps, steps_per_epoch=plan.steps_per_epoch)
+    if checkpoints is not None:
+        resume_newest(trainer, checkpoints)
+    return trainer
+
+
+def build_optimizer(config: ExperimentConfig, task: Task, peak_lr: float, device: torch.device) -> Optimizer:
+    """The optimizer over all trainable parameters of the task."""
+    fused = device.type == "cuda" if config.optimizer.fused == "auto" else config.optimizer.fused
+    trainable = (parameter for parameter in task.parameters() if parameter.requires_grad)
+    return config.optimizer.build(trainable, peak_lr, fused)
+
+
+def build_loaders(
+    config: ExperimentConfig, precision: Precision, device: torch.device
+) -> tuple[BatchLoader, BatchLoader]:
+    """Loaders of the training and the validation set."""
+    data = config.data
+    train, validation = (
+        BatchLoader(
+            SeededFetcher(dataset, config.seed),
+            device,
+            num_workers=data.num_workers,
+            prefetch_factor=data.prefetch_factor,
+            persistent_workers=data.persistent_workers,
+            pin_memory=data.pin_memory,
+            dtype=precision.input_dtype,
+            memory_format=MEMORY_FORMATS[config.trainer.memory_format],
+        )
+        for dataset in data.build()
+    )
+    return train, validation
+
+
+def build_order(config: ExperimentConfig, samples: int, sizes: BatchSizes, ranks: Ranks) -> DataOrder:
+    """The canonical order of the training set, seen from this rank.
+
+    Raises:
+        ValueError: not one global batch can be made.
+    """
+    order = DataOrder(
+        samples=samples,
+        global_batch_size=sizes.global_batch_size,
+        micro_batch_size=sizes.micro_batch_size,
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+        seed=config.seed,
+        shuffle=config.data.shuffle,
+        drop_last=config.data.drop_last,
+    )
+    if not order.steps_per_epoch:
+        raise ValueError(f"{samples} training samples make no global batch of {sizes.global_batch_size}")
+    return order
+
+
+def build_schedule(config: ExperimentConfig, plan: Plan, sizes: BatchSizes) -> Schedule:
+    """The learning rate's factor at each step."""
+    warmup = config.lr_scheduler.warmup_length(plan.steps_per_epoch, sizes.global_batch_size)
+    return config.lr_scheduler.build(plan.total_steps, warmup, plan.steps_per_epoch)
+
+
+def build_writer(config: ExperimentConfig, checkpoints: Path, reporter: Reporter) -> CheckpointWriter:
+    """Rank 0's writer, whose commits and failures are reported."""
+
+    def wait_for_metrics() -> None:
+        if not reporter.recorded(RECORDED_SECONDS):
+            reporter.event("warning", message="a checkpoint was saved before its metrics were recorded")
+
+    def failed(step: int, error: OSError) -> None:
+        message = f"the checkpoint of step {step} could not be written: {error}; training goes on without it"
+        reporter.event("warning", message=message)
+
+    return CheckpointWriter(
+        checkpoints,
+        config.checkpoint.keep,
+        before_commit=wait_for_metrics,
+        on_commit=lambda step, path: reporter.event("checkpoint", step=step, path=str(path)),
+        on_failure=failed,
+    )
+
+
+def resume_newest(trainer: Trainer, checkpoints: Path) -> None:
+    """Go on from the newest valid checkpoint, if there is one; rank 0 chooses for all. Every rank must call it."""
+    ranks, reporter = trainer.ranks, trainer.reporter
+
+    def tell(path: Path, reason: str) -> None:
+        reporter.event("warning", message=f"checkpoint {path.name} is broken and was set aside: {reason}")
+
+    found = newest_valid(checkpoints, tell) if ranks.is_first else None
+    step = int(ranks.from_first([float(found.name.removeprefix("step-")) if found else -1.0])[0])
+    if step < 0:
+        return
+    trainer.resume(checkpoints / f"step-{step}")
+    if trainer.writer is not None:
+        trainer.writer.last = found
+        reporter.event("resumed", step=step, path=str(found))

@@ -1,0 +1,142 @@
+"""Checkpoints: tensors in safetensors, the rest in JSON, never pickle.
+
+A checkpoint is written to a temporary folder, made durable, and renamed; its manifest vouches for every byte. So a
+`step-<n>` folder is either whole or, after damage, set aside with the reason when a run resumes.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save
+
+from paceline.engine.manifest import BrokenCheckpoint, numbered, sync_folder, verify, write_durably, write_manifest
+
+STATE = "state.json"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A consistent copy of the training state, taken at a step boundary."""
+
+    step: int
+    tensors: Mapping[str, Mapping[str, torch.Tensor]]
+    values: Mapping[str, Any]
+
+
+def write_checkpoint(folder: Path, snapshot: Snapshot, before_commit: Callable[[], None] = lambda: None) -> Path:
+    """Write `folder/step-<n>`; `before_commit` is called when all is written, just before the rename.
+
+    Raises:
+        OSError: the disk is full or not writable. Nothing is left behind.
+    """
+    final = folder / f"step-{snapshot.step}"
+    temporary = folder / f".step-{snapshot.step}.writing"
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        temporary.mkdir(parents=True)
+        for name, tensors in snapshot.tensors.items():
+            if tensors or name == "model":
+                write_durably(temporary / f"{name}.safetensors", save(dict(tensors)))
+        write_durably(temporary / STATE, json.dumps(snapshot.values, indent=1).encode())
+        write_manifest(temporary, snapshot.step)
+        before_commit()
+        if final.exists():
+            shutil.rmtree(final)
+        temporary.rename(final)
+        sync_folder(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return final
+
+
+def read_checkpoint(folder: Path) -> Snapshot:
+    """Read a checkpoint that `verify` has found whole; tensors on the CPU."""
+    values = json.loads((folder / STATE).read_bytes())
+    tensors = {path.stem: load_file(path) for path in folder.glob("*.safetensors")}
+    return Snapshot(values["position"]["step"], {"optimizer": {}, **tensors}, values)
+
+
+def newest_valid(folder: Path, on_broken: Callable[[Path, str], None]) -> Path | None:
+    """The newest whole checkpoint of a run. Broken ones on the way are set aside and told to `on_broken`."""
+    for _, path in numbered(folder):
+        try:
+            verify(path)
+        except BrokenCheckpoint as error:
+            set_aside(path)
+            on_broken(path, str(error))
+        else:
+            return path
+    return None
+
+
+def set_aside(path: Path) -> None:
+    """Rename a broken checkpoint, so that nothing takes it for a good one and nothing is lost."""
+    aside = path.with_name(f"{path.name}.broken")
+    shutil.rmtree(aside, ignore_errors=True)
+    path.rename(aside)
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Remove all but the newest `keep` checkpoints."""
+    for _, path in list(numbered(folder))[keep:]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+class CheckpointWriter:
+    """Writes checkpoints in the background, one at a time; lives on rank 0.
+
+    A checkpoint that cannot be written is told to `on_failure`, and training goes on: the ones before stay valid.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        keep: int,
+        before_commit: Callable[[], None],
+        on_commit: Callable[[int, Path], None],
+        on_failure: Callable[[int, OSError], None],
+    ) -> None:
+        self.folder = folder
+        self.last: Path | None = None
+        """The newest checkpoint that has been committed."""
+        self._keep = keep
+        self._before_commit = before_commit
+        self._on_commit = on_commit
+        self._on_failure = on_failure
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._pending: tuple[int, Future[Path]] | None = None
+
+    def submit(self, snapshot: Snapshot) -> None:
+        """Start writing; waits for the one before."""
+        self.wait()
+        self._pending = snapshot.step, self._thread.submit(self._write, snapshot)
+
+    def wait(self) -> None:
+        """Wait for the checkpoint that is being written, and tell how it went."""
+        if self._pending is None:
+            return
+        (step, future), self._pending = self._pending, None
+        try:
+            self.last = future.result()
+        except OSError as error:
+            self._on_failure(step, error)
+        else:
+            self._on_commit(step, self.last)
+
+    def close(self) -> None:
+        """Wait for what is being written and end the thread."""
+        try:
+            self.wait()
+        finally:
+            self._thread.shutdown()
+
+    def _write(self, snapshot: Snapshot) -> Path:
+        path = write_checkpoint(self.folder, snapshot, self._before_commit)
+        prune(self.folder, self._keep)
+        return path

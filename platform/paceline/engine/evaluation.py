@@ -1,0 +1,52 @@
+"""Evaluation: sharded over the ranks, every sample counted exactly once."""
+
+import torch
+
+from paceline.engine.loading import BatchLoader
+from paceline.engine.order import evaluation_order
+from paceline.engine.precision import Precision
+from paceline.engine.ranks import Ranks
+from paceline.tasks._task import Task
+from paceline.tasks.base import TaskOutput
+
+
+@torch.no_grad()
+def evaluate(
+    task: Task, loader: BatchLoader, micro_batch_size: int, precision: Precision, ranks: Ranks
+) -> dict[str, float]:
+    """Mean loss and metrics over the whole validation set, equal on all ranks. Every rank must call it.
+
+    The task is called without its DDP wrapper: ranks may have different numbers of batches, or none.
+    """
+    totals = _Totals(ranks)
+    was_training = task.training
+    task.eval()
+    try:
+        order = evaluation_order(len(loader.fetcher), micro_batch_size, ranks.rank, ranks.world_size)
+        for _, batch in loader.load(0, order):
+            with precision.autocast():
+                totals.add(task(batch))
+    finally:
+        task.train(was_training)
+    return totals.means()
+
+
+class _Totals:
+    """Sums of loss, weight and each metric. Ranks agree on the metrics' names even when one had no batch."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks = ranks
+        self.sums: dict[str, torch.Tensor] = {}
+        self.weight = torch.zeros((), dtype=torch.float64, device=ranks.device)
+
+    def add(self, output: TaskOutput) -> None:
+        self.weight += output.weight
+        for key, value in {"loss": output.loss_sum, **output.metrics}.items():
+            self.sums[key] = self.sums.get(key, 0) + value.detach().to(torch.float64)
+
+    def means(self) -> dict[str, float]:
+        keys = self.ranks.union(self.sums)
+        zero = torch.zeros_like(self.weight)
+        packed = torch.stack([self.weight, *(self.sums.get(key, zero) for key in keys)])
+        weight, *sums = self.ranks.sum(packed).tolist()
+        return {key: value / weight for key, value in zip(keys, sums, strict=True)} if weight else {}

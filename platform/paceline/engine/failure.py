@@ -1,0 +1,178 @@
+"""A rank that raises takes all ranks down with it within seconds, and all of them end with its reason.
+
+Without this, the others would wait in an all-reduce until the process group times out. The failing rank writes its
+reason into the group's store and aborts its communication; a watcher on each other rank sees the reason and aborts
+too, so that whatever collective it stands in returns with an error.
+"""
+
+import gc
+import json
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import TypeVar
+
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import _abort_process_group, _get_default_store
+
+from paceline.engine.ranks import Ranks
+
+Result = TypeVar("Result")
+
+POLL_SECONDS = 0.5
+GRACE_SECONDS = 5.0
+"""How long a rank whose communication broke waits for a reason to appear before it blames the communication."""
+_REASON = "paceline/failure"
+_SEEN = "paceline/failure_seen"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a rank failed."""
+
+    rank: int
+    reason: str
+    """`Type: message` of the exception."""
+    traceback_text: str
+    exit_code: int = 1
+    """What the command line answers: an error of ours (data that are missing, say) brings its own."""
+
+
+class RankFailed(RuntimeError):
+    """Training failed on one of the ranks; raised on all of them."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(f"rank {failure.rank}: {failure.reason}")
+        self.failure = failure
+
+
+def failing_together(ranks: Ranks, body: Callable[[], Result]) -> Result:
+    """Call `body` such that an exception on any rank ends it on all of them.
+
+    `body` is a function, not a `with` block, since what it holds must be let go of before the peers are freed: see
+    `abort_communication`.
+
+    Raises:
+        RankFailed: the body raised on this or on another rank. Other errors of the communication itself (a process
+            that was killed, a time-out) pass through as they are: they say nothing about the user's code.
+    """
+    board = _Board(ranks) if ranks.world_size > 1 else None
+    watcher = _Watcher(board) if board is not None else None
+    try:
+        return body()
+    except Exception as error:
+        if watcher is not None:
+            watcher.stop()
+        failure = _find_cause(error, board, ranks) if board is not None else describe(error, 0)
+        if failure is None:
+            raise
+        raise RankFailed(failure) from error
+    finally:
+        if watcher is not None:
+            watcher.stop()
+
+
+def describe(error: BaseException, rank: int) -> Failure:
+    """The failure behind an exception of this process."""
+    lines = traceback.format_exception(error)
+    return Failure(rank, f"{type(error).__name__}: {error}", "".join(lines), getattr(error, "exit_code", 1))
+
+
+def _find_cause(error: Exception, board: "_Board", ranks: Ranks) -> Failure | None:
+    communication = is_communication_error(error)
+    failure = board.wait(GRACE_SECONDS if communication else 0.0)
+    if failure is not None:
+        board.acknowledge()
+        return failure
+    if communication:
+        return None
+    failure = describe(error, ranks.rank)
+    board.post(failure)
+    abort_communication(error)
+    board.linger()
+    return failure
+
+
+def is_communication_error(error: BaseException) -> bool:
+    """Whether an exception comes from the process group rather than from the code that used it."""
+    if isinstance(error, dist.DistError):
+        return True
+    text = str(error).lower()
+    marks = ("gloo", "nccl", "connection closed by peer", "connection reset", "process group", "tcpstore", "aborted")
+    return isinstance(error, RuntimeError) and any(mark in text for mark in marks)
+
+
+def abort_communication(error: BaseException | None = None) -> None:
+    """Make every collective operation, here and on the peers, end with an error. Errors on the way are ignored.
+
+    NCCL has an abort for this. Gloo's peers are freed when the sockets close, which happens when the last reference
+    to the process group goes; the model's DDP wrapper holds one, and the frames of `error` hold the model.
+    """
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+    with suppress(Exception):
+        _abort_process_group()
+    gc.collect()
+
+
+class _Board:
+    """The place in the group's store where a failing rank writes its reason; the first one stays."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks = ranks
+        self.store = _get_default_store().clone()
+
+    def post(self, failure: Failure) -> None:
+        with suppress(Exception):
+            self.store.compare_set(_REASON, "", json.dumps(asdict(failure)))
+
+    def read(self) -> Failure | None:
+        """The reason, if one has been written; also None when the store died with its rank."""
+        with suppress(Exception):
+            if self.store.check([_REASON]):
+                return Failure(**json.loads(self.store.get(_REASON)))
+        return None
+
+    def wait(self, seconds: float) -> Failure | None:
+        """Like `read`, giving the reason some time to appear."""
+        deadline = time.monotonic() + seconds
+        while (failure := self.read()) is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return failure
+
+    def acknowledge(self) -> None:
+        with suppress(Exception):
+            self.store.add(_SEEN, 1)
+
+    def linger(self) -> None:
+        """Keep rank 0, which holds the store, until the others have read the reason."""
+        deadline = time.monotonic() + GRACE_SECONDS
+        with suppress(Exception):
+            while self.ranks.is_first and time.monotonic() < deadline:
+                if self.store.add(_SEEN, 0) >= self.ranks.world_size - 1:
+                    return
+                time.sleep(0.1)
+
+
+class _Watcher:
+    """Looks at the board from a thread, and aborts this rank's communication when there is a reason to."""
+
+    def __init__(self, board: _Board) -> None:
+        self._board = board
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="failure-watcher", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(POLL_SECONDS):
+            if self._board.read() is not None:
+                abort_communication()
+                return

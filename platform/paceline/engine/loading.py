@@ -1,0 +1,166 @@
+"""From sample ids to batches on the device.
+
+Whatever fetches a sample seeds torch, numpy and random from (seed, epoch, sample id) before, so that the user's own
+random transforms give the same sample whichever process loads it.
+"""
+
+import random
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from time import perf_counter
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from paceline.engine.order import MicroBatch, mix
+
+
+@runtime_checkable
+class SlicedDataset(Protocol):
+    """A data set that gives whole batches, so that nothing is done sample by sample."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, ids: torch.Tensor, seed: int, epoch: int) -> Any:
+        """The samples `ids` (int64, [batch]) of an epoch as one batch."""
+
+
+class SeededFetcher:
+    """Turns an (epoch, ids) key into a batch; runs in the training process or in a loader process."""
+
+    def __init__(self, dataset: Dataset[Any] | SlicedDataset, seed: int, collate: Any = None) -> None:
+        self.dataset = dataset
+        self.seed = seed
+        self.collate = collate or getattr(dataset, "collate_fn", None) or default_collate
+
+    def __len__(self) -> int:
+        return len(self.dataset)  # type: ignore[arg-type]
+
+    def __getitem__(self, key: tuple[int, torch.Tensor]) -> Any:
+        epoch, ids = key
+        if isinstance(self.dataset, SlicedDataset):
+            return self.dataset.batch(ids, self.seed, epoch)
+        return self.collate([self._sample(epoch, index) for index in ids.tolist()])
+
+    def _sample(self, epoch: int, index: int) -> Any:
+        seed_everything(mix(self.seed, epoch, index))
+        return self.dataset[index]  # type: ignore[index]
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the global CPU generators of torch, numpy and random."""
+    torch.random.default_generator.manual_seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)
+    random.seed(seed)
+
+
+class BatchLoader:
+    """Loads micro batches in a given order, here or in loader processes, and moves them to the device."""
+
+    def __init__(
+        self,
+        fetcher: SeededFetcher,
+        device: torch.device,
+        num_workers: int = 0,
+        prefetch_factor: int = 2,
+        persistent_workers: bool = True,
+        pin_memory: bool | None = None,
+        dtype: torch.dtype | None = None,
+        memory_format: torch.memory_format = torch.contiguous_format,
+    ) -> None:
+        self.fetcher = fetcher
+        self.transfer = Transfer(device, dtype, memory_format)
+        self.wait_seconds = 0.0
+        """Time spent waiting for data since the start."""
+        self._keys = _Keys()
+        pin = device.type == "cuda" if pin_memory is None else pin_memory and device.type == "cuda"
+        # Without loader processes and pinning the DataLoader would only add its overhead to every batch.
+        self._loader = (
+            DataLoader(
+                fetcher,  # type: ignore[arg-type]
+                sampler=self._keys,
+                batch_size=None,
+                num_workers=num_workers,
+                pin_memory=pin,
+                prefetch_factor=prefetch_factor if num_workers else None,
+                persistent_workers=persistent_workers and num_workers > 0,
+            )
+            if num_workers or pin
+            else None
+        )
+
+    def load(self, epoch: int, micro_batches: Iterable[MicroBatch]) -> Iterator[tuple[MicroBatch, Any]]:
+        """Each of `micro_batches` in turn, with its batch on the device."""
+        asked: deque[MicroBatch] = deque()
+        keys = _ask(epoch, micro_batches, asked)
+        batches = self._from_processes(keys) if self._loader is not None else map(self.fetcher.__getitem__, keys)
+        while True:
+            start = perf_counter()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            batch = self.transfer(batch)
+            self.wait_seconds += perf_counter() - start
+            yield asked.popleft(), batch
+
+    def _from_processes(self, keys: Iterable[tuple[int, torch.Tensor]]) -> Iterator[Any]:
+        assert self._loader is not None
+        self._keys.keys = keys
+        return iter(self._loader)
+
+    def close(self) -> None:
+        """End the loader processes."""
+        loader, self._loader = self._loader, None
+        iterator = getattr(loader, "_iterator", None)
+        if iterator is not None and hasattr(iterator, "_shutdown_workers"):
+            iterator._shutdown_workers()
+
+
+def _ask(
+    epoch: int, micro_batches: Iterable[MicroBatch], asked: deque[MicroBatch]
+) -> Iterator[tuple[int, torch.Tensor]]:
+    # Loader processes read ahead: what has been asked for waits here until its batch comes out.
+    for micro_batch in micro_batches:
+        asked.append(micro_batch)
+        yield epoch, micro_batch.ids
+
+
+class _Keys:
+    """The sampler of the DataLoader: iterates over whatever keys it holds at that moment."""
+
+    keys: Iterable[tuple[int, torch.Tensor]] = ()
+
+    def __iter__(self) -> Iterator[tuple[int, torch.Tensor]]:
+        return iter(self.keys)
+
+
+class Transfer:
+    """Moves a batch (tensors in any nesting of tuples, lists and mappings) to where the model computes."""
+
+    def __init__(self, device: torch.device, dtype: torch.dtype | None, memory_format: torch.memory_format) -> None:
+        self.device = device
+        self.dtype = dtype
+        self.memory_format = memory_format
+        self._nothing_to_do = device.type == "cpu" and dtype is None and memory_format == torch.contiguous_format
+
+    def __call__(self, batch: Any) -> Any:
+        return batch if self._nothing_to_do else self._move(batch)
+
+    def _move(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self._move_tensor(value)
+        if isinstance(value, dict):
+            return {key: self._move(item) for key, item in value.items()}
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*map(self._move, value))
+        if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+            return type(value)(map(self._move, value))  # type: ignore[call-arg]
+        return value
+
+    def _move_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        dtype = self.dtype if self.dtype is not None and tensor.is_floating_point() else None
+        layout = {"memory_format": self.memory_format} if tensor.dim() == 4 else {}
+        return tensor.to(self.device, dtype, non_blocking=True, **layout)  # type: ignore[call-overload, no-any-return]

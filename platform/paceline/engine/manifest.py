@@ -1,0 +1,101 @@
+"""A checkpoint's manifest: which files it has, their sizes and SHA-256. Whatever has a valid one is whole."""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+MANIFEST = "MANIFEST.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """One file of a checkpoint."""
+
+    size_bytes: int
+    sha256: str
+
+
+class BrokenCheckpoint(Exception):
+    """A checkpoint folder that cannot be trusted; the message says which file and why."""
+
+
+def hash_file(path: Path) -> FileEntry:
+    """Size and SHA-256 of a file."""
+    with path.open("rb") as file:
+        digest = _digest(file)
+    return FileEntry(path.stat().st_size, digest)
+
+
+def _digest(file: Any) -> str:
+    digest = sha256()
+    while chunk := file.read(1 << 20):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def write_manifest(folder: Path, step: int) -> None:
+    """Describe every file of `folder`, and make all of it durable."""
+    files = {path.name: asdict(hash_file(path)) for path in sorted(folder.iterdir())}
+    text = json.dumps({"format": FORMAT, "step": step, "files": files}, indent=1)
+    write_durably(folder / MANIFEST, text.encode())
+    sync_folder(folder)
+
+
+def verify(folder: Path) -> int:
+    """The step of a checkpoint whose every file is as its manifest says.
+
+    Raises:
+        BrokenCheckpoint: it is not, or there is no readable manifest.
+    """
+    try:
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+        entries = {name: FileEntry(**entry) for name, entry in manifest["files"].items()}
+        step = int(manifest["step"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BrokenCheckpoint(f"{MANIFEST} is not readable: {error}") from None
+    for name, entry in entries.items():
+        _verify_file(folder / name, entry)
+    return step
+
+
+def _verify_file(path: Path, entry: FileEntry) -> None:
+    try:
+        found = hash_file(path)
+    except OSError as error:
+        raise BrokenCheckpoint(f"{path.name} is not readable: {error.strerror}") from None
+    if found.size_bytes != entry.size_bytes:
+        raise BrokenCheckpoint(f"{path.name} has {found.size_bytes} bytes instead of {entry.size_bytes}")
+    if found.sha256 != entry.sha256:
+        raise BrokenCheckpoint(f"{path.name} does not have the SHA-256 of the manifest")
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Write a file and wait until it is on the disk."""
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until a folder's entries are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def numbered(folder: Path) -> Iterator[tuple[int, Path]]:
+    """The `step-<n>` folders of a run, newest first."""
+    found = []
+    for path in folder.glob("step-*"):
+        number = path.name.removeprefix("step-")
+        if number.isdigit() and path.is_dir():
+            found.append((int(number), path))
+    yield from sorted(found, reverse=True)

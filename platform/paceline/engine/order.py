@@ -1,0 +1,95 @@
+"""The canonical data order: which samples each optimizer step uses, and which of them are this rank's.
+
+An epoch is a permutation fixed by (seed, epoch), cut into global batches; each rank takes its slice of each global
+batch. So the samples of a step depend on neither the world size nor the loader, and a position in the data is one
+number: the samples consumed in the epoch.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+
+
+@lru_cache(maxsize=2)
+def permutation(seed: int, epoch: int, samples: int) -> torch.Tensor:
+    """The order of an epoch's samples: int64, shape [samples]."""
+    generator = torch.Generator().manual_seed(mix(seed, epoch))
+    return torch.randperm(samples, generator=generator)
+
+
+def mix(*numbers: int) -> int:
+    """A 63-bit seed from several numbers (SplitMix64's finalizer, Steele et al. 2014, over each in turn)."""
+    state = 0
+    for number in numbers:
+        state = (state + number + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+        state ^= state >> 31
+    return state >> 1
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """One forward pass of one rank."""
+
+    ids: torch.Tensor
+    """Sample ids: int64, shape [samples], at least one."""
+    step_samples: int
+    """Samples of the global batch that this is a part of."""
+    is_last: bool = True
+    """Whether the optimizer steps after this one."""
+    counts: bool = True
+    """False for a stand-in: a rank without a sample in a short last batch still has to take part in the gradient
+    exchange, so it computes one sample with weight zero."""
+
+
+@dataclass(frozen=True)
+class DataOrder:
+    """The order of one data set for a given batch, seed and place among the ranks."""
+
+    samples: int
+    global_batch_size: int
+    micro_batch_size: int
+    rank: int = 0
+    world_size: int = 1
+    seed: int = 0
+    shuffle: bool = True
+    drop_last: bool = False
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps of one epoch."""
+        full, rest = divmod(self.samples, self.global_batch_size)
+        return full if self.drop_last or not rest else full + 1
+
+    def step_ids(self, epoch: int, step: int) -> torch.Tensor:
+        """Ids of the global batch at `step` of the epoch: int64, shape [<= global_batch_size]."""
+        start = step * self.global_batch_size
+        stop = min(start + self.global_batch_size, self.samples)
+        if not self.shuffle:
+            return torch.arange(start, stop)
+        return permutation(self.seed, epoch, self.samples)[start:stop]
+
+    def step_micro_batches(self, epoch: int, step: int) -> list[MicroBatch]:
+        """This rank's share of the global batch at `step`, cut into micro batches; at least one."""
+        ids = self.step_ids(epoch, step)
+        share = ids.tensor_split(self.world_size)[self.rank] if self.world_size > 1 else ids
+        if not len(share):
+            return [MicroBatch(ids[:1], len(ids), counts=False)]
+        if len(share) <= self.micro_batch_size:
+            return [MicroBatch(share, len(ids))]
+        parts = share.split(self.micro_batch_size)
+        return [MicroBatch(part, len(ids), is_last=part is parts[-1]) for part in parts]
+
+    def micro_batches(self, epoch: int, first_step: int) -> Iterator[MicroBatch]:
+        """This rank's micro batches from a step to the end of the epoch."""
+        for step in range(first_step, self.steps_per_epoch):
+            yield from self.step_micro_batches(epoch, step)
+
+
+def evaluation_order(samples: int, micro_batch_size: int, rank: int, world_size: int) -> list[MicroBatch]:
+    """This rank's part of an evaluation set: every sample on exactly one rank, none twice; may be empty."""
+    share = torch.arange(samples).tensor_split(world_size)[rank]
+    return [MicroBatch(part, samples) for part in share.split(micro_batch_size) if len(part)]

@@ -1,0 +1,46 @@
+"""Which events fall on which optimizer step: logging, evaluation, checkpoints, the end."""
+
+from dataclasses import dataclass
+
+from paceline.config.sections import CheckpointConfig, TrainerConfig
+from paceline.engine.state import Position
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Pure functions of the position, so that an interrupted run does the same things at the same steps."""
+
+    trainer: TrainerConfig
+    checkpoint: CheckpointConfig
+    steps_per_epoch: int
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole training."""
+        epochs = self.trainer.epochs or (None if self.trainer.max_steps else 1)
+        limits = [epochs and epochs * self.steps_per_epoch, self.trainer.max_steps]
+        return min(limit for limit in limits if limit is not None)
+
+    def is_over(self, position: Position) -> bool:
+        """Whether training has reached its end."""
+        return position.step >= self.total_steps
+
+    def logs(self, position: Position) -> bool:
+        """Whether the training metrics are read after this step."""
+        return position.step % self.trainer.log_every_n_steps == 0 or self.is_over(position)
+
+    def evaluates(self, position: Position) -> bool:
+        """Whether the validation set is evaluated after this step."""
+        every = self.trainer.evaluate_every_n_epochs
+        return self.is_over(position) or (every > 0 and self._ended_epochs(position, every))
+
+    def saves(self, position: Position) -> bool:
+        """Whether a checkpoint is taken after this step."""
+        if self.is_over(position):
+            return True
+        if self.checkpoint.every_n_steps is not None:
+            return position.step % self.checkpoint.every_n_steps == 0
+        return self._ended_epochs(position, self.checkpoint.every_n_epochs or 1)
+
+    def _ended_epochs(self, position: Position, every: int) -> bool:
+        return position.epoch_samples == 0 and position.epoch > 0 and position.epoch % every == 0

@@ -1,0 +1,60 @@
+"""This process's place among the workers, and the few collective operations that the engine needs."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Rank, world size and device of this process. Operations are no-ops in a world of one."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+
+    @classmethod
+    def current(cls, device: torch.device | str = "cpu") -> "Ranks":
+        """The place in torch's default process group; alone when there is none."""
+        device = torch.device(device)
+        if not dist.is_initialized():
+            return cls(0, 1, device)
+        return cls(dist.get_rank(), dist.get_world_size(), device)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is rank 0, the one that reports and saves."""
+        return self.rank == 0
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """Sum of a tensor over all ranks, in place; every rank must call it."""
+        if self.world_size > 1:
+            dist.all_reduce(values)
+        return values
+
+    def gather(self, values: torch.Tensor) -> list[torch.Tensor]:
+        """The tensors of all ranks, in order of rank; every rank must call it."""
+        if self.world_size == 1:
+            return [values]
+        gathered = [torch.empty_like(values) for _ in range(self.world_size)]
+        dist.all_gather(gathered, values)
+        return gathered
+
+    def from_first(self, values: Sequence[float]) -> list[float]:
+        """Rank 0's numbers on every rank; every rank must call it with as many numbers."""
+        if self.world_size == 1:
+            return list(values)
+        tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.broadcast(tensor, src=0)
+        return [float(value) for value in tensor.tolist()]
+
+    def union(self, names: Iterable[str]) -> list[str]:
+        """All names that any rank has, sorted; every rank must call it."""
+        mine = sorted(names)
+        if self.world_size == 1:
+            return mine
+        gathered: list[list[str]] = [[] for _ in range(self.world_size)]
+        dist.all_gather_object(gathered, mine)
+        return sorted({name for part in gathered for name in part})

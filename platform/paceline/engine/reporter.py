@@ -1,0 +1,59 @@
+"""The one seam through which the engine speaks outwards.
+
+It makes the same engine run in a test, in one process, or under Ray Train. All methods are called on rank 0 only, in
+the training process; none may block for long or raise.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+class Reporter(Protocol):
+    """Where the engine's numbers and events go, and where a request to stop comes from."""
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """Values of an optimizer step, by metric name."""
+
+    def progress(self, step: int, samples_per_second: float) -> None:
+        """A sign of life a few times a second, for a progress bar."""
+
+    def event(self, kind: str, **details: Any) -> None:
+        """Something worth telling: `resumed`, `checkpoint`, `warning`; details are plain JSON values."""
+
+    def recorded(self, timeout_seconds: float) -> bool:
+        """Wait until all metrics so far are safe; False when they were not in time. Called before a checkpoint."""
+
+    def stop_requested(self) -> bool:
+        """Whether the run should save its state and end at the next chance."""
+
+
+@dataclass
+class MemoryReporter:
+    """Keeps everything in lists: for tests, and for runs that nobody watches."""
+
+    points: list[tuple[int, dict[str, float]]] = field(default_factory=list)
+    events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    stop_at_step: int | None = None
+    """Ask to stop once a step this high has been reported as progress or metrics."""
+    _step: int = 0
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        self._step = step
+        self.points.append((step, dict(values)))
+
+    def progress(self, step: int, samples_per_second: float) -> None:
+        self._step = step
+
+    def event(self, kind: str, **details: Any) -> None:
+        self.events.append((kind, details))
+
+    def recorded(self, timeout_seconds: float) -> bool:
+        return True
+
+    def stop_requested(self) -> bool:
+        return self.stop_at_step is not None and self._step >= self.stop_at_step
+
+    def values(self, key: str) -> list[float]:
+        """All reported values of one metric, in order."""
+        return [values[key] for _, values in self.points if key in values]

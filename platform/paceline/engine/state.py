@@ -1,0 +1,132 @@
+"""What a run is made of at a step boundary, and its form on disk."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from paceline.engine.precision import Precision
+from paceline.tasks._task import Task
+
+WRAPPER_PREFIXES = ("module.", "_orig_mod.")
+
+
+@dataclass
+class Position:
+    """How far training has come."""
+
+    step: int = 0
+    """Optimizer steps done."""
+    epoch: int = 0
+    """Epochs finished."""
+    epoch_samples: int = 0
+    """Samples consumed in the epoch that is going on."""
+    samples: int = 0
+    """Samples consumed since the start."""
+
+    def advance(self, samples: int, epoch_is_over: bool) -> None:
+        """Count one optimizer step over `samples` samples."""
+        self.step += 1
+        self.samples += samples
+        self.epoch_samples = 0 if epoch_is_over else self.epoch_samples + samples
+        self.epoch += epoch_is_over
+
+
+@dataclass
+class TrainState:
+    """Everything that a resumed run needs."""
+
+    task: Task
+    optimizer: Optimizer
+    precision: Precision
+    position: Position = field(default_factory=Position)
+    metrics: dict[str, float] = field(default_factory=dict)
+    """The newest value of each metric."""
+
+    def tensors(self) -> dict[str, dict[str, torch.Tensor]]:
+        """CPU copies of all tensors, by file (`model`, `task`, `optimizer`) and name."""
+        model, task = split_task_state(self.task.state_dict())
+        return {"model": _copy(model), "task": _copy(task), "optimizer": _copy(optimizer_tensors(self.optimizer))}
+
+    def values(self) -> dict[str, Any]:
+        """All that is no tensor, as JSON values."""
+        return {
+            "position": asdict(self.position),
+            "metrics": dict(self.metrics),
+            "precision": self.precision.state_dict(),
+            "optimizer": optimizer_values(self.optimizer),
+        }
+
+    def load(self, tensors: Mapping[str, Mapping[str, torch.Tensor]], values: Mapping[str, Any]) -> None:
+        """Go on from what `tensors` and `values` gave."""
+        weights = {f"model.{name}": tensor for name, tensor in tensors["model"].items()}
+        self.task.load_state_dict({**weights, **tensors.get("task", {})})
+        load_optimizer(self.optimizer, tensors["optimizer"], values["optimizer"])
+        self.precision.load_state_dict(values["precision"])
+        self.position = Position(**values["position"])
+        self.metrics = dict(values["metrics"])
+
+
+def split_task_state(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """The model's entries without their `model.` prefix, and the task's own."""
+    model = {name.removeprefix("model."): tensor for name, tensor in state.items() if name.startswith("model.")}
+    return model, {name: tensor for name, tensor in state.items() if not name.startswith("model.")}
+
+
+def optimizer_tensors(optimizer: Optimizer) -> dict[str, torch.Tensor]:
+    """Tensors of the optimizer's state, as `<parameter index>.<name>`."""
+    state = optimizer.state_dict()["state"]
+    return {f"{index}.{name}": value for index, name, value in _entries(state) if isinstance(value, torch.Tensor)}
+
+
+def optimizer_values(optimizer: Optimizer) -> dict[str, Any]:
+    """The optimizer's state that is no tensor, named alike."""
+    state = optimizer.state_dict()["state"]
+    return {f"{index}.{name}": value for index, name, value in _entries(state) if not isinstance(value, torch.Tensor)}
+
+
+def load_optimizer(optimizer: Optimizer, tensors: Mapping[str, torch.Tensor], values: Mapping[str, Any]) -> None:
+    """Put back what `optimizer_tensors` and `optimizer_values` gave."""
+    state: dict[int, dict[str, Any]] = {}
+    for key, value in {**tensors, **values}.items():
+        index, _, name = key.partition(".")
+        state.setdefault(int(index), {})[name] = value
+    # the groups' settings are the config's, not the checkpoint's
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _entries(state: Mapping[int, Mapping[str, Any]]) -> Iterator[tuple[int, str, Any]]:
+    for index, entry in state.items():
+        for name, value in entry.items():
+            yield index, name, value
+
+
+def _copy(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    copies = {}
+    for name, tensor in tensors.items():
+        copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+        copies[name] = copy.copy_(tensor.detach())
+    return copies
+
+
+def weights_sha256(state: Mapping[str, torch.Tensor]) -> str:
+    """SHA-256 over name, dtype, shape and bytes of a state dict, sorted by name, wrapper prefixes stripped."""
+    digest = sha256()
+    stripped = {strip_wrappers(name): tensor for name, tensor in state.items()}
+    for name, tensor in sorted(stripped.items()):
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        digest.update(f"{name}|{str(tensor.dtype).removeprefix('torch.')}|{list(tensor.shape)}|".encode())
+        digest.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
+    return digest.hexdigest()
+
+
+def strip_wrappers(name: str) -> str:
+    """A parameter's name without the prefixes that DDP and torch.compile add anywhere in it."""
+    for prefix in WRAPPER_PREFIXES:
+        while name.startswith(prefix):
+            name = name[len(prefix) :]
+    return name.replace("._orig_mod.", ".")

@@ -1,0 +1,259 @@
+"""The training loop.
+
+    for each epoch:
+        for each optimizer step of the epoch:
+            for each micro batch of this rank:      forward, backward
+            clip, update                            train_step
+            log, evaluate, save, stop               after_step
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from paceline.config.experiment import ExperimentConfig
+from paceline.engine.checkpoint import CheckpointWriter, Snapshot, read_checkpoint
+from paceline.engine.consensus import StopConsensus
+from paceline.engine.evaluation import evaluate
+from paceline.engine.loading import BatchLoader
+from paceline.engine.meter import Meter, peak_memory_bytes
+from paceline.engine.order import DataOrder, MicroBatch, mix
+from paceline.engine.plan import Plan
+from paceline.engine.prepare import gradient_exchange
+from paceline.engine.ranks import Ranks
+from paceline.engine.reporter import Reporter
+from paceline.engine.running import RunningLoss
+from paceline.engine.state import TrainState, split_task_state, weights_sha256
+from paceline.lr_schedulers.base import Schedule
+from paceline.tasks.base import TaskOutput
+
+PROGRESS_SECONDS = 0.25
+
+
+class Diverged(RuntimeError):
+    """Training cannot go on: the loss is not finite, or fp16's scale collapsed. Raised on all ranks together."""
+
+
+class CheckpointLost(RuntimeError):
+    """The state at the end of training could not be saved; the checkpoints before it are still valid."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended, as rank 0 tells it."""
+
+    stopped: bool
+    """Whether it was asked to stop before its end."""
+    step: int
+    epoch: int
+    metrics: dict[str, float]
+    """The newest value of each metric."""
+    samples_per_second: float
+    peak_memory_bytes: int
+    checkpoint: str
+    weights_sha256: str
+
+
+class Trainer:
+    """Runs the optimizer steps of one rank. Built by `build_trainer`, which wires it from a config."""
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        state: TrainState,
+        schedule: Schedule,
+        peak_lr: float,
+        order: DataOrder,
+        plan: Plan,
+        train_loader: BatchLoader,
+        validation_loader: BatchLoader,
+        writer: CheckpointWriter | None,
+        reporter: Reporter,
+        ranks: Ranks,
+        config: ExperimentConfig,
+    ) -> None:
+        self.model = model
+        """What the training step calls: the task with every technique applied."""
+        self.state = state
+        self.schedule = schedule
+        self.peak_lr = peak_lr
+        self.order = order
+        self.plan = plan
+        self.train_loader = train_loader
+        self.validation_loader = validation_loader
+        self.writer = writer
+        self.reporter = reporter
+        self.ranks = ranks
+        self.seed = config.seed
+        self.max_grad_norm = config.trainer.max_grad_norm
+        self.set_to_none = config.trainer.zero_grad == "set_to_none"
+        self.parameters = [parameter for parameter in state.task.parameters() if parameter.requires_grad]
+        self.running = RunningLoss(ranks)
+        self.meter = Meter(ranks.device)
+        self.consensus = StopConsensus(ranks)
+        self._next_progress = 0.0
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The optimizer."""
+        return self.state.optimizer
+
+    def fit(self) -> Outcome:
+        """Train to the end of the plan, or until asked to stop. Every rank must call it.
+
+        Raises:
+            Diverged: the loss is not finite.
+        """
+        self.state.task.train()
+        stopped = False
+        try:
+            while not stopped and not self.plan.is_over(self.state.position):
+                stopped = self._run_epoch()
+        finally:
+            self.train_loader.close()
+            self.validation_loader.close()
+            if self.writer is not None:
+                self.writer.close()
+        self._require_final_checkpoint()
+        return self._outcome(stopped)
+
+    def resume(self, folder: Path) -> None:
+        """Go on from a valid checkpoint folder. Every rank must call it."""
+        snapshot = read_checkpoint(folder)
+        self.state.load(snapshot.tensors, snapshot.values)
+        self.running.load_state(snapshot.values["running"])
+
+    def _run_epoch(self) -> bool:
+        """The rest of the epoch that the position is in; returns whether to stop."""
+        position = self.state.position
+        first_step = position.epoch_samples // self.order.global_batch_size
+        batches = self.train_loader.load(position.epoch, self.order.micro_batches(position.epoch, first_step))
+        for step_in_epoch in range(first_step, self.order.steps_per_epoch):
+            samples = self.train_step(batches)
+            position.advance(samples, epoch_is_over=step_in_epoch + 1 == self.order.steps_per_epoch)
+            self.meter.count(samples)
+            stop = self._after_step()
+            if stop or self.plan.is_over(position):
+                return stop
+        return False
+
+    def train_step(self, batches: Iterator[tuple[MicroBatch, Any]]) -> int:
+        """One optimizer step over the next micro batches; returns the samples of the global batch."""
+        self._seed_step()
+        self.optimizer.zero_grad(set_to_none=self.set_to_none)
+        weights = []
+        for micro_batch, batch in batches:
+            with gradient_exchange(self.model, now=micro_batch.is_last):
+                with self.state.precision.autocast():
+                    output: TaskOutput = self.model(batch)
+                self.state.precision.scale(output.loss_sum * self._loss_factor(micro_batch)).backward()
+            if micro_batch.counts:
+                self.running.add(output)
+                weights.append(output.weight)
+            if micro_batch.is_last:
+                break
+        if not self.state.task.weight_is_samples:
+            self._divide_by_weight(weights, micro_batch.step_samples)
+        self._set_lr()
+        self.state.precision.step(self.optimizer, self.parameters, self.max_grad_norm)
+        return micro_batch.step_samples
+
+    def _loss_factor(self, micro_batch: MicroBatch) -> float:
+        """Makes the sum of the micro batches' gradients that of the global batch's mean loss: DDP's mean undone."""
+        return self.ranks.world_size / micro_batch.step_samples if micro_batch.counts else 0.0
+
+    def _divide_by_weight(self, weights: list[int | torch.Tensor], step_samples: int) -> None:
+        # the gradient is over the number of samples so far; what it is to be over is known only now
+        total = self.ranks.sum(torch.zeros((), dtype=torch.float64, device=self.ranks.device) + sum(weights))
+        factor = torch.where(total > 0, step_samples / total, 0.0)
+        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        torch._foreach_mul_(gradients, factor.to(gradients[0].dtype))
+
+    def _set_lr(self) -> None:
+        self.lr = self.peak_lr * self.schedule(self.state.position.step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.lr
+
+    def _seed_step(self) -> None:
+        # dropout depends on the step and the rank alone, so a resumed run needs no generator's state
+        torch.random.default_generator.manual_seed(mix(self.seed, self.state.position.step, self.ranks.rank))
+        if self.ranks.device.type == "cuda":
+            torch.cuda.manual_seed(mix(self.seed, self.state.position.step, self.ranks.rank))
+
+    def _after_step(self) -> bool:
+        position = self.state.position
+        if self.plan.logs(position):
+            self._log()
+        if self.plan.evaluates(position):
+            self._evaluate()
+        stop = self._agree_to_stop()
+        if self.plan.saves(position) or stop:
+            self._save()
+        return stop
+
+    def _log(self) -> None:
+        loss = self.running.read()
+        reason = self.state.precision.check(loss)
+        if reason is not None:
+            raise Diverged(f"{reason} at step {self.state.position.step}")
+        epoch = self.state.position.samples / self.order.samples
+        values = {"train/loss": loss, "lr": self.lr, "epoch": epoch, **self.meter.read(self.train_loader.wait_seconds)}
+        self._report(values)
+
+    def _evaluate(self) -> None:
+        start = perf_counter()
+        means = evaluate(
+            self.state.task, self.validation_loader, self.order.micro_batch_size, self.state.precision, self.ranks
+        )
+        self.meter.exclude(perf_counter() - start)
+        self._report({f"val/{key}": value for key, value in means.items()})
+
+    def _report(self, values: dict[str, float]) -> None:
+        self.state.metrics.update(values)
+        if self.ranks.is_first:
+            self.reporter.metrics(self.state.position.step, values)
+
+    def _agree_to_stop(self) -> bool:
+        step = self.state.position.step
+        if self.ranks.is_first and perf_counter() >= self._next_progress:
+            self._next_progress = perf_counter() + PROGRESS_SECONDS
+            self.reporter.progress(step, self.meter.rate())
+        asks = self.ranks.is_first and self.consensus.is_due(step)
+        return self.consensus.agreed(step, asks and self.reporter.stop_requested())
+
+    def _save(self) -> None:
+        start = perf_counter()
+        running = self.running.state()
+        if not all(math.isfinite(loss) for loss, _ in running):
+            raise Diverged(f"the training loss is not finite before step {self.state.position.step}; nothing was saved")
+        if self.writer is not None:
+            values = {**self.state.values(), "running": running, "world_size": self.ranks.world_size}
+            self.writer.submit(Snapshot(self.state.position.step, self.state.tensors(), values))
+        self.meter.exclude(perf_counter() - start)
+
+    def _require_final_checkpoint(self) -> None:
+        step, writer = self.state.position.step, self.writer
+        if writer is not None and (writer.last is None or writer.last.name != f"step-{step}"):
+            raise CheckpointLost(f"training got to step {step}, but its state could not be saved in {writer.folder}")
+
+    def _outcome(self, stopped: bool) -> Outcome:
+        model, _ = split_task_state(self.state.task.state_dict())
+        last = self.writer.last if self.writer is not None else None
+        return Outcome(
+            stopped=stopped,
+            step=self.state.position.step,
+            epoch=self.state.position.epoch,
+            metrics=dict(self.state.metrics),
+            samples_per_second=self.meter.overall_rate(),
+            peak_memory_bytes=peak_memory_bytes(self.ranks.device),
+            checkpoint=str(last) if last else "",
+            weights_sha256=weights_sha256(model),
+        )

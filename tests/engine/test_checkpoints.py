@@ -1,0 +1,186 @@
+"""Checkpoints: whole or set aside, never a bit off, and no reason to end a run."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.toys import fit, toy_config
+
+from paceline.engine.build import build_trainer
+from paceline.engine.checkpoint import read_checkpoint
+from paceline.engine.manifest import MANIFEST, BrokenCheckpoint, verify
+from paceline.engine.ranks import Ranks
+from paceline.engine.reporter import MemoryReporter
+from paceline.engine.trainer import CheckpointLost
+
+EVERY_4 = {"every_n_steps": 4, "keep": 3}
+
+
+def steps_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def warnings(reporter: MemoryReporter) -> list[str]:
+    return [details["message"] for kind, details in reporter.events if kind == "warning"]
+
+
+def test_checkpoints_appear_when_asked_for_and_old_ones_go(tmp_path: Path) -> None:
+    _, outcome, reporter = fit(toy_config(checkpoint={"every_n_steps": 2, "keep": 2}), checkpoints=tmp_path)
+    assert steps_in(tmp_path) == {"step-10", "step-12"}
+    assert outcome.checkpoint == str(tmp_path / "step-12")
+    assert [details["step"] for kind, details in reporter.events if kind == "checkpoint"] == [2, 4, 6, 8, 10, 12]
+
+
+def test_by_default_one_an_epoch(tmp_path: Path) -> None:
+    fit(toy_config(), checkpoints=tmp_path)
+    assert steps_in(tmp_path) == {"step-6", "step-12"}
+
+
+def test_manifest_lists_every_file_and_nothing_is_pickled(tmp_path: Path) -> None:
+    fit(toy_config(), checkpoints=tmp_path)
+    folder = tmp_path / "step-12"
+    manifest = json.loads((folder / MANIFEST).read_text())
+    assert set(manifest["files"]) == steps_in(folder) - {MANIFEST}
+    assert all(name.endswith((".safetensors", ".json")) for name in manifest["files"])
+    assert manifest["files"]["state.json"]["size_bytes"] == (folder / "state.json").stat().st_size
+    assert verify(folder) == 12
+
+
+def flip_a_byte(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json", MANIFEST])
+@pytest.mark.parametrize("damage", [flip_a_byte, truncate, remove])
+def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(
+    tmp_path: Path, damage: Callable[[Path], None], name: str
+) -> None:
+    if (damage, name) == (flip_a_byte, MANIFEST):
+        pytest.skip("flipping the last bracket is tested as truncation; a byte of white space harms nothing")
+    _, whole, _ = fit(toy_config(), checkpoints=tmp_path / "whole")
+    folder = tmp_path / "run"
+    shutil.copytree(tmp_path / "whole", folder)
+    damage(folder / "step-12" / name)
+    trainer, outcome, reporter = fit(toy_config(), checkpoints=folder)
+    assert len(trainer.state.task.seen) == 6
+    assert outcome.weights_sha256 == whole.weights_sha256
+    assert "step-12.broken" in steps_in(folder)
+    assert len(warnings(reporter)) == 1
+    assert "step-12 is broken" in warnings(reporter)[0]
+    assert name in warnings(reporter)[0]
+
+
+def test_verify_says_what_is_wrong(tmp_path: Path) -> None:
+    fit(toy_config(), checkpoints=tmp_path)
+    flip_a_byte(tmp_path / "step-12" / "model.safetensors")
+    with pytest.raises(BrokenCheckpoint, match=r"model\.safetensors does not have the SHA-256"):
+        verify(tmp_path / "step-12")
+    truncate(tmp_path / "step-6" / "model.safetensors")
+    with pytest.raises(BrokenCheckpoint, match=r"model\.safetensors has \d+ bytes instead of"):
+        verify(tmp_path / "step-6")
+
+
+def test_a_half_written_checkpoint_is_no_checkpoint(tmp_path: Path) -> None:
+    fit(toy_config(trainer__epochs=1), checkpoints=tmp_path)
+    shutil.copytree(tmp_path / "step-6", tmp_path / ".step-9.writing")
+    trainer = build_trainer(toy_config(), Ranks.current(), MemoryReporter(), tmp_path)
+    assert trainer.state.position.step == 6
+
+
+def test_everything_comes_back(tmp_path: Path) -> None:
+    config = toy_config(optimizer={"name": "adamw"}, trainer__precision="32-true")
+    trainer, _, _ = fit(config, checkpoints=tmp_path)
+    again = build_trainer(config, Ranks.current(), MemoryReporter(), tmp_path)
+    assert again.state.position == trainer.state.position
+    assert again.state.metrics == trainer.state.metrics
+    mine, theirs = again.optimizer.state_dict()["state"], trainer.optimizer.state_dict()["state"]
+    for index, entry in theirs.items():
+        for key, value in entry.items():
+            assert (mine[index][key] == value).all()
+
+
+def test_metrics_are_safe_before_a_checkpoint_counts(tmp_path: Path) -> None:
+    class Watching(MemoryReporter):
+        def recorded(self, timeout_seconds: float) -> bool:
+            committed.append((self._step, steps_in(tmp_path) if tmp_path.exists() else set()))
+            return True
+
+    committed: list[tuple[int, set[str]]] = []
+    trainer = build_trainer(toy_config(), Ranks.current(), Watching(), tmp_path)
+    trainer.fit()
+    assert len(committed) == 2
+    assert "step-6" not in committed[0][1]
+    assert "step-12" not in committed[1][1]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], capture_output=True).returncode:
+        pytest.skip("mounting a tmpfs needs root")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+class Filling(MemoryReporter):
+    """Fills the disk once a step has been reported, and empties it at another."""
+
+    def __init__(self, disk: Path, fill_at: int, free_at: int) -> None:
+        super().__init__()
+        self.filler = disk / "filler"
+        self.fill_at = fill_at
+        self.free_at = free_at
+
+    def metrics(self, step: int, values: Any) -> None:
+        super().metrics(step, values)
+        if step == self.fill_at:
+            with self.filler.open("wb", buffering=0) as file:
+                try:
+                    while file.write(os.urandom(4096)):
+                        pass
+                except OSError:
+                    pass
+        if step == self.free_at:
+            self.filler.unlink()
+
+
+def test_a_full_disk_costs_a_checkpoint_but_not_the_run(small_disk: Path) -> None:
+    _, whole, _ = fit(toy_config())
+    reporter = Filling(small_disk, fill_at=5, free_at=10)
+    trainer = build_trainer(toy_config(checkpoint=EVERY_4), Ranks.current(), reporter, small_disk / "checkpoints")
+    outcome = trainer.fit()
+    assert outcome.weights_sha256 == whole.weights_sha256
+    assert steps_in(small_disk / "checkpoints") == {"step-4", "step-12"}
+    assert len(warnings(reporter)) == 1
+    assert "step 8 could not be written" in warnings(reporter)[0]
+    assert "No space left" in warnings(reporter)[0]
+
+
+def test_a_disk_that_stays_full_loses_only_the_end(small_disk: Path) -> None:
+    reporter = Filling(small_disk, fill_at=5, free_at=1000)
+    folder = small_disk / "checkpoints"
+    trainer = build_trainer(toy_config(checkpoint=EVERY_4), Ranks.current(), reporter, folder)
+    with pytest.raises(CheckpointLost, match="step 12"):
+        trainer.fit()
+    assert steps_in(folder) == {"step-4"}
+    assert verify(folder / "step-4") == 4
+    assert read_checkpoint(folder / "step-4").values["position"]["step"] == 4

@@ -1,0 +1,243 @@
+"""The loop in one process: numbers, order, loading, logging, stopping."""
+
+import math
+
+import pytest
+import torch
+from support.toys import Points, fit, net, points, toy_config
+from torch import nn
+
+from paceline.engine.build import build_trainer
+from paceline.engine.ranks import Ranks
+from paceline.engine.reporter import MemoryReporter
+from paceline.engine.trainer import Diverged
+from paceline.tasks._task import Task
+from paceline.tasks.base import TaskOutput
+
+
+def reference_losses(epoch_orders: list[list[list[int]]], lr: float = 0.1) -> tuple[list[float], nn.Module]:
+    """The textbook loop over given batches."""
+    torch.manual_seed(0)
+    model = net().double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
+    dataset, losses = Points(96), []
+    for batches in epoch_orders:
+        for ids in batches:
+            samples = [dataset[i] for i in ids]
+            features = torch.stack([sample[0] for sample in samples])
+            targets = torch.tensor([sample[1] for sample in samples])
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(features), targets)
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss))
+    return losses, model
+
+
+def test_equals_the_textbook_loop() -> None:
+    trainer, outcome, reporter = fit(toy_config())
+    seen = trainer.state.task.seen
+    losses, model = reference_losses([seen[:6], seen[6:]])
+    assert reporter.values("train/loss") == pytest.approx(losses, abs=1e-14)
+    for mine, theirs in zip(trainer.state.task.model.parameters(), model.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    assert outcome.step == 12
+    assert outcome.epoch == 2
+
+
+def test_each_epoch_visits_every_sample_once_in_an_order_of_its_own() -> None:
+    trainer, _, _ = fit(toy_config(data__global_batch_size=40))
+    batches = trainer.state.task.seen
+    assert [len(batch) for batch in batches] == [40, 40, 16] * 2
+    first, second = sum(batches[:3], []), sum(batches[3:], [])
+    assert sorted(first) == sorted(second) == list(range(96))
+    assert first != second
+    assert first != list(range(96))
+
+
+def test_order_follows_the_seed() -> None:
+    orders = [fit(toy_config(seed=seed, trainer__epochs=1))[0].state.task.seen for seed in (1, 1, 2)]
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_drop_last_and_no_shuffle() -> None:
+    config = toy_config(data__global_batch_size=40, data__drop_last=True, data__shuffle=False, trainer__epochs=1)
+    assert fit(config)[0].state.task.seen == [list(range(40)), list(range(40, 80))]
+
+
+@pytest.mark.parametrize("noisy", [False, True])
+def test_loader_processes_change_no_bit(noisy: bool) -> None:
+    def build() -> tuple[Points, Points]:
+        return points(noisy=noisy)
+
+    def digest(workers: int, persistent: bool = True) -> str:
+        config = toy_config(data__path=build, data__num_workers=workers, data__persistent_workers=persistent)
+        return str(fit(config)[1].weights_sha256)
+
+    expected = digest(0)
+    assert [digest(1), digest(4), digest(2, persistent=False)] == [expected] * 3
+
+
+def test_random_transforms_differ_between_epochs_and_samples() -> None:
+    drawn: list[torch.Tensor] = []
+
+    class Remembering(Points):
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, int, int]:
+            drawn.append(torch.rand(1))
+            return super().__getitem__(index)
+
+    fit(toy_config(data__path=lambda: (Remembering(32), Points(4)), data__shuffle=False))
+    values = torch.cat(drawn)
+    assert len(values) == 64
+    assert len(values.unique()) == 64
+
+
+@pytest.mark.parametrize("every", [1, 4, 5])
+def test_logged_loss_is_the_mean_since_the_last_point(every: int) -> None:
+    each = fit(toy_config())[2].values("train/loss")
+    _, _, reporter = fit(toy_config(trainer__log_every_n_steps=every))
+    expected, start = [], 0
+    for stop in sorted({*range(every, 13, every), 12}):
+        expected.append(sum(each[start:stop]) / (stop - start))
+        start = stop
+    assert reporter.values("train/loss") == pytest.approx(expected, abs=1e-12)
+
+
+def test_metrics_of_a_point() -> None:
+    _, outcome, reporter = fit(toy_config())
+    step, values = reporter.points[0]
+    assert step == 1
+    assert values["lr"] == 0.1
+    assert values["epoch"] == pytest.approx(1 / 6)
+    assert 0 <= values["data_wait_fraction"] <= 1
+    assert values["samples_per_second"] == pytest.approx(16 / values["step_seconds"])
+    assert values["peak_memory_bytes"] > 1e6
+    assert outcome.samples_per_second > 0
+
+
+def test_evaluation_counts_every_sample() -> None:
+    trainer, outcome, reporter = fit(toy_config(data__path=lambda: points(96, 31)))
+    assert len(reporter.values("val/accuracy")) == 2
+    model, dataset = trainer.state.task.model.eval(), Points(31)
+    logits = torch.stack([model(dataset[i][0]) for i in range(31)])
+    targets = torch.tensor([dataset[i][1] for i in range(31)])
+    assert outcome.metrics["val/accuracy"] == pytest.approx((logits.argmax(1) == targets).double().mean().item())
+    assert outcome.metrics["val/loss"] == pytest.approx(nn.functional.cross_entropy(logits, targets).item())
+
+
+def test_evaluation_every_n_epochs() -> None:
+    def steps(every: int) -> list[int]:
+        config = toy_config(trainer__epochs=5, trainer__evaluate_every_n_epochs=every)
+        return [step for step, values in fit(config)[2].points if "val/loss" in values]
+
+    assert steps(2) == [12, 24, 30]
+    assert steps(0) == [30]
+
+
+def test_max_steps_ends_in_mid_epoch() -> None:
+    _, outcome, reporter = fit(toy_config(trainer__max_steps=8))
+    assert outcome.step == 8
+    assert [step for step, values in reporter.points if "val/loss" in values] == [6, 8]
+
+
+def test_warmup_and_schedule_reach_the_optimizer() -> None:
+    config = toy_config(lr_scheduler__name="cosine", lr_scheduler__warmup_steps=4)
+    lrs = fit(config)[2].values("lr")
+    assert lrs[:4] == pytest.approx([0.025, 0.05, 0.075, 0.1])
+    assert lrs[4:] == pytest.approx([0.05 * (1 + math.cos(math.pi * step / 8)) for step in range(8)])
+
+
+def test_clipping_bounds_the_update() -> None:
+    def moved(limit: float | None) -> float:
+        config = toy_config(trainer__max_steps=1, trainer__max_grad_norm=limit, optimizer__momentum=0.0)
+        trainer = build_trainer(config, Ranks.current(), MemoryReporter())
+        before = [parameter.detach().clone() for parameter in trainer.parameters]
+        trainer.fit()
+        squares = [((a - b) ** 2).sum() for a, b in zip(trainer.parameters, before, strict=True)]
+        return float(sum(squares) ** 0.5)
+
+    assert moved(None) > 0.1 * 1e-2
+    assert moved(1e-2) == pytest.approx(0.1 * 1e-2, rel=1e-3)
+
+
+def test_zero_grad_both_ways_compute_the_same() -> None:
+    digests = [fit(toy_config(trainer__zero_grad=how))[1].weights_sha256 for how in ("set_to_none", "zero")]
+    assert digests[0] == digests[1]
+
+
+def test_bf16_trains_close_to_float32() -> None:
+    losses = [
+        fit(toy_config(trainer__precision=precision, trainer__epochs=4))[2].values("train/loss")
+        for precision in ("32-true", "bf16-mixed")
+    ]
+    assert losses[0] != losses[1]
+    assert losses[1] == pytest.approx(losses[0], rel=0.05)
+    assert losses[1][-1] < 0.7 * losses[1][0]
+
+
+def test_fp16_is_refused_without_cuda() -> None:
+    with pytest.raises(ValueError, match="bf16-mixed"):
+        fit(toy_config(trainer__precision="16-mixed"))
+
+
+def test_a_loss_that_is_not_finite_stops_and_saves_nothing(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    class Poisoned(Points):
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, int, int]:
+            features, target, index = super().__getitem__(index)
+            return (features * float("nan") if index == 50 else features), target, index
+
+    config = toy_config(
+        data__path=lambda: (Poisoned(96), Points(4)), trainer__log_every_n_steps=100, checkpoint={"every_n_steps": 2}
+    )
+    with pytest.raises(Diverged, match="not finite"):
+        fit(config, checkpoints=tmp_path)
+    seen = fit(toy_config(trainer__epochs=1))[0].state.task.seen
+    poisoned_step = next(step for step, ids in enumerate(seen, 1) if 50 in ids)
+    assert {path.name for path in tmp_path.iterdir()} == {f"step-{n}" for n in (2, 4, 6) if n < poisoned_step}
+
+
+def test_loss_is_over_the_weights_that_count() -> None:
+    """A task whose weight is not the number of samples: the gradient is that of the weighted mean."""
+
+    class Weighted(Task):
+        weight_is_samples = False
+
+        def forward(self, batch):  # type: ignore[no-untyped-def]
+            features, targets, ids = batch
+            weights = (ids % 5).double()
+            losses = nn.functional.cross_entropy(self.model(features), targets, reduction="none")
+            return TaskOutput((losses * weights).sum(), weights.sum())
+
+    def gradient(accumulation: int) -> torch.Tensor:
+        config = toy_config(
+            task__path=Weighted, trainer__max_steps=1, trainer__gradient_accumulation_steps=accumulation
+        )
+        trainer = fit(config)[0]
+        return torch.cat([parameter.grad.flatten() for parameter in trainer.parameters])
+
+    torch.manual_seed(0)
+    model, dataset = net().double(), Points(96)
+    ids = fit(toy_config(trainer__max_steps=1))[0].state.task.seen[0]
+    weights = torch.tensor([i % 5 for i in ids], dtype=torch.float64)
+    losses = torch.stack([nn.functional.cross_entropy(model(dataset[i][0]), torch.tensor(dataset[i][1])) for i in ids])
+    ((losses * weights).sum() / weights.sum()).backward()
+    expected = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])  # type: ignore[union-attr]
+    for accumulation in (1, 4):
+        assert torch.allclose(gradient(accumulation), expected, atol=1e-13, rtol=0)
+
+
+def test_step_keeps_no_graph() -> None:
+    """What is saved for backward does not grow with the steps: nothing holds on to a graph."""
+    alive: list[int] = []
+
+    class Counting(Points):
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, int, int]:
+            import gc
+
+            if index == 0:
+                gc.collect()
+                alive.append(sum(torch.is_tensor(o) and o.grad_fn is not None for o in gc.get_objects()))
+            return super().__getitem__(index)
+
+    fit(toy_config(data__path=lambda: (Counting(96), Points(4)), trainer__epochs=6, trainer__log_every_n_steps=1000))
+    assert max(alive[1:]) <= min(alive[1:]) + 2

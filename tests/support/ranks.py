@@ -1,0 +1,98 @@
+"""Runs a function as two or more gloo ranks, each in a process of its own, without Ray."""
+
+import multiprocessing as mp
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from time import monotonic
+from typing import Any
+
+import cloudpickle
+
+# One server imports what is slow to import; each rank is a fork of it and starts within milliseconds.
+_context = mp.get_context("forkserver")
+_context.set_forkserver_preload(["torch", "torch._dynamo", "torch.distributed", "paceline.engine.build"])
+
+
+@dataclass
+class Ending:
+    """How one rank ended."""
+
+    value: Any = None
+    error: str | None = None
+    seconds: float = 0.0
+
+
+def run_ranks(function: Callable[..., Any], world_size: int, *arguments: Any, timeout: float = 60.0) -> list[Any]:
+    """`function(ranks, *arguments)` on every rank; the ranks' return values, in order. A rank's error is raised."""
+    endings = end_ranks(function, world_size, *arguments, timeout=timeout)
+    for rank, ending in enumerate(endings):
+        assert ending.error is None, f"rank {rank}: {ending.error}"
+    return [ending.value for ending in endings]
+
+
+def end_ranks(function: Callable[..., Any], world_size: int, *arguments: Any, timeout: float = 60.0) -> list[Ending]:
+    """Like `run_ranks`, but tells how each rank ended, whatever that was."""
+    cloudpickle.register_pickle_by_value(sys.modules[function.__module__])
+    payload = cloudpickle.dumps((function, arguments))
+    port = _free_port()
+    pipes, processes = [], []
+    for rank in range(world_size):
+        mine, theirs = _context.Pipe(duplex=False)
+        process = _context.Process(target=_rank_main, args=(theirs, payload, rank, world_size, port))
+        process.start()
+        theirs.close()
+        pipes.append(mine)
+        processes.append(process)
+    try:
+        return _collect(pipes, timeout)
+    finally:
+        for process in processes:
+            process.join(5)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+
+def _collect(pipes: list[Connection], timeout: float) -> list[Ending]:
+    start, endings, open_pipes = monotonic(), [Ending(error="still running at the time-out") for _ in pipes], list(pipes)
+    while open_pipes and monotonic() - start < timeout:
+        for pipe in wait(open_pipes, timeout=1.0):
+            open_pipes.remove(pipe)
+            try:
+                ending = pipe.recv()
+            except EOFError:
+                ending = Ending(error="died without a word")
+            ending.seconds = monotonic() - start
+            endings[pipes.index(pipe)] = ending
+    return endings
+
+
+def _rank_main(pipe: Connection, payload: bytes, rank: int, world_size: int, port: int) -> None:
+    import torch
+    import torch.distributed as dist
+
+    from paceline.engine.ranks import Ranks
+
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
+    torch.set_num_threads(1)
+    try:
+        dist.init_process_group("gloo", rank=rank, world_size=world_size)
+        function, arguments = cloudpickle.loads(payload)
+        ending = Ending(function(Ranks.current(), *arguments))
+    except BaseException as error:
+        ending = Ending(error="".join(traceback.format_exception(error)))
+    pipe.send(ending)
+    pipe.close()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

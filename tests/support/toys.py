@@ -1,0 +1,90 @@
+"""Small data sets, models and configs whose every number can be followed."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import Dataset
+
+from paceline.config import ExperimentConfig
+from paceline.config.loading import validate
+from paceline.engine.build import build_trainer
+from paceline.engine.ranks import Ranks
+from paceline.engine.reporter import MemoryReporter
+from paceline.tasks._task import Task
+from paceline.tasks.base import TaskOutput
+
+FEATURES, CLASSES = 6, 3
+
+
+class Points(Dataset[Any]):
+    """Samples `(features, target, id)`, computed from their id; with `noisy`, a random transform on top."""
+
+    def __init__(self, samples: int, noisy: bool = False) -> None:
+        self.samples = samples
+        self.noisy = noisy
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int, int]:
+        generator = torch.Generator().manual_seed(index + 1)
+        target = index % CLASSES
+        features = torch.randn(FEATURES, generator=generator, dtype=torch.float64) + target
+        if self.noisy:
+            import random
+
+            import numpy as np
+
+            features = features + torch.randn(FEATURES) * 0.1 + np.random.rand() + random.random()
+        return features, target, index
+
+
+def points(train: int = 96, validation: int = 30, noisy: bool = False) -> tuple[Points, Points]:
+    """Training and validation set."""
+    return Points(train, noisy), Points(validation)
+
+
+def net(width: int = 8) -> nn.Module:
+    """Two layers, the first of them in a block."""
+    return nn.Sequential(nn.Sequential(nn.Linear(FEATURES, width), nn.Tanh()), nn.Linear(width, CLASSES))
+
+
+class PointsTask(Task):
+    """Classification that remembers which sample ids it was given in training."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self.seen: list[list[int]] = []
+
+    def forward(self, batch: Any) -> TaskOutput:
+        features, targets, ids = batch
+        logits = self.model(features.to(next(self.model.parameters()).dtype))
+        if self.training:
+            self.seen.append(ids.tolist())
+        correct = (logits.argmax(dim=1) == targets).sum()
+        return TaskOutput(F.cross_entropy(logits, targets, reduction="sum"), len(targets), {"accuracy": correct})
+
+
+def toy_config(**overrides: Any) -> ExperimentConfig:
+    """Two epochs over 96 points in float64 in this process; keys with `__` for dots change it."""
+    config = validate(
+        {
+            "name": "toy",
+            "task": {"path": PointsTask},
+            "model": {"path": net},
+            "data": {"path": points, "global_batch_size": 16},
+            "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.9},
+            "trainer": {"epochs": 2, "precision": "64-true", "log_every_n_steps": 1},
+            "scaling": {"num_workers": 0},
+        }
+    )
+    return config.with_overrides({key.replace("__", "."): value for key, value in overrides.items()})
+
+
+def fit(config: ExperimentConfig, ranks: Ranks | None = None, checkpoints: Any = None) -> tuple[Any, Any, MemoryReporter]:
+    """Train by the engine alone; returns the trainer, its outcome and what was reported."""
+    reporter = MemoryReporter()
+    trainer = build_trainer(config, ranks or Ranks.current(), reporter, checkpoints)
+    return trainer, trainer.fit(), reporter
