@@ -1,0 +1,211 @@
+"""Looks at what a run needs from its environment, and says what is missing and how to get it."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from paceline.errors import EnvironmentFault
+
+PYTHON_RANGE = ((3, 11), (3, 14))
+FLOORS = {"torch": (2, 11), "torchvision": (0, 26), "ray": (2, 56), "mlflow": (3, 15)}
+"""Oldest versions with the fixes that Paceline counts on."""
+GIB = 2**30
+LOW_DISK_BYTES = 2 * GIB
+LOW_MEMORY_BYTES = 2 * GIB
+RAY_PORT = 6379
+CONNECT_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    """What was looked at, such as `torch`."""
+    ok: bool | None
+    """True: fine. False: a run would fail. None: worth knowing, but no obstacle."""
+    detail: str
+    """What was found."""
+    cure: str = ""
+    """What to do about it; empty when nothing needs to be done."""
+
+
+def diagnose(address: str | None = None, uri: str | None = None, storage: str | Path | None = None) -> list[Check]:
+    """Look at versions, hardware, Ray, MLflow and disk. Starts nothing, changes nothing, takes seconds.
+
+    Args:
+        address: a Ray cluster to look at; by default the one that RAY_ADDRESS or Ray's own file names.
+        uri: MLflow's address, see `tracking.store.tracking_uri`; without one it is not looked at.
+        storage: the folder for runs; by default `./runs`.
+    """
+    folder = Path(storage) if storage else Path("runs")
+    checks: list[Callable[[], Check]] = [
+        _python,
+        *(partial(_package, name) for name in ("paceline", *FLOORS)),
+        _gpus,
+        _cores,
+        _memory,
+        partial(_ray, address),
+        partial(_tracking, uri),
+        partial(_writable, folder),
+        partial(_disk, folder),
+    ]
+    return [check() for check in checks]
+
+
+def _python() -> Check:
+    lowest, above = PYTHON_RANGE
+    fine = lowest <= sys.version_info[:2] < above
+    wanted = f"{lowest[0]}.{lowest[1]} to {above[0]}.{above[1] - 1}"
+    version = ".".join(str(part) for part in sys.version_info[:3])
+    return Check("python", fine, version, "" if fine else f"use Python {wanted}, for example `uv python install 3.12`")
+
+
+def _package(name: str) -> Check:
+    from paceline.tracking.record import package_version
+
+    version = package_version(name)
+    if version is None:
+        return Check(name, False, "not installed", "uv sync")
+    floor = FLOORS.get(name, (0,))
+    fine = _numbers(version)[: len(floor)] >= floor
+    wanted = ".".join(str(part) for part in floor)
+    return Check(name, fine, version, "" if fine else f"needs {wanted} or newer: uv sync")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    digits = ("".join(character for character in part if character.isdigit()) for part in version.split(".")[:3])
+    return tuple(int(part or 0) for part in digits)
+
+
+def _gpus() -> Check:
+    seen = _driver_gpus()
+    try:
+        import torch
+    except ImportError:
+        return Check("gpus", None, "; ".join(seen) or "none seen by nvidia-smi", "install torch to use them: uv sync")
+    if torch.cuda.is_available():
+        names = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+        return Check("gpus", True, "; ".join(f"{gpu.name}, {gpu.total_memory / GIB:.0f} GiB" for gpu in names))
+    if seen:
+        detail = f"torch {torch.__version__} does not reach {'; '.join(seen)}"
+        return Check("gpus", False, detail, "install a torch build for CUDA, and see that the driver is new enough")
+    return Check("gpus", None, "none; training runs on the CPU")
+
+
+def _driver_gpus() -> list[str]:
+    query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.strip() for line in done.stdout.splitlines() if line.strip()]
+
+
+def _cores() -> Check:
+    from paceline.tracking.record import usable_cores
+
+    return Check("cores", True, str(usable_cores()))
+
+
+def _memory() -> Check:
+    import psutil
+
+    memory = psutil.virtual_memory()
+    free, total = memory.available, memory.total
+    limit = _container_limit()
+    if limit is not None and limit < total:
+        free, total = min(free, limit), limit
+    detail = f"{free / GIB:.1f} GiB of {total / GIB:.1f} GiB free"
+    if free < LOW_MEMORY_BYTES:
+        return Check("memory", None, detail, "Ray and torch take about 2 GiB before the model: close other programs")
+    return Check("memory", True, detail)
+
+
+def _container_limit() -> int | None:
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            text = Path(file).read_text().strip()
+        except OSError:
+            continue
+        return int(text) if text.isdigit() else None
+    return None
+
+
+def _ray(address: str | None) -> Check:
+    if address and address not in ("auto", "local"):
+        return _ray_cluster(address, "--address")
+    if address != "local" and (variable := os.environ.get("RAY_ADDRESS")) and variable != "local":
+        return _ray_cluster(variable, "RAY_ADDRESS") if variable != "auto" else _ray_file()
+    return Check("ray cluster", None, "a local one per run") if address == "local" else _ray_file()
+
+
+def _ray_file() -> Check:
+    file = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "ray_current_cluster"
+    try:
+        found = file.read_text().strip()
+    except OSError:
+        return Check("ray cluster", None, "none is running here; each run starts its own")
+    if _answers(found):
+        return Check("ray cluster", True, f"running at {found}")
+    cure = f"a cluster ended without tidying up: run `ray stop`, or remove {file}"
+    return Check("ray cluster", None, f"{file} names {found}, which does not answer", cure)
+
+
+def _ray_cluster(address: str, source: str) -> Check:
+    if _answers(address):
+        return Check("ray cluster", True, f"{address} answers ({source})")
+    cure = "start the cluster, open a tunnel to it, or correct the address"
+    return Check("ray cluster", False, f"{address} does not answer ({source})", cure)
+
+
+def _answers(address: str) -> bool:
+    try:
+        parts = urlsplit(address if "://" in address else f"//{address}")
+        port = parts.port or {"ray": 10001, "http": 80, "https": 443}.get(parts.scheme, RAY_PORT)
+        socket.create_connection((parts.hostname or "127.0.0.1", port), CONNECT_SECONDS).close()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _tracking(uri: str | None) -> Check:
+    from paceline.tracking.redact import redact
+    from paceline.tracking.store import probe
+
+    if uri is None:
+        return Check("tracking", None, "not looked at: no address given")
+    try:
+        probe(uri)
+    except EnvironmentFault as fault:
+        reason, _, cure = str(fault).partition("; ")
+        return Check("tracking", False, reason, cure)
+    return Check("tracking", True, redact(uri))
+
+
+def _writable(folder: Path) -> Check:
+    nearest = _existing(folder)
+    if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
+        return Check("storage", True, str(folder.absolute()))
+    return Check("storage", False, f"{nearest} cannot be written to", "set storage.path to a folder of yours")
+
+
+def _disk(folder: Path) -> Check:
+    free = shutil.disk_usage(_existing(folder)).free
+    detail = f"{free / GIB:.1f} GiB free"
+    if free < LOW_DISK_BYTES:
+        return Check("disk", None, detail, "checkpoints need room: free some, or set storage.path to a larger disk")
+    return Check("disk", True, detail)
+
+
+def _existing(folder: Path) -> Path:
+    """The folder itself, or the closest one above it that exists."""
+    absolute = folder.absolute()
+    return next(place for place in (absolute, *absolute.parents) if place.exists())

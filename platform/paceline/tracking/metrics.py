@@ -1,0 +1,100 @@
+"""Every metric and tag that Paceline writes: its key, its unit and what it says."""
+
+# --- metrics -----------------------------------------------------------------------------------------------------
+
+TRAIN_LOSS = "train/loss"
+"""Mean loss per unit of weight (sample, token) over the global batches since the last point."""
+
+VAL_LOSS = "val/loss"
+"""Mean loss per unit of weight over the whole validation set."""
+
+VAL_ACCURACY = "val/accuracy"
+"""Share of validation samples that are classified right, 0 to 1. Other tasks have other metrics, see `val_metric`."""
+
+LR = "lr"
+"""Learning rate of the optimizer step."""
+
+EPOCH = "epoch"
+"""Passes over the training set so far; a fraction within an epoch."""
+
+SAMPLES_PER_SECOND = "samples_per_second"
+"""Training samples a second over all workers, since the last point; evaluation and checkpoints are not counted."""
+
+STEP_SECONDS = "step_seconds"
+"""Mean duration of an optimizer step since the last point, in seconds."""
+
+DATA_WAIT_FRACTION = "data_wait_fraction"
+"""Share of the step's time that the worker waited for data, 0 to 1."""
+
+PEAK_MEMORY_BYTES = "peak_memory_bytes"
+"""Largest memory that tensors took on one worker's device since the start, in bytes (of the process on CPU)."""
+
+GRAD_NORM = "grad_norm"
+"""L2 norm of the whole gradient before clipping."""
+
+SKIPPED_STEPS = "skipped_steps"
+"""Optimizer steps skipped so far because a gradient was not finite."""
+
+
+def val_metric(name: str) -> str:
+    """Key of a task's own validation metric: `accuracy` becomes `val/accuracy`."""
+    return f"val/{name}"
+
+
+# --- tags --------------------------------------------------------------------------------------------------------
+
+RUN_ID = "paceline.run_id"
+"""The run's identity: an MLflow run is found again by it, so that a resumed run goes on in the same one."""
+
+NAME = "paceline.name"
+"""The config's `name`."""
+
+COMMAND = "paceline.command"
+"""The command line that started the run."""
+
+STATUS_REASON = "paceline.status_reason"
+"""Why the run ended as it did; absent when it finished."""
+
+CHANGED_PARAMS = "paceline.changed_params"
+"""Params that differ on a resumed run, old and new value: MLflow's params cannot be changed."""
+
+NOT_RECORDED = "paceline.not_recorded"
+"""What MLflow refused to store and why; the run's journal still has it."""
+
+DIVERGED = "diverged"
+"""The first metric that became infinite, and at which step. MLflow cannot store an infinite value."""
+
+NOTE = "mlflow.note.content"
+"""Markdown that MLflow shows on the run's page."""
+
+GIT_COMMIT = "mlflow.source.git.commit"
+"""Full hash of the commit that the working folder was at."""
+
+GIT_BRANCH = "mlflow.source.git.branch"
+"""Branch of that commit; absent when detached."""
+
+GIT_DIRTY = "mlflow.source.git.dirty"
+"""`true` when tracked files differed from the commit."""
+
+SOURCE_NAME = "mlflow.source.name"
+"""What was started: the command line."""
+
+SOURCE_TYPE = "mlflow.source.type"
+"""Always `LOCAL`: MLflow shows the source name for it."""
+
+USER = "mlflow.user"
+"""Login name of whoever started the run."""
+
+HOST = "paceline.host"
+"""Name of the machine that the run was started on."""
+
+OS = "paceline.os"
+"""Operating system and processor architecture of that machine."""
+
+CPU_COUNT = "paceline.cpu_count"
+"""Cores that the starting process may use."""
+
+
+def version_tag(package: str) -> str:
+    """Tag that holds the version of a package, such as `paceline.version.torch`."""
+    return f"paceline.version.{package}"

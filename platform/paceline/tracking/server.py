@@ -1,0 +1,132 @@
+"""Starts MLflow's own server, which shows the runs in a browser."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from paceline.errors import EnvironmentFault
+from paceline.tracking.redact import redact
+from paceline.tracking.store import UI_PORT, is_http, probe, sqlite_file
+
+START_SECONDS = 90.0
+"""How long the server may take to answer for the first time."""
+STOP_SECONDS = 10.0
+PORTS_TRIED = 20
+
+
+def start_server(uri: str, port: int, host: str = "127.0.0.1", log: Path | None = None) -> "subprocess.Popen[bytes]":
+    """Start a server on a store, as a process in a session of its own. End it with `stop_server`.
+
+    Args:
+        uri: a database. It goes through the environment: a command line can be read by everyone on the machine.
+        port: must be free, see `free_port`.
+        host: address to listen at.
+        log: file for the server's output; by default it is thrown away.
+    """
+    command = [sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port), "--workers", "1"]
+    environment = {
+        **os.environ,
+        "MLFLOW_BACKEND_STORE_URI": uri,
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+    }
+    environment.pop("MLFLOW_TRACKING_URI", None)
+    database = sqlite_file(uri)
+    folder = database.parent if database else Path.cwd()
+    environment.setdefault("MLFLOW_ARTIFACTS_DESTINATION", str(folder / "mlartifacts"))
+    output = subprocess.DEVNULL if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        return subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C reaches us first, and we end the server
+        )
+    finally:
+        if log is not None:
+            os.close(output)
+
+
+def wait_until_up(server: "subprocess.Popen[bytes]", address: str, timeout_seconds: float = START_SECONDS) -> None:
+    """Wait until a server that was just started answers.
+
+    Raises:
+        EnvironmentFault: it ended, or took too long.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        try:
+            return probe(address, 1.0)
+        except EnvironmentFault as fault:
+            if server.poll() is not None:
+                raise EnvironmentFault(f"MLflow's server ended with exit code {server.returncode}") from None
+            if time.monotonic() > deadline:
+                raise EnvironmentFault(f"MLflow's server took more than {timeout_seconds:g} s: {fault}") from None
+        time.sleep(0.2)
+
+
+def stop_server(server: "subprocess.Popen[bytes]") -> int:
+    """End a server and its workers; returns its exit code."""
+    server.terminate()
+    try:
+        return server.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        return server.wait()
+
+
+def free_port(port: int, host: str = "127.0.0.1") -> int:
+    """The port itself, or the next one that nobody listens at.
+
+    Raises:
+        EnvironmentFault: so many in a row are taken that something is wrong.
+    """
+    for candidate in range(port, min(port + PORTS_TRIED, 65_536)):
+        with socket.socket() as probing:
+            probing.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probing.bind((host, candidate))
+            except OSError:
+                continue
+            return candidate
+    raise EnvironmentFault(f"no free port from {port} to {port + PORTS_TRIED - 1}; name another one with --port")
+
+
+def ui(uri: str, port: int = UI_PORT) -> int:
+    """Show the runs of a store until Ctrl-C; runs in the foreground. Returns the exit code.
+
+    Raises:
+        EnvironmentFault: there is no store yet, or the server does not start.
+    """
+    if is_http(uri):
+        probe(uri)
+        print(f"These runs are on a server: {redact(uri)}")
+        return 0
+    database = sqlite_file(uri)
+    if database is not None and not database.exists():
+        raise EnvironmentFault(f"no runs here yet: there is no {database}; start one with `paceline train CONFIG`")
+    chosen = free_port(port)
+    if chosen != port:
+        print(f"Port {port} is taken, so it is {chosen} this time.")
+    return _serve(uri, chosen)
+
+
+def _serve(uri: str, port: int) -> int:
+    address = f"http://127.0.0.1:{port}"
+    print("Starting MLflow's server ...", flush=True)
+    server = start_server(uri, port)
+    try:
+        wait_until_up(server, address)
+        print(f"Runs: {address}  (Ctrl-C ends it)", flush=True)
+        return server.wait()
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        if server.poll() is None:
+            stop_server(server)

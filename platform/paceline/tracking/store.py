@@ -1,0 +1,230 @@
+"""Where runs are recorded: MLflow's address, whether it answers, and the link that a reviewer opens."""
+
+import base64
+import os
+import queue
+import re
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from paceline.errors import ConfigError, EnvironmentFault, PacelineError, Problem
+from paceline.tracking.redact import redact
+
+if TYPE_CHECKING:
+    from http.client import HTTPResponse
+    from ssl import SSLContext
+    from urllib.request import Request
+
+    from paceline.config.sections import TrackingConfig
+
+DATABASE_FILE = "mlflow.db"
+UI_PORT = 5000
+ENVIRONMENT_VARIABLE = "MLFLOW_TRACKING_URI"
+
+_DATABASE_PORTS = {"postgresql": 5432, "postgres": 5432, "mysql": 3306, "mssql": 1433}
+_CURE = "give http://host:port of an MLflow server, or sqlite:////folder/mlflow.db"
+
+
+def tracking_uri(config: "TrackingConfig", folder: Path) -> str:
+    """The address of the run's MLflow store: the config's, the environment's, or a database in the working folder.
+
+    Raises:
+        ConfigError: the config names no kind of store that runs can be recorded in.
+        EnvironmentFault: the environment does.
+    """
+    if config.uri:
+        uri, reason = _absolute(config.uri, folder)
+        if reason:
+            raise ConfigError([Problem("tracking-uri", reason, "tracking.uri", hint=_CURE)])
+    elif variable := os.environ.get(ENVIRONMENT_VARIABLE, "").strip():
+        uri, reason = _absolute(variable, folder)
+        if reason:
+            raise EnvironmentFault(f"{ENVIRONMENT_VARIABLE}: {reason}; {_CURE}")
+    else:
+        uri = f"sqlite:///{folder.absolute() / DATABASE_FILE}"
+    return uri
+
+
+def sqlite_file(uri: str) -> Path | None:
+    """The database file of a `sqlite:` address; None for any other."""
+    if not is_sqlite(uri):
+        return None
+    return Path(unquote(uri.partition(":///")[2].partition("?")[0]))
+
+
+def is_sqlite(uri: str) -> bool:
+    """Whether the address is that of a database file."""
+    return re.match(r"sqlite(\+\w+)?:", uri) is not None
+
+
+def is_http(uri: str) -> bool:
+    """Whether the address is that of an MLflow server."""
+    return uri.startswith(("http://", "https://"))
+
+
+def run_url(uri: str, experiment_id: str, run_id: str) -> str:
+    """The page of a run. For a database it is the one that `paceline ui` serves."""
+    base = _split_credentials(uri)[0].rstrip("/") if is_http(uri) else f"http://127.0.0.1:{UI_PORT}"
+    return f"{base}/#/experiments/{experiment_id}/runs/{run_id}"
+
+
+def probe(uri: str, timeout_seconds: float = 3.0) -> None:
+    """Find out, without MLflow, whether the store answers. Takes `timeout_seconds` at the most.
+
+    Raises:
+        EnvironmentFault: it does not, with the reason and the cure.
+    """
+    if is_sqlite(uri):
+        _probe_file(sqlite_file(uri) or Path())
+    elif is_http(uri):
+        _within(timeout_seconds, uri, lambda: _probe_server(uri, timeout_seconds))
+    else:
+        _within(timeout_seconds, uri, lambda: _probe_port(uri, timeout_seconds))
+
+
+def _absolute(uri: str, folder: Path) -> tuple[str, str]:
+    scheme = uri.partition(":")[0].partition("+")[0].lower() if ":" in uri else ""
+    if scheme == "sqlite":
+        return _absolute_sqlite(uri, folder)
+    if scheme in ("", "file"):
+        return "", f"{redact(uri)!r} is a folder, and MLflow no longer records runs in folders"
+    if scheme in ("http", "https"):
+        try:
+            parts = urlsplit(uri)
+            valid = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        except ValueError:
+            valid = False
+        return (uri.rstrip("/"), "") if valid else ("", f"{redact(uri)!r} is no valid web address")
+    if scheme in _DATABASE_PORTS:
+        return uri, ""
+    return "", f"{redact(uri)!r} is no kind of store that is known"
+
+
+def _absolute_sqlite(uri: str, folder: Path) -> tuple[str, str]:
+    prefix, found, rest = uri.partition(":///")
+    path, mark, options = rest.partition("?")
+    if not found or not path or path == ":memory:" or path.startswith("file:"):
+        return "", f"{redact(uri)!r} names no database file"
+    return f"{prefix}:///{folder.absolute() / path}{mark}{options}", ""
+
+
+def _probe_file(path: Path) -> None:
+    folder = path.parent
+    if not folder.is_dir():
+        raise EnvironmentFault(f"the folder of the MLflow database does not exist: {folder}; create it")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise EnvironmentFault(f"the folder of the MLflow database is not writable: {folder}")
+    if not path.exists():
+        return
+    if not path.is_file() or not os.access(path, os.R_OK | os.W_OK):
+        raise EnvironmentFault(f"the MLflow database is no file that can be written to: {path}")
+    with path.open("rb") as file:
+        head = file.read(16)
+    if head and head != b"SQLite format 3\0":
+        raise EnvironmentFault(f"{path} is no SQLite database; move it away, or set tracking.uri")
+
+
+def _probe_port(uri: str, timeout_seconds: float) -> None:
+    parts = urlsplit(uri)
+    port = parts.port or _DATABASE_PORTS.get(parts.scheme.partition("+")[0], 0)
+    try:
+        socket.create_connection((parts.hostname or "localhost", port), timeout_seconds).close()
+    except OSError as error:
+        raise _silent(uri, error) from None
+
+
+def _probe_server(uri: str, timeout_seconds: float) -> None:
+    import http.client
+    from urllib.error import HTTPError
+
+    try:
+        with _get(_health_request(uri), timeout_seconds) as answer:
+            body = answer.read(64)
+    except HTTPError as error:
+        if error.code in (401, 403):
+            raise EnvironmentFault(
+                f"MLflow at {redact(uri)} refuses the credentials ({error.code}); set MLFLOW_TRACKING_USERNAME and "
+                "MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+            ) from None
+        if error.code >= 500:
+            raise _silent(uri, error) from None
+        raise EnvironmentFault(f"{redact(uri)} answers {error.code}, so it is no MLflow server; {_CURE}") from None
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise _silent(uri, error) from None
+    if body.strip() != b"OK":
+        raise EnvironmentFault(f"{redact(uri)} answers, but is no MLflow server; {_CURE}")
+
+
+def _silent(uri: str, error: Exception) -> EnvironmentFault:
+    reason = redact(str(getattr(error, "reason", None) or error) or type(error).__name__)
+    return EnvironmentFault(
+        f"MLflow does not answer at {redact(uri)}: {reason}; start the server, correct the address, "
+        "or set tracking.offline=allow to send the metrics later"
+    )
+
+
+def _within(timeout_seconds: float, uri: str, check: Callable[[], None]) -> None:
+    """Run the check in a thread of its own: looking up a name, or a slow drip of bytes, has no timeout."""
+    outcome: queue.Queue[Exception | None] = queue.Queue()
+
+    def run() -> None:
+        try:
+            check()
+        except Exception as error:
+            outcome.put(error)
+        else:
+            outcome.put(None)
+
+    threading.Thread(target=run, name="paceline-probe", daemon=True).start()
+    try:
+        error = outcome.get(timeout=timeout_seconds)
+    except queue.Empty:
+        error = _silent(uri, TimeoutError(f"no answer within {timeout_seconds:g} s"))
+    if isinstance(error, PacelineError):
+        raise error
+    if error is not None:
+        raise _silent(uri, error)
+
+
+def _health_request(uri: str) -> "Request":
+    from urllib.request import Request
+
+    base, user, password = _split_credentials(uri)
+    request = Request(f"{base.rstrip('/')}/health", headers={"User-Agent": "paceline"})
+    user = os.environ.get("MLFLOW_TRACKING_USERNAME") or user
+    password = os.environ.get("MLFLOW_TRACKING_PASSWORD") or password
+    token = os.environ.get("MLFLOW_TRACKING_TOKEN")
+    if user and password:
+        pair = base64.b64encode(f"{user}:{password}".encode()).decode()
+        request.add_unredirected_header("Authorization", f"Basic {pair}")
+    elif token:
+        request.add_unredirected_header("Authorization", f"Bearer {token}")
+    return request
+
+
+def _get(request: "Request", timeout_seconds: float) -> "HTTPResponse":
+    from urllib.request import urlopen
+
+    context = _tls() if request.full_url.startswith("https:") else None
+    return urlopen(request, timeout=timeout_seconds, context=context)  # type: ignore[no-any-return]
+
+
+def _tls() -> "SSLContext":
+    import ssl
+
+    context = ssl.create_default_context(cafile=os.environ.get("MLFLOW_TRACKING_SERVER_CERT_PATH") or None)
+    if os.environ.get("MLFLOW_TRACKING_INSECURE_TLS", "").lower() in ("true", "1"):
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _split_credentials(uri: str) -> tuple[str, str, str]:
+    parts = urlsplit(uri)
+    host = parts.netloc.rpartition("@")[2]
+    base = urlunsplit((parts.scheme, host, parts.path, "", ""))
+    return base, unquote(parts.username or ""), unquote(parts.password or "")

@@ -1,0 +1,128 @@
+"""One initialised database for all tests, a server on a copy of it, and a proxy that breaks on request."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from paceline.tracking import Point, RunRecord, remote, shipping
+from paceline.tracking.server import free_port, start_server, stop_server, wait_until_up
+from tracking.faulty_proxy import FaultyProxy
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("URI", "TOKEN", "USERNAME", "PASSWORD"):
+        monkeypatch.delenv(f"MLFLOW_TRACKING_{variable}", raising=False)
+    monkeypatch.setattr(shipping, "INTERVAL_SECONDS", 0.05)
+    monkeypatch.setattr(shipping, "FIRST_BACKOFF_SECONDS", 0.05)
+    monkeypatch.setattr(shipping, "LONGEST_BACKOFF_SECONDS", 0.2)
+
+
+@pytest.fixture(scope="session")
+def prepared_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made by the program that makes the users' ones."""
+    from paceline.tracking import database
+
+    file = tmp_path_factory.mktemp("prepared") / "mlflow.db"
+    creation = database.start_creating(file)
+    assert creation is not None
+    _, errors = creation.communicate(timeout=120)
+    assert creation.returncode == 0, errors.decode()
+    assert [left.name for left in file.parent.iterdir()] == ["mlflow.db"]
+    return file
+
+
+@pytest.fixture
+def sqlite_uri(prepared_database: Path, tmp_path: Path) -> str:
+    """A fresh database of the test's own."""
+    shutil.copy(prepared_database, tmp_path / "mlflow.db")
+    return f"sqlite:///{tmp_path / 'mlflow.db'}"
+
+
+@pytest.fixture(scope="session")
+def server_uri(prepared_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real MLflow server. Experiments are shared, so each test takes one of its own."""
+    folder = tmp_path_factory.mktemp("server")
+    shutil.copy(prepared_database, folder / "mlflow.db")
+    port = free_port(15_000)
+    server = start_server(f"sqlite:///{folder / 'mlflow.db'}", port, log=folder / "server.log")
+    try:
+        wait_until_up(server, f"http://127.0.0.1:{port}")
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        stop_server(server)
+
+
+@pytest.fixture
+def proxy(server_uri: str) -> Iterator[FaultyProxy]:
+    """Stands between a recorder and the real server."""
+    with FaultyProxy(server_uri) as running:
+        yield running
+
+
+@pytest.fixture
+def record(request: pytest.FixtureRequest) -> Callable[..., RunRecord]:
+    """Makes a record whose run id and experiment are the test's own."""
+
+    def make(uri: str, **changes: object) -> RunRecord:
+        name = request.node.name.translate(str.maketrans("[]", "--"))
+        given = {"run_id": f"run-{name}", "name": "mnist-cnn", "uri": uri, "experiment": f"experiment {name}"}
+        return RunRecord(**{**given, **changes})  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture
+def run_python() -> Iterator[Callable[[str], "subprocess.Popen[str]"]]:
+    """Starts Python on a piece of code; whatever still runs at the end is killed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(code: str) -> "subprocess.Popen[str]":
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def points() -> Callable[..., list[Point]]:
+    """Makes points of one key with steps in a range; the value tells the step, the time starts at `since`."""
+
+    def make(*steps: int, key: str = "train/loss", since: int = 1_000) -> list[Point]:
+        return [Point(key, 1.0 / step, step, since + step) for step in range(*steps)]
+
+    return make
+
+
+@pytest.fixture
+def stored() -> Callable[..., list[tuple[str, int, float, int]]]:
+    """Reads back what MLflow has of a run: (key, step, value, time) of every point, in order."""
+
+    def read(uri: str, run_id: str) -> list[tuple[str, int, float, int]]:
+        client = remote.connect(uri)
+        keys = sorted(client.get_run(run_id).data.metrics)
+        metrics = [metric for key in keys for metric in client.get_metric_history(run_id, key)]
+        return sorted((metric.key, metric.step, metric.value, metric.timestamp) for metric in metrics)
+
+    return read
+
+
+@pytest.fixture
+def runs_of() -> Callable[[RunRecord], list[str]]:
+    """MLflow's ids of all runs in a record's experiment that are not deleted."""
+
+    def find(record: RunRecord) -> list[str]:
+        client = remote.connect(record.uri)
+        experiment = client.get_experiment_by_name(record.experiment)
+        assert experiment is not None
+        return [run.info.run_id for run in client.search_runs([experiment.experiment_id])]
+
+    return find

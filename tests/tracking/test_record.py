@@ -1,0 +1,115 @@
+"""What is known at launch: params as the user wrote them, where the code came from, and no secrets."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from paceline.tracking import RunRecord, launch_tags, metrics
+from paceline.tracking.record import command_line, flatten, param_text
+from paceline.tracking.redact import redact
+
+CANARY = "canary-S3cr3t"
+
+
+def test_a_nested_config_becomes_dotted_keys() -> None:
+    nested = {"a": {"b": {"c": 1}, "empty": {}}, "d": [1, 2], "e": None}
+    assert flatten(nested) == {"a.b.c": 1, "a.empty": {}, "d": [1, 2], "e": None}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "null"), (True, "true"), (0.1, "0.1"), ("bf16", "bf16"), ([1, 2], "[1, 2]")]
+)
+def test_values_read_as_in_the_config(value: object, text: str) -> None:
+    assert param_text(value) == text
+
+
+def test_long_params_are_cut_at_the_limit_of_mlflow() -> None:
+    record = RunRecord("r", "n", "http://h", "e", params={"long": "x" * 7000, "fits": "x" * 6000})
+    assert {key: len(value) for key, value in record.params.items()} == {"long": 6000, "fits": 6000}
+
+
+def test_a_run_id_that_would_break_the_search_is_refused() -> None:
+    with pytest.raises(ValueError, match="without quotes"):
+        RunRecord("r' or '1", "n", "http://h", "e")
+
+
+def test_no_secret_is_kept_or_shown(tmp_path: Path) -> None:
+    uri = f"http://user:{CANARY}@host:5000"
+    params = {"tracking.uri": uri, "data.args.api_key": CANARY, "data.args.pad_token": "<pad>"}
+    config = f"tracking:\n  uri: {uri}\ndata: {{args: {{password: {CANARY}, size: 28}}}}\n"
+    record = RunRecord("r", "n", uri, "e", params, {"note": f"token={CANARY}"}, {"config.yaml": config})
+    record.save(tmp_path)
+    assert CANARY not in repr(record)
+    assert CANARY not in (tmp_path / "record.json").read_text()
+    assert record.params["data.args.pad_token"] == "<pad>"
+    assert "size: 28" in record.artifacts["config.yaml"]
+    assert record.uri == uri
+
+
+def test_a_saved_record_is_read_again(tmp_path: Path) -> None:
+    record = RunRecord("r", "n", f"http://user:{CANARY}@host:5000", "e", {"lr": 0.1}, {"t": "v"}, {"a.txt": "A"})
+    record.save(tmp_path)
+    assert RunRecord.load(tmp_path, record.uri) == record
+    assert RunRecord.load(tmp_path).uri == "http://host:5000"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"GET http://me:{CANARY}@host/api failed",
+        f"http://host/x?api_key={CANARY}&y=1",
+        f"password: '{CANARY}'",
+        f'{{"mlflow_token": "{CANARY}"}}',
+    ],
+)
+def test_redaction_hides_the_secret_and_only_that(text: str) -> None:
+    hidden = redact(f"before {text} after")
+    assert CANARY not in hidden
+    assert hidden.startswith("before ")
+    assert hidden.endswith(" after")
+
+
+def test_redaction_knows_the_secrets_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert CANARY in redact(f"rejected {CANARY}")
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", CANARY)
+    assert redact(f"rejected {CANARY}") == "rejected ***"
+
+
+@pytest.mark.parametrize("text", ["num_tokens: 50257 is much", "http://host:5000/a@b", "tokenizer: gpt2-medium"])
+def test_redaction_leaves_what_is_no_secret(text: str) -> None:
+    assert redact(text) == text
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "init.defaultBranch=main"]
+    command = ["git", *identity, *arguments]
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_the_tags_say_where_the_code_came_from(tmp_path: Path) -> None:
+    _git(tmp_path, "init")
+    (tmp_path / "a.py").write_text("1")
+    _git(tmp_path, "add", "a.py")
+    _git(tmp_path, "commit", "-m", "first")
+    clean = launch_tags("paceline train a.yaml", tmp_path)
+    (tmp_path / "a.py").write_text("2")
+    changed = launch_tags("paceline train a.yaml", tmp_path)
+    assert clean[metrics.GIT_COMMIT] == _git(tmp_path, "rev-parse", "HEAD")
+    assert clean[metrics.GIT_BRANCH] == "main"
+    assert (clean[metrics.GIT_DIRTY], changed[metrics.GIT_DIRTY]) == ("false", "true")
+    assert clean[metrics.SOURCE_NAME] == "paceline train a.yaml"
+    assert clean[metrics.version_tag("mlflow")].startswith("3.")
+
+
+def test_no_git_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert metrics.GIT_COMMIT not in launch_tags("x", tmp_path)
+    monkeypatch.setenv("PATH", "")
+    tags = launch_tags("x", tmp_path)
+    assert metrics.GIT_COMMIT not in tags
+    assert json.dumps(tags)
+
+
+def test_a_command_line_can_be_pasted() -> None:
+    assert command_line(["/usr/bin/paceline", "train", "a b.yaml"]) == "paceline train 'a b.yaml'"

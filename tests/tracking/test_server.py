@@ -1,0 +1,98 @@
+"""`paceline ui`: MLflow's server on this folder's runs."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from paceline.errors import EnvironmentFault
+from paceline.tracking import Point, Recorder, RunRecord
+from paceline.tracking.server import free_port, ui
+from paceline.tracking.store import sqlite_file
+
+
+def test_no_runs_yet_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFault, match="no runs here yet"):
+        ui(f"sqlite:///{tmp_path}/mlflow.db")
+
+
+def test_a_server_elsewhere_is_named_without_its_password(server_uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ui(server_uri.replace("http://", "http://me:canary-S3cr3t@")) == 0
+    printed = capsys.readouterr().out
+    assert server_uri.removeprefix("http://") in printed
+    assert "canary" not in printed
+
+
+def test_the_next_free_port_is_taken() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert port < free_port(port) < port + 20
+
+
+def test_the_page_shows_the_runs_of_the_folder_and_ctrl_c_ends_all_of_it(
+    tmp_path: Path, sqlite_uri: str, record: Callable[..., RunRecord]
+) -> None:
+    recorder = Recorder(tmp_path / "run", record(sqlite_uri, artifacts={"config.yaml": "name: shown"}))
+    recorder.append([Point("train/loss", 1.0, 1, 1)])
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code = f"import sys; from paceline.tracking.server import ui; sys.exit(ui({sqlite_uri!r}, {port}))"
+        command = [sys.executable, "-u", "-c", code]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        try:
+            report = recorder.close("FINISHED")
+            address = _address(process)
+            assert f":{port}" not in address
+            run = _get(f"{address}/api/2.0/mlflow/runs/get?run_id={report.run_id}")
+            assert json.loads(run)["run"]["info"]["status"] == "FINISHED"
+            artifact = _get(f"{address}/get-artifact?run_id={report.run_id}&path=config.yaml")
+            assert artifact == b"name: shown"
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the whole group gets it
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+    assert not _processes_with(str(sqlite_file(sqlite_uri)))
+
+
+def _address(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("Runs: "):
+            return line.split()[1]
+    raise AssertionError("the server did not start")
+
+
+def _get(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=20) as answer:
+        return bytes(answer.read())
+
+
+def _processes_with(database: str) -> list[str]:
+    """Processes of which the environment names the database; given a moment to go."""
+    deadline = time.monotonic() + 10
+    while (found := _search(database)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return found
+
+
+def _search(text: str) -> list[str]:
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if int(folder.name) != os.getpid() and text.encode() in (folder / "environ").read_bytes():
+                found.append((folder / "cmdline").read_text())
+        except OSError:
+            continue
+    return found
