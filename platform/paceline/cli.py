@@ -1,0 +1,155 @@
+"""The command line. It calls the public functions and nothing else; what it imports at the top must stay light."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from paceline.errors import BAD_CONFIG, FAILED, INTERRUPTED, OK, ConfigError, PacelineError, RunFailed
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run one command and exit with its code: 0 ok, 1 failed, 2 config, 3 environment, 130 interrupted."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command; returns its exit code."""
+    options = build_parser().parse_args(list(arguments))
+    try:
+        return int(options.command(options))
+    except PacelineError as error:
+        return _report(error, getattr(options, "json", False))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        return FAILED
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """All commands and their options."""
+    parser = argparse.ArgumentParser(prog="paceline", description=__import__("paceline").__doc__)
+    parser.add_argument("--version", action="version", version=f"paceline {__import__('paceline').__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_train(commands)
+    _add_doctor(commands)
+    _add_ui(commands)
+    _add_schema(commands)
+    return parser
+
+
+def _add_train(commands: Any) -> None:
+    train = commands.add_parser("train", help="run one experiment", description="Run one experiment.")
+    train.add_argument("config", metavar="CONFIG", help="YAML file of the experiment")
+    train.add_argument(
+        "overrides", metavar="KEY=VALUE", nargs="*", help="change a field, such as trainer.epochs=2 (value as in YAML)"
+    )
+    train.add_argument("--dry-run", action="store_true", help="check the config, print what follows from it, and stop")
+    train.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    train.add_argument(
+        "--resume",
+        choices=("auto", "never"),
+        default="auto",
+        help="auto: go on with the newest unfinished run of this name (default); never: start a new one",
+    )
+    train.add_argument("--fork", action="store_true", help="branch off an unfinished run whose config differs")
+    train.add_argument("--address", metavar="A", help="address of a Ray cluster; default: a private local Ray")
+    train.set_defaults(command=_train)
+
+
+def _add_doctor(commands: Any) -> None:
+    doctor = commands.add_parser("doctor", help="check this environment", description="Check this environment.")
+    doctor.add_argument("--address", metavar="A", help="also look at the Ray cluster at this address")
+    doctor.add_argument("--json", action="store_true", help="print the checks as JSON")
+    doctor.set_defaults(command=_doctor)
+
+
+def _add_ui(commands: Any) -> None:
+    ui = commands.add_parser("ui", help="review runs in MLflow", description="Serve MLflow's UI on this folder's runs.")
+    ui.add_argument("--uri", metavar="URI", help="MLflow store; default: the one that runs in this folder use")
+    ui.add_argument("--port", type=int, default=5000, help="port on 127.0.0.1 (default 5000, or the next free one)")
+    ui.set_defaults(command=_ui)
+
+
+def _add_schema(commands: Any) -> None:
+    schema = commands.add_parser(
+        "schema", help="print the config's JSON Schema", description="Print the JSON Schema of config files."
+    )
+    schema.set_defaults(command=_schema)
+
+
+def _train(options: argparse.Namespace) -> int:
+    from paceline.config import load_config
+
+    config = load_config(options.config, options.overrides)
+    if options.dry_run:
+        return _dry_run(config, options.json)
+    from paceline.cluster.experiment import train
+    from paceline.display import open_display
+
+    with open_display(f"{config.name}") as display:
+        result = train(
+            config, resume=options.resume, fork=options.fork, address=options.address, listener=display.listener
+        )
+    if options.json:
+        print(json.dumps(result.to_json()))
+    else:
+        display.print_result(result.rows())
+    return INTERRUPTED if result.status == "interrupted" else OK
+
+
+def _dry_run(config: Any, as_json: bool) -> int:
+    from dataclasses import asdict
+
+    from paceline.config.derived import derive
+    from paceline.config.loading import dump_yaml
+
+    derived = derive(config, config.data.sizes())
+    if as_json:
+        print(json.dumps({"config": config.model_dump(mode="json"), "derived": asdict(derived)}))
+        return OK
+    print(dump_yaml(config))
+    for label, text in derived.lines():
+        print(f"# {label}: {text}")
+    return OK
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from paceline.display import print_checks
+    from paceline.doctor import diagnose
+
+    return print_checks(diagnose(address=options.address), options.json)
+
+
+def _ui(options: argparse.Namespace) -> int:
+    from paceline.tracking.server import ui
+
+    ui(options.uri, options.port)
+    return OK
+
+
+def _schema(options: argparse.Namespace) -> int:
+    from paceline.config.schema import json_schema
+
+    print(json.dumps(json_schema(), indent=2))
+    return OK
+
+
+def _report(error: PacelineError, as_json: bool) -> int:
+    """Tell an error without a traceback of ours: every problem of a config, or the failing rank's own traceback."""
+    if isinstance(error, ConfigError):
+        for problem in error.problems:
+            print(problem, file=sys.stderr)
+    else:
+        if isinstance(error, RunFailed) and error.traceback_text:
+            print(error.traceback_text, file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
+    if as_json and error.exit_code != BAD_CONFIG:
+        print(json.dumps({"status": "failed", "error": str(error), "exit_code": error.exit_code}))
+    return error.exit_code
+
+
+if __name__ == "__main__":
+    main()

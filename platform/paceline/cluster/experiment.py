@@ -1,0 +1,236 @@
+"""`train`: one experiment from config to result.
+
+    claim the run  ->  record at hand  ->  train here or on Ray  ->  close the record  ->  RunResult
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.cluster.identity import ClaimedRun, Resume, claim_run
+from paceline.cluster.listener import Listener, SilentListener
+from paceline.cluster.preflight import worker_threads
+from paceline.cluster.result import RunResult
+from paceline.cluster.session import in_submitted_job
+from paceline.config.derived import Derived, derive
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.imports import objects_in
+from paceline.config.loading import dump_yaml
+from paceline.errors import ConfigError, EnvironmentFault, Problem, RunFailed
+from paceline.tracking.record import RunRecord, command_line, flatten, launch_tags
+from paceline.tracking.store import probe, tracking_uri
+
+CLOSE_SECONDS = 60.0
+"""How long the end of a run waits for MLflow; what is unsent by then stays in the journal."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Everything that is settled before the first process is started."""
+
+    config: ExperimentConfig
+    run: ClaimedRun
+    record: RunRecord
+    derived: Derived
+    address: str | None
+    listener: Listener
+
+    def __post_init__(self) -> None:
+        (self.run.folder.tracking / "outcome.json").unlink(missing_ok=True)
+
+
+def train(
+    config: ExperimentConfig,
+    *,
+    model: Any = None,
+    data: Any = None,
+    task: Any = None,
+    resume: Resume = "auto",
+    fork: bool = False,
+    address: str | None = None,
+    listener: Listener | None = None,
+) -> RunResult:
+    """Run one experiment.
+
+    Args:
+        config: from `load_config`.
+        model: a callable that returns a `torch.nn.Module`, in place of the config's `model`.
+        data: a callable that returns `(train, validation)`, or that pair itself, in place of the config's `data.name`
+            or `data.path`; batch sizes and loader settings stay.
+        task: a callable that takes `model` and returns a `Task`, in place of the config's `task`.
+        resume: `auto` goes on with the newest unfinished run of this name, `never` starts a new one.
+        fork: branch off an unfinished run of this name whose config differs.
+        address: a Ray cluster's address; by default a private local Ray, or inside a submitted job its cluster.
+        listener: told of stages and progress.
+
+    Raises:
+        ConfigError: something about the config is wrong, or it differs from the unfinished run's.
+        EnvironmentFault: GPUs, cores, MLflow, data or disk are lacking.
+        RunFailed: training failed.
+    """
+    start = time.monotonic()
+    config = with_objects(config, model=model, data=data, task=task)
+    launch = prepare_launch(config, resume, fork, address, listener or SilentListener())
+    try:
+        ending, closing = _runner(config)(launch)
+        return _conclude(launch, ending, closing, time.monotonic() - start)
+    finally:
+        launch.run.release()
+
+
+def with_objects(config: ExperimentConfig, *, model: Any, data: Any, task: Any) -> ExperimentConfig:
+    """The config with Python objects in place of components."""
+    overrides: dict[str, Any] = {}
+    if model is not None:
+        overrides["model"] = {"path": model}
+    if task is not None:
+        overrides["task"] = {"path": task}
+    if data is not None:
+        overrides["data.path"] = data if callable(data) else _returning(tuple(data))
+    return config.with_overrides(overrides) if overrides else config
+
+
+def _returning(value: Any) -> Callable[[], Any]:
+    def data() -> Any:
+        return value
+
+    return data
+
+
+def prepare_launch(
+    config: ExperimentConfig, resume: Resume, fork: bool, address: str | None, listener: Listener
+) -> Launch:
+    """Check what can be checked, and claim the run. Starts nothing."""
+    _check_imports(config)
+    _require_shared_places(config, address)
+    uri = tracking_uri(config.tracking, Path.cwd())
+    if config.tracking.offline == "refuse":
+        probe(uri)
+    if address is None and not in_submitted_job():
+        _check_this_machine(config)
+    derived = derive(config, config.data.sizes())
+    listener.planned(derived.lines())
+    storage = Path(config.storage.path or "runs").expanduser().resolve()
+    run = claim_run(config, storage, resume, fork)
+    return Launch(config, run, make_record(config, run, uri, derived), derived, address, listener)
+
+
+def _check_imports(config: ExperimentConfig) -> None:
+    from paceline.config.imports import Imported
+
+    problems = []
+    for section in ("task", "model", "data"):
+        component = getattr(config, section)
+        if isinstance(component, Imported):
+            try:
+                component.find()
+            except ConfigError as error:
+                problems += [Problem(p.code, p.reason, f"{section}.{p.key}", p.place, p.hint) for p in error.problems]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _require_shared_places(config: ExperimentConfig, address: str | None) -> None:
+    """A job's working folder is Ray's cache and goes away; on another machine it never was this one."""
+    if address is None and not in_submitted_job():
+        return
+    hint = "name a place that outlives the job and that every node reaches"
+    problems = []
+    if config.storage.path is None:
+        problems.append(Problem("storage", "must be set when training on a cluster", "storage.path", hint=hint))
+    if config.tracking.uri is None and not os.environ.get("MLFLOW_TRACKING_URI"):
+        reason = "must be set when training on a cluster, here or as MLFLOW_TRACKING_URI"
+        problems.append(Problem("tracking", reason, "tracking.uri", hint=hint))
+    if problems:
+        raise ConfigError(problems)
+
+
+def _check_this_machine(config: ExperimentConfig) -> None:
+    from paceline.cluster.preflight import check_resources, local_resources
+
+    check_resources(config, local_resources(), "this machine")
+
+
+def make_record(config: ExperimentConfig, run: ClaimedRun, uri: str, derived: Derived) -> RunRecord:
+    """What MLflow is told about the run before it starts."""
+    numbers = {
+        "derived.world_size": derived.batch.world_size,
+        "derived.global_batch_size": derived.batch.global_batch_size,
+        "derived.micro_batch_size": derived.batch.micro_batch_size,
+        "derived.gradient_accumulation_steps": derived.batch.gradient_accumulation_steps,
+        "derived.lr": derived.lr,
+        "derived.total_steps": derived.total_steps,
+        "derived.threads_per_worker": worker_threads(config),
+    }
+    return RunRecord(
+        run_id=run.folder.run_id,
+        name=config.name,
+        uri=uri,
+        experiment=config.tracking.experiment or config.name,
+        params={**flatten(config.model_dump(mode="json")), **numbers},
+        tags=launch_tags(command_line(sys.argv)),
+        artifacts={"config.yaml": dump_yaml(config)},
+    )
+
+
+def _runner(config: ExperimentConfig) -> Callable[[Launch], tuple[dict[str, Any], dict[str, Any]]]:
+    if config.scaling.num_workers == 0:
+        from paceline.cluster.in_process import train_in_process
+
+        return train_in_process
+    from paceline.cluster.on_ray import train_on_ray
+
+    return train_on_ray
+
+
+def _conclude(launch: Launch, ending: dict[str, Any], closing: dict[str, Any], seconds: float) -> RunResult:
+    run = launch.run.folder
+    run.write(status={"finished": "finished", "stopped": "interrupted"}.get(ending["status"], "failed"))
+    if closing["report"]["error"]:
+        launch.listener.event("warning", {"message": f"MLflow does not have everything: {closing['report']['error']}"})
+    if ending["status"] == "failed":
+        raise _failure(ending["failure"])
+    return RunResult(
+        run_id=run.run_id,
+        name=launch.config.name,
+        status="interrupted" if ending["stopped"] else "finished",
+        metrics=ending["metrics"],
+        steps=ending["step"],
+        samples_per_second=ending["samples_per_second"],
+        peak_memory_bytes=ending["peak_memory_bytes"],
+        wall_seconds=seconds,
+        checkpoint=ending["checkpoint"],
+        weights_sha256=ending["weights_sha256"],
+        config=launch.config,
+        folder=run.path,
+        mlflow_url=closing["report"]["url"],
+        mlflow_run_id=closing["report"]["run_id"],
+        points=tuple((key, value, step) for key, value, step in closing["history"]),
+    )
+
+
+def _failure(failure: dict[str, Any]) -> Exception:
+    message = f"rank {failure['rank']}: {failure['reason']}"
+    if failure["exit_code"] == ConfigError.exit_code:
+        return ConfigError([Problem("import", message)])
+    if failure["exit_code"] == EnvironmentFault.exit_code:
+        return EnvironmentFault(message)
+    return RunFailed(message, failure["traceback_text"])
+
+
+def closing_status(ending: dict[str, Any]) -> tuple[str, str | None]:
+    """MLflow's status of a run that ended so, and the reason."""
+    if ending["status"] == "finished":
+        return "FINISHED", None
+    if ending["status"] == "stopped":
+        return "KILLED", "stopped by the user"
+    return "FAILED", ending["failure"]["reason"]
+
+
+def python_objects(config: ExperimentConfig) -> dict[str, Any]:
+    """The Python objects that travel beside the config's JSON."""
+    return objects_in(config.model_dump())

@@ -1,0 +1,197 @@
+"""A run's identity: its folder, its status, and whether the same command goes on with an unfinished one."""
+
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from paceline.config.experiment import ExperimentConfig
+from paceline.errors import ConfigError, EnvironmentFault, Problem
+
+Resume = Literal["auto", "never"]
+
+MAY_DIFFER_ON_RESUME = (
+    "scaling",
+    "parallel",
+    "tracking",
+    "checkpoint",
+    "storage",
+    "data.num_workers",
+    "data.pin_memory",
+    "data.prefetch_factor",
+    "data.persistent_workers",
+    "trainer.epochs",
+)
+"""Keys and sections that change neither what is computed nor in which order."""
+
+DERIVED_FROM_SCALING = ("data.micro_batch_size", "trainer.gradient_accumulation_steps")
+"""How the same global batch is cut up; it has to follow when the number of workers changes."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """`<storage>/<name>/<run_id>`: the config, the status, the journal and the checkpoints of one run."""
+
+    path: Path
+
+    @property
+    def run_id(self) -> str:
+        """Identifier of the run, sortable by the time of its start."""
+        return self.path.name
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of `step-<n>` folders."""
+        return self.path / "checkpoints"
+
+    @property
+    def tracking(self) -> Path:
+        """Folder of the recorder's journal."""
+        return self.path / "tracking"
+
+    def read(self) -> dict[str, Any]:
+        """What `run.json` says: `status` and `config`."""
+        try:
+            return dict(json.loads((self.path / "run.json").read_bytes()))
+        except (OSError, ValueError):
+            return {}
+
+    def write(self, **changes: Any) -> None:
+        """Change entries of `run.json`, all or nothing."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        temporary = self.path / ".run.json"
+        temporary.write_text(json.dumps({**self.read(), **changes}, indent=1))
+        temporary.replace(self.path / "run.json")
+
+
+@dataclass
+class ClaimedRun:
+    """A run that this process may work on; nobody else may until it is released."""
+
+    folder: RunFolder
+    resumed: bool
+    _lock: IO[str]
+
+    def release(self) -> None:
+        """Let others work on the name again."""
+        self._lock.close()
+
+
+def claim_run(config: ExperimentConfig, storage: Path, resume: Resume = "auto", fork: bool = False) -> ClaimedRun:
+    """Go on with the newest unfinished run of this name, or start a new one.
+
+    Raises:
+        EnvironmentFault: the storage is not writable, or a run of this name is going on.
+        ConfigError: the unfinished run has another config.
+    """
+    home = storage / config.name
+    lock = _lock(home)
+    try:
+        unfinished = None if resume == "never" else _newest_unfinished(home)
+        if unfinished is None:
+            return ClaimedRun(_new_run(home, config), False, lock)
+        difference = config_difference(unfinished.read().get("config", {}), config.model_dump(mode="json"))
+        if difference and fork:
+            return ClaimedRun(_fork(unfinished, home, config), False, lock)
+        if difference:
+            raise _other_config(config.name, unfinished, difference)
+        return ClaimedRun(unfinished, True, lock)
+    except BaseException:
+        lock.close()
+        raise
+
+
+def _lock(home: Path) -> IO[str]:
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        lock = (home / ".lock").open("a+")
+    except OSError as error:
+        raise EnvironmentFault(f"the storage folder {home} is not writable: {error.strerror}") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise EnvironmentFault(
+            f"a run named {home.name!r} is going on in {home}; wait for it, or give this one another name"
+        ) from None
+    return lock
+
+
+def _newest_unfinished(home: Path) -> RunFolder | None:
+    for path in sorted(home.iterdir(), reverse=True):
+        if (path / "run.json").exists():
+            folder = RunFolder(path)
+            return folder if folder.read().get("status") != "finished" else None
+    return None
+
+
+def _new_run(home: Path, config: ExperimentConfig, **extra: Any) -> RunFolder:
+    run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+    folder = RunFolder(home / run_id)
+    folder.write(status="running", config=config.model_dump(mode="json"), **extra)
+    return folder
+
+
+def _fork(origin: RunFolder, home: Path, config: ExperimentConfig) -> RunFolder:
+    """A new run that starts from the checkpoints of another one."""
+    folder = _new_run(home, config, forked_from=origin.run_id)
+    if origin.checkpoints.is_dir():
+        shutil.copytree(origin.checkpoints, folder.checkpoints, copy_function=_link_or_copy)
+    return folder
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def config_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """What differs between two dumped configs and may not on resume: dotted key to (old, new)."""
+    flat_old, flat_new = flatten(old), flatten(new)
+    same_scaling = old.get("scaling") == new.get("scaling")
+    changed = {}
+    for key in sorted(flat_old.keys() | flat_new.keys()):
+        before, after = flat_old.get(key), flat_new.get(key)
+        if before != after and not _may_differ(key, same_scaling):
+            changed[key] = before, after
+    return changed
+
+
+def _may_differ(key: str, same_scaling: bool) -> bool:
+    if not same_scaling and key in DERIVED_FROM_SCALING:
+        return True
+    return any(key == free or key.startswith(f"{free}.") for free in MAY_DIFFER_ON_RESUME)
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, with dotted keys; an empty mapping stays as it is."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _other_config(name: str, unfinished: RunFolder, difference: Mapping[str, tuple[Any, Any]]) -> ConfigError:
+    hint = "undo the change to go on with it, --fork to branch off its newest checkpoint, --resume never to start anew"
+    return ConfigError(
+        [
+            Problem(
+                "resume",
+                f"the unfinished run {unfinished.run_id} of {name!r} has {before!r}, this config has {after!r}",
+                key,
+                hint=hint,
+            )
+            for key, (before, after) in difference.items()
+        ]
+    )

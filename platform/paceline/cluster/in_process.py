@@ -1,0 +1,77 @@
+"""Training in this process, without Ray (`scaling.num_workers: 0`)."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from paceline.cluster.desk import Desk
+from paceline.cluster.interrupts import first_interrupt_calls
+from paceline.cluster.listener import Listener, Progress
+from paceline.cluster.reporters import DeskReporter
+from paceline.config.imports import user_folders
+
+if TYPE_CHECKING:
+    from paceline.cluster.experiment import Launch
+
+
+def train_in_process(launch: "Launch") -> tuple[dict[str, Any], dict[str, Any]]:
+    """How training ended, and how its record was closed."""
+    from paceline.cluster.experiment import CLOSE_SECONDS, closing_status
+
+    launch.listener.stage("importing torch")
+    desk = Desk(launch.run.folder.tracking, launch.record)
+    feed = Feed(launch.listener, launch.derived.total_steps)
+    with first_interrupt_calls(desk.request_stop):
+        ending = _train(launch, DeskReporter(desk, lambda: feed.show(desk.view(feed.seen))))
+    launch.listener.stage("recording the run in MLflow")
+    status, reason = closing_status(ending)
+    report = desk.close(status, reason, CLOSE_SECONDS)
+    return ending, {"report": report, "history": desk.history()}
+
+
+def _train(launch: "Launch", reporter: DeskReporter) -> dict[str, Any]:
+    import torch
+
+    from paceline.cluster.preflight import check_resources, local_resources
+    from paceline.cluster.worker import run_here
+
+    use_gpu = check_resources(launch.config, local_resources(), "this machine")
+    launch.listener.stage("building the model and loading the data")
+    return run_here(assignment(launch), torch.device("cuda" if use_gpu else "cpu"), reporter)
+
+
+def assignment(launch: "Launch") -> Any:
+    """What each training process is told."""
+    from paceline.cluster.experiment import python_objects
+    from paceline.cluster.worker import Assignment
+
+    return Assignment(
+        config_json=launch.config.model_dump_json(),
+        objects=python_objects(launch.config),
+        checkpoints=str(launch.run.folder.checkpoints),
+        import_folders=user_folders(),
+    )
+
+
+class Feed:
+    """Passes what a desk has to tell on to the listener, each thing once."""
+
+    def __init__(self, listener: Listener, total_steps: int | None) -> None:
+        self.seen = 0
+        self._listener = listener
+        self._total_steps = total_steps
+
+    def show(self, view: Any) -> None:
+        """Tell the listener what is new in a desk's view."""
+        for kind, details in view.events:
+            self.seen += 1
+            if kind == "stage":
+                self._listener.stage(details["text"])
+            elif kind == "plan":
+                self._total_steps = details["total_steps"]
+            else:
+                self._listener.event(kind, details)
+        if view.step:
+            state = asdict(view)
+            self._listener.progress(
+                Progress(state["step"], self._total_steps, state["samples_per_second"], state["metrics"])
+            )

@@ -1,0 +1,43 @@
+"""What the person who started a run gets to see while it goes on; called in the driver's process."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run has come."""
+
+    step: int = 0
+    total_steps: int | None = None
+    samples_per_second: float = 0.0
+    metrics: Mapping[str, float] | None = None
+
+
+class Listener(Protocol):
+    """Told of a run's stages and progress. The command line has one that draws a bar."""
+
+    def stage(self, text: str) -> None:
+        """A stage of the launch begins: `starting Ray`, say."""
+
+    def planned(self, lines: list[tuple[str, str]]) -> None:
+        """The derived values, before anything is launched."""
+
+    def progress(self, progress: Progress) -> None:
+        """A few times a second while training goes on."""
+
+    def event(self, kind: str, details: Mapping[str, Any]) -> None:
+        """A checkpoint, a resume, a warning."""
+
+
+class SilentListener:
+    """For callers who only want the result."""
+
+    def stage(self, text: str) -> None: ...
+
+    def planned(self, lines: list[tuple[str, str]]) -> None: ...
+
+    def progress(self, progress: Progress) -> None: ...
+
+    def event(self, kind: str, details: Mapping[str, Any]) -> None: ...

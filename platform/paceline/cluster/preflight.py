@@ -1,0 +1,80 @@
+"""What a run asks for against what there is, before anything is started."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.config.experiment import ExperimentConfig
+from paceline.errors import EnvironmentFault
+
+
+@dataclass(frozen=True)
+class Resources:
+    """CPU cores and GPUs, of a machine or of a cluster."""
+
+    cpus: float
+    gpus: float
+
+
+def uses_gpu(config: ExperimentConfig, available: Resources) -> bool:
+    """Whether the workers get GPUs: as asked for, or when there are enough."""
+    asked = config.scaling.use_gpu
+    workers = max(config.scaling.num_workers, 1)
+    return available.gpus >= workers if asked == "auto" else bool(asked)
+
+
+def requested(config: ExperimentConfig, use_gpu: bool) -> Resources:
+    """What the workers reserve together."""
+    scaling = config.scaling
+    per_worker = (1.0 if scaling.gpus_per_worker == "auto" else scaling.gpus_per_worker) if use_gpu else 0.0
+    return Resources(scaling.num_workers * scaling.cpus_per_worker, max(scaling.num_workers, 1) * per_worker)
+
+
+def check_resources(config: ExperimentConfig, available: Resources, where: str) -> bool:
+    """Whether GPUs are used, once it is sure that the request can be met.
+
+    Raises:
+        EnvironmentFault: more is asked for than there is.
+    """
+    use_gpu = uses_gpu(config, available)
+    asked = requested(config, use_gpu)
+    if asked.gpus > available.gpus:
+        raise EnvironmentFault(
+            f"scaling asks for {asked.gpus:g} GPUs, {where} has {available.gpus:g}: lower scaling.num_workers, "
+            "or set scaling.use_gpu=false to train on CPU"
+        )
+    if asked.cpus > available.cpus:
+        raise EnvironmentFault(
+            f"scaling asks for {asked.cpus:g} CPU cores ({config.scaling.num_workers} workers x "
+            f"{config.scaling.cpus_per_worker:g}), {where} has {available.cpus:g}: lower scaling.num_workers or "
+            "scaling.cpus_per_worker"
+        )
+    if config.trainer.precision == "16-mixed" and not use_gpu:
+        raise EnvironmentFault(f"trainer.precision 16-mixed needs GPUs, {where} offers none: use bf16-mixed")
+    return use_gpu
+
+
+def local_resources() -> Resources:
+    """Cores and GPUs of this machine, found without importing torch or Ray."""
+    return Resources(float(len(os.sched_getaffinity(0))), float(_local_gpus()))
+
+
+def _local_gpus() -> int:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([entry for entry in visible.split(",") if entry.strip() not in ("", "-1")])
+    driver = Path("/proc/driver/nvidia/gpus")
+    return len(list(driver.iterdir())) if driver.is_dir() else 0
+
+
+def cluster_resources() -> Resources:
+    """Cores and GPUs of the Ray cluster that this process is connected to."""
+    import ray
+
+    total = ray.cluster_resources()
+    return Resources(total.get("CPU", 0.0), total.get("GPU", 0.0))
+
+
+def worker_threads(config: ExperimentConfig) -> int:
+    """Torch threads of each worker: its whole CPU cores, at least 1."""
+    return max(1, int(config.scaling.cpus_per_worker))

@@ -1,0 +1,111 @@
+"""What a finished run gives back to Python."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.config.experiment import ExperimentConfig
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from torch import nn
+
+JSON_FIELDS = (
+    "run_id",
+    "name",
+    "status",
+    "metrics",
+    "steps",
+    "samples_per_second",
+    "peak_memory_bytes",
+    "wall_seconds",
+    "checkpoint",
+    "weights_sha256",
+    "mlflow_url",
+    "mlflow_run_id",
+)
+
+
+@dataclass(frozen=True, repr=False)
+class RunResult:
+    """One run: how it ended, its metrics, and where everything is."""
+
+    run_id: str
+    name: str
+    status: str
+    """`finished`, or `interrupted` when it was stopped and can go on."""
+    metrics: dict[str, float]
+    """The newest value of each metric, such as `val/accuracy`."""
+    steps: int
+    """Optimizer steps done."""
+    samples_per_second: float
+    """Over all workers, warm-up and evaluation left out."""
+    peak_memory_bytes: int
+    """Of rank 0: allocated on the GPU, or resident on CPU."""
+    wall_seconds: float
+    """From the call to the result, this time."""
+    checkpoint: str
+    """Folder of the newest checkpoint."""
+    weights_sha256: str
+    """Over the final weights, see `engine.state.weights_sha256`."""
+    config: ExperimentConfig
+    folder: Path
+    """Everything that the run has on disk."""
+    mlflow_url: str | None = None
+    mlflow_run_id: str | None = None
+    points: tuple[tuple[str, float, int], ...] = field(default=(), repr=False)
+    """All logged values: (key, value, step)."""
+
+    @cached_property
+    def history(self) -> "pd.DataFrame":
+        """One row per logged step, one column per metric; `NaN` where a metric was not logged."""
+        import pandas as pd
+
+        table = pd.DataFrame(self.points, columns=["metric", "value", "step"])
+        wide = table.pivot_table(index="step", columns="metric", values="value", aggfunc="first")
+        wide.columns.name = None
+        return wide
+
+    def load_model(self) -> "nn.Module":
+        """The trained model, rebuilt from its config with the weights of `checkpoint`, on the CPU, in eval mode."""
+        import torch
+        from safetensors.torch import load_file
+
+        with torch.random.fork_rng(devices=[]):
+            model = self.config.model.build()
+        weights = load_file(Path(self.checkpoint) / "model.safetensors")
+        if self.config.trainer.precision == "64-true":
+            model.double()
+        model.load_state_dict(weights)
+        return model.eval()
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as plain JSON values, as `paceline train --json` prints it."""
+        return {key: getattr(self, key) for key in JSON_FIELDS}
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The result as a small table: label and value."""
+        rows = [("run", f"{self.name}/{self.run_id}"), ("status", f"{self.status} after {self.steps} steps")]
+        rows += [(key, f"{value:.4g}") for key, value in sorted(self.metrics.items()) if "/" in key]
+        rows += [
+            ("samples/s", f"{self.samples_per_second:,.0f}"),
+            ("peak memory", f"{self.peak_memory_bytes / 2**20:,.0f} MiB"),
+            ("wall time", f"{self.wall_seconds:.1f} s"),
+            ("checkpoint", self.checkpoint or "none"),
+        ]
+        return rows + ([("MLflow", self.mlflow_url)] if self.mlflow_url else [])
+
+    def __repr__(self) -> str:
+        width = max(len(label) for label, _ in self.rows())
+        return "RunResult\n" + "\n".join(f"  {label:<{width}}  {value}" for label, value in self.rows())
+
+    def _repr_html_(self) -> str:
+        cells = "".join(f"<tr><th style='text-align:left'>{escape(k)}</th><td>{_cell(v)}</td></tr>" for k, v in self.rows())
+        return f"<table>{cells}</table>"
+
+
+def _cell(value: str) -> str:
+    text = escape(value)
+    return f'<a href="{text}" target="_blank">{text}</a>' if value.startswith("http") else text

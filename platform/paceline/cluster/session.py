@@ -1,0 +1,68 @@
+"""Connecting to Ray: a private local one, the cluster at an address, or the one this job was submitted to."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import EnvironmentFault
+
+JOB_VARIABLE = "RAY_JOB_ID"
+"""Set by Ray in the driver of a submitted job."""
+
+
+def prepare_environment() -> None:
+    """Settings that Ray reads when it is imported; call before."""
+    # Ray's hook for `uv run` starts every worker through uv and uploads the folder; the environment is shared here.
+    os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+    os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_DEDUP_LOGS", "1")
+
+
+def in_submitted_job() -> bool:
+    """Whether this process is the driver of a job that was submitted to a cluster."""
+    return bool(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR") or os.environ.get(JOB_VARIABLE))
+
+
+@contextmanager
+def connected(address: str | None) -> Iterator[None]:
+    """A connection to Ray for the length of the body. One that the caller has already is used and left open.
+
+    Raises:
+        EnvironmentFault: no cluster answers at the address, or the local one does not start.
+    """
+    prepare_environment()
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    try:
+        ray.init(**_init_options(address))
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        where = f"the Ray cluster at {address}" if address else "a local Ray"
+        raise EnvironmentFault(f"{where} could not be reached: {error}") from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _init_options(address: str | None) -> dict[str, Any]:
+    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "configure_logging": True}
+    if address is not None:
+        return {"address": address, "runtime_env": {"py_modules": [str(package_folder())]}, **quiet}
+    if in_submitted_job():
+        return quiet
+    # Ray's C++ side reports its own housekeeping as errors; a real one reaches us as an exception
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    # "local", since without it Ray would join whatever cluster a stale address file names
+    return {"address": "local", **quiet}
+
+
+def package_folder() -> Path:
+    """The folder of this package; it travels to nodes that do not have it installed."""
+    return Path(__file__).resolve().parents[1]

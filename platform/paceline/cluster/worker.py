@@ -1,0 +1,84 @@
+"""What runs in each training process, under Ray Train or in the driver."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from paceline.cluster.preflight import worker_threads
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.imports import make_importable
+from paceline.config.loading import validate
+from paceline.engine.build import build_trainer
+from paceline.engine.failure import RankFailed, failing_together
+from paceline.engine.ranks import Ranks
+from paceline.engine.reporter import MemoryReporter, Reporter
+from paceline.engine.trainer import Outcome
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a training process is told to do. Travels to the workers."""
+
+    config_json: str
+    objects: Mapping[str, Any] = field(default_factory=dict)
+    """The user's Python objects that stand in the config in place of import paths, by section."""
+    checkpoints: str = ""
+    import_folders: tuple[str, ...] = ()
+
+    def config(self) -> ExperimentConfig:
+        """The config, validated again where it is used."""
+        make_importable([Path(folder) for folder in self.import_folders])
+        config = validate(json.loads(self.config_json))
+        return config.with_overrides({f"{key}.path": value for key, value in self.objects.items()})
+
+
+def run_rank(assignment: Assignment, ranks: Ranks, reporter: Reporter) -> dict[str, Any]:
+    """Train as one rank and tell how it ended: `{"status": "finished" | "stopped" | "failed", ...}`.
+
+    An error of the training code is told, not raised: Ray Train would start the group again, and it would only fail
+    again. What is raised is the loss of a process or of its connection, which a new start can mend.
+    """
+    def train() -> Outcome:
+        config = assignment.config()
+        torch.set_num_threads(worker_threads(config))
+        return build_trainer(config, ranks, reporter, Path(assignment.checkpoints)).fit()
+
+    try:
+        outcome = failing_together(ranks, train)
+    except RankFailed as error:
+        return {"status": "failed", "failure": asdict(error.failure)}
+    return {"status": "stopped" if outcome.stopped else "finished", **asdict(outcome)}
+
+
+def train_on_worker(loop_config: dict[str, Any]) -> None:
+    """Ray Train's training function: one call per worker process."""
+    import ray
+    import ray.train.torch
+
+    from paceline.cluster.reporters import ActorReporter
+
+    desk = loop_config["desk"]
+    ranks = Ranks.current(ray.train.torch.get_device())
+    reporter: Reporter = ActorReporter(desk) if ranks.is_first else MemoryReporter()
+    if ranks.is_first:
+        desk.event.remote("stage", {"text": "building the model and loading the data"})
+    ending = run_rank(loop_config["assignment"], ranks, reporter)
+    if ranks.is_first or ending["status"] == "failed":
+        ray.get(desk.finish.remote(ending))
+
+
+def run_here(assignment: Assignment, device: torch.device, reporter: Reporter) -> dict[str, Any]:
+    """Train in this process, without Ray."""
+    return _keeping_threads(lambda: run_rank(assignment, Ranks.current(device), reporter))
+
+
+def _keeping_threads(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    threads = torch.get_num_threads()
+    try:
+        return run()
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,142 @@
+"""What the command line shows: a live bar on a terminal, plain lines elsewhere. All of it goes to stderr."""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from time import monotonic
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from paceline.cluster.listener import Listener, Progress
+from paceline.errors import BAD_ENVIRONMENT, OK
+
+PLAIN_LINE_SECONDS = 2.0
+
+
+class Display:
+    """A listener, and the place where the result is printed."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+
+    def print_result(self, rows: Sequence[tuple[str, str]]) -> None:
+        """The result as a small table on stdout."""
+        if not sys.stdout.isatty():
+            width = max(len(label) for label, _ in rows)
+            print("\n".join(f"{label:<{width}}  {value}" for label, value in rows))
+            return
+        table = Table(show_header=False, box=None, pad_edge=False)
+        for label, value in rows:
+            table.add_row(f"[bold]{escape(label)}[/]", escape(value))
+        Console().print(table)
+
+
+@contextmanager
+def open_display(title: str) -> Iterator[Display]:
+    """The display that fits stderr: live on a terminal, plain lines in a pipe or a log."""
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        yield Display(PlainListener(console))
+        return
+    with _bar(console) as bar:
+        yield Display(LiveListener(console, bar, title))
+
+
+def _bar(console: Console) -> Bar:
+    return Bar(
+        SpinnerColumn(),
+        TextColumn("[bold]{task.description}"),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[numbers]}"),
+        TimeRemainingColumn(compact=True),
+        console=console,
+        transient=True,
+    )
+
+
+class PlainListener:
+    """One line per stage and event, and one every few seconds while training goes on."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._start = monotonic()
+        self._last = (0.0, 0)
+
+    def stage(self, text: str) -> None:
+        self._line(text)
+
+    def planned(self, lines: list[tuple[str, str]]) -> None:
+        for label, text in lines:
+            self._line(f"{label}: {text}")
+
+    def progress(self, progress: Progress) -> None:
+        now, (last_time, last_step) = monotonic(), self._last
+        if progress.step == last_step or now - last_time < PLAIN_LINE_SECONDS:
+            return
+        self._last = now, progress.step
+        self._line(f"step {progress.step}/{progress.total_steps or '?'} {numbers(progress)}")
+
+    def event(self, kind: str, details: Mapping[str, Any]) -> None:
+        self._line(event_text(kind, details))
+
+    def _line(self, text: str) -> None:
+        self.console.print(f"{monotonic() - self._start:7.1f} s  {text}", markup=False, soft_wrap=True)
+
+
+class LiveListener(PlainListener):
+    """Lines for stages and events above a bar that moves."""
+
+    def __init__(self, console: Console, bar: Bar, title: str) -> None:
+        super().__init__(console)
+        self._bar = bar
+        self._task = bar.add_task(escape(title), total=None, numbers="")
+
+    def stage(self, text: str) -> None:
+        super().stage(text)
+        self._bar.update(self._task, numbers=text)
+
+    def progress(self, progress: Progress) -> None:
+        self._bar.update(
+            self._task, completed=progress.step, total=progress.total_steps, numbers=numbers(progress), refresh=True
+        )
+
+
+def numbers(progress: Progress) -> str:
+    """Loss, accuracy and speed in one short line."""
+    metrics = progress.metrics or {}
+    shown = [f"{key.removeprefix('train/')} {metrics[key]:.4f}" for key in ("train/loss", "val/accuracy") if key in metrics]
+    return "  ".join([*shown, f"{progress.samples_per_second:,.0f} samples/s"])
+
+
+def event_text(kind: str, details: Mapping[str, Any]) -> str:
+    """An event as a line of text."""
+    if kind == "warning":
+        return f"warning: {details['message']}"
+    if kind == "resumed":
+        return f"going on from step {details['step']} ({details['path']})"
+    if kind == "checkpoint":
+        return f"saved step {details['step']}"
+    return f"{kind}: {dict(details)}"
+
+
+def print_checks(checks: Sequence[Any], as_json: bool) -> int:
+    """Print what `doctor` found; the exit code says whether something is broken."""
+    from dataclasses import asdict
+
+    if as_json:
+        print(json.dumps([asdict(check) for check in checks]))
+    else:
+        console, table = Console(), Table(box=None, pad_edge=False)
+        for heading in ("", "check", "found", "cure"):
+            table.add_column(heading, overflow="fold")
+        for check in checks:
+            mark = {True: "[green]ok[/]", False: "[red]no[/]", None: "[yellow]?[/]"}[check.ok]
+            table.add_row(mark, escape(check.name), escape(check.detail), escape(check.cure or ""))
+        console.print(table)
+    return BAD_ENVIRONMENT if any(check.ok is False for check in checks) else OK
