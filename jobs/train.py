@@ -1,4 +1,6 @@
-"""Train from a job: `ray job submit --runtime-env configs/runtime_env.yaml -- python jobs/train.py CONFIG [KEY=VALUE ...]`.
+"""Train from a submitted job.
+
+    ray job submit --runtime-env configs/runtime_env.yaml -- python jobs/train.py CONFIG [KEY=VALUE ...]
 
 The arguments and exit codes are those of `paceline train`.
 """

@@ -9,7 +9,8 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
 from rich.table import Table
 
 from paceline.cluster.listener import Listener, Progress
@@ -110,7 +111,9 @@ class LiveListener(PlainListener):
 def numbers(progress: Progress) -> str:
     """Loss, accuracy and speed in one short line."""
     metrics = progress.metrics or {}
-    shown = [f"{key.removeprefix('train/')} {metrics[key]:.4f}" for key in ("train/loss", "val/accuracy") if key in metrics]
+    shown = [
+        f"{key.removeprefix('train/')} {metrics[key]:.4f}" for key in ("train/loss", "val/accuracy") if key in metrics
+    ]
     return "  ".join([*shown, f"{progress.samples_per_second:,.0f} samples/s"])
 
 

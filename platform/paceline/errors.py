@@ -63,9 +63,3 @@ class RunFailed(PacelineError, RuntimeError):
         super().__init__(message)
         self.traceback_text = traceback_text
         """The failing rank's traceback, for the log; empty when the rank died without one."""
-
-
-class Interrupted(PacelineError):
-    """The user stopped the run; its state is saved and the same command goes on from there."""
-
-    exit_code = INTERRUPTED

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from support.ranks import end_ranks, run_ranks
-from support.toys import Points, fit, net, toy_config
 from torch import nn
 
 import paceline.engine.trainer as trainer_module
@@ -17,6 +15,8 @@ from paceline.engine.order import DataOrder
 from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter
 from paceline.engine.trainer import Trainer
+from support.ranks import end_ranks, run_ranks
+from support.toys import Points, fit, net, toy_config
 
 TRAIN, VALIDATION = 103, 31
 """Neither divides by anything: the last global batch of an epoch is short, and so is a rank's share of it."""

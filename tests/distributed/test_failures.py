@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from support.ranks import end_ranks
-from support.toys import Points, fit, toy_config
 
 from paceline.engine.failure import RankFailed, failing_together
 from paceline.engine.ranks import Ranks
-
+from support.ranks import end_ranks
+from support.toys import Points, fit, toy_config
 
 STAY_SECONDS = 4.5
 

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.ranks import run_ranks
-from support.toys import points, toy_config
 
 from paceline.engine.build import build_trainer
 from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter
+from support.ranks import run_ranks
+from support.toys import points, toy_config
 
 STEPS_PER_EPOCH = 7
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.toys import fit, toy_config
 
 from paceline.engine.build import build_trainer
 from paceline.engine.checkpoint import read_checkpoint
@@ -17,6 +16,7 @@ from paceline.engine.manifest import MANIFEST, BrokenCheckpoint, verify
 from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter
 from paceline.engine.trainer import CheckpointLost
+from support.toys import fit, toy_config
 
 EVERY_4 = {"every_n_steps": 4, "keep": 3}
 

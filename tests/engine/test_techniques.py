@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from support.toys import fit, toy_config
 from torch import nn
 
 from paceline.engine.activation_checkpointing import apply_activation_checkpointing, find_blocks
 from paceline.engine.prepare import apply_process_settings
 from paceline.engine.state import weights_sha256
+from support.toys import fit, toy_config
 
 
 class Residual(nn.Module):
@@ -104,7 +104,9 @@ def test_checkpointed_training_equals_plain_training() -> None:
 def test_process_settings() -> None:
     before = torch.get_float32_matmul_precision()
     try:
-        apply_process_settings(toy_config(trainer__float32_matmul_precision="high", trainer__deterministic=True).trainer)
+        apply_process_settings(
+            toy_config(trainer__float32_matmul_precision="high", trainer__deterministic=True).trainer
+        )
         assert torch.get_float32_matmul_precision() == "high"
         assert torch.are_deterministic_algorithms_enabled()
     finally:

@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from support.toys import Points, fit, net, points, toy_config
 from torch import nn
 
 from paceline.engine.build import build_trainer
@@ -13,6 +12,7 @@ from paceline.engine.reporter import MemoryReporter
 from paceline.engine.trainer import Diverged
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
+from support.toys import Points, fit, net, points, toy_config
 
 
 def reference_losses(epoch_orders: list[list[list[int]]], lr: float = 0.1) -> tuple[list[float], nn.Module]:

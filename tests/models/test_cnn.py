@@ -54,10 +54,10 @@ def test_learns_digits() -> None:
     model = CNNConfig(name="cnn").build()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     for epoch in range(3):
-        for ids in torch.randperm(len(train)).split(64):
+        for ids in torch.randperm(len(train)).split(64):  # type: ignore[no-untyped-call]
             inputs, targets = train.batch(ids, 0, epoch)
             optimizer.zero_grad()
-            F.cross_entropy(model(inputs), targets).backward()
+            F.cross_entropy(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
     inputs, targets = validation.batch(torch.arange(len(validation)), 0, 0)
     with torch.no_grad():

@@ -59,7 +59,11 @@ def end_ranks(function: Callable[..., Any], world_size: int, *arguments: Any, ti
 
 
 def _collect(pipes: list[Connection], timeout: float) -> list[Ending]:
-    start, endings, open_pipes = monotonic(), [Ending(error="still running at the time-out") for _ in pipes], list(pipes)
+    start, endings, open_pipes = (
+        monotonic(),
+        [Ending(error="still running at the time-out") for _ in pipes],
+        list(pipes),
+    )
     while open_pipes and monotonic() - start < timeout:
         for pipe in wait(open_pipes, timeout=1.0):
             open_pipes.remove(pipe)

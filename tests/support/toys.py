@@ -83,7 +83,9 @@ def toy_config(**overrides: Any) -> ExperimentConfig:
     return config.with_overrides({key.replace("__", "."): value for key, value in overrides.items()})
 
 
-def fit(config: ExperimentConfig, ranks: Ranks | None = None, checkpoints: Any = None) -> tuple[Any, Any, MemoryReporter]:
+def fit(
+    config: ExperimentConfig, ranks: Ranks | None = None, checkpoints: Any = None
+) -> tuple[Any, Any, MemoryReporter]:
     """Train by the engine alone; returns the trainer, its outcome and what was reported."""
     reporter = MemoryReporter()
     trainer = build_trainer(config, ranks or Ranks.current(), reporter, checkpoints)

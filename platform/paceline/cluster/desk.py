@@ -8,11 +8,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from paceline.tracking.points import Point
 from paceline.tracking.record import RunRecord
-from paceline.tracking.recorder import Recorder, ShipReport
+from paceline.tracking.recorder import Recorder
+
+Status = Literal["FINISHED", "FAILED", "KILLED"]
 
 OUTCOME = "outcome.json"
 
@@ -25,6 +27,8 @@ class View:
     step: int
     samples_per_second: float
     metrics: dict[str, float] = field(default_factory=dict)
+    ended: bool = False
+    """Whether training has told how it ended."""
 
 
 class Desk:
@@ -39,14 +43,18 @@ class Desk:
         self._shipping = False
 
     def metrics(self, step: int, values: Mapping[str, float]) -> bool:
-        """Record the values of a step; returns whether the run should stop."""
-        now = int(time.time() * 1000)
-        self._recorder.append([Point(key, value, step, now) for key, value in values.items()])
+        """Record the values of a step; returns whether they are safe. Never raises: training goes on regardless."""
         self._view.step = max(step, self._view.step)
         self._view.metrics.update(values)
         self._view.samples_per_second = values.get("samples_per_second", self._view.samples_per_second)
+        now = int(time.time() * 1000)
+        try:
+            self._recorder.append([Point(key, value, step, now) for key, value in values.items()])
+        except OSError as error:
+            self.event("warning", {"message": f"the metrics of step {step} could not be recorded: {error}"})
+            return False
         self._start_shipping()
-        return self._stop
+        return True
 
     def progress(self, step: int, samples_per_second: float) -> bool:
         """A sign of life; returns whether the run should stop."""
@@ -80,16 +88,17 @@ class Desk:
     def view(self, seen_events: int) -> View:
         """The state of things for a watcher that has seen so many events."""
         view = self._view
-        return View(self._events[seen_events:], view.step, view.samples_per_second, dict(view.metrics))
+        ended = self.outcome() is not None
+        return View(self._events[seen_events:], view.step, view.samples_per_second, dict(view.metrics), ended)
 
     def history(self) -> list[tuple[str, float, int]]:
         """All recorded points: (key, value, step)."""
         return [(point.key, point.value, point.step) for point in self._recorder.history()]
 
-    def close(self, status: str, reason: str | None, timeout_seconds: float) -> dict[str, Any]:
+    def close(self, status: Status, reason: str | None, timeout_seconds: float) -> dict[str, Any]:
         """Ship what is left and end the MLflow run; returns a `ShipReport` as a mapping."""
         self._start_shipping()
-        report: ShipReport = self._recorder.close(status, reason, timeout_seconds)
+        report = self._recorder.close(status, reason, timeout_seconds)
         return asdict(report)
 
     def _start_shipping(self) -> None:

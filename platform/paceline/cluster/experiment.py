@@ -1,6 +1,6 @@
 """`train`: one experiment from config to result.
 
-    claim the run  ->  record at hand  ->  train here or on Ray  ->  close the record  ->  RunResult
+claim the run  ->  record at hand  ->  train here or on Ray  ->  close the record  ->  RunResult
 """
 
 import os
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline.cluster.desk import Status
 from paceline.cluster.identity import ClaimedRun, Resume, claim_run
 from paceline.cluster.listener import Listener, SilentListener
 from paceline.cluster.preflight import worker_threads
@@ -222,7 +223,7 @@ def _failure(failure: dict[str, Any]) -> Exception:
     return RunFailed(message, failure["traceback_text"])
 
 
-def closing_status(ending: dict[str, Any]) -> tuple[str, str | None]:
+def closing_status(ending: dict[str, Any]) -> tuple[Status, str | None]:
     """MLflow's status of a run that ended so, and the reason."""
     if ending["status"] == "finished":
         return "FINISHED", None

@@ -13,6 +13,7 @@ from paceline.cluster.in_process import Feed, assignment
 from paceline.cluster.interrupts import first_interrupt_calls
 from paceline.cluster.preflight import check_resources, cluster_resources
 from paceline.cluster.session import connected, prepare_environment
+from paceline.cluster.worker_output import only_worker_output
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import EnvironmentFault
 
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from paceline.cluster.experiment import Launch
 
 POLL_SECONDS = 0.25
-
+LEAVE_SECONDS = 4.0
+"""How long Ray Train may take to end a group whose run has ended. A group that lost a rank is started once more, only
+to find that there is nothing left to do; nobody has to wait for that."""
 
 
 def train_on_ray(launch: "Launch") -> tuple[dict[str, Any], dict[str, Any]]:
@@ -34,7 +37,7 @@ def train_on_ray(launch: "Launch") -> tuple[dict[str, Any], dict[str, Any]]:
     warm_up.start()
     launch.listener.stage(f"connecting to Ray at {launch.address}" if launch.address else "starting Ray")
     # what workers print arrives on this process's stdout, where only the result belongs
-    with redirect_stdout(sys.stderr), connected(launch.address):
+    with redirect_stdout(sys.stderr), connected(launch.address), only_worker_output():
         where = "the cluster" if launch.address else "this machine"
         use_gpu = check_resources(launch.config, cluster_resources(), where)
         desk = _start_desk(launch)
@@ -66,20 +69,23 @@ def _fit(launch: "Launch", desk: Any, use_gpu: bool) -> dict[str, Any]:
     feed = Feed(launch.listener, launch.derived.total_steps)
     with first_interrupt_calls(lambda: desk.request_stop.remote()):
         fitting.start()
-        while fitting.is_alive():
-            _show(desk, feed)
+        while fitting.is_alive() and not _show(desk, feed):
             fitting.join(POLL_SECONDS)
+        fitting.join(LEAVE_SECONDS)
     _show(desk, feed)
     return _ending(launch, fitting)
 
 
-def _show(desk: Any, feed: Feed) -> None:
+def _show(desk: Any, feed: Feed) -> bool:
+    """Show what is new; whether training has told how it ended."""
     import ray
 
     try:
-        feed.show(ray.get(desk.view.remote(feed.seen), timeout=5.0))
+        view = ray.get(desk.view.remote(feed.seen), timeout=5.0)
     except ray.exceptions.RayError:
-        return  # the desk is busy or being restarted: the next look comes soon
+        return False  # the desk is busy or being restarted: the next look comes soon
+    feed.show(view)
+    return bool(view.ended)
 
 
 def _ending(launch: "Launch", fitting: "_Fitting") -> dict[str, Any]:
@@ -113,13 +119,13 @@ class _Fitting(threading.Thread):
 
     def __init__(self, trainer: "TorchTrainer") -> None:
         super().__init__(name="ray-train-fit", daemon=True)
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self._trainer = trainer
 
     def run(self) -> None:
         try:
             self._trainer.fit()
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # Ray raises SystemExit here when it is shut down
             self.error = error
 
 

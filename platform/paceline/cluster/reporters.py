@@ -16,9 +16,10 @@ class DeskReporter:
     def __init__(self, desk: Desk, on_news: Any) -> None:
         self._desk = desk
         self._on_news = on_news
+        self._all_recorded = True
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        self._desk.metrics(step, values)
+        self._all_recorded &= self._desk.metrics(step, values)
         self._on_news()
 
     def progress(self, step: int, samples_per_second: float) -> None:
@@ -30,7 +31,8 @@ class DeskReporter:
         self._on_news()
 
     def recorded(self, timeout_seconds: float) -> bool:
-        return True
+        all_recorded, self._all_recorded = self._all_recorded, True
+        return all_recorded
 
     def stop_requested(self) -> bool:
         return self._desk.stop_requested
@@ -64,12 +66,12 @@ class ActorReporter:
 
         pending = list(self._unacknowledged)
         try:
-            ray.get(pending, timeout=timeout_seconds)
+            safe = all(ray.get(pending, timeout=timeout_seconds))
         except ray.exceptions.RayError:
             return False
         for _ in pending:
             self._unacknowledged.popleft()
-        return True
+        return safe
 
     def stop_requested(self) -> bool:
         self._read_answer()

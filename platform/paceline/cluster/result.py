@@ -102,7 +102,9 @@ class RunResult:
         return "RunResult\n" + "\n".join(f"  {label:<{width}}  {value}" for label, value in self.rows())
 
     def _repr_html_(self) -> str:
-        cells = "".join(f"<tr><th style='text-align:left'>{escape(k)}</th><td>{_cell(v)}</td></tr>" for k, v in self.rows())
+        cells = "".join(
+            f"<tr><th style='text-align:left'>{escape(k)}</th><td>{_cell(v)}</td></tr>" for k, v in self.rows()
+        )
         return f"<table>{cells}</table>"
 
 

@@ -57,8 +57,8 @@ def _init_options(address: str | None) -> dict[str, Any]:
         return {"address": address, "runtime_env": {"py_modules": [str(package_folder())]}, **quiet}
     if in_submitted_job():
         return quiet
-    # Ray's C++ side reports its own housekeeping as errors; a real one reaches us as an exception
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    # nobody preempts a private local node; the watcher would be one more process to start
+    os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     # "local", since without it Ray would join whatever cluster a stale address file names
     return {"address": "local", **quiet}
 

@@ -42,6 +42,7 @@ def run_rank(assignment: Assignment, ranks: Ranks, reporter: Reporter) -> dict[s
     An error of the training code is told, not raised: Ray Train would start the group again, and it would only fail
     again. What is raised is the loss of a process or of its connection, which a new start can mend.
     """
+
     def train() -> Outcome:
         config = assignment.config()
         torch.set_num_threads(worker_threads(config))
@@ -62,6 +63,8 @@ def train_on_worker(loop_config: dict[str, Any]) -> None:
     from paceline.cluster.reporters import ActorReporter
 
     desk = loop_config["desk"]
+    if ray.get(desk.outcome.remote()) is not None:
+        return  # the group was started again although the run has ended
     ranks = Ranks.current(ray.train.torch.get_device())
     reporter: Reporter = ActorReporter(desk) if ranks.is_first else MemoryReporter()
     if ranks.is_first:

@@ -87,7 +87,7 @@ class Loader(yaml.SafeLoader):
 class Dumper(yaml.SafeDumper):
     """Writes YAML that these rules and those of YAML 1.1 read the same way: text like `off` and `1e-3` is quoted."""
 
-    yaml_implicit_resolvers: ClassVar = {
+    yaml_implicit_resolvers: ClassVar = {  # type: ignore[misc]
         start: _resolvers().get(start, []) + yaml.SafeDumper.yaml_implicit_resolvers.get(start, [])
         for start in [*_resolvers(), *yaml.SafeDumper.yaml_implicit_resolvers]
     }

@@ -44,7 +44,7 @@ SMALL: Mapping[str, Source] = {
     "FashionMNIST": _flagged(Sizes(60_000, 10_000), (0.2860,), (0.3530,)),
     "KMNIST": _flagged(Sizes(60_000, 10_000), (0.1918,), (0.3483,)),
     "QMNIST": _flagged(Sizes(60_000, 60_000), (0.1307,), (0.3081,)),
-    "EMNIST": _flagged(Sizes(112_800, 18_800), (0.1751,), (0.3332,), split="balancd"),
+    "EMNIST": _flagged(Sizes(112_800, 18_800), (0.1751,), (0.3332,), split="balanced"),
     "USPS": _flagged(Sizes(7_291, 2_007), (0.2469,), (0.2989,)),
     "CIFAR10": _flagged(Sizes(50_000, 10_000), (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     "CIFAR100": _flagged(Sizes(50_000, 10_000), (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),

@@ -20,7 +20,9 @@ class ImportedDataConfig(Imported, DataConfig):
         """
         found = self.call()
         if not isinstance(found, tuple | list) or len(found) != 2:
-            raise TypeError(f"data.path {self.describe()!r} must return (train, validation), not {type(found).__name__}")
+            raise TypeError(
+                f"data.path {self.describe()!r} must return (train, validation), not {type(found).__name__}"
+            )
         for role, dataset in zip(("training", "validation"), found, strict=True):
             _check_map_style(role, dataset)
         return found[0], found[1]

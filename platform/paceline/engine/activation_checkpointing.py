@@ -26,9 +26,11 @@ def apply_activation_checkpointing(model: nn.Module, mode: str) -> list[str]:
         return []
     blocks = dict(find_blocks(model))
     if not blocks:
-        raise ValueError("activation_checkpointing: the model has no blocks (children of nn.Sequential or nn.ModuleList)")
+        raise ValueError(
+            "activation_checkpointing: the model has no blocks (children of nn.Sequential or nn.ModuleList)"
+        )
     for block in blocks.values():
-        block.forward = _checkpointed(block)  # type: ignore[method-assign]
+        block.forward = _checkpointed(block)
     return list(blocks)
 
 

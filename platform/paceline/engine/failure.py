@@ -2,11 +2,12 @@
 
 Without this, the others would wait in an all-reduce until the process group times out. The failing rank writes its
 reason into the group's store and aborts its communication; a watcher on each other rank sees the reason and aborts
-too, so that whatever collective it stands in returns with an error.
+too, so that whatever collective it stands in returns with an error. A rank that stays in it all the same is ended.
 """
 
 import gc
 import json
+import os
 import threading
 import time
 import traceback
@@ -19,12 +20,15 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _abort_process_group, _get_default_store
 
 from paceline.engine.ranks import Ranks
+from paceline.errors import FAILED
 
 Result = TypeVar("Result")
 
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 5.0
 """How long a rank whose communication broke waits for a reason to appear before it blames the communication."""
+STUCK_SECONDS = 3.0
+"""How long a rank may stay in a collective after its communication was aborted, before its process is ended."""
 _REASON = "paceline/failure"
 _SEEN = "paceline/failure_seen"
 
@@ -85,7 +89,6 @@ def _find_cause(error: Exception, board: "_Board", ranks: Ranks) -> Failure | No
     communication = is_communication_error(error)
     failure = board.wait(GRACE_SECONDS if communication else 0.0)
     if failure is not None:
-        board.acknowledge()
         return failure
     if communication:
         return None
@@ -174,5 +177,12 @@ class _Watcher:
     def _watch(self) -> None:
         while not self._stopped.wait(POLL_SECONDS):
             if self._board.read() is not None:
+                self._board.acknowledge()
                 abort_communication()
+                self._insist()
                 return
+
+    def _insist(self) -> None:
+        # gloo can leave a rank in its collective although the peer's process group is gone
+        if not self._stopped.wait(STUCK_SECONDS):
+            os._exit(FAILED)

@@ -30,19 +30,23 @@ class SlicedDataset(Protocol):
 class SeededFetcher:
     """Turns an (epoch, ids) key into a batch; runs in the training process or in a loader process."""
 
-    def __init__(self, dataset: Dataset[Any] | SlicedDataset, seed: int, collate: Any = None) -> None:
+    def __init__(self, dataset: Dataset[Any] | SlicedDataset, seed: int) -> None:
         self.dataset = dataset
         self.seed = seed
-        self.collate = collate or getattr(dataset, "collate_fn", None) or default_collate
+        self._is_sliced = isinstance(dataset, SlicedDataset)
+        self._collate = getattr(dataset, "collate_fn", default_collate)
 
     def __len__(self) -> int:
         return len(self.dataset)  # type: ignore[arg-type]
 
     def __getitem__(self, key: tuple[int, torch.Tensor]) -> Any:
-        epoch, ids = key
-        if isinstance(self.dataset, SlicedDataset):
-            return self.dataset.batch(ids, self.seed, epoch)
-        return self.collate([self._sample(epoch, index) for index in ids.tolist()])
+        return self.fetch(*key)
+
+    def fetch(self, epoch: int, ids: torch.Tensor) -> Any:
+        """The samples `ids` (int64, [batch]) of an epoch as one batch."""
+        if self._is_sliced:
+            return self.dataset.batch(ids, self.seed, epoch)  # type: ignore[union-attr]
+        return self._collate([self._sample(epoch, index) for index in ids.tolist()])
 
     def _sample(self, epoch: int, index: int) -> Any:
         seed_everything(mix(self.seed, epoch, index))
@@ -51,7 +55,7 @@ class SeededFetcher:
 
 def seed_everything(seed: int) -> None:
     """Seed the global CPU generators of torch, numpy and random."""
-    torch.random.default_generator.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
     random.seed(seed)
 
@@ -77,7 +81,7 @@ class BatchLoader:
         self._keys = _Keys()
         pin = device.type == "cuda" if pin_memory is None else pin_memory and device.type == "cuda"
         # Without loader processes and pinning the DataLoader would only add its overhead to every batch.
-        self._loader = (
+        self._loader: DataLoader[Any] | None = (
             DataLoader(
                 fetcher,  # type: ignore[arg-type]
                 sampler=self._keys,
@@ -93,23 +97,31 @@ class BatchLoader:
 
     def load(self, epoch: int, micro_batches: Iterable[MicroBatch]) -> Iterator[tuple[MicroBatch, Any]]:
         """Each of `micro_batches` in turn, with its batch on the device."""
+        if self._loader is None:
+            return self._load_here(epoch, micro_batches)
+        return self._load_ahead(self._loader, epoch, micro_batches)
+
+    def _load_here(self, epoch: int, micro_batches: Iterable[MicroBatch]) -> Iterator[tuple[MicroBatch, Any]]:
+        for micro_batch in micro_batches:
+            start = perf_counter()
+            batch = self.transfer(self.fetcher.fetch(epoch, micro_batch.ids))
+            self.wait_seconds += perf_counter() - start
+            yield micro_batch, batch
+
+    def _load_ahead(
+        self, loader: DataLoader[Any], epoch: int, micro_batches: Iterable[MicroBatch]
+    ) -> Iterator[tuple[MicroBatch, Any]]:
         asked: deque[MicroBatch] = deque()
-        keys = _ask(epoch, micro_batches, asked)
-        batches = self._from_processes(keys) if self._loader is not None else map(self.fetcher.__getitem__, keys)
+        self._keys.keys = _ask(epoch, micro_batches, asked)
+        batches = iter(loader)
         while True:
             start = perf_counter()
             try:
-                batch = next(batches)
+                batch = self.transfer(next(batches))
             except StopIteration:
                 return
-            batch = self.transfer(batch)
             self.wait_seconds += perf_counter() - start
             yield asked.popleft(), batch
-
-    def _from_processes(self, keys: Iterable[tuple[int, torch.Tensor]]) -> Iterator[Any]:
-        assert self._loader is not None
-        self._keys.keys = keys
-        return iter(self._loader)
 
     def close(self) -> None:
         """End the loader processes."""

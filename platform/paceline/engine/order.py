@@ -7,7 +7,7 @@ number: the samples consumed in the epoch.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 
@@ -58,7 +58,7 @@ class DataOrder:
     shuffle: bool = True
     drop_last: bool = False
 
-    @property
+    @cached_property
     def steps_per_epoch(self) -> int:
         """Optimizer steps of one epoch."""
         full, rest = divmod(self.samples, self.global_batch_size)
@@ -80,7 +80,7 @@ class DataOrder:
             return [MicroBatch(ids[:1], len(ids), counts=False)]
         if len(share) <= self.micro_batch_size:
             return [MicroBatch(share, len(ids))]
-        parts = share.split(self.micro_batch_size)
+        parts = torch.split(share, self.micro_batch_size)
         return [MicroBatch(part, len(ids), is_last=part is parts[-1]) for part in parts]
 
     def micro_batches(self, epoch: int, first_step: int) -> Iterator[MicroBatch]:
@@ -92,4 +92,4 @@ class DataOrder:
 def evaluation_order(samples: int, micro_batch_size: int, rank: int, world_size: int) -> list[MicroBatch]:
     """This rank's part of an evaluation set: every sample on exactly one rank, none twice; may be empty."""
     share = torch.arange(samples).tensor_split(world_size)[rank]
-    return [MicroBatch(part, samples) for part in share.split(micro_batch_size) if len(part)]
+    return [MicroBatch(part, samples) for part in torch.split(share, micro_batch_size) if len(part)]

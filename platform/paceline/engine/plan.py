@@ -1,6 +1,7 @@
 """Which events fall on which optimizer step: logging, evaluation, checkpoints, the end."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from paceline.config.sections import CheckpointConfig, TrainerConfig
 from paceline.engine.state import Position
@@ -14,7 +15,7 @@ class Plan:
     checkpoint: CheckpointConfig
     steps_per_epoch: int
 
-    @property
+    @cached_property
     def total_steps(self) -> int:
         """Optimizer steps of the whole training."""
         epochs = self.trainer.epochs or (None if self.trainer.max_steps else 1)

@@ -8,6 +8,8 @@ import torch
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
+AS_IT_IS = nullcontext()
+
 MINIMUM_SCALE = 2.0**-14
 """A loss scale below this means that gradients overflow whatever is done: fp16 cannot train this model."""
 
@@ -36,7 +38,7 @@ class Precision:
     def autocast(self) -> Any:
         """The context of the forward pass."""
         if self._autocast_dtype is None:
-            return nullcontext()
+            return AS_IT_IS
         return torch.autocast(self._device_type, dtype=self._autocast_dtype)
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:

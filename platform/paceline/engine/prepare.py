@@ -13,6 +13,7 @@ from paceline.engine.precision import Precision
 from paceline.engine.ranks import Ranks
 from paceline.tasks._task import Task
 
+AS_IT_IS = nullcontext()
 MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
@@ -23,7 +24,9 @@ def apply_process_settings(trainer: TrainerConfig) -> None:
     torch.use_deterministic_algorithms(trainer.deterministic)
 
 
-def prepare(task: Task, trainer: TrainerConfig, parallel: ParallelConfig, precision: Precision, ranks: Ranks) -> nn.Module:
+def prepare(
+    task: Task, trainer: TrainerConfig, parallel: ParallelConfig, precision: Precision, ranks: Ranks
+) -> nn.Module:
     """What the training step calls: `task` with every configured technique applied to it, in place."""
     # 1. device, number format and layout, since everything after looks at the parameters
     apply_format(task, precision.parameter_dtype, trainer.memory_format, ranks.device)
@@ -57,5 +60,5 @@ def apply_ddp(task: Task, parallel: ParallelConfig, ranks: Ranks) -> nn.Module:
 def gradient_exchange(model: nn.Module, now: bool) -> AbstractContextManager[None]:
     """The context of a micro batch's forward *and* backward: gradients are exchanged only when `now` is true."""
     if now or not isinstance(model, DistributedDataParallel):
-        return nullcontext()
-    return model.no_sync()  # type: ignore[no-any-return]
+        return AS_IT_IS
+    return model.no_sync()

@@ -34,13 +34,20 @@ class Ranks:
             dist.all_reduce(values)
         return values
 
-    def gather(self, values: torch.Tensor) -> list[torch.Tensor]:
-        """The tensors of all ranks, in order of rank; every rank must call it."""
+    def sum_numbers(self, values: Sequence[float]) -> list[float]:
+        """Sums of numbers over all ranks; every rank must call it with as many numbers."""
         if self.world_size == 1:
-            return [values]
-        gathered = [torch.empty_like(values) for _ in range(self.world_size)]
-        dist.all_gather(gathered, values)
-        return gathered
+            return list(values)
+        return list(self.sum(torch.tensor(values, dtype=torch.float64, device=self.device)).tolist())
+
+    def gather_numbers(self, values: Sequence[float]) -> list[list[float]]:
+        """The numbers of all ranks, in order of rank; every rank must call it with as many numbers."""
+        if self.world_size == 1:
+            return [list(values)]
+        mine = torch.tensor(values, dtype=torch.float64, device=self.device)
+        gathered = [torch.empty_like(mine) for _ in range(self.world_size)]
+        dist.all_gather(gathered, mine)
+        return [numbers.tolist() for numbers in gathered]
 
     def from_first(self, values: Sequence[float]) -> list[float]:
         """Rank 0's numbers on every rank; every rank must call it with as many numbers."""

@@ -5,48 +5,55 @@ import torch
 from paceline.engine.ranks import Ranks
 from paceline.tasks.base import TaskOutput
 
+MAX_KEPT = 1000
+"""Losses that are kept on the device before they are added up, however rarely they are read."""
+
 
 class RunningLoss:
     """Sum of losses and weights since the last reading. Holds detached numbers only, never a graph."""
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
-        # float64, so that the mean does not depend on how many steps or ranks it is taken over
-        self._totals = torch.zeros(2, dtype=torch.float64, device=ranks.device)
-        self._loss, self._weight = self._totals[0], self._totals[1]
+        self._losses: list[torch.Tensor] = []
+        self._weights: list[torch.Tensor] = []
         self._samples = 0
+        self._totals = [0.0, 0.0]
+        """Losses and weights, as far as they have been read from the device."""
 
     def add(self, output: TaskOutput) -> None:
         """Take in one micro batch."""
-        self._loss += output.loss_sum.detach()
+        self._losses.append(output.loss_sum.detach())
         if isinstance(output.weight, int):
             self._samples += output.weight
         else:
-            self._weight += output.weight.detach()
-
-    def local_totals(self) -> torch.Tensor:
-        """This rank's sum of losses and of weights: float64, shape [2]."""
-        if self._samples:
-            self._weight += self._samples
-            self._samples = 0
-        return self._totals.clone()
+            self._weights.append(output.weight.detach())
+        if len(self._losses) >= MAX_KEPT:
+            self._fold()
 
     def read(self) -> float:
         """The mean loss over all ranks since the last reading; starts anew. Every rank must call it."""
-        loss, weight = self._ranks.sum(self.local_totals()).tolist()
-        self._totals.zero_()
-        return float(loss / weight) if weight else float("nan")
+        self._fold()
+        loss, weight = self._ranks.sum_numbers(self._totals)
+        self._totals = [0.0, 0.0]
+        return loss / weight if weight else float("nan")
 
     def state(self) -> list[list[float]]:
         """Each rank's totals, for a checkpoint between two readings. Every rank must call it."""
-        return [totals.tolist() for totals in self._ranks.gather(self.local_totals())]
+        self._fold()
+        return self._ranks.gather_numbers(self._totals)
 
     def load_state(self, state: list[list[float]]) -> None:
         """Go on from saved totals; with another world size rank 0 takes them all."""
-        self._samples = 0
-        mine = torch.zeros_like(self._totals)
         if len(state) == self._ranks.world_size:
-            mine = torch.tensor(state[self._ranks.rank], dtype=torch.float64)
+            self._totals = list(state[self._ranks.rank])
         elif self._ranks.is_first:
-            mine = torch.tensor(state, dtype=torch.float64).sum(dim=0)
-        self._totals.copy_(mine)
+            self._totals = [sum(column) for column in zip(*state, strict=True)]
+
+    def _fold(self) -> None:
+        # one number after the other, so that a run that was resumed in between gets the same sum to the last bit
+        for loss in torch.stack(self._losses).tolist() if self._losses else ():
+            self._totals[0] += loss
+        for weight in torch.stack(self._weights).tolist() if self._weights else ():
+            self._totals[1] += weight
+        self._totals[1] += self._samples
+        self._losses, self._weights, self._samples = [], [], 0

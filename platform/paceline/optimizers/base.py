@@ -1,5 +1,6 @@
 """What every optimizer's config offers: the learning rate and how it follows the batch size."""
 
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -30,7 +31,7 @@ class OptimizerConfig(Component):
     def scaled_lr(self, global_batch_size: int) -> float:
         """The peak learning rate at a global batch size."""
         ratio = global_batch_size / self.base_batch_size
-        return self.lr * {"none": 1.0, "linear": ratio, "sqrt": ratio**0.5}[self.lr_scaling]
+        return self.lr * {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[self.lr_scaling]
 
     def build(self, parameters: "Iterable[nn.Parameter]", lr: float, fused: bool) -> "Optimizer":
         """The optimizer over `parameters`, at the peak learning rate `lr`."""

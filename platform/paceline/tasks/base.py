@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from paceline.tasks._task import Task as Task  # noqa: PLC0414
+    from paceline.tasks._task import Task as Task
 
 
 @dataclass

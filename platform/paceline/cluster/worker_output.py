@@ -1,0 +1,42 @@
+"""What the training workers print, on the driver's stderr, without Ray's own housekeeping in between."""
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+TRAINING_ACTOR = "RayTrainWorker"
+_RAY_HANDLER = "ray_print_logs"
+_OURS = "paceline_worker_output"
+_CPP_LOG = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ [A-Z] \d+ \d+\]")
+"""How Ray's C++ side starts a line of its own log."""
+
+
+@contextmanager
+def only_worker_output() -> Iterator[None]:
+    """While the body runs, Ray passes on what training workers print and nothing else.
+
+    Ray has no public setting for this (`log_to_driver` is all or nothing). Where its inner parts have moved, its own
+    output stays.
+    """
+    try:
+        from ray._private.ray_logging import global_worker_stdstream_dispatcher as dispatcher
+    except ImportError:
+        yield
+        return
+    dispatcher.remove_handler(_RAY_HANDLER)
+    dispatcher.add_handler(_OURS, print_lines)
+    try:
+        yield
+    finally:
+        dispatcher.remove_handler(_OURS)
+
+
+def print_lines(batch: Mapping[str, Any]) -> None:
+    """Print a batch of lines that Ray collected from one process."""
+    if batch.get("actor_name") != TRAINING_ACTOR:
+        return
+    for line in batch["lines"]:
+        if not _CPP_LOG.match(line):
+            print(f"(worker {batch['pid']}) {line}", file=sys.stderr)
