@@ -121,6 +121,8 @@ def event_text(kind: str, details: Mapping[str, Any]) -> str:
     """An event as a line of text."""
     if kind == "warning":
         return f"warning: {details['message']}"
+    if kind == "failed":
+        return f"training failed: {details['reason']}"
     if kind == "resumed":
         return f"going on from step {details['step']} ({details['path']})"
     if kind == "checkpoint":

@@ -1,14 +1,18 @@
 """`train` on a real Ray, into a real MLflow store."""
 
+from __future__ import annotations
+
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from paceline import RunFailed, load_config, train
-from paceline.config.loading import validate
+from paceline.engine.build import build_trainer
+from paceline.engine.ranks import Ranks
+from paceline.engine.reporter import MemoryReporter
+from support.ranks import run_ranks
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
@@ -42,23 +46,35 @@ def points_of(home: Path, run: Any, key: str) -> list[int]:
     ]
 
 
-def test_ranks_in_process_and_under_ray_agree_and_mlflow_has_it_all(home: Path) -> None:
-    """In float64: no workers, one and two give the same losses; the run of two is looked at closely."""
-    losses = {}
-    for workers in (0, 1, 2):
-        # dropout is drawn per rank, so it is left out where world sizes are compared
-        run = config(home, f"world-{workers}", scaling__num_workers=workers, trainer__precision="64-true")
-        result = train(
-            run.with_overrides({"model": {"path": "torch.nn:Linear", "args": {"in_features": 6, "out_features": 3}}})
-        )
-        losses[workers] = result.history["train/loss"].tolist()
-    assert len(losses[0]) == 12
-    assert losses[1] == pytest.approx(losses[0], abs=1e-9)
-    assert losses[2] == pytest.approx(losses[0], abs=1e-9)
-    assert result.status == "finished"
-    assert Path(result.checkpoint).name == "step-12"
-    _looks_right_in_mlflow(home, result)
-    _loads_again(result)
+LINEAR = {"path": "torch.nn:Linear", "args": {"in_features": 6, "out_features": 3}}
+"""Without dropout, which is drawn per rank, so that world sizes can be compared."""
+
+
+def test_two_workers_compute_what_one_process_does_and_mlflow_has_it_all(home: Path) -> None:
+    double = {"model": LINEAR, "trainer.precision": "64-true"}
+    alone = train(config(home, "alone", scaling__num_workers=0).with_overrides(double))
+    two = train(config(home, "two").with_overrides(double))
+    assert len(alone.history) == 12
+    assert two.history["train/loss"].tolist() == pytest.approx(alone.history["train/loss"].tolist(), abs=1e-9)
+    assert two.status == "finished"
+    assert Path(two.checkpoint).name == "step-12"
+    _looks_right_in_mlflow(home, two)
+    _loads_again(two)
+
+
+def test_one_worker_with_python_objects_computes_the_same(home: Path) -> None:
+    from torch import nn
+
+    def build() -> nn.Module:
+        return nn.Linear(6, 3)
+
+    import own_code
+
+    base = config(home, "objects", trainer__precision="64-true", scaling__num_workers=1)
+    alone = train(base.with_overrides({"name": "alone", "scaling.num_workers": 0, "model": LINEAR}))
+    result = train(base, model=build, data=own_code.data())
+    assert result.history["train/loss"].tolist() == pytest.approx(alone.history["train/loss"].tolist(), abs=1e-9)
+    assert result.load_model().weight.shape == (3, 6)
 
 
 def _looks_right_in_mlflow(home: Path, result: Any) -> None:
@@ -88,20 +104,27 @@ def _loads_again(result: Any) -> None:
     assert "<table>" in result._repr_html_()
 
 
+def uninterrupted(ranks: Ranks, folder: Path, epochs: int) -> tuple[str, list[float]]:
+    """What two gloo processes without Ray make of the same config: final weights and losses."""
+    import sys
+
+    sys.path.insert(0, str(folder))
+    run = config(folder, "uninterrupted", task={"path": "own_code:OwnTask"}, trainer__epochs=epochs)
+    reporter = MemoryReporter()
+    outcome = build_trainer(run, ranks, reporter).fit()
+    return outcome.weights_sha256, reporter.values("train/loss")
+
+
 def test_a_killed_worker_changes_no_bit(home: Path) -> None:
-    whole = train(config(home, "whole", task={"path": "own_code:OwnTask"}))
-    task = {
-        "path": "own_code:OwnTask",
-        "args": {"act": "kill", "rank": 1, "step": 7, "once": str(home / "killed")},
-    }
-    result = train(config(home, "killed", task=task))
+    (digest, losses), _ = run_ranks(uninterrupted, 2, home, 2)
+    act = {"act": "kill", "rank": 1, "step": 7, "once": str(home / "killed")}
+    result = train(config(home, "killed", task={"path": "own_code:OwnTask", "args": act}))
     assert (home / "killed").exists()
     assert result.status == "finished"
-    assert result.weights_sha256 == whole.weights_sha256
-    runs = [run for run in mlflow_runs(home) if run.info.run_name == "killed"]
-    assert len(runs) == 1
-    assert Counter(points_of(home, runs[0], "train/loss")) == Counter(range(1, 13))
-    assert result.history["train/loss"].tolist() == whole.history["train/loss"].tolist()
+    assert result.weights_sha256 == digest
+    (run,) = mlflow_runs(home)
+    assert points_of(home, run, "train/loss") == list(range(1, 13))
+    assert result.history["train/loss"].tolist() == losses
 
 
 def test_an_exception_on_one_rank_ends_the_run_with_its_text(home: Path) -> None:
@@ -122,28 +145,6 @@ def test_an_exception_on_one_rank_ends_the_run_with_its_text(home: Path) -> None
     assert "own_code.py" in caught.value.traceback_text
     (run,) = mlflow_runs(home)
     assert run.info.status == "FAILED"
-
-
-def test_python_objects_in_place_of_paths(home: Path) -> None:
-    from torch import nn
-
-    def build() -> nn.Module:
-        return nn.Linear(6, 3)
-
-    base = validate(
-        {
-            "name": "objects",
-            "model": {"name": "mlp"},
-            "data": {"name": "mnist5k", "global_batch_size": 16},
-            "trainer": {"epochs": 1},
-            "scaling": {"num_workers": 1, "cpus_per_worker": 0.5},
-        }
-    )
-    import own_code
-
-    result = train(base, model=build, data=own_code.data())
-    assert result.status == "finished"
-    assert result.load_model().weight.shape == (3, 6)
 
 
 def test_stopping_saves_and_the_same_config_goes_on(home: Path) -> None:
@@ -169,7 +170,10 @@ def test_stopping_saves_and_the_same_config_goes_on(home: Path) -> None:
     first = train(run, listener=Stop())
     assert first.status == "interrupted"
     assert 2 <= first.steps < 36
+    (digest, losses), _ = run_ranks(uninterrupted, 2, home, 6)
     second = train(run)
+    assert second.weights_sha256 == digest
+    assert second.history["train/loss"].tolist() == losses
     assert (second.status, second.run_id) == ("finished", first.run_id)
     assert second.history.index.tolist() == list(range(1, 37))
     (recorded,) = mlflow_runs(home)

@@ -42,6 +42,11 @@ class Desk:
         self._stop = False
         self._shipping = False
 
+    def begin(self) -> None:
+        """The workers are there, and training is being set up: the time to import MLflow, which takes seconds."""
+        self.event("stage", {"text": "building the model and loading the data"})
+        self._start_shipping()
+
     def metrics(self, step: int, values: Mapping[str, float]) -> bool:
         """Record the values of a step; returns whether they are safe. Never raises: training goes on regardless."""
         self._view.step = max(step, self._view.step)
@@ -53,7 +58,6 @@ class Desk:
         except OSError as error:
             self.event("warning", {"message": f"the metrics of step {step} could not be recorded: {error}"})
             return False
-        self._start_shipping()
         return True
 
     def progress(self, step: int, samples_per_second: float) -> bool:
@@ -102,7 +106,6 @@ class Desk:
         return asdict(report)
 
     def _start_shipping(self) -> None:
-        # Not before training has begun: importing MLflow costs seconds that the start of the workers needs.
         if not self._shipping:
             self._shipping = True
             self._recorder.start_shipping()

@@ -23,7 +23,7 @@ from paceline.config.imports import objects_in
 from paceline.config.loading import dump_yaml
 from paceline.errors import ConfigError, EnvironmentFault, Problem, RunFailed
 from paceline.tracking.record import RunRecord, command_line, flatten, launch_tags
-from paceline.tracking.store import probe, tracking_uri
+from paceline.tracking.store import probe, start_creating, tracking_uri
 
 CLOSE_SECONDS = 60.0
 """How long the end of a run waits for MLflow; what is unsent by then stays in the journal."""
@@ -117,6 +117,7 @@ def prepare_launch(
     listener.planned(derived.lines())
     storage = Path(config.storage.path or "runs").expanduser().resolve()
     run = claim_run(config, storage, resume, fork)
+    start_creating(uri)
     return Launch(config, run, make_record(config, run, uri, derived), derived, address, listener)
 
 

@@ -21,21 +21,21 @@ def train_in_process(launch: "Launch") -> tuple[dict[str, Any], dict[str, Any]]:
     desk = Desk(launch.run.folder.tracking, launch.record)
     feed = Feed(launch.listener, launch.derived.total_steps)
     with first_interrupt_calls(desk.request_stop):
-        ending = _train(launch, DeskReporter(desk, lambda: feed.show(desk.view(feed.seen))))
+        ending = _train(launch, desk, DeskReporter(desk, lambda: feed.show(desk.view(feed.seen))))
     launch.listener.stage("recording the run in MLflow")
     status, reason = closing_status(ending)
     report = desk.close(status, reason, CLOSE_SECONDS)
     return ending, {"report": report, "history": desk.history()}
 
 
-def _train(launch: "Launch", reporter: DeskReporter) -> dict[str, Any]:
+def _train(launch: "Launch", desk: Desk, reporter: DeskReporter) -> dict[str, Any]:
     import torch
 
     from paceline.cluster.preflight import check_resources, local_resources
     from paceline.cluster.worker import run_here
 
+    desk.begin()
     use_gpu = check_resources(launch.config, local_resources(), "this machine")
-    launch.listener.stage("building the model and loading the data")
     return run_here(assignment(launch), torch.device("cuda" if use_gpu else "cpu"), reporter)
 
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.25
 LEAVE_SECONDS = 4.0
-"""How long Ray Train may take to end a group whose run has ended. A group that lost a rank is started once more, only
-to find that there is nothing left to do; nobody has to wait for that."""
+"""How long Ray Train may take to end a group whose run has ended. After a failure nobody waits: a group that lost a
+rank is started once more, only to find that there is nothing left to do."""
 
 
 def train_on_ray(launch: "Launch") -> tuple[dict[str, Any], dict[str, Any]]:
@@ -43,9 +43,13 @@ def train_on_ray(launch: "Launch") -> tuple[dict[str, Any], dict[str, Any]]:
         desk = _start_desk(launch)
         launch.listener.stage("starting the workers")
         warm_up.join()
-        ending = _fit(launch, desk, use_gpu)
+        fitting = _Fitting(make_trainer(launch, desk, use_gpu))
+        ending = _follow(launch, desk, fitting)
         launch.listener.stage("recording the run in MLflow")
-        return ending, _close(desk, closing_status(ending), CLOSE_SECONDS)
+        closing = _close(desk, closing_status(ending), CLOSE_SECONDS)
+        if ending["status"] != "failed":
+            fitting.join(LEAVE_SECONDS)
+        return ending, closing
 
 
 def _import_ray_train() -> None:
@@ -62,16 +66,13 @@ def _start_desk(launch: "Launch") -> Any:
     return actor.remote(launch.run.folder.tracking, launch.record)
 
 
-def _fit(launch: "Launch", desk: Any, use_gpu: bool) -> dict[str, Any]:
-    """Run the trainer in a thread, so that this one is free for the display and for signals."""
-    trainer = make_trainer(launch, desk, use_gpu)
-    fitting = _Fitting(trainer)
+def _follow(launch: "Launch", desk: Any, fitting: "_Fitting") -> dict[str, Any]:
+    """Let the trainer run in its thread, and show what the desk has to tell; how training ended."""
     feed = Feed(launch.listener, launch.derived.total_steps)
     with first_interrupt_calls(lambda: desk.request_stop.remote()):
         fitting.start()
         while fitting.is_alive() and not _show(desk, feed):
             fitting.join(POLL_SECONDS)
-        fitting.join(LEAVE_SECONDS)
     _show(desk, feed)
     return _ending(launch, fitting)
 
@@ -93,7 +94,10 @@ def _ending(launch: "Launch", fitting: "_Fitting") -> dict[str, Any]:
 
     path = launch.run.folder.tracking / OUTCOME
     if path.exists():
-        return dict(json.loads(path.read_text()))
+        ending = dict(json.loads(path.read_text()))
+        if ending["status"] == "failed":
+            launch.listener.event("failed", {"reason": ending["failure"]["reason"]})
+        return ending
     reason = _first_line(fitting.error) if fitting.error else "the workers ended without a result"
     failure = {"rank": -1, "reason": reason, "traceback_text": str(fitting.error or ""), "exit_code": 1}
     return {"status": "failed", "failure": failure}
@@ -141,7 +145,7 @@ def make_trainer(launch: "Launch", desk: Any, use_gpu: bool) -> "TorchTrainer":
     config = launch.config
     return TorchTrainer(
         train_on_worker,
-        train_loop_config={"assignment": assignment(launch), "desk": desk},
+        train_loop_config={"assignment": assignment(launch).travelling(), "desk": desk},
         torch_config=TorchConfig(
             backend="cpu:gloo,cuda:nccl" if use_gpu else "gloo", timeout_s=int(config.parallel.timeout_seconds)
         ),

@@ -1,8 +1,9 @@
 """What runs in each training process, under Ray Train or in the driver."""
 
 import json
+import pickle
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +25,24 @@ class Assignment:
     """What a training process is told to do. Travels to the workers."""
 
     config_json: str
-    objects: Mapping[str, Any] = field(default_factory=dict)
-    """The user's Python objects that stand in the config in place of import paths, by section."""
+    objects: Mapping[str, Any] | bytes = field(default_factory=dict)
+    """The user's Python objects that stand in the config in place of import paths, by section; pickled to travel,
+    since they may need `import_folders` to come to life again."""
     checkpoints: str = ""
     import_folders: tuple[str, ...] = ()
+
+    def travelling(self) -> "Assignment":
+        """The same with its objects pickled."""
+        from ray import cloudpickle
+
+        return replace(self, objects=cloudpickle.dumps(self.objects))
 
     def config(self) -> ExperimentConfig:
         """The config, validated again where it is used."""
         make_importable([Path(folder) for folder in self.import_folders])
+        objects = pickle.loads(self.objects) if isinstance(self.objects, bytes) else self.objects
         config = validate(json.loads(self.config_json))
-        return config.with_overrides({f"{key}.path": value for key, value in self.objects.items()})
+        return config.with_overrides({f"{key}.path": value for key, value in objects.items()})
 
 
 def run_rank(assignment: Assignment, ranks: Ranks, reporter: Reporter) -> dict[str, Any]:
@@ -68,7 +77,7 @@ def train_on_worker(loop_config: dict[str, Any]) -> None:
     ranks = Ranks.current(ray.train.torch.get_device())
     reporter: Reporter = ActorReporter(desk) if ranks.is_first else MemoryReporter()
     if ranks.is_first:
-        desk.event.remote("stage", {"text": "building the model and loading the data"})
+        desk.begin.remote()
     ending = run_rank(loop_config["assignment"], ranks, reporter)
     if ranks.is_first or ending["status"] == "failed":
         ray.get(desk.finish.remote(ending))

@@ -2,20 +2,30 @@
 
 MLflow takes seconds of pure Python to create one, which would slow down training in the same process; is torn when it
 is killed meanwhile; and crashes when several processes do it at once. So a fresh database is made in a folder beside,
-and appears under its name when it is complete. Whoever is first wins, the others use that one.
+and appears under its name when it is complete. Of several programs for one database, one works and the others wait.
 """
 
+import fcntl
+import hashlib
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+NICENESS = 10
+"""The database is made while Ray and the workers start; they go first."""
 
-def start_creating(path: Path) -> "subprocess.Popen[bytes] | None":
+
+def start_creating(path: Path, quiet: bool = False) -> "subprocess.Popen[bytes] | None":
     """Start the program unless the database is there. It ends with 0 once it is.
+
+    Args:
+        quiet: nobody will read its errors.
 
     Raises:
         FileNotFoundError: there is no folder for it.
@@ -25,7 +35,16 @@ def start_creating(path: Path) -> "subprocess.Popen[bytes] | None":
     if not path.parent.is_dir():
         raise FileNotFoundError(f"the folder of the MLflow database does not exist: {path.parent}")
     command = [sys.executable, "-P", __file__, str(path)]  # -P: this folder must not shadow top-level modules
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    errors = subprocess.DEVNULL if quiet else subprocess.PIPE
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    name = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
+    with (Path(tempfile.gettempdir()) / f"paceline-database-{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def create(path: Path) -> None:
@@ -59,7 +78,10 @@ def main() -> None:
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     os.environ["MLFLOW_LOGGING_LEVEL"] = "ERROR"
     os.chdir(path.parent)  # MLflow's own default experiment keeps its artifacts relative to here
-    create(path)
+    os.nice(NICENESS)
+    with _alone(path):
+        if not path.exists():
+            create(path)
 
 
 if __name__ == "__main__":

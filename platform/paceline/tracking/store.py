@@ -7,11 +7,13 @@ import re
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from paceline.errors import ConfigError, EnvironmentFault, PacelineError, Problem
+from paceline.tracking import database
 from paceline.tracking.redact import redact
 
 if TYPE_CHECKING:
@@ -54,6 +56,17 @@ def sqlite_file(uri: str) -> Path | None:
     if not is_sqlite(uri):
         return None
     return Path(unquote(uri.partition(":///")[2].partition("?")[0]))
+
+
+def start_creating(uri: str) -> None:
+    """Begin to create an embedded store that is not there yet, in a process of its own; anything else is left alone.
+
+    Called at launch, so that the store is there when training has something to record.
+    """
+    file = sqlite_file(uri) if is_sqlite(uri) else None
+    if file is not None:
+        with suppress(OSError):  # whoever needs the store tries again, and tells
+            database.start_creating(file, quiet=True)
 
 
 def is_sqlite(uri: str) -> bool:
