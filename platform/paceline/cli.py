@@ -120,14 +120,23 @@ def _doctor(options: argparse.Namespace) -> int:
     from paceline.display import print_checks
     from paceline.doctor import diagnose
 
-    return print_checks(diagnose(address=options.address), options.json)
+    return print_checks(diagnose(address=options.address, uri=_tracking_uri(None)), options.json)
 
 
 def _ui(options: argparse.Namespace) -> int:
     from paceline.tracking.server import ui
 
-    ui(options.uri, options.port)
-    return OK
+    return ui(_tracking_uri(options.uri), options.port)
+
+
+def _tracking_uri(uri: str | None) -> str:
+    """The store that runs of this folder use, unless another is named."""
+    from pathlib import Path
+
+    from paceline.config.sections import TrackingConfig
+    from paceline.tracking.store import tracking_uri
+
+    return tracking_uri(TrackingConfig(uri=uri), Path.cwd())
 
 
 def _schema(options: argparse.Namespace) -> int:

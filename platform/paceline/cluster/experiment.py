@@ -27,6 +27,8 @@ from paceline.tracking.store import probe, start_creating, tracking_uri
 
 CLOSE_SECONDS = 60.0
 """How long the end of a run waits for MLflow; what is unsent by then stays in the journal."""
+OFFLINE_CLOSE_SECONDS = 5.0
+"""The same when MLflow did not answer at the start either."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ class Launch:
     derived: Derived
     address: str | None
     listener: Listener
+    close_seconds: float = CLOSE_SECONDS
+    """How long the end of the run waits for MLflow."""
 
     def __post_init__(self) -> None:
         (self.run.folder.tracking / "outcome.json").unlink(missing_ok=True)
@@ -109,8 +113,7 @@ def prepare_launch(
     _check_imports(config)
     _require_shared_places(config, address)
     uri = tracking_uri(config.tracking, Path.cwd())
-    if config.tracking.offline == "refuse":
-        probe(uri)
+    answers = _answers(uri, config.tracking.offline, listener)
     if address is None and not in_submitted_job():
         _check_this_machine(config)
     derived = derive(config, config.data.sizes())
@@ -118,7 +121,20 @@ def prepare_launch(
     storage = Path(config.storage.path or "runs").expanduser().resolve()
     run = claim_run(config, storage, resume, fork)
     start_creating(uri)
-    return Launch(config, run, make_record(config, run, uri, derived), derived, address, listener)
+    record = make_record(config, run, uri, derived)
+    close_seconds = CLOSE_SECONDS if answers else OFFLINE_CLOSE_SECONDS
+    return Launch(config, run, record, derived, address, listener, close_seconds)
+
+
+def _answers(uri: str, offline: str, listener: Listener) -> bool:
+    try:
+        probe(uri)
+    except EnvironmentFault as error:
+        if offline == "refuse":
+            raise
+        listener.event("warning", {"message": f"{error}; the metrics stay in the run's journal until it answers"})
+        return False
+    return True
 
 
 def _check_imports(config: ExperimentConfig) -> None:

@@ -1,6 +1,8 @@
 """Training in this process, without Ray (`scaling.num_workers: 0`)."""
 
+from collections.abc import Callable
 from dataclasses import asdict
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from paceline.cluster.desk import Desk
@@ -15,16 +17,16 @@ if TYPE_CHECKING:
 
 def train_in_process(launch: "Launch") -> tuple[dict[str, Any], dict[str, Any]]:
     """How training ended, and how its record was closed."""
-    from paceline.cluster.experiment import CLOSE_SECONDS, closing_status
+    from paceline.cluster.experiment import closing_status
 
     launch.listener.stage("importing torch")
     desk = Desk(launch.run.folder.tracking, launch.record)
     feed = Feed(launch.listener, launch.derived.total_steps)
     with first_interrupt_calls(desk.request_stop):
-        ending = _train(launch, desk, DeskReporter(desk, lambda: feed.show(desk.view(feed.seen))))
+        ending = _train(launch, desk, DeskReporter(desk, lambda: feed.show(desk.view)))
     launch.listener.stage("recording the run in MLflow")
     status, reason = closing_status(ending)
-    report = desk.close(status, reason, CLOSE_SECONDS)
+    report = desk.close(status, reason, launch.close_seconds)
     return ending, {"report": report, "history": desk.history()}
 
 
@@ -57,11 +59,18 @@ class Feed:
 
     def __init__(self, listener: Listener, total_steps: int | None) -> None:
         self.seen = 0
+        self._lock = Lock()  # the checkpoint's thread has news too
         self._listener = listener
         self._total_steps = total_steps
 
-    def show(self, view: Any) -> None:
-        """Tell the listener what is new in a desk's view."""
+    def show(self, look: Callable[[int], Any]) -> Any:
+        """Tell the listener what is new; `look` gives a desk's view for a watcher that has seen so many events."""
+        with self._lock:
+            view = look(self.seen)
+            self._show(view)
+        return view
+
+    def _show(self, view: Any) -> None:
         for kind, details in view.events:
             self.seen += 1
             if kind == "stage":

@@ -30,7 +30,7 @@ rank is started once more, only to find that there is nothing left to do."""
 
 def train_on_ray(launch: "Launch") -> tuple[dict[str, Any], dict[str, Any]]:
     """How training ended, and how its record was closed."""
-    from paceline.cluster.experiment import CLOSE_SECONDS, closing_status
+    from paceline.cluster.experiment import closing_status
 
     prepare_environment()
     warm_up = threading.Thread(target=_import_ray_train, name="import-ray-train")
@@ -46,7 +46,7 @@ def train_on_ray(launch: "Launch") -> tuple[dict[str, Any], dict[str, Any]]:
         fitting = _Fitting(make_trainer(launch, desk, use_gpu))
         ending = _follow(launch, desk, fitting)
         launch.listener.stage("recording the run in MLflow")
-        closing = _close(desk, closing_status(ending), CLOSE_SECONDS)
+        closing = _close(desk, closing_status(ending), launch.close_seconds)
         if ending["status"] != "failed":
             fitting.join(LEAVE_SECONDS)
         return ending, closing
@@ -82,10 +82,9 @@ def _show(desk: Any, feed: Feed) -> bool:
     import ray
 
     try:
-        view = ray.get(desk.view.remote(feed.seen), timeout=5.0)
+        view = feed.show(lambda seen: ray.get(desk.view.remote(seen), timeout=5.0))
     except ray.exceptions.RayError:
         return False  # the desk is busy or being restarted: the next look comes soon
-    feed.show(view)
     return bool(view.ended)
 
 

@@ -91,7 +91,8 @@ def prune(folder: Path, keep: int) -> None:
 class CheckpointWriter:
     """Writes checkpoints in the background, one at a time; lives on rank 0.
 
-    A checkpoint that cannot be written is told to `on_failure`, and training goes on: the ones before stay valid.
+    Its thread tells `on_commit` of a checkpoint that is safe. One that cannot be written is told to `on_failure` at the
+    next boundary, and training goes on: the ones before stay valid.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class CheckpointWriter:
         self._on_commit = on_commit
         self._on_failure = on_failure
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
-        self._pending: tuple[int, Future[Path]] | None = None
+        self._pending: tuple[int, Future[None]] | None = None
 
     def submit(self, snapshot: Snapshot) -> None:
         """Start writing; waits for the one before."""
@@ -123,11 +124,9 @@ class CheckpointWriter:
             return
         (step, future), self._pending = self._pending, None
         try:
-            self.last = future.result()
+            future.result()
         except OSError as error:
             self._on_failure(step, error)
-        else:
-            self._on_commit(step, self.last)
 
     def close(self) -> None:
         """Wait for what is being written and end the thread."""
@@ -136,7 +135,8 @@ class CheckpointWriter:
         finally:
             self._thread.shutdown()
 
-    def _write(self, snapshot: Snapshot) -> Path:
+    def _write(self, snapshot: Snapshot) -> None:
         path = write_checkpoint(self.folder, snapshot, self._before_commit)
+        self.last = path
+        self._on_commit(snapshot.step, path)
         prune(self.folder, self._keep)
-        return path
