@@ -41,8 +41,10 @@ class Assignment:
         """The config, validated again where it is used."""
         make_importable([Path(folder) for folder in self.import_folders])
         objects = pickle.loads(self.objects) if isinstance(self.objects, bytes) else self.objects
-        config = validate(json.loads(self.config_json))
-        return config.with_overrides({f"{key}.path": value for key, value in objects.items()})
+        tree = json.loads(self.config_json)
+        for section, value in objects.items():
+            tree[section]["path"] = value
+        return validate(tree)
 
 
 def run_rank(assignment: Assignment, ranks: Ranks, reporter: Reporter) -> dict[str, Any]:
