@@ -1,4 +1,4 @@
-"""`ray job submit` to a cluster whose nodes do not have this package. Slow: a cluster and two jobs; run with `-m slow`."""
+"""`ray job submit` to a cluster whose nodes do not have this package. Slow: run with `-m slow`."""
 
 import json
 import os

@@ -16,7 +16,7 @@ from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter
 from paceline.engine.trainer import Trainer
 from support.ranks import end_ranks, run_ranks
-from support.toys import Points, fit, net, toy_config
+from support.toys import Points, fit, net, net_with_dropout_and_norm, toy_config
 
 TRAIN, VALIDATION = 103, 31
 """Neither divides by anything: the last global batch of an epoch is short, and so is a rank's share of it."""
@@ -117,9 +117,9 @@ def _plant_no_sync_around_backward_only() -> None:
             return nullcontext()
         backward = torch.Tensor.backward
 
-        def quiet_backward(tensor: torch.Tensor) -> None:
+        def quiet_backward(tensor: torch.Tensor, gradient: torch.Tensor) -> None:
             with model.no_sync():
-                backward(tensor)
+                backward(tensor, gradient)
 
         class Patched:
             def __enter__(self) -> None:
@@ -223,3 +223,23 @@ def test_uneven_weights_are_summed_over_the_ranks() -> None:
     expected = weighted_step(Ranks.current())
     for weights in run_ranks(weighted_step, 2):
         assert torch.allclose(weights, expected, atol=1e-13, rtol=0)
+
+
+def evaluated_with_norm(ranks: Ranks) -> tuple[float, dict[str, torch.Tensor]]:
+    """What two ranks say of their validation set, and rank 0's weights and buffers."""
+    config = toy_config(
+        model__path=net_with_dropout_and_norm,
+        data__path=lambda: (Points(TRAIN), Points(VALIDATION)),
+        scaling__num_workers=ranks.world_size,
+    )
+    trainer, outcome, _ = fit(config, ranks)
+    return outcome.metrics["val/loss"], trainer.state.task.model.state_dict()
+
+
+def test_evaluation_is_that_of_the_saved_weights_with_batch_norm_too() -> None:
+    loss, state = run_ranks(evaluated_with_norm, 2)[0]
+    model, dataset = net_with_dropout_and_norm().double(), Points(VALIDATION)
+    model.load_state_dict(state)
+    logits = model.eval()(torch.stack([dataset[i][0] for i in range(VALIDATION)]))
+    targets = torch.tensor([dataset[i][1] for i in range(VALIDATION)])
+    assert loss == pytest.approx(nn.functional.cross_entropy(logits, targets).item(), abs=1e-12)

@@ -12,7 +12,7 @@ from paceline.engine.reporter import MemoryReporter
 from paceline.engine.trainer import Diverged
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
-from support.toys import Points, fit, net, points, toy_config
+from support.toys import Points, fit, net, net_with_dropout_and_norm, points, toy_config
 
 
 def reference_losses(epoch_orders: list[list[list[int]]], lr: float = 0.1) -> tuple[list[float], nn.Module]:
@@ -71,7 +71,12 @@ def test_loader_processes_change_no_bit(noisy: bool) -> None:
         return points(noisy=noisy)
 
     def digest(workers: int, persistent: bool = True) -> str:
-        config = toy_config(data__path=build, data__num_workers=workers, data__persistent_workers=persistent)
+        config = toy_config(
+            model__path=net_with_dropout_and_norm,
+            data__path=build,
+            data__num_workers=workers,
+            data__persistent_workers=persistent,
+        )
         return str(fit(config)[1].weights_sha256)
 
     expected = digest(0)

@@ -68,8 +68,8 @@ def _collect(pipes: list[Connection], timeout: float) -> list[Ending]:
         for pipe in wait(open_pipes, timeout=1.0):
             open_pipes.remove(pipe)
             try:
-                ending = pipe.recv()
-            except EOFError:
+                ending = cloudpickle.loads(pipe.recv_bytes())
+            except (EOFError, ConnectionResetError):
                 ending = Ending(error="died without a word")
             ending.seconds = monotonic() - start
             endings[pipes.index(pipe)] = ending
@@ -90,7 +90,8 @@ def _rank_main(pipe: Connection, payload: bytes, rank: int, world_size: int, por
         ending = Ending(function(Ranks.current(), *arguments))
     except BaseException as error:
         ending = Ending(error="".join(traceback.format_exception(error)))
-    pipe.send(ending)
+    # as plain bytes: sent as an object, tensors would be shared with a process that is about to end
+    pipe.send_bytes(cloudpickle.dumps(ending))
     pipe.close()
     if dist.is_initialized():
         dist.destroy_process_group()

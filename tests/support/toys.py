@@ -51,6 +51,11 @@ def net(width: int = 8) -> nn.Module:
     return nn.Sequential(nn.Sequential(nn.Linear(FEATURES, width), nn.Tanh()), nn.Linear(width, CLASSES))
 
 
+def net_with_dropout_and_norm(width: int = 8) -> nn.Module:
+    """One that draws random numbers, and has buffers."""
+    return nn.Sequential(nn.Linear(FEATURES, width), nn.BatchNorm1d(width), nn.Dropout(0.2), nn.Linear(width, CLASSES))
+
+
 class PointsTask(Task):
     """Classification that remembers which sample ids it was given in training."""
 

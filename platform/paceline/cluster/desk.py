@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from paceline.tracking import metrics
 from paceline.tracking.points import Point
 from paceline.tracking.record import RunRecord
 from paceline.tracking.recorder import Recorder
@@ -41,9 +42,11 @@ class Desk:
         self._view = View([], 0, 0.0)
         self._stop = False
         self._shipping = False
+        self._unwritten: list[Point] = []
 
-    def begin(self) -> None:
+    def begin(self, device: str) -> None:
         """The workers are there, and training is being set up: the time to import MLflow, which takes seconds."""
+        self._recorder.set_tags({metrics.DEVICE: device})
         self.event("stage", {"text": "building the model and loading the data"})
         self._start_shipping()
 
@@ -53,11 +56,13 @@ class Desk:
         self._view.metrics.update(values)
         self._view.samples_per_second = values.get("samples_per_second", self._view.samples_per_second)
         now = int(time.time() * 1000)
+        self._unwritten += [Point(key, value, step, now) for key, value in values.items()]
         try:
-            self._recorder.append([Point(key, value, step, now) for key, value in values.items()])
+            self._recorder.append(self._unwritten)
         except OSError as error:
             self.event("warning", {"message": f"the metrics of step {step} could not be recorded: {error}"})
-            return False
+            return False  # kept, and tried again with the next ones
+        self._unwritten = []
         return True
 
     def progress(self, step: int, samples_per_second: float) -> bool:

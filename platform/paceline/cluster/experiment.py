@@ -47,6 +47,11 @@ class Launch:
     def __post_init__(self) -> None:
         (self.run.folder.tracking / "outcome.json").unlink(missing_ok=True)
 
+    def note_ending(self, ending: dict[str, Any]) -> None:
+        """Write down how training ended, before anything else can go wrong."""
+        status = {"finished": "finished", "stopped": "interrupted"}.get(ending["status"], "failed")
+        self.run.folder.write(status=status)
+
 
 def train(
     config: ExperimentConfig,
@@ -207,7 +212,6 @@ def _runner(config: ExperimentConfig) -> Callable[[Launch], tuple[dict[str, Any]
 
 def _conclude(launch: Launch, ending: dict[str, Any], closing: dict[str, Any], seconds: float) -> RunResult:
     run = launch.run.folder
-    run.write(status={"finished": "finished", "stopped": "interrupted"}.get(ending["status"], "failed"))
     if closing["report"]["error"]:
         launch.listener.event("warning", {"message": f"MLflow does not have everything: {closing['report']['error']}"})
     if ending["status"] == "failed":

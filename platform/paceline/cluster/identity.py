@@ -94,7 +94,7 @@ def claim_run(config: ExperimentConfig, storage: Path, resume: Resume = "auto", 
     lock = _lock(home)
     try:
         unfinished = None if resume == "never" else _newest_unfinished(home)
-        if unfinished is None:
+        if unfinished is None or not _is_resumable(unfinished, config):
             return ClaimedRun(_new_run(home, config), False, lock)
         difference = config_difference(unfinished.read().get("config", {}), config.model_dump(mode="json"))
         if difference and fork:
@@ -121,6 +121,12 @@ def _lock(home: Path) -> IO[str]:
             f"a run named {home.name!r} is going on in {home}; wait for it, or give this one another name"
         ) from None
     return lock
+
+
+def _is_resumable(run: RunFolder, config: ExperimentConfig) -> bool:
+    """A run that has not saved anything yet is only worth going on with as long as the config stays the same."""
+    same = not config_difference(run.read().get("config", {}), config.model_dump(mode="json"))
+    return same or any(run.checkpoints.glob("step-*"))
 
 
 def _newest_unfinished(home: Path) -> RunFolder | None:

@@ -24,6 +24,7 @@ def train_in_process(launch: "Launch") -> tuple[dict[str, Any], dict[str, Any]]:
     feed = Feed(launch.listener, launch.derived.total_steps)
     with first_interrupt_calls(desk.request_stop):
         ending = _train(launch, desk, DeskReporter(desk, lambda: feed.show(desk.view)))
+    launch.note_ending(ending)
     launch.listener.stage("recording the run in MLflow")
     status, reason = closing_status(ending)
     report = desk.close(status, reason, launch.close_seconds)
@@ -34,11 +35,12 @@ def _train(launch: "Launch", desk: Desk, reporter: DeskReporter) -> dict[str, An
     import torch
 
     from paceline.cluster.preflight import check_resources, local_resources
-    from paceline.cluster.worker import run_here
+    from paceline.cluster.worker import device_name, run_here
 
-    desk.begin()
     use_gpu = check_resources(launch.config, local_resources(), "this machine")
-    return run_here(assignment(launch), torch.device("cuda" if use_gpu else "cpu"), reporter)
+    device = torch.device("cuda" if use_gpu else "cpu")
+    desk.begin(device_name(device))
+    return run_here(assignment(launch), device, reporter)
 
 
 def assignment(launch: "Launch") -> Any:

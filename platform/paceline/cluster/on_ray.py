@@ -45,6 +45,7 @@ def train_on_ray(launch: "Launch") -> tuple[dict[str, Any], dict[str, Any]]:
         warm_up.join()
         fitting = _Fitting(make_trainer(launch, desk, use_gpu))
         ending = _follow(launch, desk, fitting)
+        launch.note_ending(ending)
         launch.listener.stage("recording the run in MLflow")
         closing = _close(desk, closing_status(ending), launch.close_seconds)
         if ending["status"] != "failed":

@@ -1,5 +1,6 @@
 """What a finished run gives back to Python."""
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
@@ -83,7 +84,10 @@ class RunResult:
 
     def to_json(self) -> dict[str, Any]:
         """The result as plain JSON values, as `paceline train --json` prints it."""
-        return {key: getattr(self, key) for key in JSON_FIELDS}
+        fields = {key: getattr(self, key) for key in JSON_FIELDS}
+        # JSON knows no NaN
+        fields["metrics"] = {key: value if math.isfinite(value) else None for key, value in self.metrics.items()}
+        return fields
 
     def rows(self) -> list[tuple[str, str]]:
         """The result as a small table: label and value."""

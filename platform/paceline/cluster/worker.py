@@ -79,10 +79,15 @@ def train_on_worker(loop_config: dict[str, Any]) -> None:
     ranks = Ranks.current(ray.train.torch.get_device())
     reporter: Reporter = ActorReporter(desk) if ranks.is_first else MemoryReporter()
     if ranks.is_first:
-        desk.begin.remote()
+        desk.begin.remote(device_name(ranks.device))
     ending = run_rank(loop_config["assignment"], ranks, reporter)
     if ranks.is_first or ending["status"] == "failed":
         ray.get(desk.finish.remote(ending))
+
+
+def device_name(device: torch.device) -> str:
+    """What the run is computed on, as a person would call it."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
 def run_here(assignment: Assignment, device: torch.device, reporter: Reporter) -> dict[str, Any]:

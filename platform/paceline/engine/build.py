@@ -52,6 +52,7 @@ def build_trainer(
         plan=plan,
         train_loader=train_loader,
         validation_loader=validation_loader,
+        saves=checkpoints is not None,
         writer=build_writer(config, checkpoints, reporter) if checkpoints and ranks.is_first else None,
         reporter=reporter,
         ranks=ranks,

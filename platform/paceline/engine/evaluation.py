@@ -19,6 +19,8 @@ def evaluate(
     The task is called without its DDP wrapper: ranks may have different numbers of batches, or none.
     """
     totals = _Totals(ranks)
+    # BatchNorm's statistics are each rank's own until DDP's next forward; what is saved and evaluated is rank 0's
+    ranks.share_first(task.buffers())
     was_training = task.training
     task.eval()
     try:

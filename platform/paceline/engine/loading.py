@@ -5,6 +5,7 @@ random transforms give the same sample whichever process loads it.
 """
 
 import random
+import signal
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from time import perf_counter
@@ -90,6 +91,7 @@ class BatchLoader:
                 pin_memory=pin,
                 prefetch_factor=prefetch_factor if num_workers else None,
                 persistent_workers=persistent_workers and num_workers > 0,
+                worker_init_fn=_ignore_interrupts,
             )
             if num_workers or pin
             else None
@@ -129,6 +131,11 @@ class BatchLoader:
         iterator = getattr(loader, "_iterator", None)
         if iterator is not None and hasattr(iterator, "_shutdown_workers"):
             iterator._shutdown_workers()
+
+
+def _ignore_interrupts(worker: int) -> None:
+    # A Ctrl-C in a terminal reaches the loader processes too, but the state is yet to be saved.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _ask(

@@ -64,6 +64,17 @@ class DataOrder:
         full, rest = divmod(self.samples, self.global_batch_size)
         return full if self.drop_last or not rest else full + 1
 
+    @property
+    def identity(self) -> dict[str, int | bool]:
+        """What a position in the order means nothing without."""
+        return {
+            "samples": self.samples,
+            "global_batch_size": self.global_batch_size,
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+            "drop_last": self.drop_last,
+        }
+
     def step_ids(self, epoch: int, step: int) -> torch.Tensor:
         """Ids of the global batch at `step` of the epoch: int64, shape [<= global_batch_size]."""
         start = step * self.global_batch_size

@@ -1,5 +1,6 @@
 """The techniques in the order in which they are applied to a model. The order is the point: keep it readable."""
 
+import os
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -21,6 +22,8 @@ def apply_process_settings(trainer: TrainerConfig) -> None:
     """Settings of the whole process. Before anything is computed, since cuDNN remembers its first choice."""
     torch.set_float32_matmul_precision(trainer.float32_matmul_precision)
     torch.backends.cudnn.benchmark = trainer.cudnn_benchmark
+    if trainer.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS refuses without it
     torch.use_deterministic_algorithms(trainer.deterministic)
 
 

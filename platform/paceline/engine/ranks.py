@@ -57,6 +57,12 @@ class Ranks:
         dist.broadcast(tensor, src=0)
         return [float(value) for value in tensor.tolist()]
 
+    def share_first(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Give every rank the values of rank 0's tensors, in place; every rank must call it with as many."""
+        if self.world_size > 1:
+            for tensor in tensors:
+                dist.broadcast(tensor, src=0)
+
     def union(self, names: Iterable[str]) -> list[str]:
         """All names that any rank has, sorted; every rank must call it."""
         mine = sorted(names)

@@ -7,7 +7,6 @@ for each epoch:
         log, evaluate, save, stop               after_step
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +30,7 @@ from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import Reporter
 from paceline.engine.running import RunningLoss
 from paceline.engine.state import TrainState, split_task_state, weights_sha256
+from paceline.errors import ConfigError, Problem
 from paceline.lr_schedulers.base import Schedule
 from paceline.tasks.base import TaskOutput
 
@@ -75,6 +75,7 @@ class Trainer:
         plan: Plan,
         train_loader: BatchLoader,
         validation_loader: BatchLoader,
+        saves: bool,
         writer: CheckpointWriter | None,
         reporter: Reporter,
         ranks: Ranks,
@@ -89,6 +90,8 @@ class Trainer:
         self.plan = plan
         self.train_loader = train_loader
         self.validation_loader = validation_loader
+        self.saves = saves
+        """Whether checkpoints are kept; only rank 0 has a writer."""
         self.writer = writer
         self.reporter = reporter
         self.ranks = ranks
@@ -127,8 +130,15 @@ class Trainer:
         return self._outcome(stopped)
 
     def resume(self, folder: Path) -> None:
-        """Go on from a valid checkpoint folder. Every rank must call it."""
+        """Go on from a valid checkpoint folder. Every rank must call it.
+
+        Raises:
+            ConfigError: the checkpoint's position is one in another order of samples.
+        """
         snapshot = read_checkpoint(folder)
+        if snapshot.values["order"] != self.order.identity:
+            reason = f"the checkpoint was made with {snapshot.values['order']}, not {self.order.identity}"
+            raise ConfigError([Problem("resume", reason, "data", hint="start anew with --resume never")])
         self.state.load(snapshot.tensors, snapshot.values)
         self.running.load_state(snapshot.values["running"])
 
@@ -148,10 +158,10 @@ class Trainer:
 
     def train_step(self, batches: Iterator[tuple[MicroBatch, Any]]) -> int:
         """One optimizer step over the next micro batches; returns the samples of the global batch."""
-        self._seed_step()
         self.optimizer.zero_grad(set_to_none=self.set_to_none)
         weights = []
-        for micro_batch, batch in batches:
+        for index, (micro_batch, batch) in enumerate(batches):
+            self._seed(index)
             with gradient_exchange(self.model, now=micro_batch.is_last):
                 with self.state.precision.autocast():
                     output: TaskOutput = self.model(batch)
@@ -193,11 +203,13 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = self.lr
 
-    def _seed_step(self) -> None:
-        # dropout depends on the step and the rank alone, so a resumed run needs no generator's state
-        torch.default_generator.manual_seed(mix(self.seed, self.state.position.step, self.ranks.rank))
+    def _seed(self, index: int) -> None:
+        # Dropout depends on step, rank and micro batch alone: a resumed run needs no generator's state. After the
+        # batch has come, since loading it in this process has used the generator.
+        seed = mix(self.seed, self.state.position.step, self.ranks.rank, index)
+        torch.default_generator.manual_seed(seed)
         if self.ranks.device.type == "cuda":
-            torch.cuda.manual_seed(mix(self.seed, self.state.position.step, self.ranks.rank))
+            torch.cuda.manual_seed(seed)
 
     def _after_step(self) -> bool:
         position = self.state.position
@@ -206,7 +218,7 @@ class Trainer:
         if self.plan.evaluates(position):
             self._evaluate()
         stop = self._agree_to_stop()
-        if self.plan.saves(position) or stop:
+        if self.saves and (self.plan.saves(position) or stop):
             self._save()
         return stop
 
@@ -242,13 +254,17 @@ class Trainer:
 
     def _save(self) -> None:
         start = perf_counter()
+        self._require_finite_weights()
         running = self.running.state()
-        if not all(math.isfinite(loss) for loss, _ in running):
-            raise Diverged(f"the training loss is not finite before step {self.state.position.step}; nothing was saved")
         if self.writer is not None:
-            values = {**self.state.values(), "running": running, "world_size": self.ranks.world_size}
+            values = {**self.state.values(), "running": running, "order": self.order.identity}
             self.writer.submit(Snapshot(self.state.position.step, self.state.tensors(), values))
         self.meter.exclude(perf_counter() - start)
+
+    def _require_finite_weights(self) -> None:
+        norms = torch.stack([parameter.detach().norm() for parameter in self.parameters])
+        if not torch.isfinite(norms).all():
+            raise Diverged(f"the weights are not finite at step {self.state.position.step}; nothing was saved")
 
     def _require_final_checkpoint(self) -> None:
         step, writer = self.state.position.step, self.writer

@@ -85,6 +85,8 @@ SOURCE_TYPE = "mlflow.source.type"
 USER = "mlflow.user"
 """Login name of whoever started the run."""
 
+DEVICE = "paceline.device"
+"""What the workers compute on: `cpu`, or the GPU's name."""
 HOST = "paceline.host"
 """Name of the machine that the run was started on."""
 
