@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 5.0
 """How long a rank whose communication broke waits for a reason to appear before it blames the communication."""
-STUCK_SECONDS = 3.0
+STUCK_SECONDS = 10.0
 """How long a rank may stay in a collective after its communication was aborted, before its process is ended."""
 _REASON = "paceline/failure"
 _SEEN = "paceline/failure_seen"
