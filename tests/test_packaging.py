@@ -308,3 +308,7 @@ def test_help_comes_at_once() -> None:
 def test_a_config_error_comes_within_a_second() -> None:
     wrong = ("trainer.epoch=2", "optimizer.lr=fast")
     assert cpu_seconds("train", str(ROOT / "configs" / "mnist_cnn.yaml"), *wrong, expected=2) < 1.0
+
+
+def test_readme_holds_no_figure_that_is_still_to_be_measured() -> None:
+    assert "@@" not in (ROOT / "README.md").read_text()
