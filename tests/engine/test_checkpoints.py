@@ -142,13 +142,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 class Filling(MemoryReporter):
-    """Fills the disk once a step has been reported, and empties it at another."""
+    """Fills the disk once a step has been reported, and empties it when told of the trouble."""
 
-    def __init__(self, disk: Path, fill_at: int, free_at: int) -> None:
+    def __init__(self, disk: Path, fill_at: int, frees: bool) -> None:
         super().__init__()
         self.filler = disk / "filler"
         self.fill_at = fill_at
-        self.free_at = free_at
+        self.frees = frees
 
     def metrics(self, step: int, values: Any) -> None:
         super().metrics(step, values)
@@ -159,13 +159,16 @@ class Filling(MemoryReporter):
                         pass
                 except OSError:
                     pass
-        if step == self.free_at:
+
+    def event(self, kind: str, **details: Any) -> None:
+        super().event(kind, **details)
+        if kind == "warning" and self.frees:
             self.filler.unlink()
 
 
 def test_a_full_disk_costs_a_checkpoint_but_not_the_run(small_disk: Path) -> None:
     _, whole, _ = fit(toy_config())
-    reporter = Filling(small_disk, fill_at=5, free_at=10)
+    reporter = Filling(small_disk, fill_at=5, frees=True)
     trainer = build_trainer(toy_config(checkpoint=EVERY_4), Ranks.current(), reporter, small_disk / "checkpoints")
     outcome = trainer.fit()
     assert outcome.weights_sha256 == whole.weights_sha256
@@ -176,7 +179,7 @@ def test_a_full_disk_costs_a_checkpoint_but_not_the_run(small_disk: Path) -> Non
 
 
 def test_a_disk_that_stays_full_loses_only_the_end(small_disk: Path) -> None:
-    reporter = Filling(small_disk, fill_at=5, free_at=1000)
+    reporter = Filling(small_disk, fill_at=5, frees=False)
     folder = small_disk / "checkpoints"
     trainer = build_trainer(toy_config(checkpoint=EVERY_4), Ranks.current(), reporter, folder)
     with pytest.raises(CheckpointLost, match="step 12"):

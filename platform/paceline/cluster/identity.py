@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from paceline.config.experiment import ExperimentConfig
+from paceline.engine.manifest import numbered
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 
 Resume = Literal["auto", "never"]
@@ -66,6 +67,7 @@ class RunFolder:
         """Change entries of `run.json`, all or nothing."""
         self.path.mkdir(parents=True, exist_ok=True)
         temporary = self.path / ".run.json"
+        temporary.touch(mode=0o600)  # a config may hold the user's own secrets
         temporary.write_text(json.dumps({**self.read(), **changes}, indent=1))
         temporary.replace(self.path / "run.json")
 
@@ -98,7 +100,7 @@ def claim_run(config: ExperimentConfig, storage: Path, resume: Resume = "auto", 
             return ClaimedRun(_new_run(home, config), False, lock)
         difference = config_difference(unfinished.read().get("config", {}), config.model_dump(mode="json"))
         if difference and fork:
-            return ClaimedRun(_fork(unfinished, home, config), False, lock)
+            return ClaimedRun(_new_run(home, config, origin=unfinished), False, lock)
         if difference:
             raise _other_config(config.name, unfinished, difference)
         return ClaimedRun(unfinished, True, lock)
@@ -137,18 +139,17 @@ def _newest_unfinished(home: Path) -> RunFolder | None:
     return None
 
 
-def _new_run(home: Path, config: ExperimentConfig, **extra: Any) -> RunFolder:
-    run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+def _new_run(home: Path, config: ExperimentConfig, origin: RunFolder | None = None) -> RunFolder:
+    """A folder for a run that starts anew, or from the checkpoints of another one."""
+    run_id = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
     folder = RunFolder(home / run_id)
-    folder.write(status="running", config=config.model_dump(mode="json"), **extra)
-    return folder
-
-
-def _fork(origin: RunFolder, home: Path, config: ExperimentConfig) -> RunFolder:
-    """A new run that starts from the checkpoints of another one."""
-    folder = _new_run(home, config, forked_from=origin.run_id)
-    if origin.checkpoints.is_dir():
-        shutil.copytree(origin.checkpoints, folder.checkpoints, copy_function=_link_or_copy)
+    forked_from = {}
+    if origin is not None:
+        forked_from = {"forked_from": origin.run_id}
+        for _, checkpoint in numbered(origin.checkpoints):
+            shutil.copytree(checkpoint, folder.checkpoints / checkpoint.name, copy_function=_link_or_copy)
+    # last: a folder without it is no run yet
+    folder.write(status="running", config=config.model_dump(mode="json"), **forked_from)
     return folder
 
 

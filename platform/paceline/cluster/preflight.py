@@ -19,8 +19,9 @@ class Resources:
 def uses_gpu(config: ExperimentConfig, available: Resources) -> bool:
     """Whether the workers get GPUs: as asked for, or when there are enough."""
     asked = config.scaling.use_gpu
-    workers = max(config.scaling.num_workers, 1)
-    return available.gpus >= workers if asked == "auto" else bool(asked)
+    if asked != "auto":
+        return bool(asked)
+    return available.gpus >= requested(config, use_gpu=True).gpus
 
 
 def requested(config: ExperimentConfig, use_gpu: bool) -> Resources:

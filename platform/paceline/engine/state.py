@@ -9,6 +9,7 @@ import torch
 from torch.optim import Optimizer
 
 from paceline.engine.precision import Precision
+from paceline.errors import ConfigError, Problem
 from paceline.tasks._task import Task
 
 WRAPPER_PREFIXES = ("module.", "_orig_mod.")
@@ -54,6 +55,7 @@ class TrainState:
     def values(self) -> dict[str, Any]:
         """All that is no tensor, as JSON values."""
         return {
+            "optimizer_type": type(self.optimizer).__name__,
             "position": asdict(self.position),
             "metrics": dict(self.metrics),
             "precision": self.precision.state_dict(),
@@ -61,7 +63,15 @@ class TrainState:
         }
 
     def load(self, tensors: Mapping[str, Mapping[str, torch.Tensor]], values: Mapping[str, Any]) -> None:
-        """Go on from what `tensors` and `values` gave."""
+        """Go on from what `tensors` and `values` gave.
+
+        Raises:
+            ConfigError: they are another optimizer's.
+        """
+        saved, own = values["optimizer_type"], type(self.optimizer).__name__
+        if saved != own:
+            reason = f"the checkpoint holds the state of {saved}, which {own} cannot use"
+            raise ConfigError([Problem("resume", reason, "optimizer", hint="start anew with --resume never")])
         weights = {f"model.{name}": tensor for name, tensor in tensors["model"].items()}
         self.task.load_state_dict({**weights, **tensors.get("task", {})})
         load_optimizer(self.optimizer, tensors["optimizer"], values["optimizer"])

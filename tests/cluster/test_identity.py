@@ -1,0 +1,90 @@
+"""Which run a command goes on with."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.cluster.identity import ClaimedRun, claim_run
+from paceline.config.loading import validate
+from paceline.errors import ConfigError, EnvironmentFault
+
+
+def config(**changes: Any) -> Any:
+    tree = {"name": "run", "model": {"name": "mlp"}, "data": {"name": "synthetic", "global_batch_size": 32}}
+    return validate(tree).with_overrides({key.replace("__", "."): value for key, value in changes.items()})
+
+
+def claimed(storage: Path, status: str | None = None, checkpoint: bool = False, **options: Any) -> ClaimedRun:
+    """Claim, leave what a run would leave, and release."""
+    run = claim_run(options.pop("config", None) or config(), storage, **options)
+    if checkpoint:
+        (run.folder.checkpoints / "step-4").mkdir(parents=True)
+        (run.folder.checkpoints / "step-4" / "state.json").write_text("{}")
+        (run.folder.checkpoints / "step-8.broken").mkdir()
+    if status:
+        run.folder.write(status=status)
+    run.release()
+    return run
+
+
+def test_an_unfinished_run_is_gone_on_with_and_a_finished_one_is_not(tmp_path: Path) -> None:
+    first = claimed(tmp_path)
+    second = claimed(tmp_path, status="finished")
+    third = claimed(tmp_path)
+    assert (first.resumed, second.resumed, third.resumed) == (False, True, False)
+    assert second.folder == first.folder != third.folder
+
+
+@pytest.mark.parametrize("status", ["running", "failed", "interrupted"])
+def test_whatever_has_not_finished_is_unfinished(tmp_path: Path, status: str) -> None:
+    first = claimed(tmp_path, status=status)
+    assert claimed(tmp_path).folder == first.folder
+
+
+def test_never_starts_anew(tmp_path: Path) -> None:
+    first = claimed(tmp_path)
+    assert claimed(tmp_path, resume="never").folder != first.folder
+
+
+def test_another_config_is_refused_with_the_difference(tmp_path: Path) -> None:
+    claimed(tmp_path, checkpoint=True)
+    with pytest.raises(ConfigError) as caught:
+        claimed(tmp_path, config=config(optimizer__lr=0.2, seed=3))
+    assert {problem.key for problem in caught.value.problems} == {"optimizer.lr", "seed"}
+    assert "0.1" in str(caught.value)
+    assert "0.2" in str(caught.value)
+
+
+def test_what_may_differ_does_not_stand_in_the_way(tmp_path: Path) -> None:
+    first = claimed(tmp_path, checkpoint=True)
+    changed = config(scaling__num_workers=2, trainer__epochs=7, data__num_workers=2, data__micro_batch_size=16)
+    assert claimed(tmp_path, config=changed).folder == first.folder
+
+
+def test_a_run_that_saved_nothing_does_not_hold_up_a_mended_config(tmp_path: Path) -> None:
+    first = claimed(tmp_path, status="failed")
+    second = claimed(tmp_path, config=config(optimizer__lr=0.2))
+    assert not second.resumed
+    assert second.folder != first.folder
+
+
+def test_fork_takes_the_checkpoints_along(tmp_path: Path) -> None:
+    first = claimed(tmp_path, checkpoint=True)
+    fork = claimed(tmp_path, config=config(optimizer__lr=0.2), fork=True)
+    assert fork.folder != first.folder
+    assert {path.name for path in fork.folder.checkpoints.iterdir()} == {"step-4"}
+    assert fork.folder.read()["forked_from"] == first.folder.run_id
+
+
+def test_one_at_a_time(tmp_path: Path) -> None:
+    run = claim_run(config(), tmp_path)
+    with pytest.raises(EnvironmentFault, match="going on"):
+        claim_run(config(), tmp_path)
+    run.release()
+    claim_run(config(), tmp_path).release()
+
+
+def test_only_the_owner_reads_what_a_run_was_told(tmp_path: Path) -> None:
+    run = claimed(tmp_path)
+    assert (run.folder.path / "run.json").stat().st_mode & 0o077 == 0
