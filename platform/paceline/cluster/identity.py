@@ -14,6 +14,7 @@ from typing import IO, Any, Literal
 from paceline.config.experiment import ExperimentConfig
 from paceline.engine.manifest import numbered
 from paceline.errors import ConfigError, EnvironmentFault, Problem
+from paceline.tracking.record import flatten
 
 Resume = Literal["auto", "never"]
 
@@ -176,17 +177,6 @@ def _may_differ(key: str, same_scaling: bool) -> bool:
     if not same_scaling and key in DERIVED_FROM_SCALING:
         return True
     return any(key == free or key.startswith(f"{free}.") for free in MAY_DIFFER_ON_RESUME)
-
-
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one, with dotted keys; an empty mapping stays as it is."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            flat.update(flatten(value, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
 
 
 def _other_config(name: str, unfinished: RunFolder, difference: Mapping[str, tuple[Any, Any]]) -> ConfigError:
