@@ -41,7 +41,7 @@ class TensorData(Dataset[tuple[Tensor, ...]]):
         self, *tensors: Tensor, pixels: Pixels | None = None, augmentation: AugmentationConfig | None = None
     ) -> None:
         """Args:
-        tensors: the inputs first, then the targets; sample i is the i-th row of each.
+        tensors: the inputs first, then the targets; sample i is the i-th row of each. All on one device.
         pixels: turns a batch of the first tensor into model inputs; None hands it out as it is.
         augmentation: random changes of the first tensor, made in `batch` only; None for validation.
         """
@@ -70,7 +70,8 @@ class TensorData(Dataset[tuple[Tensor, ...]]):
         Returns:
             One tensor with n rows for each tensor held, on its device.
         """
-        first, *others = (tensor.index_select(0, ids.to(tensor.device)) for tensor in self.tensors)
+        rows = ids.to(self.tensors[0].device)
+        first, *others = (tensor.index_select(0, rows) for tensor in self.tensors)
         if self.augmentation is not None:
             first = augment(first, self.augmentation, seed, epoch, ids)
         return (first if self.pixels is None else self.pixels(first), *others)

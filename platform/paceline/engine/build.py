@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
 from paceline.config.base import Component
@@ -94,9 +95,14 @@ def require_trainable(config: ExperimentConfig, task: Task) -> None:
 def build_optimizer(config: ExperimentConfig, task: Task, peak_lr: float, device: torch.device) -> Optimizer:
     """The optimizer over all trainable parameters of the task."""
     trainable = [parameter for parameter in task.parameters() if parameter.requires_grad]
-    optimizer = config.optimizer.build(trainable, peak_lr, config.optimizer.wants_fused(device.type))
+    fusable = all(parameter.is_floating_point() for parameter in trainable) and not _has_sparse_gradients(task)
+    optimizer = config.optimizer.build(trainable, peak_lr, config.optimizer.wants_fused(device.type, fusable))
     number_by_position(optimizer, trainable)
     return optimizer
+
+
+def _has_sparse_gradients(task: Task) -> bool:
+    return any(isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse for module in task.modules())
 
 
 def build_loaders(

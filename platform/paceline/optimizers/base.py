@@ -39,8 +39,13 @@ class OptimizerConfig(Component):
         """The optimizer over `parameters`, at the peak learning rate `lr`. `fused` is what `wants_fused` answered."""
         raise NotImplementedError
 
-    def wants_fused(self, device_type: str) -> bool:
-        """Whether the update is to run in one kernel on a kind of device; only some optimizers have one."""
+    def wants_fused(self, device_type: str, fusable: bool) -> bool:
+        """Whether the update is to run in one kernel on a kind of device; only some optimizers have one.
+
+        Args:
+            device_type: as in `torch.device.type`.
+            fusable: whether torch's kernels take the gradients: dense, and of floating point.
+        """
         return False
 
     def excluded_options(self) -> dict[str, Any]:
@@ -63,11 +68,11 @@ class FusableConfig(OptimizerConfig):
     """An update rule that torch also has as one kernel."""
 
     fused: bool | Literal["auto"] = "auto"
-    """Run the whole update in one kernel. `auto`: on CUDA."""
+    """Run the whole update in one kernel. `auto`: on CUDA and CPU, unless gradients are sparse or complex."""
 
-    def wants_fused(self, device_type: str) -> bool:
-        """Whether the update is to run in one kernel on a kind of device."""
-        return device_type == "cuda" if self.fused == "auto" else self.fused
+    def wants_fused(self, device_type: str, fusable: bool) -> bool:
+        """Whether the update is to run in one kernel."""
+        return fusable and device_type in ("cuda", "cpu") if self.fused == "auto" else self.fused
 
     def path_options(self, fused: bool) -> dict[str, Any]:
         """Which of torch's implementations to ask for; the default one is left to torch."""

@@ -30,14 +30,14 @@ class Classification(Task):
             loss_sum = F.cross_entropy(logits, targets, label_smoothing=self.label_smoothing, reduction="sum")
         except IndexError as error:  # on the CPU; a GPU's kernel only fails later, without an error to translate
             raise _out_of_range(logits, error) from error
-        return TaskOutput(loss_sum, len(targets), {} if self.training else {"accuracy": _correct(logits, targets)})
+        return TaskOutput(loss_sum, targets.shape[0], {} if self.training else {"accuracy": _correct(logits, targets)})
 
 
 _OWN_TASK = "a task of your own (task.path) can take anything else"
 
 
 def _pair(batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    if not isinstance(batch, tuple | list):
+    if not isinstance(batch, (tuple, list)):
         raise UnusableCode(f"the data give {_a(batch)}; classification needs pairs (input, class); {_OWN_TASK}")
     if len(batch) != 2:
         raise UnusableCode(
