@@ -224,7 +224,7 @@ def test_in_this_process_a_gpu_that_torch_does_not_see_is_not_used(monkeypatch: 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.setattr(worker, "run_here", run_here)
-    monkeypatch.setattr(Desk, "_start_shipping", lambda self: None)
+    monkeypatch.setattr(Desk, "ship", lambda self: None)
     monkeypatch.setattr(Desk, "close", lambda self, *arguments: {})
     launch = prepare(config(scaling__use_gpu="auto"))
     train_in_process(launch)
@@ -288,7 +288,7 @@ def quietly(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         closed.append(arguments)
         return {"error": "", "url": "", "run_id": ""}
 
-    monkeypatch.setattr(Desk, "_start_shipping", lambda self: None)
+    monkeypatch.setattr(Desk, "ship", lambda self: None)
     monkeypatch.setattr(Desk, "close", close)
     return closed
 

@@ -76,10 +76,16 @@ class Desk:
         self._unwritten: list[Point] = []
 
     def begin(self, device: str) -> None:
-        """The workers are there, and training is being set up: the time to import MLflow, which takes seconds."""
+        """The workers are there, and training is being set up."""
         self.event("stage", {"text": "building the model and loading the data"})
         self._recorder.set_tags({metrics.DEVICE: device})
-        self._start_shipping()
+        self.ship()
+
+    def ship(self) -> None:
+        """Begin to send what is recorded; imports MLflow, in a thread, which takes seconds."""
+        if not self._shipping:
+            self._shipping = True
+            self._recorder.start_shipping()
 
     def metrics(self, step: int, values: Mapping[str, float]) -> bool:
         """Record the values of a step; returns whether they are safe. Never raises: training goes on regardless."""
@@ -154,15 +160,10 @@ class Desk:
 
     def close(self, status: Status, reason: str | None, timeout_seconds: float) -> dict[str, Any]:
         """Ship what is left and end the MLflow run; returns a `ShipReport` as a mapping."""
-        self._start_shipping()
+        self.ship()
         try:
             report = self._recorder.close(status, reason, timeout_seconds)
         except OSError as error:  # no room for the last words: what is in the journal is sent all the same
             report = self._recorder.close(status, reason, timeout_seconds)
             report = replace(report, error=f"the end of the run could not be recorded: {error}")
         return asdict(report)
-
-    def _start_shipping(self) -> None:
-        if not self._shipping:
-            self._shipping = True
-            self._recorder.start_shipping()

@@ -13,7 +13,7 @@ from paceline.cluster.desk import Desk, read_outcome
 from paceline.cluster.in_process import Feed, assignment
 from paceline.cluster.interrupts import first_interrupt_calls
 from paceline.cluster.preflight import check_resources, cluster_resources, writable
-from paceline.cluster.session import connected, connecting_text, on_cluster, prepare_environment
+from paceline.cluster.session import connected, connecting_text, is_private, on_cluster, prepare_environment
 from paceline.cluster.user_code import runtime_env
 from paceline.cluster.worker_output import only_worker_output
 from paceline.config.experiment import ExperimentConfig
@@ -49,6 +49,8 @@ def train_on_ray(launch: "Launch") -> tuple[dict[str, Any], dict[str, Any]]:
         try:
             launch.listener.stage("starting the workers")
             warm_up.join()
+            if is_private():
+                _start_coordinator()
             return _train(launch, desk, use_gpu)
         finally:
             _dismiss(desk)
@@ -69,7 +71,13 @@ def _train(launch: "Launch", desk: Any, use_gpu: bool) -> tuple[dict[str, Any], 
 
 def _import_ray_train() -> None:
     # Takes seconds; done while Ray starts.
-    import ray.train.torch  # noqa: F401
+    import paceline.cluster.lean  # noqa: F401
+
+
+def _start_coordinator() -> None:
+    from paceline.cluster.lean import start_coordinator
+
+    start_coordinator()
 
 
 def _start_desk(launch: "Launch") -> Any:
@@ -105,6 +113,7 @@ def _follow(launch: "Launch", desk: Any, fitting: "_Fitting") -> dict[str, Any]:
     feed = Feed(launch.listener, launch.derived.total_steps)
     with first_interrupt_calls(lambda: desk.request_stop.remote()):
         fitting.start()
+        desk.ship.remote()  # imports while Ray Train starts its first processes one after the other
         while fitting.is_alive() and not _show(launch, desk, feed):
             fitting.join(POLL_SECONDS)
     _show(launch, desk, feed)
@@ -188,14 +197,15 @@ class _Fitting(threading.Thread):
 def make_trainer(launch: "Launch", desk: Any, use_gpu: bool) -> "TorchTrainer":
     """The TorchTrainer of a run."""
     from ray.train import FailureConfig, LoggingConfig, RunConfig
-    from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.train.torch import TorchConfig
 
+    from paceline.cluster.lean import LeanTorchTrainer
     from paceline.cluster.worker import train_on_worker
 
     # relative paths in the config mean the folder of the command
     os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
     config = launch.config
-    return TorchTrainer(
+    trainer = LeanTorchTrainer(
         train_on_worker,
         train_loop_config={"assignment": assignment(launch).travelling(), "desk": desk},
         torch_config=TorchConfig(
@@ -210,6 +220,8 @@ def make_trainer(launch: "Launch", desk: Any, use_gpu: bool) -> "TorchTrainer":
             logging_config=LoggingConfig(log_level="ERROR"),
         ),
     )
+    trainer.private = is_private()
+    return trainer
 
 
 def ray_scaling(config: ExperimentConfig, use_gpu: bool) -> Any:

@@ -44,6 +44,14 @@ def connecting_text(address: str | None) -> str:
     return f"connecting to the cluster at {address}" if address else "connecting to the cluster"
 
 
+def is_private() -> bool:
+    """Whether this process is connected to a Ray that `connected` has started for it."""
+    return _private
+
+
+_private = False
+
+
 @contextmanager
 def connected(address: str | None, runtime_env: dict[str, Any] | None = None) -> Iterator[None]:
     """A connection to Ray for the length of the body. One that the caller has already is used and left open.
@@ -67,9 +75,12 @@ def connected(address: str | None, runtime_env: dict[str, Any] | None = None) ->
         where = "the Ray cluster" if on_cluster(address) else "a local Ray"
         where += f" at {address}" if address else ""
         raise EnvironmentFault(f"{where} could not be reached: {error}") from None
+    global _private
+    _private = not on_cluster(address)
     try:
         yield
     finally:
+        _private = False
         ray.shutdown()
 
 
@@ -81,5 +92,6 @@ def _init_options(address: str | None, runtime_env: dict[str, Any] | None) -> di
         return quiet
     # nobody preempts a private local node; the watcher would be one more process to start
     os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
-    # "local", since without it Ray would join whatever cluster a stale address file names
-    return {"address": "local", **quiet}
+    # "local", since without it Ray would join whatever cluster a stale address file names; the dashboard's processes
+    # would take seconds to start, and nobody knows its address
+    return {"address": "local", "include_dashboard": False, **quiet}

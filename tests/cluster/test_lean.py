@@ -1,0 +1,23 @@
+"""What our trainer leaves out of Ray Train's."""
+
+import pytest
+from ray.train import ScalingConfig
+from ray.train.torch import TorchTrainer
+
+from paceline.cluster.lean import ONLY_FOR_CLUSTERS, UNUSED, LeanTorchTrainer
+
+
+def callbacks(trainer: TorchTrainer) -> list[str]:
+    return [type(callback).__name__ for callback in trainer._create_default_callbacks()]
+
+
+@pytest.mark.parametrize(("private", "left_out"), [(True, {UNUSED, ONLY_FOR_CLUSTERS}), (False, {UNUSED})])
+def test_only_what_is_not_used_is_left_out(private: bool, left_out: set[str]) -> None:
+    def function() -> None:
+        raise AssertionError("is not called")
+
+    scaling = ScalingConfig(num_workers=1)
+    stock, lean = TorchTrainer(function, scaling_config=scaling), LeanTorchTrainer(function, scaling_config=scaling)
+    lean.private = private
+    assert left_out < set(callbacks(stock)), "Ray has other names for them now"
+    assert callbacks(lean) == [name for name in callbacks(stock) if name not in left_out]
