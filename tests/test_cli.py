@@ -122,27 +122,14 @@ def has_traceback(text: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An initialised MLflow database: making one takes longer than training here."""
-    from paceline.tracking import database
-
-    file = tmp_path_factory.mktemp("prepared") / "mlflow.db"
-    creation = database.start_creating(file)
-    assert creation is not None
-    _, errors = creation.communicate(timeout=WAIT_SECONDS)
-    assert creation.returncode == 0, errors.decode()
-    return file
-
-
-@pytest.fixture(scope="module")
-def make_folder(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
+def make_folder(prepared_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
     """Makes a working folder with a config, the user's code and an empty database."""
 
     def make() -> Path:
         folder = tmp_path_factory.mktemp("work")
         (folder / "tiny.yaml").write_text(CONFIG)
         (folder / "own_net.py").write_text(OWN_NET)
-        shutil.copy(prepared, folder / "mlflow.db")
+        shutil.copy(prepared_database, folder / "mlflow.db")
         return folder
 
     return make

@@ -1,5 +1,6 @@
 """One Ray for all tests of this folder, and folders that look like a user's."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ def ray_session() -> Iterator[None]:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder of its own, with the user's code in it."""
+    """A working folder of its own, with the user's code in it and no database yet."""
     (tmp_path / "own_code.py").write_text(OWN_CODE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -61,11 +62,11 @@ def net(width=8):
 
 
 class OwnTask(Task):
-    """Does something to itself at a step of one rank, once."""
+    """Does things to itself at steps of one rank: `acts` are pairs of what and at which step, each done once ever."""
 
-    def __init__(self, model, act="", rank=1, step=0, once=None, pause=0.0):
+    def __init__(self, model, acts=(), rank=1, done=".", pause=0.0):
         super().__init__(model)
-        self.act, self.rank, self.at, self.once, self.pause = act, rank, step, once, pause
+        self.acts, self.rank, self.done, self.pause = acts, rank, Path(done), pause
         self.step = 0
 
     def forward(self, batch):
@@ -73,22 +74,28 @@ class OwnTask(Task):
         if self.training:
             self.step += 1
             time.sleep(self.pause)
-            if self.step == self.at and self._is_me() and self._first_time():
-                if self.act == "kill":
-                    os.kill(os.getpid(), signal.SIGKILL)
-                raise ZeroDivisionError("the user's own mistake")
+            for act, step in self.acts:
+                if self.step == step and int(os.environ.get("RANK", 0)) == self.rank and self._first_time(act):
+                    self._do(act)
         logits = self.model(features)
         loss = F.cross_entropy(logits, targets, reduction="sum")
         return TaskOutput(loss, len(targets), {"accuracy": (logits.argmax(1) == targets).sum()})
 
-    def _is_me(self):
-        return int(os.environ.get("RANK", 0)) == self.rank
+    def _do(self, act):
+        if act == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise ZeroDivisionError("the user's own mistake")
 
-    def _first_time(self):
-        if self.once is None:
-            return True
-        marker = Path(self.once)
+    def _first_time(self, act):
+        marker = self.done / f"done-{act}"
         first = not marker.exists()
         marker.touch()
         return first
 '''
+
+
+@pytest.fixture
+def settled_home(home: Path, prepared_database: Path) -> Path:
+    """One where MLflow's database is there already: making one takes as long as a launch."""
+    shutil.copy(prepared_database, home / "mlflow.db")
+    return home

@@ -66,7 +66,7 @@ def test_two_workers_compute_what_one_process_does_and_mlflow_has_it_all(home: P
     _loads_again(two)
 
 
-def test_one_worker_with_python_objects_computes_the_same(home: Path) -> None:
+def test_one_worker_with_python_objects_computes_the_same_until_it_is_stopped(settled_home: Path) -> None:
     from torch import nn
 
     def build() -> nn.Module:
@@ -74,10 +74,15 @@ def test_one_worker_with_python_objects_computes_the_same(home: Path) -> None:
 
     import own_code
 
-    base = config(home, "objects", trainer__precision="64-true", scaling__num_workers=1)
+    pausing = {"path": "own_code:OwnTask", "args": {"pause": 0.1}}
+    base = config(settled_home, "objects", task=pausing, trainer__precision="64-true", scaling__num_workers=1)
     alone = train(base.with_overrides({"name": "alone", "scaling.num_workers": 0, "model": LINEAR}))
-    result = train(base, model=build, data=own_code.data())
-    assert result.history["train/loss"].tolist() == pytest.approx(alone.history["train/loss"].tolist(), abs=1e-9)
+    stopped = base.with_overrides({"trainer.epochs": 20})
+    result = train(stopped, model=build, data=own_code.data(), listener=StopAtStep(12))
+    assert result.history["train/loss"].tolist()[:12] == pytest.approx(alone.history["train/loss"].tolist(), abs=1e-9)
+    assert result.status == "interrupted"
+    assert 12 <= result.steps < 120
+    assert Path(result.checkpoint).name == f"step-{result.steps}"
     assert result.load_model().weight.shape == (3, 6)
 
 
@@ -119,8 +124,25 @@ def uninterrupted(ranks: Ranks, folder: Path, epochs: int) -> tuple[str, list[fl
     return outcome.weights_sha256, reporter.values("train/loss")
 
 
-def test_an_exception_on_one_rank_ends_the_run_with_its_text(home: Path) -> None:
-    task = {"path": "own_code:OwnTask", "args": {"act": "raise", "rank": 1, "step": 5}}
+def test_neither_an_exception_nor_a_killed_worker_changes_a_bit(settled_home: Path) -> None:
+    """An exception at step 5, gone on with from step 4, then a worker is killed between two checkpoints."""
+    home = settled_home
+    acts = {"acts": [["raise", 5], ["kill", 15]], "rank": 1, "done": str(home), "pause": 0.05}
+    run = config(home, "unlucky", task={"path": "own_code:OwnTask", "args": acts}, trainer__epochs=6)
+    _fails_in_time(home, run)
+    (digest, losses), _ = run_ranks(uninterrupted, 2, home, 6)
+    result = train(run)
+    assert (home / "done-kill").exists()
+    assert result.weights_sha256 == digest
+    assert result.history["train/loss"].tolist() == losses
+    assert result.status == "finished"
+    assert result.history.index.tolist() == list(range(1, 37))
+    (recorded,) = mlflow_runs(home)
+    assert recorded.info.status == "FINISHED"
+    assert points_of(home, recorded, "train/loss") == list(range(1, 37))
+
+
+def _fails_in_time(home: Path, run: Any) -> None:
     started: list[float] = []
 
     class Watch(SilentListener):
@@ -128,32 +150,11 @@ def test_an_exception_on_one_rank_ends_the_run_with_its_text(home: Path) -> None
             started.append(time.monotonic())
 
     with pytest.raises(RunFailed, match=r"rank 1: ZeroDivisionError: the user's own mistake") as caught:
-        train(config(home, "raises", task=task), listener=Watch())
+        train(run, listener=Watch())
     assert time.monotonic() - started[0] < 15
     assert "own_code.py" in caught.value.traceback_text
-    (run,) = mlflow_runs(home)
-    assert run.info.status == "FAILED"
-
-
-def test_neither_a_stop_nor_a_killed_worker_changes_a_bit(home: Path) -> None:
-    """Stopped as by Ctrl-C, gone on with, then a worker is killed between two checkpoints; one start fewer than two
-    tests would take."""
-    kill = {"act": "kill", "rank": 1, "step": 15, "once": str(home / "killed"), "pause": 0.15}
-    run = config(home, "stopped", task={"path": "own_code:OwnTask", "args": kill}, trainer__epochs=6)
-    first = train(run, listener=StopAtStep(2))
-    assert first.status == "interrupted"
-    assert 2 <= first.steps < 15
-    assert not (home / "killed").exists()
-    (digest, losses), _ = run_ranks(uninterrupted, 2, home, 6)
-    second = train(run)
-    assert (home / "killed").exists()
-    assert second.weights_sha256 == digest
-    assert second.history["train/loss"].tolist() == losses
-    assert (second.status, second.run_id) == ("finished", first.run_id)
-    assert second.history.index.tolist() == list(range(1, 37))
     (recorded,) = mlflow_runs(home)
-    assert recorded.info.status == "FINISHED"
-    assert points_of(home, recorded, "train/loss") == list(range(1, 37))
+    assert recorded.info.status == "FAILED"
 
 
 class StopAtStep(SilentListener):

@@ -1,4 +1,4 @@
-"""One initialised database for all tests, a server on a copy of it, and a proxy that breaks on request."""
+"""Copies of the prepared database, a server on one of them, and a proxy that breaks on request."""
 
 import shutil
 import subprocess
@@ -22,20 +22,6 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shipping, "INTERVAL_SECONDS", 0.05)
     monkeypatch.setattr(shipping, "FIRST_BACKOFF_SECONDS", 0.05)
     monkeypatch.setattr(shipping, "LONGEST_BACKOFF_SECONDS", 0.2)
-
-
-@pytest.fixture(scope="session")
-def prepared_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Made by the program that makes the users' ones."""
-    from paceline.tracking import database
-
-    file = tmp_path_factory.mktemp("prepared") / "mlflow.db"
-    creation = database.start_creating(file)
-    assert creation is not None
-    _, errors = creation.communicate(timeout=120)
-    assert creation.returncode == 0, errors.decode()
-    assert [left.name for left in file.parent.iterdir()] == ["mlflow.db"]
-    return file
 
 
 @pytest.fixture
