@@ -6,6 +6,11 @@ import pytest
 import torch
 from torch import nn
 
+from paceline.engine.build import build_trainer
+from paceline.engine.ranks import Ranks
+from paceline.engine.reporter import MemoryReporter
+from paceline.engine.state import load_optimizer
+from paceline.optimizers._state import is_fusable
 from paceline.optimizers.adamw import AdamWConfig
 from paceline.optimizers.sgd import SGDConfig
 from support.toys import FEATURES, fit, net, toy_config
@@ -53,6 +58,77 @@ class Embedded(nn.Module):
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         return self.rest(self.table(features.abs().long().clamp(max=9)))
+
+
+class Late(nn.Module):
+    """A part of it takes no part in the first steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.early, self.late = net(), net()
+        self.steps = 0
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        self.steps += self.training
+        return self.early(features) + (self.late(features) if self.steps > 3 else 0)
+
+
+@pytest.mark.parametrize("stop", [12, 2, 5])
+def test_a_first_gradient_may_come_late(tmp_path: Any, stop: int) -> None:
+    """Also from a checkpoint that knows no momentum of that part."""
+    losses = {}
+    for fused in (False, "auto"):
+        folder = tmp_path / str(fused)
+        first = MemoryReporter(stop_at_step=stop)
+        config = toy_config(model__path=Late, optimizer__fused=fused)
+        build_trainer(config, Ranks.current(), first, folder).fit()
+        rest = fit(config, checkpoints=folder)[2]
+        losses[fused] = first.values("train/loss") + rest.values("train/loss")
+    assert len(losses["auto"]) == 12
+    assert losses["auto"] == pytest.approx(losses[False], abs=1e-13)
+
+
+def test_a_checkpoint_without_momentum_is_completed() -> None:
+    parameters = [nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3))]
+    optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9, fused=True)
+    load_optimizer(optimizer, {"0.momentum_buffer": torch.full((2,), 5.0)}, {})
+    assert optimizer.state[parameters[0]]["momentum_buffer"].tolist() == [5.0, 5.0]
+    assert optimizer.state[parameters[1]]["momentum_buffer"].tolist() == [0.0, 0.0, 0.0]
+
+
+class Gaps(nn.Module):
+    """A weight that is a part of a larger tensor's memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.whole = torch.ones(3, 10)
+        self.weight = nn.Parameter(self.whole[:, :FEATURES])
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return features.float() @ self.weight.T
+
+
+def test_what_lies_between_the_rows_of_a_weight_stays() -> None:
+    assert not is_fusable(Gaps().weight)
+    trainer, *_ = fit(toy_config(model__path=Gaps, trainer__precision="32-true"))
+    model = trainer.state.task.model
+    assert torch.equal(model.whole[:, FEATURES:], torch.ones(3, 10 - FEATURES))
+    assert not torch.equal(model.weight, torch.ones(3, FEATURES))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_a_resumed_run_in_channels_last_changes_no_bit(tmp_path: Any, optimizer: str) -> None:
+    def image_net() -> nn.Module:
+        return nn.Sequential(
+            nn.Unflatten(1, (2, 1, 3)), nn.Conv2d(2, 4, (1, 2)), nn.Conv2d(4, 5, 1), nn.Flatten(), nn.Linear(10, 3)
+        )
+
+    config = toy_config(
+        model__path=image_net, optimizer={"name": optimizer, "lr": 0.01}, trainer__memory_format="channels_last"
+    )
+    whole = fit(config)[1].weights_sha256
+    build_trainer(config, Ranks.current(), MemoryReporter(stop_at_step=5), tmp_path).fit()
+    assert fit(config, checkpoints=tmp_path)[1].weights_sha256 == whole
 
 
 def test_sparse_gradients_do_without_the_kernel() -> None:

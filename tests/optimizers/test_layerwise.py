@@ -116,18 +116,18 @@ def test_a_bad_value_is_a_config_error(fields: dict[str, Any], code: str, key: s
 
 
 @pytest.mark.parametrize("exclude", ["none", "norms_and_biases"])
-@pytest.mark.parametrize("name", NAMES)
-def test_a_saved_state_goes_on_to_the_bit(name: str, exclude: str) -> None:
+@pytest.mark.parametrize(("name", "fused"), [*((name, False) for name in NAMES), ("sgd", True), ("adamw", True)])
+def test_a_saved_state_goes_on_to_the_bit(name: str, fused: bool, exclude: str) -> None:
     made = config(name, weight_decay=0.1, weight_decay_exclude=exclude)
     whole, first, second = model(), model(), model()
-    train(whole, made.build(whole.parameters(), 0.01, False), range(12))
+    train(whole, made.build(whole.parameters(), 0.01, fused), range(12))
 
-    optimizer = made.build(first.parameters(), 0.01, False)
+    optimizer = made.build(first.parameters(), 0.01, fused)
     train(first, optimizer, range(7))
     file = save({name: tensor.contiguous() for name, tensor in optimizer_tensors(optimizer).items()})
     text = json.dumps(optimizer_values(optimizer))
     second.load_state_dict(first.state_dict())
-    again = made.build(second.parameters(), 0.01, False)
+    again = made.build(second.parameters(), 0.01, fused)
     load_optimizer(again, load(file), json.loads(text))
     train(second, again, range(7, 12))
 
@@ -136,7 +136,7 @@ def test_a_saved_state_goes_on_to_the_bit(name: str, exclude: str) -> None:
         assert not torch.equal(mine, torch.zeros_like(mine))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "sgd", "adamw"])
 def test_a_loaded_state_has_the_layout_of_its_parameter(name: str) -> None:
     trained = model()
     optimizer = config(name).build(trained.parameters(), 0.01, False)

@@ -147,7 +147,8 @@ class ReferenceNovoGrad(Reference):
         if fault == "norm without its square":
             square = [norm(g)] * len(g)
         first = [0.0] * len(g) if fault == "second moment begins at zero" else square
-        v = [BETA2 * vi + (1 - BETA2) * si for vi, si in zip(state["v"], square, strict=True)] if state else first
+        begun = bool(state) and (any(state["v"]) or fault == "a gradient of zero is a first one")
+        v = [BETA2 * vi + (1 - BETA2) * si for vi, si in zip(state["v"], square, strict=True)] if begun else first
         if not state and fault == "second moment begins at zero":
             v = [(1 - BETA2) * si for si in square]
         m = state.get("m", [0.0] * len(w))
@@ -206,6 +207,7 @@ FAULTS = {
         "a moment for each element",
         "norm without its square",
         "second moment begins at zero",
+        "a gradient of zero is a first one",
         "forgets the second moment",
         "eps inside of the root",
         "averages the gradient",

@@ -23,6 +23,7 @@ from paceline.engine.trainer import Trainer
 from paceline.errors import TrainingError, UnusableCode
 from paceline.lr_schedulers.base import Schedule
 from paceline.optimizers._numbering import number_by_position
+from paceline.optimizers._state import complete_state, is_fusable
 from paceline.tasks._task import Task
 
 RECORDED_SECONDS = 30.0
@@ -46,7 +47,6 @@ def build_trainer(
     model = prepare(task, config.trainer, config.parallel, precision, ranks)
     peak_lr = config.optimizer.scaled_lr(sizes.global_batch_size)
     optimizer = build_optimizer(config, task, peak_lr, ranks.device)
-    precision.prepare(optimizer)
     train_loader, validation_loader = build_loaders(config, precision, ranks.device)
     order = build_order(config, len(train_loader.fetcher), sizes, ranks)
     plan = Plan(config.trainer, config.checkpoint, order.steps_per_epoch)
@@ -95,14 +95,16 @@ def require_trainable(config: ExperimentConfig, task: Task) -> None:
 def build_optimizer(config: ExperimentConfig, task: Task, peak_lr: float, device: torch.device) -> Optimizer:
     """The optimizer over all trainable parameters of the task."""
     trainable = [parameter for parameter in task.parameters() if parameter.requires_grad]
-    fusable = all(parameter.is_floating_point() for parameter in trainable) and not _has_sparse_gradients(task)
+    fusable = all(is_fusable(parameter) for parameter in trainable) and not _has_sparse_gradients(task)
     optimizer = config.optimizer.build(trainable, peak_lr, config.optimizer.wants_fused(device.type, fusable))
     number_by_position(optimizer, trainable)
+    complete_state(optimizer)
     return optimizer
 
 
 def _has_sparse_gradients(task: Task) -> bool:
-    return any(isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse for module in task.modules())
+    embeddings = [module for module in task.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag)]
+    return any(embedding.sparse and embedding.weight.requires_grad for embedding in embeddings)
 
 
 def build_loaders(

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch.nn.utils import clip_grad_norm_
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 
 AS_IT_IS = nullcontext()
 
@@ -50,16 +50,6 @@ class Precision:
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """The loss to call `backward` on."""
         return loss if self._scaler is None else self._scaler.scale(loss)
-
-    def prepare(self, optimizer: Optimizer) -> None:
-        """Make an optimizer ready for steps that may be left out. Before its state is loaded."""
-        if self._scaler is None or not isinstance(optimizer, SGD):
-            return
-        # torch's fused SGD makes its momentum in the first step, and lets it be whatever was in that memory when the
-        # step is left out; from zeros the first step is the same
-        for group in optimizer.param_groups:
-            for parameter in group["params"] if group["momentum"] else ():
-                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
     def step(
         self, optimizer: Optimizer, parameters: Iterable[torch.nn.Parameter], max_grad_norm: float | None

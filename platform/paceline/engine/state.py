@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from paceline.engine.precision import Precision
 from paceline.errors import ConfigError, Problem
+from paceline.optimizers._state import complete_state
 from paceline.tasks._task import Task
 
 WRAPPER_PREFIXES = ("module.", "_orig_mod.")
@@ -107,6 +108,7 @@ def load_optimizer(optimizer: Optimizer, tensors: Mapping[str, torch.Tensor], va
     # the groups' settings are the config's, not the checkpoint's
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
+    complete_state(optimizer)
 
 
 def _entries(state: Mapping[int, Mapping[str, Any]]) -> Iterator[tuple[int, str, Any]]:

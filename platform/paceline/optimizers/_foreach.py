@@ -43,29 +43,20 @@ class ForeachOptimizer(Optimizer):
                 state[name] = torch.zeros_like(parameter)
         return [state[name] for state in states]
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a state, in the memory layout of the parameters.
-
-        A file does not keep the layout (channels last), and lists that differ in it take a slower way on CUDA.
-        """
-        super().load_state_dict(state_dict)
-        for parameter, state in self.state.items():
-            for name, value in state.items():
-                if isinstance(value, Tensor) and value.shape == parameter.shape:
-                    state[name] = torch.empty_like(parameter).copy_(value)
-
 
 def alike(parameters: Iterable[Tensor]) -> list[list[Tensor]]:
     """The parameters that have a gradient, in lists of one device and dtype.
 
     Raises:
-        RuntimeError: a gradient is sparse.
+        RuntimeError: a gradient is sparse, or a parameter complex.
     """
     found: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for parameter in parameters:
         if parameter.grad is not None:
             if parameter.grad.is_sparse:
                 raise RuntimeError("this optimizer takes no sparse gradients: make the embedding dense, or use sgd")
+            if parameter.is_complex():
+                raise RuntimeError("this optimizer takes no complex parameters: use sgd or adamw")
             found.setdefault((parameter.device, parameter.dtype), []).append(parameter)
     return list(found.values())
 
@@ -81,7 +72,7 @@ def norms(tensors: list[Tensor]) -> Tensor:
 
 
 def trust_ratios(numerators: Tensor, denominators: Tensor) -> list[Tensor]:
-    """The quotient of each pair of norms, 1 where either is 0: scalars on their device.
+    """The quotient of each pair of numbers, 1 where either is 0: scalars on their device.
 
     With 0, weights that begin at zero would stay there.
     """

@@ -6,13 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from paceline.optimizers._foreach import ForeachOptimizer
+from paceline.optimizers._foreach import ForeachOptimizer, norms
 
 
 class NovoGrad(ForeachOptimizer):
     """NovoGrad as in algorithm 1 of Ginsburg et al. 2019, arXiv:1905.11286, with a parameter for a layer.
 
-    v = beta2 v + (1 - beta2) |g|^2, or |g|^2 at the first update: one number
+    v = beta2 v + (1 - beta2) |g|^2, or |g|^2 at the first gradient that is not zero: one number
     m = beta1 m + g / (sqrt(v) + eps) + weight_decay w
     w = w - lr m
 
@@ -38,21 +38,20 @@ class NovoGrad(ForeachOptimizer):
     def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
         beta1, beta2 = group["betas"]
         means = self._buffers(parameters, "exp_avg")
-        roots = torch._foreach_sqrt(self._second_moments(parameters, gradients, beta2))
-        torch._foreach_add_(roots, group["eps"])
+        moments = self._second_moments(parameters, norms(gradients).square(), beta2)
+        roots = list((moments.sqrt() + group["eps"]).unbind())
         torch._foreach_mul_(means, beta1)
         torch._foreach_add_(means, parameters, alpha=group["weight_decay"])
         torch._foreach_addcdiv_(means, gradients, roots)
         torch._foreach_add_(parameters, means, alpha=-group["lr"])
 
-    def _second_moments(self, parameters: list[Tensor], gradients: list[Tensor], beta2: float) -> list[Tensor]:
-        """The v of each parameter: a scalar on its device."""
-        squares = torch._foreach_norm(gradients)
-        torch._foreach_mul_(squares, squares)
+    def _second_moments(self, parameters: list[Tensor], squares: Tensor, beta2: float) -> Tensor:
+        """The v of each parameter, given the squared norms of their gradients: shape [parameters], on their device."""
         states = [self.state[parameter] for parameter in parameters]
-        for state, square in zip(states, squares, strict=True):
-            if "second_moment" not in state:
-                state["second_moment"] = square.clone()
-        moments = [state["second_moment"] for state in states]
-        torch._foreach_lerp_(moments, squares, 1 - beta2)  # between equals at first: the first |g|^2 stays as it is
+        nothing = squares.new_zeros(())
+        before = torch.stack([state.get("second_moment", nothing) for state in states])
+        # a gradient of zero is no first gradient: the step after it would be 7 times too long
+        moments = torch.where(before > 0, torch.lerp(before, squares, 1 - beta2), squares)
+        for state, moment in zip(states, moments.unbind(), strict=True):
+            state["second_moment"] = moment
         return moments

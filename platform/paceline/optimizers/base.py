@@ -44,7 +44,7 @@ class OptimizerConfig(Component):
 
         Args:
             device_type: as in `torch.device.type`.
-            fusable: whether torch's kernels take the gradients: dense, and of floating point.
+            fusable: whether torch's kernels take the parameters and, as far as is known, their gradients.
         """
         return False
 
@@ -68,7 +68,8 @@ class FusableConfig(OptimizerConfig):
     """An update rule that torch also has as one kernel."""
 
     fused: bool | Literal["auto"] = "auto"
-    """Run the whole update in one kernel. `auto`: on CUDA and CPU, unless gradients are sparse or complex."""
+    """Run the whole update in one kernel. `auto`: on CUDA and CPU, unless an embedding layer is sparse, or a parameter
+    complex or a view with gaps. Sparse gradients that your own code makes need `false`."""
 
     def wants_fused(self, device_type: str, fusable: bool) -> bool:
         """Whether the update is to run in one kernel."""
