@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -125,6 +126,7 @@ def test_modules_are_looked_up_without_running_them(tmp_path: Path, monkeypatch:
     assert missing_module("own_pkg:nets.build") is None
     assert missing_module("own_pkg.nets:built") is not None
     assert missing_module("own_pkg.nest:build") is not None
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))  # a notebook's, which has no file
     assert missing_module("__main__:build") is None
     assert missing_module("os.path:join") is None
     assert missing_module("json.nope:join") is not None

@@ -10,7 +10,8 @@ from paceline.config.plain import check_text
 class Section(BaseModel):
     """A frozen part of the config tree: unknown keys are errors, numbers are finite, no type is coerced.
 
-    A field's docstring is its documentation: it ends up in the JSON Schema and so in the user's editor.
+    A field's docstring is its documentation: it ends up in the JSON Schema and so in the user's editor, see
+    `documentation`.
     """
 
     model_config = ConfigDict(
@@ -18,7 +19,6 @@ class Section(BaseModel):
         strict=True,
         extra="forbid",
         allow_inf_nan=False,
-        use_attribute_docstrings=True,
         protected_namespaces=(),
     )
 

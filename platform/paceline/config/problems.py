@@ -9,8 +9,9 @@ from pydantic_core import ErrorDetails
 
 from paceline.config import hints
 from paceline.config.base import Component, Section
+from paceline.config.documentation import documentation
 from paceline.config.experiment import COMPONENT_SECTIONS
-from paceline.config.fields import chosen_class, component_names, field_at, nearest_key
+from paceline.config.fields import chosen_class, component_names, nearest_key, section_class
 from paceline.config.source import Key, Source, dotted
 from paceline.errors import Problem
 
@@ -210,8 +211,8 @@ def _missing_hint(key: Key, tree: Any) -> str:
 
 def _about(key: Key, tree: Any) -> str:
     """What the documentation of a field says, on one line."""
-    known = field_at(tree, key)
-    return " ".join((known.description or "").split()) if known else ""
+    cls = section_class(tree, key[:-1])
+    return " ".join(documentation(cls).get(str(key[-1]), "").split()) if cls else ""
 
 
 def broken_keys(problems: Sequence[Problem], tree: Any) -> list[Key]:

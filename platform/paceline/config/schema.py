@@ -1,7 +1,10 @@
 """The JSON Schema of the config file, for editors: completion, documentation and errors while typing."""
 
+from collections.abc import Iterator
 from typing import Any
 
+from paceline.config.base import Section
+from paceline.config.documentation import documentation
 from paceline.config.experiment import ExperimentConfig
 
 
@@ -10,6 +13,10 @@ def json_schema() -> dict[str, Any]:
     schema = ExperimentConfig.model_json_schema(mode="validation")
     del schema["title"]
     _drop_titles(schema)
+    _document(schema, ExperimentConfig)
+    classes = {cls.__name__: cls for cls in _subclasses(Section)}
+    for name, definition in schema["$defs"].items():
+        _document(definition, classes[name])
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Paceline experiment",
@@ -28,3 +35,15 @@ def _drop_titles(schema: Any) -> None:
         for key, value in schema.items():
             if key not in ("default", "const", "enum", "examples"):
                 _drop_titles(value)
+
+
+def _document(schema: dict[str, Any], cls: type[Section]) -> None:
+    texts = documentation(cls)
+    for name, field in schema["properties"].items():
+        field["description"] = texts[name]
+
+
+def _subclasses(cls: type[Section]) -> Iterator[type[Section]]:
+    for subclass in cls.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)
