@@ -4,7 +4,7 @@ import pytest
 from ray.train import ScalingConfig
 from ray.train.torch import TorchTrainer
 
-from paceline.cluster.lean import ONLY_FOR_CLUSTERS, UNUSED, LeanTorchTrainer
+from paceline.cluster.lean import ONLY_FOR_CLUSTERS, UNUSED, LeanTorchTrainer, start_coordinator
 
 
 def callbacks(trainer: TorchTrainer) -> list[str]:
@@ -21,3 +21,14 @@ def test_only_what_is_not_used_is_left_out(private: bool, left_out: set[str]) ->
     lean.private = private
     assert left_out < set(callbacks(stock)), "Ray has other names for them now"
     assert callbacks(lean) == [name for name in callbacks(stock) if name not in left_out]
+
+
+def test_what_starts_the_coordinator_is_where_we_look_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray.data._internal.cluster_autoscaler import default_autoscaling_coordinator
+
+    started = []
+    monkeypatch.setattr(
+        default_autoscaling_coordinator, "get_or_create_autoscaling_coordinator", lambda: started.append(1)
+    )
+    start_coordinator()
+    assert started

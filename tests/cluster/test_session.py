@@ -1,7 +1,12 @@
 """How this process meets Ray."""
 
+import os
 import subprocess
 import sys
+
+import pytest
+
+from paceline.cluster.session import WATCHER, connected, is_private
 
 PROGRAM = """
 import ray
@@ -17,3 +22,23 @@ def test_workers_are_not_started_through_uv_though_ray_was_imported_first() -> N
     """Under `uv run`, Ray's hook would make each worker process resolve and install the environment again."""
     shown = subprocess.run([sys.executable, "-c", PROGRAM], env={}, capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(("address", "private"), [(None, True), ("10.0.0.1:6379", False)])
+def test_what_holds_for_a_private_ray_ends_with_it(
+    address: str | None, private: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    given: list[dict[str, object]] = []
+    monkeypatch.delenv(WATCHER, raising=False)
+    monkeypatch.setattr(ray, "is_initialized", lambda: bool(given))
+    monkeypatch.setattr(ray, "init", lambda **options: given.append(options))
+    monkeypatch.setattr(ray, "shutdown", given.clear)
+    with connected(address), connected(None):
+        assert given[0]["address"] == (address or "local")
+        assert is_private() == private
+        assert os.environ.get(WATCHER) == ("0" if private else None)
+    assert not given
+    assert not is_private()
+    assert WATCHER not in os.environ

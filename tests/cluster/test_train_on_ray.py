@@ -18,7 +18,7 @@ from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter
 from support.ranks import run_ranks
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(600), pytest.mark.usefixtures("ray_session")]
 
 
 def config(home: Path, name: str, **changes: Any) -> Any:
@@ -125,14 +125,16 @@ def uninterrupted(ranks: Ranks, folder: Path, epochs: int) -> tuple[str, list[fl
 
 
 def test_neither_an_exception_nor_a_killed_worker_changes_a_bit(settled_home: Path) -> None:
-    """An exception at step 5, gone on with from step 4, then a worker is killed between two checkpoints."""
+    """An exception at step 5, gone on with from step 4; at the 15th step from there a worker is killed."""
     home = settled_home
     acts = {"acts": [["raise", 5], ["kill", 15]], "rank": 1, "done": str(home), "pause": 0.05}
     run = config(home, "unlucky", task={"path": "own_code:OwnTask", "args": acts}, trainer__epochs=6)
     _fails_in_time(home, run)
     (digest, losses), _ = run_ranks(uninterrupted, 2, home, 6)
-    result = train(run)
+    watch = Watch()
+    result = train(run, listener=watch)
     assert (home / "done-kill").exists()
+    assert watch.resumed == [4, 16]
     assert result.weights_sha256 == digest
     assert result.history["train/loss"].tolist() == losses
     assert result.status == "finished"
@@ -143,18 +145,28 @@ def test_neither_an_exception_nor_a_killed_worker_changes_a_bit(settled_home: Pa
 
 
 def _fails_in_time(home: Path, run: Any) -> None:
-    started: list[float] = []
-
-    class Watch(SilentListener):
-        def progress(self, progress: Progress) -> None:
-            started.append(time.monotonic())
-
+    watch = Watch()
     with pytest.raises(RunFailed, match=r"rank 1: ZeroDivisionError: the user's own mistake") as caught:
-        train(run, listener=Watch())
-    assert time.monotonic() - started[0] < 15
+        train(run, listener=watch)
+    assert time.monotonic() - watch.started < 15
     assert "own_code.py" in caught.value.traceback_text
     (recorded,) = mlflow_runs(home)
     assert recorded.info.status == "FAILED"
+
+
+class Watch(SilentListener):
+    """When the first step was seen, and the steps that were gone on from."""
+
+    def __init__(self) -> None:
+        self.started = float("inf")
+        self.resumed: list[int] = []
+
+    def progress(self, progress: Progress) -> None:
+        self.started = min(self.started, time.monotonic())
+
+    def event(self, kind: str, details: Any) -> None:
+        if kind == "resumed":
+            self.resumed.append(details["step"])
 
 
 class StopAtStep(SilentListener):

@@ -72,7 +72,6 @@ class Desk:
         self._events: list[tuple[str, dict[str, Any]]] = []
         self._view = View([], 0, 0.0)
         self._stop = False
-        self._shipping = False
         self._unwritten: list[Point] = []
 
     def begin(self, device: str) -> None:
@@ -83,9 +82,7 @@ class Desk:
 
     def ship(self) -> None:
         """Begin to send what is recorded; imports MLflow, in a thread, which takes seconds."""
-        if not self._shipping:
-            self._shipping = True
-            self._recorder.start_shipping()
+        self._recorder.start_shipping()
 
     def metrics(self, step: int, values: Mapping[str, float]) -> bool:
         """Record the values of a step; returns whether they are safe. Never raises: training goes on regardless."""
@@ -100,6 +97,7 @@ class Desk:
             self.event("warning", {"message": f"the metrics of step {step} could not be recorded: {error}"})
             return False  # kept, and tried again with the next ones
         self._unwritten = []
+        self.ship()  # a desk that was started again has not been told to
         return True
 
     def progress(self, step: int, samples_per_second: float) -> bool:

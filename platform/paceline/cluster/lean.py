@@ -12,7 +12,8 @@ import ray.train.torch
 UNUSED = "DatasetsCallback"
 """Starts an actor that hands out shards of Ray Data sets; ours are torch's."""
 ONLY_FOR_CLUSTERS = "PlacementGroupCleanerCallback"
-"""Starts an actor that frees what a dead controller held; a private Ray ends together with its driver."""
+"""Starts an actor that frees what a dead controller held; a private Ray ends together with its driver. Without Ray's
+dashboard, which a private one lacks, it would only wait for it."""
 
 
 class LeanTorchTrainer(ray.train.torch.TorchTrainer):  # type: ignore[misc]
@@ -29,7 +30,7 @@ class LeanTorchTrainer(ray.train.torch.TorchTrainer):  # type: ignore[misc]
 
 def start_coordinator() -> None:
     """Start the actor that Ray Train's controller would start, and wait for, once it has come up itself."""
-    with suppress(Exception):
+    with suppress(ImportError):
         from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import (
             get_or_create_autoscaling_coordinator,
         )

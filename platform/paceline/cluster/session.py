@@ -10,6 +10,7 @@ from typing import Any
 from paceline.errors import EnvironmentFault
 
 UV_HOOK = "RAY_ENABLE_UV_RUN_RUNTIME_ENV"
+WATCHER = "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"
 JOB_VARIABLE = "RAY_JOB_ID"
 """Set by Ray in the driver of a submitted job."""
 
@@ -75,13 +76,30 @@ def connected(address: str | None, runtime_env: dict[str, Any] | None = None) ->
         where = "the Ray cluster" if on_cluster(address) else "a local Ray"
         where += f" at {address}" if address else ""
         raise EnvironmentFault(f"{where} could not be reached: {error}") from None
+    try:
+        if on_cluster(address):
+            yield
+        else:
+            with _alone():
+                yield
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """What holds as long as Ray is this process's own."""
     global _private
-    _private = not on_cluster(address)
+    # nobody preempts a private local node; the watcher would be one more process to start
+    before = os.environ.get(WATCHER)
+    os.environ.setdefault(WATCHER, "0")
+    _private = True
     try:
         yield
     finally:
         _private = False
-        ray.shutdown()
+        if before is None:
+            del os.environ[WATCHER]
 
 
 def _init_options(address: str | None, runtime_env: dict[str, Any] | None) -> dict[str, Any]:
@@ -90,8 +108,6 @@ def _init_options(address: str | None, runtime_env: dict[str, Any] | None) -> di
         return {"address": address, "runtime_env": runtime_env or {}, **quiet}
     if in_submitted_job():
         return quiet
-    # nobody preempts a private local node; the watcher would be one more process to start
-    os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     # "local", since without it Ray would join whatever cluster a stale address file names; the dashboard's processes
     # would take seconds to start, and nobody knows its address
     return {"address": "local", "include_dashboard": False, **quiet}
