@@ -33,5 +33,5 @@ def prepared_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if creation is not None:
         _, errors = creation.communicate(timeout=240)
         assert creation.returncode == 0, errors.decode()
-    assert [left.name for left in folder.iterdir()] == ["mlflow.db"]
+        assert [left.name for left in folder.iterdir()] == ["mlflow.db"]
     return folder / "mlflow.db"

@@ -25,6 +25,14 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def odd_folder(tmp_path: Path) -> Path:
+    """A folder whose name means something else in an address."""
+    folder = tmp_path / "50%41 c#d q?x 日本 ü"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
 def sqlite_uri(prepared_database: Path, tmp_path: Path) -> str:
     """A fresh database of the test's own."""
     shutil.copy(prepared_database, tmp_path / "mlflow.db")

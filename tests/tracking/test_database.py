@@ -1,7 +1,6 @@
 """The program that creates the embedded database: it ends with whoever started it, and leaves all or nothing."""
 
 import os
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -14,13 +13,10 @@ import psutil
 import pytest
 
 from paceline.tracking import database, remote
-from paceline.tracking.points import Point
 from paceline.tracking.record import RunRecord
 from paceline.tracking.recorder import Recorder
-from paceline.tracking.server import free_port, start_server, stop_server, wait_until_up
 from paceline.tracking.store import sqlite_file
 
-ODD = "50%41 c#d q?x 日本 ü"
 """A folder's name with everything that means something in an address."""
 CREATION_SECONDS = 250.0
 """Ten on an idle machine, at the lowest priority."""
@@ -137,10 +133,9 @@ def test_an_abandoned_recorder_ends_it(
     wait_for(lambda: not list(folder.iterdir()))
 
 
-def test_one_that_was_killed_half_way_is_made_up_for_by_the_next(tmp_path: Path) -> None:
+def test_one_that_was_killed_half_way_is_made_up_for_by_the_next(tmp_path: Path, odd_folder: Path) -> None:
     """With the real MLflow, and in a folder with an odd name."""
-    folder = tmp_path / ODD
-    folder.mkdir()
+    folder = odd_folder
     path = folder / "mlflow.db"
     first = database.start_creating(path)
     assert first is not None
@@ -169,33 +164,3 @@ def test_an_address_leads_to_its_file_whatever_the_folder_is_called(tmp_path: Pa
     path = tmp_path / name / "mlflow.db"
     assert make_url(database.sqlite_uri(path)).database == str(path)
     assert sqlite_file(database.sqlite_uri(path)) == path
-
-
-def test_all_of_tracking_works_in_a_folder_with_an_odd_name(
-    tmp_path: Path, prepared_database: Path, record: Callable[..., RunRecord], points: Callable[..., list[Point]]
-) -> None:
-    folder = tmp_path / ODD
-    folder.mkdir()
-    shutil.copy(prepared_database, folder / "mlflow.db")
-    uri = database.sqlite_uri(folder / "mlflow.db")
-    recorder = Recorder(folder / "run", record(uri, artifacts={"config.yaml": "name: a"}))
-    recorder.append(points(1, 10))
-    report = recorder.close("FINISHED")
-    assert (report.unsent, report.error) == (0, None)
-    assert {file.name for file in folder.iterdir()} == {"mlflow.db", "mlruns", "run"}
-
-    port = free_port(15_100)
-    server = start_server(uri, port, log=tmp_path / "server.log")
-    try:
-        wait_until_up(server, f"http://127.0.0.1:{port}")
-        client = remote.connect(f"http://127.0.0.1:{port}")
-        run = client.get_run(str(report.run_id))
-        assert run.info.status == "FINISHED"
-        assert run.data.metrics["train/loss"] == 1 / 9
-        assert {item.path for item in client.list_artifacts(str(report.run_id))} == {"config.yaml", "loss_curve.png"}
-        other = client.create_run(client.create_experiment("somebody else's"))
-        client.log_text(other.info.run_id, "text", "note.txt")  # by way of the server, to where it keeps such things
-    finally:
-        stop_server(server)
-    assert {file.name for file in folder.iterdir()} == {"mlflow.db", "mlruns", "mlartifacts", "run"}
-    assert [file.name for file in (folder / "mlartifacts").rglob("*") if file.is_file()] == ["note.txt"]

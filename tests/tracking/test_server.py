@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,11 +15,12 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import EnvironmentFault
+from paceline.tracking import remote
+from paceline.tracking.database import sqlite_uri
 from paceline.tracking.points import Point
 from paceline.tracking.record import RunRecord
 from paceline.tracking.recorder import Recorder
 from paceline.tracking.server import free_port, ui
-from paceline.tracking.store import sqlite_file
 
 
 def test_no_runs_yet_is_said_so(tmp_path: Path) -> None:
@@ -41,61 +43,82 @@ def test_the_next_free_port_is_taken() -> None:
         assert port < free_port(port) < port + 20
 
 
-def test_the_page_shows_the_runs_of_the_folder_and_ctrl_c_ends_all_of_it(
-    tmp_path: Path, sqlite_uri: str, record: Callable[..., RunRecord]
+def test_the_page_shows_the_runs_of_a_folder_with_an_odd_name_and_ctrl_c_ends_all_of_it(
+    odd_folder: Path, prepared_database: Path, record: Callable[..., RunRecord]
 ) -> None:
-    recorder = Recorder(tmp_path / "run", record(sqlite_uri, artifacts={"config.yaml": "name: shown"}))
+    shutil.copy(prepared_database, odd_folder / "mlflow.db")
+    uri = sqlite_uri(odd_folder / "mlflow.db")
+    recorder = Recorder(odd_folder / "run", record(uri, artifacts={"config.yaml": "name: shown"}))
     recorder.append([Point("train/loss", 1.0, 1, 1)])
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        process = _start_ui(sqlite_uri, port)
+        process = _start_ui(uri, port)
         try:
             report = recorder.close("FINISHED")
+            assert (report.unsent, report.error) == (0, None)
+            assert {file.name for file in odd_folder.iterdir()} == {"mlflow.db", "mlruns", "run"}
             address = _address(process)
             assert f":{port}" not in address
             run = _get(f"{address}/api/2.0/mlflow/runs/get?run_id={report.run_id}")
             assert json.loads(run)["run"]["info"]["status"] == "FINISHED"
             artifact = _get(f"{address}/get-artifact?run_id={report.run_id}&path=config.yaml")
             assert artifact == b"name: shown"
+            _log_by_way_of(address)
             os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the whole group gets it
             assert process.wait(20) == 0
         finally:
             process.kill()
-    assert not _processes_with(str(sqlite_file(sqlite_uri)))
+    assert not _processes_with(uri)
+    assert {file.name for file in odd_folder.iterdir()} == {"mlflow.db", "mlruns", "mlartifacts", "run"}
+    assert [file.name for file in (odd_folder / "mlartifacts").rglob("*") if file.is_file()] == ["note.txt"]
+
+
+def _log_by_way_of(address: str) -> None:
+    """Log what somebody else might, to where the server keeps such things."""
+    client = remote.connect(address)
+    other = client.create_run(client.create_experiment("somebody else's"))
+    client.log_text(other.info.run_id, "text", "note.txt")
 
 
 MLFLOW = """
-import http.server, subprocess, sys
+import http.server, pathlib, signal, subprocess, sys
 
 class Fine(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(b"3.0.0")
+        self.wfile.write(b"OK")
 
-subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+def end(number, frame):
+    child.terminate()
+    sys.exit(child.wait())
+
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+signal.signal(signal.SIGTERM, end)
 port = int(sys.argv[sys.argv.index("--port") + 1])
 http.server.HTTPServer(("127.0.0.1", port), Fine).serve_forever()
 """
-"""A server with one process under it, as far as starting and ending go; the real one takes half a minute to start."""
+"""A server that ends its worker on SIGTERM, as the real one does, which takes half a minute to start."""
 
 
 def test_sigterm_ends_the_server_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mlflow").mkdir()
+    (tmp_path / "mlflow" / "__init__.py").touch()
     (tmp_path / "mlflow" / "__main__.py").write_text(MLFLOW)
-    (tmp_path / "mlflow.db").touch()
+    database = tmp_path / "mlflow.db"
+    database.touch()
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    process = _start_ui(f"sqlite:///{tmp_path}/mlflow.db", free_port(15_200))
+    process = _start_ui(f"sqlite:///{database}", free_port(15_200))
     try:
         _address(process)
-        assert len(_search(f"{tmp_path}/mlflow.db")) == 2
+        assert len(_search(str(database))) == 2
         process.terminate()
         assert process.wait(20) == 143
     finally:
         process.kill()
-    assert not _processes_with(f"{tmp_path}/mlflow.db")
+    assert not _processes_with(str(database))
 
 
 def _start_ui(uri: str, port: int) -> "subprocess.Popen[str]":

@@ -79,7 +79,7 @@ def stop_server(server: "subprocess.Popen[bytes]") -> int:
     try:
         return server.wait(STOP_SECONDS)
     except subprocess.TimeoutExpired:
-        server.kill()
+        os.killpg(server.pid, signal.SIGKILL)  # with its workers, which share its session
         return server.wait()
 
 
