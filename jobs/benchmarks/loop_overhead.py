@@ -5,15 +5,16 @@
 All arms train the same small CNN (about 1 ms a step on a fast core, batch 32) on one thread: same initial weights, same
 tensors in memory, same batch order, SGD with momentum at a constant rate, and the loss read every 10 steps.
 
-Each arm trains once from start to end, in a thread of its own, and the arms take turns: one has the process to itself
-for `--steps` steps, which are an epoch of its data, and then hands over. A round is a turn of every arm, in a new
-random order. Turns of some 50 ms are shorter than most disturbances by other load on the machine, so that those fall
-on neighbouring turns alike and leave the ratios within a round alone. Start-up and end of an arm are in no turn; the
-first rounds are thrown away; garbage is collected between turns, not in them.
+Each arm trains in a thread of its own, and the arms take turns: one has the process to itself for `--steps` steps,
+which are an epoch of its data, and then hands over. A round is a turn of every arm, in a new random order. Turns of
+some 50 ms are shorter than most disturbances by other load on the machine, so that those fall on neighbouring turns
+alike and leave the ratios within a round alone. The first rounds, with the start of each arm, are thrown away; garbage
+is collected between rounds. All of this is done in several processes, one after the other, since the layout of a
+process's memory makes an arm faster or slower for good.
 
-The table shows the samples/s of an arm over those of `bare` in the same round: their median with its 95 % bootstrap
-interval, by the clock and by the CPU time of the thread. `bare again` is the bare loop a second time: how far it is
-from 1 is this machine's noise. Needs no GPU; takes some ten minutes.
+The table shows the samples/s of an arm over those of `bare` in the same round: the mean over the processes of each
+one's median, with its 95 % bootstrap interval, by the clock and by the CPU time of the thread. `bare again` is the bare
+loop a second time: how far it is from 1 is this machine's noise. Needs no GPU; takes some ten minutes.
 
 Each arm gets whole batches, sliced from the tensors: what is compared is the loop, not the collation of samples.
 

@@ -137,13 +137,6 @@ DISAGREEMENTS = [
         3,
         "64 tokens ... 32",
     ),
-    (
-        "name: x\nmodel: {name: gpt, vocab_size: 128}\ndata: {name: text_file}\n",
-        "contradiction",
-        "model.vocab_size",
-        2,
-        "knows 128 tokens ... write vocab_size: 256",
-    ),
     ("checkpoint: {every_n_steps: 5, every_n_epochs: 1}\n", "contradiction", "checkpoint.every_n_epochs", 4, "keep"),
     (
         DATA + "  global_batch_size: 255\nscaling: {num_workers: 2}\n",

@@ -14,7 +14,9 @@ from paceline.engine.evaluation import evaluate
 from paceline.engine.loading import BatchLoader, SeededFetcher
 from paceline.engine.precision import Precision
 from paceline.engine.ranks import Ranks
+from paceline.errors import UnusableCode
 from paceline.models.gpt import GPTConfig
+from paceline.tasks._language_modeling import LanguageModeling
 from paceline.tasks.base import TaskOutput
 from paceline.tasks.language_modeling import IGNORE_INDEX, LanguageModelingConfig
 from support.toys import fit, toy_config
@@ -151,3 +153,20 @@ def test_a_tiny_gpt_learns_a_short_text_by_heart(tmp_path: Path) -> None:
     entropy = F.cross_entropy(torch.zeros(1, 64), torch.zeros(1, dtype=torch.int64)).item()
     assert losses[0] == pytest.approx(entropy, abs=0.2)
     assert losses[-1] < 0.1
+
+
+@pytest.mark.parametrize(
+    ("batch", "output", "words"),
+    [
+        (torch.zeros(2, 3), None, "a Tensor; language_modeling needs pairs"),
+        ([1, 2, 3], None, "samples of 3 parts; language_modeling needs pairs"),
+        ((torch.zeros(2, 3), torch.zeros(2, 3)), {"logits": 1}, "returned a dict; language_modeling needs logits"),
+    ],
+)
+def test_what_is_no_language_modeling_is_said_so(batch: Any, output: Any, words: str) -> None:
+    class Fixed(nn.Module):
+        def forward(self, tokens: torch.Tensor) -> Any:
+            return output
+
+    with pytest.raises(UnusableCode, match=words):
+        LanguageModeling(Fixed())(batch)

@@ -14,9 +14,6 @@ if TYPE_CHECKING:
 ERROR_TYPE = "disagreement"
 """Type of the pydantic error that carries the disagreements in its context, under `found`."""
 
-BYTES = 256
-"""Different tokens of `text_file`."""
-
 
 class Disagreement(NamedTuple):
     """Fields that are each right, but not together."""
@@ -98,14 +95,6 @@ def _context(config: "ExperimentConfig") -> Iterator[Disagreement]:
         yield _contradiction(reason, hint, "data.context_length", "model.context_length")
 
 
-def _vocabulary(config: "ExperimentConfig") -> Iterator[Disagreement]:
-    knows = getattr(config.model, "vocab_size", None)
-    if config.data.describe() == "text_file" and knows is not None and knows < BYTES:
-        reason = f"knows {knows} tokens, but those of text_file are bytes, of which there are {BYTES}"
-        hint = f"write vocab_size: {BYTES}"
-        yield _contradiction(reason, hint, "model.vocab_size", "data.name")
-
-
 def _gpus(config: "ExperimentConfig") -> Iterator[Disagreement]:
     if config.scaling.use_gpu is False and config.scaling.gpus_per_worker != "auto":
         reason = f"asks for {config.scaling.gpus_per_worker:g} GPUs a worker, while scaling.use_gpu is false"
@@ -128,7 +117,6 @@ _CHECKS: tuple[Callable[["ExperimentConfig"], Iterator[Disagreement]], ...] = (
     _nesterov,
     _heads,
     _context,
-    _vocabulary,
     _gpus,
     _checkpoint,
 )

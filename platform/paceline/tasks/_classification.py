@@ -1,12 +1,11 @@
 """The module behind `classification`."""
 
-from typing import Any
-
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from paceline.errors import UnusableCode
+from paceline.tasks._checked import pair, tensor
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
 
@@ -24,38 +23,13 @@ class Classification(Task):
         Raises:
             UnusableCode: the batch, the model's output or the targets are nothing to classify.
         """
-        inputs, targets = _pair(batch)
-        logits = _logits(self.model(inputs))
+        inputs, targets = pair(batch, "classification needs pairs (input, class)")
+        logits = tensor(self.model(inputs), "classification needs logits of shape [batch, classes]")
         try:
             loss_sum = F.cross_entropy(logits, targets, label_smoothing=self.label_smoothing, reduction="sum")
         except IndexError as error:  # on the CPU; a GPU's kernel only fails later, without an error to translate
             raise _out_of_range(logits, error) from error
         return TaskOutput(loss_sum, targets.shape[0], {} if self.training else {"accuracy": _correct(logits, targets)})
-
-
-_OWN_TASK = "a task of your own (task.path) can take anything else"
-
-
-def _pair(batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    if not isinstance(batch, (tuple, list)):
-        raise UnusableCode(f"the data give {_a(batch)}; classification needs pairs (input, class); {_OWN_TASK}")
-    if len(batch) != 2:
-        raise UnusableCode(
-            f"the data give samples of {len(batch)} parts; classification needs pairs (input, class); {_OWN_TASK}"
-        )
-    return batch[0], batch[1]
-
-
-def _logits(output: Any) -> torch.Tensor:
-    if not isinstance(output, torch.Tensor):
-        raise UnusableCode(
-            f"the model returned {_a(output)}; classification needs logits of shape [batch, classes]; {_OWN_TASK}"
-        )
-    return output
-
-
-def _a(value: Any) -> str:
-    return f"a {type(value).__name__}"
 
 
 def _out_of_range(logits: torch.Tensor, error: IndexError) -> UnusableCode:

@@ -3,6 +3,7 @@
 import torch
 from torch.nn import functional as F
 
+from paceline.tasks._checked import pair, tensor
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
 from paceline.tasks.language_modeling import IGNORE_INDEX
@@ -14,9 +15,13 @@ class LanguageModeling(Task):
     weight_is_samples = False
 
     def forward(self, batch: tuple[torch.Tensor, torch.Tensor]) -> TaskOutput:
-        """Sum of the losses over the tokens that count; in evaluation also the number of those predicted right."""
-        tokens, targets = batch
-        logits = self.model(tokens)
+        """Sum of the losses over the tokens that count; in evaluation also the number of those predicted right.
+
+        Raises:
+            UnusableCode: the batch or the model's output is nothing of the kind.
+        """
+        tokens, targets = pair(batch, "language_modeling needs pairs (tokens, targets)")
+        logits = tensor(self.model(tokens), "language_modeling needs logits of shape [batch, context, vocab]")
         loss_sum = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORE_INDEX, reduction="sum")
         count = (targets != IGNORE_INDEX).sum()
         return TaskOutput(loss_sum, count, {} if self.training else {"accuracy": _correct(logits, targets)})
