@@ -45,7 +45,7 @@ FORBIDDEN = {
         *("torch", "torchvision", "ray", "paceline.engine", "paceline.cluster", "paceline.cli"),
         *(f"paceline.{room}" for room in COMPONENTS),
     ),
-    "cluster": ("mlflow", "paceline.cli", "paceline.doctor", "paceline.display"),
+    "cluster": ("mlflow", "paceline.cli", "paceline.doctor"),
     "cli.py": (*HEAVY, "paceline.engine"),
     "doctor.py": ("mlflow", "paceline.engine", "paceline.cli"),
     "display.py": (*HEAVY, "paceline.engine", "paceline.tracking", "paceline.cli"),

@@ -1,4 +1,4 @@
-"""What the command line shows: a live bar on a terminal, plain lines elsewhere. All of it goes to stderr."""
+"""What a run shows: a live bar on a terminal, plain lines elsewhere. On the command line all of it goes to stderr."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColu
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from paceline.cluster.listener import Listener, Progress
+from paceline.cluster.listener import Listener, Progress, SilentListener
 from paceline.errors import BAD_ENVIRONMENT, OK
 
 PLAIN_LINE_SECONDS = 2.0
@@ -46,6 +46,19 @@ def open_display(title: str) -> Iterator[Display]:
         return
     with _bar(console) as bar:
         yield Display(LiveListener(console, bar, title))
+
+
+@contextmanager
+def watched(title: str) -> Iterator[Listener]:
+    """What a run from Python shows: a live bar on a terminal, lines in a notebook's cell, nothing elsewhere."""
+    if Console().is_jupyter:
+        # rich's bar would need ipywidgets, and stderr is red there
+        yield PlainListener(Console(force_jupyter=False, highlight=False))
+    elif Console(stderr=True).is_terminal:
+        with open_display(title) as display:
+            yield display.listener
+    else:
+        yield SilentListener()
 
 
 def _bar(console: Console) -> Bar:

@@ -13,7 +13,7 @@ from typing import Any
 
 from paceline.cluster.desk import Status, forget_outcome
 from paceline.cluster.identity import ClaimedRun, Resume, claim_run
-from paceline.cluster.listener import Listener, SilentListener
+from paceline.cluster.listener import Listener
 from paceline.cluster.preflight import (
     check_resources,
     local_resources,
@@ -94,16 +94,26 @@ def train(
         resume: `auto` goes on with the newest unfinished run of this name, `never` starts a new one.
         fork: branch off an unfinished run of this name whose config differs.
         address: a Ray cluster's address; by default a private local Ray, or inside a submitted job its cluster.
-        listener: told of stages and progress.
+        listener: told of stages and progress. By default they are shown on a terminal and in a notebook;
+            `SilentListener()` of `paceline.cluster.listener` shows nothing.
 
     Raises:
         ConfigError: something about the config is wrong, or it differs from the unfinished run's.
         EnvironmentFault: GPUs, cores, MLflow, data or disk are lacking.
         RunFailed: training failed.
     """
-    start = time.monotonic()
     config = with_objects(config, model=model, data=data, task=task)
-    launch = prepare_launch(config, resume, fork, address, listener or SilentListener())
+    if listener is not None:
+        return _train(config, resume, fork, address, listener)
+    from paceline.display import watched  # rich takes a moment to import
+
+    with watched(config.name) as shown:
+        return _train(config, resume, fork, address, shown)
+
+
+def _train(config: ExperimentConfig, resume: Resume, fork: bool, address: str | None, listener: Listener) -> RunResult:
+    start = time.monotonic()
+    launch = prepare_launch(config, resume, fork, address, listener)
     try:
         ending, closing = _runner(config)(launch)
         return _conclude(launch, ending, closing, time.monotonic() - start)
