@@ -1,5 +1,7 @@
 """What a run from Python shows, and where."""
 
+import sys
+from contextlib import redirect_stdout
 from typing import Any
 
 import pytest
@@ -20,7 +22,7 @@ def test_nothing_in_a_pipe(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_lines_in_a_notebook(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
-    with watched("run") as listener:
+    with watched("run") as listener, redirect_stdout(sys.stderr):
         listener.stage("starting")
         listener.progress(Progress(3, 10, 20.0, {"train/loss": 0.5}))
     out, err = capfd.readouterr()

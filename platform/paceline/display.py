@@ -52,8 +52,8 @@ def open_display(title: str) -> Iterator[Display]:
 def watched(title: str) -> Iterator[Listener]:
     """What a run from Python shows: a live bar on a terminal, lines in a notebook's cell, nothing elsewhere."""
     if Console().is_jupyter:
-        # rich's bar would need ipywidgets, and stderr is red there
-        yield PlainListener(Console(force_jupyter=False, highlight=False))
+        # rich's bar would need ipywidgets, and stderr is red there; by file, since Ray's part redirects stdout
+        yield PlainListener(Console(file=sys.stdout, force_jupyter=False, highlight=False))
     elif Console(stderr=True).is_terminal:
         with open_display(title) as display:
             yield display.listener
