@@ -55,6 +55,14 @@ def warned(**changes: Any) -> list[str]:
             {"scaling__max_failures": 5, "scaling__num_workers": 0},
             "scaling.max_failures: 5 has no effect: with scaling.num_workers 0 there are no workers",
         ),
+        (
+            {"optimizer__weight_decay_exclude": "norms_and_biases"},
+            "optimizer.weight_decay_exclude: norms_and_biases has no effect: optimizer.weight_decay is 0",
+        ),
+        (
+            {"optimizer": {"name": "nvlamb"}, "trainer__max_grad_norm": 1.0},
+            "trainer.max_grad_norm: 1.0 has no effect: nvlamb divides by the gradient's norm anyway",
+        ),
     ],
 )
 def test_settings_without_effect(changes: dict[str, Any], expected: str) -> None:
@@ -75,6 +83,9 @@ def test_settings_without_effect(changes: dict[str, Any], expected: str) -> None
         {"parallel__static_graph": True, "parallel__bucket_cap_mb": 5.0, "scaling__num_workers": 2},
         {"parallel__timeout_seconds": 60.0, "scaling__placement": "spread"},
         {"optimizer__fused": True, "scaling__use_gpu": False},
+        {"optimizer__weight_decay_exclude": "norms_and_biases", "optimizer__weight_decay": 0.1},
+        {"optimizer": {"name": "lars", "weight_decay_exclude": "norms_and_biases"}},
+        {"optimizer": {"name": "lamb"}, "trainer__max_grad_norm": 1.0},
     ],
 )
 def test_settings_with_an_effect(changes: dict[str, Any]) -> None:

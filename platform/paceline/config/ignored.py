@@ -62,6 +62,17 @@ _RULES = (
         ("optimizer.base_batch_size",),
     ),
     Rule(
+        # the layer-wise ones also go without a trust ratio for what is excluded
+        lambda config: not config.optimizer.weight_decay and config.optimizer.describe() in ("sgd", "adamw", "novograd"),
+        "optimizer.weight_decay is 0",
+        ("optimizer.weight_decay_exclude",),
+    ),
+    Rule(
+        lambda config: config.optimizer.describe() == "nvlamb",
+        "nvlamb divides by the gradient's norm anyway",
+        ("trainer.max_grad_norm",),
+    ),
+    Rule(
         lambda config: config.scaling.num_workers <= 1,
         "one process exchanges no gradients",
         ("parallel.bucket_cap_mb", "parallel.gradient_as_bucket_view", "parallel.static_graph"),
