@@ -57,7 +57,7 @@ def warned(**changes: Any) -> list[str]:
         ),
         (
             {"optimizer__weight_decay_exclude": "norms_and_biases"},
-            "optimizer.weight_decay_exclude: norms_and_biases has no effect: optimizer.weight_decay is 0",
+            "optimizer.weight_decay_exclude: 'norms_and_biases' has no effect: optimizer.weight_decay is 0",
         ),
         (
             {"optimizer": {"name": "nvlamb"}, "trainer__max_grad_norm": 1.0},

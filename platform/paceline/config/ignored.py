@@ -40,6 +40,9 @@ def _changed(config: "ExperimentConfig", keys: tuple[str, ...]) -> Iterator[tupl
             yield key, value
 
 
+LAYERWISE = ("lars", "lamb", "nvlamb")
+"""Optimizers that give what does not decay no trust ratio either."""
+
 _RULES = (
     Rule(
         lambda config: config.data.num_workers == 0,
@@ -62,8 +65,7 @@ _RULES = (
         ("optimizer.base_batch_size",),
     ),
     Rule(
-        # the layer-wise ones also go without a trust ratio for what is excluded
-        lambda config: not config.optimizer.weight_decay and config.optimizer.describe() in ("sgd", "adamw", "novograd"),
+        lambda config: not config.optimizer.weight_decay and config.optimizer.describe() not in LAYERWISE,
         "optimizer.weight_decay is 0",
         ("optimizer.weight_decay_exclude",),
     ),
