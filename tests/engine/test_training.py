@@ -246,3 +246,11 @@ def test_step_keeps_no_graph() -> None:
 
     fit(toy_config(data__path=lambda: (Counting(96), Points(4)), trainer__epochs=6, trainer__log_every_n_steps=1000))
     assert max(alive[1:]) <= min(alive[1:]) + 2
+
+
+def test_an_empty_validation_set_is_warned_of() -> None:
+    _, outcome, reporter = fit(toy_config(data__path=lambda: points(validation=0)))
+    assert not any(key.startswith("val/") for key in outcome.metrics)
+    (message,) = [details["message"] for kind, details in reporter.events if kind == "warning"]
+    assert "validation set is empty" in message
+    assert not [kind for kind, _ in fit(toy_config())[2].events if kind == "warning"]

@@ -67,6 +67,8 @@ def build_trainer(
     )
     if ranks.is_first:
         reporter.event("plan", total_steps=plan.total_steps, steps_per_epoch=plan.steps_per_epoch)
+        if not len(validation_loader.fetcher):
+            reporter.event("warning", message="the validation set is empty, so nothing is evaluated")
     if checkpoints is not None:
         resume_newest(trainer, checkpoints)
     return trainer
