@@ -13,17 +13,21 @@ def complete_state(optimizer: Optimizer) -> None:
     gradient later than others, and starts from whatever was in memory when fp16 leaves the first step out. From zeros
     the first step is the same as from nothing.
     """
+    if isinstance(optimizer, SGD):
+        _fill_momentum(optimizer)
+    for parameter, state in optimizer.state.items():
+        _take_layout(state, parameter)
+
+
+def _fill_momentum(optimizer: SGD) -> None:
     for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if isinstance(optimizer, SGD) and group["fused"] and group["momentum"]:
-                optimizer.state[parameter].setdefault("momentum_buffer", None)
-                if optimizer.state[parameter]["momentum_buffer"] is None:
-                    optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-            if parameter in optimizer.state:
-                _take_layout(optimizer.state[parameter], parameter)
+        for parameter in group["params"] if group["fused"] and group["momentum"] else ():
+            state = optimizer.state[parameter]
+            if state.get("momentum_buffer") is None:
+                state["momentum_buffer"] = torch.zeros_like(parameter)
 
 
-def _take_layout(state: dict[str, torch.Tensor], parameter: nn.Parameter) -> None:
+def _take_layout(state: dict[str, torch.Tensor], parameter: torch.Tensor) -> None:
     for name, value in state.items():
         if isinstance(value, torch.Tensor) and value.shape == parameter.shape and value.stride() != parameter.stride():
             state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
