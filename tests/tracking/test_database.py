@@ -17,7 +17,6 @@ from paceline.tracking.record import RunRecord
 from paceline.tracking.recorder import Recorder
 from paceline.tracking.store import sqlite_file
 
-"""A folder's name with everything that means something in an address."""
 CREATION_SECONDS = 250.0
 """Ten on an idle machine, at the lowest priority."""
 SLOW_MLFLOW = """

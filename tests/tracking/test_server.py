@@ -61,8 +61,11 @@ def test_the_page_shows_the_runs_of_a_folder_with_an_odd_name_and_ctrl_c_ends_al
             assert {file.name for file in odd_folder.iterdir()} == {"mlflow.db", "mlruns", "run"}
             address = _address(process)
             assert f":{port}" not in address
-            run = _get(f"{address}/api/2.0/mlflow/runs/get?run_id={report.run_id}")
-            assert json.loads(run)["run"]["info"]["status"] == "FINISHED"
+            run = json.loads(_get(f"{address}/api/2.0/mlflow/runs/get?run_id={report.run_id}"))["run"]
+            assert run["info"]["status"] == "FINISHED"
+            assert {metric["key"]: metric["value"] for metric in run["data"]["metrics"]}["train/loss"] == 1.0
+            listed = json.loads(_get(f"{address}/api/2.0/mlflow/artifacts/list?run_id={report.run_id}"))
+            assert {file["path"] for file in listed["files"]} == {"config.yaml", "loss_curve.png"}
             artifact = _get(f"{address}/get-artifact?run_id={report.run_id}&path=config.yaml")
             assert artifact == b"name: shown"
             _log_by_way_of(address)
