@@ -9,12 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-import paceline.engine.trainer as trainer_module
+import paceline.engine.passes as passes_module
 from paceline.engine.build import build_trainer
 from paceline.engine.order import DataOrder
 from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter
-from paceline.engine.trainer import Trainer
 from support.ranks import end_ranks, run_ranks
 from support.toys import Points, fit, net, net_with_dropout_and_norm, toy_config
 
@@ -114,10 +113,10 @@ def _count_exchanges(model: nn.Module) -> list[int]:
 
 
 def _plant_divide_by_n() -> None:
-    def factor(self: Trainer, micro_batch: Any) -> float:
+    def factor(self: Any, micro_batch: Any) -> float:
         return 1.0 / (len(micro_batch.ids) * 4)
 
-    Trainer._loss_factor = factor  # type: ignore[method-assign]
+    passes_module.LocalPass._loss_factor = factor  # type: ignore[method-assign]
 
 
 def _plant_no_sync_around_backward_only() -> None:
@@ -141,7 +140,7 @@ def _plant_no_sync_around_backward_only() -> None:
 
         return Patched()
 
-    trainer_module.gradient_exchange = exchange
+    passes_module.gradient_exchange = exchange
 
 
 def _plant_duplicated_sample() -> None:

@@ -7,11 +7,9 @@ for each epoch:
         log, evaluate, save, stop               after_step
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 import torch
 from torch import nn
@@ -23,16 +21,15 @@ from paceline.engine.consensus import StopConsensus
 from paceline.engine.evaluation import evaluate
 from paceline.engine.loading import BatchLoader
 from paceline.engine.meter import Meter, peak_memory_bytes
-from paceline.engine.order import DataOrder, MicroBatch, mix
+from paceline.engine.order import DataOrder
+from paceline.engine.passes import Batches, LocalPass, StepDone
 from paceline.engine.plan import Plan
-from paceline.engine.prepare import gradient_exchange
 from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import Reporter
 from paceline.engine.running import RunningLoss
 from paceline.engine.state import TrainState, split_task_state, weights_sha256
 from paceline.errors import ConfigError, Problem, TrainingError
 from paceline.lr_schedulers.base import Schedule
-from paceline.tasks.base import TaskOutput
 
 PROGRESS_SECONDS = 0.25
 
@@ -95,15 +92,14 @@ class Trainer:
         self.writer = writer
         self.reporter = reporter
         self.ranks = ranks
-        self.seed = config.seed
         self.max_grad_norm = config.trainer.max_grad_norm
         self.set_to_none = config.trainer.zero_grad == "set_to_none"
         self.parameters = [parameter for parameter in state.task.parameters() if parameter.requires_grad]
         self.running = RunningLoss(ranks)
+        self.forward_backward = LocalPass(model, state.precision, ranks, self.running, config.seed)
         self.meter = Meter(ranks.device)
         self.consensus = StopConsensus(ranks)
         self._next_progress = 0.0
-        self._loss_gradients: dict[tuple[float, torch.dtype], torch.Tensor] = {}
 
     @property
     def optimizer(self) -> Optimizer:
@@ -156,28 +152,16 @@ class Trainer:
                 return stop
         return False
 
-    def train_step(self, batches: Iterator[tuple[MicroBatch, Any]]) -> int:
+    def train_step(self, batches: Batches) -> int:
         """One optimizer step over the next micro batches; returns the samples of the global batch."""
         self._zero_grad()
-        weights = []
-        for index, (micro_batch, batch) in enumerate(batches):
-            self._seed(index)
-            with gradient_exchange(self.model, now=micro_batch.is_last):
-                with self.state.precision.autocast():
-                    output: TaskOutput = self.model(batch)
-                loss = self.state.precision.scale(output.loss_sum)
-                loss.backward(self._loss_gradient(micro_batch, loss.dtype))  # type: ignore[no-untyped-call]
-            if micro_batch.counts:
-                self.running.add(output)
-                weights.append(output.weight)
-            if micro_batch.is_last:
-                break
+        done = self.forward_backward(batches, self.state.position.step)
         if not self.state.task.weight_is_samples:
-            self._divide_by_weight(weights, micro_batch.step_samples)
+            self._divide_by_weight(done)
         self._set_lr()
         left_out = self.state.precision.step(self.optimizer, self.parameters, self.max_grad_norm)
         self.running.end_step(left_out)
-        return micro_batch.step_samples
+        return done.samples
 
     def _zero_grad(self) -> None:
         if not self.set_to_none:
@@ -186,23 +170,11 @@ class Trainer:
         for parameter in self.parameters:  # what `zero_grad` does, without its 10 microseconds of bookkeeping
             parameter.grad = None
 
-    def _loss_factor(self, micro_batch: MicroBatch) -> float:
-        """Makes the sum of the micro batches' gradients that of the global batch's mean loss: DDP's mean undone."""
-        return self.ranks.world_size / micro_batch.step_samples if micro_batch.counts else 0.0
-
-    def _loss_gradient(self, micro_batch: MicroBatch, dtype: torch.dtype) -> torch.Tensor:
-        # The factor enters as the gradient of the loss, which saves a multiplication forward and backward.
-        factor = self._loss_factor(micro_batch)
-        gradient = self._loss_gradients.get((factor, dtype))
-        if gradient is None:
-            gradient = torch.tensor(factor, dtype=dtype, device=self.ranks.device)
-            self._loss_gradients[factor, dtype] = gradient
-        return gradient
-
-    def _divide_by_weight(self, weights: list[int | torch.Tensor], step_samples: int) -> None:
+    def _divide_by_weight(self, done: StepDone) -> None:
         # the gradient is over the number of samples so far; what it is to be over is known only now
-        total = self.ranks.sum(torch.zeros((), dtype=torch.float64, device=self.ranks.device) + sum(weights))
-        factor = torch.where(total > 0, step_samples / total, 0.0)
+        mine = torch.zeros((), dtype=torch.float64, device=self.ranks.device) + sum(done.weights)
+        total = self.ranks.sum(mine)
+        factor = torch.where(total > 0, done.samples / total, 0.0)
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         torch._foreach_mul_(gradients, factor.to(gradients[0].dtype))
 
@@ -210,14 +182,6 @@ class Trainer:
         self.lr = self.peak_lr * self.schedule(self.state.position.step)
         for group in self.optimizer.param_groups:
             group["lr"] = self.lr
-
-    def _seed(self, index: int) -> None:
-        # Dropout depends on step, rank and micro batch alone: a resumed run needs no generator's state. After the
-        # batch has come, since loading it in this process has used the generator.
-        seed = mix(self.seed, self.state.position.step, self.ranks.rank, index)
-        torch.default_generator.manual_seed(seed)
-        if self.ranks.device.type == "cuda":
-            torch.cuda.manual_seed(seed)
 
     def _after_step(self) -> bool:
         position = self.state.position

@@ -1,0 +1,88 @@
+"""Forward and backward over the micro batches of one optimizer step."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import nn
+
+from paceline.engine.order import MicroBatch, mix
+from paceline.engine.precision import Precision
+from paceline.engine.prepare import gradient_exchange
+from paceline.engine.ranks import Ranks
+from paceline.engine.running import RunningLoss
+from paceline.tasks.base import TaskOutput
+
+Batches = Iterator[tuple[MicroBatch, Any]]
+
+
+class StepDone(NamedTuple):
+    """What one optimizer step went over."""
+
+    samples: int
+    """Of the global batch."""
+    weights: list[int | torch.Tensor]
+    """`TaskOutput.weight` of each of this rank's micro batches that counts."""
+
+
+class Pass(Protocol):
+    """Forward and backward over the micro batches of a step.
+
+    Afterwards the gradients are those of the global batch's loss sum, divided by its number of samples.
+    """
+
+    def __call__(self, batches: Batches, step: int) -> StepDone:
+        """Take the micro batches of one step from `batches`. Every rank must call it."""
+
+
+class LocalPass:
+    """One micro batch after the other through a model that is whole on every rank, or is put together on its way."""
+
+    def __init__(self, model: nn.Module, precision: Precision, ranks: Ranks, running: RunningLoss, seed: int) -> None:
+        self.model = model
+        self._precision = precision
+        self._ranks = ranks
+        self._running = running
+        self._seed = seed
+        self._loss_gradients: dict[tuple[float, torch.dtype], torch.Tensor] = {}
+
+    def __call__(self, batches: Batches, step: int) -> StepDone:
+        """Take the micro batches of one step from `batches`."""
+        weights = []
+        for index, (micro_batch, batch) in enumerate(batches):
+            seed_step(self._seed, step, self._ranks, index)
+            with gradient_exchange(self.model, now=micro_batch.is_last):
+                with self._precision.autocast():
+                    output: TaskOutput = self.model(batch)
+                loss = self._precision.scale(output.loss_sum)
+                loss.backward(self._loss_gradient(micro_batch, loss.dtype))  # type: ignore[no-untyped-call]
+            if micro_batch.counts:
+                self._running.add(output)
+                weights.append(output.weight)
+            if micro_batch.is_last:
+                break
+        return StepDone(micro_batch.step_samples, weights)
+
+    def _loss_factor(self, micro_batch: MicroBatch) -> float:
+        """Makes the sum of the micro batches' gradients that of the global batch's mean loss: DDP's mean undone."""
+        return self._ranks.world_size / micro_batch.step_samples if micro_batch.counts else 0.0
+
+    def _loss_gradient(self, micro_batch: MicroBatch, dtype: torch.dtype) -> torch.Tensor:
+        # The factor enters as the gradient of the loss, which saves a multiplication forward and backward.
+        factor = self._loss_factor(micro_batch)
+        gradient = self._loss_gradients.get((factor, dtype))
+        if gradient is None:
+            gradient = torch.tensor(factor, dtype=dtype, device=self._ranks.device)
+            self._loss_gradients[factor, dtype] = gradient
+        return gradient
+
+
+def seed_step(seed: int, step: int, ranks: Ranks, index: int) -> None:
+    """Seed the generators for a micro batch, from what it is alone: a resumed run needs no generator's state.
+
+    To be called when the batch has come, since loading it in this process uses the generator.
+    """
+    mixed = mix(seed, step, ranks.rank, index)
+    torch.default_generator.manual_seed(mixed)
+    if ranks.device.type == "cuda":
+        torch.cuda.manual_seed(mixed)
