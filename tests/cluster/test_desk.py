@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from paceline.cluster.desk import OUTCOME, Desk, forget_outcome, read_outcome
+from paceline.cluster.in_process import Feed
+from paceline.cluster.listener import SilentListener
 from paceline.tracking.record import RunRecord
 from paceline.tracking.recorder import Recorder
 
@@ -88,3 +90,35 @@ def test_workers_are_let_in_until_the_run_has_ended_or_the_launch_is_over(tmp_pa
     assert not dismissed.enter(b"its successor")
     assert not dismissed.may_commit()
     assert dismissed.progress(2, 1.0), "it is asked to stop"
+
+
+FOUND = {"micro_batch_size": 24, "gradient_accumulation_steps": 2, "text": "24 micro x 2 accumulation"}
+
+
+class Planned(SilentListener):
+    """Keeps the lines of the plan."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str]] = []
+
+    def planned(self, lines: list[tuple[str, str]]) -> None:
+        self.lines += lines
+
+
+def test_found_batch_sizes_reach_the_user_and_the_runs_tags(tmp_path: Path) -> None:
+    desk, listener = open_desk(tmp_path), Planned()
+    desk.event("batch", FOUND)
+    Feed(listener, None).show(desk.view)
+    assert listener.lines == [("batch", "24 micro x 2 accumulation")]
+    journal = (tmp_path / "journal.jsonl").read_text()
+    assert '"paceline.micro_batch_size":"24"' in journal
+    assert '"paceline.gradient_accumulation_steps":"2"' in journal
+
+
+def test_a_full_disk_does_not_keep_found_batch_sizes_from_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = open_desk(tmp_path)
+    fill_the_disk(monkeypatch)
+    desk.event("batch", FOUND)
+    assert [kind for kind, _ in desk.view(0).events] == ["batch", "warning"]

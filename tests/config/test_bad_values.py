@@ -52,7 +52,7 @@ VALUES = [
     ("trainer: {epochs: 0}\n", "out-of-range", "trainer.epochs", 4, "at least 1, not 0"),
     ("trainer: {max_grad_norm: 0}\n", "out-of-range", "trainer.max_grad_norm", 4, "more than 0"),
     ("optimizer: {name: sgd, momentum: 1.0}\n", "out-of-range", "optimizer.momentum", 4, "less than 1"),
-    ("scaling: {gpus_per_worker: 2}\n", "out-of-range", "scaling.gpus_per_worker", 4, "at most 1 or auto"),
+    ("scaling: {gpus_per_worker: 65}\n", "out-of-range", "scaling.gpus_per_worker", 4, "at most 64 or auto"),
     ("storage: {path: ''}\n", "out-of-range", "storage.path", 4, "at least 1 characters"),
     ("lr_scheduler: {name: cosine, warmup_epochs: 1e308}\n", "out-of-range", "lr_scheduler.warmup_epochs", 4, "1e+06"),
     ("lr_scheduler: {name: step, every_n_epochs: 1e-300}\n", "out-of-range", "lr_scheduler.every_n_epochs", 4, "0.001"),

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from paceline.config.derived import BatchSizes, batch_sizes, derive
+from paceline.config.batch_sizes import BatchSizes, OpenBatchSizes, batch_sizes
+from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import load_config, validate
 from paceline.data.base import Sizes
@@ -22,7 +23,11 @@ quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCh
 
 
 def make(
-    total: int | None = None, micro: int | None = None, accumulation: int | str = "auto", workers: int = 1, **more: Any
+    total: int | None = None,
+    micro: int | str | None = None,
+    accumulation: int | str = "auto",
+    workers: int = 1,
+    **more: Any,
 ) -> ExperimentConfig:
     """A config of the given batch numbers; `more` is by dotted key, with `__` for the dot."""
     base = {
@@ -73,6 +78,49 @@ def test_what_does_not_divide_names_the_nearest_that_do(total: int, micro: int, 
 )
 def test_defaults(given_sizes: tuple[Any, ...], expected: BatchSizes) -> None:
     assert batch_sizes(make(*given_sizes)) == expected
+
+
+def test_the_largest_micro_batch_is_left_open() -> None:
+    config = make(1024, "max", workers=2, trainer__epochs=3, optimizer={"name": "sgd", "lr_scaling": "linear"})
+    derived = derive(config, Sizes(4000, 1000))
+
+    assert derived.batch == OpenBatchSizes(1024, 2)
+    assert (derived.lr, derived.total_steps) == (0.4, 12)
+    assert derived.lines()[0] == ("batch", "largest micro that fits, found at the start; 1,024 global over 2 workers")
+
+
+@pytest.mark.parametrize(
+    ("total", "workers", "largest", "sizes", "text"),
+    [
+        (96, 2, 37, (24, 2), "24 micro x 2 accumulation x 2 workers = 96 global"),
+        (96, 2, 48, (48, 1), "48 micro x 1 accumulation x 2 workers = 96 global"),
+        (1024, 2, 200, (171, 3), "at most 171 micro x 3 accumulation x 2 workers for 1024 global"),
+        (3, 4, 1, (1, 1), "at most 1 micro x 1 accumulation x 4 workers for 3 global"),
+        (7, 1, 1, (1, 7), "1 micro x 7 accumulation x 1 worker = 7 global"),
+    ],
+)
+def test_found_sizes(total: int, workers: int, largest: int, sizes: tuple[int, int], text: str) -> None:
+    found = OpenBatchSizes(total, workers).settled(largest)
+    assert found == BatchSizes(total, *sizes, workers)
+    assert found.text() == text
+
+
+def test_the_largest_micro_batch_needs_a_global_batch() -> None:
+    with pytest.raises(ConfigError, match=r"data\.global_batch_size: is needed with .*max.*\(write a number"):
+        make(None, "max")
+
+
+def test_the_largest_micro_batch_fixes_accumulation() -> None:
+    (warning,) = derive(make(64, "max", 4), None).warnings
+    assert warning == (
+        "trainer.gradient_accumulation_steps: 4 has no effect: it follows from data.micro_batch_size max"
+    )
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "pipeline", "data_parallel"])
+def test_the_largest_micro_batch_is_for_whole_models_on_one_device(strategy: str) -> None:
+    with pytest.raises(ConfigError, match=rf"data\.micro_batch_size: .*{strategy}.*strategy: ddp"):
+        make(64, "max", workers=2, parallel__strategy=strategy)
 
 
 def test_numbers_that_disagree_are_all_named() -> None:

@@ -36,6 +36,19 @@ def warned(**changes: Any) -> list[str]:
             "with trainer.precision 64-true there are no float32 products",
         ),
         (
+            {"trainer__compile_scope": "blocks"},
+            "trainer.compile_scope: 'blocks' has no effect: trainer.compile is none",
+        ),
+        (
+            {"trainer__activation_memory_budget": 0.2, "trainer__activation_checkpointing": "full"},
+            "trainer.activation_memory_budget: 0.2 has no effect: trainer.activation_checkpointing is not budget",
+        ),
+        (
+            {"trainer__activation_checkpointing_blocks": ["layer4.*"]},
+            "trainer.activation_checkpointing_blocks: a list has no effect: "
+            "trainer.activation_checkpointing is neither full nor selective",
+        ),
+        (
             {"optimizer__base_batch_size": 64},
             "optimizer.base_batch_size: 64 has no effect: optimizer.lr_scaling is none",
         ),
@@ -56,12 +69,38 @@ def warned(**changes: Any) -> list[str]:
             "scaling.max_failures: 5 has no effect: with scaling.num_workers 0 there are no workers",
         ),
         (
+            {"parallel__strategy": "data_parallel", "scaling__num_workers": 0, "scaling__gpus_per_worker": 4.0},
+            "scaling.gpus_per_worker: 4.0 has no effect: "
+            "with scaling.num_workers 0 data_parallel takes all GPUs of this process",
+        ),
+        (
             {"optimizer__weight_decay_exclude": "norms_and_biases"},
             "optimizer.weight_decay_exclude: 'norms_and_biases' has no effect: optimizer.weight_decay is 0",
         ),
         (
             {"optimizer": {"name": "nvlamb"}, "trainer__max_grad_norm": 1.0},
             "trainer.max_grad_norm: 1.0 has no effect: nvlamb divides by the gradient's norm anyway",
+        ),
+        (
+            {"data__cache": "device", "data__prefetch_factor": 4, "data__num_workers": 1},
+            "data.prefetch_factor: 4 has no effect: with data.cache device the loader processes end before training",
+        ),
+        (
+            {"data__cache": "device", "data__prefetch_factor": 4},
+            "data.prefetch_factor: 4 has no effect: data.num_workers is 0",
+        ),
+        (
+            {"data__cache": "device", "data__pin_memory": True},
+            "data.pin_memory: true has no effect: "
+            "with data.cache device nothing is copied to the device during training",
+        ),
+        (
+            {"data__cache": "device", "data__pin_memory": True, "scaling__use_gpu": False},
+            "data.pin_memory: true has no effect: scaling.use_gpu is false",
+        ),
+        (
+            {"data": {"name": "CIFAR10"}, "data__cache": "memory"},
+            "data.cache: 'memory' has no effect: the data set is in memory already",
         ),
     ],
 )
@@ -79,13 +118,25 @@ def test_settings_without_effect(changes: dict[str, Any], expected: str) -> None
         {"data__pin_memory": False, "scaling__use_gpu": False},
         {"data__pin_memory": True, "trainer__cudnn_benchmark": True},
         {"trainer__float32_matmul_precision": "medium", "scaling__use_gpu": False},
+        {"trainer__compile": "default", "trainer__compile_scope": "blocks"},
+        {
+            "trainer__compile": "default",
+            "trainer__activation_checkpointing": "budget",
+            "trainer__activation_memory_budget": 0.2,
+        },
+        {"trainer__activation_checkpointing": "selective", "trainer__activation_checkpointing_blocks": ["layer4.*"]},
         {"optimizer__base_batch_size": 64, "optimizer__lr_scaling": "sqrt"},
         {"parallel__static_graph": True, "parallel__bucket_cap_mb": 5.0, "scaling__num_workers": 2},
         {"parallel__timeout_seconds": 60.0, "scaling__placement": "spread"},
+        {"parallel__strategy": "data_parallel", "scaling__num_workers": 1, "scaling__gpus_per_worker": 2.0},
+        {"scaling__gpus_per_worker": 0.5},
         {"optimizer__fused": True, "scaling__use_gpu": False},
         {"optimizer__weight_decay_exclude": "norms_and_biases", "optimizer__weight_decay": 0.1},
         {"optimizer": {"name": "lars", "weight_decay_exclude": "norms_and_biases"}},
         {"optimizer": {"name": "lamb"}, "trainer__max_grad_norm": 1.0},
+        {"data__cache": "memory", "data__pin_memory": True, "data__num_workers": 1, "data__prefetch_factor": 4},
+        {"data__cache": "device", "scaling__use_gpu": False},
+        {"data": {"name": "mnist5k"}, "data__cache": "device", "data__num_workers": 1},
     ],
 )
 def test_settings_with_an_effect(changes: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from paceline.config import ExperimentConfig
 from paceline.engine.build import build_trainer
 from paceline.engine.order import DataOrder
+from paceline.engine.passes import StepDone
 from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter
 from paceline.engine.trainer import Trainer
@@ -18,30 +19,11 @@ from paceline.models.gpt import GPTConfig
 from paceline.tasks._language_modeling import LanguageModeling
 from paceline.tasks.base import TaskOutput
 from support.ranks import end_ranks, run_ranks
+from support.sentences import MODEL, Sentences
 from support.toys import fit, toy_config
 
-SAMPLES, GLOBAL_BATCH, CONTEXT, VOCAB = 16 + 13, 16, 8, 11
+SAMPLES, GLOBAL_BATCH = 16 + 13, 16
 """The second and last step of an epoch has 13 samples: 7 and 6 for the ranks, in micro batches of 2 and a rest."""
-MODEL = {"name": "gpt", "vocab_size": VOCAB, "context_length": CONTEXT, "num_layers": 2, "num_heads": 2}
-MODEL["embedding_dim"] = 12
-
-
-class Sentences:
-    """Random tokens, of which the first 1 to 8 have a target that counts; one sentence in seven has none."""
-
-    def __init__(self, samples: int) -> None:
-        generator = torch.Generator().manual_seed(0)
-        text = torch.randint(0, VOCAB, (samples, CONTEXT + 1), generator=generator)
-        lengths = torch.arange(samples) * 5 % 8 + 1
-        lengths[::7] = 0
-        self.tokens = text[:, :-1]
-        self.targets = text[:, 1:].masked_fill(torch.arange(CONTEXT) >= lengths[:, None], -100)
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.tokens[index], self.targets[index]
 
 
 def config_for(ranks: Ranks, **overrides: Any) -> ExperimentConfig:
@@ -126,10 +108,11 @@ def _plant_ignored_tokens_counted() -> None:
 def _plant_each_rank_by_its_own_tokens() -> None:
     divide = Trainer._divide_by_weight
 
-    def alone(self: Trainer, weights: Any, step_samples: int) -> None:
+    def alone(self: Trainer, done: StepDone) -> Any:
         ranks, self.ranks = self.ranks, Ranks(0, 1, self.ranks.device)
-        divide(self, [2 * weight for weight in weights], step_samples)
+        total = divide(self, done._replace(weights=[2 * weight for weight in done.weights]))
         self.ranks = ranks
+        return total
 
     Trainer._divide_by_weight = alone  # type: ignore[method-assign]
 

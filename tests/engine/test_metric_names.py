@@ -25,7 +25,7 @@ def declared(source: str) -> dict[str, str]:
 
 @pytest.fixture
 def reported(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The keys that a run reports with everything on that adds one: clipping, and fp16's loss scaling."""
+    """The keys that a run reports with everything on that adds one: clipping, fp16's loss scaling, and AdaScale."""
 
     class Scaled(Precision):
         def __init__(self, name: str, device: torch.device) -> None:
@@ -33,7 +33,8 @@ def reported(monkeypatch: pytest.MonkeyPatch) -> set[str]:
             self._scaler = torch.amp.GradScaler("cpu")  # fp16 has one, on CUDA
 
     monkeypatch.setattr(build, "Precision", Scaled)
-    _, _, reporter = fit(toy_config(trainer__max_grad_norm=1.0))
+    adascale = {"optimizer__lr_scaling": "adascale", "trainer__gradient_accumulation_steps": 2}
+    _, _, reporter = fit(toy_config(trainer__max_grad_norm=1.0, **adascale))
     return set().union(*(values for _, values in reporter.points))
 
 

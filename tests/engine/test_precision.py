@@ -78,9 +78,9 @@ def norm_before_clipping(trainer: Trainer) -> list[float]:
     norms: list[float] = []
     step = trainer.state.precision.step
 
-    def noting(optimizer: Any, parameters: Any, limit: Any) -> Any:
+    def noting(optimizer: Any, parameters: Any, *others: Any) -> Any:
         norms.append(float(torch.cat([parameter.grad.flatten() for parameter in parameters]).norm()))
-        return step(optimizer, parameters, limit)
+        return step(optimizer, parameters, *others)
 
     trainer.state.precision.step = noting  # type: ignore[method-assign]
     return norms
@@ -309,8 +309,8 @@ def test_weights_that_are_lost_end_the_run_though_every_step_after_is_left_out()
     trainer = build_trainer(float32_config(trainer__log_every_n_steps=3), Ranks.current(), MemoryReporter())
     step = trainer.state.precision.step
 
-    def losing(optimizer: Any, parameters: Any, limit: Any) -> Any:
-        left_out = step(optimizer, parameters, limit)
+    def losing(optimizer: Any, parameters: Any, *others: Any) -> Any:
+        left_out = step(optimizer, parameters, *others)
         if trainer.state.position.step == 4:
             parameters[0].data.fill_(NAN)
         return left_out

@@ -15,7 +15,9 @@ import cloudpickle
 
 # One server imports what is slow to import; each rank is a fork of it and starts within milliseconds.
 _context = mp.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch._dynamo", "torch.distributed", "paceline.engine.build"])
+_context.set_forkserver_preload(
+    ["torch", "torch._dynamo", "paceline.engine.build", "paceline.engine.fsdp", "paceline.engine.pipeline"]
+)
 
 
 @dataclass
@@ -27,18 +29,23 @@ class Ending:
     seconds: float = 0.0
 
 
-def run_ranks(function: Callable[..., Any], world_size: int, *arguments: Any, timeout: float = 60.0) -> list[Any]:
-    """`function(ranks, *arguments)` on every rank; the ranks' return values, in order. A rank's error is raised."""
-    endings = end_ranks(function, world_size, *arguments, timeout=timeout)
-    for rank, ending in enumerate(endings):
-        assert ending.error is None, f"rank {rank}: {ending.error}"
+def run_ranks(
+    function: Callable[..., Any], world_size: int, *arguments: Any, timeout: float = 60.0, **named: Any
+) -> list[Any]:
+    """`function(ranks, *arguments, **named)` on every rank; the return values in order. A rank's error is raised."""
+    endings = end_ranks(function, world_size, *arguments, timeout=timeout, **named)
+    errors = [f"rank {rank}: {ending.error}" for rank, ending in enumerate(endings) if ending.error is not None]
+    errors.sort(key=lambda text: "gloo" in text)  # a rank that lost its peer says less than the peer
+    assert not errors, errors[0]
     return [ending.value for ending in endings]
 
 
-def end_ranks(function: Callable[..., Any], world_size: int, *arguments: Any, timeout: float = 60.0) -> list[Ending]:
+def end_ranks(
+    function: Callable[..., Any], world_size: int, *arguments: Any, timeout: float = 60.0, **named: Any
+) -> list[Ending]:
     """Like `run_ranks`, but tells how each rank ended, whatever that was."""
     cloudpickle.register_pickle_by_value(sys.modules[function.__module__])
-    payload = cloudpickle.dumps((function, arguments))
+    payload = cloudpickle.dumps((function, arguments, named))
     port = _free_port()
     pipes, processes = [], []
     for rank in range(world_size):
@@ -86,8 +93,8 @@ def _rank_main(pipe: Connection, payload: bytes, rank: int, world_size: int, por
     torch.set_num_threads(1)
     try:
         dist.init_process_group("gloo", rank=rank, world_size=world_size)
-        function, arguments = cloudpickle.loads(payload)
-        ending = Ending(function(Ranks.current(), *arguments))
+        function, arguments, named = cloudpickle.loads(payload)
+        ending = Ending(function(Ranks.current(), *arguments, **named))
     except BaseException as error:
         ending = Ending(error="".join(traceback.format_exception(error)))
     # as plain bytes: sent as an object, tensors would be shared with a process that is about to end

@@ -108,6 +108,14 @@ class Desk:
     def event(self, kind: str, details: dict[str, Any]) -> None:
         """Something worth telling the watcher."""
         self._events.append((kind, details))
+        if kind == "batch":
+            self._tag({key: str(details[name]) for key, name in metrics.FOUND_SIZES.items()})
+
+    def _tag(self, tags: dict[str, str]) -> None:
+        try:
+            self._recorder.set_tags(tags)
+        except OSError as error:
+            self.event("warning", {"message": f"{', '.join(tags)} could not be recorded: {error}"})
 
     def request_stop(self) -> None:
         """Ask the run to save its state and end."""

@@ -30,6 +30,7 @@ MAY_DIFFER_ON_RESUME = (
     "data.pin_memory",
     "data.prefetch_factor",
     "data.persistent_workers",
+    "data.cache",
     "trainer.epochs",
 )
 """Keys and sections that change neither what is computed nor in which order."""

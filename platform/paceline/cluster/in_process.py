@@ -91,6 +91,8 @@ class Feed:
                 self._listener.stage(details["text"])
             elif kind == "plan":
                 self._total_steps = details["total_steps"]
+            elif kind == "batch":
+                self._listener.planned([("batch", details["text"])])
             else:
                 self._listener.event(kind, details)
         if view.step:

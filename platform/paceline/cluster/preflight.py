@@ -17,11 +17,15 @@ class Resources:
 
     cpus: float
     gpus: float
+    gpus_of_a_node: float | None = None
+    """The most that one node has; None: there is one node only."""
 
 
 def uses_gpu(config: ExperimentConfig, available: Resources) -> bool:
     """Whether the workers get GPUs: as asked for, or when there are enough."""
     asked = config.scaling.use_gpu
+    if is_data_parallel(config):
+        return True
     if asked != "auto":
         return bool(asked)
     return available.gpus >= requested(config, use_gpu=True).gpus
@@ -30,6 +34,8 @@ def uses_gpu(config: ExperimentConfig, available: Resources) -> bool:
 def requested(config: ExperimentConfig, use_gpu: bool) -> Resources:
     """What the workers reserve together."""
     scaling = config.scaling
+    if is_data_parallel(config) and not scaling.num_workers:
+        return Resources(0.0, 2.0)
     per_worker = (1.0 if scaling.gpus_per_worker == "auto" else scaling.gpus_per_worker) if use_gpu else 0.0
     return Resources(scaling.num_workers * scaling.cpus_per_worker, max(scaling.num_workers, 1) * per_worker)
 
@@ -42,6 +48,8 @@ def check_resources(config: ExperimentConfig, available: Resources, where: str) 
     """
     use_gpu = uses_gpu(config, available)
     asked = requested(config, use_gpu)
+    if is_data_parallel(config):
+        _check_data_parallel(asked.gpus, available, where)
     if asked.gpus > available.gpus:
         raise EnvironmentFault(
             f"scaling asks for {asked.gpus:g} GPUs, {where} has {available.gpus:g}: lower scaling.num_workers, "
@@ -58,6 +66,22 @@ def check_resources(config: ExperimentConfig, available: Resources, where: str) 
     return use_gpu
 
 
+def is_data_parallel(config: ExperimentConfig) -> bool:
+    """Whether one process is to train on several GPUs."""
+    return config.parallel.strategy == "data_parallel"
+
+
+def _check_data_parallel(gpus: float, available: Resources, where: str) -> None:
+    # Ray would wait forever for a node that has them
+    most = available.gpus if available.gpus_of_a_node is None else available.gpus_of_a_node
+    if gpus > most:
+        has = f"{where} has {most:g}" + ("" if available.gpus_of_a_node is None else " on its largest node")
+        raise EnvironmentFault(
+            f"parallel.strategy data_parallel needs at least {gpus:g} GPUs in one process, {has}: "
+            "set parallel.strategy=ddp, which also trains on one GPU or on CPU"
+        )
+
+
 def local_resources() -> Resources:
     """Cores and GPUs that a local Ray will find on this machine, without importing torch or Ray."""
     return Resources(float(len(os.sched_getaffinity(0))), float(_local_gpus()))
@@ -72,7 +96,8 @@ def process_resources() -> Resources:
 
 def needs_gpu(config: ExperimentConfig) -> bool:
     """Whether the config cannot be trained on CPU."""
-    return config.scaling.use_gpu is True or config.trainer.precision == "16-mixed"
+    needs = config.scaling.use_gpu is True or config.trainer.precision == "16-mixed"
+    return needs or is_data_parallel(config)
 
 
 def _local_gpus() -> int:
@@ -118,7 +143,9 @@ def cluster_resources() -> Resources:
     import ray
 
     total = ray.cluster_resources()
-    return Resources(total.get("CPU", 0.0), total.get("GPU", 0.0))
+    nodes = [node["Resources"].get("GPU", 0.0) for node in ray.nodes() if node["Alive"]]
+    most = max(nodes) if len(nodes) > 1 else None
+    return Resources(total.get("CPU", 0.0), total.get("GPU", 0.0), most)
 
 
 def worker_threads(config: ExperimentConfig) -> int:

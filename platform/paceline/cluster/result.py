@@ -76,9 +76,13 @@ class RunResult:
         import torch
         from safetensors.torch import load_file
 
+        from paceline.engine.redundant_bias import remove_redundant_bias
+
         with torch.random.fork_rng(devices=[]):
             model = self.config.model.build()
         weights = load_file(Path(self.checkpoint) / "model.safetensors")
+        if self.config.trainer.remove_redundant_bias:
+            remove_redundant_bias(model)
         if self.config.trainer.precision == "64-true":
             model.double()
         model.load_state_dict(weights)

@@ -1,11 +1,14 @@
 """What fields of different sections must agree on. All disagreements are found, not only the first."""
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import PydanticCustomError
 
-from paceline.config.derived import ACCUMULATION, GLOBAL, MICRO, WORKERS, batch_sizes
+from paceline.config.batch_sizes import ACCUMULATION, GLOBAL, MICRO, WORKERS, batch_sizes
+from paceline.config.disagreement import Disagreement
+from paceline.config.disagreement import contradiction as _contradiction
+from paceline.config.parallel_checks import PARALLEL_CHECKS
 from paceline.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
@@ -13,14 +16,6 @@ if TYPE_CHECKING:
 
 ERROR_TYPE = "disagreement"
 """Type of the pydantic error that carries the disagreements in its context, under `found`."""
-
-
-class Disagreement(NamedTuple):
-    """Fields that are each right, but not together."""
-
-    problem: Problem
-    keys: tuple[str, ...]
-    """All the fields that it is about; the problem's own key is the one to change."""
 
 
 def check_agreement(config: "ExperimentConfig") -> None:
@@ -35,15 +30,18 @@ def check_agreement(config: "ExperimentConfig") -> None:
         raise PydanticCustomError(ERROR_TYPE, "{reasons}", {"reasons": reasons, "found": found})
 
 
-def _contradiction(reason: str, hint: str, *keys: str) -> Disagreement:
-    return Disagreement(Problem("contradiction", reason, keys[0], hint=hint), keys)
-
-
 def _batch(config: "ExperimentConfig") -> Iterator[Disagreement]:
     try:
         batch_sizes(config)
     except ConfigError as error:
         yield from (Disagreement(problem, (GLOBAL, MICRO, ACCUMULATION, WORKERS)) for problem in error.problems)
+
+
+def _largest_micro_batch(config: "ExperimentConfig") -> Iterator[Disagreement]:
+    strategy = config.parallel.strategy
+    if config.data.micro_batch_size == "max" and strategy != "ddp":
+        reason = f"is found by trial steps of each worker alone, with the whole model, which {strategy} is not about"
+        yield _contradiction(reason, "write a number, or strategy: ddp", MICRO, "parallel.strategy")
 
 
 def _half_precision(config: "ExperimentConfig") -> Iterator[Disagreement]:
@@ -56,6 +54,18 @@ def _cudnn(config: "ExperimentConfig") -> Iterator[Disagreement]:
     if config.trainer.cudnn_benchmark and config.trainer.deterministic:
         reason = "picks algorithms by their speed, which differs from run to run, while trainer.deterministic is true"
         yield _contradiction(reason, "set one of the two to false", "trainer.cudnn_benchmark", "trainer.deterministic")
+
+
+def _compile(config: "ExperimentConfig") -> Iterator[Disagreement]:
+    trainer = config.trainer
+    if trainer.activation_checkpointing == "budget" and trainer.compile == "none":
+        reason = "is the compiler's choice of what to keep, while trainer.compile is none"
+        hint = "write compile: default, or activation_checkpointing: selective"
+        yield _contradiction(reason, hint, "trainer.activation_checkpointing", "trainer.compile")
+    if trainer.compile == "max-autotune" and trainer.deterministic:
+        reason = "picks kernels by their speed, which differs from run to run, while trainer.deterministic is true"
+        hint = "write compile: default, or deterministic: false"
+        yield _contradiction(reason, hint, "trainer.compile", "trainer.deterministic")
 
 
 def _warmup(config: "ExperimentConfig") -> Iterator[Disagreement]:
@@ -71,6 +81,58 @@ def _nesterov(config: "ExperimentConfig") -> Iterator[Disagreement]:
     if getattr(config.optimizer, "nesterov", False) and not getattr(config.optimizer, "momentum", 1):
         hint = "write momentum: 0.9, or nesterov: false"
         yield _contradiction("needs momentum, which is 0", hint, "optimizer.nesterov", "optimizer.momentum")
+
+
+def _adascale(config: "ExperimentConfig") -> Iterator[Disagreement]:
+    key, hint = "optimizer.lr_scaling", "write lr_scaling: linear"
+    if config.optimizer.lr_scaling != "adascale":
+        return
+    if config.optimizer.describe() != "sgd":
+        reason = f"adascale's gain is derived for sgd alone, not for {config.optimizer.describe()}"
+        yield _contradiction(reason, "write lr_scaling: sqrt or linear, or name: sgd", key, "optimizer.name")
+    if config.parallel.strategy != "ddp":
+        reason = f"adascale needs the whole gradients of each worker, which {config.parallel.strategy} does not make"
+        yield _contradiction(reason, f"{hint}, or strategy: ddp", key, "parallel.strategy")
+    elif config.scaling.num_workers <= 1 and (_accumulation(config) == 1 or config.data.micro_batch_size == "max"):
+        reason = "adascale compares the gradients of a step, and one worker without accumulation has only one"
+        cure = f"{hint}, accumulate, or take more workers"
+        if config.data.micro_batch_size == "max":
+            reason = f"adascale compares the gradients of a step, and with {MICRO}: max one worker may have only one"
+            cure = f"{hint}, write a number for {MICRO}, or take more workers"
+        yield _contradiction(reason, cure, key, WORKERS, ACCUMULATION, MICRO, GLOBAL)
+    if config.parallel.comm_hook == "powersgd":
+        reason = "adascale needs the norm of the mean gradient, which powersgd exchanges only a part of"
+        yield _contradiction(reason, f"{hint}, or comm_hook: bf16", key, "parallel.comm_hook")
+
+
+def _accumulation(config: "ExperimentConfig") -> int | None:
+    """Micro batches of a step; None where that is not known, or the sizes do not work out, which `_batch` tells."""
+    try:
+        return batch_sizes(config).gradient_accumulation_steps
+    except ConfigError:
+        return None
+
+
+def _static_graph(config: "ExperimentConfig") -> Iterator[Disagreement]:
+    parallel, accumulation = config.parallel, _accumulation(config)
+    if not parallel.static_graph or parallel.strategy != "ddp" or config.scaling.num_workers <= 1:
+        return
+    if (accumulation or 1) > 1 or config.data.micro_batch_size == "max":
+        reason = "DDP exchanges the pass in which it learns the graph, the first one; accumulation only a step's last"
+        hint = "write static_graph: false, or take one micro batch a step"
+        yield _contradiction(reason, hint, "parallel.static_graph", ACCUMULATION, MICRO, GLOBAL)
+
+
+def _comm_hook(config: "ExperimentConfig") -> Iterator[Disagreement]:
+    hook, strategy = config.parallel.comm_hook, config.parallel.strategy
+    if hook != "none" and strategy != "ddp":
+        reason = f"{hook} compresses what DDP exchanges, which parallel.strategy {strategy} does not use"
+        hint = "write comm_hook: none, or strategy: ddp"
+        yield _contradiction(reason, hint, "parallel.comm_hook", "parallel.strategy")
+    if hook == "powersgd" and config.trainer.precision == "16-mixed":
+        reason = "powersgd carries over what it left out of a step, which makes no sense when the loss scale changes"
+        hint = "write comm_hook: fp16, or precision: bf16-mixed"
+        yield _contradiction(reason, hint, "parallel.comm_hook", "trainer.precision")
 
 
 def _heads(config: "ExperimentConfig") -> Iterator[Disagreement]:
@@ -102,6 +164,53 @@ def _gpus(config: "ExperimentConfig") -> Iterator[Disagreement]:
         yield _contradiction(reason, hint, "scaling.gpus_per_worker", "scaling.use_gpu")
 
 
+def _gpus_per_worker(config: "ExperimentConfig") -> Iterator[Disagreement]:
+    gpus = config.scaling.gpus_per_worker
+    if config.parallel.strategy != "data_parallel" and gpus != "auto" and gpus > 1:
+        reason = f"with parallel.strategy {config.parallel.strategy} a worker uses one GPU, not {gpus:g}"
+        hint = "write gpus_per_worker: 1 and raise num_workers, or write strategy: data_parallel"
+        yield _contradiction(reason, hint, "scaling.gpus_per_worker", "parallel.strategy")
+
+
+def _data_parallel(config: "ExperimentConfig") -> Iterator[Disagreement]:
+    if config.parallel.strategy != "data_parallel":
+        return
+    gpus, workers = config.scaling.gpus_per_worker, config.scaling.num_workers
+    if config.scaling.use_gpu is False:
+        reason = "data_parallel needs at least 2 GPUs, while scaling.use_gpu is false"
+        hint = "write strategy: ddp, which also trains on CPU"
+        yield _contradiction(reason, hint, "parallel.strategy", "scaling.use_gpu")
+    if workers > 1:
+        reason = f"with parallel.strategy data_parallel one process has all the GPUs, not {workers} workers"
+        hint = "write num_workers: 1, or strategy: ddp"
+        yield _contradiction(reason, hint, "scaling.num_workers", "parallel.strategy")
+    elif workers == 1 and (gpus == "auto" or gpus < 2 or gpus % 1):
+        reason = f"the worker of parallel.strategy data_parallel needs a whole number of at least 2 GPUs, not {gpus}"
+        hint = "write gpus_per_worker: 2 or more, or num_workers: 0 for all GPUs of this machine"
+        keys = ["scaling.gpus_per_worker", "parallel.strategy", "scaling.num_workers"]
+        if gpus == "auto":  # the default, which the user has never seen
+            keys = [keys[1], keys[0], keys[2]]
+        yield _contradiction(reason, hint, *keys)
+    for name in ("activation_checkpointing", "compile"):
+        if (value := getattr(config.trainer, name)) != "none":
+            reason = f"{value} does not go with parallel.strategy data_parallel, which copies the model at each step"
+            hint = f"write {name}: none, or strategy: ddp"
+            yield _contradiction(reason, hint, f"trainer.{name}", "parallel.strategy")
+
+
+def _cache(config: "ExperimentConfig") -> Iterator[Disagreement]:
+    if config.data.cache == "none":
+        return
+    augmentation: Any = getattr(config.data, "augmentation", None)
+    # The first is only in that of photographs, which is made sample by sample. The other kind is made batch by batch.
+    names = ("random_resized_crop", "horizontal_flip") if hasattr(augmentation, "random_resized_crop") else ()
+    on = [name for name in names if getattr(augmentation, name)]
+    if on:
+        reason = f"keeps each image as it was loaded first, while {' and '.join(on)} should change it in each epoch"
+        hint = f"write cache: none, or augmentation: {{{', '.join(f'{name}: false' for name in on)}}}"
+        yield _contradiction(reason, hint, "data.cache", *(f"data.augmentation.{name}" for name in on))
+
+
 def _checkpoint(config: "ExperimentConfig") -> Iterator[Disagreement]:
     if config.checkpoint.every_n_steps is not None and config.checkpoint.every_n_epochs is not None:
         hint = "keep every_n_steps or every_n_epochs"
@@ -111,12 +220,21 @@ def _checkpoint(config: "ExperimentConfig") -> Iterator[Disagreement]:
 
 _CHECKS: tuple[Callable[["ExperimentConfig"], Iterator[Disagreement]], ...] = (
     _batch,
+    _largest_micro_batch,
     _half_precision,
     _cudnn,
+    _compile,
     _warmup,
     _nesterov,
+    _adascale,
+    _comm_hook,
+    _static_graph,
     _heads,
     _context,
     _gpus,
+    _gpus_per_worker,
+    _data_parallel,
+    _cache,
     _checkpoint,
+    *PARALLEL_CHECKS,
 )

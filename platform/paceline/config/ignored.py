@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paceline.config.hints import show
+from paceline.data._torchvision_sets import SMALL
 
 if TYPE_CHECKING:
     from paceline.config.experiment import ExperimentConfig
@@ -42,6 +43,8 @@ def _changed(config: "ExperimentConfig", keys: tuple[str, ...]) -> Iterator[tupl
 
 LAYERWISE = ("lars", "lamb", "nvlamb")
 """Optimizers that give what does not decay no trust ratio either."""
+IN_MEMORY = ("mnist5k", "synthetic", "text_file")
+"""Data sets that are held in memory anyway, beside torchvision's small ones."""
 
 _RULES = (
     Rule(
@@ -50,14 +53,49 @@ _RULES = (
         ("data.prefetch_factor", "data.persistent_workers"),
     ),
     Rule(
+        lambda config: config.data.cache == "device" and config.data.num_workers > 0,
+        "with data.cache device the loader processes end before training",
+        ("data.prefetch_factor", "data.persistent_workers"),
+    ),
+    Rule(
+        lambda config: config.data.cache == "device" and config.scaling.use_gpu is not False,
+        "with data.cache device nothing is copied to the device during training",
+        ("data.pin_memory",),
+    ),
+    Rule(
+        lambda config: config.data.cache == "memory" and config.data.describe() in (*IN_MEMORY, *SMALL),
+        "the data set is in memory already",
+        ("data.cache",),
+    ),
+    Rule(
         lambda config: config.scaling.use_gpu is False,
         "scaling.use_gpu is false",
         ("data.pin_memory", "trainer.cudnn_benchmark"),
     ),
     Rule(
+        lambda config: config.data.micro_batch_size == "max",
+        "it follows from data.micro_batch_size max",
+        ("trainer.gradient_accumulation_steps",),
+    ),
+    Rule(
         lambda config: config.trainer.precision == "64-true",
         "with trainer.precision 64-true there are no float32 products",
         ("trainer.float32_matmul_precision",),
+    ),
+    Rule(
+        lambda config: config.trainer.compile == "none",
+        "trainer.compile is none",
+        ("trainer.compile_scope",),
+    ),
+    Rule(
+        lambda config: config.trainer.activation_checkpointing != "budget",
+        "trainer.activation_checkpointing is not budget",
+        ("trainer.activation_memory_budget",),
+    ),
+    Rule(
+        lambda config: config.trainer.activation_checkpointing not in ("full", "selective"),
+        "trainer.activation_checkpointing is neither full nor selective",
+        ("trainer.activation_checkpointing_blocks",),
     ),
     Rule(
         lambda config: config.optimizer.lr_scaling == "none",
@@ -77,11 +115,36 @@ _RULES = (
     Rule(
         lambda config: config.scaling.num_workers <= 1,
         "one process exchanges no gradients",
+        ("parallel.comm_hook", "parallel.bucket_cap_mb", "parallel.gradient_as_bucket_view", "parallel.static_graph"),
+    ),
+    Rule(
+        lambda config: config.parallel.comm_hook != "powersgd",
+        "parallel.comm_hook is not powersgd",
+        ("parallel.powersgd_rank", "parallel.powersgd_start_step"),
+    ),
+    Rule(
+        lambda config: config.parallel.strategy != "ddp",
+        "parallel.strategy is not ddp",
         ("parallel.bucket_cap_mb", "parallel.gradient_as_bucket_view", "parallel.static_graph"),
+    ),
+    Rule(
+        lambda config: config.parallel.strategy != "fsdp",
+        "parallel.strategy is not fsdp",
+        ("parallel.shard_size",),
+    ),
+    Rule(
+        lambda config: config.parallel.strategy != "pipeline",
+        "parallel.strategy is not pipeline",
+        ("parallel.pipeline_stages",),
     ),
     Rule(
         lambda config: config.scaling.num_workers == 0,
         "with scaling.num_workers 0 there are no workers",
         ("parallel.timeout_seconds", "scaling.placement", "scaling.max_failures"),
+    ),
+    Rule(
+        lambda config: config.parallel.strategy == "data_parallel" and config.scaling.num_workers == 0,
+        "with scaling.num_workers 0 data_parallel takes all GPUs of this process",
+        ("scaling.gpus_per_worker",),
     ),
 )

@@ -10,7 +10,8 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
-from paceline.config.checks import ERROR_TYPE, Disagreement
+from paceline.config.checks import ERROR_TYPE
+from paceline.config.disagreement import Disagreement
 from paceline.config.experiment import COMPONENT_SECTIONS, ExperimentConfig
 from paceline.config.imports import make_importable, missing_module
 from paceline.config.overrides import copy_tree, edit, parse_override, place_of

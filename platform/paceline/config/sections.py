@@ -24,12 +24,29 @@ class TrainerConfig(Section):
     (CUDA only) with a gradient scaler; `64-true` is for proofs."""
     gradient_accumulation_steps: Annotated[int, Field(ge=1, le=10**6)] | Auto = "auto"
     """Micro batches per optimizer step, 1 to 10^6. `auto` follows from the batch sizes and the world size."""
-    activation_checkpointing: Literal["none", "full"] = "none"
-    """`full` keeps only the inputs of the model's blocks for backward and computes the rest again. `none` disables."""
+    activation_checkpointing: Literal["none", "full", "selective", "budget"] = "none"
+    """What is computed again in backward instead of being kept. `full`: all inside the model's blocks; `selective`: the
+    same, but for the results of convolutions, matrix products and attention; `budget`: the compiler chooses, within
+    `activation_memory_budget` (needs `compile`). `none` disables."""
+    activation_checkpointing_blocks: list[Annotated[str, Field(min_length=1)]] | None = None
+    """Names of the modules that `full` and `selective` are applied to, with `*`, `?` and `[...]` as in file names, such
+    as `["layer3.*", "layer4.*"]`. `null`: the repeated blocks that are found in the model."""
+    activation_memory_budget: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Share of the activation memory that `activation_checkpointing: budget` may keep, 0 (as little as possible) to 1
+    (everything)."""
     max_grad_norm: Annotated[float, Field(gt=0, le=1e20)] | None = None
     """Clip the gradient's global L2 norm to this value, in (0, 10^20]. `null` disables."""
     memory_format: Literal["contiguous", "channels_last"] = "contiguous"
-    """Layout of 4-d weights and inputs. `channels_last` suits convolutions on tensor cores."""
+    """Layout of 4-d weights and inputs. `channels_last` suits convolutions on tensor cores. With `fsdp`, which takes no
+    such weights, it is that of the inputs alone."""
+    compile: Literal["none", "default", "reduce-overhead", "max-autotune"] = "none"
+    """Compile the model with torch.compile in one of its modes; takes up to minutes at the start. Where that fails,
+    training goes on without, and says why. `none` disables."""
+    compile_scope: Literal["model", "blocks"] = "model"
+    """Compile the whole model, or each of its repeated blocks, which takes less time and fuses less."""
+    remove_redundant_bias: bool = False
+    """Remove the biases of convolutions whose output goes into batch normalisation alone, which subtracts them again.
+    They are found by tracing the model; where that fails, none is removed, and a warning says why."""
     zero_grad: Literal["set_to_none", "zero"] = "set_to_none"
     """How gradients are cleared between steps: let go of the memory, or fill it with zeros (the old way)."""
     float32_matmul_precision: Literal["highest", "high", "medium"] = "highest"
@@ -47,8 +64,27 @@ class TrainerConfig(Section):
 class ParallelConfig(Section):
     """How the work is spread over the workers."""
 
-    strategy: Literal["ddp"] = "ddp"
-    """`ddp`: every worker holds the whole model and the gradients are averaged."""
+    strategy: Literal["ddp", "fsdp", "pipeline", "data_parallel"] = "ddp"
+    """`ddp`: every worker holds the whole model, and the gradients are averaged. `fsdp`: weights, gradients and
+    optimizer state are cut up over the workers. `pipeline`: each worker holds some of the model's layers.
+    `data_parallel`: one worker cuts each micro batch over its GPUs, by the old `torch.nn.DataParallel`; for comparison,
+    since it is slow."""
+    shard_size: Annotated[int, Field(ge=1, le=65_536)] | None = None
+    """With `fsdp`: over how many workers a copy of the model is cut up, 1 to 65,536; the groups average their gradients
+    (hybrid shard). `null`: over all of them."""
+    pipeline_stages: Annotated[int, Field(ge=2, le=65_536)] | None = None
+    """With `pipeline`: into how many stages the model is cut, 2 to 65,536. With fewer stages than workers there are
+    several pipelines, which average their gradients. `null`: as many as workers."""
+    comm_hook: Literal["none", "bf16", "fp16", "powersgd"] = "none"
+    """How DDP compresses the gradients that are exchanged: not at all; rounded to `bf16`, or to `fp16`, which is finer
+    but turns what is below 6e-8 into 0 and above 65,504 into infinity; or each weight's as the product of two thin
+    matrices (`powersgd`, Vogels et al. 2019, arXiv:1905.13727), where what is lost is added to the next step's. The
+    format is that of the exchange alone, whatever `trainer.precision`."""
+    powersgd_rank: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Width of the thin matrices of `comm_hook: powersgd`, 1 to 1024. A weight that it would not make smaller by half
+    is exchanged whole."""
+    powersgd_start_step: Annotated[int, Field(ge=2, le=10**12)] = 1000
+    """Optimizer steps in which gradients are exchanged whole, before `comm_hook: powersgd` compresses, 2 to 10^12."""
     bucket_cap_mb: Annotated[float, Field(ge=0.001, le=1e6)] | None = None
     """Size of DDP's gradient buckets in MiB, 0.001 to 10^6. `null`: torch's default, 25."""
     gradient_as_bucket_view: bool = True
@@ -70,8 +106,9 @@ class ScalingConfig(Section):
     cpus_per_worker: Annotated[float, Field(ge=0.001, le=4096)] = 1
     """Logical CPU cores that Ray reserves for each worker, 0.001 to 4096. On CPU also the number of torch threads,
     rounded down and at least 1."""
-    gpus_per_worker: Annotated[float, Field(ge=0.001, le=1)] | Auto = "auto"
-    """GPUs that Ray reserves for each worker, 0.001 to 1; `auto` is 1 when GPUs are used."""
+    gpus_per_worker: Annotated[float, Field(ge=0.001, le=64)] | Auto = "auto"
+    """GPUs that Ray reserves for each worker, 0.001 to 64; more than 1 only with `parallel.strategy: data_parallel`,
+    which needs at least 2. `auto` is 1 when GPUs are used."""
     placement: Literal["pack", "spread", "strict_pack", "strict_spread"] = "pack"
     """How Ray places the workers on nodes."""
     max_failures: Annotated[int, Field(ge=0, le=10**6)] = 3

@@ -28,6 +28,10 @@ class TextWindows(Dataset[tuple[Tensor, Tensor]]):
     def __len__(self) -> int:
         return count_windows(len(self.text), self.context_length)
 
+    def to(self, device: torch.device) -> "TextWindows":
+        """The same samples with the text on `device`, where `batch` then takes ids and gives its tensors."""
+        return TextWindows(self.text.to(device), self.context_length)
+
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         """Tokens and targets of sample `index`, int64 of shape [context_length] each.
 
@@ -36,7 +40,7 @@ class TextWindows(Dataset[tuple[Tensor, Tensor]]):
         """
         if not 0 <= index < len(self):
             raise IndexError(f"sample {index} of {len(self)}")
-        tokens, targets = self.batch(torch.tensor([index]), seed=0, epoch=0)
+        tokens, targets = self.batch(torch.tensor([index], device=self.text.device), seed=0, epoch=0)
         return tokens[0], targets[0]
 
     def batch(self, ids: Tensor, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
@@ -46,7 +50,7 @@ class TextWindows(Dataset[tuple[Tensor, Tensor]]):
             Tokens and targets, int64 of shape [n, context_length] each. Behind the end of the text the targets are
             `IGNORE_INDEX` and the tokens are the last one again, which no target that counts depends on.
         """
-        places = ids[:, None] * self.context_length + torch.arange(self.context_length + 1)
+        places = ids[:, None] * self.context_length + torch.arange(self.context_length + 1, device=ids.device)
         windows = self.text[places.clamp(max=len(self.text) - 1)].long()
         targets = windows.masked_fill(places >= len(self.text), IGNORE_INDEX)[:, 1:]
         # contiguous, since only such a tensor is copied to a GPU without waiting

@@ -1,6 +1,6 @@
 """What every data set's config offers: the two sets, and how they are batched and loaded."""
 
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -26,9 +26,10 @@ class DataConfig(Component):
 
     global_batch_size: BatchSize | None = None
     """Samples of one optimizer step over all workers, 1 to 2^31 - 1. `null`: follows from the other two."""
-    micro_batch_size: BatchSize | None = None
-    """Samples of one forward pass on one worker, 1 to 2^31 - 1. `null`: what makes accumulation 1, or 32 when the
-    global batch size is not set either."""
+    micro_batch_size: BatchSize | Literal["max"] | None = None
+    """Samples of one forward pass on one worker, 1 to 2^31 - 1. `max`: the most that fit into the memory of every
+    worker, found by trial steps before training (needs `global_batch_size`; accumulation follows); a resumed run keeps
+    what was found. `null`: what makes accumulation 1, or 32 when the global batch size is not set either."""
     shuffle: bool = True
     """Visit the training samples in a new order each epoch, the same for a seed whatever the number of workers."""
     drop_last: bool = False
@@ -42,6 +43,13 @@ class DataConfig(Component):
     """Micro batches that each loader process keeps ready, 1 to 1024. Needs `num_workers` > 0."""
     persistent_workers: bool = True
     """Keep the loader processes from one epoch to the next. Needs `num_workers` > 0."""
+
+    cache: Literal["none", "memory", "device"] = "none"
+    """Load every sample once, before training, and keep it: `memory` in that of each worker, which then holds the whole
+    data set, `device` on the worker's device. Does not change what is loaded, but for how a GPU rounds when it resizes.
+    Only for samples that are the same in every epoch: those that draw from the random generators of torch, numpy or
+    Python are refused; the augmentation of data sets that are in memory anyway is not. What does not stack to tensors
+    is for `memory` only; all else needs the loader processes just to load it. `none`: load anew in each epoch."""
 
     def sizes(self) -> Sizes | None:
         """Number of samples, where it is known without loading anything; else None."""

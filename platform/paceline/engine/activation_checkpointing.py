@@ -1,80 +1,184 @@
 """Activation checkpointing: keep a block's input for backward, and compute what is inside it again.
 
-Chen et al. 2016, arXiv:1604.06174.
+Chen et al. 2016, arXiv:1604.06174. `selective` keeps the results of what is slow to compute too, as Korthikanti et al.
+2022 do (arXiv:2205.05198). `budget` is the compiler's own: see `compilation.py`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from functools import partial, reduce
+from itertools import pairwise
+from math import sqrt
 from typing import Any
 
+import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils.checkpoint import checkpoint
+from torch.nn.modules.batchnorm import _NormBase
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from paceline.engine.blocks import find_blocks as find_blocks
+from paceline.engine.blocks import match_blocks
+from paceline.errors import ConfigError, Problem
+
+Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
+"""Of a block's first pass and of its second."""
+
+_aten = torch.ops.aten
+_SLOW = {
+    _aten.mm.default,
+    _aten.addmm.default,
+    _aten.bmm.default,
+    _aten.baddbmm.default,
+    _aten._scaled_mm.default,
+    _aten._grouped_mm.default,
+    _aten.convolution.default,
+    _aten._scaled_dot_product_flash_attention.default,
+    _aten._scaled_dot_product_efficient_attention.default,
+    _aten._scaled_dot_product_cudnn_attention.default,
+    _aten._scaled_dot_product_fused_attention_overrideable.default,
+    _aten._scaled_dot_product_flash_attention_for_cpu.default,
+}
+"""Operations whose results `selective` keeps, as they are after autograd has taken `linear` and the like apart."""
 
 
-def apply_activation_checkpointing(model: nn.Module, mode: str) -> list[str]:
+def apply_activation_checkpointing(model: nn.Module, mode: str, patterns: Sequence[str] | None = None) -> list[str]:
     """Make the blocks of `model` recompute their activations in backward; returns the blocks' names.
 
     The modules stay where they are, so names in the state dict do not change. Gradients and buffers are those of the
     plain model: random state is restored for the second pass, and BatchNorm takes its statistics in the first only.
 
+    Args:
+        patterns: names of the blocks, with wildcards as in file names. None: those that are found.
+
     Raises:
-        ValueError: the model has no blocks to checkpoint.
+        ConfigError: the model has no blocks, or none of such a name.
     """
-    if mode == "none":
+    if mode not in ("full", "selective"):
         return []
-    blocks = dict(find_blocks(model))
+    names = "trainer.activation_checkpointing_blocks"
+    blocks = dict(_worthwhile(model) if patterns is None else match_blocks(model, patterns, names))
     if not blocks:
-        raise ValueError(
-            "activation_checkpointing: the model has no blocks (children of nn.Sequential or nn.ModuleList)"
-        )
+        reason = f"{type(model).__name__} has no blocks to checkpoint (children of nn.Sequential or nn.ModuleList)"
+        hint = f"name its large modules in {names}"
+        raise ConfigError([Problem("no-blocks", reason, "trainer.activation_checkpointing", hint=hint)])
     for block in blocks.values():
-        block.forward = _checkpointed(block)
+        _forbid_in_place(block)
+        block.forward = _checkpointed(block, mode)
     return list(blocks)
 
 
-def find_blocks(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The model's repeated parts: the children with parameters of its outermost sequences.
+def _worthwhile(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The blocks of the model, but a sequence of thin ones as a whole, to be cut into larger parts.
 
-    A sequence whose children are plain layers is one block itself, since a checkpoint around a single layer keeps
-    as much as it saves.
+    A linear layer with its ReLU keeps nothing but the ReLU's output, and that is the input of the next: with a
+    checkpoint around each of them, as much is kept as with none.
     """
-    for name, module in model.named_children():
-        if not isinstance(module, nn.Sequential | nn.ModuleList):
-            yield from ((f"{name}.{inner}", block) for inner, block in find_blocks(module))
-            continue
-        nested = [(f"{name}.{inner}", child) for inner, child in module.named_children() if any(child.children())]
-        if nested:
-            yield from nested
-        elif isinstance(module, nn.Sequential) and any(True for _ in module.parameters()):
-            yield name, module
+    for name, block in find_blocks(model):
+        parent = name.rpartition(".")[0]
+        sequence = model.get_submodule(parent)
+        yield (parent, sequence) if name and _is_divisible(sequence) else (name, block)
 
 
-def _checkpointed(block: nn.Module) -> Any:
+def _is_divisible(module: nn.Module) -> bool:
+    is_sequence = type(module).forward is nn.Sequential.forward
+    return is_sequence and _count_parts(module) > 1 and all(map(_is_thin, module.children()))
+
+
+def _is_thin(module: nn.Module) -> bool:
+    layers = [layer for layer in module.modules() if any(True for _ in layer.parameters(recurse=False))]
+    return len(layers) <= 1
+
+
+def _count_parts(sequence: nn.Module) -> int:
+    return round(sqrt(sum(1 for _ in sequence.children())))  # Chen et al., section 4.1
+
+
+def _forbid_in_place(block: nn.Module) -> None:
+    # an activation that writes over what the second pass starts from, or over what is kept, is applied to it twice
+    for module in block.modules():
+        if getattr(module, "inplace", False) is True:
+            module.inplace = False  # type: ignore[assignment]
+
+
+def _checkpointed(block: nn.Module, mode: str) -> Any:
     forward = block.forward
-    norms = [module for module in block.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
-
-    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        return nullcontext(), _without_statistics(norms)
+    first, *others = _parts(block)
+    norms = [module for module in block.modules() if isinstance(module, _NormBase) and module.track_running_stats]
+    options, compiled_options = {"context_fn": partial(_CONTEXTS[mode], norms)}, _COMPILED_OPTIONS[mode]
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        if not block.training:
+        if not (block.training and torch.is_grad_enabled()):
             return forward(*args, **kwargs)
-        return checkpoint(partial(forward, **kwargs), *args, use_reentrant=False, context_fn=contexts)
+        # The compiler cannot trace a change of momentum, and need not: it computes again what gradients depend on, and
+        # the statistics are no part of that.
+        chosen = compiled_options if torch.compiler.is_compiling() else options
+        output = checkpoint(partial(first, **kwargs), *args, use_reentrant=False, **chosen)
+        for part in others:
+            output = checkpoint(part, output, use_reentrant=False, **chosen)
+        return output
 
     return run
 
 
+def _parts(block: nn.Module) -> list[Callable[..., Any]]:
+    """A long sequence of thin layers in about sqrt(n) parts; any other block as a whole.
+
+    As one part, all of the sequence would be there again at the beginning of backward.
+    """
+    if not _is_divisible(block):
+        return [block.forward]
+    layers, count = list(block.children()), _count_parts(block)
+    cuts = [len(layers) * index // count for index in range(count + 1)]
+    return [partial(_through, layers[start:stop]) for start, stop in pairwise(cuts)]
+
+
+def _through(layers: list[nn.Module], inputs: Any) -> Any:
+    return reduce(lambda value, layer: layer(value), layers, inputs)
+
+
+def _full(norms: list[_NormBase]) -> Contexts:
+    return nullcontext(), _without_statistics(norms, nullcontext())
+
+
+def _selective(norms: list[_NormBase]) -> Contexts:
+    first, second = create_selective_checkpoint_contexts(keep_slow)  # type: ignore[no-untyped-call]
+    return first, _without_statistics(norms, second)
+
+
+def keep_slow(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    """Whether `selective` keeps an operation's results: torch's policy function, see its `CheckpointPolicy`.
+
+    Attention with dropout is computed again although it is slow: it draws from the same generator as the dropout after
+    it, which would get other numbers if the attention drew none in the second pass.
+    """
+    keeps = operation in _SLOW and not _drops(operation, args, kwargs)
+    return CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def _drops(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    names = [argument.name for argument in operation._schema.arguments]
+    return bool({**dict(zip(names, args, strict=False)), **kwargs}.get("dropout_p"))
+
+
+_CONTEXTS: dict[str, Callable[[list[_NormBase]], Contexts]] = {"full": _full, "selective": _selective}
+_COMPILED_OPTIONS: dict[str, dict[str, Any]] = {
+    "full": {},
+    "selective": {"context_fn": partial(create_selective_checkpoint_contexts, keep_slow)},
+}
+
+
 @contextmanager
-def _without_statistics(norms: list[_BatchNorm]) -> Iterator[None]:
+def _without_statistics(norms: list[_NormBase], inner: AbstractContextManager[Any]) -> Iterator[None]:
     # Momentum 0 leaves the running statistics as they are, bit for bit, while the same tensors are saved for backward
     # as in the first pass (switching tracking off would save fewer, which torch's checkpoint refuses).
     before = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]
-    for norm in norms:
-        norm.momentum, norm.num_batches_tracked = 0.0, None
+    for norm, _, batches in before:
+        # SyncBatchNorm insists on something to count in
+        norm.num_batches_tracked = torch.zeros_like(batches) if isinstance(norm, nn.SyncBatchNorm) else None  # type: ignore[arg-type]
+        norm.momentum = 0.0
     try:
-        yield
+        with inner:
+            yield
     finally:
         for norm, momentum, batches in before:
             norm.momentum, norm.num_batches_tracked = momentum, batches

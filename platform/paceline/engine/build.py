@@ -1,16 +1,25 @@
 """From a config to a trainer that is ready to run, on each rank."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from paceline.config.base import Component
-from paceline.config.derived import BatchSizes, batch_sizes
+from paceline.config.batch_sizes import BatchSizes, batch_sizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import Imported, path_of
+from paceline.config.steps import epoch_steps
+from paceline.engine.adascale import AdaScale
+from paceline.engine.caching import cached
 from paceline.engine.checkpoint import CheckpointWriter, newest_valid
+from paceline.engine.comm_hooks import build_compression, build_powersgd
+from paceline.engine.compile_trial import try_compilation
+from paceline.engine.ddp import hook_into_exchange
+from paceline.engine.largest_batch import LargestBatch
+from paceline.engine.layout import WHOLE, Replicated
 from paceline.engine.loading import BatchLoader, SeededFetcher
 from paceline.engine.order import DataOrder
 from paceline.engine.plan import Plan
@@ -18,8 +27,10 @@ from paceline.engine.precision import Precision
 from paceline.engine.prepare import MEMORY_FORMATS, apply_process_settings, prepare
 from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import Reporter
-from paceline.engine.state import TrainState
+from paceline.engine.state import TrainState, trainable_parameters
+from paceline.engine.strategy import Strategy, build_strategy
 from paceline.engine.trainer import Trainer
+from paceline.engine.trial_steps import Parts
 from paceline.errors import TrainingError, UnusableCode
 from paceline.lr_schedulers.base import Schedule
 from paceline.optimizers._numbering import number_by_position
@@ -39,20 +50,31 @@ def build_trainer(
         checkpoints: folder of the run's checkpoints; the newest valid one is resumed. None: neither save nor resume.
     """
     apply_process_settings(config.trainer)
-    sizes = batch_sizes(config)
+    newest = find_newest(checkpoints, ranks, reporter) if checkpoints is not None else None
+    sizes, remembered = settle_sizes(config, ranks, reporter, newest)
     torch.manual_seed(config.seed)
     task = config.task.build(config.model.build())
     require_trainable(config, task)
     precision = Precision(config.trainer.precision, ranks.device)
-    model = prepare(task, config.trainer, config.parallel, precision, ranks)
+    strategy = build_strategy(config.parallel, ranks)
+
+    def warn(message: str) -> None:
+        if ranks.is_first:
+            reporter.event("warning", message=message)
+
+    model = prepare(task, config.trainer, precision, strategy, warn)
     peak_lr = config.optimizer.scaled_lr(sizes.global_batch_size)
-    optimizer = build_optimizer(config, task, peak_lr, ranks.device)
+    optimizer = build_optimizer(config, task, peak_lr, ranks.device, strategy.layout)
+    parameters = trainable_parameters(task, strategy.layout)
+    adascale = build_adascale(config, parameters, sizes, ranks)
+    powersgd = build_powersgd(config.parallel, parameters, ranks, config.seed)
+    hook_into_exchange(model, build_compression(config.parallel, powersgd), adascale)
     train_loader, validation_loader = build_loaders(config, precision, ranks.device)
-    order = build_order(config, len(train_loader.fetcher), sizes, ranks)
+    order = build_order(config, len(train_loader.fetcher), sizes, strategy)
     plan = Plan(config.trainer, config.checkpoint, order.steps_per_epoch)
     trainer = Trainer(
         model=model,
-        state=TrainState(task, optimizer, precision),
+        state=TrainState(task, optimizer, precision, layout=strategy.layout),
         schedule=build_schedule(config, plan, sizes),
         peak_lr=peak_lr,
         order=order,
@@ -63,15 +85,53 @@ def build_trainer(
         writer=build_writer(config, checkpoints, reporter) if checkpoints and ranks.is_first else None,
         reporter=reporter,
         ranks=ranks,
+        strategy=strategy,
+        adascale=adascale,
+        powersgd=powersgd,
         config=config,
+        remembered=remembered,
     )
     if ranks.is_first:
         reporter.event("plan", total_steps=plan.total_steps, steps_per_epoch=plan.steps_per_epoch)
         if not len(validation_loader.fetcher):
             reporter.event("warning", message="the validation set is empty, so nothing is evaluated")
-    if checkpoints is not None:
-        resume_newest(trainer, checkpoints)
+    if config.trainer.compile != "none":
+        try_compilation(trainer, config.trainer)
+    if newest is not None:
+        resume(trainer, newest)
     return trainer
+
+
+def settle_sizes(
+    config: ExperimentConfig, ranks: Ranks, reporter: Reporter, checkpoint: Path | None
+) -> tuple[BatchSizes, dict[str, Any]]:
+    """The batch sizes, and what each checkpoint is to remember of them. Every rank must call it.
+
+    Args:
+        checkpoint: the one that training goes on from.
+    """
+    asked = batch_sizes(config)
+    if isinstance(asked, BatchSizes):
+        return asked, {}
+
+    def task() -> Task:
+        torch.manual_seed(config.seed)
+        task = config.task.build(config.model.build())
+        require_trainable(config, task)
+        return task
+
+    def optimizer(task: Task) -> Optimizer:
+        peak_lr = config.optimizer.scaled_lr(asked.global_batch_size)
+        return build_optimizer(config, task, peak_lr, ranks.device)
+
+    def loaders() -> tuple[BatchLoader, BatchLoader]:
+        train, validation = build_loaders(config, Precision(config.trainer.precision, ranks.device), ranks.device)
+        require_steps(config, len(train.fetcher), asked.global_batch_size)
+        return train, validation
+
+    search = LargestBatch(config, asked, ranks, reporter)
+    sizes = search.settle(checkpoint, Parts(task, optimizer, loaders))
+    return sizes, search.values(sizes)
 
 
 def chosen(section: str, component: Component) -> str:
@@ -94,12 +154,15 @@ def require_trainable(config: ExperimentConfig, task: Task) -> None:
         )
 
 
-def build_optimizer(config: ExperimentConfig, task: Task, peak_lr: float, device: torch.device) -> Optimizer:
-    """The optimizer over all trainable parameters of the task."""
-    trainable = [parameter for parameter in task.parameters() if parameter.requires_grad]
-    fusable = all(is_fusable(parameter) for parameter in trainable) and not _has_sparse_gradients(task)
+def build_optimizer(
+    config: ExperimentConfig, task: Task, peak_lr: float, device: torch.device, layout: Replicated = WHOLE
+) -> Optimizer:
+    """The optimizer over the trainable parameters of the task, as far as this rank holds them."""
+    trainable = trainable_parameters(task, layout)
+    fusable = all(is_fusable(layout.local(each)) for each in trainable) and not _has_sparse_gradients(task)
+    fusable = fusable and (config.optimizer.fuses_slices or not layout.is_sliced)
     optimizer = config.optimizer.build(trainable, peak_lr, config.optimizer.wants_fused(device.type, fusable))
-    number_by_position(optimizer, trainable)
+    number_by_position(optimizer, trainable, layout.numbers(trainable))
     complete_state(optimizer)
     return optimizer
 
@@ -109,14 +172,28 @@ def _has_sparse_gradients(task: Task) -> bool:
     return any(embedding.sparse and embedding.weight.requires_grad for embedding in embeddings)
 
 
+def build_adascale(
+    config: ExperimentConfig, parameters: list[nn.Parameter], sizes: BatchSizes, ranks: Ranks
+) -> AdaScale | None:
+    """What finds each step's gain, where the learning rate is to follow the gradient's noise."""
+    if config.optimizer.lr_scaling != "adascale":
+        return None
+    return AdaScale(parameters, config.optimizer.base_batch_size, sizes.global_batch_size, ranks)
+
+
 def build_loaders(
     config: ExperimentConfig, precision: Precision, device: torch.device
 ) -> tuple[BatchLoader, BatchLoader]:
-    """Loaders of the training and the validation set."""
+    """Loaders of the training and the validation set. Fills their caches, where `data.cache` asks for some.
+
+    Raises:
+        UnusableCode: samples cannot be cached.
+        EnvironmentFault: the cached samples do not fit into memory.
+    """
     data = config.data
     train, validation = (
         BatchLoader(
-            SeededFetcher(dataset, config.seed),
+            cached(SeededFetcher(dataset, config.seed), data.cache, device, data.num_workers, role),
             device,
             num_workers=data.num_workers,
             prefetch_factor=data.prefetch_factor,
@@ -125,12 +202,12 @@ def build_loaders(
             dtype=precision.input_dtype,
             memory_format=MEMORY_FORMATS[config.trainer.memory_format],
         )
-        for dataset in data.build()
+        for role, dataset in zip(("training", "validation"), data.build(), strict=True)
     )
     return train, validation
 
 
-def build_order(config: ExperimentConfig, samples: int, sizes: BatchSizes, ranks: Ranks) -> DataOrder:
+def build_order(config: ExperimentConfig, samples: int, sizes: BatchSizes, strategy: Strategy) -> DataOrder:
     """The canonical order of the training set, seen from this rank.
 
     Raises:
@@ -140,19 +217,29 @@ def build_order(config: ExperimentConfig, samples: int, sizes: BatchSizes, ranks
         samples=samples,
         global_batch_size=sizes.global_batch_size,
         micro_batch_size=sizes.micro_batch_size,
-        rank=ranks.rank,
-        world_size=ranks.world_size,
+        rank=strategy.data_ranks.rank,
+        world_size=strategy.data_ranks.world_size,
         seed=config.seed,
         shuffle=config.data.shuffle,
         drop_last=config.data.drop_last,
+        is_lockstep=strategy.layout.is_sliced,
     )
-    if not order.steps_per_epoch:
+    require_steps(config, samples, sizes.global_batch_size)
+    return order
+
+
+def require_steps(config: ExperimentConfig, samples: int, global_batch_size: int) -> None:
+    """Check that an epoch has a step.
+
+    Raises:
+        TrainingError: not one global batch can be made.
+    """
+    if not epoch_steps(samples, global_batch_size, config.data.drop_last):
         cure = f"set data.global_batch_size to {samples} or less, or drop_last to false" if samples else "add some"
         raise TrainingError(
             f"{chosen('data', config.data)}: {samples} training samples make no global batch of "
-            f"{sizes.global_batch_size}; {cure}"
+            f"{global_batch_size}; {cure}"
         )
-    return order
 
 
 def build_schedule(config: ExperimentConfig, plan: Plan, sizes: BatchSizes) -> Schedule:
@@ -181,18 +268,20 @@ def build_writer(config: ExperimentConfig, checkpoints: Path, reporter: Reporter
     )
 
 
-def resume_newest(trainer: Trainer, checkpoints: Path) -> None:
-    """Go on from the newest valid checkpoint, if there is one; rank 0 chooses for all. Every rank must call it."""
-    ranks, reporter = trainer.ranks, trainer.reporter
+def find_newest(checkpoints: Path, ranks: Ranks, reporter: Reporter) -> Path | None:
+    """The newest valid checkpoint, if there is one; rank 0 chooses for all. Every rank must call it."""
 
     def tell(path: Path, reason: str) -> None:
         reporter.event("warning", message=f"checkpoint {path.name} is broken and was set aside: {reason}")
 
     found = newest_valid(checkpoints, tell) if ranks.is_first else None
     step = int(ranks.from_first([float(found.name.removeprefix("step-")) if found else -1.0])[0])
-    if step < 0:
-        return
-    trainer.resume(checkpoints / f"step-{step}")
+    return checkpoints / f"step-{step}" if step >= 0 else None
+
+
+def resume(trainer: Trainer, checkpoint: Path) -> None:
+    """Go on from a valid checkpoint. Every rank must call it."""
+    trainer.resume(checkpoint)
     if trainer.writer is not None:
-        trainer.writer.last = found
-        reporter.event("resumed", step=step, path=str(found))
+        trainer.writer.last = checkpoint
+        trainer.reporter.event("resumed", step=trainer.state.position.step, path=str(checkpoint))

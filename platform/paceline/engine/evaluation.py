@@ -6,28 +6,33 @@ from paceline.engine.loading import BatchLoader
 from paceline.engine.order import evaluation_order
 from paceline.engine.precision import Precision
 from paceline.engine.ranks import Ranks
+from paceline.engine.strategy import Strategy
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
 
 
 @torch.no_grad()
 def evaluate(
-    task: Task, loader: BatchLoader, micro_batch_size: int, precision: Precision, ranks: Ranks
+    task: Task, loader: BatchLoader, micro_batch_size: int, precision: Precision, strategy: Strategy
 ) -> dict[str, float]:
     """Mean loss and metrics over the whole validation set, equal on all ranks. Every rank must call it.
 
     The task is called without its DDP wrapper: ranks may have different numbers of batches, or none.
     """
-    totals = _Totals(ranks)
+    ranks = strategy.data_ranks
+    totals = _Totals(strategy.ranks)
     # BatchNorm's statistics are each rank's own until DDP's next forward; what is saved and evaluated is rank 0's
-    ranks.share_first(task.buffers())
+    ranks.share_first(buffer for buffer in task.buffers() if strategy.layout.holds(buffer))
     was_training = task.training
     task.eval()
     try:
-        order = evaluation_order(len(loader.fetcher), micro_batch_size, ranks.rank, ranks.world_size)
-        for _, batch in loader.load(0, order):
+        samples, in_lockstep = len(loader.fetcher), strategy.layout.is_sliced
+        order = evaluation_order(samples, micro_batch_size, ranks.rank, ranks.world_size, in_lockstep)
+        for micro_batch, batch in loader.load(0, order):
             with precision.autocast():
-                totals.add(task(batch))
+                output = strategy.evaluate(task, batch)
+            if output is not None and micro_batch.counts:
+                totals.add(output)
     finally:
         task.train(was_training)
     return totals.means()

@@ -6,16 +6,20 @@ random transforms give the same sample whichever process loads it.
 
 import random
 import signal
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import perf_counter
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from paceline.engine.order import MicroBatch, mix
+
+Started = TypeVar("Started")
+Finished = TypeVar("Finished")
 
 
 @runtime_checkable
@@ -28,26 +32,43 @@ class SlicedDataset(Protocol):
         """The samples `ids` (int64, [batch]) of an epoch as one batch."""
 
 
-class SeededFetcher:
+class Fetcher(ABC):
     """Turns an (epoch, ids) key into a batch; runs in the training process or in a loader process."""
 
-    def __init__(self, dataset: Dataset[Any] | SlicedDataset, seed: int) -> None:
-        self.dataset = dataset
-        self.seed = seed
-        self._is_sliced = isinstance(dataset, SlicedDataset)
-        self._collate = getattr(dataset, "collate_fn", default_collate)
+    needs_processes = True
+    """Whether loader processes take work off the training process. Where not, there are none."""
+    is_on_device = False
+    """Whether its batches are on the device already."""
 
+    @abstractmethod
     def __len__(self) -> int:
-        return len(self.dataset)  # type: ignore[arg-type]
+        """Number of samples."""
+
+    @abstractmethod
+    def fetch(self, epoch: int, ids: torch.Tensor) -> Any:
+        """The samples `ids` (int64, [batch]) of an epoch as one batch."""
 
     def __getitem__(self, key: tuple[int, torch.Tensor]) -> Any:
         return self.fetch(*key)
 
+
+class SeededFetcher(Fetcher):
+    """Loads the samples of each batch anew."""
+
+    def __init__(self, dataset: Dataset[Any] | SlicedDataset, seed: int) -> None:
+        self.dataset = dataset
+        self.seed = seed
+        self.is_sliced = isinstance(dataset, SlicedDataset)
+        self.collate: Callable[[list[Any]], Any] = getattr(dataset, "collate_fn", default_collate)
+
+    def __len__(self) -> int:
+        return len(self.dataset)  # type: ignore[arg-type]
+
     def fetch(self, epoch: int, ids: torch.Tensor) -> Any:
         """The samples `ids` (int64, [batch]) of an epoch as one batch."""
-        if self._is_sliced:
+        if self.is_sliced:
             return self.dataset.batch(ids, self.seed, epoch)  # type: ignore[union-attr]
-        return self._collate([self._sample(epoch, index) for index in ids.tolist()])
+        return self.collate([self._sample(epoch, index) for index in ids.tolist()])
 
     def _sample(self, epoch: int, index: int) -> Any:
         seed_everything(mix(self.seed, epoch, index))
@@ -66,7 +87,7 @@ class BatchLoader:
 
     def __init__(
         self,
-        fetcher: SeededFetcher,
+        fetcher: Fetcher,
         device: torch.device,
         num_workers: int = 0,
         prefetch_factor: int = 2,
@@ -80,7 +101,11 @@ class BatchLoader:
         self.wait_seconds = 0.0
         """Time spent waiting for data since the start."""
         self._keys = _Keys()
-        pin = device.type == "cuda" if pin_memory is None else pin_memory and device.type == "cuda"
+        num_workers = num_workers if fetcher.needs_processes else 0
+        pin = device.type == "cuda" and pin_memory is not False and not fetcher.is_on_device
+        # From memory that is not page-locked a copy would wait anyway.
+        self._copy_stream = CopyStream(device, self.transfer) if pin else None
+        self._start: Callable[[Any], Any] = self.transfer if self._copy_stream is None else self._copy_stream.start
         # Without loader processes and pinning the DataLoader would only add its overhead to every batch.
         self._loader: DataLoader[Any] | None = (
             DataLoader(
@@ -92,6 +117,7 @@ class BatchLoader:
                 prefetch_factor=prefetch_factor if num_workers else None,
                 persistent_workers=persistent_workers and num_workers > 0,
                 worker_init_fn=_ignore_interrupts,
+                collate_fn=_as_it_is,
             )
             if num_workers or pin
             else None
@@ -101,7 +127,8 @@ class BatchLoader:
         """Each of `micro_batches` in turn, with its batch on the device."""
         if self._loader is None:
             return self._load_here(epoch, micro_batches)
-        return self._load_ahead(self._loader, epoch, micro_batches)
+        started = self._load_ahead(self._loader, epoch, micro_batches)
+        return started if self._copy_stream is None else one_ahead(started, self._copy_stream.finish)
 
     def _load_here(self, epoch: int, micro_batches: Iterable[MicroBatch]) -> Iterator[tuple[MicroBatch, Any]]:
         for micro_batch in micro_batches:
@@ -119,7 +146,7 @@ class BatchLoader:
         while True:
             start = perf_counter()
             try:
-                batch = self.transfer(next(batches))
+                batch = self._start(next(batches))
             except StopIteration:
                 return
             self.wait_seconds += perf_counter() - start
@@ -131,6 +158,11 @@ class BatchLoader:
         iterator = getattr(loader, "_iterator", None)
         if iterator is not None and hasattr(iterator, "_shutdown_workers"):
             iterator._shutdown_workers()
+
+
+def _as_it_is(batch: Any) -> Any:
+    # DataLoader's own conversion makes a list of a tuple, which the training process does not.
+    return batch
 
 
 def _ignore_interrupts(worker: int) -> None:
@@ -154,6 +186,69 @@ class _Keys:
 
     def __iter__(self) -> Iterator[tuple[int, torch.Tensor]]:
         return iter(self.keys)
+
+
+_END = object()
+
+
+def one_ahead(started: Iterator[Started], finish: Callable[[Started], Finished]) -> Iterator[Finished]:
+    """Finish and hand out each item, in order, once the next one has been started.
+
+    An error of the next item is raised after the item before it, as if nothing were started ahead.
+    """
+    ahead: Any = next(started, _END)
+    while ahead is not _END:
+        item = ahead
+        try:
+            ahead = next(started, _END)
+        except Exception:
+            yield finish(item)
+            raise
+        yield finish(item)
+
+
+class Copied(NamedTuple):
+    """A batch on its way to the device."""
+
+    batch: Any
+    """Nothing may read it before the event."""
+    event: torch.cuda.Event
+
+
+class CopyStream:
+    """Copies batches from page-locked memory to the device, beside the computation there."""
+
+    def __init__(self, device: torch.device, transfer: "Transfer") -> None:
+        self._transfer = transfer
+        self._device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def start(self, batch: Any) -> Copied:
+        """Issue the copy of a batch. What it goes to is taken from this stream's share of the memory."""
+        with torch.cuda.stream(self._stream):
+            return Copied(self._transfer(batch), self._stream.record_event())
+
+    def finish(self, started: tuple[MicroBatch, Copied]) -> tuple[MicroBatch, Any]:
+        """Make the computation wait for its batch; this process does not wait."""
+        micro_batch, (batch, event) = started
+        computation = torch.cuda.current_stream(self._device)
+        computation.wait_event(event)
+        # else a later copy could be given this memory before the computation is done with it
+        for tensor in _tensors(batch):
+            tensor.record_stream(computation)
+        return micro_batch, batch
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in a batch, in whatever nesting `Transfer` moves."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        for item in value:
+            yield from _tensors(item)
 
 
 class Transfer:

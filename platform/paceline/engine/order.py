@@ -8,6 +8,7 @@ number: the samples consumed in the epoch.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from math import ceil
 
 import torch
 
@@ -59,6 +60,8 @@ class DataOrder:
     seed: int = 0
     shuffle: bool = True
     drop_last: bool = False
+    is_lockstep: bool = False
+    """Whether all ranks take equally many micro batches, since each forward pass is a collective operation."""
 
     @cached_property
     def steps_per_epoch(self) -> int:
@@ -90,6 +93,8 @@ class DataOrder:
         samples = ids.numel()  # `len` of a tensor takes ten times as long
         share = ids.tensor_split(self.world_size)[self.rank] if self.world_size > 1 else ids
         mine = share.numel()
+        if self.is_lockstep:
+            return self._as_many_as_the_others(list(torch.split(share, self.micro_batch_size)), ids)
         if not mine:
             return [MicroBatch(ids[:1], samples, counts=False)]
         if mine <= self.micro_batch_size:
@@ -97,13 +102,32 @@ class DataOrder:
         parts = torch.split(share, self.micro_batch_size)
         return [MicroBatch(part, samples, is_last=part is parts[-1]) for part in parts]
 
+    def _as_many_as_the_others(self, parts: list[torch.Tensor], ids: torch.Tensor) -> list[MicroBatch]:
+        samples = ids.numel()
+        count = _passes(samples, self.world_size, self.micro_batch_size)
+        own = [MicroBatch(part, samples, is_last=index == count - 1) for index, part in enumerate(parts) if len(part)]
+        stand_ins = range(len(own), count)
+        return own + [MicroBatch(ids[:1], samples, is_last=n == count - 1, counts=False) for n in stand_ins]
+
     def micro_batches(self, epoch: int, first_step: int) -> Iterator[MicroBatch]:
         """This rank's micro batches from a step to the end of the epoch."""
         for step in range(first_step, self.steps_per_epoch):
             yield from self.step_micro_batches(epoch, step)
 
 
-def evaluation_order(samples: int, micro_batch_size: int, rank: int, world_size: int) -> list[MicroBatch]:
-    """This rank's part of an evaluation set: every sample on exactly one rank, none twice; may be empty."""
+def evaluation_order(
+    samples: int, micro_batch_size: int, rank: int, world_size: int, is_lockstep: bool = False
+) -> list[MicroBatch]:
+    """This rank's part of an evaluation set: every sample on exactly one rank, none twice; may be empty.
+
+    With `is_lockstep` the ranks get equally many micro batches, the last of which may be stand-ins that do not count.
+    """
     share = torch.arange(samples).tensor_split(world_size)[rank]
-    return [MicroBatch(part, samples) for part in torch.split(share, micro_batch_size) if len(part)]
+    own = [MicroBatch(part, samples) for part in torch.split(share, micro_batch_size) if len(part)]
+    count = _passes(samples, world_size, micro_batch_size) if is_lockstep else len(own)
+    return own + [MicroBatch(torch.zeros(1, dtype=torch.int64), samples, counts=False)] * (count - len(own))
+
+
+def _passes(samples: int, world_size: int, micro_batch_size: int) -> int:
+    """Micro batches of the rank with the largest share."""
+    return ceil(ceil(samples / world_size) / micro_batch_size)

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import nn
 
+from paceline.engine.adascale import AdaScale
+from paceline.engine.ddp import gradient_exchange
 from paceline.engine.order import MicroBatch, mix
 from paceline.engine.precision import Precision
-from paceline.engine.prepare import gradient_exchange
 from paceline.engine.ranks import Ranks
 from paceline.engine.running import RunningLoss
 from paceline.tasks.base import TaskOutput
@@ -44,6 +45,8 @@ class LocalPass:
         self._ranks = ranks
         self._running = running
         self._seed = seed
+        self.adascale: AdaScale | None = None
+        """What wants to see each micro batch's gradients."""
         self._loss_gradients: dict[tuple[float, torch.dtype], torch.Tensor] = {}
 
     def __call__(self, batches: Batches, step: int) -> StepDone:
@@ -56,6 +59,8 @@ class LocalPass:
                     output: TaskOutput = self.model(batch)
                 loss = self._precision.scale(output.loss_sum)
                 loss.backward(self._loss_gradient(micro_batch, loss.dtype))  # type: ignore[no-untyped-call]
+            if self.adascale is not None:
+                self.adascale.end_micro_batch(micro_batch.is_last)
             if micro_batch.counts:
                 self._running.add(output)
                 weights.append(output.weight)

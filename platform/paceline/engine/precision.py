@@ -1,6 +1,6 @@
 """Number formats: one object owns autocast, loss scaling, clipping, the optimizer's step and the scaler's state."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from math import isfinite
 from typing import Any
@@ -52,7 +52,11 @@ class Precision:
         return loss if self._scaler is None else self._scaler.scale(loss)
 
     def step(
-        self, optimizer: Optimizer, parameters: Iterable[torch.nn.Parameter], max_grad_norm: float | None
+        self,
+        optimizer: Optimizer,
+        parameters: Iterable[torch.nn.Parameter],
+        max_grad_norm: float | None,
+        clip: Callable[[Iterable[torch.nn.Parameter], float], torch.Tensor] = clip_grad_norm_,
     ) -> torch.Tensor | None:
         """Unscale and clip the gradients, then update the weights.
 
@@ -65,7 +69,7 @@ class Precision:
         if max_grad_norm is not None:
             if self._scaler is not None:
                 self._scaler.unscale_(optimizer)
-            self._grad_norm = clip_grad_norm_(parameters, max_grad_norm)
+            self._grad_norm = clip(parameters, max_grad_norm)
         if self._scaler is None:
             optimizer.step()
             return None

@@ -1,20 +1,22 @@
 """The techniques in the order in which they are applied to a model. The order is the point: keep it readable."""
 
 import os
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
-from paceline.config.sections import ParallelConfig, TrainerConfig
+from paceline.config.sections import TrainerConfig
 from paceline.engine.activation_checkpointing import apply_activation_checkpointing
+from paceline.engine.compilation import apply_compilation, apply_compiler_settings
 from paceline.engine.precision import Precision
-from paceline.engine.ranks import Ranks
+from paceline.engine.redundant_bias import remove_redundant_bias
 from paceline.tasks._task import Task
 
-AS_IT_IS = nullcontext()
+if TYPE_CHECKING:
+    from paceline.engine.strategy import Strategy
+
 MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
@@ -24,19 +26,43 @@ def apply_process_settings(trainer: TrainerConfig) -> None:
     torch.backends.cudnn.benchmark = trainer.cudnn_benchmark
     if trainer.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS refuses without it
-    torch.use_deterministic_algorithms(trainer.deterministic)
+    if trainer.deterministic != torch.are_deterministic_algorithms_enabled():  # the call imports the compiler
+        torch.use_deterministic_algorithms(trainer.deterministic)
+    apply_compiler_settings(trainer)
 
 
 def prepare(
-    task: Task, trainer: TrainerConfig, parallel: ParallelConfig, precision: Precision, ranks: Ranks
+    task: Task,
+    trainer: TrainerConfig,
+    precision: Precision,
+    strategy: "Strategy",
+    warn: Callable[[str], None] = lambda message: None,
 ) -> nn.Module:
-    """What the training step calls: `task` with every configured technique applied to it, in place."""
-    # 1. device, number format and layout, since everything after looks at the parameters
-    apply_format(task, precision.parameter_dtype, trainer.memory_format, ranks.device)
-    # 2. checkpoints around blocks, inside of whatever wraps the whole
-    apply_activation_checkpointing(task.model, trainer.activation_checkpointing)
-    # 3. the gradient exchange outermost: it has to see every parameter's final form
-    return apply_ddp(task, parallel, ranks)
+    """What the training step calls: `task` with every configured technique applied to it, in place.
+
+    `warn` is told of what could not be applied.
+    """
+    # 1. the model's own layers, as long as tracing meets nothing but them
+    if trainer.remove_redundant_bias:
+        _remove_redundant_bias(task.model, warn)
+    # 2. device, number format and layout, since everything after looks at the parameters
+    device = torch.device("cpu") if strategy.moves_to_device else strategy.ranks.device
+    memory_format = "contiguous" if strategy.layout.is_sliced else trainer.memory_format
+    apply_format(task, precision.parameter_dtype, memory_format, device)
+    # 3. checkpoints around blocks, inside of whatever wraps the whole
+    apply_activation_checkpointing(
+        task.model, trainer.activation_checkpointing, trainer.activation_checkpointing_blocks
+    )
+    # 4. the compiler, which has to see the checkpoints
+    apply_compilation(task, trainer, strategy.ranks.device)
+    # 5. the distribution over the ranks outermost: it has to see every parameter's final form
+    return strategy.distribute(task)
+
+
+def _remove_redundant_bias(model: nn.Module, warn: Callable[[str], None]) -> None:
+    removal = remove_redundant_bias(model)
+    if removal.warning:
+        warn(removal.warning)
 
 
 def apply_format(task: Task, dtype: torch.dtype, memory_format: str, device: torch.device) -> None:
@@ -44,24 +70,3 @@ def apply_format(task: Task, dtype: torch.dtype, memory_format: str, device: tor
     if dtype is torch.float64:
         task.double()
     task.to(device=device, memory_format=MEMORY_FORMATS[memory_format])  # type: ignore[call-overload]
-
-
-def apply_ddp(task: Task, parallel: ParallelConfig, ranks: Ranks) -> nn.Module:
-    """Average gradients over the ranks as they appear in backward. A world of one needs no wrapper."""
-    if ranks.world_size == 1:
-        return task
-    options: dict[str, Any] = {} if parallel.bucket_cap_mb is None else {"bucket_cap_mb": parallel.bucket_cap_mb}
-    return DistributedDataParallel(
-        task,
-        device_ids=[ranks.device] if ranks.device.type == "cuda" else None,
-        gradient_as_bucket_view=parallel.gradient_as_bucket_view,
-        static_graph=parallel.static_graph,
-        **options,
-    )
-
-
-def gradient_exchange(model: nn.Module, now: bool) -> AbstractContextManager[None]:
-    """The context of a micro batch's forward *and* backward: gradients are exchanged only when `now` is true."""
-    if now or not isinstance(model, DistributedDataParallel):
-        return AS_IT_IS
-    return model.no_sync()

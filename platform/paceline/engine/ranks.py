@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,6 +15,8 @@ class Ranks:
     rank: int
     world_size: int
     device: torch.device
+    group: Any = None
+    """torch's process group of these ranks; None is the default one, of all."""
 
     @classmethod
     def current(cls, device: torch.device | str = "cpu") -> "Ranks":
@@ -31,7 +34,7 @@ class Ranks:
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         """Sum of a tensor over all ranks, in place; every rank must call it."""
         if self.world_size > 1:
-            dist.all_reduce(values)
+            dist.all_reduce(values, group=self.group)
         return values
 
     def sum_numbers(self, values: Sequence[float]) -> list[float]:
@@ -46,7 +49,7 @@ class Ranks:
             return [list(values)]
         mine = torch.tensor(values, dtype=torch.float64, device=self.device)
         gathered = [torch.empty_like(mine) for _ in range(self.world_size)]
-        dist.all_gather(gathered, mine)
+        dist.all_gather(gathered, mine, group=self.group)
         return [numbers.tolist() for numbers in gathered]
 
     def from_first(self, values: Sequence[float]) -> list[float]:
@@ -54,14 +57,14 @@ class Ranks:
         if self.world_size == 1:
             return list(values)
         tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
-        dist.broadcast(tensor, src=0)
+        dist.broadcast(tensor, group=self.group, group_src=0)
         return [float(value) for value in tensor.tolist()]
 
     def share_first(self, tensors: Iterable[torch.Tensor]) -> None:
         """Give every rank the values of rank 0's tensors, in place; every rank must call it with as many."""
         if self.world_size > 1:
             for tensor in tensors:
-                dist.broadcast(tensor, src=0)
+                dist.broadcast(tensor, group=self.group, group_src=0)
 
     def union(self, names: Iterable[str]) -> list[str]:
         """All names that any rank has, sorted; every rank must call it."""
@@ -69,5 +72,5 @@ class Ranks:
         if self.world_size == 1:
             return mine
         gathered: list[list[str]] = [[] for _ in range(self.world_size)]
-        dist.all_gather_object(gathered, mine)
+        dist.all_gather_object(gathered, mine, group=self.group)
         return sorted({name for part in gathered for name in part})

@@ -6,8 +6,10 @@ from hashlib import sha256
 from typing import Any
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
+from paceline.engine.layout import WHOLE, Replicated
 from paceline.engine.precision import Precision
 from paceline.errors import ConfigError, Problem
 from paceline.optimizers._state import complete_state
@@ -47,11 +49,23 @@ class TrainState:
     position: Position = field(default_factory=Position)
     metrics: dict[str, float] = field(default_factory=dict)
     """The newest value of each metric."""
+    layout: Replicated = WHOLE
+    """How the tensors are spread over the ranks. With one that is, every rank must call the methods."""
+
+    @property
+    def trainable(self) -> list[nn.Parameter]:
+        """The parameters that this rank updates."""
+        return trainable_parameters(self.task, self.layout)
+
+    def model_tensors(self) -> dict[str, torch.Tensor]:
+        """CPU copies of the model's weights and buffers."""
+        return self.layout.collect(split_task_state(self.task.state_dict())[0])
 
     def tensors(self) -> dict[str, dict[str, torch.Tensor]]:
         """CPU copies of all tensors, by file (`model`, `task`, `optimizer`) and name."""
         model, task = split_task_state(self.task.state_dict())
-        return {"model": _copy(model), "task": _copy(task), "optimizer": _copy(optimizer_tensors(self.optimizer))}
+        parts = {"model": model, "task": task, "optimizer": optimizer_tensors(self.optimizer)}
+        return {name: self.layout.collect(part) for name, part in parts.items()}
 
     def values(self) -> dict[str, Any]:
         """All that is no tensor, as JSON values."""
@@ -60,25 +74,39 @@ class TrainState:
             "position": asdict(self.position),
             "metrics": dict(self.metrics),
             "precision": self.precision.state_dict(),
-            "optimizer": optimizer_values(self.optimizer),
+            "optimizer": self.layout.collect_values(optimizer_values(self.optimizer)),
         }
 
     def load(self, tensors: Mapping[str, Mapping[str, torch.Tensor]], values: Mapping[str, Any]) -> None:
         """Go on from what `tensors` and `values` gave.
 
         Raises:
-            ConfigError: they are another optimizer's.
+            ConfigError: they are another optimizer's, or another model's.
         """
         saved, own = values["optimizer_type"], type(self.optimizer).__name__
         if saved != own:
             reason = f"the checkpoint holds the state of {saved}, which {own} cannot use"
             raise ConfigError([Problem("resume", reason, "optimizer", hint="start anew with --resume never")])
         weights = {f"model.{name}": tensor for name, tensor in tensors["model"].items()}
-        self.task.load_state_dict({**weights, **tensors.get("task", {})})
-        load_optimizer(self.optimizer, tensors["optimizer"], values["optimizer"])
+        self._load_task({**weights, **tensors.get("task", {})})
+        load_optimizer(self.optimizer, tensors["optimizer"], values["optimizer"], self.layout)
         self.precision.load_state_dict(values["precision"])
         self.position = Position(**values["position"])
         self.metrics = dict(values["metrics"])
+
+    def _load_task(self, whole: Mapping[str, torch.Tensor]) -> None:
+        own = {name: like for name, like in self.task.state_dict().items() if self.layout.holds(like)}
+        placed = {name: self.layout.place(tensor, own[name]) for name, tensor in whole.items() if name in own}
+        differing = (own.keys() - placed.keys()) | (whole.keys() - self.task.state_dict().keys())
+        if differing:
+            reason = f"the checkpoint is another model's: they differ in {', '.join(sorted(differing)[:3])}"
+            raise ConfigError([Problem("resume", reason, "model", hint="start anew with --resume never")])
+        self.task.load_state_dict(placed, strict=False)
+
+
+def trainable_parameters(task: Task, layout: Replicated) -> list[nn.Parameter]:
+    """The parameters of a task that are trained, as far as this rank holds them."""
+    return [parameter for parameter in task.parameters() if parameter.requires_grad and layout.holds(parameter)]
 
 
 def split_task_state(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
@@ -99,14 +127,24 @@ def optimizer_values(optimizer: Optimizer) -> dict[str, Any]:
     return {f"{index}.{name}": value for index, name, value in _entries(state) if not isinstance(value, torch.Tensor)}
 
 
-def load_optimizer(optimizer: Optimizer, tensors: Mapping[str, torch.Tensor], values: Mapping[str, Any]) -> None:
-    """Put back what `optimizer_tensors` and `optimizer_values` gave."""
-    state: dict[int, dict[str, Any]] = {}
-    for key, value in {**tensors, **values}.items():
-        index, _, name = key.partition(".")
-        state.setdefault(int(index), {})[name] = value
+def load_optimizer(
+    optimizer: Optimizer,
+    tensors: Mapping[str, torch.Tensor],
+    values: Mapping[str, Any],
+    layout: Replicated = WHOLE,
+) -> None:
+    """Put back what `optimizer_tensors` and `optimizer_values` gave for the optimizer's parameters."""
     # the groups' settings are the config's, not the checkpoint's
     groups = optimizer.state_dict()["param_groups"]
+    pairs = zip(groups, optimizer.param_groups, strict=True)
+    numbered = {n: each for saved, own in pairs for n, each in zip(saved["params"], own["params"], strict=True)}
+    state: dict[int, dict[str, Any]] = {}
+    for key, value in {**tensors, **values}.items():
+        number, _, name = key.partition(".")
+        parameter = numbered.get(int(number))
+        if parameter is not None:
+            placed = layout.place(value, parameter) if isinstance(value, torch.Tensor) else value
+            state.setdefault(int(number), {})[name] = placed
     optimizer.load_state_dict({"state": state, "param_groups": groups})
     complete_state(optimizer)
 
@@ -115,14 +153,6 @@ def _entries(state: Mapping[int, Mapping[str, Any]]) -> Iterator[tuple[int, str,
     for index, entry in state.items():
         for name, value in entry.items():
             yield index, name, value
-
-
-def _copy(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    copies = {}
-    for name, tensor in tensors.items():
-        copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
-        copies[name] = copy.copy_(tensor.detach())
-    return copies
 
 
 def weights_sha256(state: Mapping[str, torch.Tensor]) -> str:

@@ -7,15 +7,18 @@ for each epoch:
         log, evaluate, save, stop               after_step
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from paceline.config.experiment import ExperimentConfig
+from paceline.engine.adascale import AdaScale
 from paceline.engine.checkpoint import CheckpointWriter, Snapshot, read_checkpoint
 from paceline.engine.consensus import StopConsensus
 from paceline.engine.evaluation import evaluate
@@ -24,10 +27,12 @@ from paceline.engine.meter import Meter, peak_memory_bytes
 from paceline.engine.order import DataOrder
 from paceline.engine.passes import Batches, LocalPass, StepDone
 from paceline.engine.plan import Plan
+from paceline.engine.powersgd import PowerSGD
 from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import Reporter
 from paceline.engine.running import RunningLoss
-from paceline.engine.state import TrainState, split_task_state, weights_sha256
+from paceline.engine.state import TrainState, weights_sha256
+from paceline.engine.strategy import Strategy
 from paceline.errors import ConfigError, Problem, TrainingError
 from paceline.lr_schedulers.base import Schedule
 
@@ -76,7 +81,11 @@ class Trainer:
         writer: CheckpointWriter | None,
         reporter: Reporter,
         ranks: Ranks,
+        strategy: Strategy,
+        adascale: AdaScale | None,
+        powersgd: PowerSGD | None,
         config: ExperimentConfig,
+        remembered: Mapping[str, Any],
     ) -> None:
         self.model = model
         """What the training step calls: the task with every technique applied."""
@@ -92,11 +101,18 @@ class Trainer:
         self.writer = writer
         self.reporter = reporter
         self.ranks = ranks
+        self.strategy = strategy
+        self.adascale = adascale
+        self.powersgd = powersgd
+        self.remembered = remembered
+        """JSON values that were settled before training, and that every checkpoint holds beside the state."""
         self.max_grad_norm = config.trainer.max_grad_norm
         self.set_to_none = config.trainer.zero_grad == "set_to_none"
-        self.parameters = [parameter for parameter in state.task.parameters() if parameter.requires_grad]
+        self.parameters = state.trainable
         self.running = RunningLoss(ranks)
-        self.forward_backward = LocalPass(model, state.precision, ranks, self.running, config.seed)
+        self.forward_backward = strategy.forward_backward(model, state.precision, self.running, config.seed)
+        if isinstance(self.forward_backward, LocalPass):
+            self.forward_backward.adascale = adascale
         self.meter = Meter(ranks.device)
         self.consensus = StopConsensus(ranks)
         self._next_progress = 0.0
@@ -137,6 +153,16 @@ class Trainer:
             raise ConfigError([Problem("resume", reason, "data", hint="start anew with --resume never")])
         self.state.load(snapshot.tensors, snapshot.values)
         self.running.load_state(snapshot.values["running"])
+        if self.adascale is not None and snapshot.values.get("adascale"):
+            self.adascale.load_state(snapshot.values["adascale"])
+        if self.powersgd is not None:
+            self._resume_powersgd(self.powersgd, snapshot.tensors.get("powersgd", {}))
+
+    def _resume_powersgd(self, powersgd: PowerSGD, tensors: Mapping[str, torch.Tensor]) -> None:
+        reason = powersgd.load(tensors, self.state.position.step)
+        if reason is not None and self.ranks.is_first:
+            message = f"the memory of comm_hook powersgd starts anew: {reason}"
+            self.reporter.event("warning", message=message)
 
     def _run_epoch(self) -> bool:
         """The rest of the epoch that the position is in; returns whether to stop."""
@@ -158,8 +184,9 @@ class Trainer:
         done = self.forward_backward(batches, self.state.position.step)
         if not self.state.task.weight_is_samples:
             self._divide_by_weight(done)
-        self._set_lr()
-        left_out = self.state.precision.step(self.optimizer, self.parameters, self.max_grad_norm)
+        self._set_lr(done)
+        clip = self.state.layout.clip
+        left_out = self.state.precision.step(self.optimizer, self.parameters, self.max_grad_norm, clip)
         self.running.end_step(left_out)
         return done.samples
 
@@ -175,11 +202,15 @@ class Trainer:
         mine = torch.zeros((), dtype=torch.float64, device=self.ranks.device) + sum(done.weights)
         total = self.ranks.sum(mine)
         factor = torch.where(total > 0, done.samples / total, 0.0)
-        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        local = self.state.layout.local
+        gradients = [local(parameter.grad) for parameter in self.parameters if parameter.grad is not None]
         torch._foreach_mul_(gradients, factor.to(gradients[0].dtype))
 
-    def _set_lr(self) -> None:
+    def _set_lr(self, done: StepDone) -> None:
         self.lr = self.peak_lr * self.schedule(self.state.position.step)
+        if self.adascale is not None:
+            loss_scale = self.state.precision.scale(torch.ones((), device=self.ranks.device))
+            self.lr *= self.adascale.measure(done.samples, done.weights, loss_scale)
         for group in self.optimizer.param_groups:
             group["lr"] = self.lr
 
@@ -201,12 +232,14 @@ class Trainer:
             raise Diverged(f"{reason} at step {self.state.position.step}")
         epoch = self.state.position.samples / self.order.samples
         speed = self.meter.read(self.train_loader.wait_seconds)
-        self._report({"train/loss": loss, "lr": self.lr, "epoch": epoch, **speed, **self.state.precision.metrics()})
+        gain = {} if self.adascale is None else {"adascale_gain": self.adascale.gain}
+        values = {"train/loss": loss, "lr": self.lr, **gain, "epoch": epoch, **speed}
+        self._report({**values, **self.state.precision.metrics()})
 
     def _evaluate(self) -> None:
         start = perf_counter()
         means = evaluate(
-            self.state.task, self.validation_loader, self.order.micro_batch_size, self.state.precision, self.ranks
+            self.state.task, self.validation_loader, self.order.micro_batch_size, self.state.precision, self.strategy
         )
         self.meter.exclude(perf_counter() - start)
         self._report({f"val/{key}": value for key, value in means.items()})
@@ -228,14 +261,26 @@ class Trainer:
         start = perf_counter()
         self._require_finite_weights()
         running = self.running.state()
+        powersgd = {} if self.powersgd is None else self.powersgd.gather()
+        if self.writer is not None or self.state.layout.is_spread:
+            values = {
+                **self.state.values(),
+                **self.remembered,
+                "running": running,
+                "adascale": {} if self.adascale is None else self.adascale.state(),
+                "order": self.order.identity,
+            }
+            tensors = {**self.state.tensors(), "powersgd": powersgd}
+            snapshot = Snapshot(self.state.position.step, tensors, values)
         if self.writer is not None:
-            values = {**self.state.values(), "running": running, "order": self.order.identity}
-            self.writer.submit(Snapshot(self.state.position.step, self.state.tensors(), values))
+            self.writer.submit(snapshot)
         self.meter.exclude(perf_counter() - start)
 
     def _require_finite_weights(self) -> None:
-        norms = torch.stack([parameter.detach().norm() for parameter in self.parameters])
-        if not torch.isfinite(norms).all():
+        local = self.state.layout.local
+        norms = torch.stack([local(parameter.detach()).norm() for parameter in self.parameters])
+        bad = float(not torch.isfinite(norms).all())
+        if any(self.ranks.sum_numbers([bad])) if self.state.layout.is_spread else bad:
             raise Diverged(f"the weights are not finite at step {self.state.position.step}; nothing was saved")
 
     def _require_final_checkpoint(self) -> None:
@@ -244,7 +289,6 @@ class Trainer:
             raise CheckpointLost(f"training got to step {step}, but its state could not be saved in {writer.folder}")
 
     def _outcome(self, stopped: bool) -> Outcome:
-        model, _ = split_task_state(self.state.task.state_dict())
         last = self.writer.last if self.writer is not None else None
         return Outcome(
             stopped=stopped,
@@ -254,5 +298,5 @@ class Trainer:
             samples_per_second=self.meter.overall_rate(),
             peak_memory_bytes=peak_memory_bytes(self.ranks.device),
             checkpoint=str(last) if last else "",
-            weights_sha256=weights_sha256(model),
+            weights_sha256=weights_sha256(self.state.model_tensors()),
         )

@@ -1,5 +1,7 @@
 """The network behind `gpt`."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -13,7 +15,7 @@ class GPT(nn.Module):
     """GPT-2: int64 tokens [n, context] -> logits [n, context, vocab_size].
 
     `embed`, the blocks in order and `head` are all there is, and a block takes and gives one tensor [n, context,
-    embedding_dim]: a pipeline stage is a slice of the blocks, with one of the two methods at either end.
+    embedding_dim]: see `pipeline_links`.
     """
 
     def __init__(
@@ -66,6 +68,15 @@ class GPT(nn.Module):
         """Logits from what comes out of the last block."""
         owner = self.token_embedding if self.output is None else self.output
         return F.linear(self.norm(hidden), owner.weight)
+
+    def pipeline_links(self) -> list[tuple[Callable[[Tensor], Tensor], list[nn.Module]]]:
+        """The parts of the forward pass in order, each with the modules that it uses, for pipeline parallelism."""
+        owner = self.token_embedding if self.output is None else self.output
+        return [
+            (self.embed, [self.token_embedding, self.position_embedding, self.dropout]),
+            *((block, [block]) for block in self.blocks),
+            (self.head, [self.norm, owner]),
+        ]
 
     def _initialise(self) -> None:
         # Every block adds two projections to what passes through it: their sum must not grow with the number of

@@ -1,7 +1,6 @@
 """The form of an optimizer's state that torch's fused kernels rely on, and do not check."""
 
 import torch
-from torch import nn
 from torch.optim import SGD, Optimizer
 
 
@@ -33,6 +32,6 @@ def _take_layout(state: dict[str, torch.Tensor], parameter: torch.Tensor) -> Non
             state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
-def is_fusable(parameter: nn.Parameter) -> bool:
+def is_fusable(parameter: torch.Tensor) -> bool:
     """Whether the kernels compute with a parameter as they should: of floating point, and without gaps in memory."""
     return parameter.is_floating_point() and bool(torch.ops.aten.is_non_overlapping_and_dense(parameter))

@@ -1,7 +1,7 @@
 """Adam with decoupled weight decay."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 class AdamWConfig(FusableConfig):
     """`torch.optim.AdamW` (Loshchilov and Hutter 2019, arXiv:1711.05101)."""
 
+    fuses_slices: ClassVar[bool] = True
     name: Literal["adamw"]
     """Selects this optimizer."""
     lr: Annotated[float, Field(gt=0, le=1e6)] = 1e-3

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -24,16 +24,22 @@ class OptimizerConfig(Component):
     weight_decay_exclude: Literal["none", "norms_and_biases"] = "none"
     """Which parameters do not decay. `norms_and_biases`: those with at most one dimension, which are the biases and the
     parameters of normalisation layers. `lars`, `lamb` and `nvlamb` then also give them no trust ratio."""
-    lr_scaling: Literal["none", "linear", "sqrt"] = "none"
+    lr_scaling: Literal["none", "linear", "sqrt", "adascale"] = "none"
     """How the learning rate follows the global batch size: times batch / base (`linear`, Goyal et al. 2017,
-    arXiv:1706.02677), times its square root (`sqrt`), or not at all."""
+    arXiv:1706.02677), times its square root (`sqrt`), at each step by as much as the gradient's noise allows
+    (`adascale`, Johnson et al. 2020, arXiv:2007.05105), or not at all. `adascale` is for `sgd` with several workers or
+    with accumulation, since it compares their gradients; it reads a few numbers from the device at each step. Unlike in
+    the paper, training is not shortened by the gain."""
     base_batch_size: BatchSize = 256
     """The global batch size that `lr` was chosen for, 1 to 2^31 - 1."""
 
+    fuses_slices: ClassVar[bool] = False
+    """Whether the fused kernel also takes parameters that are cut up over the ranks."""
+
     def scaled_lr(self, global_batch_size: int) -> float:
-        """The peak learning rate at a global batch size."""
+        """The peak learning rate at a global batch size; with `adascale` the one before the gain of each step."""
         ratio = global_batch_size / self.base_batch_size
-        return self.lr * {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[self.lr_scaling]
+        return self.lr * {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio), "adascale": 1.0}[self.lr_scaling]
 
     def build(self, parameters: "Iterable[nn.Parameter]", lr: float, fused: bool) -> "Optimizer":
         """The optimizer over `parameters`, at the peak learning rate `lr`. `fused` is what `wants_fused` answered."""
@@ -69,7 +75,8 @@ class FusableConfig(OptimizerConfig):
 
     fused: bool | Literal["auto"] = "auto"
     """Run the whole update in one kernel. `auto`: on CUDA and CPU, unless an embedding layer is sparse, or a parameter
-    complex or a view with gaps. Sparse gradients that your own code makes need `false`."""
+    complex or a view with gaps, or `sgd` updates weights that `fsdp` has cut up. Sparse gradients that your own code
+    makes need `false`."""
 
     def wants_fused(self, device_type: str, fusable: bool) -> bool:
         """Whether the update is to run in one kernel."""

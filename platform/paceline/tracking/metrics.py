@@ -15,6 +15,9 @@ VAL_ACCURACY = "val/accuracy"
 LR = "lr"
 """Learning rate of the optimizer step."""
 
+ADASCALE_GAIN = "adascale_gain"
+"""What the schedule's learning rate was multiplied by at the optimizer step; only with `lr_scaling: adascale`."""
+
 EPOCH = "epoch"
 """Passes over the training set so far; a fraction within an epoch."""
 
@@ -88,6 +91,11 @@ USER = "mlflow.user"
 
 DEVICE = "paceline.device"
 """What the workers compute on: `cpu`, or the GPU's name."""
+FOUND_SIZES = {
+    "paceline.micro_batch_size": "micro_batch_size",
+    "paceline.gradient_accumulation_steps": "gradient_accumulation_steps",
+}
+"""What was found for `data.micro_batch_size: max`, by tag; absent with a number, whose params say it all."""
 HOST = "paceline.host"
 """Name of the machine that the run was started on."""
 

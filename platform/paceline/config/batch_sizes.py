@@ -1,0 +1,161 @@
+"""How the global batch is cut up: over the workers, and into micro batches."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from paceline.config.limits import LARGEST_BATCH
+from paceline.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from paceline.config.experiment import ExperimentConfig
+
+DEFAULT_MICRO_BATCH_SIZE = 32
+GLOBAL = "data.global_batch_size"
+MICRO = "data.micro_batch_size"
+ACCUMULATION = "trainer.gradient_accumulation_steps"
+WORKERS = "scaling.num_workers"
+
+
+class Takers(NamedTuple):
+    """Those that get samples of their own: the workers, or with pipelines each of these."""
+
+    number: int
+    unit: str = "worker"
+
+    def __str__(self) -> str:
+        return f"{self.number} {self.unit}{'' if self.number == 1 else 's'}"
+
+
+def takers(config: "ExperimentConfig") -> Takers:
+    """How many get samples of their own."""
+    workers = max(config.scaling.num_workers, 1)
+    if config.parallel.strategy != "pipeline":
+        return Takers(workers)
+    return Takers(max(workers // (config.parallel.pipeline_stages or workers), 1), "pipeline")
+
+
+@dataclass(frozen=True)
+class BatchSizes:
+    """global_batch_size = micro_batch_size x gradient_accumulation_steps x world_size.
+
+    Of sizes found for `micro_batch_size: max` the product may be larger, since a worker's share of the global batch is
+    cut up whether it divides or not: some micro batches then have fewer samples.
+    """
+
+    global_batch_size: int
+    micro_batch_size: int
+    gradient_accumulation_steps: int
+    world_size: int
+    """How many get samples of their own: see `takers`."""
+    unit: str = "worker"
+    """What these are."""
+
+    def text(self) -> str:
+        """The sizes as a line for the user."""
+        micro, total = f"{self.micro_batch_size} micro", f"= {self.global_batch_size}"
+        if self.micro_batch_size * self.gradient_accumulation_steps * self.world_size != self.global_batch_size:
+            micro, total = f"at most {micro}", f"for {self.global_batch_size}"
+        by = Takers(self.world_size, self.unit)
+        return f"{micro} x {self.gradient_accumulation_steps} accumulation x {by} {total} global"
+
+
+@dataclass(frozen=True)
+class OpenBatchSizes:
+    """With `micro_batch_size: max`, the micro batch and accumulation are known once trial steps have been made."""
+
+    global_batch_size: int
+    world_size: int
+    micro_batch_size: None = None
+    gradient_accumulation_steps: None = None
+
+    @property
+    def share(self) -> int:
+        """The most samples of a global batch that one worker gets; no micro batch is larger."""
+        return -(-self.global_batch_size // self.world_size)
+
+    def settled(self, largest: int) -> BatchSizes:
+        """The sizes when micro batches of at most `largest` samples fit: as few as possible, and equal."""
+        accumulation = -(-self.share // largest)
+        return BatchSizes(self.global_batch_size, -(-self.share // accumulation), accumulation, self.world_size)
+
+    def text(self) -> str:
+        """The sizes as a line for the user."""
+        by = Takers(self.world_size)
+        return f"largest micro that fits, found at the start; {self.global_batch_size:,} global over {by}"
+
+
+def batch_sizes(config: "ExperimentConfig") -> BatchSizes | OpenBatchSizes:
+    """The four batch numbers: any two of global size, micro size and accumulation fix the third.
+
+    With the global size alone, accumulation is 1; without both sizes, the micro batch is 32. `max` leaves the micro
+    size and accumulation open.
+
+    Raises:
+        ConfigError: they contradict each other, or do not divide; it names the nearest sizes that do.
+    """
+    by = takers(config)
+    total, micro = config.data.global_batch_size, config.data.micro_batch_size
+    if micro == "max":
+        return _open(total, by.number)
+    asked = config.trainer.gradient_accumulation_steps
+    return _solve(total, micro, None if asked == "auto" else asked, by)
+
+
+def _open(total: int | None, world: int) -> OpenBatchSizes:
+    if total is None:
+        reason = f"is needed with {MICRO}: max, which says nothing about the samples of an optimizer step"
+        raise ConfigError([Problem("batch", reason, GLOBAL, hint=f"write a number, such as {GLOBAL}: 256")])
+    return OpenBatchSizes(total, world)
+
+
+def _solve(total: int | None, micro: int | None, accumulation: int | None, by: Takers) -> BatchSizes:
+    world = by.number
+    if total is None:
+        micro, accumulation = micro or DEFAULT_MICRO_BATCH_SIZE, accumulation or 1
+        total = micro * accumulation * world
+        if total > LARGEST_BATCH:
+            raise ConfigError([_too_large(micro, accumulation, by)])
+    elif micro is None:
+        accumulation = accumulation or 1
+        micro = _divide(total, accumulation * world, _product(accumulation, "accumulation", by))
+    elif accumulation is None:
+        accumulation = _divide(total, micro * world, _product(micro, "micro", by), f", or change {MICRO}")
+    elif micro * accumulation * world != total:
+        raise ConfigError([_mismatch(total, micro, accumulation, by)])
+    return BatchSizes(total, micro, accumulation, world, by.unit)
+
+
+def _divide(total: int, unit: int, product: str, other_cure: str = "") -> int:
+    if total % unit:
+        below, above = total // unit * unit, total // unit * unit + unit
+        nearest = f"{below} or {above}" if below else f"{above}"
+        reason = f"{total} does not divide evenly by {product}" + (f" = {unit}" if " x " in product else "")
+        raise ConfigError([Problem("batch", reason, GLOBAL, hint=f"write {nearest}{other_cure}")])
+    return total // unit
+
+
+def _too_large(micro: int, accumulation: int, by: Takers) -> Problem:
+    product = f"{_all_three(micro, accumulation, by)} = {micro * accumulation * by.number}"
+    reason = f"{product}, more than the largest global batch of {LARGEST_BATCH}"
+    return Problem("batch", reason, MICRO, hint=f"lower {MICRO}, {ACCUMULATION} or {WORKERS}")
+
+
+def _mismatch(total: int, micro: int, accumulation: int, by: Takers) -> Problem:
+    actual = micro * accumulation * by.number
+    reason = f"{_all_three(micro, accumulation, by)} = {actual}, not {total}"
+    hint = f"write {GLOBAL}: {actual}"
+    if total % (micro * by.number) == 0:
+        hint += f", or {ACCUMULATION}: {total // (micro * by.number)}"
+    elif total % (accumulation * by.number) == 0:
+        hint += f", or {MICRO}: {total // (accumulation * by.number)}"
+    return Problem("batch", reason, GLOBAL, hint=hint)
+
+
+def _all_three(micro: int, accumulation: int, by: Takers) -> str:
+    return f"{micro} micro x {accumulation} accumulation x {by}"
+
+
+def _product(number: int, name: str, by: Takers) -> str:
+    """The factors that are not 1, as text."""
+    shown = [f"{number} {name}"] if number > 1 else []
+    return " x ".join([*shown, str(by)] if by.number > 1 else shown)

@@ -1,0 +1,49 @@
+"""How a bucket of gradients is averaged over the ranks: `parallel.comm_hook`."""
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import GradBucket  # type: ignore[attr-defined]  # re-exported, though not by name
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+from paceline.config.sections import ParallelConfig
+from paceline.engine.powersgd import PowerSGD
+from paceline.engine.ranks import Ranks
+
+BucketHook = Callable[[GradBucket], "torch.futures.Future[torch.Tensor]"]
+"""Averages a bucket; what its future gives is DDP's result."""
+
+
+def average(bucket: GradBucket) -> "torch.futures.Future[torch.Tensor]":
+    """The plain mean, as DDP makes it without a hook."""
+    return default_hooks.allreduce_hook(_WORLD, bucket)
+
+
+def bf16(bucket: GradBucket) -> "torch.futures.Future[torch.Tensor]":
+    """The mean of gradients rounded to bfloat16: 8 significant bits, float32's range."""
+    return default_hooks.bf16_compress_hook(_WORLD, bucket)
+
+
+def fp16(bucket: GradBucket) -> "torch.futures.Future[torch.Tensor]":
+    """The mean of gradients rounded to float16: 11 significant bits; infinite above 65,504, none below 6e-8."""
+    return default_hooks.fp16_compress_hook(_WORLD, bucket)
+
+
+_WORLD: dist.ProcessGroup = None  # type: ignore[assignment]  # torch's annotation leaves out that None is the default
+
+
+def build_powersgd(
+    parallel: ParallelConfig, parameters: list[nn.Parameter], ranks: Ranks, seed: int
+) -> PowerSGD | None:
+    """PowerSGD over the trainable `parameters`, where a config asks for it and there are ranks to exchange with."""
+    if parallel.comm_hook != "powersgd" or ranks.world_size == 1:
+        return None
+    return PowerSGD(parameters, parallel.powersgd_rank, parallel.powersgd_start_step, ranks, seed)
+
+
+def build_compression(parallel: ParallelConfig, powersgd: PowerSGD | None) -> BucketHook | None:
+    """What averages the buckets in a config; None for DDP itself."""
+    hooks: dict[str, BucketHook | None] = {"none": None, "bf16": bf16, "fp16": fp16, "powersgd": powersgd}
+    return hooks[parallel.comm_hook]

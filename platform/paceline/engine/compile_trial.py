@@ -1,0 +1,113 @@
+"""Compiles before training, on a batch that is thrown away, so that a failure costs a warning and not the run."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from paceline.config.sections import TrainerConfig
+from paceline.engine.compilation import CUDA_GRAPHS, reason_of, tell_warnings, undo_compilation
+from paceline.engine.order import MicroBatch, evaluation_order
+from paceline.engine.trainer import Trainer
+
+
+def try_compilation(trainer: Trainer, config: TrainerConfig) -> None:
+    """Compile for training and for evaluation; where that fails on any rank, go on without on all. Every rank must
+    call it, before training begins.
+
+    Leaves no gradients, and buffers and torch's generators as they were. Nothing but the reasons is exchanged between
+    the ranks. What a module's own code writes down beside its buffers stays.
+
+    Raises:
+        Exception: what the task itself raises, without the compiler too.
+    """
+    tell_warnings(lambda message: _warn(trainer, message))
+    if trainer.state.layout.is_spread:
+        return  # a forward pass is an exchange between the ranks: one that failed would leave the others waiting
+    runs = 2 if config.compile in CUDA_GRAPHS else 1  # the first allocates, the second records
+    reason = _failure(trainer, runs)
+    if reason is not None:
+        undo_compilation(trainer.state.task)
+        _run(trainer)
+    reasons = trainer.ranks.union([] if reason is None else [f"on rank {trainer.ranks.rank}: {reason}"])
+    if reasons:
+        undo_compilation(trainer.state.task)
+        also = ", and so does activation_checkpointing" if config.activation_checkpointing == "budget" else ""
+        _warn(trainer, f"falls back to none{also}, since {config.compile} failed {reasons[0]}")
+
+
+def _warn(trainer: Trainer, message: str) -> None:
+    if trainer.ranks.is_first:
+        trainer.reporter.event("warning", message=f"trainer.compile: {message}")
+
+
+def _failure(trainer: Trainer, runs: int) -> str | None:
+    import torch._dynamo
+
+    try:
+        with torch._dynamo.config.patch(suppress_errors=False):
+            for _ in range(runs):
+                _run(trainer)
+    except Exception as error:  # a compiler's errors have no common class
+        return reason_of(error)
+    return None
+
+
+def _run(trainer: Trainer) -> None:
+    task = trainer.state.task
+    with _leaving_no_trace(task, trainer.ranks.device):
+        _train(trainer)
+        task.eval()
+        _evaluate(trainer)
+
+
+def _train(trainer: Trainer) -> None:
+    task, order, loader = trainer.state.task, trainer.order, trainer.train_loader
+    batch = _fetch(loader, order.step_micro_batches(0, 0)[0])
+    with _as_if_in(trainer.model), trainer.state.precision.autocast():
+        output = task(batch)
+    # unlike `backward`, it neither writes gradients down nor starts their exchange
+    torch.autograd.grad(output.loss_sum, trainer.parameters, allow_unused=True)
+
+
+def _evaluate(trainer: Trainer) -> None:
+    loader, ranks = trainer.validation_loader, trainer.ranks
+    size = trainer.order.micro_batch_size
+    batches = evaluation_order(len(loader.fetcher), size, ranks.rank, ranks.world_size)
+    for micro_batch in batches[:1]:
+        batch = _fetch(loader, micro_batch)
+        with torch.no_grad(), trainer.state.precision.autocast():
+            trainer.state.task(batch)
+
+
+def _fetch(loader: Any, micro_batch: MicroBatch) -> Any:
+    return loader.transfer(loader.fetcher.fetch(0, micro_batch.ids))
+
+
+def _as_if_in(model: nn.Module) -> AbstractContextManager[Any]:
+    """Where the compiler cuts the graph at DDP's buckets, so that the exchange overlaps with backward."""
+    return model._inside_ddp_forward() if isinstance(model, DistributedDataParallel) else nullcontext()
+
+
+@contextmanager
+def _leaving_no_trace(task: nn.Module, device: torch.device) -> Iterator[None]:
+    buffers = {name: (buffer, buffer.clone()) for name, buffer in task.named_buffers()}
+    devices = [device] if device.type == "cuda" else []
+    task.train()
+    try:
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
+        task.train()
+        _put_back(task, buffers)
+
+
+@torch.no_grad()
+def _put_back(task: nn.Module, buffers: dict[str, tuple[torch.Tensor, torch.Tensor]]) -> None:
+    for name, (buffer, before) in buffers.items():
+        buffer.copy_(before)
+        parent, _, own_name = name.rpartition(".")
+        task.get_submodule(parent)._buffers[own_name] = buffer  # a module may have put a new one in its place

@@ -1,0 +1,203 @@
+"""`data.micro_batch_size: max`: the largest micro batch that fits into memory on every rank.
+
+Sizes are tried by disposable steps before training: doubled until one does not fit, then bisected. After each trial the
+ranks agree, so all of them find the same.
+"""
+
+import json
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from paceline.config.batch_sizes import BatchSizes, OpenBatchSizes
+from paceline.config.experiment import ExperimentConfig
+from paceline.engine.checkpoint import STATE
+from paceline.engine.free_memory import Memory, forget_peak, memory_of
+from paceline.engine.ranks import Ranks
+from paceline.engine.reporter import Reporter
+from paceline.engine.trial_steps import Parts, independent, quick_release, ran_out, release, trial_steps, undisturbed
+from paceline.errors import TrainingError
+
+START = 2
+"""The first size: with a single sample, BatchNorm may have no variance to compute, and refuses."""
+KEY = "largest_batch"
+"""Where a checkpoint holds what was found."""
+SETTINGS = (
+    "precision",
+    "activation_checkpointing",
+    "activation_checkpointing_blocks",
+    "activation_memory_budget",
+    "memory_format",
+    "compile",
+    "compile_scope",
+    "remove_redundant_bias",
+)
+"""What may differ in a run that was branched off another one, and changes the memory that a sample takes."""
+
+
+class LargestBatch:
+    """The search of one run, and what its checkpoints remember of it."""
+
+    def __init__(self, config: ExperimentConfig, asked: OpenBatchSizes, ranks: Ranks, reporter: Reporter) -> None:
+        self._config = config
+        self._asked = asked
+        self._ranks = ranks
+        self._reporter = reporter
+
+    def settle(self, checkpoint: Path | None, parts: Parts) -> BatchSizes:
+        """The batch sizes to train with. Every rank must call it.
+
+        Args:
+            checkpoint: the valid one that training goes on from; what was found before it stays, since memory differs
+                a little from day to day, and another micro batch would change the last bits.
+            parts: what to make trial steps with.
+
+        Raises:
+            TrainingError: not even one sample fits.
+        """
+        saved = self._saved(checkpoint)
+        sizes = self._asked.settled(saved or self._search(parts))
+        self._tell("batch", **asdict(sizes), text=sizes.text())
+        if saved is None:
+            self._tell("stage", text="building the model and loading the data")
+        return sizes
+
+    def values(self, sizes: BatchSizes) -> dict[str, Any]:
+        """What each checkpoint is to hold, as JSON values."""
+        return {KEY: {"micro_batch_size": sizes.micro_batch_size, "found_for": self._circumstances()}}
+
+    def _tell(self, kind: str, **details: Any) -> None:
+        if self._ranks.is_first:
+            self._reporter.event(kind, **details)
+
+    def _circumstances(self) -> dict[str, Any]:
+        """What the size depends on, as far as it may change from one start of a run to the next."""
+        device = self._ranks.device
+        return {
+            "world_size": self._ranks.world_size,
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+            **self._config.trainer.model_dump(mode="json", include=set(SETTINGS)),
+        }
+
+    def _saved(self, checkpoint: Path | None) -> int | None:
+        """Rank 0 reads, for all."""
+        found = 0
+        if checkpoint is not None and self._ranks.is_first:
+            with suppress(KeyError):  # of a run that had a number
+                saved = json.loads((checkpoint / STATE).read_bytes())[KEY]
+                found = saved["micro_batch_size"] if saved["found_for"] == self._circumstances() else 0
+        return int(self._ranks.from_first([float(found)])[0]) or None
+
+    def _search(self, parts: Parts) -> int:
+        self._tell("stage", text="finding the largest micro batch that fits into memory")
+        with quick_release():
+            largest, failed = self._try_sizes(parts)
+            release(self._ranks.device)
+        if largest is None:
+            raise TrainingError(self._nothing_fits(failed))
+        return largest
+
+    def _try_sizes(self, parts: Parts) -> tuple[int | None, int]:
+        """The largest size that fits, and the number of ranks that the last one tried did not fit on."""
+        memory = memory_of(self._ranks)
+        with undisturbed(self._ranks.device):
+            own, loaders = independent(parts), parts.loaders()
+
+        def steps(size: int) -> int:
+            return trial_steps(self._config, own, loaders[0], self._ranks, size)
+
+        trials = Trials(steps, memory, self._ranks)
+        try:
+            return largest_that_fits(usable_sizes(self._asked.share), trials.fits), trials.failed
+        finally:
+            for loader in loaders:
+                loader.close()
+            _forget_peak(self._ranks.device)
+
+    def _nothing_fits(self, failed: int) -> str:
+        trainer = self._config.trainer
+        cures = ["take a smaller model"]
+        if trainer.precision in ("32-true", "64-true"):
+            cures.insert(0, "set trainer.precision: bf16-mixed")
+        if trainer.activation_checkpointing == "none":
+            cures.insert(0, "set trainer.activation_checkpointing: full")
+        where = f" on {failed} of {self._ranks.world_size} workers" if self._ranks.world_size > 1 else ""
+        return f"data.micro_batch_size max: not even one sample fits into memory{where}; {', or '.join(cures)}"
+
+
+class Trials:
+    """Trial steps on all ranks at once. Every rank must ask for the same sizes in the same order."""
+
+    def __init__(self, steps: Callable[[int], int], memory: Memory, ranks: Ranks) -> None:
+        self._steps = steps
+        self._memory = memory
+        self._ranks = ranks
+        self.failed = 0
+        """The ranks that the last size did not fit on."""
+
+    def fits(self, size: int) -> bool:
+        """Whether steps at a micro batch of `size` samples fit on every rank."""
+        return (
+            self._on_every_rank(self._memory.expects(size))
+            and self._on_every_rank(self._got_through(size))
+            # the ranks have just met, so all of them have released what they took
+            and self._on_every_rank(self._memory.holds(size))
+        )
+
+    def _on_every_rank(self, yes: bool) -> bool:
+        self.failed = int(self._ranks.sum_numbers([float(not yes)])[0])
+        return self.failed == 0
+
+    def _got_through(self, size: int) -> bool:
+        def steps() -> None:
+            extra = self._steps(size)
+            self._memory.end(size, extra)
+
+        self._memory.begin()
+        try:
+            return not ran_out(steps, self._ranks.device)
+        except Exception as error:
+            error.add_note(f"in a trial step with micro batches of {size} samples, for data.micro_batch_size max")
+            raise
+
+
+def usable_sizes(share: int) -> list[int]:
+    """The sizes of micro batches that differ in how many of them a share of samples takes, ascending.
+
+    They are the distinct ceil(share / n). Any other size takes as many micro batches as the next smaller one of these,
+    so there is no need to try it.
+    """
+    sizes, count = [], 1
+    while (size := -(-share // count)) > 1:
+        sizes.append(size)
+        count = -(-share // (size - 1))
+    return [1, *reversed(sizes)]
+
+
+def largest_that_fits(sizes: Sequence[int], fits: Callable[[int], bool]) -> int | None:
+    """The largest of some ascending sizes that fits; None when none does. If one fits, so does each smaller one."""
+    fitting, failing = -1, len(sizes)
+    index = bisect_right(sizes, START) - 1
+    while fitting + 1 < failing:
+        if fits(sizes[index]):
+            fitting = index
+        else:
+            failing = index
+        if failing == len(sizes):
+            index = max(bisect_right(sizes, 2 * sizes[fitting]) - 1, fitting + 1)
+        else:
+            index = (fitting + failing) // 2
+    return sizes[fitting] if fitting >= 0 else None
+
+
+def _forget_peak(device: torch.device) -> None:
+    """The peak that a run tells of is that of its training."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    else:
+        forget_peak()

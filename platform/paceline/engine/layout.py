@@ -1,0 +1,60 @@
+"""How the training state is spread over the ranks, and how it becomes whole again for a checkpoint."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+
+
+class Replicated:
+    """Every rank holds everything. `Sharded` (fsdp) and `Staged` (pipeline) are the other layouts."""
+
+    is_spread = False
+    """Whether a rank holds only a part, so that every rank must take part in `collect`."""
+    is_sliced = False
+    """Whether each parameter is cut up over the ranks. Every forward pass is then a collective operation, so that all
+    ranks need equally many."""
+
+    def numbers(self, parameters: list[nn.Parameter]) -> list[int]:
+        """The place of each of this rank's trainable parameters among those of the whole task."""
+        return list(range(len(parameters)))
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether a parameter or buffer of the task is one of those that this rank works with."""
+        return True
+
+    def local(self, tensor: Tensor) -> Tensor:
+        """This rank's part of one of its parameters or gradients; shares its memory."""
+        return tensor
+
+    def collect(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """CPU copies of whole tensors, from what every rank holds of them; complete on rank 0."""
+        return {name: copied(tensor) for name, tensor in tensors.items()}
+
+    def collect_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The same for what is no tensor."""
+        return dict(values)
+
+    def place(self, whole: Tensor, like: Tensor) -> Tensor:
+        """What this rank holds of a whole tensor, in the form of `like`."""
+        return whole
+
+    def clip(self, parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
+        """Clip the gradients, in place, such that their norm over the whole model is at most `max_norm`.
+
+        Returns:
+            The norm before.
+        """
+        return clip_grad_norm_(parameters, max_norm)
+
+
+WHOLE = Replicated()
+"""The layout of one process, and of `ddp`."""
+
+
+def copied(tensor: Tensor) -> Tensor:
+    """A contiguous copy on the CPU."""
+    copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+    return copy.copy_(tensor.detach())

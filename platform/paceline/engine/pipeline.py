@@ -1,0 +1,160 @@
+"""Pipeline parallelism: each rank holds a stage of the model, and the micro batches of a step pass through the stages.
+
+With more ranks than stages there are several pipelines, each with samples of its own, which add their gradients up.
+
+which layers a stage has    pipeline_cut
+one stage's place           pipeline_line
+the passes of a step        pipeline_pass
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from paceline.config.sections import ParallelConfig
+from paceline.engine.layout import Replicated, copied
+from paceline.engine.passes import Pass
+from paceline.engine.pipeline_cut import Link, balanced, keep_only, links_of
+from paceline.engine.pipeline_line import Line, ModelTap, Stage
+from paceline.engine.pipeline_pass import PipelinePass
+from paceline.engine.precision import Precision
+from paceline.engine.ranks import Ranks
+from paceline.engine.running import RunningLoss
+from paceline.engine.strategy import Strategy
+from paceline.errors import UnusableCode
+from paceline.tasks._task import Task
+from paceline.tasks.base import TaskOutput
+
+
+class Pipeline(Strategy):
+    """`pipeline`: stage s of copy d is rank s * copies + d, so that neighbours exchange gradients."""
+
+    def __init__(self, parallel: ParallelConfig, ranks: Ranks) -> None:
+        super().__init__(parallel, ranks)
+        self.stages = parallel.pipeline_stages or ranks.world_size
+        copies = ranks.world_size // self.stages
+        mesh = init_device_mesh(ranks.device.type, (self.stages, copies), mesh_dim_names=("stage", "copy"))
+        self.stage, copy = divmod(ranks.rank, copies)
+        self.data_ranks = Ranks(copy, copies, ranks.device, mesh.get_group("copy"))
+        self.group = mesh.get_group("stage")
+        self.moves_to_device = True
+
+    def distribute(self, task: Task) -> nn.Module:
+        """The task, whose model is left with this rank's stage."""
+        parts = _parts(task.model, self.stages)
+        own = _names_of_stage(task, parts, self.stage)
+        numbers = _numbers(task, own)
+        self.layout = Staged(numbers, self.group, is_first_pipeline=self.data_ranks.is_first)
+        keep_only(task, own)
+        _move(task, self.ranks.device)
+        self._links = parts[self.stage]
+        self._tap = ModelTap()
+        task.model.forward = self._tap
+        return task
+
+    def forward_backward(self, model: nn.Module, precision: Precision, running: RunningLoss, seed: int) -> Pass:
+        """The pass over the micro batches of a step, through all stages."""
+        assert isinstance(model, Task)
+        self._stage_module = Stage(self._links, precision, self.ranks, seed)
+        self._line = Line(self._stage_module, self._tap, model, self.stage, self.stages, self.group, self.ranks.device)
+        return PipelinePass(self._line, model, precision, self.data_ranks, running)
+
+    def evaluate(self, task: Task, batch: Any) -> TaskOutput | None:
+        """The task's output on the last stage."""
+        value = self._line.forward(batch)
+        return self._tap.output_of(task, batch, value) if self._line.is_last else None
+
+
+class Staged(Replicated):
+    """Every rank holds some of the layers; the parameters of the others have no memory (`meta`).
+
+    Args:
+        numbers: the place of each of this rank's trainable parameters among those of the whole task.
+        group: the ranks of one pipeline, a stage each.
+        is_first_pipeline: whether this is the pipeline that rank 0 is in.
+    """
+
+    is_spread = True
+
+    def __init__(self, numbers: list[int], group: dist.ProcessGroup, is_first_pipeline: bool) -> None:
+        self._numbers = numbers
+        self._group = group
+        self._is_first_pipeline = is_first_pipeline
+
+    def numbers(self, parameters: list[nn.Parameter]) -> list[int]:
+        """The place of each of this rank's trainable parameters among those of the whole task."""
+        return self._numbers
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether a tensor belongs to this rank's stage."""
+        return not tensor.is_meta
+
+    def collect(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """CPU copies of the tensors of all stages on rank 0; elsewhere those of this stage."""
+        return self._gathered({name: copied(tensor) for name, tensor in tensors.items() if self.holds(tensor)})
+
+    def collect_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The same for what is no tensor."""
+        return self._gathered(dict(values))
+
+    def _gathered(self, mine: dict[str, Any]) -> dict[str, Any]:
+        if not self._is_first_pipeline:
+            return mine
+        is_first = self._group.rank() == 0
+        parts: list[dict[str, Any]] = [{} for _ in range(self._group.size())]
+        dist.gather_object(mine, parts if is_first else None, group=self._group, group_dst=0)
+        return {name: value for part in parts for name, value in part.items()} if is_first else mine
+
+    def clip(self, parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
+        """Clip the gradients by the norm over all stages."""
+        mine = list(parameters)
+        squared = get_total_norm([each.grad for each in mine if each.grad is not None]).square()
+        dist.all_reduce(squared, group=self._group)
+        total = squared.sqrt()
+        clip_grads_with_norm_(mine, max_norm, total)
+        return total
+
+
+def _parts(model: nn.Module, stages: int) -> list[list[Link]]:
+    links = links_of(model)
+    sizes = {name: tensor.numel() * tensor.element_size() for name, tensor in model.named_parameters()}
+    return balanced(links, [sum(sizes.get(name, 0) for name in link.tensors) for link in links], stages)
+
+
+def _names_of_stage(task: Task, parts: list[list[Link]], stage: int) -> frozenset[str]:
+    """State dict names of what a stage holds. What no link uses, and the task's own, goes with the last one.
+
+    Raises:
+        UnusableCode: two stages share a parameter.
+    """
+    held = [{f"model.{name}" for link in part for name in link.tensors} for part in parts]
+    everything = dict([*task.named_parameters(remove_duplicate=False), *task.named_buffers(remove_duplicate=False)])
+    held[-1] |= everything.keys() - set().union(*held)
+    stages_of: dict[int, dict[int, str]] = {}
+    for number, names in enumerate(held):
+        for name in names:
+            stages_of.setdefault(id(everything[name]), {})[number] = name
+    for sharing in stages_of.values():
+        if len(sharing) > 1:
+            places, shared = " and ".join(map(str, sorted(sharing))), " and ".join(sorted(set(sharing.values())))
+            raise UnusableCode(
+                f"parallel.strategy pipeline: stages {places} share {shared}; give each weights of its own (gpt: "
+                "model.tie_embeddings: false), or use another strategy"
+            )
+    return frozenset(held[stage])
+
+
+def _numbers(task: Task, own: frozenset[str]) -> list[int]:
+    trainable = [name for name, parameter in task.named_parameters() if parameter.requires_grad]
+    return [number for number, name in enumerate(trainable) if name in own]
+
+
+def _move(task: Task, device: torch.device) -> None:
+    for tensor in [*task.parameters(), *task.buffers()]:
+        if not tensor.is_meta:
+            tensor.data = tensor.data.to(device)

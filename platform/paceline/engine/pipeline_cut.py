@@ -1,0 +1,202 @@
+"""Cuts a model into stages: a chain of links, each of which takes one tensor and gives one."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from paceline.engine.activation_checkpointing import find_blocks
+from paceline.errors import UnusableCode
+
+CURE = (
+    "make it an nn.Sequential, or give it a method pipeline_links() that returns its parts in order, as pairs of a "
+    "callable (one tensor to one tensor) and the modules that it uses"
+)
+
+
+@dataclass(frozen=True)
+class Link:
+    """A part of a model that takes one tensor and gives one."""
+
+    call: Callable[[Tensor], Tensor]
+    tensors: frozenset[str]
+    """Names of the parameters and buffers that it uses, as in the model's state dict."""
+
+
+def links_of(model: nn.Module) -> list[Link]:
+    """The model as a chain, as fine as it can be cut.
+
+    From its own `pipeline_links()`, from an `nn.Sequential`, or from the graph that torch.fx traces, which is cut where
+    just one value is passed on.
+
+    Raises:
+        UnusableCode: it is no such chain.
+    """
+    own_links: Any = getattr(model, "pipeline_links", None)
+    if own_links is not None:
+        return [Link(call, _names(model, modules)) for call, modules in own_links()]
+    if isinstance(model, nn.Sequential):
+        return [Link(module, _names(model, [module])) for module in _flat(model)]
+    return _traced(model)
+
+
+def balanced(links: Sequence[Link], weights: Sequence[int], stages: int) -> list[list[Link]]:
+    """Cut a chain into consecutive parts, such that the heaviest one is as light as can be.
+
+    Args:
+        weights: of each link, such as the bytes of its parameters.
+        stages: how many parts; each gets at least one link with a weight.
+
+    Raises:
+        UnusableCode: fewer links than stages have a weight.
+    """
+    heavy = sum(weight > 0 for weight in weights)
+    if heavy < stages:
+        raise UnusableCode(
+            f"parallel.pipeline_stages: the model can be cut into {heavy} stages at most, not {stages}: {CURE}"
+        )
+    low, high = max(weights), sum(weights)
+    while low < high:
+        middle = (low + high) // 2
+        if len(_greedy(weights, middle)) <= stages:
+            high = middle
+        else:
+            low = middle + 1
+    ends = _at_least(_greedy(weights, low), weights, stages)
+    return [list(links[start:end]) for start, end in zip([0, *ends], [*ends, len(links)], strict=True)]
+
+
+def _greedy(weights: Sequence[int], limit: int) -> list[int]:
+    """Where parts begin when each takes as many links as stay within the limit; the first part's 0 included."""
+    starts, total = [0], 0
+    for index, weight in enumerate(weights):
+        if total + weight > limit:
+            starts.append(index)
+            total = 0
+        total += weight
+    return starts
+
+
+def _at_least(starts: list[int], weights: Sequence[int], stages: int) -> list[int]:
+    """More cuts, until there are enough parts: each time through the heaviest part that still can be cut."""
+    cuts = starts[1:]
+    while len(cuts) < stages - 1:
+        bounds = list(zip([0, *cuts], [*cuts, len(weights)], strict=True))
+        options = [(sum(weights[a:b]), cut) for a, b in bounds if (cut := _middle(weights, a, b)) is not None]
+        cuts = sorted([*cuts, max(options)[1]])
+    return cuts
+
+
+def _middle(weights: Sequence[int], start: int, end: int) -> int | None:
+    """Where to cut a part so that both sides have a weight, as evenly as possible; None if it cannot be."""
+    options = []
+    for cut in range(start + 1, end):
+        left, right = sum(weights[start:cut]), sum(weights[cut:end])
+        if left and right:
+            options.append((max(left, right), cut))
+    return min(options)[1] if options else None
+
+
+def _flat(model: nn.Sequential) -> Iterable[nn.Module]:
+    for child in model:
+        if type(child) is nn.Sequential:
+            yield from _flat(child)
+        else:
+            yield child
+
+
+def _names(model: nn.Module, modules: Iterable[nn.Module | None]) -> frozenset[str]:
+    """State dict names of what some of the model's modules hold."""
+    wanted = {id(tensor) for module in modules if module is not None for tensor in _state(module)}
+    named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    return frozenset(name for name, tensor in named if id(tensor) in wanted)
+
+
+def _state(module: nn.Module) -> list[Tensor]:
+    return [*module.parameters(), *module.buffers()]
+
+
+class _BlockTracer(fx.Tracer):
+    """Looks neither into the model's blocks nor into what a technique was applied to, which has to stay whole."""
+
+    def __init__(self, blocks: set[str]) -> None:
+        super().__init__()
+        self._blocks = blocks
+
+    def is_leaf_module(self, module: nn.Module, name: str) -> bool:
+        if "forward" in module.__dict__:  # a technique was applied to it
+            return True
+        if isinstance(module, nn.Sequential):
+            return False
+        return name in self._blocks or super().is_leaf_module(module, name)
+
+
+def _traced(model: nn.Module) -> list[Link]:
+    graph = _graph_of(model)
+    inputs = [node for node in graph.nodes if node.op == "placeholder" and node.users]
+    if len(inputs) != 1:
+        raise UnusableCode(f"parallel.strategy pipeline: the model takes {len(inputs)} inputs, not 1: {CURE}")
+    return [_link(model, nodes, enters) for nodes, enters in _segments(graph, inputs[0])]
+
+
+def _graph_of(model: nn.Module) -> fx.Graph:
+    blocks = {name for name, _ in find_blocks(model)}
+    training = model.training
+    try:
+        in_training = _BlockTracer(blocks).trace(model.train())
+        in_evaluation = _BlockTracer(blocks).trace(model.eval())
+    except Exception as error:  # what a model's own code may raise when it is traced has no class
+        raise UnusableCode(
+            f"parallel.strategy pipeline: the model's graph cannot be traced ({error}): {CURE}"
+        ) from error
+    finally:
+        model.train(training)
+    if str(in_training) != str(in_evaluation):
+        reason = "the model's own code does something else in training than in evaluation, such as F.dropout"
+        raise UnusableCode(f"parallel.strategy pipeline: {reason}: use modules such as nn.Dropout, or {CURE}")
+    return in_training
+
+
+def _segments(graph: fx.Graph, enters: fx.Node) -> list[tuple[list[fx.Node], fx.Node]]:
+    """The graph's nodes, cut wherever one value alone is still needed; with the value that enters each part."""
+    nodes = [node for node in graph.nodes if node.op not in ("placeholder", "output")]
+    place = {node: index for index, node in enumerate(nodes)}
+    end = len(nodes)
+    last_use = {node: max((place.get(user, end) for user in node.users), default=-1) for node in [enters, *nodes]}
+    parts: list[tuple[list[fx.Node], fx.Node]] = []
+    current: list[fx.Node] = []
+    for index, node in enumerate(nodes):
+        current.append(node)
+        needed = [each for each in [enters, *nodes[: index + 1]] if last_use[each] > index and each.op != "get_attr"]
+        constants = [each for each in current if each.op == "get_attr" and last_use[each] > index]
+        if needed == [node] and not constants:
+            parts.append((current, enters))
+            current, enters = [], node
+    return parts
+
+
+def _link(model: nn.Module, nodes: list[fx.Node], enters: fx.Node) -> Link:
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {enters: graph.placeholder("value")}
+    for node in nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output(copies[nodes[-1]])
+    modules = [model.get_submodule(str(node.target)) for node in nodes if node.op == "call_module"]
+    direct = {str(node.target) for node in nodes if node.op == "get_attr"}
+    return Link(fx.GraphModule(model, graph), _names(model, modules) | direct)
+
+
+def keep_only(model: nn.Module, names: frozenset[str]) -> None:
+    """Let go of the memory of all parameters and buffers but some: the others become `meta` tensors."""
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        for kind in (module._parameters, module._buffers):
+            for name, tensor in kind.items():
+                if tensor is not None and f"{prefix}.{name}".lstrip(".") not in names:
+                    kind[name] = _without_memory(tensor)
+
+
+def _without_memory(tensor: Tensor) -> Any:
+    empty = torch.empty_like(tensor, device="meta")
+    return nn.Parameter(empty, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty

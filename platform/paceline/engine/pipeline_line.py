@@ -1,0 +1,164 @@
+"""One pipeline, seen from one of its stages: what goes in, what comes out, and who is next."""
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from paceline.engine.passes import seed_step
+from paceline.engine.pipeline_cut import Link
+from paceline.engine.precision import Precision
+from paceline.engine.ranks import Ranks
+from paceline.errors import UnusableCode
+from paceline.tasks._task import Task
+from paceline.tasks.base import TaskOutput
+
+
+class _Captured(Exception):
+    """Carries the model's input out of the task, before anything is computed."""
+
+
+class ModelTap:
+    """Stands in for the model's forward: tells what the task gives to its model, and gives the task what comes out.
+
+    So any task works in a pipeline that calls its model once, with one tensor.
+    """
+
+    def __init__(self) -> None:
+        self._output: Tensor | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
+        if self._output is None:
+            raise _Captured(args, kwargs)
+        return self._output
+
+    def input_of(self, task: Task, batch: Any) -> Tensor:
+        """What the task would give to its model.
+
+        Raises:
+            UnusableCode: it is not one tensor, or the model is not called.
+        """
+        try:
+            task(batch)
+        except _Captured as captured:
+            args, kwargs = captured.args
+            if len(args) == 1 and not kwargs and isinstance(args[0], Tensor):
+                return args[0]
+        raise UnusableCode("parallel.strategy pipeline: the task must call its model with one tensor")
+
+    def output_of(self, task: Task, batch: Any, value: Tensor) -> TaskOutput:
+        """The task's output, with `value` for the model's."""
+        self._output = value
+        try:
+            output: TaskOutput = task(batch)
+            return output
+        finally:
+            self._output = None
+
+
+class Stage(nn.Module):
+    """This rank's links, one after the other, under autocast and with the random numbers of the micro batch."""
+
+    def __init__(self, links: list[Link], precision: Precision, ranks: Ranks, seed: int) -> None:
+        super().__init__()
+        self._links = links
+        self._precision = precision
+        self._ranks = ranks
+        self._seed = seed
+        self._step = self._index = 0
+
+    def begin_step(self, step: int) -> None:
+        """Count micro batches from 0 again."""
+        self._step, self._index = step, 0
+
+    def forward(self, value: Tensor) -> Tensor:
+        """The next micro batch's."""
+        seed_step(self._seed, self._step, self._ranks, self._index)
+        self._index += 1
+        return self.run(value)
+
+    def run(self, value: Tensor) -> Tensor:
+        """What the links make of a value."""
+        with self._precision.autocast():
+            for link in self._links:
+                value = link.call(value)
+        if not isinstance(value, Tensor):
+            raise UnusableCode(f"parallel.strategy pipeline: a part of the model gives {type(value).__name__}")
+        return value.contiguous()  # what is sent has no strides
+
+
+class Shapes(NamedTuple):
+    """What goes into a stage and what comes out, without memory."""
+
+    enters: Tensor
+    leaves: Tensor
+
+
+class Line:
+    """One pipeline, seen from one of its stages."""
+
+    def __init__(
+        self,
+        module: Stage,
+        tap: ModelTap,
+        task: Task,
+        stage: int,
+        stages: int,
+        group: dist.ProcessGroup,
+        device: torch.device,
+    ) -> None:
+        self.module = module
+        self.tap = tap
+        self.stage = stage
+        self.stages = stages
+        self.group = group
+        self.device = device
+        self.is_first, self.is_last = stage == 0, stage == stages - 1
+        self._task = task
+        self._shapes: dict[Any, Shapes] = {}
+
+    def input_of(self, batch: Any) -> Tensor:
+        """What goes into the first stage."""
+        return self.tap.input_of(self._task, batch)
+
+    def shapes(self, first: Tensor) -> Shapes:
+        """Of this stage, when `first` goes into the first one. Every stage must ask for the same, in the same order."""
+        key = first.shape, first.dtype
+        if key not in self._shapes:
+            self._shapes[key] = self._find_shapes(first)
+        return self._shapes[key]
+
+    def forward(self, batch: Any) -> Tensor:
+        """What comes out of this stage, without gradients; every stage must call it."""
+        value = self.input_of(batch)
+        shapes = self.shapes(value)
+        if not self.is_first:
+            value = torch.empty_like(shapes.enters, device=self.device)
+            dist.recv(value, group=self.group, group_src=self.stage - 1)
+        value = self.module.run(value)
+        if not self.is_last:
+            dist.send(value.contiguous(), group=self.group, group_dst=self.stage + 1)
+        return value
+
+    @torch.no_grad()
+    def _find_shapes(self, first: Tensor) -> Shapes:
+        # in evaluation mode nothing is changed: neither running statistics nor the random generators
+        training = [module for module in self._task.modules() if module.training]
+        self._task.eval()
+        try:
+            enters = first if self.is_first else self._announced()
+            leaves = self.module.run(enters)
+        finally:
+            for module in training:
+                module.training = True
+        if not self.is_last:
+            announcement = [(tuple(leaves.shape), leaves.dtype)]
+            dist.send_object_list(announcement, group=self.group, group_dst=self.stage + 1, device=self.device)
+        return Shapes(enters.to("meta"), leaves.to("meta"))
+
+    def _announced(self) -> Tensor:
+        announcement: list[Any] = [None]
+        dist.recv_object_list(announcement, group=self.group, group_src=self.stage - 1, device=self.device)
+        shape, dtype = announcement[0]
+        return torch.zeros(shape, dtype=dtype, device=self.device)

@@ -1,0 +1,83 @@
+"""How the ranks share the work: which of them get which samples, and which part of the model."""
+
+from typing import Any
+
+from torch import nn
+
+from paceline.config.sections import ParallelConfig
+from paceline.engine.data_parallel import apply_data_parallel
+from paceline.engine.ddp import apply_ddp
+from paceline.engine.layout import Replicated
+from paceline.engine.passes import LocalPass, Pass
+from paceline.engine.precision import Precision
+from paceline.engine.ranks import Ranks
+from paceline.engine.running import RunningLoss
+from paceline.tasks._task import Task
+from paceline.tasks.base import TaskOutput
+
+
+class Strategy:
+    """`ddp`, and one process alone: every rank has the whole model and samples of its own."""
+
+    def __init__(self, parallel: ParallelConfig, ranks: Ranks) -> None:
+        self.parallel = parallel
+        self.ranks = ranks
+        self.data_ranks = ranks
+        """This rank's place among those that get different samples."""
+        self.layout = Replicated()
+        """How the training state is spread."""
+        self.moves_to_device = False
+        """Whether `distribute` itself moves the task to the device, part by part, since it may not fit as a whole."""
+
+    def distribute(self, task: Task) -> nn.Module:
+        """What the training step calls, made of a task that is the same on all ranks. Every rank must call it."""
+        return apply_ddp(task, self.parallel, self.ranks)
+
+    def forward_backward(self, model: nn.Module, precision: Precision, running: RunningLoss, seed: int) -> Pass:
+        """The pass over the micro batches of a step, through what `distribute` gave."""
+        return LocalPass(model, precision, self.ranks, running, seed)
+
+    def evaluate(self, task: Task, batch: Any) -> TaskOutput | None:
+        """The task's output in evaluation; None where another rank of the same pipeline has it."""
+        output: TaskOutput = task(batch)
+        return output
+
+
+class ReplicasInProcess(Strategy):
+    """`data_parallel`: one rank, which spreads each micro batch over its GPUs."""
+
+    def distribute(self, task: Task) -> nn.Module:
+        """The task over all GPUs of this process."""
+        return apply_data_parallel(task, self.ranks.device)
+
+
+class FullySharded(Strategy):
+    """`fsdp`: every rank has samples of its own, and a slice of each weight."""
+
+    def __init__(self, parallel: ParallelConfig, ranks: Ranks) -> None:
+        from paceline.engine.fsdp import Sharded
+
+        super().__init__(parallel, ranks)
+        self.layout = Sharded()
+        self.moves_to_device = True
+
+    def distribute(self, task: Task) -> nn.Module:
+        """The task itself, cut up in place."""
+        from paceline.engine.fsdp import apply_fsdp
+
+        return apply_fsdp(task, self.parallel, self.ranks)
+
+
+def build_strategy(parallel: ParallelConfig, ranks: Ranks) -> Strategy:
+    """The strategy of a config. Every rank must call it."""
+    if parallel.strategy == "data_parallel":
+        return ReplicasInProcess(parallel, ranks)
+    if ranks.world_size == 1:
+        return Strategy(parallel, ranks)
+    if parallel.strategy == "fsdp":
+        return FullySharded(parallel, ranks)
+    if parallel.strategy == "pipeline":
+        from paceline.engine.pipeline import Pipeline
+
+        return Pipeline(parallel, ranks)
+    return Strategy(parallel, ranks)

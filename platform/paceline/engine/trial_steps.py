@@ -1,0 +1,208 @@
+"""Trial steps: disposable training steps at a given micro batch size, of which nothing stays behind.
+
+They take what training takes on one rank (weights, gradients, optimizer state, activations), so that the peak of the
+second of them is training's. Nothing in them is a collective operation: when one rank fails, no other one waits.
+"""
+
+import copy
+import gc
+import random
+import traceback
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.sections import TrainerConfig
+from paceline.engine.loading import BatchLoader
+from paceline.engine.order import MicroBatch
+from paceline.engine.passes import LocalPass
+from paceline.engine.precision import Precision
+from paceline.engine.prepare import prepare
+from paceline.engine.ranks import Ranks
+from paceline.engine.running import RunningLoss
+from paceline.engine.strategy import build_strategy
+from paceline.errors import UnusableCode
+from paceline.tasks._task import Task
+
+STEPS = 2
+MICRO_BATCHES = 2
+_TOLD_BY_TEXT = (
+    "out of memory",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "not enough memory",
+    "bad_alloc",
+    "cublas_status_alloc_failed",
+    "cudnn_status_alloc_failed",
+    "cusolver_status_alloc_failed",
+)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """How trial steps get what they train: each call makes it anew."""
+
+    task: Callable[[], Task]
+    optimizer: Callable[[Task], Optimizer]
+    loaders: Callable[[], tuple[BatchLoader, BatchLoader]]
+    """Of the training and the validation set: both take memory during training."""
+
+
+def trial_steps(config: ExperimentConfig, parts: Parts, loader: BatchLoader, ranks: Ranks, size: int) -> int:
+    """Two optimizer steps over two micro batches of `size` samples each.
+
+    Returns:
+        Bytes that training takes in addition.
+    """
+    alone = Ranks(0, 1, ranks.device)
+    precision = Precision(config.trainer.precision, ranks.device)
+    task = parts.task()
+    strategy = build_strategy(config.parallel, alone)
+    model = prepare(task, uncompiled(config.trainer), precision, strategy, lambda message: None)
+    optimizer = parts.optimizer(task)
+    task.train()
+    parameters = [parameter for parameter in task.parameters() if parameter.requires_grad]
+    forward_backward = LocalPass(model, precision, alone, RunningLoss(alone), config.seed)
+    batches = [loader.fetcher.fetch(0, ids) for ids in _sample_ids(len(loader.fetcher), size)]
+    for step in range(STEPS):
+        optimizer.zero_grad(set_to_none=config.trainer.zero_grad == "set_to_none")
+        # all on the device at once: in training the next one is on its way there while this one is computed
+        on_device = [loader.transfer(batch) for batch in batches]
+        forward_backward(_as_micro_batches(on_device, size), step)
+        _clear(parameters)
+        precision.step(optimizer, parameters, config.trainer.max_grad_norm)
+    return _copies_of_gradients(config, ranks) * sum(each.numel() * each.element_size() for each in parameters)
+
+
+def _copies_of_gradients(config: ExperimentConfig, ranks: Ranks) -> int:
+    """How often training holds the gradients beside the parameters' own, at most."""
+    exchanged = ranks.world_size > 1  # DDP's buckets, also as views: in the first step they are laid out a second time
+    compressed = exchanged and config.parallel.comm_hook != "none"
+    return exchanged + compressed + (config.optimizer.lr_scaling == "adascale")
+
+
+def independent(parts: Parts) -> Parts:
+    """The same, with tasks that share no tensor with the one that will be trained.
+
+    The user's code may hold on to a model, or to a part of one, and use it each time it is asked for one.
+
+    Raises:
+        UnusableCode: the model's forward pass is a collective operation.
+    """
+    task = parts.task()
+    if any(isinstance(module, nn.SyncBatchNorm) for module in task.modules()):
+        raise UnusableCode(
+            "data.micro_batch_size max: the model has SyncBatchNorm, whose forward pass waits for the other workers, "
+            "while a trial step that does not fit ends on one of them alone; write a number"
+        )
+    tensors = [weakref.ref(tensor) for tensor in _tensors(task)]
+    del task
+    gc.collect()
+    if not any(tensor() is not None for tensor in tensors):
+        return parts
+    return replace(parts, task=lambda: copy.deepcopy(parts.task()))
+
+
+def _tensors(task: Task) -> Iterator[torch.Tensor]:
+    yield from task.parameters()
+    yield from task.buffers()
+
+
+def uncompiled(trainer: TrainerConfig) -> TrainerConfig:
+    """The same techniques, less the compiler, which takes long and needs no more memory."""
+    without: dict[str, Any] = {"compile": "none"}
+    if trainer.activation_checkpointing == "budget":
+        without["activation_checkpointing"] = "none"  # it is the compiler's: an upper bound then
+    return trainer.model_copy(update=without)
+
+
+def _sample_ids(samples: int, size: int) -> Iterator[torch.Tensor]:
+    for index in range(MICRO_BATCHES):
+        yield torch.arange(index * size, (index + 1) * size) % samples
+
+
+def _as_micro_batches(batches: list[Any], size: int) -> Iterator[tuple[MicroBatch, Any]]:
+    ids = torch.arange(size)
+    for index, batch in enumerate(batches):
+        yield MicroBatch(ids, size * len(batches), is_last=index + 1 == len(batches)), batch
+
+
+def _clear(parameters: list[nn.Parameter]) -> None:
+    # With zeros the update takes the same memory, is never left out by fp16's scaler, and leaves weights that the
+    # user's code can compute with, whatever the learning rate.
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad.zero_()
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that memory could not be had, on a GPU or on the host."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error).lower() for text in _TOLD_BY_TEXT)
+
+
+def ran_out(body: Callable[[], None], device: torch.device) -> bool:
+    """Call `body`; whether it ran out of memory. What it held is released in both cases, other errors pass."""
+    try:
+        with undisturbed(device):
+            body()
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        _drop_frames(error)
+        failed = True
+    else:
+        failed = False
+    release(device)
+    return failed
+
+
+def release(device: torch.device) -> None:
+    """Give back the memory of what is not referred to any more."""
+    gc.collect()  # checkpointed blocks refer to themselves
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+@contextmanager
+def quick_release() -> Iterator[None]:
+    """Make `release` look only at what the body has made: all else that there is takes a third of a second."""
+    if gc.get_freeze_count():  # somebody else's, who would miss it
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def _drop_frames(error: BaseException | None) -> None:
+    # the frames hold the tensors, and an exception that was caught in between holds frames of its own
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
+@contextmanager
+def undisturbed(device: torch.device) -> Iterator[None]:
+    """Random numbers go on afterwards as if the body had drawn none."""
+    host, python, numpy = torch.get_rng_state(), random.getstate(), np.random.get_state()
+    cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    try:
+        yield
+    finally:
+        torch.set_rng_state(host)
+        random.setstate(python)
+        np.random.set_state(numpy)
+        if cuda is not None:
+            torch.cuda.set_rng_state(cuda, device)

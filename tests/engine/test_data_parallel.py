@@ -1,0 +1,254 @@
+"""`parallel.strategy: data_parallel` without a GPU: its arithmetic over replicas on the CPU, and how it is refused."""
+
+from collections.abc import Sequence
+from importlib import import_module
+from threading import Thread
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from paceline.cluster.preflight import Resources, check_resources, needs_gpu, requested, uses_gpu
+from paceline.data._tensors import TensorData
+from paceline.engine.data_parallel import SummedReplicas, apply_data_parallel
+from paceline.errors import EnvironmentFault, UnusableCode
+from paceline.tasks._classification import Classification
+from paceline.tasks._task import Task
+from paceline.tasks.base import TaskOutput
+from support.toys import CLASSES, FEATURES, PointsTask, fit, net, toy_config
+
+DEVICES = 3
+
+
+class WeightedTask(Task):
+    """Its weight is a tensor, and in evaluation it has two metrics."""
+
+    weight_is_samples = False
+
+    def forward(self, batch: Any) -> TaskOutput:
+        logits = self.model(batch["inputs"])
+        weights = batch["weights"]
+        losses = F.cross_entropy(logits, batch["targets"], reduction="none") * weights
+        correct = (logits.argmax(dim=1) == batch["targets"]).sum()
+        metrics = {} if self.training else {"accuracy": correct, "norm": logits.detach().norm(dim=1).sum()}
+        return TaskOutput(losses.sum(), weights.sum(), metrics)
+
+
+def points() -> tuple[TensorData, TensorData]:
+    """20 samples: of an epoch's micro batches of 8, the last one has 4, over 3 devices."""
+    generator = torch.Generator().manual_seed(0)
+    data = TensorData(torch.randn(20, FEATURES, generator=generator), torch.arange(20) % CLASSES)
+    return data, data
+
+
+class FakeScatter:
+    """Chunks, as on GPUs, that stay on the CPU."""
+
+    @staticmethod
+    def apply(devices: Sequence[int], sizes: None, dim: int, tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tensor.chunk(len(devices), dim)
+
+
+class FakeGather:
+    """Refuses what the real one refuses, but for the device."""
+
+    @staticmethod
+    def apply(device: int, dim: int, *tensors: torch.Tensor) -> torch.Tensor:
+        assert all(tensor.dim() for tensor in tensors), "torch warns of scalars"
+        return torch.cat(tensors, dim)
+
+
+def without_copies(tensors: Sequence[torch.Tensor], devices: Sequence[int], detach: bool) -> list[Any]:
+    """Each device's copies of tensors: the same values; of parameters no parameters, as on GPUs."""
+    plain = [tensor.view_as(tensor) if isinstance(tensor, nn.Parameter) else tensor for tensor in tensors]
+    return [plain for _ in devices]
+
+
+def in_turn(replicas: Sequence[nn.Module], inputs: Sequence[Any], kwargs: Any, devices: Any) -> list[Any]:
+    """One replica after the other."""
+    assert len(replicas) == len(inputs)
+    return [replica(*each, **named) for replica, each, named in zip(replicas, inputs, kwargs, strict=True)]
+
+
+@pytest.fixture
+def spread(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes `SummedReplicas` over several pretended devices; containers and replicas are handled by torch."""
+    names = {
+        "scatter_gather.Scatter": FakeScatter,
+        "scatter_gather.Gather": FakeGather,
+        "replicate._broadcast_coalesced_reshape": without_copies,
+        "data_parallel.parallel_apply": in_turn,
+    }
+    for name, fake in names.items():
+        module, _, attribute = name.partition(".")
+        monkeypatch.setattr(import_module(f"torch.nn.parallel.{module}"), attribute, fake)
+    monkeypatch.setattr("paceline.engine.data_parallel._seed_replicas", lambda devices: None)
+
+    def spread(task: Task) -> SummedReplicas:
+        model = SummedReplicas(task, list(range(DEVICES)))
+        parallel = model.replicas
+        parallel.device_ids, parallel.dim = list(range(DEVICES)), 0
+        parallel.output_device, parallel.src_device_obj = 0, torch.device("cpu")
+        return model
+
+    return spread
+
+
+def batch(samples: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(samples)
+    return {
+        "inputs": torch.randn(samples, FEATURES, generator=generator, dtype=torch.float64),
+        "targets": torch.randint(0, CLASSES, (samples,), generator=generator),
+        "weights": torch.rand(samples, generator=generator, dtype=torch.float64),
+    }
+
+
+def gradients(model: nn.Module, task: Task, samples: Any) -> tuple[TaskOutput, list[torch.Tensor]]:
+    output: TaskOutput = model(samples)
+    return output, list(torch.autograd.grad(output.loss_sum, list(task.parameters())))
+
+
+@pytest.mark.parametrize("samples", [12, 7, 2, 1])
+def test_the_sums_are_those_of_the_whole_batch(spread: Any, samples: int) -> None:
+    task = WeightedTask(net().double())
+    whole, split = gradients(task, task, batch(samples)), gradients(spread(task), task, batch(samples))
+    assert torch.allclose(split[0].loss_sum, whole[0].loss_sum, atol=1e-12, rtol=0)
+    assert torch.allclose(torch.as_tensor(split[0].weight), torch.as_tensor(whole[0].weight), atol=1e-12, rtol=0)
+    assert split[0].loss_sum.shape == torch.Size([])
+    for got, expected in zip(split[1], whole[1], strict=True):
+        assert torch.allclose(got, expected, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("samples", [12, 7, 2])
+def test_metrics_are_summed_in_evaluation_and_left_out_in_training(spread: Any, samples: int) -> None:
+    task = WeightedTask(net().double())
+    model = spread(task)
+    assert model(batch(samples)).metrics == {}
+    model.eval()
+    expected, got = task(batch(samples)).metrics, model(batch(samples)).metrics
+    assert got.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.allclose(got[name].double(), value.double(), atol=1e-12, rtol=0), name
+
+
+def test_a_number_of_samples_stays_a_whole_number(spread: Any) -> None:
+    output = spread(Classification(net()))((torch.randn(7, FEATURES), torch.zeros(7, dtype=torch.int64)))
+    assert int(output.weight) == 7
+    assert output.weight.dtype is torch.int64
+    assert not output.weight.requires_grad
+
+
+def test_a_replica_has_no_parameters_of_its_own(spread: Any) -> None:
+    """A limit of DataParallel: what asks `parameters()` in its forward pass finds none."""
+    with pytest.raises(StopIteration):
+        spread(PointsTask(net()))((torch.randn(7, FEATURES), torch.zeros(7, dtype=torch.int64), torch.arange(7)))
+
+
+def test_one_device_does_without_all_of_it() -> None:
+    task = WeightedTask(net().double())
+    whole, alone = gradients(task, task, batch(5)), gradients(SummedReplicas(task, []), task, batch(5))
+    assert torch.equal(alone[0].loss_sum, whole[0].loss_sum)
+    assert all(torch.equal(got, expected) for got, expected in zip(alone[1], whole[1], strict=True))
+
+
+def test_training_equals_that_on_one_device(spread: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {
+        "task": {"name": "classification"},
+        "data": {"path": points, "global_batch_size": 8},
+    }
+    plain = fit(toy_config(**options))[2]
+    monkeypatch.setattr("paceline.engine.strategy.apply_data_parallel", lambda task, device: spread(task))
+    replicated = fit(toy_config(parallel={"strategy": "data_parallel"}, **options))[2]
+    assert len(plain.values("train/loss")) == 6
+    for key in ("train/loss", "val/loss", "val/accuracy"):
+        assert replicated.values(key) == pytest.approx(plain.values(key), abs=1e-12)
+
+
+class OwnBatch:
+    """A class that torch cannot look into."""
+
+
+@pytest.mark.parametrize(
+    ("samples", "words"),
+    [
+        ((torch.zeros(4, 2), ["a", "b", "c", "d"]), "the data give a str"),
+        ((torch.zeros(4, 2), 3), "the data give a int"),
+        ((torch.zeros(4, 2), torch.tensor(3)), "the data give a number"),
+        ((torch.zeros(4, 2), torch.zeros(3)), "differ in their first dimension"),
+        (OwnBatch(), "the data give a OwnBatch"),
+    ],
+)
+def test_a_batch_that_cannot_be_cut_is_refused(samples: Any, words: str) -> None:
+    """DataParallel would give it to each replica whole, and the sums would be too large."""
+    with pytest.raises(UnusableCode, match=words):
+        SummedReplicas(PointsTask(net()), [])(samples)
+
+
+def test_threads_forget_the_format_of_autocast() -> None:
+    """Why each replica is told: what is set here does not hold in the threads that DataParallel starts."""
+    formats: list[torch.dtype] = []
+    before = torch.get_autocast_dtype("cpu")
+    torch.set_autocast_dtype("cpu", torch.float16)
+    try:
+        thread = Thread(target=lambda: formats.append(torch.get_autocast_dtype("cpu")))
+        thread.start()
+        thread.join()
+    finally:
+        torch.set_autocast_dtype("cpu", before)
+    assert formats == [torch.bfloat16]
+
+
+# Where there are no GPUs
+
+
+def test_the_engine_refuses_a_cpu() -> None:
+    with pytest.raises(EnvironmentFault, match=r"at least 2 GPUs .* sees 0: use ddp"):
+        apply_data_parallel(PointsTask(net()), torch.device("cpu"))
+    with pytest.raises(EnvironmentFault, match="at least 2 GPUs"):
+        fit(toy_config(parallel={"strategy": "data_parallel"}))
+
+
+def test_the_engine_refuses_a_single_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(EnvironmentFault, match="sees 1"):
+        apply_data_parallel(PointsTask(net()), torch.device("cuda"))
+
+
+PARALLEL = {"strategy": "data_parallel"}
+
+
+@pytest.mark.parametrize(
+    ("scaling", "gpus", "fits"),
+    [
+        ({"num_workers": 0}, 1, False),
+        ({"num_workers": 0}, 2, True),
+        ({"num_workers": 1, "gpus_per_worker": 4}, 3, False),
+        ({"num_workers": 1, "gpus_per_worker": 4}, 4, True),
+        ({"num_workers": 1, "gpus_per_worker": 2, "use_gpu": True}, 0, False),
+    ],
+)
+def test_a_launch_needs_the_gpus_on_one_machine(scaling: dict[str, Any], gpus: int, fits: bool) -> None:
+    config = toy_config(parallel=PARALLEL, scaling=scaling)
+    assert needs_gpu(config)
+    if fits:
+        assert check_resources(config, Resources(8, gpus), "this machine")
+        return
+    with pytest.raises(EnvironmentFault, match=rf"needs at least \d GPUs .* this machine has {gpus}: .*ddp") as caught:
+        check_resources(config, Resources(8, gpus), "this machine")
+    assert caught.value.exit_code == 3
+
+
+def test_gpus_on_several_nodes_do_not_help() -> None:
+    config = toy_config(parallel=PARALLEL, scaling={"num_workers": 1, "gpus_per_worker": 2})
+    with pytest.raises(EnvironmentFault, match="the cluster has 1 on its largest node"):
+        check_resources(config, Resources(8, 4, 1), "the cluster")
+    assert check_resources(config, Resources(8, 4, 2), "the cluster")
+
+
+def test_other_strategies_ask_for_what_they_did() -> None:
+    config = toy_config(scaling={"num_workers": 2})
+    assert requested(config, use_gpu=True) == Resources(2, 2)
+    assert not uses_gpu(config, Resources(8, 1))
+    assert check_resources(config, Resources(8, 2, 1), "the cluster")
