@@ -12,7 +12,10 @@ from paceline.config.documentation import documentation
 from paceline.config.experiment import COMPONENT_SECTIONS, ExperimentConfig
 from paceline.config.registry import components
 from paceline.config.schema import json_schema
+from paceline.config.sections import ParallelConfig, ScalingConfig, TrainerConfig
 from paceline.config.source import read_text
+from paceline.data.base import DataConfig
+from paceline.optimizers.base import FusableConfig
 
 jsonschema = pytest.importorskip("jsonschema")
 
@@ -96,3 +99,9 @@ def test_the_schema_agrees_with_the_loader(changes: dict[str, Any], valid: bool)
 def test_components_are_found() -> None:
     assert issubclass(components("paceline.optimizers")["sgd"], Component)
     assert {"sgd", "adamw"} <= set(components("paceline.optimizers"))
+
+
+@pytest.mark.parametrize("section", [TrainerConfig, ParallelConfig, ScalingConfig, DataConfig, FusableConfig])
+def test_the_readme_names_every_field_of_a_technique(section: type[Section]) -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    assert [name for name in section.model_fields if name not in text] == []
