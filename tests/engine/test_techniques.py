@@ -8,16 +8,17 @@ from support.toys import toy_config
 
 
 def test_process_settings() -> None:
-    before = torch.get_float32_matmul_precision()
+    changed = {"float32_matmul_precision": "high", "cudnn_allow_tf32": False, "deterministic": True}
     try:
-        apply_process_settings(
-            toy_config(trainer__float32_matmul_precision="high", trainer__deterministic=True).trainer
-        )
+        apply_process_settings(toy_config(trainer=changed).trainer)
         assert torch.get_float32_matmul_precision() == "high"
         assert torch.are_deterministic_algorithms_enabled()
+        assert not torch.backends.cudnn.allow_tf32
     finally:
-        torch.set_float32_matmul_precision(before)
-        torch.use_deterministic_algorithms(False)
+        apply_process_settings(toy_config().trainer)
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.backends.cudnn.allow_tf32
 
 
 def test_weights_hash_sees_names_shapes_and_bits_but_no_wrapper() -> None:

@@ -70,7 +70,7 @@ _RULES = (
     Rule(
         lambda config: config.scaling.use_gpu is False,
         "scaling.use_gpu is false",
-        ("data.pin_memory", "trainer.cudnn_benchmark"),
+        ("data.pin_memory", "trainer.cudnn_benchmark", "trainer.cudnn_allow_tf32"),
     ),
     Rule(
         lambda config: config.data.micro_batch_size == "max",

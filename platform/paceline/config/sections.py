@@ -51,6 +51,8 @@ class TrainerConfig(Section):
     """How gradients are cleared between steps: let go of the memory, or fill it with zeros (the old way)."""
     float32_matmul_precision: Literal["highest", "high", "medium"] = "highest"
     """Internal precision of float32 matrix products. `high` allows TF32 on CUDA."""
+    cudnn_allow_tf32: bool = True
+    """Let cuDNN compute float32 convolutions in TF32, as PyTorch does by default. CUDA only."""
     cudnn_benchmark: bool = False
     """Let cuDNN time its convolution algorithms and keep the fastest. Contradicts `deterministic`."""
     deterministic: bool = False

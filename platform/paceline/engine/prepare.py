@@ -23,6 +23,7 @@ MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.
 def apply_process_settings(trainer: TrainerConfig) -> None:
     """Settings of the whole process. Before anything is computed, since cuDNN remembers its first choice."""
     torch.set_float32_matmul_precision(trainer.float32_matmul_precision)
+    torch.backends.cudnn.allow_tf32 = trainer.cudnn_allow_tf32
     torch.backends.cudnn.benchmark = trainer.cudnn_benchmark
     if trainer.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS refuses without it
