@@ -52,6 +52,12 @@ def test_what_makes_no_sense_is_refused_with_reason_and_cure(case: str) -> None:
     assert cure in (problem.hint or "")
 
 
+def test_a_group_of_one_cuts_nothing_up() -> None:
+    with pytest.raises(ConfigError) as caught:
+        validate(tree({"strategy": "fsdp", "shard_size": 1}))
+    assert [problem.key for problem in caught.value.problems] == ["parallel.shard_size"]
+
+
 @pytest.mark.parametrize(
     "config",
     [

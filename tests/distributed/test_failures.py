@@ -241,6 +241,28 @@ def test_a_rank_that_is_slow_to_look_learns_the_reason_too() -> None:
     assert [ending.value for ending in endings] == ["LookupError: boom"] * 2
 
 
+def end_before_the_other_notices(ranks: Ranks) -> str:
+    """Rank 0 fails and ends, and its store with it, while rank 1 is busy with something else."""
+
+    def body() -> None:
+        ranks.sum(torch.ones(1))
+        if ranks.is_first:
+            raise LookupError("boom")
+        time.sleep(3.0)
+        ranks.sum(torch.ones(1))
+
+    try:
+        failing_together(ranks, body)
+    except RankFailed as error:
+        return f"{error.failure.rank}: {error.failure.reason}"
+    return "no failure"
+
+
+def test_a_reason_that_was_acknowledged_outlives_the_store() -> None:
+    endings = end_ranks(end_before_the_other_notices, 2)
+    assert [ending.value for ending in endings] == ["0: LookupError: boom"] * 2
+
+
 def die_while_the_other_waits(ranks: Ranks, victim: int) -> str:
     def body() -> None:
         ranks.sum(torch.ones(1))

@@ -11,7 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint
 
-from paceline.engine.activation_checkpointing import apply_activation_checkpointing, find_blocks, keep_slow
+from paceline.engine.activation_checkpointing import apply_activation_checkpointing, keep_slow
+from paceline.engine.blocks import find_blocks
 from paceline.errors import ConfigError
 from paceline.models._gpt import GPT
 from paceline.models._mlp import MLP
@@ -239,6 +240,28 @@ def test_blocks_are_found() -> None:
     assert [name for name, _ in find_blocks(Residual())] == ["stage1.0", "stage1.1", "stage2.0", "stage2.1"]
     assert [name for name, _ in find_blocks(nn.Sequential(Block(3), Block(3)))] == ["0", "1"]
     assert [name for name, _ in find_blocks(flat())] == [""]
+
+
+class Nested(nn.Module):
+    """Blocks in containers that are never called themselves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        stages = (nn.ModuleList([Block(3), Block(3)]), nn.ModuleDict({"only": Block(3), "norm": nn.BatchNorm2d(3)}))
+        self.stages = nn.ModuleList(stages)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        for block in (*self.stages[0], self.stages[1]["only"]):
+            inputs = block(inputs)
+        return self.stages[1]["norm"](inputs)
+
+
+def test_containers_that_are_never_called_are_no_blocks() -> None:
+    model, inputs = Nested(), torch.randn(2, 3, 8, 8)
+    assert [name for name, _ in find_blocks(model)] == ["stages.0.0", "stages.0.1", "stages.1.only"]
+    plain = hooked_bytes(model, inputs)
+    apply_activation_checkpointing(model, "full")
+    assert hooked_bytes(model, inputs) < plain
 
 
 def applied(model: nn.Module, *patterns: str) -> list[str]:

@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import CheckpointPolicy
 from torch.utils.data import TensorDataset
 
-from paceline.engine import compilation
+from paceline.engine import compilation, compile_trial
 from paceline.engine.build import build_trainer
 from paceline.engine.compilation import apply_compiler_settings, owning
 from paceline.engine.memory_budget import KeepRandom
@@ -113,6 +113,20 @@ def test_the_trial_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> Non
     assert all(parameter.grad is None for parameter in compiled.parameters)
     assert compiled.state.task.training
     assert torch.equal(torch.get_rng_state(), generator)
+
+
+@pytest.mark.parametrize(("workers", "trials"), [(1, 1), (2, 0)])
+def test_no_trial_where_a_forward_pass_waits_for_the_others(
+    workers: int, trials: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+    monkeypatch.setattr(compile_trial, "_failure", lambda trainer, runs: tried.append(runs))
+    monkeypatch.setattr(Ranks, "union", lambda ranks, texts: texts)
+    synchronised = config(model__path=lambda: nn.Sequential(net(), nn.SyncBatchNorm(CLASSES)))
+    trainer = build_trainer(synchronised, Ranks.current(), MemoryReporter())
+    trainer.ranks = Ranks(0, workers, torch.device("cpu"))
+    compile_trial.try_compilation(trainer, synchronised.trainer)
+    assert len(tried) == trials
 
 
 # What fails

@@ -18,7 +18,7 @@ from paceline.engine import free_memory, largest_batch
 from paceline.engine.free_memory import HostMemory, available_bytes, below_cgroup_limits
 from paceline.engine.largest_batch import START, largest_that_fits, usable_sizes
 from paceline.engine.ranks import Ranks
-from paceline.engine.trial_steps import is_out_of_memory, ran_out
+from paceline.engine.trial_steps import _copies_of_gradients, is_out_of_memory, ran_out
 from paceline.errors import TrainingError, UnusableCode
 from support.toys import Points, PointsTask, fit, net, net_with_dropout_and_norm, points, toy_config
 
@@ -344,6 +344,15 @@ class Moody(Points):
         return super().__getitem__(index)
 
 
+@pytest.mark.parametrize(
+    ("hook", "workers", "copies"),
+    [("none", 1, 0), ("powersgd", 1, 0), ("none", 2, 1), ("bf16", 2, 2), ("powersgd", 2, 3)],
+)
+def test_copies_of_the_gradients_that_an_exchange_takes(hook: str, workers: int, copies: int) -> None:
+    config = toy_config(parallel__comm_hook=hook, scaling__num_workers=workers)
+    assert _copies_of_gradients(config, Ranks(0, workers, CPU)) == copies
+
+
 def test_other_errors_of_a_trial_are_the_users() -> None:
     with pytest.raises(ZeroDivisionError, match="sample 3 is broken"):
         fit(toy_config(data__path=lambda: (Moody(96), Points(4)), data__micro_batch_size="max"))
@@ -391,7 +400,16 @@ def test_a_resumed_run_keeps_the_size(tmp_path: Path, scripted: Scripted) -> Non
     assert "batch" in [kind for kind, _ in told.events]
 
 
-@pytest.mark.parametrize("changed", [{"trainer__precision": "bf16-mixed"}, {"trainer__memory_format": "channels_last"}])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"trainer__precision": "bf16-mixed"},
+        {"trainer__memory_format": "channels_last"},
+        {"trainer__zero_grad": "zero"},
+        {"data__cache": "memory"},
+        {"parallel__comm_hook": "bf16"},
+    ],
+)
 def test_a_branched_off_run_that_needs_other_memory_searches_anew(
     tmp_path: Path, scripted: Scripted, changed: dict[str, Any]
 ) -> None:

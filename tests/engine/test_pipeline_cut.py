@@ -9,7 +9,9 @@ from torchvision import models
 from paceline.engine.activation_checkpointing import apply_activation_checkpointing
 from paceline.engine.pipeline_cut import Link, balanced, keep_only, links_of
 from paceline.errors import UnusableCode
+from paceline.models._cnn import CNN
 from paceline.models._gpt import GPT
+from paceline.models._mlp import MLP
 
 
 def gpt(tie_embeddings: bool = False) -> GPT:
@@ -34,6 +36,9 @@ def through(links: list[Link], value: torch.Tensor) -> torch.Tensor:
 CHAINS = {
     "sequential": (lambda: nn.Sequential(nn.Linear(6, 4), nn.Sequential(nn.Tanh(), nn.Linear(4, 2))), (3, 6), 3),
     "gpt": (gpt, None, 5),
+    "cnn": (lambda: CNN(1, 4, width=3), (2, 1, 28, 28), 3),
+    "cnn, pooled": (lambda: CNN(3, 4, width=3), (2, 3, 20, 36), 3),
+    "mlp": (lambda: MLP(6, [5, 4, 3], 2, "gelu"), (3, 2, 3), 4),
     "resnet18": (lambda: models.resnet18(num_classes=4), (2, 3, 32, 32), 15),
     "vgg11_bn": (lambda: models.vgg11_bn(num_classes=4), (2, 3, 32, 32), 10),
 }
@@ -144,3 +149,11 @@ def test_what_is_not_kept_takes_no_memory_and_keeps_its_name() -> None:
     assert list(model.state_dict()) == names
     assert model[0].weight is weight
     assert [name for name, tensor in model.state_dict().items() if tensor.is_meta] == names[2:]
+
+
+@pytest.mark.parametrize("model", [nn.Sequential(*(nn.Linear(4, 4) for _ in range(4))), gpt()])
+def test_a_technique_on_what_is_cut_is_refused(model: nn.Module) -> None:
+    target = model if isinstance(model, nn.Sequential) else model.blocks
+    target.forward = lambda inputs: inputs
+    with pytest.raises(UnusableCode, match=r"name its parts in trainer\.activation_checkpointing_blocks"):
+        links_of(model)

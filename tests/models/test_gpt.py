@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from paceline.config.loading import validate
-from paceline.engine.activation_checkpointing import apply_activation_checkpointing, find_blocks
+from paceline.engine.activation_checkpointing import apply_activation_checkpointing
+from paceline.engine.blocks import find_blocks
 from paceline.errors import ConfigError, Problem
 from paceline.models._gpt import GPT
 from paceline.models.gpt import GPTConfig

@@ -41,7 +41,7 @@ def training(ranks: Ranks, checkpoints: Path | None = None, **overrides: Any) ->
         "losses": reporter.values("train/loss"),
         "val": reporter.values("val/loss"),
         "norms": reporter.values("grad_norm"),
-        "weights": torch.cat([weights[name].flatten() for name in sorted(weights)]),
+        "weights": torch.cat([weights[name].flatten() for name in sorted(weights)]) if weights else None,
         "sha": outcome.weights_sha256,
         "held": sum(trainer.state.layout.local(each).numel() for each in trainer.parameters),
         "resumed": [details["step"] for kind, details in reporter.events if kind == "resumed"],

@@ -101,6 +101,14 @@ def batch_sizes(config: "ExperimentConfig") -> BatchSizes | OpenBatchSizes:
     return _solve(total, micro, None if asked == "auto" else asked, by)
 
 
+def accumulation(config: "ExperimentConfig") -> int | None:
+    """Micro batches of a step; None where that is not known, or the sizes do not work out."""
+    try:
+        return batch_sizes(config).gradient_accumulation_steps
+    except ConfigError:
+        return None
+
+
 def _open(total: int | None, world: int) -> OpenBatchSizes:
     if total is None:
         reason = f"is needed with {MICRO}: max, which says nothing about the samples of an optimizer step"

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import PydanticCustomError
 
-from paceline.config.batch_sizes import ACCUMULATION, GLOBAL, MICRO, WORKERS, batch_sizes
+from paceline.config.batch_sizes import ACCUMULATION, GLOBAL, MICRO, WORKERS, accumulation, batch_sizes
 from paceline.config.disagreement import Disagreement
 from paceline.config.disagreement import contradiction as _contradiction
 from paceline.config.parallel_checks import PARALLEL_CHECKS
@@ -35,13 +35,6 @@ def _batch(config: "ExperimentConfig") -> Iterator[Disagreement]:
         batch_sizes(config)
     except ConfigError as error:
         yield from (Disagreement(problem, (GLOBAL, MICRO, ACCUMULATION, WORKERS)) for problem in error.problems)
-
-
-def _largest_micro_batch(config: "ExperimentConfig") -> Iterator[Disagreement]:
-    strategy = config.parallel.strategy
-    if config.data.micro_batch_size == "max" and strategy != "ddp":
-        reason = f"is found by trial steps of each worker alone, with the whole model, which {strategy} is not about"
-        yield _contradiction(reason, "write a number, or strategy: ddp", MICRO, "parallel.strategy")
 
 
 def _half_precision(config: "ExperimentConfig") -> Iterator[Disagreement]:
@@ -93,7 +86,7 @@ def _adascale(config: "ExperimentConfig") -> Iterator[Disagreement]:
     if config.parallel.strategy != "ddp":
         reason = f"adascale needs the whole gradients of each worker, which {config.parallel.strategy} does not make"
         yield _contradiction(reason, f"{hint}, or strategy: ddp", key, "parallel.strategy")
-    elif config.scaling.num_workers <= 1 and (_accumulation(config) == 1 or config.data.micro_batch_size == "max"):
+    elif config.scaling.num_workers <= 1 and (accumulation(config) == 1 or config.data.micro_batch_size == "max"):
         reason = "adascale compares the gradients of a step, and one worker without accumulation has only one"
         cure = f"{hint}, accumulate, or take more workers"
         if config.data.micro_batch_size == "max":
@@ -103,36 +96,6 @@ def _adascale(config: "ExperimentConfig") -> Iterator[Disagreement]:
     if config.parallel.comm_hook == "powersgd":
         reason = "adascale needs the norm of the mean gradient, which powersgd exchanges only a part of"
         yield _contradiction(reason, f"{hint}, or comm_hook: bf16", key, "parallel.comm_hook")
-
-
-def _accumulation(config: "ExperimentConfig") -> int | None:
-    """Micro batches of a step; None where that is not known, or the sizes do not work out, which `_batch` tells."""
-    try:
-        return batch_sizes(config).gradient_accumulation_steps
-    except ConfigError:
-        return None
-
-
-def _static_graph(config: "ExperimentConfig") -> Iterator[Disagreement]:
-    parallel, accumulation = config.parallel, _accumulation(config)
-    if not parallel.static_graph or parallel.strategy != "ddp" or config.scaling.num_workers <= 1:
-        return
-    if (accumulation or 1) > 1 or config.data.micro_batch_size == "max":
-        reason = "DDP exchanges the pass in which it learns the graph, the first one; accumulation only a step's last"
-        hint = "write static_graph: false, or take one micro batch a step"
-        yield _contradiction(reason, hint, "parallel.static_graph", ACCUMULATION, MICRO, GLOBAL)
-
-
-def _comm_hook(config: "ExperimentConfig") -> Iterator[Disagreement]:
-    hook, strategy = config.parallel.comm_hook, config.parallel.strategy
-    if hook != "none" and strategy != "ddp":
-        reason = f"{hook} compresses what DDP exchanges, which parallel.strategy {strategy} does not use"
-        hint = "write comm_hook: none, or strategy: ddp"
-        yield _contradiction(reason, hint, "parallel.comm_hook", "parallel.strategy")
-    if hook == "powersgd" and config.trainer.precision == "16-mixed":
-        reason = "powersgd carries over what it left out of a step, which makes no sense when the loss scale changes"
-        hint = "write comm_hook: fp16, or precision: bf16-mixed"
-        yield _contradiction(reason, hint, "parallel.comm_hook", "trainer.precision")
 
 
 def _heads(config: "ExperimentConfig") -> Iterator[Disagreement]:
@@ -164,40 +127,6 @@ def _gpus(config: "ExperimentConfig") -> Iterator[Disagreement]:
         yield _contradiction(reason, hint, "scaling.gpus_per_worker", "scaling.use_gpu")
 
 
-def _gpus_per_worker(config: "ExperimentConfig") -> Iterator[Disagreement]:
-    gpus = config.scaling.gpus_per_worker
-    if config.parallel.strategy != "data_parallel" and gpus != "auto" and gpus > 1:
-        reason = f"with parallel.strategy {config.parallel.strategy} a worker uses one GPU, not {gpus:g}"
-        hint = "write gpus_per_worker: 1 and raise num_workers, or write strategy: data_parallel"
-        yield _contradiction(reason, hint, "scaling.gpus_per_worker", "parallel.strategy")
-
-
-def _data_parallel(config: "ExperimentConfig") -> Iterator[Disagreement]:
-    if config.parallel.strategy != "data_parallel":
-        return
-    gpus, workers = config.scaling.gpus_per_worker, config.scaling.num_workers
-    if config.scaling.use_gpu is False:
-        reason = "data_parallel needs at least 2 GPUs, while scaling.use_gpu is false"
-        hint = "write strategy: ddp, which also trains on CPU"
-        yield _contradiction(reason, hint, "parallel.strategy", "scaling.use_gpu")
-    if workers > 1:
-        reason = f"with parallel.strategy data_parallel one process has all the GPUs, not {workers} workers"
-        hint = "write num_workers: 1, or strategy: ddp"
-        yield _contradiction(reason, hint, "scaling.num_workers", "parallel.strategy")
-    elif workers == 1 and (gpus == "auto" or gpus < 2 or gpus % 1):
-        reason = f"the worker of parallel.strategy data_parallel needs a whole number of at least 2 GPUs, not {gpus}"
-        hint = "write gpus_per_worker: 2 or more, or num_workers: 0 for all GPUs of this machine"
-        keys = ["scaling.gpus_per_worker", "parallel.strategy", "scaling.num_workers"]
-        if gpus == "auto":  # the default, which the user has never seen
-            keys = [keys[1], keys[0], keys[2]]
-        yield _contradiction(reason, hint, *keys)
-    for name in ("activation_checkpointing", "compile"):
-        if (value := getattr(config.trainer, name)) != "none":
-            reason = f"{value} does not go with parallel.strategy data_parallel, which copies the model at each step"
-            hint = f"write {name}: none, or strategy: ddp"
-            yield _contradiction(reason, hint, f"trainer.{name}", "parallel.strategy")
-
-
 def _cache(config: "ExperimentConfig") -> Iterator[Disagreement]:
     if config.data.cache == "none":
         return
@@ -220,20 +149,15 @@ def _checkpoint(config: "ExperimentConfig") -> Iterator[Disagreement]:
 
 _CHECKS: tuple[Callable[["ExperimentConfig"], Iterator[Disagreement]], ...] = (
     _batch,
-    _largest_micro_batch,
     _half_precision,
     _cudnn,
     _compile,
     _warmup,
     _nesterov,
     _adascale,
-    _comm_hook,
-    _static_graph,
     _heads,
     _context,
     _gpus,
-    _gpus_per_worker,
-    _data_parallel,
     _cache,
     _checkpoint,
     *PARALLEL_CHECKS,

@@ -3,12 +3,76 @@
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from paceline.config.batch_sizes import ACCUMULATION, GLOBAL, MICRO, WORKERS, accumulation
 from paceline.config.disagreement import Disagreement, contradiction
 
 if TYPE_CHECKING:
     from paceline.config.experiment import ExperimentConfig
 
-STRATEGY, WORKERS = "parallel.strategy", "scaling.num_workers"
+STRATEGY = "parallel.strategy"
+
+
+def _largest_micro_batch(config: "ExperimentConfig") -> Iterator[Disagreement]:
+    strategy = config.parallel.strategy
+    if config.data.micro_batch_size == "max" and strategy != "ddp":
+        reason = f"is found by trial steps of each worker alone, with the whole model, which {strategy} is not about"
+        yield contradiction(reason, "write a number, or strategy: ddp", MICRO, STRATEGY)
+
+
+def _comm_hook(config: "ExperimentConfig") -> Iterator[Disagreement]:
+    hook, strategy = config.parallel.comm_hook, config.parallel.strategy
+    if hook != "none" and strategy != "ddp":
+        reason = f"{hook} compresses what DDP exchanges, which parallel.strategy {strategy} does not use"
+        hint = "write comm_hook: none, or strategy: ddp"
+        yield contradiction(reason, hint, "parallel.comm_hook", STRATEGY)
+    if hook == "powersgd" and config.trainer.precision == "16-mixed":
+        reason = "powersgd carries over what it left out of a step, which makes no sense when the loss scale changes"
+        hint = "write comm_hook: fp16, or precision: bf16-mixed"
+        yield contradiction(reason, hint, "parallel.comm_hook", "trainer.precision")
+
+
+def _static_graph(config: "ExperimentConfig") -> Iterator[Disagreement]:
+    parallel, micro_batches = config.parallel, accumulation(config)
+    if not parallel.static_graph or parallel.strategy != "ddp" or config.scaling.num_workers <= 1:
+        return
+    if (micro_batches or 1) > 1 or config.data.micro_batch_size == "max":
+        reason = "DDP exchanges the pass in which it learns the graph, the first one; accumulation only a step's last"
+        hint = "write static_graph: false, or take one micro batch a step"
+        yield contradiction(reason, hint, "parallel.static_graph", ACCUMULATION, MICRO, GLOBAL)
+
+
+def _gpus_per_worker(config: "ExperimentConfig") -> Iterator[Disagreement]:
+    gpus = config.scaling.gpus_per_worker
+    if config.parallel.strategy != "data_parallel" and gpus != "auto" and gpus > 1:
+        reason = f"with parallel.strategy {config.parallel.strategy} a worker uses one GPU, not {gpus:g}"
+        hint = "write gpus_per_worker: 1 and raise num_workers, or write strategy: data_parallel"
+        yield contradiction(reason, hint, "scaling.gpus_per_worker", STRATEGY)
+
+
+def _data_parallel(config: "ExperimentConfig") -> Iterator[Disagreement]:
+    if config.parallel.strategy != "data_parallel":
+        return
+    gpus, workers = config.scaling.gpus_per_worker, config.scaling.num_workers
+    if config.scaling.use_gpu is False:
+        reason = "data_parallel needs at least 2 GPUs, while scaling.use_gpu is false"
+        hint = "write strategy: ddp, which also trains on CPU"
+        yield contradiction(reason, hint, STRATEGY, "scaling.use_gpu")
+    if workers > 1:
+        reason = f"with parallel.strategy data_parallel one process has all the GPUs, not {workers} workers"
+        hint = "write num_workers: 1, or strategy: ddp"
+        yield contradiction(reason, hint, WORKERS, STRATEGY)
+    elif workers == 1 and (gpus == "auto" or gpus < 2 or gpus % 1):
+        reason = f"the worker of parallel.strategy data_parallel needs a whole number of at least 2 GPUs, not {gpus}"
+        hint = "write gpus_per_worker: 2 or more, or num_workers: 0 for all GPUs of this machine"
+        keys = ["scaling.gpus_per_worker", STRATEGY, WORKERS]
+        if gpus == "auto":  # the default, which the user has never seen
+            keys = [keys[1], keys[0], keys[2]]
+        yield contradiction(reason, hint, *keys)
+    for name in ("activation_checkpointing", "compile"):
+        if (value := getattr(config.trainer, name)) != "none":
+            reason = f"{value} does not go with parallel.strategy data_parallel, which copies the model at each step"
+            hint = f"write {name}: none, or strategy: ddp"
+            yield contradiction(reason, hint, f"trainer.{name}", STRATEGY)
 
 
 def _enough_workers(config: "ExperimentConfig") -> Iterator[Disagreement]:
@@ -70,6 +134,11 @@ def _small_buckets(config: "ExperimentConfig") -> Iterator[Disagreement]:
 
 
 PARALLEL_CHECKS: tuple[Callable[["ExperimentConfig"], Iterator[Disagreement]], ...] = (
+    _largest_micro_batch,
+    _comm_hook,
+    _static_graph,
+    _gpus_per_worker,
+    _data_parallel,
     _enough_workers,
     _shards,
     _stages,

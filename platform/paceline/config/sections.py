@@ -71,8 +71,8 @@ class ParallelConfig(Section):
     optimizer state are cut up over the workers. `pipeline`: each worker holds some of the model's layers.
     `data_parallel`: one worker cuts each micro batch over its GPUs, by the old `torch.nn.DataParallel`; for comparison,
     since it is slow."""
-    shard_size: Annotated[int, Field(ge=1, le=65_536)] | None = None
-    """With `fsdp`: over how many workers a copy of the model is cut up, 1 to 65,536; the groups average their gradients
+    shard_size: Annotated[int, Field(ge=2, le=65_536)] | None = None
+    """With `fsdp`: over how many workers a copy of the model is cut up, 2 to 65,536; the groups average their gradients
     (hybrid shard). `null`: over all of them."""
     pipeline_stages: Annotated[int, Field(ge=2, le=65_536)] | None = None
     """With `pipeline`: into how many stages the model is cut, 2 to 65,536. With fewer stages than workers there are

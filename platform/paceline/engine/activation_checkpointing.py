@@ -16,8 +16,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from paceline.engine.blocks import find_blocks as find_blocks
-from paceline.engine.blocks import match_blocks
+from paceline.engine.blocks import find_blocks, match_blocks
 from paceline.errors import ConfigError, Problem
 
 Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
@@ -62,7 +61,7 @@ def apply_activation_checkpointing(model: nn.Module, mode: str, patterns: Sequen
         hint = f"name its large modules in {names}"
         raise ConfigError([Problem("no-blocks", reason, "trainer.activation_checkpointing", hint=hint)])
     for block in blocks.values():
-        _forbid_in_place(block)
+        forbid_in_place(block)
         block.forward = _checkpointed(block, mode)
     return list(blocks)
 
@@ -93,8 +92,12 @@ def _count_parts(sequence: nn.Module) -> int:
     return round(sqrt(sum(1 for _ in sequence.children())))  # Chen et al., section 4.1
 
 
-def _forbid_in_place(block: nn.Module) -> None:
-    # an activation that writes over what the second pass starts from, or over what is kept, is applied to it twice
+def forbid_in_place(block: nn.Module) -> None:
+    """Have no module write over its input, which is not always its own.
+
+    With a checkpoint, an activation that writes over what the second pass starts from, or over what is kept, would be
+    applied to it twice.
+    """
     for module in block.modules():
         if getattr(module, "inplace", False) is True:
             module.inplace = False  # type: ignore[assignment]

@@ -13,8 +13,9 @@ def find_blocks(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """The model's repeated parts: the children with parameters of its outermost sequences.
 
     A sequence whose children are plain layers is one block itself, since a checkpoint around a single layer keeps
-    as much as it saves. Where there are none inside of it, the model itself may be the sequence; as a block, its name
-    is empty.
+    as much as it saves. Children that are never called themselves, such as an nn.ModuleList in another one, stand for
+    what is in them. Where there are none inside of it, the model itself may be the sequence; as a block, its name is
+    empty.
     """
     found = list(_below(model))
     yield from _of_a_sequence("", model) if not found and isinstance(model, nn.Sequential) else found
@@ -31,7 +32,9 @@ def _below(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 def _of_a_sequence(name: str, sequence: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     nested = [(inner, child) for inner, child in sequence.named_children() if any(child.children())]
     if nested:
-        yield from ((f"{name}.{inner}" if name else inner, child) for inner, child in nested)
+        for inner, child in nested:
+            full_name = f"{name}.{inner}" if name else inner
+            yield from [(full_name, child)] if _is_called(child) else _of_a_sequence(full_name, child)
     elif isinstance(sequence, nn.Sequential) and any(True for _ in sequence.parameters()):
         yield name, sequence
 

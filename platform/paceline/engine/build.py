@@ -20,7 +20,7 @@ from paceline.engine.compile_trial import try_compilation
 from paceline.engine.ddp import hook_into_exchange
 from paceline.engine.largest_batch import LargestBatch
 from paceline.engine.layout import WHOLE, Replicated
-from paceline.engine.loading import BatchLoader, SeededFetcher
+from paceline.engine.loading import BatchLoader, SeededFetcher, seed_everything
 from paceline.engine.order import DataOrder
 from paceline.engine.plan import Plan
 from paceline.engine.precision import Precision
@@ -52,7 +52,7 @@ def build_trainer(
     apply_process_settings(config.trainer)
     newest = find_newest(checkpoints, ranks, reporter) if checkpoints is not None else None
     sizes, remembered = settle_sizes(config, ranks, reporter, newest)
-    torch.manual_seed(config.seed)
+    seed_model(config.seed)
     task = config.task.build(config.model.build())
     require_trainable(config, task)
     precision = Precision(config.trainer.precision, ranks.device)
@@ -102,6 +102,12 @@ def build_trainer(
     return trainer
 
 
+def seed_model(seed: int) -> None:
+    """Seed all that a model's code may draw its first weights from."""
+    torch.manual_seed(seed)
+    seed_everything(seed)
+
+
 def settle_sizes(
     config: ExperimentConfig, ranks: Ranks, reporter: Reporter, checkpoint: Path | None
 ) -> tuple[BatchSizes, dict[str, Any]]:
@@ -115,7 +121,7 @@ def settle_sizes(
         return asked, {}
 
     def task() -> Task:
-        torch.manual_seed(config.seed)
+        seed_model(config.seed)
         task = config.task.build(config.model.build())
         require_trainable(config, task)
         return task

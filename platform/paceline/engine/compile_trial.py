@@ -12,6 +12,7 @@ from paceline.config.sections import TrainerConfig
 from paceline.engine.compilation import CUDA_GRAPHS, reason_of, tell_warnings, undo_compilation
 from paceline.engine.order import MicroBatch, evaluation_order
 from paceline.engine.trainer import Trainer
+from paceline.engine.trial_steps import communicates
 
 
 def try_compilation(trainer: Trainer, config: TrainerConfig) -> None:
@@ -25,7 +26,8 @@ def try_compilation(trainer: Trainer, config: TrainerConfig) -> None:
         Exception: what the task itself raises, without the compiler too.
     """
     tell_warnings(lambda message: _warn(trainer, message))
-    if trainer.state.layout.is_spread:
+    waits = trainer.ranks.world_size > 1 and communicates(trainer.state.task)
+    if waits or trainer.state.layout.is_spread:
         return  # a forward pass is an exchange between the ranks: one that failed would leave the others waiting
     runs = 2 if config.compile in CUDA_GRAPHS else 1  # the first allocates, the second records
     reason = _failure(trainer, runs)

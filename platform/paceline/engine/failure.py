@@ -168,17 +168,19 @@ class _Board:
         self._default_store = _get_default_store()  # on rank 0 it is the server, and must outlive the process group
         self.store = self._default_store.clone()
         self._acknowledged = False
+        self._found: Failure | None = None
 
     def post(self, failure: Failure) -> None:
         with suppress(Exception):
             self.store.compare_set(_REASON, "", json.dumps(asdict(failure)))
 
     def read(self) -> Failure | None:
-        """The reason, if one has been written; also None when the store died with its rank."""
+        """The reason, if one has been written; also None when the store died with its rank before this one read it."""
         with suppress(Exception):
-            if self.store.check([_REASON]):
-                return Failure(**json.loads(self.store.get(_REASON)))
-        return None
+            # what was acknowledged must be kept: rank 0 then ends, and its store with it
+            if self._found is None and self.store.check([_REASON]):
+                self._found = Failure(**json.loads(self.store.get(_REASON)))
+        return self._found
 
     def wait(self, seconds: float) -> Failure | None:
         """Like `read`, giving the reason some time to appear."""

@@ -5,6 +5,7 @@ together just before it computes, and let go of after. With hybrid shard the sli
 the groups average their gradients.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from torch import Tensor, nn
@@ -14,19 +15,38 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.utils import clip_grad_norm_
 
 from paceline.config.sections import ParallelConfig
-from paceline.engine.activation_checkpointing import find_blocks
-from paceline.engine.layout import Replicated, copied
+from paceline.engine.blocks import find_blocks
+from paceline.engine.layout import Replicated, copied, set_timeouts
 from paceline.engine.ranks import Ranks
+from paceline.errors import UnusableCode
 from paceline.tasks._task import Task
 
 
 def apply_fsdp(task: Task, parallel: ParallelConfig, ranks: Ranks) -> nn.Module:
     """Cut the task's parameters up over the ranks, in place: by block where there are blocks, the rest together."""
+    _require_dimensions(task)
     mesh = shard_mesh(parallel, ranks)
-    for _, block in find_blocks(task.model):
+    set_timeouts(mesh, parallel.timeout_seconds)
+    for block in _blocks_of_their_own(task):
         fully_shard(block, mesh=mesh)
     fully_shard(task, mesh=mesh)
     return task
+
+
+def _require_dimensions(task: Task) -> None:
+    for name, parameter in task.named_parameters():
+        if not parameter.ndim:
+            raise UnusableCode(
+                f"parallel.strategy fsdp: {name} is a single number, which cannot be cut up: give it the shape [1]"
+            )
+
+
+def _blocks_of_their_own(task: Task) -> list[nn.Module]:
+    """The blocks that share no parameter with the rest of the task; what is shared is put together with the rest."""
+    owners = Counter(id(each) for _, each in task.named_parameters(remove_duplicate=False))
+    blocks = [block for _, block in find_blocks(task.model)]
+    inside = [Counter(id(each) for _, each in block.named_parameters(remove_duplicate=False)) for block in blocks]
+    return [block for block, own in zip(blocks, inside, strict=True) if all(owners[key] == own[key] for key in own)]
 
 
 def shard_mesh(parallel: ParallelConfig, ranks: Ranks) -> DeviceMesh:
@@ -39,18 +59,26 @@ def shard_mesh(parallel: ParallelConfig, ranks: Ranks) -> DeviceMesh:
 
 
 class Sharded(Replicated):
-    """Every rank holds a slice of each parameter, as a DTensor."""
+    """Every rank holds a slice of each parameter, as a DTensor.
+
+    Args:
+        is_first: whether this is rank 0, the one that needs what is collected.
+    """
 
     is_spread = True
     is_sliced = True
+
+    def __init__(self, is_first: bool) -> None:
+        self._is_first = is_first
 
     def local(self, tensor: Tensor) -> Tensor:
         """This rank's slice; shares its memory."""
         return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
     def collect(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """CPU copies of whole tensors, one after the other, so that the device never holds more than one of them."""
-        return {name: copied(_whole(tensor)) for name, tensor in tensors.items()}
+        """CPU copies on rank 0, one after the other, so that no device ever holds more than one whole tensor."""
+        whole = ((name, _whole(tensor)) for name, tensor in tensors.items())
+        return {name: copied(tensor) for name, tensor in whole if self._is_first}
 
     def place(self, whole: Tensor, like: Tensor) -> Tensor:
         """This rank's slice of a whole tensor that every rank has read."""

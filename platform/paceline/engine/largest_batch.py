@@ -36,6 +36,7 @@ SETTINGS = (
     "compile",
     "compile_scope",
     "remove_redundant_bias",
+    "zero_grad",
 )
 """What may differ in a run that was branched off another one, and changes the memory that a sample takes."""
 
@@ -81,6 +82,8 @@ class LargestBatch:
         return {
             "world_size": self._ranks.world_size,
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+            "cache": self._config.data.cache,
+            "comm_hook": self._config.parallel.comm_hook,
             **self._config.trainer.model_dump(mode="json", include=set(SETTINGS)),
         }
 

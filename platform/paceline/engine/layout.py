@@ -1,11 +1,17 @@
 """How the training state is spread over the ranks, and how it becomes whole again for a checkpoint."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import distributed_c10d
 from torch.nn.utils import clip_grad_norm_
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 class Replicated:
@@ -58,3 +64,11 @@ def copied(tensor: Tensor) -> Tensor:
     """A contiguous copy on the CPU."""
     copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
     return copy.copy_(tensor.detach())
+
+
+def set_timeouts(mesh: "DeviceMesh", seconds: float) -> None:
+    """Let operations in the groups of a mesh wait as long as those in the default group do."""
+    # its name before torch 2.15 begins with an underscore
+    set_timeout = getattr(dist, "set_timeout", None) or distributed_c10d._set_pg_timeout
+    for group in mesh.get_all_groups():
+        set_timeout(timedelta(seconds=seconds), group)

@@ -39,14 +39,21 @@ class Pass(Protocol):
 class LocalPass:
     """One micro batch after the other through a model that is whole on every rank, or is put together on its way."""
 
-    def __init__(self, model: nn.Module, precision: Precision, ranks: Ranks, running: RunningLoss, seed: int) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        precision: Precision,
+        ranks: Ranks,
+        running: RunningLoss,
+        seed: int,
+        adascale: AdaScale | None = None,
+    ) -> None:
         self.model = model
         self._precision = precision
         self._ranks = ranks
         self._running = running
         self._seed = seed
-        self.adascale: AdaScale | None = None
-        """What wants to see each micro batch's gradients."""
+        self._adascale = adascale
         self._loss_gradients: dict[tuple[float, torch.dtype], torch.Tensor] = {}
 
     def __call__(self, batches: Batches, step: int) -> StepDone:
@@ -59,8 +66,8 @@ class LocalPass:
                     output: TaskOutput = self.model(batch)
                 loss = self._precision.scale(output.loss_sum)
                 loss.backward(self._loss_gradient(micro_batch, loss.dtype))  # type: ignore[no-untyped-call]
-            if self.adascale is not None:
-                self.adascale.end_micro_batch(micro_batch.is_last)
+            if self._adascale is not None:
+                self._adascale.end_micro_batch(micro_batch.is_last)
             if micro_batch.counts:
                 self._running.add(output)
                 weights.append(output.weight)

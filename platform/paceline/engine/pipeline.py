@@ -17,7 +17,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from paceline.config.sections import ParallelConfig
-from paceline.engine.layout import Replicated, copied
+from paceline.engine.activation_checkpointing import forbid_in_place
+from paceline.engine.adascale import AdaScale
+from paceline.engine.layout import Replicated, copied, set_timeouts
 from paceline.engine.passes import Pass
 from paceline.engine.pipeline_cut import Link, balanced, keep_only, links_of
 from paceline.engine.pipeline_line import Line, ModelTap, Stage
@@ -25,7 +27,7 @@ from paceline.engine.pipeline_pass import PipelinePass
 from paceline.engine.precision import Precision
 from paceline.engine.ranks import Ranks
 from paceline.engine.running import RunningLoss
-from paceline.engine.strategy import Strategy
+from paceline.engine.strategy import Strategy, require_same_start
 from paceline.errors import UnusableCode
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
@@ -39,6 +41,7 @@ class Pipeline(Strategy):
         self.stages = parallel.pipeline_stages or ranks.world_size
         copies = ranks.world_size // self.stages
         mesh = init_device_mesh(ranks.device.type, (self.stages, copies), mesh_dim_names=("stage", "copy"))
+        set_timeouts(mesh, parallel.timeout_seconds)
         self.stage, copy = divmod(ranks.rank, copies)
         self.data_ranks = Ranks(copy, copies, ranks.device, mesh.get_group("copy"))
         self.group = mesh.get_group("stage")
@@ -46,23 +49,32 @@ class Pipeline(Strategy):
 
     def distribute(self, task: Task) -> nn.Module:
         """The task, whose model is left with this rank's stage."""
+        require_same_start(task, self.ranks)
         parts = _parts(task.model, self.stages)
         own = _names_of_stage(task, parts, self.stage)
         numbers = _numbers(task, own)
+        if not numbers:
+            raise UnusableCode(
+                f"parallel.strategy pipeline: stage {self.stage} has nothing to train: write fewer "
+                "parallel.pipeline_stages, or use another strategy"
+            )
         self.layout = Staged(numbers, self.group, is_first_pipeline=self.data_ranks.is_first)
         keep_only(task, own)
         _move(task, self.ranks.device)
+        forbid_in_place(task.model)  # what a stage receives is not its own to write over
         self._links = parts[self.stage]
         self._tap = ModelTap()
         task.model.forward = self._tap
         return task
 
-    def forward_backward(self, model: nn.Module, precision: Precision, running: RunningLoss, seed: int) -> Pass:
+    def forward_backward(
+        self, model: nn.Module, precision: Precision, running: RunningLoss, seed: int, adascale: AdaScale | None
+    ) -> Pass:
         """The pass over the micro batches of a step, through all stages."""
         assert isinstance(model, Task)
-        self._stage_module = Stage(self._links, precision, self.ranks, seed)
-        self._line = Line(self._stage_module, self._tap, model, self.stage, self.stages, self.group, self.ranks.device)
-        return PipelinePass(self._line, model, precision, self.data_ranks, running)
+        stage = Stage(self._links, precision, self.ranks, seed)
+        self._line = Line(stage, self._tap, model, self.stage, self.stages, self.group, self.ranks.device)
+        return PipelinePass(self._line, model, precision, self.data_ranks, running, seed)
 
     def evaluate(self, task: Task, batch: Any) -> TaskOutput | None:
         """The task's output on the last stage."""
@@ -122,12 +134,14 @@ class Staged(Replicated):
 
 def _parts(model: nn.Module, stages: int) -> list[list[Link]]:
     links = links_of(model)
-    sizes = {name: tensor.numel() * tensor.element_size() for name, tensor in model.named_parameters()}
+    trained = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
+    sizes = {name: tensor.numel() * tensor.element_size() for name, tensor in trained}
     return balanced(links, [sum(sizes.get(name, 0) for name in link.tensors) for link in links], stages)
 
 
 def _names_of_stage(task: Task, parts: list[list[Link]], stage: int) -> frozenset[str]:
-    """State dict names of what a stage holds. What no link uses, and the task's own, goes with the last one.
+    """State dict names of what a stage holds. What no link uses, and the task's own, goes with the last one; the task's
+    own buffers are on all of them, since it may use them before it calls its model.
 
     Raises:
         UnusableCode: two stages share a parameter.
@@ -146,7 +160,7 @@ def _names_of_stage(task: Task, parts: list[list[Link]], stage: int) -> frozense
                 f"parallel.strategy pipeline: stages {places} share {shared}; give each weights of its own (gpt: "
                 "model.tie_embeddings: false), or use another strategy"
             )
-    return frozenset(held[stage])
+    return frozenset(held[stage] | {name for name, _ in task.named_buffers() if not name.startswith("model.")})
 
 
 def _numbers(task: Task, own: frozenset[str]) -> list[int]:

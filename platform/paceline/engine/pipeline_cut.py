@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from paceline.engine.activation_checkpointing import find_blocks
+from paceline.engine.blocks import find_blocks
 from paceline.errors import UnusableCode
 
 CURE = (
@@ -36,10 +36,28 @@ def links_of(model: nn.Module) -> list[Link]:
     """
     own_links: Any = getattr(model, "pipeline_links", None)
     if own_links is not None:
-        return [Link(call, _names(model, modules)) for call, modules in own_links()]
+        pairs = own_links()
+        _require_whole(model, [module for _, modules in pairs for module in modules])
+        return [Link(call, _names(model, modules)) for call, modules in pairs]
     if isinstance(model, nn.Sequential):
+        _require_whole(model, model)
         return [Link(module, _names(model, [module])) for module in _flat(model)]
     return _traced(model)
+
+
+def _require_whole(model: nn.Module, parts: Iterable[nn.Module | None]) -> None:
+    """Check that no technique was applied to what is cut into parts: calling the parts would pass it by.
+
+    Raises:
+        UnusableCode: one was.
+    """
+    within = {id(inner) for part in parts if part is not None for inner in part.modules()}
+    for name, module in model.named_modules():
+        if "forward" in module.__dict__ and id(module) not in within:
+            raise UnusableCode(
+                f"parallel.strategy pipeline: activation_checkpointing takes {name or 'the whole model'} for one "
+                "block, which has to be cut: name its parts in trainer.activation_checkpointing_blocks"
+            )
 
 
 def balanced(links: Sequence[Link], weights: Sequence[int], stages: int) -> list[list[Link]]:
@@ -101,7 +119,7 @@ def _middle(weights: Sequence[int], start: int, end: int) -> int | None:
 
 def _flat(model: nn.Sequential) -> Iterable[nn.Module]:
     for child in model:
-        if type(child) is nn.Sequential:
+        if type(child) is nn.Sequential and "forward" not in child.__dict__:  # unless a technique was applied to it
             yield from _flat(child)
         else:
             yield child

@@ -15,41 +15,51 @@ from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
 
 
-class _Captured(Exception):
-    """Carries the model's input out of the task, before anything is computed."""
+class _Captured(BaseException):
+    """Carries the model's input out of the task. No `except Exception` of the task's own code may stop it."""
 
 
 class ModelTap:
     """Stands in for the model's forward: tells what the task gives to its model, and gives the task what comes out.
 
-    So any task works in a pipeline that calls its model once, with one tensor.
+    So any task works in a pipeline that calls its model once, with one tensor. What it does before that is done twice
+    for a micro batch, with the same random numbers.
     """
 
     def __init__(self) -> None:
         self._output: Tensor | None = None
+        self._is_used = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         if self._output is None:
             raise _Captured(args, kwargs)
+        if self._is_used:
+            raise UnusableCode("parallel.strategy pipeline: the task must call its model once, not twice")
+        self._is_used = True
         return self._output
 
     def input_of(self, task: Task, batch: Any) -> Tensor:
         """What the task would give to its model.
 
         Raises:
-            UnusableCode: it is not one tensor, or the model is not called.
+            UnusableCode: it is not one tensor that comes from the data alone, or the model is not called.
         """
         try:
             task(batch)
         except _Captured as captured:
             args, kwargs = captured.args
-            if len(args) == 1 and not kwargs and isinstance(args[0], Tensor):
+            if len(args) == 1 and not kwargs and isinstance(args[0], Tensor) and not args[0].requires_grad:
                 return args[0]
-        raise UnusableCode("parallel.strategy pipeline: the task must call its model with one tensor")
+        except (RuntimeError, NotImplementedError) as error:
+            if "meta" not in str(error):
+                raise
+        raise UnusableCode(
+            "parallel.strategy pipeline: the task must call its model with one tensor, without using parameters before"
+        )
 
     def output_of(self, task: Task, batch: Any, value: Tensor) -> TaskOutput:
         """The task's output, with `value` for the model's."""
-        self._output = value
+        self._output, self._is_used = value, False
         try:
             output: TaskOutput = task(batch)
             return output

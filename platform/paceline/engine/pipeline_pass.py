@@ -12,49 +12,58 @@ from torch import Tensor
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 from paceline.engine.order import MicroBatch
-from paceline.engine.passes import Batches, StepDone
+from paceline.engine.passes import Batches, StepDone, seed_step
 from paceline.engine.pipeline_line import Line
 from paceline.engine.precision import Precision
 from paceline.engine.ranks import Ranks
 from paceline.engine.running import RunningLoss
 from paceline.tasks._task import Task
 
-MAX_SCHEDULES = 16
-"""Schedules that are kept, one for each number and shape of micro batches: a step has the same ones as a rule."""
+MAX_SCHEDULES = 4
+"""Schedules that are kept, each with the memory that it receives into: of a full step, and of an epoch's last one."""
 
 
 class PipelinePass:
     """The micro batches of a step, through all stages at once; every rank of a pipeline gets the same ones."""
 
-    def __init__(self, line: Line, task: Task, precision: Precision, data_ranks: Ranks, running: RunningLoss) -> None:
+    def __init__(
+        self, line: Line, task: Task, precision: Precision, data_ranks: Ranks, running: RunningLoss, seed: int
+    ) -> None:
         self._line = line
         self._task = task
         self._precision = precision
         self._data_ranks = data_ranks
         self._running = running
+        self._seed = seed
+        self._step = 0
         self._weights: list[int | Tensor] = []
         self._schedules: dict[Any, ScheduleGPipe | Schedule1F1B] = {}
 
     def __call__(self, batches: Batches, step: int) -> StepDone:
         """Take the micro batches of one step from `batches`."""
-        self._weights = []
+        self._weights, self._step = [], step
         self._line.module.begin_step(step)
         taken = _one_step(batches)
-        inputs = [self._line.input_of(batch) for _, batch in taken]
+        inputs = [self._input_of(batch, place) for place, (_, batch) in enumerate(taken)]
         places = range(len(taken))
         # a schedule takes micro batches of one shape; only an epoch's last step has others
         for _, group in groupby(places, key=lambda place: (inputs[place].shape, inputs[place].dtype)):
-            self._run([(*taken[place], inputs[place]) for place in group])
+            self._run([(place, *taken[place], inputs[place]) for place in group])
         self._sum_gradients()
         return StepDone(taken[-1][0].step_samples, self._weights)
 
-    def _run(self, group: list[tuple[MicroBatch, Any, Tensor]]) -> None:
-        first = group[0][2]
+    def _input_of(self, batch: Any, place: int) -> Tensor:
+        # what the task draws before it calls its model must be the same on all stages, and with the loss
+        seed_step(self._seed, self._step, self._data_ranks, place)
+        return self._line.input_of(batch)
+
+    def _run(self, group: list[tuple[int, MicroBatch, Any, Tensor]]) -> None:
+        first = group[0][-1]
         schedule = self._schedule(len(group), first)
-        targets = [(micro_batch, batch) for micro_batch, batch, _ in group]
+        targets = [(place, micro_batch, batch) for place, micro_batch, batch, _ in group]
         try:
             schedule.step(
-                arg_mbs=[(value,) if self._line.is_first else () for _, _, value in group],
+                arg_mbs=[(value,) if self._line.is_first else () for *_, value in group],
                 kwarg_mbs=[{} for _ in group],
                 target_mbs=targets if self._line.is_last else None,
                 return_outputs=False,
@@ -86,8 +95,9 @@ class PipelinePass:
             group=line.group,
         )
 
-    def _loss(self, value: Tensor, target: tuple[MicroBatch, Any]) -> Tensor:
-        micro_batch, batch = target
+    def _loss(self, value: Tensor, target: tuple[int, MicroBatch, Any]) -> Tensor:
+        place, micro_batch, batch = target
+        seed_step(self._seed, self._step, self._data_ranks, place)
         with self._precision.autocast():
             output = self._line.tap.output_of(self._task, batch, value)
         if micro_batch.counts:
@@ -99,7 +109,7 @@ class PipelinePass:
         if self._data_ranks.world_size == 1:
             return
         gradients = [each.grad for each in self._task.parameters() if each.grad is not None]
-        for dtype in {gradient.dtype for gradient in gradients}:
+        for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):  # in the same order on all ranks
             alike = [gradient for gradient in gradients if gradient.dtype == dtype]
             flat = self._data_ranks.sum(torch.cat([gradient.reshape(-1) for gradient in alike]))
             parts = torch.split(flat, [gradient.numel() for gradient in alike])

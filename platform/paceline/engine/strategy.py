@@ -1,10 +1,12 @@
 """How the ranks share the work: which of them get which samples, and which part of the model."""
 
+from math import isnan
 from typing import Any
 
 from torch import nn
 
 from paceline.config.sections import ParallelConfig
+from paceline.engine.adascale import AdaScale
 from paceline.engine.data_parallel import apply_data_parallel
 from paceline.engine.ddp import apply_ddp
 from paceline.engine.layout import Replicated
@@ -12,6 +14,7 @@ from paceline.engine.passes import LocalPass, Pass
 from paceline.engine.precision import Precision
 from paceline.engine.ranks import Ranks
 from paceline.engine.running import RunningLoss
+from paceline.errors import UnusableCode
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
 
@@ -33,9 +36,11 @@ class Strategy:
         """What the training step calls, made of a task that is the same on all ranks. Every rank must call it."""
         return apply_ddp(task, self.parallel, self.ranks)
 
-    def forward_backward(self, model: nn.Module, precision: Precision, running: RunningLoss, seed: int) -> Pass:
+    def forward_backward(
+        self, model: nn.Module, precision: Precision, running: RunningLoss, seed: int, adascale: AdaScale | None
+    ) -> Pass:
         """The pass over the micro batches of a step, through what `distribute` gave."""
-        return LocalPass(model, precision, self.ranks, running, seed)
+        return LocalPass(model, precision, self.ranks, running, seed, adascale)
 
     def evaluate(self, task: Task, batch: Any) -> TaskOutput | None:
         """The task's output in evaluation; None where another rank of the same pipeline has it."""
@@ -58,14 +63,30 @@ class FullySharded(Strategy):
         from paceline.engine.fsdp import Sharded
 
         super().__init__(parallel, ranks)
-        self.layout = Sharded()
+        self.layout = Sharded(ranks.is_first)
         self.moves_to_device = True
 
     def distribute(self, task: Task) -> nn.Module:
         """The task itself, cut up in place."""
         from paceline.engine.fsdp import apply_fsdp
 
+        require_same_start(task, self.ranks)
         return apply_fsdp(task, self.parallel, self.ranks)
+
+
+def require_same_start(task: Task, ranks: Ranks) -> None:
+    """Check that all ranks have built the same weights, where each is to hold another part of them.
+
+    Raises:
+        UnusableCode: they have not.
+    """
+    total = sum(float(tensor.detach().double().sum()) for tensor in task.state_dict().values())
+    totals = {number for (number,) in ranks.gather_numbers([total])}
+    if len(totals) > 1 and not any(map(isnan, totals)):
+        raise UnusableCode(
+            "the workers have built models with different weights: torch's, numpy's and Python's own random generators "
+            "are seeded alike before, any other has to be seeded by the model's code"
+        )
 
 
 def build_strategy(parallel: ParallelConfig, ranks: Ranks) -> Strategy:

@@ -25,7 +25,7 @@ from paceline.engine.evaluation import evaluate
 from paceline.engine.loading import BatchLoader
 from paceline.engine.meter import Meter, peak_memory_bytes
 from paceline.engine.order import DataOrder
-from paceline.engine.passes import Batches, LocalPass, StepDone
+from paceline.engine.passes import Batches, StepDone
 from paceline.engine.plan import Plan
 from paceline.engine.powersgd import PowerSGD
 from paceline.engine.ranks import Ranks
@@ -110,9 +110,7 @@ class Trainer:
         self.set_to_none = config.trainer.zero_grad == "set_to_none"
         self.parameters = state.trainable
         self.running = RunningLoss(ranks)
-        self.forward_backward = strategy.forward_backward(model, state.precision, self.running, config.seed)
-        if isinstance(self.forward_backward, LocalPass):
-            self.forward_backward.adascale = adascale
+        self.forward_backward = strategy.forward_backward(model, state.precision, self.running, config.seed, adascale)
         self.meter = Meter(ranks.device)
         self.consensus = StopConsensus(ranks)
         self._next_progress = 0.0

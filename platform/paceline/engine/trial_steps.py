@@ -85,7 +85,9 @@ def trial_steps(config: ExperimentConfig, parts: Parts, loader: BatchLoader, ran
 def _copies_of_gradients(config: ExperimentConfig, ranks: Ranks) -> int:
     """How often training holds the gradients beside the parameters' own, at most."""
     exchanged = ranks.world_size > 1  # DDP's buckets, also as views: in the first step they are laid out a second time
-    compressed = exchanged and config.parallel.comm_hook != "none"
+    hook = config.parallel.comm_hook
+    # powersgd holds what it left out of the step before, and works on a copy
+    compressed = {"none": 0, "powersgd": 2}.get(hook, 1) if exchanged else 0
     return exchanged + compressed + (config.optimizer.lr_scaling == "adascale")
 
 
@@ -98,7 +100,7 @@ def independent(parts: Parts) -> Parts:
         UnusableCode: the model's forward pass is a collective operation.
     """
     task = parts.task()
-    if any(isinstance(module, nn.SyncBatchNorm) for module in task.modules()):
+    if communicates(task):
         raise UnusableCode(
             "data.micro_batch_size max: the model has SyncBatchNorm, whose forward pass waits for the other workers, "
             "while a trial step that does not fit ends on one of them alone; write a number"
@@ -109,6 +111,11 @@ def independent(parts: Parts) -> Parts:
     if not any(tensor() is not None for tensor in tensors):
         return parts
     return replace(parts, task=lambda: copy.deepcopy(parts.task()))
+
+
+def communicates(model: nn.Module) -> bool:
+    """Whether the forward pass of a model in training is a collective operation, as far as torch's modules tell."""
+    return any(isinstance(module, nn.SyncBatchNorm) for module in model.modules())
 
 
 def _tensors(task: Task) -> Iterator[torch.Tensor]:

@@ -1,5 +1,7 @@
 """The network behind `cnn`."""
 
+from collections.abc import Callable
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -20,7 +22,13 @@ class CNN(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits of a batch of images."""
-        features = self.blocks(images)
+        return self._classify(self.blocks(images))
+
+    def pipeline_links(self) -> list[tuple[Callable[[Tensor], Tensor], list[nn.Module]]]:
+        """The parts of the forward pass in order, each with the modules that it uses, for pipeline parallelism."""
+        return [*((block, [block]) for block in self.blocks), (self._classify, [self.head])]
+
+    def _classify(self, features: Tensor) -> Tensor:
         if features.shape[-2:] != (_GRID, _GRID):
             features = F.adaptive_avg_pool2d(features, _GRID)
         logits: Tensor = self.head(features.flatten(1))
