@@ -3,11 +3,10 @@
 from typing import Any
 
 import pytest
-import torch
 
 from paceline.engine.ranks import Ranks
 from support.ranks import run_ranks
-from support.spread import training
+from support.spread import require_same, training
 
 CASES: dict[str, tuple[int, dict[str, Any]]] = {
     "two stages": (2, {}),
@@ -23,11 +22,6 @@ def test_stages_train_as_the_whole_model(case: str) -> None:
     world_size, overrides = CASES[case]
     alone = training(Ranks.current(), **overrides)
     ranks = run_ranks(training, world_size, parallel__strategy="pipeline", **overrides)
-    first = ranks[0]
-    assert len(first["losses"]) == len(alone["losses"]) == 6
-    assert first["losses"] == pytest.approx(alone["losses"], abs=1e-9)
-    assert first["val"] == pytest.approx(alone["val"], abs=1e-9)
-    assert first["norms"] == pytest.approx(alone["norms"], abs=1e-9)
-    assert torch.allclose(first["weights"], alone["weights"], atol=1e-9, rtol=0)
+    require_same(ranks[0], alone, steps=6)
     copies = world_size // overrides.get("parallel__pipeline_stages", world_size)
     assert sum(rank["held"] for rank in ranks) == alone["held"] * copies

@@ -1,11 +1,10 @@
 """Weights cut up over the ranks compute what one process does."""
 
 import pytest
-import torch
 
 from paceline.engine.ranks import Ranks
 from support.ranks import run_ranks
-from support.spread import training
+from support.spread import require_same, training
 
 CASES = {
     "two ranks": (2, {}),
@@ -20,11 +19,6 @@ def test_cut_up_weights_train_as_whole_ones(case: str) -> None:
     world_size, overrides = CASES[case]
     alone = training(Ranks.current(), **overrides)
     ranks = run_ranks(training, world_size, parallel__strategy="fsdp", **overrides)
-    first = ranks[0]
-    assert len(first["losses"]) == len(alone["losses"]) == 6
-    assert first["losses"] == pytest.approx(alone["losses"], abs=1e-9)
-    assert first["val"] == pytest.approx(alone["val"], abs=1e-9)
-    assert first["norms"] == pytest.approx(alone["norms"], abs=1e-9)
-    assert torch.allclose(first["weights"], alone["weights"], atol=1e-9, rtol=0)
+    require_same(ranks[0], alone, steps=6)
     shares = overrides.get("parallel__shard_size", world_size)
     assert sum(rank["held"] for rank in ranks) == alone["held"] * world_size / shares

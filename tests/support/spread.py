@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -46,3 +47,12 @@ def training(ranks: Ranks, checkpoints: Path | None = None, **overrides: Any) ->
         "held": sum(trainer.state.layout.local(each).numel() for each in trainer.parameters),
         "resumed": [details["step"] for kind, details in reporter.events if kind == "resumed"],
     }
+
+
+def require_same(spread: dict[str, Any], alone: dict[str, Any], steps: int) -> None:
+    """Fail unless a run over several ranks trained as one process did."""
+    assert len(spread["losses"]) == len(alone["losses"]) == steps
+    assert spread["losses"] == pytest.approx(alone["losses"], abs=1e-9)
+    assert spread["val"] == pytest.approx(alone["val"], abs=1e-9)
+    assert spread["norms"] == pytest.approx(alone["norms"], abs=1e-9)
+    assert torch.allclose(spread["weights"], alone["weights"], atol=1e-9, rtol=0)
