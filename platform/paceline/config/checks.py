@@ -9,6 +9,7 @@ from paceline.config.batch_sizes import ACCUMULATION, GLOBAL, MICRO, WORKERS, ac
 from paceline.config.disagreement import Disagreement
 from paceline.config.disagreement import contradiction as _contradiction
 from paceline.config.parallel_checks import PARALLEL_CHECKS
+from paceline.config.sweep_checks import SWEEP_CHECKS
 from paceline.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
@@ -161,4 +162,5 @@ _CHECKS: tuple[Callable[["ExperimentConfig"], Iterator[Disagreement]], ...] = (
     _cache,
     _checkpoint,
     *PARALLEL_CHECKS,
+    *SWEEP_CHECKS,
 )

@@ -15,6 +15,7 @@ from paceline.config.sections import (
     TrackingConfig,
     TrainerConfig,
 )
+from paceline.config.sweep import SweepConfig
 
 if TYPE_CHECKING:
     from paceline.data.base import DataConfig
@@ -72,6 +73,8 @@ class ExperimentConfig(Section):
     """Where runs and their checkpoints are kept."""
     tracking: TrackingConfig = TrackingConfig()
     """Which MLflow store the run is recorded in."""
+    sweep: SweepConfig | None = None
+    """What `paceline sweep` tries out. `null`, and with `paceline train`: nothing."""
 
     @model_validator(mode="after")
     def _fields_agree(self) -> "ExperimentConfig":

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
-from typing import Any, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -52,6 +53,20 @@ def field_at(tree: Any, key: Key) -> FieldInfo | None:
     """The field behind a key; None when there is none."""
     parent = section_class(tree, key[:-1]) if key else None
     return parent.model_fields.get(str(key[-1])) if parent else None
+
+
+def is_key(tree: Any, key: Key) -> bool:
+    """Whether there is a field behind a key, or a mapping that may hold it, such as `args`."""
+    if len(key) == 2 and key[0] in COMPONENT_SECTIONS and key[1] in ("name", "path"):
+        return True  # of either kind of component, whichever is chosen now
+    above = (field_at(tree, key[:depth]) for depth in range(1, len(key)))
+    return field_at(tree, key) is not None or any(field and _holds_mapping(field.annotation) for field in above)
+
+
+def value_types(tree: Any, key: Key) -> set[Any]:
+    """The types that the field behind a key takes, null left out; empty when there is no field."""
+    field = field_at(tree, key)
+    return set(_plain_types(field.annotation)) - {NoneType} if field else set()
 
 
 def is_single_value(tree: Any, key: Key) -> bool:
@@ -111,6 +126,17 @@ def _all_keys(tree: Any) -> Iterator[str]:
 def _section_in(annotation: Any) -> type[Section] | None:
     options = [annotation, *get_args(annotation)]
     return next((cls for cls in options if isinstance(cls, type) and issubclass(cls, Section)), None)
+
+
+def _plain_types(annotation: Any) -> Iterator[Any]:
+    """The types of which a union is made, without what is said about them."""
+    if get_origin(annotation) is Annotated:
+        yield from _plain_types(get_args(annotation)[0])
+    elif get_origin(annotation) in (Union, UnionType):
+        for part in get_args(annotation):
+            yield from _plain_types(part)
+    else:
+        yield annotation
 
 
 def _holds_mapping(annotation: Any) -> bool:

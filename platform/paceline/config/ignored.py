@@ -147,4 +147,14 @@ _RULES = (
         "with scaling.num_workers 0 data_parallel takes all GPUs of this process",
         ("scaling.gpus_per_worker",),
     ),
+    Rule(
+        lambda config: config.sweep is not None and config.sweep.scheduler == "none",
+        "sweep.scheduler is none",
+        ("sweep.budget_unit", "sweep.first_rung", "sweep.rung_factor"),
+    ),
+    Rule(
+        lambda config: config.sweep is not None and config.sweep.scheduler in ("median", "pbt"),
+        "only asha has rungs farther and farther apart",
+        ("sweep.rung_factor",),
+    ),
 )

@@ -10,6 +10,7 @@ from paceline.config.base import Section
 from paceline.config.experiment import COMPONENT_SECTIONS
 from paceline.config.fields import chosen_class, default_name, is_single_value
 from paceline.config.source import Key, dotted, read_value
+from paceline.config.space import AXES
 from paceline.errors import ConfigError, Problem
 
 SELECTORS = ("name", "path")
@@ -68,8 +69,15 @@ def edit(tree: Mapping[str, Any], overrides: Mapping[str, Any]) -> tuple[dict[st
         _prepare_component(
             result, section, [key.split(".")[1] for key in parts if key.startswith(f"{section}.")], parts
         )
-    problems = [_set(result, tuple(key.split(".")), copy_tree(value)) for key, value in _shallow_first(parts)]
+    problems = [_set(result, split_key(key), copy_tree(value)) for key, value in _shallow_first(parts)]
     return result, [problem for problem in problems if problem]
+
+
+def split_key(key: str) -> Key:
+    """The parts of a dotted key. All that follows `sweep.space` is one part: the name of an axis, dots included."""
+    if key.startswith(AXES):
+        return (*AXES[:-1].split("."), key.removeprefix(AXES))
+    return tuple(key.split("."))
 
 
 def tree_of(section: Section) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from paceline.config.documentation import documentation
 from paceline.config.experiment import COMPONENT_SECTIONS
 from paceline.config.fields import chosen_class, component_names, nearest_key, section_class
 from paceline.config.source import Key, Source, dotted
+from paceline.config.space import AXES, AXIS_ERROR
 from paceline.errors import Problem
 
 _TYPES = {
@@ -130,6 +131,8 @@ def _explain_one(key: Key, errors: list[ErrorDetails], tree: Any) -> Problem:
         return Problem("unknown-key", "there is no such key", dotted(key), hint=nearest_key(tree, key))
     if kind.startswith("union_tag") or (len(key) == 1 and key[0] in COMPONENT_SECTIONS):
         return _component_problem(str(key[0]), error["input"])
+    if kind == AXIS_ERROR:
+        return Problem("bad-axis", error["ctx"]["reason"], dotted(key), hint=error["ctx"]["hint"])
     if kind == "value_error":
         code = "import-path" if key[-1:] == ("path",) else "bad-value"
         return Problem(code, str(error.get("ctx", {}).get("error", error["msg"])), dotted(key))
@@ -217,9 +220,29 @@ def _about(key: Key, tree: Any) -> str:
 
 def broken_keys(problems: Sequence[Problem], tree: Any) -> list[Key]:
     """The keys whose values cannot be used; for a component that cannot be told, its whole section."""
-    keys = [tuple(problem.key.split(".")) for problem in problems if problem.key]
+    keys = [_parts(problem.key, tree) for problem in problems if problem.key]
     unknown = [key[:1] for key in keys if key[0] in COMPONENT_SECTIONS and not _chosen(key[0], tree)]
-    return [*unknown, *keys]
+    sweep: list[Key] = [("sweep",)] if _leaves_no_axis(keys, tree) else []
+    return [*unknown, *sweep, *keys]
+
+
+def _parts(key: str, tree: Any) -> Key:
+    """The parts of a dotted key, of which one may be the name of an axis, dots included."""
+    parts = tuple(key.split("."))
+    if not key.startswith(AXES):
+        return parts
+    axis = next((name for name in _axes(tree) if f"{key}.".startswith(f"{AXES}{name}.")), None)
+    return parts if axis is None else ("sweep", "space", axis)
+
+
+def _leaves_no_axis(keys: Sequence[Key], tree: Any) -> bool:
+    """Whether the sweep has to be taken out as a whole for want of an axis that is right."""
+    return ("sweep", "space") in keys or {key[2] for key in keys if key[:2] == ("sweep", "space")} == set(_axes(tree))
+
+
+def _axes(tree: Any) -> list[str]:
+    space = tree["sweep"].get("space") if isinstance(tree.get("sweep"), Mapping) else None
+    return [str(name) for name in space] if isinstance(space, Mapping) else []
 
 
 def _chosen(section: str, tree: Any) -> bool:

@@ -41,7 +41,7 @@ class TrainerConfig(Section):
     such weights, it is that of the inputs alone."""
     compile: Literal["none", "default", "reduce-overhead", "max-autotune"] = "none"
     """Compile the model with torch.compile in one of its modes; takes up to minutes at the start. Where that fails,
-    training goes on without, and says why. `none` disables."""
+    training goes on without, and says why. Compiled code draws other dropout masks. `none` disables."""
     compile_scope: Literal["model", "blocks"] = "model"
     """Compile the whole model, or each of its repeated blocks, which takes less time and fuses less."""
     remove_redundant_bias: bool = False

@@ -1,0 +1,204 @@
+"""What `sweep.*` must agree on with itself and with the rest of the config."""
+
+from collections.abc import Callable, Iterator
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from paceline.config.disagreement import Disagreement, contradiction
+from paceline.config.source import Key
+from paceline.config.space import LARGEST_WHOLE
+from paceline.config.sweep import SweepConfig
+from paceline.errors import Problem
+
+if TYPE_CHECKING:
+    from paceline.config.experiment import ExperimentConfig
+
+LARGEST_SWEEP = 10_000
+"""Trials of the largest sweep."""
+SPACE, SEARCH, SCHEDULER, SAMPLES = "sweep.space", "sweep.search", "sweep.scheduler", "sweep.num_samples"
+METRIC, MODE, SEEDS, FIRST_RUNG = "sweep.metric", "sweep.mode", "sweep.seeds", "sweep.first_rung"
+NOT_COMPUTED = ("name", "storage", "tracking", "checkpoint", "sweep")
+"""What decides where and how trials are kept, and nothing of what they compute."""
+PBT_SECTIONS = ("optimizer", "lr_scheduler")
+
+
+def axis_key(axis: str) -> str:
+    """The dotted key of an axis."""
+    return f"{SPACE}.{axis}"
+
+
+def _axes_exist(config: "ExperimentConfig", sweep: SweepConfig) -> Iterator[Disagreement]:
+    from paceline.config.fields import is_key, nearest_key  # which need the config of which this is a part
+
+    for axis in sweep.space:
+        key: Key = tuple(axis.split("."))
+        trees = list(_trees(config, sweep, key))
+        if key[0] in NOT_COMPUTED:
+            reason = f"{key[0]} does not change what is computed, so there is nothing to compare"
+            hint = f"take the axis out, and set {axis} for the whole sweep" if key[0] != "sweep" else "take it out"
+            yield contradiction(reason, hint, axis_key(axis))
+        elif not any(is_key(tree, key) for tree in trees):
+            problem = Problem("unknown-key", "there is no such key", axis_key(axis), hint=nearest_key(trees[0], key))
+            yield Disagreement(problem, (axis_key(axis), str(key[0])))
+
+
+def _trees(config: "ExperimentConfig", sweep: SweepConfig, key: Key) -> Iterator[dict[str, Any]]:
+    """The sections among which the key of an axis is looked for: the config's own, and those that axes choose."""
+    own = {name: getattr(config, name) for name in type(config).model_fields}
+    yield own
+    for selector in ("name", "path"):
+        values = sweep.lists.get(f"{key[0]}.{selector}", [])
+        yield from ({**own, str(key[0]): {selector: value}} for value in values if isinstance(value, str))
+
+
+def _ranges_fit(config: "ExperimentConfig", sweep: SweepConfig) -> Iterator[Disagreement]:
+    from paceline.config.fields import value_types
+
+    for axis, numbers in sweep.ranges.items():
+        key: Key = tuple(axis.split("."))
+        taken = {kind for tree in _trees(config, sweep, key) for kind in value_types(tree, key)}
+        if not taken or taken & {float, Any} or (int in taken and numbers.is_whole):
+            continue
+        if int in taken:
+            reason, hint = f"{axis} takes whole numbers alone", "write randint, or quniform with whole numbers"
+        else:
+            reason, hint = f"is a range of numbers, which {axis} does not take", "write a list of values"
+        yield contradiction(reason, hint, axis_key(axis))
+
+
+def _axes_are_apart(config: "ExperimentConfig", sweep: SweepConfig) -> Iterator[Disagreement]:
+    for axis in sweep.space:
+        for other in sweep.space:
+            if other.startswith(f"{axis}."):
+                reason = f"is a part of the axis {axis}, which sets it, too"
+                hint = f"keep one of the two, or write it into the values of {axis}"
+                yield contradiction(reason, hint, axis_key(other), axis_key(axis))
+
+
+def _seeds(config: "ExperimentConfig", sweep: SweepConfig) -> Iterator[Disagreement]:
+    if sweep.seeds > 1 and "seed" in sweep.space:
+        reason = f"is an axis, while sweep.seeds {sweep.seeds} sets the seed, too"
+        yield contradiction(reason, "keep one of the two", axis_key("seed"), SEEDS)
+    elif config.seed + sweep.seeds - 1 > LARGEST_WHOLE:
+        reason = f"the last of {sweep.seeds} seeds from {config.seed} is more than 2^63 - 1"
+        yield contradiction(reason, "lower seed", SEEDS, "seed")
+
+
+def _objectives(config: "ExperimentConfig", sweep: SweepConfig) -> Iterator[Disagreement]:
+    metrics = sweep.metrics
+    twice = sorted({metric for metric in metrics if metrics.count(metric) > 1})
+    if twice:
+        yield contradiction(f"{', '.join(twice)} is in the list twice", "keep one", METRIC)
+    modes = 1 if isinstance(sweep.mode, str) else len(metrics) if sweep.mode is None else len(sweep.mode)
+    if modes != len(metrics):
+        reason = f"there are {_count(modes, 'mode')} for {_count(len(metrics), 'metric')}"
+        yield contradiction(reason, f"write a list of {len(metrics)}, or null to follow the names", MODE, METRIC)
+    if len(metrics) > 1 and sweep.scheduler != "none":
+        reason = f"{sweep.scheduler} compares trials by one metric, not by {len(metrics)}"
+        yield contradiction(reason, "write scheduler: none, or keep one metric", SCHEDULER, METRIC)
+
+
+def _search(config: "ExperimentConfig", sweep: SweepConfig) -> Iterator[Disagreement]:
+    if sweep.search == "grid":
+        for axis in sweep.ranges:
+            reason = "is a range, of which a grid cannot try every value"
+            hint = "write search: random with num_samples, or a list of values"
+            yield contradiction(reason, hint, axis_key(axis), SEARCH)
+        if sweep.num_samples is not None:
+            reason = f"a grid has as many points as its lists make, not {sweep.num_samples}"
+            yield contradiction(reason, "write search: random, or num_samples: null", SAMPLES, SEARCH)
+    elif sweep.num_samples is None:
+        reason = f"{sweep.search} needs to know how many points to try"
+        yield contradiction(reason, "write a number, such as num_samples: 20", SAMPLES, SEARCH)
+
+
+def _size(config: "ExperimentConfig", sweep: SweepConfig) -> Iterator[Disagreement]:
+    points = _points(sweep)
+    if points is None or points * sweep.seeds <= LARGEST_SWEEP:
+        return
+    seeds = f" and {sweep.seeds} seeds of each" if sweep.seeds > 1 else ""
+    reason = f"{points:,} points{seeds} are {points * sweep.seeds:,} trials, more than {LARGEST_SWEEP:,}"
+    if sweep.search == "grid":
+        hint = "shorten the lists, or write search: random with num_samples"
+        yield contradiction(reason, hint, SPACE, SEEDS, SEARCH)
+    else:
+        yield contradiction(reason, "lower num_samples or seeds", SAMPLES, SEEDS, SEARCH)
+
+
+def _points(sweep: SweepConfig) -> int | None:
+    """How many points there are, seeds not counted; None where that is not known."""
+    if sweep.search != "grid":
+        return sweep.num_samples
+    return None if sweep.ranges else prod(len(values) for values in sweep.lists.values())
+
+
+def _rungs(config: "ExperimentConfig", sweep: SweepConfig) -> Iterator[Disagreement]:
+    if sweep.scheduler != "none" and sweep.budget_unit == "seconds" and sweep.first_rung is None:
+        reason = "is needed with budget_unit seconds, since nobody knows how long a training takes"
+        hint = "write the seconds, such as first_rung: 60, or budget_unit: samples"
+        yield contradiction(reason, hint, FIRST_RUNG, "sweep.budget_unit", SCHEDULER)
+
+
+def _population(config: "ExperimentConfig", sweep: SweepConfig) -> Iterator[Disagreement]:
+    if sweep.scheduler != "pbt":
+        return
+    if sweep.search == "optuna":
+        reason = "pbt changes the values by itself, and so does optuna"
+        yield contradiction(reason, "write search: random, or scheduler: asha", SEARCH, SCHEDULER)
+    if sweep.seeds > 1:
+        reason = "with pbt trials go on from each other's state, so that a seed says nothing about one"
+        yield contradiction(reason, "write seeds: 1, and raise num_samples", SEEDS, SCHEDULER)
+    if _points(sweep) == 1:
+        reason = "pbt needs at least 2 trials, to go on from each other's state, and there is 1"
+        key, hint = (
+            (SPACE, "write more values") if sweep.search == "grid" else (SAMPLES, "write num_samples: 4 or more")
+        )
+        yield contradiction(reason, hint, key, SCHEDULER, SEARCH)
+    for axis in sweep.space:
+        if not _goes_on(config, sweep, axis):
+            reason = "with pbt a trial goes on from another's weights and optimizer state, which this may not fit"
+            hint = (
+                "sweep numbers of optimizer and lr_scheduler or trainer.max_grad_norm, such as optimizer.lr, or write "
+                "scheduler: asha"
+            )
+            yield contradiction(reason, hint, axis_key(axis), SCHEDULER)
+
+
+def _goes_on(config: "ExperimentConfig", sweep: SweepConfig, axis: str) -> bool:
+    """Whether a training can go on with another value of an axis."""
+    from paceline.config.fields import value_types
+
+    if axis == "optimizer.lr_scaling":
+        # whose running means are a part of the state
+        return "adascale" not in [config.optimizer.lr_scaling, *sweep.lists.get(axis, [])]
+    section, _, name = axis.partition(".")
+    own = {part: getattr(config, part) for part in PBT_SECTIONS}
+    taken = value_types(own, (section, name)) if section in PBT_SECTIONS else set()
+    return axis == "trainer.max_grad_norm" or (bool(taken) and taken <= {int, float})
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+_CHECKS: tuple[Callable[["ExperimentConfig", SweepConfig], Iterator[Disagreement]], ...] = (
+    _axes_exist,
+    _ranges_fit,
+    _axes_are_apart,
+    _seeds,
+    _objectives,
+    _search,
+    _size,
+    _rungs,
+    _population,
+)
+
+
+def _sweep(config: "ExperimentConfig") -> Iterator[Disagreement]:
+    if config.sweep is not None:
+        for check in _CHECKS:
+            yield from check(config, config.sweep)
+
+
+SWEEP_CHECKS = (_sweep,)
+"""Each yields what disagrees in a config."""

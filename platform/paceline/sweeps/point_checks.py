@@ -1,0 +1,145 @@
+"""Whether the points of a sweep are valid configs, and what is said of those that are not."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+from paceline.config.derived import derive
+from paceline.config.experiment import COMPONENT_SECTIONS, ExperimentConfig
+from paceline.config.loading import missing_modules
+from paceline.config.overrides import SELECTORS
+from paceline.config.sweep import SweepConfig
+from paceline.data.base import DataConfig, Sizes
+from paceline.errors import ConfigError, EnvironmentFault, Problem
+from paceline.sweeps.labels import setting_text
+
+MOST_REASONS = 10
+"""How many reasons are told; of more, those that differ in their numbers alone are told as one."""
+
+
+class Failing(NamedTuple):
+    """A setting of the axes, and what is wrong with the config that it makes, if anything."""
+
+    setting: Mapping[str, Any]
+    problems: list[Problem]
+
+    def reason(self) -> str:
+        """What is wrong, on one line."""
+        return "; ".join(_reason(problem) for problem in self.problems)
+
+
+class PointCheck:
+    """Checks settings of the axes over one config."""
+
+    def __init__(self, config: ExperimentConfig) -> None:
+        self._base = config.with_overrides({"sweep": None})
+        self._sizes: dict[str, Sizes | None] = {}
+
+    def problems(self, setting: Mapping[str, Any]) -> list[Problem]:
+        """What is wrong with the config that a setting makes, and with what follows from it; empty when it is right."""
+        try:
+            config = self._base.with_overrides(setting)
+            derive(config, self._sizes_of(config))
+        except ConfigError as error:
+            return list(error.problems)
+        except EnvironmentFault as error:
+            return [Problem("data", str(error), "data")]
+        names_code = any(key in COMPONENT_SECTIONS or key.endswith(".path") for key in setting)
+        return missing_modules(config.model_dump()) if names_code else []
+
+    def _sizes_of(self, config: ExperimentConfig) -> Sizes | None:
+        # What all data sets have in common says how they are loaded. The rest may have to be read from disk.
+        key = config.data.model_dump_json(exclude=set(DataConfig.model_fields))
+        if key not in self._sizes:
+            self._sizes[key] = config.data.sizes()
+        return self._sizes[key]
+
+
+def check_axes(check: PointCheck, sweep: SweepConfig) -> None:
+    """Check the values of each axis, of a range the bounds, where nobody knows yet which ones will come together.
+
+    A value is right if it is beside the config's own values of the other axes, or beside their first ones.
+
+    Raises:
+        ConfigError: some are not; with `sweep.invalid: skip` only where no value of an axis is right.
+    """
+    invalid: list[Failing] = []
+    may_skip = True
+    for axis in sweep.space:
+        values = _values(sweep, axis)
+        failing = [Failing({axis: value}, _problems_anywhere(check, sweep, axis, value)) for value in values]
+        wrong = [each for each in failing if each.problems]
+        if sweep.invalid == "refuse" or len(wrong) == len(failing):
+            invalid += wrong
+        may_skip = may_skip and len(wrong) < len(failing)
+    if invalid:
+        raise refusal(invalid, may_skip)
+
+
+def _values(sweep: SweepConfig, axis: str) -> Sequence[Any]:
+    return sweep.lists[axis] if axis in sweep.lists else sweep.ranges[axis].bounds
+
+
+def _problems_anywhere(check: PointCheck, sweep: SweepConfig, axis: str, value: Any) -> list[Problem]:
+    """What is wrong with a value beside the config's own; empty if it is right beside any others that are tried."""
+    alone = check.problems({axis: value})
+    if not alone or any(not check.problems({**others, axis: value}) for others in _others(sweep, axis)):
+        return []
+    return alone
+
+
+def _others(sweep: SweepConfig, axis: str) -> Iterator[dict[str, Any]]:
+    """What the other axes may be set to: their first values; and each component that the axis may be a field of."""
+    first = {other: _values(sweep, other)[0] for other in sweep.space if other != axis}
+    yield first
+    for selector in (f"{axis.partition('.')[0]}.{name}" for name in SELECTORS):
+        for value in sweep.lists.get(selector, []) if selector != axis else []:
+            yield {selector: value}
+            yield {**first, selector: value}
+
+
+def refusal(invalid: Sequence[Failing], may_skip: bool) -> ConfigError:
+    """The error about settings that are no valid config: one problem for each reason, with the first such setting.
+
+    Args:
+        invalid: at least one.
+        may_skip: whether there are others, so that `sweep.invalid: skip` is a way out.
+    """
+    exact = _by_reason(invalid, _reason)
+    found = exact if len(exact) <= MOST_REASONS else _by_reason(invalid, lambda problem: _masked(_reason(problem)))
+    problems = [_told(*group, may_skip) for group in islice(found.values(), MOST_REASONS)]
+    if len(found) > MOST_REASONS:
+        reason = f"there are {len(found) - MOST_REASONS} more reasons why points are no valid config"
+        problems.append(Problem("sweep-point", reason, "sweep.space"))
+    return ConfigError(problems)
+
+
+_Group = tuple[Failing, Problem, int]
+"""The first setting that fails for a reason, the problem with it, and how many there are."""
+
+
+def _by_reason(invalid: Sequence[Failing], reason_of: Any) -> dict[str, _Group]:
+    groups: dict[str, _Group] = {}
+    for each in invalid:
+        for problem in each.problems:
+            reason = reason_of(problem)
+            first, about, count = groups.get(reason, (each, problem, 0))
+            groups[reason] = first, about, count + 1
+    return groups
+
+
+def _told(first: Failing, problem: Problem, count: int, may_skip: bool) -> Problem:
+    more = {0: "", 1: "; so does 1 more point"}.get(count - 1, f"; so do {count - 1:,} more points")
+    reason = f"{setting_text(first.setting, {})} makes no valid config: {_reason(problem)}{more}"
+    hints = [problem.hint, "set sweep.invalid: skip" if may_skip else ""]
+    return Problem("sweep-point", reason, "sweep.space", hint=", or ".join(filter(None, hints)))
+
+
+def _reason(problem: Problem) -> str:
+    return f"{problem.key}: {problem.reason}" if problem.key else problem.reason
+
+
+def _masked(text: str) -> str:
+    """The text without its numbers."""
+    return re.sub(r"\d+(\.\d+)?([eE][-+]?\d+)?", "#", text)

@@ -1,0 +1,84 @@
+"""What the points of a sweep come to, as shown before it starts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.config.derived import Derived, derive
+from paceline.config.experiment import ExperimentConfig
+from paceline.sweeps.points import trial_config
+from paceline.sweeps.trials import Point
+
+
+@dataclass(frozen=True)
+class PointRow:
+    """What follows from one point. What is only known when the data are loaded, or from trial steps, is None."""
+
+    id: str
+    overrides: Mapping[str, Any]
+    lr: float
+    """Peak learning rate, scaled to the global batch size."""
+    lr_rule: str
+    """How it comes about; empty when it is the config's own."""
+    global_batch_size: int
+    micro_batch_size: int | None
+    gradient_accumulation_steps: int | None
+    total_steps: int | None
+    """Optimizer steps of the whole training."""
+    samples: int | None
+    """Training samples of the whole training, each counted as often as it is used."""
+    warnings: tuple[str, ...]
+    """What is valid, but hardly what was meant."""
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What follows from the points of a sweep."""
+
+    rows: list[PointRow]
+    total_samples: int | None
+    """Training samples of all points, if none of them ends early; None where that of one is not known, or where there
+    are no points yet."""
+
+
+def describe_points(config: ExperimentConfig, points: Sequence[Point]) -> Preview:
+    """Batch sizes, learning rate, steps and samples of each point.
+
+    Raises:
+        ConfigError: one is no valid config; those that `make_points` returns are.
+    """
+    rows = [_row(trial_config(config, point.overrides), point) for point in points]
+    samples = [row.samples for row in rows if row.samples is not None]
+    return Preview(rows, sum(samples) if rows and len(samples) == len(rows) else None)
+
+
+def _row(config: ExperimentConfig, point: Point) -> PointRow:
+    derived = derive(config, config.data.sizes())
+    return PointRow(
+        id=point.id,
+        overrides=point.overrides,
+        lr=derived.lr,
+        lr_rule=derived.lr_rule,
+        global_batch_size=derived.batch.global_batch_size,
+        micro_batch_size=derived.batch.micro_batch_size,
+        gradient_accumulation_steps=derived.batch.gradient_accumulation_steps,
+        total_steps=derived.total_steps,
+        samples=training_samples(derived, config.data.drop_last),
+        warnings=derived.warnings,
+    )
+
+
+def training_samples(derived: Derived, drop_last: bool) -> int | None:
+    """Training samples of a whole training, each counted as often as it is used; None while their number is unknown.
+
+    Args:
+        derived: what follows from the config.
+        drop_last: whether a last batch that is not full is left out of each epoch.
+    """
+    steps, each, train = derived.total_steps, derived.steps_per_epoch, derived.train_samples
+    if steps is None or each is None or train is None:
+        return None
+    batch = derived.batch.global_batch_size
+    epochs, rest = divmod(steps, each)
+    # a last epoch that is cut short has full batches only
+    return epochs * (each * batch if drop_last else train) + rest * batch
