@@ -45,6 +45,25 @@ def val_metric(name: str) -> str:
     return f"val/{name}"
 
 
+# On a sweep's own run. The step of these points is the number of trials that have ended.
+
+
+def best_metric(name: str) -> str:
+    """Key of the best value of a metric among the trials so far, in that metric's unit: `best/val/accuracy`."""
+    return f"best/{name}"
+
+
+TRIAL_COUNTS = ("finished", "failed", "pruned")
+"""How trials end, as they are counted: `failed` has those that ran out of memory or diverged, too."""
+
+
+def trials_metric(ending: str) -> str:
+    """Key of the number of trials that have ended so, one of `TRIAL_COUNTS`: `trials/finished`."""
+    if ending not in TRIAL_COUNTS:
+        raise ValueError(f"trials are counted as {', '.join(TRIAL_COUNTS)}, not as {ending!r}")
+    return f"trials/{ending}"
+
+
 # --- tags --------------------------------------------------------------------------------------------------------
 
 RUN_ID = "paceline.run_id"
@@ -52,6 +71,21 @@ RUN_ID = "paceline.run_id"
 
 NAME = "paceline.name"
 """The config's `name`."""
+
+KIND = "paceline.kind"
+"""`sweep` for a sweep's own run, `trial` for one of its trials, `run` for any other."""
+
+SWEEP_ID = "paceline.sweep_id"
+"""The sweep that a `sweep` or `trial` belongs to."""
+
+TRIAL_ID = "paceline.trial_id"
+"""Which of the sweep's trials it is, such as `0007`."""
+
+TRIAL_STATE = "paceline.trial_state"
+"""How the trial stands: `running`, `paused`, `finished`, `pruned`, `failed`, `oom`, `diverged`."""
+
+PARENT_RUN = "mlflow.parentRunId"
+"""MLflow's id of the sweep's own run: MLflow shows its trials under it."""
 
 COMMAND = "paceline.command"
 """The command line that started the run."""

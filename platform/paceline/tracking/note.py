@@ -8,6 +8,8 @@ from paceline.tracking import metrics
 from paceline.tracking.points import Point
 
 _LOWER_IS_BETTER = re.compile(r"loss|error|perplexity|seconds|_bytes|wait")
+_ADDRESS = re.compile(r"://|www(?=\.)|@", re.IGNORECASE)
+"""Where a Markdown reader takes plain text for a link."""
 _UNITS = {
     metrics.SAMPLES_PER_SECOND: "samples/s",
     metrics.STEP_SECONDS: "s",
@@ -19,9 +21,9 @@ _CONTEXT = (metrics.EPOCH, metrics.LR, metrics.GRAD_NORM, metrics.SKIPPED_STEPS)
 
 def summary(name: str, points: Sequence[Point], status: str, reason: str | None, tags: Mapping[str, str]) -> str:
     """Markdown with the outcome, a table of final and best metrics, and the command that runs it again."""
-    parts = [f"## {_escaped(name)}", _outcome(points, status)]
+    parts = [f"## {escaped(name)}", _outcome(points, status)]
     if reason:
-        parts.append(_code(reason))
+        parts.append(code(reason))
     if points:
         parts.append(_table(points))
     parts.append(_reproduction(tags))
@@ -39,9 +41,9 @@ def _table(points: Sequence[Point]) -> str:
     rows = ["| metric | last | best | at step |", "|---|---:|---:|---:|"]
     for key, last in sorted(_last(points).items()):
         best = None if key in _CONTEXT else _best([point for point in points if point.key == key])
-        better = f"{_number(best.value)} | {best.step}" if best else " | "
+        better = f"{number(best.value)} | {best.step}" if best else " | "
         unit = f" {_UNITS[key]}" if key in _UNITS else ""
-        rows.append(f"| {_escaped(key)} | {_number(last.value)}{unit} | {better} |")
+        rows.append(f"| {escaped(key)} | {number(last.value)}{unit} | {better} |")
     return "\n".join(rows)
 
 
@@ -52,8 +54,8 @@ def _reproduction(tags: Mapping[str, str]) -> str:
     commit = tags.get(metrics.GIT_COMMIT)
     lines = [f"git checkout {commit}"] if commit else []
     changed = " (files had been changed since that commit)" if tags.get(metrics.GIT_DIRTY) == "true" else ""
-    code = _code("\n".join([*lines, command]))
-    return f"To get it again{changed}:\n\n{code}"
+    block = code("\n".join([*lines, command]))
+    return f"To get it again{changed}:\n\n{block}"
 
 
 def _last(points: Sequence[Point]) -> dict[str, Point]:
@@ -68,13 +70,17 @@ def _best(points: Sequence[Point]) -> Point | None:
     return choose(comparable, key=lambda point: point.value)
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """A value as a table shows it: with four digits, or in full from a thousand on."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def _escaped(text: str) -> str:
-    return re.sub(r"([\\`*_{}\[\]#|~])", r"\\\1", escape(text))
+def escaped(text: str) -> str:
+    """Text as one line of Markdown that shows it and does nothing else: no table cell, HTML, link or address."""
+    line = escape(" ".join(text.split()))
+    return _ADDRESS.sub("\\g<0>\u200b", re.sub(r"([\\`*_{}\[\]#|~])", r"\\\1", line))
 
 
-def _code(text: str) -> str:
+def code(text: str) -> str:
+    """Text as a block of code that it cannot end."""
     return "```\n" + text.replace("```", "'''") + "\n```"

@@ -36,7 +36,7 @@ class RunRecord:
     run_id: str
     """Paceline's own identifier of the run, the same over all resumes."""
     name: str
-    """The config's `name`; MLflow shows it as the run's."""
+    """MLflow shows it as the run's: the config's `name`, or for a sweep's trial what it tries out."""
     uri: str = field(repr=False)
     """MLflow's address, see `store.tracking_uri`. May hold credentials: they are used, and never stored."""
     experiment: str
@@ -49,13 +49,22 @@ class RunRecord:
     """Name to text, such as `config.yaml`."""
     start_time_ms: int = field(default_factory=_now_ms)
     """When the run was launched, in milliseconds since 1970."""
+    parent: str = ""
+    """`run_id` of the run that MLflow shows this one under, in the same experiment; empty for none."""
+    title: str = ""
+    """The config's `name` where `name` is another one; empty where it is the same."""
+    picture: bool = True
+    """Whether the loss curve is drawn at the end, which takes a quarter of a second of a core."""
 
     def __post_init__(self) -> None:
-        if not self.run_id or "'" in self.run_id or "`" in self.run_id:
+        if not self.run_id or _has_quotes(self.run_id):
             raise ValueError(f"a run id must be text without quotes, not {self.run_id!r}")
+        if _has_quotes(self.parent) or self.parent == self.run_id:
+            raise ValueError(f"a parent must be another run's id, not {self.parent!r}")
         params = redact_values({key: param_text(value) for key, value in self.params.items()})
         object.__setattr__(self, "params", {key: value[:PARAM_LENGTH] for key, value in params.items()})
-        tags = {**self.tags, metrics.RUN_ID: self.run_id, metrics.NAME: self.name}
+        own = {metrics.RUN_ID: self.run_id, metrics.NAME: self.title or self.name}
+        tags = {metrics.KIND: "run", **self.tags, **own}
         object.__setattr__(self, "tags", clean_tags(tags))
         object.__setattr__(self, "artifacts", {path: redact(text) for path, text in self.artifacts.items()})
 
@@ -69,6 +78,10 @@ class RunRecord:
         """Read what `save` wrote; `uri` replaces the address, and is needed when that had credentials."""
         content = json.loads((folder / RECORD_FILE).read_text())
         return cls(**{**content, "uri": uri or content["uri"]})
+
+
+def _has_quotes(run_id: str) -> bool:
+    return "'" in run_id or "`" in run_id
 
 
 def clean_tags(tags: Mapping[str, str]) -> dict[str, str]:
@@ -118,6 +131,25 @@ def launch_tags(command: str, folder: Path | None = None) -> dict[str, str]:
     for package in PACKAGES:
         tags[metrics.version_tag(package)] = package_version(package) or "not installed"
     return clean_tags(tags)
+
+
+def sweep_tags(sweep_id: str) -> dict[str, str]:
+    """What tells a sweep's own run from others."""
+    return {metrics.KIND: "sweep", metrics.SWEEP_ID: sweep_id}
+
+
+def trial_tags(sweep_id: str, trial_id: str) -> dict[str, str]:
+    """What tells the run of a sweep's trial from others.
+
+    `metrics.TRIAL_STATE` is not among them, and must not be in a record: what changes goes through
+    `Recorder.set_tags`, since MLflow is told a record's tags again whenever the run is opened.
+    """
+    return {metrics.KIND: "trial", metrics.SWEEP_ID: sweep_id, metrics.TRIAL_ID: trial_id}
+
+
+def trial_state_tags(state: str) -> dict[str, str]:
+    """For `Recorder.set_tags`: how a trial stands, such as `running` or `pruned`."""
+    return {metrics.TRIAL_STATE: state}
 
 
 def command_line(arguments: list[str]) -> str:

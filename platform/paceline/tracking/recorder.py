@@ -23,6 +23,13 @@ logger = logging.getLogger(__name__)
 JOURNAL_FILE = "journal.jsonl"
 LOSS_CURVE = "loss_curve.png"
 FinalStatus = Literal["FINISHED", "FAILED", "KILLED"]
+TRIAL_STATUS: Mapping[str, FinalStatus] = {
+    "finished": "FINISHED",
+    "failed": "FAILED",
+    "oom": "FAILED",
+    "diverged": "FAILED",
+}
+"""MLflow's status of a sweep's trial by its state; any other state, such as `pruned` or `stopped`, is `KILLED`."""
 
 
 class Recorder:
@@ -105,14 +112,19 @@ class Recorder:
         """How far the record has come into MLflow; at once, whatever MLflow does."""
         return self._shipper.report()
 
-    def close(self, status: FinalStatus, reason: str | None = None, timeout_seconds: float = 60.0) -> ShipReport:
+    def close(
+        self, status: FinalStatus, reason: str | None = None, timeout_seconds: float = 60.0, note: str | None = None
+    ) -> ShipReport:
         """End the run: draw its picture, sum it up, and send what is left, but wait no longer than the timeout.
 
         What is unsent then stays in the journal: `sync` sends it, and so does a resumed run. A second call only waits.
+
+        Args:
+            note: Markdown for the run's page, in place of the summary of its points.
         """
         if not self._closed:
             self._closed = True
-            self._conclude(status, reason)
+            self._conclude(status, reason, note)
         self.start_shipping()
         report = self._shipper.finish(timeout_seconds)
         self._journal.close()
@@ -134,11 +146,12 @@ class Recorder:
     def _append_status(self, status: str) -> None:
         self._journal.append([("status", {"status": status, "time_ms": time.time_ns() // 1_000_000})])
 
-    def _conclude(self, status: FinalStatus, reason: str | None) -> None:
+    def _conclude(self, status: FinalStatus, reason: str | None, note: str | None) -> None:
         points = self.history()
-        if any(point.key in (metrics.TRAIN_LOSS, metrics.VAL_LOSS) for point in points):
+        if self._record.picture and any(point.key in (metrics.TRAIN_LOSS, metrics.VAL_LOSS) for point in points):
             self._draw(points)
-        note = summary(self._record.name, points, status, reason, self._record.tags)
+        if note is None:
+            note = summary(self._record.name, points, status, reason, self._record.tags)
         tags = {metrics.NOTE: note}
         if reason or self._resumed_after_end:  # an earlier end's reason must not outlive it
             tags[metrics.STATUS_REASON] = reason or ""

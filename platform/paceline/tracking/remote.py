@@ -1,10 +1,10 @@
-"""One run in MLflow. The only file that calls MLflow's client; all of it runs in the shipping thread."""
+"""One run in MLflow. With `connection`, all that calls MLflow's client; it runs in the shipping threads."""
 
 import logging
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from hashlib import sha256
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,18 +12,18 @@ from paceline.tracking import metrics
 from paceline.tracking.points import Point
 from paceline.tracking.record import TAG_LENGTH, RunRecord
 from paceline.tracking.redact import redact
-from paceline.tracking.store import sqlite_file
+from paceline.tracking.store import is_http
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
+    from paceline.tracking.connection import Connection
+
 T = TypeVar("T")
 
-POINTS_PER_REQUEST = 1000
-"""MLflow's limit for the metrics of one `log_batch`."""
-TEXTS_PER_REQUEST = 100
-"""MLflow's limit for the params, and for the tags, of one `log_batch`."""
+NAME_LENGTH = 250
+"""Limit of MLflow's databases for a run's name, in characters."""
 
 _ENVIRONMENT = {
     # The shipping thread tries again by itself, and knows what it must not do twice: `create_run`, for one.
@@ -37,44 +37,70 @@ _ENVIRONMENT = {
 class RemoteRun:
     """The MLflow run of a Paceline run: found by its tag, or created."""
 
-    def __init__(self, client: "MlflowClient", experiment_id: str, run_id: str) -> None:
-        self.client = client
-        self.experiment_id = experiment_id
-        self.run_id = run_id
+    def __init__(self, record: RunRecord, connection: "Connection", found: "Run", tags: Mapping[str, str]) -> None:
+        self.client = connection.client
+        self.experiment_id = str(found.info.experiment_id)
+        self.run_id = str(found.info.run_id)
+        self._uri = record.uri
+        self._artifact_uri = str(found.info.artifact_uri)
+        known = found.data.params
+        wanted = {_clean_key(key): str(value) for key, value in record.params.items()}
+        changed = [f"{key}: {known[key]} -> {value}" for key, value in wanted.items() if known.get(key, value) != value]
+        self._params = {key: value for key, value in wanted.items() if key not in known}
+        self._tags = {key: value for key, value in tags.items() if found.data.tags.get(key) != value}
+        if changed:
+            self._tags[metrics.CHANGED_PARAMS] = "\n".join(changed)[:TAG_LENGTH]
 
     @classmethod
-    def open(cls, record: RunRecord, client: "MlflowClient") -> "RemoteRun":
-        """Find or create experiment and run, and bring params and tags up to date."""
-        experiment_id = _experiment(record, client)
-        found = _find(record.run_id, experiment_id, client)
-        if found is None:
-            tags = {metrics.RUN_ID: record.run_id}
-            client.create_run(experiment_id, start_time=record.start_time_ms, tags=tags, run_name=record.name)
-            found = _find(record.run_id, experiment_id, client)
-        if found is None:
-            raise RuntimeError("MLflow created the run, but does not find it")
-        run = cls(client, experiment_id, found.info.run_id)
-        run._describe(record, found)
-        return run
+    def open(cls, record: RunRecord, connection: "Connection", parent_id: str | None = None) -> "RemoteRun":
+        """Find or create experiment and run. Its params, and what tags are not there yet, go with the first `log`.
 
-    def log_points(self, points: Sequence[Point]) -> list[str]:
-        """Store points, all finite or NaN, in one request. Returns what was refused for good, and why."""
-        from mlflow.entities import Metric
+        Args:
+            parent_id: MLflow's id of the parent run.
+        """
+        tags = dict(record.tags)
+        if parent_id is not None:
+            tags[metrics.PARENT_RUN] = parent_id
+        found = connection.find(record, record.run_id) or _create(record, connection, tags)
+        connection.note(record, str(found.info.run_id))
+        return cls(record, connection, found, tags)
 
-        items = [Metric(point.key, float(point.value), point.timestamp_ms, point.step) for point in points]
-        return _in_halves(items, lambda part: self.client.log_batch(self.run_id, metrics=part))
+    def log(self, points: Sequence[Point], tags: Mapping[str, str]) -> list[str]:
+        """Store points, all finite or NaN, and tags, over older values, and what `open` has left; all of it at once.
 
-    def set_tags(self, tags: Mapping[str, str]) -> list[str]:
-        """Set tags, over older values. Returns what was refused for good, and why."""
-        from mlflow.entities import RunTag
+        Returns what was refused for good, and why.
+        """
+        from mlflow.entities import Metric, Param, RunTag
 
-        items = [RunTag(key, value) for key, value in tags.items()]
-        return _in_chunks(items, lambda part: self.client.log_batch(self.run_id, tags=part))
+        items = {
+            "metrics": [Metric(point.key, float(point.value), point.timestamp_ms, point.step) for point in points],
+            "params": [Param(key, value) for key, value in self._params.items()],
+            "tags": [RunTag(key, value) for key, value in {**self._tags, **tags}.items()],
+        }
+        refused: list[str] = []
+        if not any(items.values()):
+            return refused
+        try:
+            self.client.log_batch(self.run_id, **items)  # keeps to MLflow's limits by itself
+        except Exception as error:
+            if not is_refused(error):
+                raise
+            for kind, those in items.items():
+                refused += _in_halves(those, partial(self._log_kind, kind))
+        self._params, self._tags = {}, {}
+        return refused
+
+    def _log_kind(self, kind: str, items: Sequence[Any]) -> None:
+        self.client.log_batch(self.run_id, **{kind: items})
 
     def log_artifact(self, file: Path, path: str) -> None:
         """Upload a file as the artifact `path`, over an older one."""
         folder = path.rpartition("/")[0]
-        self.client.log_artifact(self.run_id, str(file), folder or None)
+        # unlike the client's own method, this does not fetch the whole run to learn its address
+        from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+        repository = get_artifact_repository(self._artifact_uri, tracking_uri=self._uri)
+        repository.log_artifact(str(file), folder or None)
 
     def set_status(self, status: str, time_ms: int) -> None:
         """RUNNING, FINISHED, FAILED or KILLED; all but the first also set the end time."""
@@ -82,21 +108,6 @@ class RemoteRun:
             self.client.update_run(self.run_id, status=status)
         else:
             self.client.set_terminated(self.run_id, status, time_ms)
-
-    def _describe(self, record: RunRecord, found: "Run") -> None:
-        from mlflow.entities import Param
-
-        known = dict(found.data.params)
-        wanted = {_clean_key(key): str(value) for key, value in record.params.items()}
-        fresh = [Param(key, value) for key, value in wanted.items() if key not in known]
-        refused = _in_chunks(fresh, lambda part: self.client.log_batch(self.run_id, params=part))
-        tags = {key: value for key, value in record.tags.items() if found.data.tags.get(key) != value}
-        changed = [f"{key}: {known[key]} -> {value}" for key, value in wanted.items() if known.get(key, value) != value]
-        if changed:
-            tags[metrics.CHANGED_PARAMS] = "\n".join(changed)[:TAG_LENGTH]
-        if refused:
-            tags[metrics.NOT_RECORDED] = "\n".join(refused)[:TAG_LENGTH]
-        self.set_tags(tags)
 
 
 def import_mlflow() -> None:
@@ -122,57 +133,20 @@ def is_refused(error: Exception) -> bool:
     return getattr(error, "error_code", None) == "INVALID_PARAMETER_VALUE"
 
 
-def _experiment(record: RunRecord, client: "MlflowClient") -> str:
-    found = client.get_experiment_by_name(record.experiment)
-    if found is None:
-        return _create_experiment(record, client)
-    if found.lifecycle_stage != "active":
-        raise RuntimeError(
-            f"the MLflow experiment {record.experiment!r} was deleted; restore it, or set tracking.experiment"
-        )
-    return str(found.experiment_id)
-
-
-def _create_experiment(record: RunRecord, client: "MlflowClient") -> str:
-    from mlflow.exceptions import MlflowException
-
-    try:
-        return str(client.create_experiment(record.experiment, _artifact_location(record)))
-    except MlflowException as error:
-        found = client.get_experiment_by_name(record.experiment)
-        if error.error_code != "RESOURCE_ALREADY_EXISTS" or found is None:
-            raise
-        return str(found.experiment_id)  # another run was faster
-
-
-def _artifact_location(record: RunRecord) -> str | None:
-    """Beside the database, whatever folder this process works in; a server knows by itself."""
-    database = sqlite_file(record.uri)
-    if database is None:
-        return None
-    folder = re.sub(r"[^\w.-]", "_", record.experiment)
-    if folder != record.experiment or folder.startswith("."):
-        folder = f"{folder[:80].lstrip('.')}-{sha256(record.experiment.encode()).hexdigest()[:8]}"
-    return (database.parent / "mlruns" / folder).as_uri()
-
-
-def _find(run_id: str, experiment_id: str, client: "MlflowClient") -> "Run | None":
-    """The run with our tag. A `create_run` that was repeated on the way can have left two: the first one stays."""
-    found = client.search_runs(
-        [experiment_id],
-        f"tags.`{metrics.RUN_ID}` = '{run_id}'",
-        order_by=["attributes.start_time ASC", "attributes.run_id ASC"],
+def _create(record: RunRecord, connection: "Connection", tags: Mapping[str, str]) -> "Run":
+    """Create the run, with the tags that MLflow takes here: unlike `log_batch`, it looks at none of them."""
+    plain = {key: value for key, value in tags.items() if key == _clean_key(key)}
+    created = connection.client.create_run(
+        connection.experiment_id(record),
+        start_time=record.start_time_ms,
+        tags=plain,
+        run_name=record.name[:NAME_LENGTH],
     )
-    for surplus in found[1:]:
-        client.delete_run(surplus.info.run_id)
-    return found[0] if found else None
-
-
-def _in_chunks(items: list[T], send: Callable[[list[T]], Any]) -> list[str]:
-    refused: list[str] = []
-    for start in range(0, len(items), TEXTS_PER_REQUEST):
-        refused += _in_halves(items[start : start + TEXTS_PER_REQUEST], send)
-    return refused
+    # A request may be repeated on its way to a server, and leave two.
+    found = connection.find(record, record.run_id) if is_http(record.uri) else created
+    if found is None:
+        raise RuntimeError("MLflow created the run, but does not find it")
+    return found
 
 
 def _in_halves(items: list[T], send: Callable[[list[T]], Any]) -> list[str]:

@@ -5,16 +5,18 @@ import logging
 import random
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from paceline.tracking import database, metrics
+from paceline.tracking.connection import Connection, shared
 from paceline.tracking.journal import Entry, Journal
 from paceline.tracking.points import Point
 from paceline.tracking.record import TAG_LENGTH, RunRecord
 from paceline.tracking.redact import redact
-from paceline.tracking.remote import POINTS_PER_REQUEST, RemoteRun, connect, import_mlflow, is_refused
+from paceline.tracking.remote import RemoteRun, import_mlflow, is_refused
 from paceline.tracking.store import is_sqlite, run_url, sqlite_file
 
 logger = logging.getLogger(__name__)
@@ -22,6 +24,11 @@ logger = logging.getLogger(__name__)
 INTERVAL_SECONDS = 1.0
 FIRST_BACKOFF_SECONDS = 0.5
 LONGEST_BACKOFF_SECONDS = 30.0
+ENTRIES_PER_BATCH = 1000
+"""As many points fit one of MLflow's requests."""
+PARENT_POLL_SECONDS = 0.2
+PARENT_SECONDS = 10.0
+"""How long a run waits for the parent that another recorder is about to open, before that counts as a failure."""
 CURSOR_FILE = "shipped.json"
 ARTIFACT_FOLDER = "artifacts"
 
@@ -82,6 +89,7 @@ class Shipper:
         self._record = record
         self._journal = journal
         self._cursor = Cursor.load(folder / CURSOR_FILE)
+        self._connection: Connection | None = None
         self._remote: RemoteRun | None = None
         self._failures = 0
         self._error: str | None = None
@@ -135,6 +143,8 @@ class Shipper:
     def _note_failure(self, error: Exception) -> None:
         self._failures += 1
         self._remote = None  # found again next time: the server may have lost the run, or be another one
+        if self._connection is not None:
+            self._connection.forget()
         previous, self._error = self._error, redact(f"{type(error).__name__}: {error}").strip()[:1000]
         if previous is None:
             logger.warning(
@@ -154,6 +164,7 @@ class Shipper:
             self._cursor.save(self._folder / CURSOR_FILE)
             if self._abandoned.is_set():
                 return
+        self._log([], {}, self._remote)  # params are not to wait for the first point
         self._send_deferred(self._remote)
 
     def _open(self) -> RemoteRun:
@@ -161,7 +172,8 @@ class Shipper:
         import_mlflow()  # meanwhile: each takes seconds
         if creation is not None:
             self._await(creation)
-        remote = RemoteRun.open(self._record, connect(self._record.uri))
+        self._connection = shared(self._record.uri)
+        remote = RemoteRun.open(self._record, self._connection, self._await_parent(self._connection))
         if remote.run_id != self._cursor.run_id:  # another store, or the run was deleted: it gets everything
             self._cursor = Cursor(remote.run_id, remote.experiment_id)
             self._cursor.save(self._folder / CURSOR_FILE)
@@ -180,39 +192,47 @@ class Shipper:
             reason = errors.decode(errors="replace").strip().rpartition("\n")[2] or f"exit {creation.returncode}"
             raise RuntimeError(f"creating the MLflow database failed: {reason}")
 
+    def _await_parent(self, connection: Connection) -> str | None:
+        """MLflow's id of the parent; None for a run that has none."""
+        if not self._record.parent:
+            return None
+        deadline = time.monotonic() + PARENT_SECONDS
+        while (found := connection.run_id(self._record, self._record.parent)) is None:
+            if time.monotonic() > deadline or self._abandoned.wait(PARENT_POLL_SECONDS):
+                raise RuntimeError(f"the parent run {self._record.parent!r} is not in MLflow")
+        return found
+
     def _batches(self) -> Iterator[list[Entry]]:
-        """Consecutive points together, as many as fit one request; everything else by itself."""
-        points: list[Entry] = []
+        """Consecutive entries that go together, since each request costs; a status is the last of its batch."""
+        batch: list[Entry] = []
         for entry in self._journal.read(self._cursor.offset, self._journal.size):
-            if points and (entry.kind != "point" or len(points) == POINTS_PER_REQUEST):
-                yield points
-                points = []
-            if entry.kind == "point":
-                points.append(entry)
-            else:
-                yield [entry]
-        if points:
-            yield points
+            batch.append(entry)
+            if entry.kind == "status" or len(batch) == ENTRIES_PER_BATCH:
+                yield batch
+                batch = []
+        if batch:
+            yield batch
 
     def _send(self, batch: list[Entry], remote: RemoteRun) -> None:
-        first = batch[0]
-        if first.kind == "point":
-            self._send_points([Point.from_json(entry.content) for entry in batch], remote)
-        elif first.kind == "tags":
-            self._note_refused(remote.set_tags(first.content["tags"]), remote)
-        elif first.kind == "status":
-            remote.set_status(first.content["status"], first.content["time_ms"])
-        elif first.kind == "artifact":
-            # Uploads go last: artifacts may live elsewhere, and trouble there must not hold up the metrics.
-            path = first.content["path"]
-            self._cursor.deferred = [*(name for name in self._cursor.deferred if name != path), path]
+        points = [Point.from_json(entry.content) for entry in batch if entry.kind == "point"]
+        tags: dict[str, str] = {}
+        for entry in batch:
+            if entry.kind == "tags":
+                tags |= entry.content["tags"]
+        self._log(points, tags, remote)
+        # Uploads go last: artifacts may live elsewhere, and trouble there must not hold up the metrics.
+        paths = [entry.content["path"] for entry in batch if entry.kind == "artifact"]
+        self._cursor.deferred = list(dict.fromkeys([*self._cursor.deferred, *paths]))
+        if batch[-1].kind == "status":
+            remote.set_status(batch[-1].content["status"], batch[-1].content["time_ms"])
 
-    def _send_points(self, points: list[Point], remote: RemoteRun) -> None:
-        self._note_refused(remote.log_points([point for point in points if not point.is_infinite]), remote)
-        infinite = next((point for point in points if point.is_infinite), None)
-        if infinite and not self._cursor.diverged:
-            remote.set_tags({metrics.DIVERGED: f"{infinite.key} is {infinite.value} at step {infinite.step}"})
-            self._cursor.diverged = True
+    def _log(self, points: list[Point], tags: dict[str, str], remote: RemoteRun) -> None:
+        infinite = None if self._cursor.diverged else next((point for point in points if point.is_infinite), None)
+        if infinite:
+            tags[metrics.DIVERGED] = f"{infinite.key} is {infinite.value} at step {infinite.step}"
+        refused = remote.log([point for point in points if not point.is_infinite], tags)
+        self._cursor.diverged = self._cursor.diverged or infinite is not None
+        self._note_refused(refused, remote)
 
     def _send_deferred(self, remote: RemoteRun) -> None:
         trouble: Exception | None = None
@@ -233,5 +253,5 @@ class Shipper:
         if not refused:
             return
         logger.warning("MLflow refuses %d entries, the first is %s", len(refused), refused[0])
-        self._cursor.refused = [*self._cursor.refused, *refused][-100:]
-        remote.set_tags({metrics.NOT_RECORDED: "\n".join(self._cursor.refused)[:TAG_LENGTH]})
+        self._cursor.refused = list(dict.fromkeys([*self._cursor.refused, *refused]))[-100:]
+        remote.log([], {metrics.NOT_RECORDED: "\n".join(self._cursor.refused)[:TAG_LENGTH]})

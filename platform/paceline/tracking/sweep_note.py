@@ -1,0 +1,268 @@
+"""What a sweep's own run shows in MLflow: the best setting, what it is compared with, and what all of it took."""
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import isfinite
+from statistics import fmean, stdev
+from typing import Any, Literal
+
+from paceline.tracking import metrics
+from paceline.tracking.note import code, escaped, number
+from paceline.tracking.points import Point
+from paceline.tracking.record import TAG_LENGTH, param_text
+
+TOP_SETTINGS = 20
+TOP_REASONS = 10
+_ROOM = TAG_LENGTH - 200
+"""Characters of a note; hiding secrets in it may make it longer."""
+_SETTING_LENGTH = 160
+_REASON_LENGTH = 200
+_GOING_ON = ("pending", "running", "paused")
+_COUNTED = {"finished": "finished", "failed": "failed", "oom": "failed", "diverged": "failed", "pruned": "pruned"}
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What the sweep looks for."""
+
+    metric: str
+    """Key of the metric, such as `val/accuracy`."""
+    mode: Literal["min", "max"]
+    """Whether less of it is better, or more."""
+
+
+@dataclass(frozen=True)
+class TrialRow:
+    """A trial, as far as the sweep's run tells of it."""
+
+    id: str
+    setting: Mapping[str, Any]
+    """Dotted key to value, without the seed: trials of one setting are shown as one."""
+    state: str
+    """`finished`, `pruned`, `failed`, `oom`, `diverged`, `skipped`, `running` and so on."""
+    reason: str = ""
+    """Why it ended as it did."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """The newest value of each metric."""
+    samples: int = 0
+    """Training samples consumed."""
+    samples_per_second: float = 0.0
+    seconds: float = 0.0
+    """Time on its workers, in seconds."""
+    workers: int = 1
+    """Processes that worked on it at the same time."""
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """The trials that differ in nothing but the seed."""
+
+    rows: list[TrialRow]
+
+    @cached_property
+    def finished(self) -> list[TrialRow]:
+        return [row for row in self.rows if row.state == "finished"]
+
+    @property
+    def text(self) -> str:
+        """The setting in a few words, escaped."""
+        parts = ", ".join(f"{key}={param_text(value)}" for key, value in self.rows[0].setting.items())
+        return escaped(_cut(parts or "as configured", _SETTING_LENGTH))
+
+    def values(self, metric: str) -> list[float]:
+        return [row.metrics[metric] for row in self.finished if isfinite(row.metrics.get(metric, float("nan")))]
+
+    def rank(self, objective: Objective) -> tuple[bool, float]:
+        """Sorts the better one first, and those without a value last."""
+        values = self.values(objective.metric)
+        if not values:
+            return True, 0.0
+        return False, fmean(values) if objective.mode == "min" else -fmean(values)
+
+    def shown(self, metric: str) -> str:
+        """Mean and spread of a metric over the seeds; empty when no trial finished with it."""
+        values = self.values(metric)
+        spread = f" ± {number(stdev(values))}" if len(values) > 1 else ""
+        return f"{number(fmean(values))}{spread}" if values else ""
+
+    def states(self) -> str:
+        counted = Counter(row.state for row in self.rows)
+        if len(counted) == 1:
+            return escaped(self.rows[0].state)
+        return ", ".join(f"{count} {escaped(state)}" for state, count in counted.items())
+
+    def rate(self) -> str:
+        rates = [row.samples_per_second for row in self.finished if row.samples_per_second]
+        return number(fmean(rates)) if rates else ""
+
+
+def sweep_note(
+    name: str,
+    status: str,
+    reason: str | None,
+    objectives: Sequence[Objective],
+    rows: Sequence[TrialRow],
+    best: str | None = None,
+    command: str = "",
+) -> str:
+    """Markdown for `metrics.NOTE`, no longer than a tag may be.
+
+    Args:
+        name: the config's `name`.
+        status: how the sweep stands: `running`, `finished`, `failed`, `interrupted`.
+        reason: why it did not finish.
+        objectives: the first one ranks the settings.
+        rows: all trials.
+        best: id of the best trial; by default one of the setting with the best mean.
+        command: runs the best setting again, such as `paceline train best.yaml`.
+    """
+    settings = _settings(rows, objectives)
+    shown = min(TOP_SETTINGS, len(settings))
+    while len(note := _note(name, status, reason, objectives, settings, best, command, shown)) > _ROOM and shown:
+        shown -= 1
+    return note[:_ROOM]
+
+
+def sweep_points(rows: Sequence[TrialRow], objectives: Sequence[Objective], timestamp_ms: int) -> list[Point]:
+    """The best values so far and the counts of ended trials; their step is the number of trials that have ended.
+
+    A recorder takes them once for each step, so they may be given at any time.
+    """
+    step = sum(row.state not in _GOING_ON for row in rows)
+    counts = Counter(_COUNTED.get(row.state) for row in rows)
+    values = {metrics.trials_metric(ending): float(counts[ending]) for ending in metrics.TRIAL_COUNTS}
+    finished = _Setting(list(rows))
+    for objective in objectives:
+        if found := finished.values(objective.metric):
+            values[metrics.best_metric(objective.metric)] = min(found) if objective.mode == "min" else max(found)
+    return [Point(key, value, step, timestamp_ms) for key, value in values.items()]
+
+
+def trials_csv(rows: Sequence[TrialRow]) -> str:
+    """All trials as a table for a spreadsheet: a column for each key of the settings and for each metric."""
+    keys = list(dict.fromkeys(key for row in rows for key in row.setting))
+    measured = sorted({key for row in rows for key in row.metrics})
+    own = ["samples", "samples_per_second", "seconds", "workers"]
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["id", "state", "reason", *keys, *measured, *own])
+    for row in rows:
+        settings = [param_text(row.setting[key]) if key in row.setting else "" for key in keys]
+        values = [row.metrics.get(key, "") for key in measured]
+        table.writerow([row.id, row.state, row.reason, *settings, *values, *(getattr(row, key) for key in own)])
+    return text.getvalue()
+
+
+def _settings(rows: Sequence[TrialRow], objectives: Sequence[Objective]) -> list[_Setting]:
+    """The best first; those of equal worth in the order in which they were tried."""
+    groups: dict[str, list[TrialRow]] = {}
+    for row in rows:
+        groups.setdefault(json.dumps(dict(row.setting), sort_keys=True, default=str), []).append(row)
+    settings = [_Setting(group) for group in groups.values()]
+    return sorted(settings, key=lambda setting: setting.rank(objectives[0])) if objectives else settings
+
+
+def _note(
+    name: str,
+    status: str,
+    reason: str | None,
+    objectives: Sequence[Objective],
+    settings: list[_Setting],
+    best: str | None,
+    command: str,
+    shown: int,
+) -> str:
+    parts = [f"## {escaped(_cut(name, _SETTING_LENGTH))}", _answer(objectives, settings, best)]
+    parts.append(f"Sweep **{escaped(status)}**" + (f": {escaped(_cut(reason, _REASON_LENGTH))}" if reason else "."))
+    if command:
+        parts.append(f"To train the best one again:\n\n{code(_cut(command, 500))}")
+    rows = [row for setting in settings for row in setting.rows]
+    parts += [_table(objectives, settings, shown), _troubles(rows), _spent(rows)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _answer(objectives: Sequence[Objective], settings: list[_Setting], best: str | None) -> str:
+    """The best setting, and what it is better than."""
+    ranked = [one for one in settings if objectives and one.values(objectives[0].metric)]
+    chosen = next((one for one in ranked if any(row.id == best for row in one.rows)), None)
+    if best is None and ranked:
+        chosen = ranked[0]
+    if chosen is None:
+        return "**No best setting yet**: no trial has finished with a value."
+    values = ", ".join(f"{escaped(goal.metric)} {chosen.shown(goal.metric)}" for goal in objectives)
+    answer = f"**Best: {chosen.text}** with {values} ({_seeds(chosen)})."
+    others = [one for one in ranked if one is not chosen]
+    if not others:
+        return f"{answer} There is no other finished setting to compare it with."
+    first, last = (f"{one.text} with {one.shown(objectives[0].metric)}" for one in (others[0], others[-1]))
+    worst = f"; last is {last}" if len(others) > 1 else ""
+    return f"{answer} Compared with {len(others)} other finished settings: next is {first}{worst}."
+
+
+def _seeds(setting: _Setting) -> str:
+    count = len(setting.finished)
+    return f"{count} seed{'s' * (count != 1)}"
+
+
+def _table(objectives: Sequence[Objective], settings: list[_Setting], shown: int) -> str:
+    if not settings:
+        return ""
+    goals = [f"{escaped(goal.metric)} ({goal.mode})" for goal in objectives]
+    lines = [
+        "| # | setting | " + "".join(f"{goal} | " for goal in goals) + "samples/s | state | seeds |",
+        "|---:|---|" + "---:|" * (len(goals) + 1) + "---|---:|",
+    ]
+    for place, setting in enumerate(settings[:shown], 1):
+        values = "".join(f"{setting.shown(goal.metric)} | " for goal in objectives)
+        lines.append(
+            f"| {place} | {setting.text} | {values}{setting.rate()} | {setting.states()} | {len(setting.rows)} |"
+        )
+    left = len(settings) - shown
+    return "\n".join(lines) + (f"\n\n... and {left} more" if left else "")
+
+
+def _troubles(rows: Sequence[TrialRow]) -> str:
+    """What did not finish, the reasons grouped, the most frequent first."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if row.state not in (*_GOING_ON, "finished"):
+            found.setdefault((row.state, row.reason or "no reason given"), []).append(row.id)
+    if not found:
+        return ""
+    ordered = sorted(found.items(), key=lambda item: -len(item[1]))
+    lines = [
+        f"- {len(ids)} **{escaped(state)}** ({_ids(ids)}): {escaped(_cut(reason, _REASON_LENGTH))}"
+        for (state, reason), ids in ordered[:TOP_REASONS]
+    ]
+    left = sum(len(ids) for _, ids in ordered[TOP_REASONS:])
+    return "\n".join(["Did not finish:", "", *lines, *([f"- ... and {left} more"] if left else [])])
+
+
+def _ids(ids: list[str]) -> str:
+    return escaped(", ".join(ids[:5])) + (", ..." if len(ids) > 5 else "")
+
+
+def _spent(rows: Sequence[TrialRow]) -> str:
+    """Samples and worker-seconds of all trials, and how much of them went into what did not finish."""
+    if not rows:
+        return ""
+    parts = [f"Spent on {len(rows)} trials: {_cost(rows)}"]
+    for ending in ("failed", "pruned"):
+        those = [row for row in rows if _COUNTED.get(row.state) == ending]
+        if those:
+            parts.append(f"of these {_cost(those)} on {len(those)} {ending}")
+    return "; ".join(parts) + "."
+
+
+def _cost(rows: Sequence[TrialRow]) -> str:
+    seconds = sum(row.seconds * row.workers for row in rows)
+    return f"{sum(row.samples for row in rows):,} samples and {seconds:,.0f} worker-seconds"
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 3] + "..."
