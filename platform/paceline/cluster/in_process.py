@@ -57,7 +57,7 @@ def _train(launch: "Launch", desk: Desk, reporter: DeskReporter) -> dict[str, An
 def assignment(launch: "Launch") -> Any:
     """What each training process is told."""
     from paceline.cluster.experiment import python_objects
-    from paceline.cluster.worker import Assignment
+    from paceline.cluster.assignment import Assignment
 
     return Assignment(
         config_json=shareable(launch.config).model_dump_json(),

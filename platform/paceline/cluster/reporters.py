@@ -38,6 +38,9 @@ class DeskReporter:
     def stop_requested(self) -> bool:
         return self._desk.stop_requested
 
+    def rung(self, step: int, values: Mapping[str, float]) -> bool:
+        return True
+
 
 class LaunchOver(RuntimeError):
     """The command that started this worker group is gone, and another one may be working on the run by now."""
@@ -47,10 +50,15 @@ class ActorReporter:
     """For rank 0 of a Ray worker group: messages that nobody waits for, but a checkpoint before it commits.
 
     `recorded` is called in the checkpoint's thread, `event` in both, the rest in the training thread.
+
+    Args:
+        desk: the actor; every message to it begins with `about`.
+        about: trial and attempt, where the desk is that of a sweep. Only such a desk is asked at rungs.
     """
 
-    def __init__(self, desk: Any) -> None:
+    def __init__(self, desk: Any, about: tuple[Any, ...] = ()) -> None:
         self._desk = desk
+        self._about = about
         self._lock = Lock()  # for the messages below, which both threads use
         self._unacknowledged: deque[Any] = deque(maxlen=MAX_UNACKNOWLEDGED)
         self._progress: Any = None
@@ -59,15 +67,16 @@ class ActorReporter:
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         plain = {key: float(value) for key, value in values.items()}
         with self._lock:
-            self._unacknowledged.append(self._desk.metrics.remote(step, plain))
+            self._unacknowledged.append(self._desk.metrics.remote(*self._about, step, plain))
 
     def progress(self, step: int, samples_per_second: float) -> None:
         self._read_answer()
         if self._progress is None:
-            self._progress = self._desk.progress.remote(step, samples_per_second)
+            answer = self._desk.progress.remote(*self._about, step, samples_per_second)
+            self._progress = answer
 
     def event(self, kind: str, **details: Any) -> None:
-        self._desk.event.remote(kind, details)
+        self._desk.event.remote(*self._about, kind, details)
 
     def recorded(self, timeout_seconds: float) -> bool:
         """See `Reporter.recorded`.
@@ -79,7 +88,7 @@ class ActorReporter:
 
         pending = self._take()
         try:
-            *answers, may_commit = ray.get([*pending, self._desk.may_commit.remote()], timeout=timeout_seconds)
+            *answers, may_commit = ray.get([*pending, self._desk.may_commit.remote(*self._about)], timeout=timeout_seconds)
         except ray.exceptions.ActorDiedError:  # a desk that only crashed is started again: this one was dismissed
             may_commit = False
         except ray.exceptions.RayError:
@@ -105,6 +114,16 @@ class ActorReporter:
     def stop_requested(self) -> bool:
         self._read_answer()
         return self._stop
+
+    def rung(self, step: int, values: Mapping[str, float]) -> bool:
+        import ray
+
+        if not self._about:
+            return True
+        try:
+            return bool(ray.get(self._desk.rung.remote(*self._about, dict(values))))
+        except ray.exceptions.ActorDiedError:
+            return False  # the sweep is over
 
     def _read_answer(self) -> None:
         import ray

@@ -1,51 +1,21 @@
 """What runs in each training process, under Ray Train or in the driver."""
 
-import json
-import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from paceline.cluster.assignment import Assignment
 from paceline.cluster.preflight import worker_threads
-from paceline.config.experiment import ExperimentConfig
-from paceline.config.imports import make_importable
-from paceline.config.loading import validate
 from paceline.engine.build import build_trainer
 from paceline.engine.failure import RankFailed, failing_together
+from paceline.engine.outcome import Outcome
 from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter, Reporter
-from paceline.engine.trainer import Outcome
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """What a training process is told to do. Travels to the workers."""
-
-    config_json: str
-    objects: Mapping[str, Any] | bytes = field(default_factory=dict)
-    """The user's Python objects that stand in the config in place of import paths, by section; pickled to travel,
-    since they may need `import_folders` to come to life again."""
-    checkpoints: str = ""
-    import_folders: tuple[str, ...] = ()
-
-    def travelling(self) -> "Assignment":
-        """The same with its objects pickled."""
-        from ray import cloudpickle
-
-        return replace(self, objects=cloudpickle.dumps(self.objects))
-
-    def config(self) -> ExperimentConfig:
-        """The config, validated again where it is used."""
-        make_importable([Path(folder) for folder in self.import_folders])
-        objects = pickle.loads(self.objects) if isinstance(self.objects, bytes) else self.objects
-        tree = json.loads(self.config_json)
-        for section, value in objects.items():
-            tree[section]["path"] = value
-        return validate(tree)
+from paceline.engine.rungs import Rungs
 
 
 def run_rank(assignment: Assignment, ranks: Ranks, reporter: Reporter) -> dict[str, Any]:
@@ -58,7 +28,8 @@ def run_rank(assignment: Assignment, ranks: Ranks, reporter: Reporter) -> dict[s
     def train() -> Outcome:
         config = assignment.config()
         torch.set_num_threads(worker_threads(config))
-        return build_trainer(config, ranks, reporter, Path(assignment.checkpoints)).fit()
+        rungs = Rungs(**assignment.rungs) if assignment.rungs is not None else None
+        return build_trainer(config, ranks, reporter, Path(assignment.checkpoints), rungs).fit()
 
     try:
         outcome = failing_together(ranks, train)

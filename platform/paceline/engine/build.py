@@ -27,6 +27,7 @@ from paceline.engine.precision import Precision
 from paceline.engine.prepare import MEMORY_FORMATS, apply_process_settings, prepare
 from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import Reporter
+from paceline.engine.rungs import Rungs, RungStops
 from paceline.engine.state import TrainState, trainable_parameters
 from paceline.engine.strategy import Strategy, build_strategy
 from paceline.engine.trainer import Trainer
@@ -42,12 +43,17 @@ RECORDED_SECONDS = 30.0
 
 
 def build_trainer(
-    config: ExperimentConfig, ranks: Ranks, reporter: Reporter, checkpoints: Path | None = None
+    config: ExperimentConfig,
+    ranks: Ranks,
+    reporter: Reporter,
+    checkpoints: Path | None = None,
+    rungs: Rungs | None = None,
 ) -> Trainer:
     """Everything of one rank, from the config. Every rank must call it.
 
     Args:
         checkpoints: folder of the run's checkpoints; the newest valid one is resumed. None: neither save nor resume.
+        rungs: how far to train before the reporter is asked whether to go on. None: to the end at once.
     """
     apply_process_settings(config.trainer)
     newest = find_newest(checkpoints, ranks, reporter) if checkpoints is not None else None
@@ -88,6 +94,7 @@ def build_trainer(
         strategy=strategy,
         adascale=adascale,
         powersgd=powersgd,
+        rungs=RungStops(rungs, reporter, ranks, order, config.parallel.timeout_seconds),
         config=config,
         remembered=remembered,
     )

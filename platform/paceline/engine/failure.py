@@ -16,15 +16,19 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _abort_process_group, _get_default_store
 
+from paceline.engine.cache_filling import NoRoom
+from paceline.engine.outcome import Diverged
 from paceline.engine.ranks import Ranks
+from paceline.engine.trial_steps import is_out_of_memory
 from paceline.errors import FAILED, ConfigError, PacelineError
 
 Result = TypeVar("Result")
+Kind = Literal["error", "diverged", "oom"]
 
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 5.0
@@ -50,6 +54,8 @@ class Failure:
     """What the command line answers: an error of ours (data that are missing, say) brings its own."""
     problem_code: str = ""
     """The code of the first problem, when the exception is a ConfigError."""
+    kind: Kind = "error"
+    """`diverged`: the loss or the weights are not finite. `oom`: there was not enough memory, on a GPU or the host."""
 
 
 class RankFailed(RuntimeError):
@@ -89,11 +95,21 @@ def failing_together(ranks: Ranks, body: Callable[[], Result]) -> Result:
 
 def describe(error: BaseException, rank: int) -> Failure:
     """The failure behind an exception of this process."""
+    kind = kind_of(error)
     if isinstance(error, PacelineError):
         code = error.problems[0].code if isinstance(error, ConfigError) and error.problems else ""
-        return Failure(rank, _told(error), "", error.exit_code, code)
+        return Failure(rank, _told(error), "", error.exit_code, code, kind)
     reason = _exit_reason(error) if isinstance(error, SystemExit) else str(error)
-    return Failure(rank, f"{type(error).__name__}: {reason}", "".join(traceback.format_exception(error)))
+    return Failure(rank, f"{type(error).__name__}: {reason}", "".join(traceback.format_exception(error)), kind=kind)
+
+
+def kind_of(error: BaseException) -> Kind:
+    """Whether training diverged or ran out of memory, or failed in another way."""
+    if isinstance(error, Diverged):
+        return "diverged"
+    # samples that do not fit into the cache are told by an error of ours, on behalf of another one
+    told_for = error.__cause__ if isinstance(error, PacelineError) else error
+    return "oom" if isinstance(told_for, NoRoom) or (told_for and is_out_of_memory(told_for)) else "error"
 
 
 def _told(error: PacelineError) -> str:

@@ -2,9 +2,12 @@
 
 import resource
 import sys
+from pathlib import Path
 from time import perf_counter
 
 import torch
+
+STATUS = Path("/proc/self/status")
 
 
 class Meter:
@@ -66,5 +69,14 @@ def peak_memory_bytes(device: torch.device) -> int:
     """Peak of the memory allocated on a GPU, or of the process's resident memory on CPU, in bytes."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return _peak_resident_bytes()
+
+
+def _peak_resident_bytes() -> int:
+    """Where Linux tells it, since the peak was last forgotten: see `free_memory.forget_peak`. Else since the start."""
+    try:
+        status = STATUS.read_text()
+        return int(status.partition("VmHWM:")[2].split(maxsplit=1)[0]) * 1024
+    except (OSError, IndexError):
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024

@@ -1,7 +1,7 @@
 """The one seam through which the engine speaks outwards.
 
 It makes the same engine run in a test, in one process, or under Ray Train. All methods are called on rank 0 only, in
-the training process; none may block for long or raise.
+the training process; none may block for long or raise, but where it says so.
 """
 
 from collections.abc import Mapping
@@ -24,11 +24,21 @@ class Reporter(Protocol):
     def recorded(self, timeout_seconds: float) -> bool:
         """Wait until all metrics so far are safe; False when they were not in time. Called before a checkpoint.
 
-        May raise, as the only method, when the checkpoint must not be put in place.
+        May raise when the checkpoint must not be put in place.
         """
 
     def stop_requested(self) -> bool:
         """Whether the run should save its state and end at the next chance."""
+
+    def rung(self, step: int, values: Mapping[str, float]) -> bool:
+        """Whether to train on after a rung. May block as long as it likes, in a thread of its own, and may raise.
+
+        After an interruption, a rung may be asked for again. While it blocks, nothing else asks whether to stop.
+
+        Args:
+            step: the optimizer step that reached the rung; its checkpoint is safe, unless a warning told otherwise.
+            values: `samples`, `epochs`, `seconds` and `step` so far, and the newest value of each metric.
+        """
 
 
 @dataclass
@@ -39,6 +49,10 @@ class MemoryReporter:
     events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     stop_at_step: int | None = None
     """Ask to stop once a step this high has been reported as progress or metrics."""
+    asked: list[tuple[int, dict[str, float]]] = field(default_factory=list)
+    """The rungs that were asked about."""
+    stop_at_rung: int | None = None
+    """Answer no from a rung on at a step this high."""
     _step: int = 0
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
@@ -56,6 +70,10 @@ class MemoryReporter:
 
     def stop_requested(self) -> bool:
         return self.stop_at_step is not None and self._step >= self.stop_at_step
+
+    def rung(self, step: int, values: Mapping[str, float]) -> bool:
+        self.asked.append((step, dict(values)))
+        return self.stop_at_rung is None or step < self.stop_at_rung
 
     def values(self, key: str) -> list[float]:
         """All reported values of one metric, in order."""

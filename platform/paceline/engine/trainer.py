@@ -4,11 +4,10 @@ for each epoch:
     for each optimizer step of the epoch:
         for each micro batch of this rank:      forward, backward
         clip, update                            train_step
-        log, evaluate, save, stop               after_step
+        log, evaluate, save, stop               after_step (at a rung: ask whether to go on)
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -25,42 +24,22 @@ from paceline.engine.evaluation import evaluate
 from paceline.engine.loading import BatchLoader
 from paceline.engine.meter import Meter, peak_memory_bytes
 from paceline.engine.order import DataOrder
+from paceline.engine.outcome import CheckpointLost as CheckpointLost
+from paceline.engine.outcome import Diverged as Diverged
+from paceline.engine.outcome import Outcome as Outcome
 from paceline.engine.passes import Batches, StepDone
 from paceline.engine.plan import Plan
 from paceline.engine.powersgd import PowerSGD
 from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import Reporter
+from paceline.engine.rungs import KEY, RungStops
 from paceline.engine.running import RunningLoss
 from paceline.engine.state import TrainState, weights_sha256
 from paceline.engine.strategy import Strategy
-from paceline.errors import ConfigError, Problem, TrainingError
+from paceline.errors import ConfigError, Problem
 from paceline.lr_schedulers.base import Schedule
 
 PROGRESS_SECONDS = 0.25
-
-
-class Diverged(TrainingError):
-    """Training cannot go on: the loss is not finite, or fp16's scale collapsed. Raised on all ranks together."""
-
-
-class CheckpointLost(TrainingError):
-    """The state at the end of training could not be saved; the checkpoints before it are still valid."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended, as rank 0 tells it."""
-
-    stopped: bool
-    """Whether it was asked to stop before its end."""
-    step: int
-    epoch: int
-    metrics: dict[str, float]
-    """The newest value of each metric."""
-    samples_per_second: float
-    peak_memory_bytes: int
-    checkpoint: str
-    weights_sha256: str
 
 
 class Trainer:
@@ -84,6 +63,7 @@ class Trainer:
         strategy: Strategy,
         adascale: AdaScale | None,
         powersgd: PowerSGD | None,
+        rungs: RungStops,
         config: ExperimentConfig,
         remembered: Mapping[str, Any],
     ) -> None:
@@ -104,6 +84,7 @@ class Trainer:
         self.strategy = strategy
         self.adascale = adascale
         self.powersgd = powersgd
+        self.rungs = rungs
         self.remembered = remembered
         """JSON values that were settled before training, and that every checkpoint holds beside the state."""
         self.max_grad_norm = config.trainer.max_grad_norm
@@ -121,14 +102,16 @@ class Trainer:
         return self.state.optimizer
 
     def fit(self) -> Outcome:
-        """Train to the end of the plan, or until asked to stop. Every rank must call it.
+        """Train to the end of the plan, or until asked to stop, or told to at a rung. Every rank must call it.
 
         Raises:
             Diverged: the loss is not finite.
         """
         self.state.task.train()
-        stopped = False
+        self.rungs.begin()
         try:
+            # one that was reached before training was interrupted, and never answered
+            stopped = self.rungs.is_due and not self.plan.is_over(self.state.position) and not self._ask_at_rung()
             while not stopped and not self.plan.is_over(self.state.position):
                 stopped = self._run_epoch()
         finally:
@@ -155,6 +138,7 @@ class Trainer:
             self.adascale.load_state(snapshot.values["adascale"])
         if self.powersgd is not None:
             self._resume_powersgd(self.powersgd, snapshot.tensors.get("powersgd", {}))
+        self.rungs.load_state(snapshot.values.get(KEY) or {}, self.state.position, folder)
 
     def _resume_powersgd(self, powersgd: PowerSGD, tensors: Mapping[str, torch.Tensor]) -> None:
         reason = powersgd.load(tensors, self.state.position.step)
@@ -216,12 +200,20 @@ class Trainer:
         position = self.state.position
         if self.plan.logs(position):
             self._log()
-        if self.plan.evaluates(position):
+        evaluates = self.plan.evaluates(position)
+        at_rung = not self.plan.is_over(position) and self.rungs.reached(position, evaluates)
+        if evaluates or at_rung:
             self._evaluate()
         stop = self._agree_to_stop()
-        if self.saves and (self.plan.saves(position) or stop):
+        if self.saves and (self.plan.saves(position) or at_rung or stop):
             self._save()
-        return stop
+        return stop or (at_rung and not self._ask_at_rung())
+
+    def _ask_at_rung(self) -> bool:
+        start = perf_counter()
+        goes_on = self.rungs.ask(self.state.position, self.state.metrics, self.writer)
+        self.meter.exclude(perf_counter() - start)
+        return goes_on
 
     def _log(self) -> None:
         loss = self.running.read()
@@ -266,6 +258,7 @@ class Trainer:
                 **self.remembered,
                 "running": running,
                 "adascale": {} if self.adascale is None else self.adascale.state(),
+                KEY: self.rungs.state(),
                 "order": self.order.identity,
             }
             tensors = {**self.state.tensors(), "powersgd": powersgd}
@@ -292,6 +285,7 @@ class Trainer:
             stopped=stopped,
             step=self.state.position.step,
             epoch=self.state.position.epoch,
+            samples=self.state.position.samples,
             metrics=dict(self.state.metrics),
             samples_per_second=self.meter.overall_rate(),
             peak_memory_bytes=peak_memory_bytes(self.ranks.device),

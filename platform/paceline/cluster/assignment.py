@@ -1,0 +1,41 @@
+"""What a training process is told to do. Light to import, since it passes through processes that do without torch."""
+
+import json
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.imports import make_importable
+from paceline.config.loading import validate
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a training process is told to do. Travels to the workers."""
+
+    config_json: str
+    objects: Mapping[str, Any] | bytes = field(default_factory=dict)
+    """The user's Python objects that stand in the config in place of import paths, by section; pickled to travel,
+    since they may need `import_folders` to come to life again."""
+    checkpoints: str = ""
+    import_folders: tuple[str, ...] = ()
+    rungs: Mapping[str, Any] | None = None
+    """Where a trial of a sweep stops to be compared with the others: the fields of `engine.rungs.Rungs`."""
+
+    def travelling(self) -> "Assignment":
+        """The same with its objects pickled."""
+        from ray import cloudpickle
+
+        return replace(self, objects=cloudpickle.dumps(self.objects))
+
+    def config(self) -> ExperimentConfig:
+        """The config, validated again where it is used."""
+        make_importable([Path(folder) for folder in self.import_folders])
+        objects = pickle.loads(self.objects) if isinstance(self.objects, bytes) else self.objects
+        tree = json.loads(self.config_json)
+        for section, value in objects.items():
+            tree[section]["path"] = value
+        return validate(tree)
