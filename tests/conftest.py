@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,3 +36,16 @@ def prepared_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert creation.returncode == 0, errors.decode()
         assert [left.name for left in folder.iterdir()] == ["mlflow.db"]
     return folder / "mlflow.db"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep the files whose tests share one Ray in one process; every other file may go to any."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneRay(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = super()._split_scope(nodeid)
+            return "on_ray" if path.endswith("_on_ray.py") else path
+
+    return OneRay(config, log)

@@ -1,4 +1,7 @@
-"""The benchmark of the techniques: its smallest setting from end to end, its formula, and what it records."""
+"""The benchmark of the techniques: its smallest setting from end to end, its formula, and what it records.
+
+And the benchmark of sweeps: how it reads and compares what was measured, without Ray.
+"""
 
 import importlib
 import json
@@ -137,3 +140,122 @@ def test_a_record_has_tables_numbers_and_the_log_of_all_its_ladders(techniques: 
     page = (folder / "README.md").read_text()
     assert page.count("51.2%") == 2
     assert page.count("fp64                FAILED: OutOfMemoryError") == 2
+
+
+@pytest.fixture
+def sweep_overhead(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The benchmark as a module."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("sweep_overhead")
+
+
+@pytest.fixture
+def raw() -> dict[str, Any]:
+    """What all arms measured, in seconds."""
+    return {
+        "no-op": {"function_entered": 30.0, "end_of_fit": 40.0},
+        "stock": {"first_step": 50.0, "ends": [60.0, 98.0, 140.0], "process": 150.0},
+        "paceline": {"first_step": 45.0, "ends": [46.0, 48.0, 49.0, 49.25, 49.75, 50.5], "process": 55.0},
+        "two slots": {"trials": [[50.0, 70.0], [51.0, 72.0], [70.5, 91.0], [73.0, 94.0]]},
+    }
+
+
+def test_the_sweeps_benchmark_tells_its_options_without_ray_and_mlflow(tmp_path: Path) -> None:
+    for name in ("ray", "mlflow", "torch"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError")
+    command = [sys.executable, str(BENCHMARKS / "sweep_overhead.py"), "--help"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    for option in ("--arms", "--trials", "--stock-trials", "--seconds", "--json"):
+        assert option in done.stdout
+
+
+def journal(folder: Path, trial: str, start: float, steps: int, seconds: float) -> None:
+    """A trial whose steps take so long, the first one twice that, evaluated half a second after the last."""
+    ends = [start + seconds * (step + 1) for step in range(1, steps + 1)]
+    values = [
+        *(("train/loss", 1.0, step, end) for step, end in enumerate(ends, 1)),
+        ("step_seconds", 2 * seconds, 1, ends[0]),
+        ("val/loss", 1.0, steps, ends[-1] + 0.5),
+    ]
+    entries: list[dict[str, Any]] = [{"kind": "artifact", "path": "config.yaml"}]
+    for key, value, step, end in values:
+        entries.append({"kind": "point", "key": key, "value": value, "step": step, "timestamp_ms": int(end * 1000)})
+    path = folder / "runs" / "overhead" / "20260102-030405-abcdef" / "trials" / trial / "tracking" / "journal.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
+
+
+def test_the_times_of_trials_are_those_of_their_metrics(sweep_overhead: Any, tmp_path: Path) -> None:
+    journal(tmp_path, "0000", start=2000.0, steps=10, seconds=1.0)
+    journal(tmp_path, "0001", start=1000.0, steps=10, seconds=0.25)
+    assert sweep_overhead.read_trials(tmp_path) == [
+        pytest.approx((1000.0, 1000.5, 1003.25)),
+        pytest.approx((2000.0, 2002.0, 2011.5)),
+    ]
+
+
+def test_trials_that_left_no_times_fail_the_arm(sweep_overhead: Any) -> None:
+    span = sweep_overhead.Span(1000.0, 1060.0)
+    times = sweep_overhead.since(span, 1045.0, [1050.0, 1048.0], 2)
+    assert times == {"first_step": 45.0, "ends": [48.0, 50.0], "process": 60.0}
+    with pytest.raises(sweep_overhead.ArmFailed, match="2 of 3 trials"):
+        sweep_overhead.since(span, 1045.0, [1050.0, 1048.0], 3)
+
+
+def test_what_the_sweeps_benchmark_makes_of_its_measurements(sweep_overhead: Any, raw: dict[str, Any]) -> None:
+    assert sweep_overhead.figures(raw, 32) == pytest.approx(
+        {
+            "no-op: function entered": 30.0,
+            "no-op: cold start": 40.0,
+            "stock: cold start": 50.0,
+            "stock: trial, mean": 40.0,
+            "stock: total": 150.0 + 29 * 40.0,
+            "paceline: cold start": 45.0,
+            "paceline: trial, median": 0.5,  # 0.25, 0.5 and 0.75: the first two trials are left out
+            "paceline: trial, mean": 0.5,
+            "paceline: total": 55.0,
+            "two slots: total": 44.0,
+            "two slots: ideal": 4 / 2 * 20.0,
+        }
+    )
+
+
+def test_the_bars_of_the_sweeps_benchmark(sweep_overhead: Any, raw: dict[str, Any]) -> None:
+    aims = sweep_overhead.bars(sweep_overhead.figures(raw, 32), 32)
+    assert [aim.value for aim in aims] == pytest.approx([45 / 40, 0.5, 55 / 1310, 1.1])
+    assert [aim.most for aim in aims] == pytest.approx([1.5, 0.5, 1 / 12, 1.1])
+    assert [aim.verdict for aim in aims] == ["met"] * 4
+    raw["paceline"] = {"first_step": 61.0, "ends": [61.0, 62.0, 63.0, 63.1, 63.2, 65.0], "process": 120.0}
+    raw["two slots"]["trials"][3][1] = 94.1
+    aims = sweep_overhead.bars(sweep_overhead.figures(raw, 32), 32)
+    # of the seconds a trial, the median would do and the mean does not
+    assert [aim.verdict for aim in aims] == ["not met"] * 4
+
+
+def test_a_sweeps_arm_that_failed_leaves_its_bars_open(sweep_overhead: Any, raw: dict[str, Any]) -> None:
+    del raw["no-op"], raw["stock"]
+    values = sweep_overhead.figures(raw, 32)
+    aims = sweep_overhead.bars(values, 32)
+    assert [aim.verdict for aim in aims] == ["not measured", "met", "not measured", "met"]
+    text = sweep_overhead.table(values, aims, {"stock": "exit code 3\nno room"}, {"cores": 2})
+    assert "stock FAILED: exit code 3\nno room" in text
+    assert text.count("not measured") == 2
+    assert text.endswith("cores 2")
+
+
+def test_a_failed_process_is_told_with_the_end_of_its_stderr(sweep_overhead: Any, tmp_path: Path) -> None:
+    lines = "import sys; [print(f'line {number}', file=sys.stderr) for number in range(100)]; sys.exit(3)"
+    with pytest.raises(sweep_overhead.ArmFailed) as failure:
+        sweep_overhead.run_process([sys.executable, "-c", lines], tmp_path)
+    told = str(failure.value).splitlines()
+    assert told[0] == "exit code 3"
+    assert told[-1] == "line 99"
+    assert len(told) < 30
+
+
+def test_a_process_that_takes_too_long_is_ended(sweep_overhead: Any, tmp_path: Path) -> None:
+    script = "import time; time.sleep(60)"
+    with pytest.raises(sweep_overhead.ArmFailed, match=r"took more than 0\.2 s"):
+        sweep_overhead.run_process([sys.executable, "-c", script], tmp_path, limit_seconds=0.2)

@@ -38,14 +38,18 @@ TOP_LEVEL = {
 """Beside these, only dot files and `.ci/`."""
 
 FORBIDDEN = {
-    "config": (*HEAVY, "paceline.engine", "paceline.tracking", "paceline.cluster", "paceline.cli"),
+    "config": (
+        *HEAVY,
+        *("paceline.engine", "paceline.tracking", "paceline.cluster", "paceline.sweeps", "paceline.cli"),
+    ),
     **dict.fromkeys(COMPONENTS, ("ray", "mlflow", "paceline.engine", "paceline.tracking", "paceline.cluster")),
-    "engine": ("ray", "mlflow", "paceline.tracking", "paceline.cluster", "paceline.cli"),
+    "engine": ("ray", "mlflow", "paceline.tracking", "paceline.cluster", "paceline.sweeps", "paceline.cli"),
     "tracking": (
-        *("torch", "torchvision", "ray", "paceline.engine", "paceline.cluster", "paceline.cli"),
+        *("torch", "torchvision", "ray", "paceline.engine", "paceline.cluster", "paceline.sweeps", "paceline.cli"),
         *(f"paceline.{room}" for room in COMPONENTS),
     ),
-    "cluster": ("mlflow", "paceline.cli", "paceline.doctor"),
+    "cluster": ("mlflow", "paceline.sweeps", "paceline.cli", "paceline.doctor"),
+    "sweeps": ("mlflow", "paceline.cli", "paceline.doctor"),
     "cli.py": (*HEAVY, "paceline.engine"),
     "doctor.py": ("mlflow", "paceline.engine", "paceline.cli"),
     "display.py": (*HEAVY, "paceline.engine", "paceline.tracking", "paceline.cli"),
@@ -134,10 +138,10 @@ def test_a_config_is_shipped() -> None:
 
 @pytest.mark.parametrize("file", shipped_configs(), ids=lambda file: file.name)
 def test_a_shipped_config_loads_and_is_short(file: Path) -> None:
-    load_config(file)
+    command = "train" if load_config(file).sweep is None else "sweep"
     lines = [line for line in file.read_text().splitlines() if line.strip() and not line.lstrip().startswith("#")]
     assert len(lines) <= CONFIG_LINES
-    assert file.read_text().startswith("# uv run paceline train configs/")
+    assert file.read_text().startswith(f"# uv run paceline {command} configs/{file.name}")
 
 
 # The pins
@@ -232,10 +236,10 @@ def test_a_room_imports_only_what_it_may(room: str) -> None:
     assert {file: names for file, names in found.items() if names} == {}
 
 
-def test_only_the_cluster_and_the_doctor_import_ray() -> None:
+def test_only_the_cluster_the_sweeps_and_the_doctor_import_ray() -> None:
     importing = {room_of(file) for file in MODULES if breaches(file.read_text(), ("ray",))}
-    assert "cluster" in importing
-    assert importing <= {"cluster", "doctor.py"}
+    assert {"cluster", "sweeps"} <= importing
+    assert importing <= {"cluster", "sweeps", "doctor.py"}
 
 
 def test_the_command_line_imports_no_private_name() -> None:
@@ -284,6 +288,34 @@ def test_a_dry_run_needs_no_torch(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+SWEEP = "sweep={space: {data.global_batch_size: [64, 256], optimizer.lr: [0.05, 0.1]}, seeds: 2, scheduler: asha}"
+
+
+def test_a_sweeps_dry_run_needs_no_torch(tmp_path: Path) -> None:
+    code = "from paceline.cli import main\nmain(['sweep', *sys.argv[1:], '--dry-run'])"
+    printed = python(blocking(*HEAVY) + code, str(ROOT / "configs" / "mnist_cnn.yaml"), SWEEP, cwd=tmp_path)
+    assert re.search(r"^0007 +256 +0\.1 ", printed, re.MULTILINE)
+    assert re.search(r"^trials +8$", printed, re.MULTILINE)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sweeps_help_and_errors_need_no_torch(tmp_path: Path) -> None:
+    code = """
+from paceline.cli import run
+config, sweep = sys.argv[1:]
+try:
+    run(["sweep", "--help"])
+except SystemExit as done:
+    assert not done.code
+assert run(["sweep", config]) == 2
+assert run(["sweep", config, sweep, "sweep.space={optimizer.lrr: [1]}"]) == 2
+assert run(["sweep", config, sweep, "sweep.space={scaling.num_workers: [7]}"]) == 2
+assert run(["sweep", config, sweep, "--resume"]) == 2
+assert run(["sweep", config, sweep, "sweep.slots=60_000"]) == 3
+"""
+    assert "--dry-run" in python(blocking(*HEAVY) + code, str(ROOT / "configs" / "mnist_cnn.yaml"), SWEEP, cwd=tmp_path)
+
+
 # What a command costs
 
 
@@ -304,11 +336,24 @@ def _cpu_seconds_once(command: list[str], expected: int) -> float:
 def test_help_comes_at_once() -> None:
     assert cpu_seconds("--help", expected=0) < 0.4
     assert cpu_seconds("train", "--help", expected=0) < 0.4
+    assert cpu_seconds("sweep", "--help", expected=0) < 0.4
 
 
 def test_a_config_error_comes_within_a_second() -> None:
     wrong = ("trainer.epoch=2", "optimizer.lr=fast")
     assert cpu_seconds("train", str(ROOT / "configs" / "mnist_cnn.yaml"), *wrong, expected=2) < 1.0
+
+
+def test_a_sweeps_config_error_comes_within_a_second() -> None:
+    wrong = ("sweep.space={optimizer.lrr: [0.1, 0.2]}", "optimizer.lr=fast")
+    assert cpu_seconds("sweep", str(ROOT / "configs" / "mnist_cnn.yaml"), *wrong, expected=2) < 1.0
+
+
+@pytest.mark.parametrize("file", shipped_configs(), ids=lambda file: file.name)
+def test_a_sweeps_dry_run_comes_within_a_second_and_a_half(file: Path) -> None:
+    space = ["sweep={space: {optimizer.lr: [0.001, 0.01], trainer.epochs: [1, 2]}}"]
+    overrides = space if load_config(file).sweep is None else []
+    assert cpu_seconds("sweep", str(file), *overrides, "--dry-run", expected=0) < 1.5
 
 
 def test_readme_holds_no_figure_that_is_still_to_be_measured() -> None:

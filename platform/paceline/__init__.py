@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from paceline.cluster.result import RunResult
     from paceline.config import ExperimentConfig, load_config
     from paceline.errors import ConfigError, EnvironmentFault, PacelineError, RunFailed
+    from paceline.sweeps.result import SweepResult
+    from paceline.sweeps.sweep import sweep
     from paceline.tasks.base import Task, TaskOutput
 
 __version__ = "0.1.0"
@@ -21,9 +23,11 @@ _HOMES = {
     "PacelineError": "paceline.errors",
     "RunFailed": "paceline.errors",
     "RunResult": "paceline.cluster.result",
+    "SweepResult": "paceline.sweeps.result",
     "Task": "paceline.tasks.base",
     "TaskOutput": "paceline.tasks.base",
     "load_config": "paceline.config",
+    "sweep": "paceline.sweeps.sweep",
     "train": "paceline.cluster.experiment",
 }
 
@@ -34,10 +38,12 @@ __all__ = [
     "PacelineError",
     "RunFailed",
     "RunResult",
+    "SweepResult",
     "Task",
     "TaskOutput",
     "__version__",
     "load_config",
+    "sweep",
     "train",
 ]
 

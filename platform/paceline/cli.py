@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any, NoReturn
 
-from paceline.errors import BAD_CONFIG, FAILED, INTERRUPTED, OK, ConfigError, PacelineError, RunFailed
+from paceline.errors import BAD_CONFIG, FAILED, INTERRUPTED, OK, TRIALS_FAILED, ConfigError, PacelineError, RunFailed
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run one command and exit with its code: 0 ok, 1 failed, 2 config, 3 environment, 130 interrupted."""
+    """Run one command and exit with its code.
+
+    0: ok, 1: failed, 2: config, 3: environment, 4: trials of a sweep failed, 130: interrupted.
+    """
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 
@@ -66,6 +69,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"paceline {__import__('paceline').__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_train(commands)
+    _add_sweep(commands)
     _add_doctor(commands)
     _add_ui(commands)
     _add_schema(commands)
@@ -74,16 +78,8 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _add_train(commands: Any) -> None:
     train = commands.add_parser("train", help="run one experiment", description="Run one experiment.")
-    train.add_argument("config", metavar="CONFIG", type=_file_name, help="YAML file of the experiment")
-    train.add_argument(
-        "overrides",
-        metavar="KEY=VALUE",
-        nargs="*",
-        default=[],
-        help="change a field, such as trainer.epochs=2 (value as in YAML)",
-    )
+    _add_config(train)
     train.add_argument("--dry-run", action="store_true", help="check the config, print what follows from it, and stop")
-    train.add_argument("--json", action="store_true", help="print the result as one JSON object")
     train.add_argument(
         "--resume",
         choices=("auto", "never"),
@@ -91,8 +87,35 @@ def _add_train(commands: Any) -> None:
         help="auto: go on with the newest unfinished run of this name (default); never: start a new one",
     )
     train.add_argument("--fork", action="store_true", help="branch off an unfinished run whose config differs")
-    train.add_argument("--address", metavar="A", help="address of a Ray cluster; default: a private local Ray")
     train.set_defaults(command=_train, refuse=train.error)
+
+
+def _add_sweep(commands: Any) -> None:
+    text = (
+        "Run the trials of the config's sweep section. An unfinished sweep of the same name and config is gone on with."
+    )
+    sweep = commands.add_parser("sweep", help="run many trials of one experiment", description=text)
+    _add_config(sweep)
+    sweep.add_argument(
+        "--dry-run", action="store_true", help="check all points, print them and what they cost, and stop"
+    )
+    which = sweep.add_mutually_exclusive_group()
+    which.add_argument("--resume", action="store_true", help="start no new sweep: only go on with an unfinished one")
+    which.add_argument("--new", action="store_true", help="start a new sweep, even if there is an unfinished one")
+    sweep.set_defaults(command=_sweep, refuse=sweep.error)
+
+
+def _add_config(command: argparse.ArgumentParser) -> None:
+    command.add_argument("config", metavar="CONFIG", type=_file_name, help="YAML file of the experiment")
+    command.add_argument(
+        "overrides",
+        metavar="KEY=VALUE",
+        nargs="*",
+        default=[],
+        help="change a field, such as trainer.epochs=2 (value as in YAML)",
+    )
+    command.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    command.add_argument("--address", metavar="A", help="address of a Ray cluster; default: a private local Ray")
 
 
 def _file_name(text: str) -> str:
@@ -140,6 +163,31 @@ def _train(options: argparse.Namespace) -> int:
     else:
         display.print_result(result.rows())
     return INTERRUPTED if result.status == "interrupted" else OK
+
+
+def _sweep(options: argparse.Namespace) -> int:
+    from paceline.config import load_config
+
+    config = load_config(options.config, options.overrides)
+    if options.dry_run:
+        from paceline.sweeps.dry_run import dry_run
+
+        return dry_run(config, options.json, options.address)
+    from paceline.sweeps.display import open_sweep_display
+    from paceline.sweeps.sweep import section_of, sweep, trial_count
+
+    section = section_of(config)
+    with open_sweep_display(section.objectives, config.name, trial_count(section)) as display:
+        result = sweep(
+            config, resume=options.resume, new=options.new, address=options.address, listener=display.listener
+        )
+    if options.json:
+        print(json.dumps(result.to_json()))
+    else:
+        display.print_result(result.rows())
+    if result.status == "interrupted":
+        return INTERRUPTED
+    return TRIALS_FAILED if result.failed else OK
 
 
 def _dry_run(config: Any, as_json: bool) -> int:

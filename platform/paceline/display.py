@@ -27,14 +27,34 @@ class Display:
 
     def print_result(self, rows: Sequence[tuple[str, str]]) -> None:
         """The result as a small table on stdout."""
-        if not sys.stdout.isatty():
-            width = max(len(label) for label, _ in rows)
-            print("\n".join(f"{label:<{width}}  {value}" for label, value in rows))
-            return
-        table = Table(show_header=False, box=None, pad_edge=False)
-        for label, value in rows:
-            table.add_row(f"[bold]{escape(label)}[/]", escape(value))
-        Console().print(table)
+        print_rows(rows)
+
+
+def print_rows(rows: Sequence[tuple[str, str]]) -> None:
+    """Labels and texts as a small table on stdout."""
+    if not sys.stdout.isatty():
+        width = max(len(label) for label, _ in rows)
+        print("\n".join(f"{label:<{width}}  {value}" for label, value in rows))
+        return
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for label, value in rows:
+        table.add_row(f"[bold]{escape(label)}[/]", escape(value))
+    Console().print(table)
+
+
+def print_table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Columns of text on stdout; in a pipe nothing is folded."""
+    if not sys.stdout.isatty():
+        widths = [max(map(len, column)) for column in zip(heading, *rows, strict=True)]
+        for row in (heading, *rows):
+            print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+        return
+    table = Table(box=None, pad_edge=False)
+    for title in heading:
+        table.add_column(escape(title), overflow="fold")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    Console().print(table)
 
 
 @contextmanager

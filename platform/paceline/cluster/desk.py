@@ -109,9 +109,10 @@ class Desk:
         """Something worth telling the watcher."""
         self._events.append((kind, details))
         if kind == "batch":
-            self._tag({key: str(details[name]) for key, name in metrics.FOUND_SIZES.items()})
+            self.tag({key: str(details[name]) for key, name in metrics.FOUND_SIZES.items()})
 
-    def _tag(self, tags: dict[str, str]) -> None:
+    def tag(self, tags: Mapping[str, str]) -> None:
+        """Set tags of the run; one that cannot be recorded is told to the watcher."""
         try:
             self._recorder.set_tags(tags)
         except OSError as error:

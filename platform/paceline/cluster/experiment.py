@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.cluster.desk import Status, forget_outcome
-from paceline.cluster.identity import ClaimedRun, Resume, claim_run
-from paceline.cluster.listener import Listener
+from paceline.cluster.identity import ClaimedRun, Resume, RunFolder, claim_run
+from paceline.cluster.listener import Events, Listener
 from paceline.cluster.preflight import (
     check_resources,
     local_resources,
@@ -53,7 +53,7 @@ class Launch:
     """Everything that is settled before the first process is started."""
 
     config: ExperimentConfig
-    run: ClaimedRun
+    run: ClaimedRun[RunFolder]
     record: RunRecord
     derived: Derived
     address: str | None
@@ -155,7 +155,7 @@ def prepare_launch(
     if on_cluster(address):
         require_shared_places(config)
     uri = tracking_uri(config.tracking, Path.cwd())
-    answers = _answers(uri, config.tracking.offline, listener)
+    close_seconds = close_seconds_of(uri, config.tracking.offline, listener)
     if not on_cluster(address):
         check_this_machine(config)
     derived = derive(config, config.data.sizes())
@@ -169,19 +169,23 @@ def prepare_launch(
     except BaseException:
         run.release()
         raise
-    close_seconds = CLOSE_SECONDS if answers else OFFLINE_CLOSE_SECONDS
     return Launch(config, run, record, derived, address, listener, close_seconds)
 
 
-def _answers(uri: str, offline: str, listener: Listener) -> bool:
+def close_seconds_of(uri: str, offline: str, listener: Events) -> float:
+    """How long the end of a run is to wait for MLflow, which is asked whether it is there.
+
+    Raises:
+        EnvironmentFault: it does not answer, and `tracking.offline` is `refuse`.
+    """
     try:
         probe(uri)
     except EnvironmentFault as error:
         if offline == "refuse":
             raise
         listener.event("warning", {"message": f"{error}; the metrics stay in the run's journal until it answers"})
-        return False
-    return True
+        return OFFLINE_CLOSE_SECONDS
+    return CLOSE_SECONDS
 
 
 def require_shared_places(config: ExperimentConfig) -> None:
@@ -230,9 +234,21 @@ def check_this_machine(config: ExperimentConfig) -> None:
         check_resources(config, process_resources(), "this machine")
 
 
-def make_record(config: ExperimentConfig, run: ClaimedRun, uri: str, derived: Derived) -> RunRecord:
+def make_record(config: ExperimentConfig, run: ClaimedRun[RunFolder], uri: str, derived: Derived) -> RunRecord:
     """What MLflow is told about the run before it starts."""
-    shown = shareable(config)
+    return RunRecord(
+        run_id=run.folder.run_id,
+        name=config.name,
+        uri=uri,
+        experiment=config.tracking.experiment or config.name,
+        params=record_params(config, derived),
+        tags=launch_tags(command_line(sys.argv)),
+        artifacts={"config.yaml": dump_yaml(shareable(config))},
+    )
+
+
+def record_params(config: ExperimentConfig, derived: Derived) -> dict[str, Any]:
+    """The config and what follows from it, by dotted key, as MLflow's params; without `sweep`, which runs pass over."""
     numbers = {
         "derived.world_size": derived.batch.world_size,
         "derived.global_batch_size": derived.batch.global_batch_size,
@@ -242,15 +258,7 @@ def make_record(config: ExperimentConfig, run: ClaimedRun, uri: str, derived: De
         "derived.total_steps": derived.total_steps,
         "derived.threads_per_worker": worker_threads(config),
     }
-    return RunRecord(
-        run_id=run.folder.run_id,
-        name=config.name,
-        uri=uri,
-        experiment=config.tracking.experiment or config.name,
-        params={**flatten(shown.model_dump(mode="json")), **numbers},
-        tags=launch_tags(command_line(sys.argv)),
-        artifacts={"config.yaml": dump_yaml(shown)},
-    )
+    return {**flatten(shareable(config).model_dump(mode="json", exclude={"sweep"})), **numbers}
 
 
 def _runner(config: ExperimentConfig) -> Callable[[Launch], tuple[dict[str, Any], dict[str, Any]]]:

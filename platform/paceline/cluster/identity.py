@@ -6,10 +6,10 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, ClassVar, Generic, Literal, TypeVar
 
 from paceline.cluster.preflight import writable
 from paceline.config.experiment import ExperimentConfig
@@ -20,7 +20,7 @@ from paceline.tracking.redact import redact, redact_values, shareable
 
 Resume = Literal["auto", "never"]
 
-MAY_DIFFER_ON_RESUME = (
+CHANGES_NO_RESULT = (
     "scaling",
     "parallel",
     "tracking",
@@ -35,6 +35,9 @@ MAY_DIFFER_ON_RESUME = (
 )
 """Keys and sections that change neither what is computed nor in which order."""
 
+MAY_DIFFER_ON_RESUME = (*CHANGES_NO_RESULT, "sweep")
+"""The same for a run, which passes the section `sweep` over."""
+
 DERIVED_FROM_SCALING = ("data.micro_batch_size", "trainer.gradient_accumulation_steps")
 """How the same global batch is cut up; it has to follow when the number of workers changes."""
 
@@ -42,6 +45,9 @@ DERIVED_FROM_SCALING = ("data.micro_batch_size", "trainer.gradient_accumulation_
 @dataclass(frozen=True)
 class RunFolder:
     """`<storage>/<name>/<run_id>`: the config, the status, the journal and the checkpoints of one run."""
+
+    FILE: ClassVar[str] = "run.json"
+    """Holds the config and the status; what a folder is told by."""
 
     path: Path
 
@@ -61,26 +67,29 @@ class RunFolder:
         return self.path / "tracking"
 
     def read(self) -> dict[str, Any]:
-        """What `run.json` says: `status` and `config`."""
+        """What its file says: `status` and `config`."""
         try:
-            return dict(json.loads((self.path / "run.json").read_bytes()))
+            return dict(json.loads((self.path / self.FILE).read_bytes()))
         except (OSError, ValueError):
             return {}
 
     def write(self, **changes: Any) -> None:
-        """Change entries of `run.json`, all or nothing."""
+        """Change entries of its file, all or nothing."""
         self.path.mkdir(parents=True, exist_ok=True)
-        temporary = self.path / ".run.json"
+        temporary = self.path / f".{self.FILE}"
         temporary.touch(mode=0o600)  # a config may hold the user's own secrets
         temporary.write_text(json.dumps({**self.read(), **changes}, indent=1))
-        temporary.replace(self.path / "run.json")
+        temporary.replace(self.path / self.FILE)
+
+
+Folder = TypeVar("Folder", bound=RunFolder)
 
 
 @dataclass
-class ClaimedRun:
+class ClaimedRun(Generic[Folder]):
     """A run that this process may work on; nobody else may until it is released."""
 
-    folder: RunFolder
+    folder: Folder
     resumed: bool
     _lock: IO[str]
 
@@ -89,19 +98,29 @@ class ClaimedRun:
         self._lock.close()
 
 
-def claim_run(config: ExperimentConfig, storage: Path, resume: Resume = "auto", fork: bool = False) -> ClaimedRun:
+def claim_run(
+    config: ExperimentConfig, storage: Path, resume: Resume = "auto", fork: bool = False
+) -> ClaimedRun[RunFolder]:
     """Go on with the newest unfinished run of this name, or start a new one.
 
     Raises:
         EnvironmentFault: the storage is not writable, or a run of this name is going on.
         ConfigError: the unfinished run has another config.
     """
-    home = storage / config.name
+    return claim(storage / config.name, lambda home: _choose_run(home, config, resume, fork))
+
+
+def claim(home: Path, choose: Callable[[Path], tuple[Folder, bool]]) -> "ClaimedRun[Folder]":
+    """Keep others from working on a name, and choose the folder to work in, and whether it is that of an earlier run.
+
+    Raises:
+        EnvironmentFault: the folder is not writable, or something of this name is going on.
+    """
     with writable(home):
         lock = _lock(home)
     try:
         with writable(home):
-            folder, resumed = _choose_run(home, config, resume, fork)
+            folder, resumed = choose(home)
     except BaseException:
         lock.close()
         raise
@@ -128,12 +147,15 @@ def _choose_run(home: Path, config: ExperimentConfig, resume: Resume, fork: bool
     """The folder to work in, and whether it is that of an earlier run."""
     unfinished = None if resume == "never" else _newest_unfinished(home)
     if unfinished is None or not _is_resumable(unfinished, config):
-        return _new_run(home, config), False
+        return new_run(home, config, RunFolder), False
     difference = config_difference(unfinished.read().get("config", {}), config.model_dump(mode="json"))
     if difference and fork:
-        return _new_run(home, config, origin=unfinished), False
+        return new_run(home, config, RunFolder, origin=unfinished), False
     if difference:
-        raise _other_config(config.name, unfinished, difference)
+        hint = (
+            "undo the change to go on with it, --fork to branch off its newest checkpoint, --resume never to start anew"
+        )
+        raise other_config("run", config.name, unfinished, difference, hint)
     unfinished.write(status="running")  # a disk that has no room for this has none for a checkpoint
     return unfinished, True
 
@@ -146,58 +168,66 @@ def _is_resumable(run: RunFolder, config: ExperimentConfig) -> bool:
 
 def _newest_unfinished(home: Path) -> RunFolder | None:
     for path in sorted(home.iterdir(), reverse=True):
-        if (path / "run.json").exists():
+        if (path / RunFolder.FILE).exists():
             folder = RunFolder(path)
             return folder if folder.read().get("status") != "finished" else None
     return None
 
 
-def _new_run(home: Path, config: ExperimentConfig, origin: RunFolder | None = None) -> RunFolder:
+def new_run(home: Path, config: ExperimentConfig, kind: type[Folder], origin: RunFolder | None = None) -> Folder:
     """A folder for a run that starts anew, or from the checkpoints of another one."""
     run_id = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
-    folder = RunFolder(home / run_id)
+    folder = kind(home / run_id)
     forked_from = {}
     if origin is not None:
         forked_from = {"forked_from": origin.run_id}
         for _, checkpoint in numbered(origin.checkpoints):
-            shutil.copytree(checkpoint, folder.checkpoints / checkpoint.name, copy_function=_link_or_copy)
+            shutil.copytree(checkpoint, folder.checkpoints / checkpoint.name, copy_function=link_or_copy)
     # last: a folder without it is no run yet
     folder.write(status="running", config=shareable(config).model_dump(mode="json"), **forked_from)
     return folder
 
 
-def _link_or_copy(source: str, target: str) -> None:
+def link_or_copy(source: str, target: str) -> None:
+    """A second name for a file; a copy where the file system has no links."""
     try:
         os.link(source, target)
     except OSError:
         shutil.copy2(source, target)
 
 
-def config_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """What differs between two dumped configs and may not on resume: dotted key to (old, new)."""
+def config_difference(
+    old: Mapping[str, Any], new: Mapping[str, Any], may_differ: Sequence[str] = MAY_DIFFER_ON_RESUME
+) -> dict[str, tuple[Any, Any]]:
+    """What differs between two dumped configs and may not on resume: dotted key to (old, new).
+
+    Args:
+        may_differ: keys and sections whose differences are left out.
+    """
     flat_old, flat_new = flatten(old), flatten(new)
     same_scaling = old.get("scaling") == new.get("scaling")
+    free = may_differ if same_scaling else (*may_differ, *DERIVED_FROM_SCALING)
     changed = {}
     for key in sorted(flat_old.keys() | flat_new.keys()):
         before, after = flat_old.get(key), flat_new.get(key)
-        if before != after and not _may_differ(key, same_scaling):
+        if before != after and not _is_free(key, free):
             changed[key] = before, after
     return changed
 
 
-def _may_differ(key: str, same_scaling: bool) -> bool:
-    if not same_scaling and key in DERIVED_FROM_SCALING:
-        return True
-    return any(key == free or key.startswith(f"{free}.") for free in MAY_DIFFER_ON_RESUME)
+def _is_free(key: str, free: Sequence[str]) -> bool:
+    return any(key == each or key.startswith(f"{each}.") for each in free)
 
 
-def _other_config(name: str, unfinished: RunFolder, difference: Mapping[str, tuple[Any, Any]]) -> ConfigError:
-    hint = "undo the change to go on with it, --fork to branch off its newest checkpoint, --resume never to start anew"
+def other_config(
+    kind: str, name: str, unfinished: RunFolder, difference: Mapping[str, tuple[Any, Any]], hint: str
+) -> ConfigError:
+    """The error of a config that differs from that of the run, or sweep, that it would go on with."""
     return ConfigError(
         [
             Problem(
                 "resume",
-                f"the unfinished run {unfinished.run_id} of {name!r} has {_shown(key, before)}, "
+                f"the unfinished {kind} {unfinished.run_id} of {name!r} has {_shown(key, before)}, "
                 f"this config has {_shown(key, after)}",
                 key,
                 hint=hint,

@@ -56,8 +56,8 @@ def _train(launch: "Launch", desk: Desk, reporter: DeskReporter) -> dict[str, An
 
 def assignment(launch: "Launch") -> Any:
     """What each training process is told."""
-    from paceline.cluster.experiment import python_objects
     from paceline.cluster.assignment import Assignment
+    from paceline.cluster.experiment import python_objects
 
     return Assignment(
         config_json=shareable(launch.config).model_dump_json(),

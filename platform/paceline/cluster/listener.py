@@ -15,7 +15,14 @@ class Progress:
     metrics: Mapping[str, float] | None = None
 
 
-class Listener(Protocol):
+class Events(Protocol):
+    """Told of what happens besides."""
+
+    def event(self, kind: str, details: Mapping[str, Any]) -> None:
+        """A checkpoint, a resume, a warning."""
+
+
+class Listener(Events, Protocol):
     """Told of a run's stages and progress. The command line has one that draws a bar."""
 
     def stage(self, text: str) -> None:
@@ -26,9 +33,6 @@ class Listener(Protocol):
 
     def progress(self, progress: Progress) -> None:
         """A few times a second while training goes on."""
-
-    def event(self, kind: str, details: Mapping[str, Any]) -> None:
-        """A checkpoint, a resume, a warning."""
 
 
 class SilentListener:

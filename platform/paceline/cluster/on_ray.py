@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.cluster.desk import Desk, read_outcome
+from paceline.cluster.fitting import Fitting, first_line
 from paceline.cluster.in_process import Feed, assignment
 from paceline.cluster.interrupts import first_interrupt_calls
 from paceline.cluster.preflight import check_resources, cluster_resources, writable
@@ -59,7 +60,7 @@ def train_on_ray(launch: "Launch") -> tuple[dict[str, Any], dict[str, Any]]:
 def _train(launch: "Launch", desk: Any, use_gpu: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     from paceline.cluster.experiment import closing_status
 
-    fitting = _Fitting(make_trainer(launch, desk, use_gpu))
+    fitting = Fitting(make_trainer(launch, desk, use_gpu))
     ending = _follow(launch, desk, fitting)
     launch.note_ending(ending)
     launch.listener.stage("recording the run in MLflow")
@@ -108,7 +109,7 @@ def _dismiss(desk: Any) -> None:
             ray.kill(desk)
 
 
-def _follow(launch: "Launch", desk: Any, fitting: "_Fitting") -> dict[str, Any]:
+def _follow(launch: "Launch", desk: Any, fitting: Fitting) -> dict[str, Any]:
     """Let the trainer run in its thread, and show what the desk has to tell; how training ended."""
     feed = Feed(launch.listener, launch.derived.total_steps)
     with first_interrupt_calls(lambda: desk.request_stop.remote()):
@@ -138,13 +139,13 @@ def _show(launch: "Launch", desk: Any, feed: Feed) -> bool:
     return bool(view.ended)
 
 
-def _ending(launch: "Launch", desk: Any, fitting: "_Fitting") -> dict[str, Any]:
+def _ending(launch: "Launch", desk: Any, fitting: Fitting) -> dict[str, Any]:
     ending = _outcome(desk, launch.run.folder.tracking)
     if ending is not None:
         if ending["status"] == "failed":
             launch.listener.event("failed", {"reason": ending["failure"]["reason"]})
         return ending
-    reason = _first_line(fitting.error) if fitting.error else "the workers ended without a result"
+    reason = first_line(fitting.error) if fitting.error else "the workers ended without a result"
     failure = {"rank": -1, "reason": reason, "traceback_text": str(fitting.error or ""), "exit_code": 1}
     return {"status": "failed", "failure": failure}
 
@@ -159,10 +160,6 @@ def _outcome(desk: Any, folder: Path) -> dict[str, Any] | None:
         return read_outcome(folder)
 
 
-def _first_line(error: BaseException) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-
-
 def _last_line(error: BaseException) -> str:
     """Where Ray puts the exception of an actor, below its traceback."""
     return next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
@@ -175,23 +172,8 @@ def _close(desk: Any, status: tuple[str, str | None], timeout_seconds: float) ->
         report = ray.get(desk.close.remote(*status, timeout_seconds), timeout=timeout_seconds + 30)
         return {"report": report, "history": ray.get(desk.history.remote(), timeout=30)}
     except ray.exceptions.RayError as error:
-        report = {"url": None, "run_id": None, "unsent": -1, "error": _first_line(error)}
+        report = {"url": None, "run_id": None, "unsent": -1, "error": first_line(error)}
         return {"report": report, "history": []}
-
-
-class _Fitting(threading.Thread):
-    """`TorchTrainer.fit()` in a thread, which keeps Ray from taking over the signals."""
-
-    def __init__(self, trainer: "TorchTrainer") -> None:
-        super().__init__(name="ray-train-fit", daemon=True)
-        self.error: BaseException | None = None
-        self._trainer = trainer
-
-    def run(self) -> None:
-        try:
-            self._trainer.fit()
-        except (Exception, SystemExit) as error:  # Ray raises SystemExit here when it is shut down
-            self.error = error
 
 
 def make_trainer(launch: "Launch", desk: Any, use_gpu: bool) -> "TorchTrainer":

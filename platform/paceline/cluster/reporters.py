@@ -88,7 +88,9 @@ class ActorReporter:
 
         pending = self._take()
         try:
-            *answers, may_commit = ray.get([*pending, self._desk.may_commit.remote(*self._about)], timeout=timeout_seconds)
+            *answers, may_commit = ray.get(
+                [*pending, self._desk.may_commit.remote(*self._about)], timeout=timeout_seconds
+            )
         except ray.exceptions.ActorDiedError:  # a desk that only crashed is started again: this one was dismissed
             may_commit = False
         except ray.exceptions.RayError:

@@ -1,0 +1,67 @@
+"""The end of a sweep: the best config as a file, and what the sweep's own MLflow run is told."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.loading import dump_yaml
+from paceline.durable import write_durably
+from paceline.errors import ConfigError
+from paceline.sweeps.folder import SweepFolder
+from paceline.sweeps.points import trial_config
+from paceline.sweeps.ranking import Objective, best_trial
+from paceline.sweeps.trials import ENDED, Trial
+from paceline.tracking.redact import shareable
+
+
+@dataclass(frozen=True)
+class Closing:
+    """How a sweep ended."""
+
+    status: str
+    """`finished`, `stopped` or `interrupted`."""
+    trials: list[Trial]
+    report: dict[str, Any] = field(default_factory=dict)
+    """A `ShipReport` of the sweep's own run."""
+    fault: str = ""
+    """Why it could not go on; empty when it could."""
+
+
+def status_of(trials: Sequence[Trial], total: int, over: str) -> str:
+    """How the sweep ended, from the reason why it was over early, if any."""
+    if over == "interrupted":
+        return "interrupted"
+    if over:
+        return "stopped"
+    ended = sum(trial.state in ENDED for trial in trials)
+    return "finished" if ended >= total else "interrupted"
+
+
+def best_config(config: ExperimentConfig, trials: Sequence[Trial], objectives: Sequence[Objective]) -> str | None:
+    """The config of the best trial, as text that `train` accepts; None without one, or when no file can hold it."""
+    best = best_trial(list(trials), list(objectives))
+    if best is None:
+        return None
+    chosen = trial_config(config, best.overrides).with_overrides({"name": f"{config.name[:95]}-best"})
+    try:
+        text = dump_yaml(shareable(chosen))
+    except ConfigError:  # a Python object in place of a component
+        return None
+    metric, _ = objectives[0]
+    head = f"# The best trial, {best.id}, of the sweep of {config.name}: {metric} {best.metrics[metric]:.6g}\n"
+    return head + text
+
+
+def write_best(folder: SweepFolder, text: str | None) -> None:
+    """Write the best config beside the sweep's journal; an older one goes when there is none."""
+    if text is None:
+        folder.best_config.unlink(missing_ok=True)
+    else:
+        write_durably(folder.best_config, text.encode())
+
+
+def trials_json(trials: Sequence[Trial]) -> bytes:
+    """All trials, as `paceline sweep --json` prints them."""
+    return json.dumps([trial.to_json() for trial in trials], indent=1, default=str).encode()

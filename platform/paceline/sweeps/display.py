@@ -1,0 +1,266 @@
+"""What a sweep shows while it runs: a bar and a table on a terminal, plain lines elsewhere; like `paceline.display`."""
+
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from time import monotonic
+from typing import Any, Protocol
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from paceline.cluster.listener import SilentListener
+from paceline.display import PlainListener, event_text, print_rows
+from paceline.sweeps import labels, ranking
+from paceline.sweeps.ranking import Objective
+from paceline.sweeps.trials import ENDED, Trial
+
+PLAIN_LINE_SECONDS = 5.0
+REFRESH_SECONDS = 0.25
+BEST_SECONDS = 2.0
+"""How old the best trial may be on a terminal."""
+RUNNING_ROWS = 12
+"""Running trials that are shown, at most."""
+ENDED_ROWS = 5
+"""Newest ended trials that are shown, at most."""
+BAR_WIDTH = 30
+GAP = "  "
+_NOT_TRAINED = ("skipped", "predicted_oom")
+_COUNTED = ("running", "paused", "pruned", "failed", "oom", "diverged", "skipped", "predicted_oom")
+"""The states whose number is told beside that of all ended trials."""
+
+
+class SweepListener(Protocol):
+    """Told of a sweep's stages and trials, in the driver's process."""
+
+    def stage(self, text: str) -> None:
+        """A stage of the launch begins: `starting Ray`, say."""
+
+    def planned(self, lines: list[tuple[str, str]]) -> None:
+        """What is going to be done, before anything is launched: label and text."""
+
+    def trials(self, view: Sequence[Trial]) -> None:
+        """All trials as they stand, a few times a second."""
+
+    def event(self, kind: str, details: Mapping[str, Any]) -> None:
+        """A resume, a warning; the id of the trial that it is about, if any, as `trial` in the details."""
+
+
+class SilentSweepListener(SilentListener):
+    """For callers who only want the result."""
+
+    def trials(self, view: Sequence[Trial]) -> None: ...
+
+
+class SweepDisplay:
+    """A listener, and the place where the result is printed."""
+
+    def __init__(self, listener: SweepListener) -> None:
+        self.listener = listener
+
+    def print_result(self, rows: Sequence[tuple[str, str]]) -> None:
+        """The result as a small table on stdout."""
+        print_rows(rows)
+
+
+@contextmanager
+def open_sweep_display(
+    objectives: Sequence[Objective], title: str = "sweep", total_trials: int | None = None
+) -> Iterator[SweepDisplay]:
+    """The display that fits stderr: live on a terminal, plain lines in a pipe or a log.
+
+    Args:
+        objectives: metrics and which way they are better, the most important one first.
+        title: stands before the bar.
+        total_trials: how many there will be, where the search makes them one after another.
+    """
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        yield SweepDisplay(PlainSweepListener(console, objectives, total_trials))
+        return
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        yield SweepDisplay(LiveSweepListener(console, live, objectives, title, total_trials))
+
+
+@contextmanager
+def watched_sweep(
+    objectives: Sequence[Objective], title: str = "sweep", total_trials: int | None = None
+) -> Iterator[SweepListener]:
+    """What a sweep from Python shows: a live table on a terminal, lines in a notebook's cell, nothing elsewhere.
+
+    The arguments are those of `open_sweep_display`.
+    """
+    if Console().is_jupyter:
+        # as for a single run: by file, since Ray's part redirects stdout
+        console = Console(file=sys.stdout, force_jupyter=False, highlight=False)
+        yield PlainSweepListener(console, objectives, total_trials)
+    elif Console(stderr=True).is_terminal:
+        with open_sweep_display(objectives, title, total_trials) as display:
+            yield display.listener
+    else:
+        yield SilentSweepListener()
+
+
+class PlainSweepListener(PlainListener):
+    """One line for each stage and event, and one every few seconds when trials have ended."""
+
+    def __init__(self, console: Console, objectives: Sequence[Objective], total_trials: int | None = None) -> None:
+        super().__init__(console)
+        self.objectives = objectives
+        self._total = total_trials or 0
+        self._told = 0
+        self._last_line = -PLAIN_LINE_SECONDS
+
+    def trials(self, view: Sequence[Trial]) -> None:
+        """Print how the sweep stands when trials have ended since the last line, which is some seconds ago."""
+        now, ended = monotonic(), _count(view)
+        is_last = ended == max(len(view), self._total)
+        if ended <= self._told or (now - self._last_line < PLAIN_LINE_SECONDS and not is_last):
+            return
+        self._told, self._last_line = ended, now
+        best = self._best_text(view)
+        self._line(self._counts_text(view) + (f", best {best}" if best else ""))
+
+    def event(self, kind: str, details: Mapping[str, Any]) -> None:
+        """Print what happened, after the trial that it is about."""
+        rest = {key: value for key, value in details.items() if key != "trial"}
+        trial = f"trial {details['trial']}: " if "trial" in details else ""
+        self._line(trial + event_text(kind, rest))
+
+    def _counts_text(self, view: Sequence[Trial]) -> str:
+        counts = labels.counts_text(view, _COUNTED)
+        return f"{_count(view)}/{max(len(view), self._total)} trials{', ' if counts else ''}{counts}"
+
+    def _best_text(self, view: Sequence[Trial]) -> str:
+        return ranking.best_text([trial for trial in view if trial.state == "finished"], self.objectives)
+
+
+class LiveSweepListener(PlainSweepListener):
+    """Lines for stages and events above a bar over all trials and a table of those that run or ended last."""
+
+    def __init__(
+        self,
+        console: Console,
+        live: Live,
+        objectives: Sequence[Objective],
+        title: str = "sweep",
+        total_trials: int | None = None,
+    ) -> None:
+        super().__init__(console, objectives, total_trials)
+        self._live = live
+        self._title = title
+        self._drawn = -REFRESH_SECONDS
+        self._best = (0, -BEST_SECONDS, "")
+        self._ended: deque[str] = deque(maxlen=ENDED_ROWS)
+        self._known_ended: set[str] = set()
+        self._begin: tuple[float, float] | None = None
+
+    def stage(self, text: str) -> None:
+        """Print the stage, and show it under the lines until there are trials."""
+        super().stage(text)
+        if self._begin is None:
+            self._live.update(Text(f"{self._title}  {text}"), refresh=True)
+
+    def trials(self, view: Sequence[Trial]) -> None:
+        """Draw the trials anew, a few times a second at most."""
+        now, ended = monotonic(), _count(view)
+        if now - self._drawn < REFRESH_SECONDS and ended < max(len(view), self._total):
+            return
+        self._drawn = now
+        self._begin = self._begin or (now, _work_done(view))
+        self._note_ended(view)
+        self._live.update(self._drawing(view, now), refresh=True)
+
+    def _note_ended(self, view: Sequence[Trial]) -> None:
+        for trial in view:
+            if trial.state in ENDED and trial.id not in self._known_ended:
+                self._known_ended.add(trial.id)
+                self._ended.append(trial.id)
+
+    def _drawing(self, view: Sequence[Trial], now: float) -> Text:
+        """Everything as one text: rich's own tables and bars take several times as long."""
+        best = self._best_of(view, now)
+        text = Text(no_wrap=True, overflow="ellipsis")
+        self._add_bar(text, view, now)
+        self._add_table(text, view)
+        hidden = sum(trial.state == "running" for trial in view) - RUNNING_ROWS
+        text.append(f"and {hidden} more running\n" if hidden > 0 else "", "dim")
+        return text.append(f"best so far: {best or 'none has finished yet'}")
+
+    def _best_of(self, view: Sequence[Trial], now: float) -> str:
+        finished, (known, since, text) = sum(trial.state == "finished" for trial in view), self._best
+        # finding it among a thousand takes longer than all the rest
+        if finished != known and now - since >= BEST_SECONDS:
+            text = self._best_text(view)
+            self._best = finished, now, text
+        return text
+
+    def _add_bar(self, text: Text, view: Sequence[Trial], now: float) -> None:
+        full = BAR_WIDTH * _count(view) // max(len(view), self._total, 1)
+        done, missing = "#-" if self.console.options.ascii_only else "━┄"
+        left = self._seconds_left(view, now)
+        text.append(self._title, "bold").append("  ")
+        text.append(done * full, "green").append(missing * (BAR_WIDTH - full), "dim")
+        text.append(f"  {self._counts_text(view)}{'' if left is None else f'  {_clock(left)} left'}\n")
+
+    def _seconds_left(self, view: Sequence[Trial], now: float) -> float | None:
+        begin, work_then = self._begin or (now, 0.0)
+        done, total = _work_done(view), max(len(view), self._total) - sum(t.state in _NOT_TRAINED for t in view)
+        rate = (done - work_then) / (now - begin) if now > begin else 0.0
+        return (total - done) / rate if rate > 0 else None
+
+    def _add_table(self, text: Text, view: Sequence[Trial]) -> None:
+        running = [trial for trial in view if trial.state == "running"][:RUNNING_ROWS]
+        by_id = {trial.id: trial for trial in view} if self._ended else {}
+        shown = running + [by_id[id] for id in reversed(self._ended) if id in by_id]
+        names = labels.short_names(labels.axis_keys([*view[:1], *shown]))
+        heading = ["trial", "setting", "step", self.objectives[0][0], "samples/s", "state"]
+        rows = [heading, *(self._cells(trial, names) for trial in shown)]
+        widths = [max(cell_len(row[column]) for row in rows) for column in range(len(heading))]
+        # the one column that gives way when the terminal is narrow
+        others = sum(widths) - widths[1] + len(GAP) * (len(widths) - 1)
+        widths[1] = min(widths[1], max(self.console.width - others, len("setting")))
+        for number, row in enumerate(rows):
+            cells = [
+                _fitted(*cell, is_right=2 <= column <= 4) for column, cell in enumerate(zip(row, widths, strict=True))
+            ]
+            text.append(f"{GAP.join(cells)}\n", "" if 0 < number <= len(running) else "dim")
+
+    def _cells(self, trial: Trial, names: Mapping[str, str]) -> list[str]:
+        value = ranking.value_of(trial, self.objectives[0][0])
+        return [
+            trial.id,
+            labels.setting_text(trial.overrides, names),
+            f"{trial.steps:,}/{f'{trial.total_steps:,}' if trial.total_steps else '?'}",
+            "" if value is None else labels.number_text(value),
+            f"{trial.samples_per_second:,.0f}" if trial.samples_per_second else "",
+            labels.state_text(trial.state),
+        ]
+
+
+def _fitted(text: str, width: int, is_right: bool) -> str:
+    if cell_len(text) > width:
+        return f"{set_cell_size(text, width - 1)}…"
+    padding = " " * (width - cell_len(text))
+    return padding + text if is_right else text + padding
+
+
+def _count(view: Sequence[Trial]) -> int:
+    return sum(trial.state in ENDED for trial in view)
+
+
+def _work_done(view: Sequence[Trial]) -> float:
+    """Trials done, those that were not trained left out, and the shares done of those that run or wait."""
+    ended = sum(trial.state in ENDED and trial.state not in _NOT_TRAINED for trial in view)
+    return ended + sum(
+        min(trial.steps / trial.total_steps, 1.0) for trial in view if trial.state not in ENDED and trial.total_steps
+    )
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

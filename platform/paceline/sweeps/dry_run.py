@@ -1,0 +1,230 @@
+"""`paceline sweep --dry-run`: every point and what it comes to, and what the sweep is going to cost."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.space import Range
+from paceline.errors import OK
+from paceline.sweeps.forecast import Cost, Forecast, RungPlan, forecast
+from paceline.sweeps.labels import number_text, setting_text, short_names, value_text
+from paceline.sweeps.preview import PointRow
+from paceline.sweeps.work import GroupShape
+from paceline.tracking.redact import redact, redact_values
+
+FIRST_ROWS = 50
+LAST_ROWS = 5
+"""Of a longer table only its first and its last rows are shown."""
+SHOWN_RUNGS = 8
+_BATCH = {
+    "data.global_batch_size": ("global batch", "global_batch_size"),
+    "data.micro_batch_size": ("micro batch", "micro_batch_size"),
+    "trainer.gradient_accumulation_steps": ("accumulation", "gradient_accumulation_steps"),
+}
+"""Key of the config: heading and attribute of what is derived."""
+_POINT_FIELDS = (
+    "lr",
+    "global_batch_size",
+    "micro_batch_size",
+    "gradient_accumulation_steps",
+    "total_steps",
+    "samples",
+    "warnings",
+)
+
+
+def dry_run(config: ExperimentConfig, as_json: bool, address: str | None = None) -> int:
+    """Check all points of a sweep and print them; returns the exit code. Starts nothing.
+
+    Args:
+        config: with a `sweep` section.
+        as_json: print one object.
+        address: a Ray cluster's address, whose size is not asked for; None: this machine.
+
+    Raises:
+        ConfigError: something about the config or its points is wrong.
+    """
+    found = forecast(config, address)
+    if as_json:
+        print(json.dumps(_as_json(found)))
+        return OK
+    from paceline.display import print_rows, print_table  # rich takes a moment to import
+
+    if found.preview.rows:
+        print_table(*_table(found.preview.rows))
+        print()
+    print_rows([(label, redact(text)) for label, text in [*_skipped(found), *_warnings(found), *_lines(found)]])
+    return OK
+
+
+def _as_json(found: Forecast) -> dict[str, Any]:
+    cost, rungs = found.cost, found.rungs
+    return {
+        "points": [_point_json(row) for row in found.preview.rows],
+        "skipped": [
+            {"id": trial.id, "overrides": redact_values(trial.overrides), "reason": redact(trial.reason)}
+            for trial in found.made.skipped
+        ],
+        "warnings": list(_warning_counts(found)),
+        "trials": found.trials,
+        "slots": found.slots.number,
+        "search": found.sweep.search,
+        "scheduler": found.sweep.scheduler,
+        "rungs": asdict(rungs) if rungs else None,
+        "total_samples": found.samples,
+        "estimated_seconds": cost.seconds if cost else None,
+        "estimated_core_seconds": cost.core_seconds if cost else None,
+        "estimated_gpu_seconds": cost.gpu_seconds if cost else None,
+        "estimated_from": cost.speed.source if cost else None,
+    }
+
+
+def _point_json(row: PointRow) -> dict[str, Any]:
+    return {"id": row.id, "overrides": redact_values(row.overrides)} | {
+        name: getattr(row, name) for name in _POINT_FIELDS
+    }
+
+
+def _table(rows: Sequence[PointRow]) -> tuple[list[str], list[list[str]]]:
+    """Headings and cells; of many rows those at both ends."""
+    keys = list(dict.fromkeys(key for row in rows for key in row.overrides))
+    batch = [entry for key, entry in _BATCH.items() if key not in keys and _varies(rows, entry[1])]
+    names = short_names(keys)
+    heading = ["id", *names.values(), "peak lr", *(title for title, _ in batch), "steps", "samples"]
+    hidden = len(rows) - FIRST_ROWS - LAST_ROWS
+    shown = rows if hidden <= 0 else [*rows[:FIRST_ROWS], *rows[-LAST_ROWS:]]
+    cells = [_cells(row, keys, [attribute for _, attribute in batch]) for row in shown]
+    if hidden > 0:
+        cells.insert(FIRST_ROWS, [f"... and {hidden:,} more", *[""] * (len(heading) - 1)])
+    return heading, cells
+
+
+def _varies(rows: Sequence[PointRow], attribute: str) -> bool:
+    return len({getattr(row, attribute) for row in rows}) > 1
+
+
+def _cells(row: PointRow, keys: Sequence[str], batch: Sequence[str]) -> list[str]:
+    own = redact_values(row.overrides)
+    settings = [value_text(own[key]) if key in own else "" for key in keys]
+    derived = [_count_text(getattr(row, name)) for name in (*batch, "total_steps", "samples")]
+    return [row.id, *settings, f"{row.lr:.4g}", *derived]
+
+
+def _count_text(value: int | None) -> str:
+    return "?" if value is None else f"{value:,}"
+
+
+def _skipped(found: Forecast) -> list[tuple[str, str]]:
+    skipped = found.made.skipped
+    names = short_names(found.sweep.space)
+    lines = [
+        ("skipped", f"{trial.id} ({setting_text(redact_values(trial.overrides), names)}): {trial.reason}")
+        for trial in skipped
+    ]
+    hidden = len(lines) - FIRST_ROWS - LAST_ROWS
+    if hidden <= 0:
+        return lines
+    return [*lines[:FIRST_ROWS], ("skipped", f"... and {hidden:,} more"), *lines[-LAST_ROWS:]]
+
+
+def _warnings(found: Forecast) -> list[tuple[str, str]]:
+    total = len(found.preview.rows)
+    return [
+        ("warning", text if number in (0, total) else f"{text} ({number:,} of {total:,} points)")
+        for text, number in _warning_counts(found).items()
+    ]
+
+
+def _warning_counts(found: Forecast) -> dict[str, int]:
+    """Each warning once, with the number of points that it is about; 0 for one about the sweep as a whole."""
+    counts = Counter(text for row in found.preview.rows for text in row.warnings)
+    return {**dict.fromkeys(found.notes, 0), **counts}
+
+
+def _lines(found: Forecast) -> list[tuple[str, str]]:
+    skipped = len(found.made.skipped)
+    most = "at most " if found.is_bound else ""
+    samples = "known when the data are loaded" if found.samples is None else f"{most}{found.samples:,} to train on"
+    if found.samples is not None and not found.preview.rows:
+        samples += ", if each trial takes as many as the config without its axes"
+    return [
+        ("trials", f"{found.trials:,}{f'; {skipped:,} more are no valid config' if skipped else ''}"),
+        ("slots", _slots_text(found)),
+        ("search", _search_text(found)),
+        ("scheduler", _rungs_text(found.sweep.scheduler, found.rungs)),
+        ("samples", samples),
+        ("cost", _cost_text(found, most)),
+    ]
+
+
+def _slots_text(found: Forecast) -> str:
+    slots = found.slots
+    if slots.fault:
+        return f"this machine cannot run it: {slots.fault}"
+    groups = " or ".join(dict.fromkeys(_group_text(shape) for shape in slots.shapes))
+    if slots.number is None:
+        return f"auto: as many as the cluster has room for, each with {groups}"
+    asked = "as asked for" if found.sweep.slots != "auto" else "as many as there is use and room for here"
+    return f"{slots.number:,}, {asked}; each with {groups}"
+
+
+def _group_text(shape: GroupShape) -> str:
+    cores = "1 CPU core" if shape.cpus == 1 else f"{shape.cpus:g} CPU cores"
+    return cores + (f" and {shape.gpus:g} GPU{'' if shape.gpus == 1 else 's'}" if shape.gpus else "")
+
+
+def _search_text(found: Forecast) -> str:
+    sweep = found.sweep
+    goals = ", ".join(f"{'lowest' if mode == 'min' else 'highest'} {metric}" for metric, mode in sweep.objectives)
+    if sweep.search != "optuna":
+        return f"{sweep.search}, for the {goals}"
+    names = short_names(sweep.space)
+    axes = ", ".join(f"{names[key]} {_axis_text(axis)}" for key, axis in sweep.space.items())
+    return f"optuna, for the {goals}; it chooses each point by those before it: {axes}"
+
+
+def _axis_text(axis: Any) -> str:
+    if isinstance(axis, Range):
+        low, high = axis.bounds
+        return f"from {value_text(low)} to {value_text(high)}"
+    return "one of " + ", ".join(value_text(value) for value in axis)
+
+
+def _rungs_text(scheduler: str, rungs: RungPlan | None) -> str:
+    if rungs is None:
+        return "none: all trials are trained to the end"
+    if rungs.factor is None:
+        text = f"{scheduler}, compares every {number_text(rungs.first)}"
+    else:
+        amounts = [number_text(amount) for amount in rungs.amounts[:SHOWN_RUNGS]]
+        text = f"{scheduler}, compares at {', '.join(amounts)}"
+        if rungs.length is None:
+            text += f", then each {rungs.factor:g} times as far,"
+        elif len(rungs.amounts) > SHOWN_RUNGS:
+            text += ", ..."
+    return text + (f" {rungs.unit}" if rungs.length is None else f" of {number_text(rungs.length)} {rungs.unit}")
+
+
+def _cost_text(found: Forecast, most: str) -> str:
+    cost = found.cost
+    if cost is None:
+        known = "" if found.samples is None else f": about {found.samples:,} samples"
+        return f"unknown until a first run{known}"
+    wall = "" if cost.seconds is None else f"{_duration(cost.seconds)}, "
+    speed = f"{number_text(cost.speed.samples_per_second)} samples/s of {cost.speed.source}"
+    return f"{most}about {wall}{_device_text(cost)}, at {speed}; evaluation and the start come on top"
+
+
+def _device_text(cost: Cost) -> str:
+    if cost.gpu_seconds:
+        return f"{number_text(cost.gpu_seconds)} GPU-seconds"
+    return f"{number_text(cost.core_seconds)} core-seconds"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.2g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

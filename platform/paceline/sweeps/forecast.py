@@ -1,0 +1,207 @@
+"""What a sweep is going to do and to cost, as far as it is known before it starts."""
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count, islice, takewhile
+from pathlib import Path
+
+from paceline.cluster.desk import read_outcome
+from paceline.cluster.preflight import Resources, local_resources, storage_folder
+from paceline.cluster.session import on_cluster
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.loading import missing_modules
+from paceline.config.overrides import ConfigWarning
+from paceline.config.sweep import StopConfig, SweepConfig
+from paceline.errors import ConfigError, EnvironmentFault
+from paceline.sweeps.log import read_log
+from paceline.sweeps.orders import group_shape
+from paceline.sweeps.points import Points, make_points, trial_config
+from paceline.sweeps.preview import Preview, describe_points
+from paceline.sweeps.sweep import first_rung, fitting_shapes, section_of, slots_for, trial_count, trial_length
+from paceline.sweeps.trials import Point
+from paceline.sweeps.work import GroupShape
+
+MOST_RUNGS = 100
+"""Rungs that are told, at most."""
+
+
+@dataclass(frozen=True)
+class Slots:
+    """How many trials are going to run side by side, each on a worker group of its own."""
+
+    number: int | None
+    """None where it depends on a cluster, or where there is no room for a single group."""
+    fault: str
+    """Why this machine cannot run the sweep; empty when it can."""
+    shapes: list[GroupShape]
+    """Of each point; a single one where the points are not known."""
+
+
+@dataclass(frozen=True)
+class RungPlan:
+    """Where trials are compared, in `budget_unit`."""
+
+    unit: str
+    first: float
+    factor: float | None
+    """Ratio of each rung to the one before; None: there is one at every multiple of the first."""
+    amounts: list[float]
+    """The rungs before the end of the longest trial, the first `MOST_RUNGS` of them."""
+    length: float | None
+    """Of the longest trial; None where it is not known."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How fast trials of the same name have trained."""
+
+    samples_per_second: float
+    source: str
+    """What it was measured of, in words."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What training takes at a speed that was measured; what comes beside it, such as evaluation, is left out."""
+
+    speed: Speed
+    seconds: float | None
+    """From the first trial's start to the last one's end; None where the number of slots is not known."""
+    core_seconds: float
+    gpu_seconds: float
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Everything that is told of a sweep before it starts."""
+
+    sweep: SweepConfig
+    made: Points
+    preview: Preview
+    notes: list[str]
+    """What was warned of while the points were made."""
+    trials: int
+    """Those that will be trained, at the most."""
+    slots: Slots
+    rungs: RungPlan | None
+    samples: int | None
+    """Training samples of all trials, if none of them ends early; None where that is not known."""
+    cost: Cost | None
+    """None where no speed was measured, or the samples are not known."""
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether trials may end early, so that samples and cost are the most that it can come to."""
+        return self.sweep.scheduler in ("asha", "median") or self.sweep.stop != StopConfig()
+
+
+def forecast(config: ExperimentConfig, address: str | None = None) -> Forecast:
+    """Find out what a sweep is going to do. Starts nothing, and writes nothing.
+
+    Args:
+        config: with a `sweep` section.
+        address: a Ray cluster's address; None: this machine, or inside a submitted job its cluster.
+
+    Raises:
+        ConfigError: something about the config or its points is wrong.
+    """
+    section = section_of(config)
+    if problems := missing_modules(config.model_dump()):
+        raise ConfigError(problems)
+    home = storage_folder(config) / config.name
+    made, notes = _made(config)
+    trials = len(made.points) or trial_count(section)
+    preview = describe_points(config, made.points)
+    slots = _slots(config, made.points, trials, address)
+    samples = preview.total_samples if made.points else _samples_unseen(config, trials)
+    speed = recorded_speed(home)
+    cost = None if speed is None or samples is None else _cost(preview, samples, slots, speed)
+    rungs = None if section.scheduler == "none" else _rungs(config, section, made.points)
+    return Forecast(section, made, preview, notes, trials, slots, rungs, samples, cost)
+
+
+def _made(config: ExperimentConfig) -> tuple[Points, list[str]]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ConfigWarning)
+        made = make_points(config)
+    return made, [str(warning.message) for warning in caught]
+
+
+def _samples_unseen(config: ExperimentConfig, trials: int) -> int | None:
+    """Samples of trials whose points are not known yet, as if they were trained as the config stands."""
+    each = describe_points(config, [Point("", {})]).total_samples
+    return None if each is None else each * trials
+
+
+def _slots(config: ExperimentConfig, points: Sequence[Point], trials: int, address: str | None) -> Slots:
+    section, available = section_of(config), local_resources()
+    asked = None if section.slots == "auto" else min(section.slots, max(trials, 1))
+    if on_cluster(address):
+        return Slots(asked, "", _shapes(config, points, available))
+    try:
+        shapes = fitting_shapes(config, points, available, "this machine")
+        return Slots(slots_for(section, shapes, available, trials), "", shapes)
+    except EnvironmentFault as error:  # it may be meant for another machine
+        return Slots(asked, str(error), _shapes(config, points, available))
+
+
+def _shapes(config: ExperimentConfig, points: Sequence[Point], available: Resources) -> list[GroupShape]:
+    overrides = [point.overrides for point in points] or [{}]
+    return [group_shape(trial_config(config, each), available) for each in overrides]
+
+
+def _rungs(config: ExperimentConfig, section: SweepConfig, points: Sequence[Point]) -> RungPlan:
+    length = trial_length(config, points, section.budget_unit)
+    first = first_rung(section, length)
+    factor = section.rung_factor if section.scheduler == "asha" else None
+    if not math.isfinite(length):
+        return RungPlan(section.budget_unit, first, factor, [first], None)
+    rungs = (first * (number + 1 if factor is None else factor**number) for number in count())
+    before = takewhile(lambda rung: rung < length * (1 - 1e-9), rungs)
+    return RungPlan(section.budget_unit, first, factor, list(islice(before, MOST_RUNGS)), length)
+
+
+def recorded_speed(home: Path) -> Speed | None:
+    """The speed of the newest sweep or run in a folder that has one; None when nothing there has.
+
+    Args:
+        home: `<storage>/<name>`.
+    """
+    for folder in sorted(home.glob("*/"), reverse=True):
+        speed = _sweep_speed(folder) or _run_speed(folder)
+        if speed is not None:
+            return speed
+    return None
+
+
+def _sweep_speed(folder: Path) -> Speed | None:
+    try:
+        trials = read_log(folder).trials.values()
+    except (OSError, KeyError, TypeError):  # of another version
+        return None
+    known = [trial for trial in trials if trial.samples > 0 and 0 < trial.samples_per_second < math.inf]
+    if not known:
+        return None
+    seconds = sum(trial.samples / trial.samples_per_second for trial in known)
+    number = "1 trial" if len(known) == 1 else f"{len(known):,} trials"
+    return Speed(sum(trial.samples for trial in known) / seconds, f"{number} of sweep {folder.name}")
+
+
+def _run_speed(folder: Path) -> Speed | None:
+    value = (read_outcome(folder / "tracking") or {}).get("samples_per_second")
+    if not isinstance(value, int | float) or not 0 < value < math.inf:
+        return None
+    return Speed(float(value), f"run {folder.name}")
+
+
+def _cost(preview: Preview, samples: int, slots: Slots, speed: Speed) -> Cost:
+    amounts = [row.samples or 0 for row in preview.rows] or [samples]
+    seconds = [amount / speed.samples_per_second for amount in amounts]
+    return Cost(
+        speed,
+        sum(seconds) / slots.number if slots.number else None,
+        sum(each * shape.cpus for each, shape in zip(seconds, slots.shapes, strict=True)),
+        sum(each * shape.gpus for each, shape in zip(seconds, slots.shapes, strict=True)),
+    )

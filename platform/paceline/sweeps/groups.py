@@ -1,0 +1,100 @@
+"""The worker groups of a sweep, started and ended by the driver as the desk wants them."""
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.cluster.fitting import Fitting, first_line
+from paceline.sweeps.work import WantedGroup
+
+if TYPE_CHECKING:
+    from ray.train.torch import TorchTrainer
+
+START_TIMEOUT_SECONDS = 1800
+"""Of the process group that Ray Train makes. Each trial has one of its own, with the time-out of its config."""
+
+
+@dataclass
+class _Group:
+    generation: int
+    fitting: Fitting
+
+
+class Groups:
+    """One TorchTrainer for each seat; it lives as long as its seat wants groups of that shape."""
+
+    def __init__(self, desk: Any, folder: Path) -> None:
+        self._desk = desk
+        self._folder = folder
+        self._groups: dict[int, _Group] = {}
+        self._leaving: list[Fitting] = []
+
+    def follow(self, wanted: Sequence[WantedGroup]) -> None:
+        """Start what is wanted and not there; tell the desk of what has failed. Called a few times a second."""
+        for each in wanted:
+            group = self._groups.get(each.seat)
+            if group is not None and group.generation != each.generation:
+                self._leaving.append(self._groups.pop(each.seat).fitting)
+                group = None
+            if group is None and each.shape is not None:
+                self._groups[each.seat] = self._start(each)
+            elif group is not None and not group.fitting.is_alive():
+                self._tell_failure(each, group)
+        self._leaving = [fitting for fitting in self._leaving if fitting.is_alive()]
+
+    def join(self, seconds: float) -> None:
+        """Wait for groups that have been told to leave, but no longer than this."""
+        end = time.monotonic() + seconds
+        for fitting in (*self._leaving, *(group.fitting for group in self._groups.values())):
+            fitting.join(max(0.0, end - time.monotonic()))
+
+    def _start(self, wanted: WantedGroup) -> _Group:
+        group = _Group(wanted.generation, Fitting(self._trainer(wanted)))
+        group.fitting.start()
+        return group
+
+    def _tell_failure(self, wanted: WantedGroup, group: _Group) -> None:
+        error = group.fitting.error
+        reason = first_line(error) if error is not None else "the worker group left without being told to"
+        self._desk.group_failed.remote(wanted.seat, wanted.generation, f"the worker group ended: {reason}")
+
+    def _trainer(self, wanted: WantedGroup) -> "TorchTrainer":
+        from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
+        from ray.train.torch import TorchConfig
+
+        from paceline.cluster.lean import LeanTorchTrainer
+        from paceline.cluster.session import is_private
+        from paceline.sweeps.worker import serve_trials
+
+        # relative paths in the config mean the folder of the command
+        os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
+        shape = wanted.shape
+        assert shape is not None
+        use_gpu = shape.gpus_per_worker > 0
+        resources = {"CPU": shape.cpus_per_worker, **({"GPU": shape.gpus_per_worker} if use_gpu else {})}
+        trainer = LeanTorchTrainer(
+            serve_trials,
+            train_loop_config={"desk": self._desk, "seat": wanted.seat, "generation": wanted.generation},
+            torch_config=TorchConfig(
+                backend="cpu:gloo,cuda:nccl" if use_gpu else "gloo", timeout_s=START_TIMEOUT_SECONDS
+            ),
+            scaling_config=ScalingConfig(
+                num_workers=shape.num_workers,
+                use_gpu=use_gpu,
+                resources_per_worker=resources,
+                placement_strategy=shape.placement.upper(),
+            ),
+            run_config=RunConfig(
+                # a name of its own for each group: Ray would silently resume one that it knows
+                name=f"group-{wanted.seat}-{wanted.generation}-{time.time_ns()}",
+                storage_path=str(self._folder),
+                # the limit is each trial's own, see the desk
+                failure_config=FailureConfig(max_failures=-1, controller_failure_limit=3),
+                logging_config=LoggingConfig(log_level="ERROR"),
+            ),
+        )
+        trainer.private = is_private()
+        return trainer

@@ -1,0 +1,192 @@
+"""Who has which seat: trials wait for one, take it, give it up, and end. What the desk's messages come to."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from paceline.cluster.desk import Desk
+from paceline.sweeps.books import Books
+from paceline.sweeps.ranking import Objective
+from paceline.sweeps.seats import Seat, choose_seat
+from paceline.sweeps.trial_run import TrialRun
+from paceline.sweeps.trials import ENDED, Trial, TrialState
+from paceline.sweeps.work import Order
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the desk has to know of the sweep's config."""
+
+    objectives: tuple[Objective, ...]
+    seats: int
+    max_failures: int
+    fresh_processes: bool
+    """Whether each trial gets processes of its own."""
+    target: float | None = None
+    """The sweep is over once a trial's first objective is as good as this."""
+    trial_seconds: float | None = None
+    """A trial is over after so long on worker groups."""
+
+    def target_reached(self, trial: Trial) -> str:
+        """Why the sweep is over because of a trial; empty when it is not."""
+        metric, mode = self.objectives[0]
+        value = trial.metrics.get(metric)
+        if trial.state != "finished" or self.target is None or value is None:
+            return ""
+        is_reached = value >= self.target if mode == "max" else value <= self.target
+        return f"trial {trial.id} reached the target: {metric} is {value:.6g}" if is_reached else ""
+
+
+class Hall:
+    """The trials of a sweep that go on, and their seats.
+
+    Args:
+        points: how many trials there will be at the most; None: nobody knows.
+    """
+
+    def __init__(self, rules: Rules, books: Books, points: int | None) -> None:
+        self.rules, self.books = rules, books
+        self.runs: dict[str, TrialRun] = {}
+        self.seats = [Seat(number) for number in range(rules.seats)]
+        self.over = next(filter(None, map(rules.target_reached, books.trials.values())), "")
+        """Why the sweep ends before its last trial; empty while it goes on."""
+        self._points = points
+        self._changed = asyncio.Condition()
+
+    def open(self, order: Order) -> TrialRun | None:
+        """Take a trial into the books: a new one, or one that an earlier launch has left unfinished. None when that
+        cannot be written down; a later launch runs it."""
+        point = order.point
+        known = self.books.trials.get(point.id) or Trial(point.id, dict(point.overrides))
+        trial = replace(known, overrides=dict(point.overrides), total_steps=order.total_steps, reason="")
+        try:
+            run = TrialRun(order, trial, Desk(Path(order.folder) / "tracking", order.record))
+        except OSError as error:
+            self.books.trials[trial.id] = replace(trial, state="pending", reason=f"it cannot be recorded: {error}")
+            self.books.tell("warning", message=f"trial {trial.id} did not begin, it cannot be recorded: {error}")
+            return None
+        run.reached = self.rung_of(trial.id)
+        self.runs[trial.id] = run
+        self.books.trial(trial)
+        return run
+
+    def rung_of(self, trial_id: str) -> dict[str, float]:
+        """The values at the rung that a trial reached last; none if it has reached none."""
+        run = self.runs.get(trial_id)
+        return run.reached if run is not None else self.books.last_rungs.get(trial_id, {})
+
+    async def seat(self, run: TrialRun, call: int) -> None:
+        """Find a seat for a trial, and see to it that there is a group that suits; none if it is not to begin."""
+        order = run.order
+        fresh = order.needs_fresh_processes or self.rules.fresh_processes
+
+        def is_off() -> bool:
+            return bool(self.over) or run.has_ended or run.calls != call
+
+        await self.until(lambda: is_off() or any(seat.run is None for seat in self.seats))
+        seat = choose_seat(self.seats, order.shape, fresh)
+        if is_off() or seat is None:
+            return
+        if not seat.suits(order.shape, fresh):
+            seat.renew(order.shape)
+        run.take_seat(seat)
+        self.books.trial(run.trial)
+        await self.notify()
+
+    async def vacate(self, run: TrialRun) -> None:
+        """Have a trial's workers save its state and let go of it."""
+        seating = run.seatings
+        if run.seat is not None:
+            run.stopping = run.stopping or ("paused", "")
+            self.let_go(run)
+        await self.notify()
+        await self.until(lambda: run.seat is None or run.seatings != seating)
+
+    def count_failure(self, seat: Seat) -> None:
+        """A group has come: if another one was at work on this seat's trial, that one has died."""
+        run = seat.run
+        if run is None or run.begun is None:
+            return
+        run.failures += 1
+        run.stop_clock()
+        self.books.tell("restarted", trial=run.trial.id, failures=run.failures)
+        if run.failures > self.rules.max_failures:
+            times = "once" if run.failures == 1 else f"{run.failures} times"
+            self.end(run, "failed", f"its workers died {times}")
+        else:
+            self.let_go(run)
+
+    def let_go(self, run: TrialRun) -> None:
+        """Stop a trial that is to stop now, if no group is at work on it."""
+        if run.stopping is None or run.begun is not None:
+            return
+        run.end(*run.stopping)
+        self.rest_or_close(run)
+
+    def end(self, run: TrialRun, state: TrialState, reason: str) -> None:
+        """End a trial without a word of its workers."""
+        run.end(state, reason)
+        self.rest_or_close(run)
+
+    def rest_or_close(self, run: TrialRun) -> None:
+        """A trial's workers have let go of it: write down how it stands, and free its seat."""
+        self.release(run)
+        if run.has_ended:
+            self.books.end(run)
+            self.over = self.over or self.rules.target_reached(run.trial)
+            if self.rules.target_reached(run.trial):
+                self._mark_all("pruned", self.over)
+        else:
+            self.books.trial(run.trial)
+        self.hand_back()
+
+    def release(self, run: TrialRun) -> None:
+        """Free a trial's seat."""
+        seat, run.seat = run.seat, None
+        if seat is None:
+            return
+        seat.run = None
+        if self.rules.fresh_processes or run.order.needs_fresh_processes:
+            seat.renew(None)
+
+    def hand_back(self) -> None:
+        """Let the groups go that nobody is going to need."""
+        free = [seat for seat in self.seats if seat.run is None and seat.shape is not None]
+        surplus = len(free) - self._still_to_come()
+        for seat in free[:surplus] if surplus > 0 else []:
+            seat.renew(None)
+
+    def _still_to_come(self) -> int:
+        """How many trials may yet need a seat."""
+        if self.over:
+            return 0
+        if self._points is None:
+            return len(self.seats)
+        seated = sum(seat.run is not None for seat in self.seats)
+        ended = sum(trial.state in ENDED for trial in self.books.trials.values())
+        return max(0, self._points - ended - seated)
+
+    async def stop_all(self, reason: str) -> None:
+        """The sweep is over: let nothing begin, and what is running save its state and stop."""
+        self.over = self.over or reason
+        self._mark_all("pending", reason)
+        self.hand_back()
+        await self.notify()
+
+    def _mark_all(self, state: TrialState, reason: str) -> None:
+        """Stop all trials; those that have not begun are left for a later launch."""
+        for run in list(self.runs.values()):
+            if not run.has_ended and run.stopping is None:
+                run.stopping = (state, reason) if run.trial.attempts else ("pending", reason)
+                self.let_go(run)
+
+    async def notify(self) -> None:
+        """Something has changed: let everybody who waits look."""
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until a condition holds; it is looked at whenever something has changed."""
+        async with self._changed:
+            await self._changed.wait_for(condition)

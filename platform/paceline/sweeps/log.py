@@ -1,0 +1,90 @@
+"""The journal of a sweep: its trials and what they reported at rungs, so that a later launch can go on with it."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from paceline.sweeps.trials import ENDED, Trial
+from paceline.tracking.journal import Journal
+
+FILE = "log.jsonl"
+
+
+@dataclass
+class SweepHistory:
+    """What a sweep's journal says."""
+
+    trials: dict[str, Trial] = field(default_factory=dict)
+    """By id, each as it was written down last."""
+    rungs: list[tuple[str, dict[str, float]]] = field(default_factory=list)
+    """Id of a trial and the values at a rung that it reached, in the order in which they were reached."""
+    answered: dict[str, int] = field(default_factory=dict)
+    """Id of a trial to the place in `rungs`, counted from 1, of the newest one at which it was told what to do."""
+
+    @property
+    def ended(self) -> dict[str, Trial]:
+        """The trials that are not to be run again."""
+        return {id: trial for id, trial in self.trials.items() if trial.state in ENDED}
+
+    @property
+    def last_rungs(self) -> dict[str, dict[str, float]]:
+        """Id of a trial to the values at the rung that it reached last."""
+        return dict(self.rungs)
+
+    @property
+    def decided(self) -> list[tuple[str, dict[str, float]]]:
+        """Those of `rungs` that are over: one where a trial still waits is going to be reported again."""
+        ended = self.ended
+        return [
+            (trial_id, values)
+            for place, (trial_id, values) in enumerate(self.rungs, 1)
+            if trial_id in ended or place <= self.answered.get(trial_id, 0)
+        ]
+
+
+def read_log(folder: Path) -> SweepHistory:
+    """What is known of the sweep in a folder; nothing of one that has not begun."""
+    return _replay(Journal(folder / FILE))
+
+
+class SweepLog:
+    """Appends to the journal; what a method has written is durable when it returns. Each may raise OSError."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open or create the journal.
+
+        Raises:
+            OSError: the folder cannot be written to.
+        """
+        self._journal = Journal(folder / FILE)
+        self.history = _replay(self._journal)
+
+    def trial(self, trial: Trial) -> None:
+        """Write down how a trial stands."""
+        self._journal.append([("trial", asdict(trial))])
+
+    def rung(self, trial_id: str, values: Mapping[str, float]) -> None:
+        """Write down what a trial reported at a rung."""
+        self._journal.append([("rung", {"id": trial_id, "values": dict(values)})])
+
+    def answer(self, trial_id: str) -> None:
+        """Write down that a trial has been told what to do at the rung that it reached last."""
+        self._journal.append([("answer", {"id": trial_id})])
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._journal.close()
+
+
+def _replay(journal: Journal) -> SweepHistory:
+    history = SweepHistory()
+    for entry in journal.scan():
+        content: dict[str, Any] = dict(entry.content)
+        if entry.kind == "trial":
+            history.trials[content["id"]] = Trial(**content)
+        elif entry.kind == "rung":
+            history.rungs.append((content["id"], content["values"]))
+        elif entry.kind == "answer":
+            history.answered[content["id"]] = len(history.rungs)
+    return history

@@ -1,0 +1,275 @@
+"""Pictures of a sweep: a metric over two axes, and what two metrics cost each other."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from textwrap import fill
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.patches import Rectangle
+
+from paceline.sweeps import labels, ranking
+from paceline.sweeps.ranking import Objective, SettingSummary
+from paceline.sweeps.trials import Trial
+
+FRONT_COLOR = "#4c78a8"
+OTHER_COLOR = "#b0b0b0"
+BEST_COLOR = "#e4572e"
+EMPTY_COLOR = "#eeeeee"
+MOST_TEXTS = 400
+"""Up to this many cells, each one says its value."""
+MOST_LABELS = 12
+"""Up to this many settings of a Pareto front are named."""
+MOST_TICKS = 25
+
+
+class Picture(Figure):
+    """A figure that a notebook shows, and whose size fits it, without pyplot and its list of open figures."""
+
+    def __init__(self, width: float, height: float) -> None:
+        super().__init__(figsize=(width, height), dpi=110, layout="constrained")
+        FigureCanvasAgg(self)
+
+    def _repr_png_(self) -> bytes:
+        data = BytesIO()
+        self.savefig(data, format="png")
+        return data.getvalue()
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What a heatmap shows: rows upwards, columns to the right."""
+
+    columns: list[Any]
+    rows: list[Any]
+    values: np.ndarray[tuple[int, int], np.dtype[np.float64]]
+    """NaN where no trial finished."""
+    texts: dict[tuple[int, int], str]
+    best: tuple[int, int]
+
+
+def heatmap(
+    trials: Sequence[Trial], objectives: Sequence[Objective], x: str, y: str, metric: str | Objective | None = None
+) -> Picture:
+    """A metric over two axes: the mean over the seeds of each setting, the best setting where further axes are varied.
+
+    Args:
+        trials: those of the sweep.
+        objectives: its metrics, and which way they are better.
+        x: the axis to the right, a dotted key or its short name.
+        y: the axis upwards.
+        metric: which one; the first objective by default. One that is no objective may need its direction with it,
+            as in `("val/f1", "max")`.
+
+    Raises:
+        ValueError: there is no such axis or metric, or no finished trial has the metric; it says what there is.
+    """
+    keys = labels.axis_keys(trials)
+    column, row = _axis(x, keys), _axis(y, keys)
+    if column == row:
+        raise ValueError(f"both axes of the heatmap are {column} (choose two of: {', '.join(keys)})")
+    objective = _objective(metric or objectives[0], trials, objectives)
+    shown = [trial for trial in trials if column in trial.overrides and row in trial.overrides]
+    grid = _grid(shown, objective, column, row)
+    names = labels.short_names(keys)
+    picture = Picture(min(4.5 + 0.95 * len(grid.columns), 16), min(2.4 + 0.7 * len(grid.rows), 12))
+    axes = picture.add_subplot()
+    image = _draw_grid(axes, grid, objective)
+    axes.set_xlabel(_plain(names[column]))
+    axes.set_ylabel(_plain(names[row]))
+    others = [names[key] for key in keys if key not in (column, row)]
+    axes.set_title(_plain(_title(shown, objective, others)), loc="left", fontsize=10)
+    picture.colorbar(image, ax=axes, label=_direction_text(objective))
+    return picture
+
+
+def pareto(
+    trials: Sequence[Trial],
+    objectives: Sequence[Objective],
+    x: str | Objective | None = None,
+    y: str | Objective | None = None,
+) -> Picture:
+    """Every setting's means of two metrics; those which no other setting betters in both are named and joined by steps.
+
+    Args:
+        trials: those of the sweep.
+        objectives: its metrics, and which way they are better.
+        x: the metric to the right; the first objective that is not `y` by default.
+        y: the metric upwards; the first objective that is not `x` by default.
+
+    Raises:
+        ValueError: a metric is missing or unknown, or no finished trial has both; the message says what there is.
+    """
+    pair = _pair(trials, objectives, x, y)
+    complete, incomplete = ranking.by_completeness(trials, pair)
+    front = ranking.front(trials, pair)
+    if not front:
+        raise ValueError(f"no finished trial has both {pair[0][0]} and {pair[1][0]}{_how_they_stand(trials)}")
+    picture = Picture(10, 5)
+    axes = picture.add_subplot()
+    axes.scatter(*_points(complete, pair), color=OTHER_COLOR, s=28, label="other settings")
+    if incomplete:
+        places = _points(incomplete, pair)
+        axes.scatter(*places, facecolor="none", edgecolor=OTHER_COLOR, s=28, label="fewer seeds finished: not compared")
+    _draw_front(axes, front, pair, labels.short_names(labels.axis_keys(trials)))
+    axes.set_xlabel(_direction_text(pair[0]))
+    axes.set_ylabel(_direction_text(pair[1]))
+    axes.grid(visible=True, color="#dddddd", linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.margins(0.12)
+    count = len(complete) + len(incomplete)
+    axes.set_title(f"Pareto front: {len(front)} of {count} settings", loc="left", fontweight="bold")
+    picture.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    return picture
+
+
+def _axis(name: str, keys: Sequence[str]) -> str:
+    by_name = {short: key for key, short in labels.short_names(keys).items()}
+    if name in keys or name in by_name:
+        return name if name in keys else by_name[name]
+    raise ValueError(f"{name!r} is no axis of the sweep (there are: {', '.join(keys) or 'none yet'})")
+
+
+def _objective(metric: str | Objective, trials: Sequence[Trial], objectives: Sequence[Objective]) -> Objective:
+    name = metric if isinstance(metric, str) else metric[0]
+    known = sorted({*ranking.metric_names(trials), *ranking.MEASURES, *(own for own, _ in objectives)})
+    if name not in known:
+        raise ValueError(f"{name!r} is no metric of the sweep's trials (there are: {', '.join(known)})")
+    return ranking.objective_of(metric, objectives) if isinstance(metric, str) else metric
+
+
+def _pair(
+    trials: Sequence[Trial], objectives: Sequence[Objective], x: str | Objective | None, y: str | Objective | None
+) -> tuple[Objective, Objective]:
+    chosen = [None if metric is None else _objective(metric, trials, objectives) for metric in (x, y)]
+    taken = [objective[0] for objective in chosen if objective]
+    left = [objective for objective in objectives if objective[0] not in taken]
+    for index, objective in enumerate(chosen):
+        if objective is None and left:
+            chosen[index] = left.pop(0)
+    if chosen[0] is None or chosen[1] is None or chosen[0][0] == chosen[1][0]:
+        raise ValueError(
+            "a Pareto front needs two different metrics (give both, such as x='seconds', y='val/accuracy')"
+        )
+    return chosen[0], chosen[1]
+
+
+def _grid(trials: Sequence[Trial], objective: Objective, column: str, row: str) -> Grid:
+    best_first = ranking.ranked(trials, [objective])
+    if not best_first:
+        raise ValueError(f"no finished trial has {objective[0]}{_how_they_stand(trials)}")
+    columns, rows = _places(trials, column), _places(trials, row)
+    at = {trial.id: _cell(trial, column, row, columns, rows) for trial in trials}
+    values, texts = np.full((len(rows), len(columns)), np.nan), {}
+    for summary in best_first:
+        cell = at[summary.trials[0].id]
+        if cell not in texts:
+            values[cell] = summary.spreads[objective[0]].mean
+            texts[cell] = _summary_text(summary, objective[0])
+    states: dict[tuple[int, int], list[str]] = {}
+    for trial in trials:
+        text = "no value" if trial.state == "finished" else labels.state_text(trial.state)
+        states.setdefault(at[trial.id], []).append(fill(text, 13))
+    empty = {cell: "\n".join(dict.fromkeys(words)) for cell, words in states.items() if cell not in texts}
+    best = at[best_first[0].trials[0].id]
+    return Grid(list(columns.values()), list(rows.values()), values, {**texts, **empty}, best)
+
+
+def _summary_text(summary: SettingSummary, metric: str) -> str:
+    spread = summary.spreads[metric]
+    text = labels.spread_text(spread.mean, spread.std, spread.n).replace(" ± ", "\n± ")
+    return text + (f"\n{spread.n} of {len(summary.trials)}" if spread.n < len(summary.trials) else "")
+
+
+def _places(trials: Sequence[Trial], key: str) -> dict[Any, Any]:
+    """The values of an axis by what tells them apart: numbers ascending, then the others as they first come up."""
+    found = {_same(trial.overrides[key]): trial.overrides[key] for trial in sorted(trials, key=ranking.place)}
+    numbers = sorted(same for same in found if isinstance(same, float))
+    return {**{number: found[number] for number in numbers}, **found}
+
+
+def _same(value: Any) -> float | str:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    return json.dumps(value, sort_keys=True, default=repr)
+
+
+def _cell(trial: Trial, column: str, row: str, columns: dict[Any, Any], rows: dict[Any, Any]) -> tuple[int, int]:
+    return list(rows).index(_same(trial.overrides[row])), list(columns).index(_same(trial.overrides[column]))
+
+
+def _draw_grid(axes: Axes, grid: Grid, objective: Objective) -> AxesImage:
+    # bright is better, and told apart by those who see no red and green as well
+    colors = colormaps["viridis" if objective[1] == "max" else "viridis_r"].with_extremes(bad=EMPTY_COLOR)
+    image = axes.imshow(np.ma.masked_invalid(grid.values), cmap=colors, aspect="auto", origin="lower")
+    for ticks, values in ((axes.set_xticks, grid.columns), (axes.set_yticks, grid.rows)):
+        places = range(0, len(values), -(-len(values) // MOST_TICKS))
+        ticks(places, [_plain(labels.value_text(values[index])) for index in places])
+    if len(grid.columns) > 8:
+        axes.tick_params(axis="x", rotation=45)
+    row, column = grid.best
+    axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor=BEST_COLOR, linewidth=3))
+    if grid.values.size <= MOST_TEXTS:
+        _write_texts(axes, grid, image)
+    return image
+
+
+def _write_texts(axes: Axes, grid: Grid, image: AxesImage) -> None:
+    size = 9 if max(grid.values.shape) <= 12 else 6
+    for (row, column), text in grid.texts.items():
+        value = grid.values[row, column]
+        red, green, blue, _ = image.cmap(image.norm(value)) if np.isfinite(value) else (1, 1, 1, 1)
+        dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
+        color = "white" if dark else "black" if np.isfinite(value) else "#666666"
+        axes.text(column, row, _plain(text), ha="center", va="center", color=color, fontsize=size)
+
+
+def _title(trials: Sequence[Trial], objective: Objective, others: Sequence[str]) -> str:
+    seeds = max(summary.spreads[objective[0]].n for summary in ranking.aggregate(trials, [objective[0]]))
+    first = objective[0] + (f": mean ± standard deviation over {seeds} seeds" if seeds > 1 else "")
+    second = f"in each cell the best of {', '.join(others)}" if others else ""
+    return "\n".join(fill(line, 56) for line in (first, second) if line)
+
+
+def _draw_front(axes: Axes, front: Sequence[SettingSummary], pair: Sequence[Objective], names: dict[str, str]) -> None:
+    xs, ys = _points(sorted(front, key=lambda summary: summary.spreads[pair[0][0]].mean), pair)
+    # the edge of what some setting reaches
+    steps = "steps-pre" if pair[0][1] == "max" else "steps-post"
+    axes.plot(xs, ys, drawstyle=steps, color=FRONT_COLOR, marker="o", markersize=7, linewidth=1.6, label="Pareto front")
+    # numbers at the points and their settings beside: neighbours on a front would write over each other
+    lines = []
+    for number, summary in enumerate(front[:MOST_LABELS], start=1):
+        point = (summary.spreads[pair[0][0]].mean, summary.spreads[pair[1][0]].mean)
+        axes.annotate(str(number), point, (5, 5), textcoords="offset points", fontsize=9, fontweight="bold")
+        lines.append(f"{number}  {labels.setting_text(summary.setting, names)}")
+    lines += [f"and {len(front) - MOST_LABELS} more"] if len(front) > MOST_LABELS else []
+    text = "\n".join(fill(line, 48, subsequent_indent="    ") for line in lines)
+    axes.text(1.02, 1, _plain(text), transform=axes.transAxes, va="top", fontsize=8, linespacing=1.5)
+
+
+def _points(settings: Iterable[SettingSummary], pair: Sequence[Objective]) -> tuple[list[float], list[float]]:
+    x, y = (metric for metric, _ in pair)
+    means = [(summary.spreads[x].mean, summary.spreads[y].mean) for summary in settings]
+    return [point[0] for point in means], [point[1] for point in means]
+
+
+def _direction_text(objective: Objective) -> str:
+    metric, mode = objective
+    return _plain(f"{metric} (higher is better →)" if mode == "max" else f"{metric} (← lower is better)")
+
+
+def _how_they_stand(trials: Sequence[Trial]) -> str:
+    return f", so there is nothing to draw (of {len(trials)} trials: {labels.counts_text(trials) or 'none'})"
+
+
+def _plain(text: str) -> str:
+    """Text in which no `$` begins a formula."""
+    return text.replace("$", r"\$")

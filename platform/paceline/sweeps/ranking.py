@@ -1,0 +1,222 @@
+"""Which trials of a sweep are the best: by one metric, by several at once, and over repeated seeds."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from paceline.sweeps import labels
+from paceline.sweeps.trials import Trial
+
+Mode = Literal["min", "max"]
+Objective = tuple[str, Mode]
+"""A metric, and which way it is better."""
+
+MEASURES: Mapping[str, Mode] = {
+    "samples_per_second": "max",
+    "peak_memory_bytes": "min",
+    "seconds": "min",
+    "samples": "min",
+    "steps": "min",
+}
+"""What every trial knows of itself beside its metrics, and which way it is better."""
+_LAST_PARTS: Mapping[str, Mode] = {"loss": "min", "accuracy": "max"}
+_ENCODER = json.JSONEncoder(sort_keys=True, default=repr)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A metric over the finished trials of one setting."""
+
+    mean: float
+    """NaN without any trial."""
+    std: float
+    """Sample standard deviation; NaN with fewer than two trials."""
+    n: int
+    """Trials whose value is finite."""
+
+
+@dataclass(frozen=True)
+class SettingSummary:
+    """One setting of the axes and its trials: one for each seed."""
+
+    setting: Mapping[str, Any]
+    trials: tuple[Trial, ...]
+    finished: tuple[Trial, ...]
+    spreads: Mapping[str, Spread]
+    """By metric, over the finished trials."""
+
+
+def value_of(trial: Trial, metric: str) -> float | None:
+    """A metric, or one of `MEASURES`, of a trial; None when it is not there or not finite."""
+    own = getattr(trial, metric) if metric in MEASURES else None
+    value = own or trial.metrics.get(metric, own)
+    return value if value is not None and math.isfinite(value) else None
+
+
+def metric_names(trials: Iterable[Trial]) -> list[str]:
+    """Every metric that some trial has, in alphabetical order."""
+    return sorted({name for trial in trials for name in trial.metrics})
+
+
+def objective_of(metric: str, objectives: Sequence[Objective]) -> Objective:
+    """A metric and which way it is better: as the objectives say, or as is known of Paceline's own metrics.
+
+    Raises:
+        ValueError: neither says it.
+    """
+    known = {**MEASURES, **dict(objectives)}
+    mode = known.get(metric) or _LAST_PARTS.get(metric.rpartition("/")[2])
+    if mode is None:
+        raise ValueError(
+            f"{metric} is no objective of the sweep, so which way it is better is not known "
+            f"(write ({metric!r}, 'min') or ({metric!r}, 'max'))"
+        )
+    return metric, mode
+
+
+def place(trial: Trial) -> tuple[int, str]:
+    """Sorts trials in the order in which their points were made."""
+    return len(trial.id), trial.id
+
+
+def aggregate(trials: Sequence[Trial], metrics: Sequence[str]) -> list[SettingSummary]:
+    """One summary for each setting, in the order of the trials; the metrics over its finished trials."""
+    groups: dict[str, list[Trial]] = {}
+    for trial in trials:
+        groups.setdefault(_ENCODER.encode(trial.setting), []).append(trial)
+    return [_summary(group, metrics) for group in groups.values()]
+
+
+def ranked(trials: Sequence[Trial], objectives: Sequence[Objective]) -> list[SettingSummary]:
+    """The settings with a finished trial whose first objective is finite, best first.
+
+    A setting with fewer finished seeds than the others comes after them: what is left of it may be its luck. Among
+    those with as many, the mean of the first objective decides, then those of the further ones, then the order.
+    """
+    first = objectives[0][0]
+    settings = aggregate(sorted(trials, key=place), [metric for metric, _ in objectives])
+    usable = [summary for summary in settings if summary.spreads[first].n]
+    return sorted(usable, key=lambda summary: (-_seeds(summary, first), *_mean_losses(summary, objectives)))
+
+
+def best_trial(trials: Sequence[Trial], objectives: Sequence[Objective]) -> Trial | None:
+    """The best finished trial by the first objective; None without one whose value is finite.
+
+    With repeated seeds: the best seed of the first of `ranked`.
+    """
+    settings = ranked(trials, objectives)
+    return best_seed(settings[0], objectives) if settings else None
+
+
+def best_seed(summary: SettingSummary, objectives: Sequence[Objective]) -> Trial:
+    """The best finished trial of a setting which has one."""
+    return min(summary.finished, key=lambda trial: (*_losses(trial, objectives), place(trial)))
+
+
+def front(trials: Sequence[Trial], objectives: Sequence[Objective]) -> list[SettingSummary]:
+    """The settings that no other one betters in one objective without being worse in another, best in the first first.
+
+    Only finished trials count in which every objective is finite, and only settings with as many finished seeds as the
+    most complete one. For a single objective it is just the best setting.
+    """
+    complete, _ = by_completeness(trials, objectives)
+    losses = {id(summary): _mean_losses(summary, objectives) for summary in complete}
+    found: list[SettingSummary] = []
+    # whatever betters a setting comes before it, so that those found so far are enough to compare with
+    for summary in sorted(complete, key=lambda summary: losses[id(summary)]):
+        if not any(_dominates(losses[id(other)], losses[id(summary)]) for other in found):
+            found.append(summary)
+    return found[:1] if len(objectives) == 1 else found
+
+
+def by_completeness(
+    trials: Sequence[Trial], objectives: Sequence[Objective]
+) -> tuple[list[SettingSummary], list[SettingSummary]]:
+    """The settings with the most finished seeds, and those with fewer; of trials in which every objective is finite."""
+    names = [metric for metric, _ in objectives]
+    settings = aggregate(sorted(_usable(trials, objectives), key=place), names)
+    seeds = [_seeds(summary, names[0]) for summary in settings]
+    found = [(summary, count == max(seeds)) for summary, count in zip(settings, seeds, strict=True)]
+    return [summary for summary, is_full in found if is_full], [summary for summary, is_full in found if not is_full]
+
+
+def pareto(trials: Sequence[Trial], objectives: Sequence[Objective]) -> list[Trial]:
+    """The best seed's trial of each setting of the `front`, sorted by the first objective, the best first."""
+    return [best_seed(summary, objectives) for summary in front(trials, objectives)]
+
+
+def best_text(trials: Sequence[Trial], objectives: Sequence[Objective]) -> str:
+    """The best trial in one line, see `summary_text`; empty when there is none."""
+    settings = ranked(trials, objectives)
+    names = labels.short_names(labels.axis_keys(trials))
+    return summary_text(settings[0], objectives, names) if settings else ""
+
+
+def summary_text(summary: SettingSummary, objectives: Sequence[Objective], names: Mapping[str, str]) -> str:
+    """A setting with a finished trial: `0007 (lr=0.1, seed=2): val/accuracy 0.9731 ± 0.0012 over 3 seeds`.
+
+    Args:
+        summary: the setting.
+        objectives: the metrics to tell; the best trial is told by them too.
+        names: short names of the axes, by dotted key.
+    """
+    best = best_seed(summary, objectives)
+    spreads = [(metric, summary.spreads[metric]) for metric, _ in objectives]
+    values = [f"{metric} {labels.spread_text(spread.mean, spread.std, spread.n)}" for metric, spread in spreads]
+    count = max(spread.n for _, spread in spreads)
+    over = f" over {count} {'seeds' if 'seed' in best.overrides else 'trials'}" if count > 1 else ""
+    setting = labels.setting_text(best.overrides, names)
+    return f"{best.id}{f' ({setting})' if setting else ''}: {', '.join(values)}{over}"
+
+
+def _usable(trials: Sequence[Trial], objectives: Sequence[Objective]) -> list[Trial]:
+    return [
+        trial
+        for trial in trials
+        if trial.state == "finished" and all(value_of(trial, metric) is not None for metric, _ in objectives)
+    ]
+
+
+def _summary(trials: Sequence[Trial], metrics: Sequence[str]) -> SettingSummary:
+    finished = tuple(trial for trial in trials if trial.state == "finished")
+    spreads = {metric: _spread(finished, metric) for metric in metrics}
+    return SettingSummary(trials[0].setting, tuple(trials), finished, spreads)
+
+
+def _spread(trials: Sequence[Trial], metric: str) -> Spread:
+    values = [value for trial in trials if (value := value_of(trial, metric)) is not None]
+    count = len(values)
+    if count < 2:
+        return Spread(values[0] if values else math.nan, math.nan, count)
+    try:
+        mean = math.fsum(values) / count
+    except OverflowError:  # values near the largest number, as those of a training about to diverge
+        mean = math.fsum(value / count for value in values)
+    return Spread(mean, math.dist(values, [mean] * count) / math.sqrt(count - 1), count)
+
+
+def _seeds(summary: SettingSummary, metric: str) -> int:
+    """Different seeds that have a value: a point that a search drew twice is no more certain than another one."""
+    valued = [trial for trial in summary.finished if value_of(trial, metric) is not None]
+    return len({str(trial.overrides.get("seed")) for trial in valued})
+
+
+def _mean_losses(summary: SettingSummary, objectives: Sequence[Objective]) -> tuple[float, ...]:
+    return tuple(_loss(summary.spreads[metric].mean, mode) for metric, mode in objectives)
+
+
+def _losses(trial: Trial, objectives: Sequence[Objective]) -> tuple[float, ...]:
+    return tuple(_loss(value_of(trial, metric), mode) for metric, mode in objectives)
+
+
+def _loss(value: float | None, mode: Mode) -> float:
+    """The value as something to make small; infinite when there is none."""
+    if value is None or math.isnan(value):
+        return math.inf
+    return value if mode == "min" else -value
+
+
+def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return one != other and all(a <= b for a, b in zip(one, other, strict=True))

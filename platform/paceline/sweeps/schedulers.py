@@ -1,0 +1,196 @@
+"""Tune's schedulers, made from a sweep's config, and told what an earlier launch has seen."""
+
+import logging
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ray.tune.schedulers import (
+    AsyncHyperBandScheduler,
+    FIFOScheduler,
+    MedianStoppingRule,
+    PopulationBasedTraining,
+)
+
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.space import LogUniform, Number, QUniform, RandInt, Range, Uniform
+from paceline.config.sweep import SweepConfig
+from paceline.engine.rungs import ROUNDING
+from paceline.sweeps.log import SweepHistory
+from paceline.sweeps.point_checks import PointCheck
+from paceline.sweeps.trial_run import end_values
+
+
+def build_scheduler(config: ExperimentConfig, first_rung: float, length: float, history: SweepHistory) -> Any:
+    """The scheduler of a sweep, in the state that the trials so far have brought it to.
+
+    Args:
+        first_rung: in `budget_unit`.
+        length: of the longest trial, in the same unit; infinite when that is not known.
+    """
+    sweep = config.sweep
+    assert sweep is not None
+    metric, mode = sweep.objectives[0]
+    common = {"time_attr": sweep.budget_unit, "metric": metric, "mode": mode}
+    # a rung of the workers is one for Tune, too, however the two round it
+    lowest = first_rung * (1 - ROUNDING)
+    scheduler: Any
+    if sweep.scheduler == "none":
+        return FIFOScheduler()
+    if sweep.scheduler == "asha":
+        longest = max(first_rung, length if math.isfinite(length) else first_rung * sweep.rung_factor**12)
+        scheduler = ResumableASHA(
+            **common, grace_period=lowest, max_t=longest, reduction_factor=sweep.rung_factor, stop_last_trials=False
+        )
+    elif sweep.scheduler == "median":
+        scheduler = ResumableMedian(**common, grace_period=lowest)
+    else:
+        mutations = {name: _mutation(axis) for name, axis in sweep.space.items()}
+        scheduler = CheckedPBT(
+            config,
+            **common,
+            # two results are at least half of the distance between two rungs apart, whatever the size of a batch
+            perturbation_interval=lowest / 2,
+            hyperparam_mutations={"trial": {"overrides": mutations}},
+            log_config=False,
+            require_attrs=False,
+        )
+    scheduler.replay(past_results(history, sweep))
+    return scheduler
+
+
+@dataclass(frozen=True)
+class Past:
+    """What an earlier launch told a scheduler of a trial."""
+
+    trial_id: str
+    """Ours, such as `0007`."""
+    result: dict[str, Any]
+    is_last: bool = False
+    """Whether the trial has ended with it."""
+
+
+def past_results(history: SweepHistory, sweep: SweepConfig) -> list[Past]:
+    """The results of the trials so far, as Tune had them; those at their ends come last."""
+    missing = {sweep.budget_unit: 0.0, **dict.fromkeys(sweep.metrics, math.nan)}
+    results = [Past(trial_id, {**missing, **values}) for trial_id, values in history.decided]
+    for trial in history.ended.values():
+        if trial.state not in ("skipped", "predicted_oom"):
+            values = end_values(trial, history.last_rungs.get(trial.id, {}))
+            results.append(Past(trial.id, {**missing, **values}, is_last=True))
+    return results
+
+
+def _own_id(trial: Any) -> str:
+    """Our id of one of Tune's trials."""
+    return str(trial.config["trial"]["id"])
+
+
+@dataclass(frozen=True)
+class _PastTrial:
+    """A trial of an earlier launch, as far as schedulers look at it."""
+
+    trial_id: str
+
+
+class ResumableASHA(AsyncHyperBandScheduler):  # type: ignore[misc]
+    """Asynchronous successive halving (Li et al. 2018, arXiv:1810.05934), whose rungs can be filled again."""
+
+    def replay(self, past: Sequence[Past]) -> None:
+        """Fill the rungs with what was reported before."""
+        for each in past:
+            value = self._metric_op * each.result[self._metric]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # a rung of NaN has no quantile
+                self._brackets[0].on_result(_PastTrial(each.trial_id), each.result[self._time_attr], value)
+
+    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+        super().on_trial_add(tune_controller, trial)
+        for _, recorded in self._brackets[0]._rungs:
+            if _own_id(trial) in recorded:
+                recorded[trial.trial_id] = recorded.pop(_own_id(trial))
+
+
+class ResumableMedian(MedianStoppingRule):  # type: ignore[misc]
+    """The median stopping rule of Vizier (Golovin et al. 2017), which can be told of trials that it did not see."""
+
+    def replay(self, past: Sequence[Past]) -> None:
+        """Take in what was reported before."""
+        for each in past:
+            self._results[_PastTrial(each.trial_id)].append(each.result)
+
+    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+        super().on_trial_add(tune_controller, trial)
+        before = self._results.pop(_PastTrial(_own_id(trial)), None)
+        if before is not None:
+            self._results[trial] = before
+
+
+class CheckedPBT(PopulationBasedTraining):  # type: ignore[misc]
+    """Population based training (Jaderberg et al. 2017, arXiv:1711.09846) that proposes valid configs only, and values
+    within their axes."""
+
+    def __init__(self, base: ExperimentConfig, **options: Any) -> None:
+        super().__init__(**options)
+        logging.getLogger("ray.tune.schedulers.pbt").setLevel(logging.WARNING)  # it tells each of its steps
+        assert base.sweep is not None
+        self._ranges = base.sweep.ranges
+        self._check = PointCheck(base)
+        self._past: dict[str, list[dict[str, Any]]] = {}
+
+    def replay(self, past: Sequence[Past]) -> None:
+        """Take in what was reported before. Trials are exploited again once they have saved their state anew."""
+        for each in past:
+            if not each.is_last:
+                self._past.setdefault(each.trial_id, []).append(each.result)
+
+    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+        super().on_trial_add(tune_controller, trial)
+        state = self._trial_state[trial]
+        for result in self._past.pop(_own_id(trial), ()):
+            time = result[self._time_attr]
+            if time < state.last_train_time:  # it took over the state of one that was less far
+                state.last_perturbation_time = state.last_train_time = time
+            elif time - state.last_perturbation_time >= self._perturbation_interval:
+                self._save_trial_state(state, time, result, trial)
+                state.last_perturbation_time = time
+
+    def _get_new_config(self, trial: Any, trial_to_clone: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        new, operations = super()._get_new_config(trial, trial_to_clone)
+        overrides = dict(new["trial"]["overrides"])
+        for name, axis in self._ranges.items():
+            overrides[name] = _within(axis, overrides[name])
+        if self._check.problems(overrides):  # not together with the others: go on with the values that work
+            overrides, operations = dict(trial_to_clone.config["trial"]["overrides"]), {}
+        # what is taken over are the values, not who it is
+        return {**new, "trial": {"id": _own_id(trial), "overrides": overrides}}, operations
+
+
+def _within(axis: Range, value: Any) -> Number:
+    """The number of an axis that is nearest to a value."""
+    low, high = axis.bounds
+    if isinstance(axis, QUniform):
+        number = low + round((value - low) / axis.step) * axis.step
+        value = number if axis.is_whole and isinstance(axis.step, int) else float(f"{number:.14g}")
+    nearest = min(max(value, low), high)
+    return int(nearest) if isinstance(axis, RandInt) or isinstance(nearest, int) else float(nearest)
+
+
+def _mutation(axis: Any) -> Any:
+    """An axis in the words of Tune's PBT."""
+    from ray import tune
+
+    if isinstance(axis, list):
+        return axis
+    assert isinstance(axis, Range)
+    low, high = axis.bounds
+    if isinstance(axis, LogUniform):
+        return tune.loguniform(low, high)
+    if isinstance(axis, RandInt):
+        return tune.randint(int(low), int(high) + 1)
+    if isinstance(axis, QUniform):
+        return tune.quniform(low, high, axis.step)
+    assert isinstance(axis, Uniform)
+    return tune.uniform(low, high)

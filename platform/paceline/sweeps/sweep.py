@@ -1,0 +1,308 @@
+"""`sweep`: many trials of one experiment, from config to result.
+
+claim the sweep  ->  points  ->  desk, worker groups and Tune, side by side  ->  close the records  ->  SweepResult
+"""
+
+import math
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.cluster.experiment import close_seconds_of, require_shared_places, with_objects
+from paceline.cluster.identity import ClaimedRun
+from paceline.cluster.preflight import Resources, local_resources, storage_folder, writable
+from paceline.cluster.session import on_cluster
+from paceline.config.derived import derive
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.loading import missing_modules
+from paceline.config.sweep import SweepConfig
+from paceline.errors import ConfigError, EnvironmentFault, Problem, RunFailed
+from paceline.sweeps.closing import Closing
+from paceline.sweeps.folder import SweepFolder, claim_sweep
+from paceline.sweeps.log import SweepHistory, SweepLog, read_log
+from paceline.sweeps.orders import group_shape
+from paceline.sweeps.points import make_points, trial_config
+from paceline.sweeps.result import SweepResult
+from paceline.sweeps.trials import Point, Trial
+from paceline.sweeps.work import GroupShape
+from paceline.tracking.store import is_http, start_creating, tracking_uri
+
+if TYPE_CHECKING:
+    from paceline.sweeps.display import SweepListener
+
+
+@dataclass(frozen=True)
+class SweepLaunch:
+    """Everything that is settled before the first process is started."""
+
+    config: ExperimentConfig
+    sweep: SweepConfig
+    claimed: ClaimedRun[SweepFolder]
+    uri: str
+    points: tuple[Point, ...]
+    """Those that are known in advance; none with a search that chooses them while the sweep goes on."""
+    skipped: tuple[Trial, ...]
+    history: SweepHistory
+    """What earlier launches have left."""
+    address: str | None
+    listener: "SweepListener"
+    close_seconds: float
+
+    @property
+    def folder(self) -> SweepFolder:
+        """Where the sweep keeps everything."""
+        return self.claimed.folder
+
+    @property
+    def left(self) -> list[Point]:
+        """The points that have not ended, those that were begun first; with the values that they have now."""
+        known = self.history.trials
+        points = [Point(p.id, known[p.id].overrides) if p.id in known else p for p in self.points]
+        left = [point for point in points if point.id not in self.history.ended]
+        return sorted(left, key=lambda point: point.id not in known)
+
+    @property
+    def total(self) -> int:
+        """How many trials there will be at the most, without skipped ones."""
+        return len(self.points) or (self.sweep.num_samples or 0) * self.sweep.seeds
+
+
+def sweep(
+    config: ExperimentConfig,
+    *,
+    model: Any = None,
+    data: Any = None,
+    task: Any = None,
+    resume: bool = False,
+    new: bool = False,
+    address: str | None = None,
+    listener: "SweepListener | None" = None,
+) -> SweepResult:
+    """Run the trials of the config's `sweep` section.
+
+    An unfinished sweep of the same name and config is gone on with; its finished trials are not run again.
+
+    Args:
+        config: from `load_config`, with a `sweep` section.
+        model: a callable in place of the config's `model`; likewise the next two, see `train`.
+        resume: start no new sweep, only go on with an unfinished one.
+        new: start a new sweep, even if there is an unfinished one.
+        address: a Ray cluster's address; by default a private local Ray, or inside a submitted job its cluster.
+        listener: told of stages and trials. By default they are shown on a terminal and in a notebook.
+
+    Raises:
+        ConfigError: something about the config is wrong, or it differs from the unfinished sweep's.
+        EnvironmentFault: GPUs, cores, MLflow, data or disk are lacking.
+        RunFailed: no worker group could be started, or Ray failed. Trials that fail do not raise.
+    """
+    config = with_objects(config, model=model, data=data, task=task)
+    if listener is not None:
+        return _sweep(config, resume, new, address, listener)
+    from paceline.sweeps.display import watched_sweep  # rich takes a moment to import
+
+    section = section_of(config)
+    with watched_sweep(section.objectives, config.name, trial_count(section)) as shown:
+        return _sweep(config, resume, new, address, shown)
+
+
+def section_of(config: ExperimentConfig) -> SweepConfig:
+    """The config's `sweep` section.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if config.sweep is None:
+        hint = "add one, such as sweep: {space: {optimizer.lr: [0.01, 0.1]}}"
+        raise ConfigError([Problem("sweep", "there is no sweep section", "sweep", hint=hint)])
+    return config.sweep
+
+
+def trial_count(section: SweepConfig) -> int:
+    """How many trials a sweep comes to, those included that are to be skipped; without a look at any of them."""
+    points = section.num_samples
+    if section.search == "grid" or points is None:
+        points = math.prod(len(values) for values in section.lists.values())
+    return points * section.seeds
+
+
+def _sweep(
+    config: ExperimentConfig, resume: bool, new: bool, address: str | None, listener: "SweepListener"
+) -> SweepResult:
+    start = time.monotonic()
+    launch = _prepare(config, resume, new, address, listener)
+    try:
+        return _run(launch, start)
+    finally:
+        launch.claimed.release()
+
+
+def _prepare(
+    config: ExperimentConfig, resume: bool, new: bool, address: str | None, listener: "SweepListener"
+) -> SweepLaunch:
+    """Check what can be checked, and claim the sweep. Starts nothing."""
+    section = section_of(config)
+    if problems := missing_modules(config.model_dump()):
+        raise ConfigError(problems)
+    storage = storage_folder(config)
+    if on_cluster(address):
+        require_shared_places(config)
+    made = make_points(config)
+    if not on_cluster(address):
+        available = local_resources()
+        slots_for(section, fitting_shapes(config, made.points, available, "this machine"), available, len(made.points))
+    uri = tracking_uri(config.tracking, Path.cwd())
+    close_seconds = close_seconds_of(uri, config.tracking.offline, listener)
+    claimed = claim_sweep(config, storage, resume, new)
+    try:
+        start_creating(uri)
+        with writable(claimed.folder.path):
+            claimed.folder.trials.mkdir(parents=True, exist_ok=True)
+            _write_skipped(claimed.folder.path, made.skipped)
+        history = read_log(claimed.folder.path)
+    except BaseException:
+        claimed.release()
+        raise
+    launch = SweepLaunch(
+        config,
+        section,
+        claimed,
+        uri,
+        tuple(made.points),
+        tuple(made.skipped),
+        history,
+        address,
+        listener,
+        close_seconds,
+    )
+    listener.planned(_plan_lines(launch))
+    return launch
+
+
+def _write_skipped(folder: Path, skipped: Sequence[Trial]) -> None:
+    log = SweepLog(folder)
+    for trial in skipped:
+        if trial.id not in log.history.trials:
+            log.trial(trial)
+    log.close()
+
+
+def _plan_lines(launch: SweepLaunch) -> list[tuple[str, str]]:
+    known = launch.history
+    lines = [("trials", f"{launch.total} over {', '.join(launch.sweep.space)}")]
+    if launch.skipped:
+        lines.append(("skipped", f"{len(launch.skipped)} that are no valid config"))
+    if launch.claimed.resumed:
+        lines.append(("resumed", f"{launch.folder.run_id}: {len(known.ended) - len(launch.skipped)} have ended"))
+    return lines
+
+
+def fitting_shapes(
+    config: ExperimentConfig, points: Sequence[Point], available: Resources, where: str
+) -> list[GroupShape]:
+    """The worker groups that the points need, in their order; one for the config as it is where no point is known.
+
+    Raises:
+        EnvironmentFault: one of them is more than there is.
+    """
+    configs = [trial_config(config, point.overrides) for point in points] or [config]
+    shapes = [group_shape(each, available) for each in configs]
+    for each, shape in zip(configs, shapes, strict=True):
+        if shape.cpus > available.cpus or shape.gpus > available.gpus:
+            raise EnvironmentFault(
+                f"a trial with scaling.num_workers {each.scaling.num_workers} needs {shape.cpus:g} CPU cores and "
+                f"{shape.gpus:g} GPUs, {where} has {available.cpus:g} and {available.gpus:g}: lower "
+                "scaling.num_workers or scaling.cpus_per_worker"
+            )
+        if each.trainer.precision == "16-mixed" and not shape.gpus:
+            raise EnvironmentFault(f"trainer.precision 16-mixed needs GPUs, {where} offers none: use bf16-mixed")
+    return shapes
+
+
+def slots_for(section: SweepConfig, shapes: Sequence[GroupShape], available: Resources, trials: int) -> int:
+    """How many trials run side by side: as asked for, or as many as there is room for.
+
+    Raises:
+        EnvironmentFault: there is no room for as many as were asked for.
+    """
+    largest = max((shape.cpus for shape in shapes), default=1.0), max((shape.gpus for shape in shapes), default=0.0)
+    room = int(available.cpus // largest[0])
+    if largest[1]:
+        room = min(room, int(available.gpus // largest[1]))
+    if section.slots == "auto":
+        return max(1, min(room, trials))
+    if section.slots > room:
+        raise EnvironmentFault(
+            f"sweep.slots {section.slots} x {largest[0]:g} CPU cores and {largest[1]:g} GPUs are more than there are "
+            f"({available.cpus:g} and {available.gpus:g}): lower sweep.slots to {room}, or write auto"
+        )
+    return min(section.slots, max(trials, 1))
+
+
+def trial_length(config: ExperimentConfig, points: Sequence[Point], unit: str) -> float:
+    """How long the longest trial is, in `budget_unit`; infinite for seconds, and where the data's size is not known."""
+    if unit == "seconds":
+        return math.inf
+    configs = [trial_config(config, point.overrides) for point in points] or [trial_config(config, {})]
+    lengths = []
+    for each in configs:
+        derived = derive(each, each.data.sizes())
+        if derived.total_steps is None or derived.steps_per_epoch is None or derived.train_samples is None:
+            return math.inf
+        epochs = derived.total_steps / derived.steps_per_epoch
+        per_epoch = derived.train_samples
+        if each.data.drop_last:
+            per_epoch = derived.steps_per_epoch * derived.batch.global_batch_size
+        lengths.append(epochs if unit == "epochs" else epochs * per_epoch)
+    return max(lengths)
+
+
+def first_rung(section: SweepConfig, length: float) -> float:
+    """Where trials are first compared, in `budget_unit`.
+
+    Raises:
+        ConfigError: it has to be given, since the length of a trial is not known.
+    """
+    if section.first_rung is not None:
+        return section.first_rung
+    if not math.isfinite(length):
+        reason = "is needed, since the length of a trial is not known in advance"
+        raise ConfigError([Problem("sweep", reason, "sweep.first_rung", hint="write one, such as 10_000 samples")])
+    return length / (section.rung_factor**2 if section.scheduler == "asha" else 10)
+
+
+def _run(launch: SweepLaunch, start: float) -> SweepResult:
+    from paceline.sweeps.running import run_on_ray
+
+    if launch.total and not launch.left and launch.points:
+        launch.listener.stage("all trials have ended")
+    # what workers print arrives on this process's stdout, where only the result belongs
+    with redirect_stdout(sys.stderr):
+        closing = run_on_ray(launch)
+    return _result(launch, closing, time.monotonic() - start)
+
+
+def _result(launch: SweepLaunch, closing: Closing, seconds: float) -> SweepResult:
+    if closing.fault:
+        raise RunFailed(f"the sweep cannot go on: {closing.fault}", "")
+    if closing.report["error"]:
+        text = f"MLflow does not have everything: {closing.report['error']}"
+        launch.listener.event("warning", {"message": text})
+    best = launch.folder.best_config
+    return SweepResult(
+        sweep_id=launch.folder.run_id,
+        name=launch.config.name,
+        status=closing.status,
+        trials=tuple(closing.trials),
+        objectives=tuple(launch.sweep.objectives),
+        config=launch.config,
+        folder=launch.folder.path,
+        best_config_path=str(best) if best.exists() else "",
+        wall_seconds=seconds,
+        mlflow_url=closing.report["url"],
+        parent_run_id=closing.report["run_id"],
+        needs_ui=not is_http(launch.uri),
+    )

@@ -1,0 +1,81 @@
+"""What Ray Tune runs: a trial, from rung to rung, on whatever worker group the desk gives it."""
+
+import json
+import math
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import tune
+
+from paceline.errors import ConfigError
+from paceline.sweeps.checkpoints import adopt, pin
+from paceline.sweeps.orders import OrderMaker
+from paceline.sweeps.trials import Point
+from paceline.sweeps.work import Report
+
+POINTER = "checkpoint.json"
+TRIAL = "trial"
+"""Where Tune's config holds the point: `{"id": ..., "overrides": {...}}`."""
+STATE = "state"
+"""Where a result holds the trial's state."""
+STEP_DONE = "done"
+
+
+class TrialTrainable(tune.Trainable):  # type: ignore[misc]
+    """One trial at a time; Tune gives it another one by `reset_config`, so that its process is started once.
+
+    What goes wrong is a result, not an exception, which would cost the process.
+    """
+
+    def setup(self, config: dict[str, Any], desk: Any = None, maker: OrderMaker | None = None) -> None:
+        assert maker is not None
+        self._desk, self._maker = desk, maker
+        self._take_up(config)
+
+    def step(self) -> dict[str, Any]:
+        """Train to the next rung, or to the end."""
+        try:
+            order = self._maker.make(self._point)
+        except ConfigError as error:
+            reason = "; ".join(problem.reason for problem in error.problems)
+            ray.get(self._desk.skip.remote(self._point, reason))
+            return self._result(Report("skipped"))
+        report: Report = ray.get(self._desk.run_to_rung.remote(order))
+        self._checkpoint = report.checkpoint
+        return self._result(report)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self.cleanup()
+        self._take_up(new_config)
+        return True
+
+    def save_checkpoint(self, checkpoint_dir: str) -> str:
+        """Write down where the trial's newest checkpoint is, and keep it from being pruned."""
+        pinned = pin(Path(self._checkpoint), self._folder / "pinned") if self._checkpoint else None
+        (Path(checkpoint_dir) / POINTER).write_text(json.dumps(str(pinned) if pinned else None))
+        return checkpoint_dir
+
+    def load_checkpoint(self, checkpoint_dir: str) -> None:
+        """Go on from a checkpoint of this trial, or of another one that it takes over."""
+        pinned = json.loads((Path(checkpoint_dir) / POINTER).read_text())
+        if pinned is not None:
+            adopt(Path(pinned), self._folder / "checkpoints")
+
+    def cleanup(self) -> None:
+        with suppress(ray.exceptions.RayActorError):  # the sweep is over
+            ray.get(self._desk.leave.remote(self._point.id))
+
+    def _take_up(self, config: dict[str, Any]) -> None:
+        self._point = Point(config[TRIAL]["id"], dict(config[TRIAL]["overrides"]))
+        self._folder = Path(self._maker.folder) / "trials" / self._point.id
+        self._checkpoint = ""
+
+    def _result(self, report: Report) -> dict[str, Any]:
+        # schedulers look for the metric in each result, and leave out what is not a number
+        sweep = self._maker.config.sweep
+        assert sweep is not None
+        missing = dict.fromkeys((*sweep.metrics, sweep.budget_unit), math.nan)
+        missing[sweep.budget_unit] = 0.0
+        return {**missing, **report.values, STATE: report.state, STEP_DONE: report.is_over}

@@ -1,0 +1,146 @@
+"""One trial as the desk sees it while it goes on."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from paceline.cluster.desk import Desk
+from paceline.sweeps.trials import ENDED, Trial, TrialState
+from paceline.sweeps.work import Order, Report
+
+if TYPE_CHECKING:
+    from paceline.sweeps.seats import Seat
+
+FAILED_AS: dict[str, TrialState] = {"error": "failed", "diverged": "diverged", "oom": "oom"}
+"""The state of a trial whose failure is of this kind."""
+
+
+def end_values(trial: Trial, rung: Mapping[str, float]) -> dict[str, float]:
+    """What Tune is told of a trial that has ended: its metrics, and how far it came in each unit of a budget.
+
+    Args:
+        rung: the values at the rung that it reached last, if any. A trial that did not finish came no further.
+    """
+    amounts = {unit: rung.get(unit, 0.0) for unit in ("samples", "epochs", "seconds")}
+    if trial.state == "finished":
+        own = {"samples": trial.samples, "epochs": trial.metrics.get("epoch", 0.0), "seconds": trial.seconds}
+        amounts = {unit: max(amount, float(own[unit])) for unit, amount in amounts.items()}
+    return {**trial.metrics, **amounts}
+
+
+@dataclass
+class TrialRun:
+    """A trial, its record, and where it stands between Tune and its worker group."""
+
+    order: Order
+    trial: Trial
+    desk: Desk
+    seat: "Seat | None" = None
+    begun: float | None = None
+    """When its present group took it; None while none has."""
+    rung: dict[str, float] | None = None
+    """The values at the rung where it waits to be told whether to go on."""
+    is_told: bool = False
+    """Whether Tune has been told of that rung."""
+    reached: dict[str, float] = field(default_factory=dict)
+    """The values at the rung that it reached last."""
+    answered_step: int | None = None
+    """The step of the last rung at which it was let go on since it has its seat."""
+    stopping: tuple[TrialState, str] | None = None
+    """The state, and the reason, that it is to have once its workers have let go of it."""
+    failures: int = 0
+    """How often its workers died."""
+    visit: str = ""
+    """Which of Tune's trainables has it now."""
+    calls: int = 0
+    """How often Tune has asked for it, or let go of it: only the newest call is waited for."""
+    seatings: int = 0
+    """How often it was given a seat."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is over for good."""
+        return self.trial.state in ENDED
+
+    @property
+    def seconds(self) -> float:
+        """Time on worker groups so far."""
+        return self.trial.seconds + (time.monotonic() - self.begun if self.begun is not None else 0.0)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something that Tune does not know: a rung, or that it has let go of its seat."""
+        return self.seat is None or (self.rung is not None and not self.is_told)
+
+    def take_seat(self, seat: "Seat") -> None:
+        """A worker group is going to take it."""
+        seat.run, self.seat = self, seat
+        self.seatings += 1
+        # it may come from another one's checkpoint, whose rungs it was not told anything about
+        self.answered_step = self.stopping = None
+        self.trial = replace(self.trial, state="running", reason="", overrides=dict(self.order.point.overrides))
+
+    def begin(self) -> None:
+        """A group has taken it."""
+        self.begun = time.monotonic()
+        self.trial = replace(self.trial, state="running", attempts=self.trial.attempts + 1)
+
+    def measure(self, step: int, values: Mapping[str, float], samples_per_second: float | None = None) -> None:
+        """Take in the metrics of a step."""
+        known = self.trial.samples_per_second
+        speed = values.get("samples_per_second", known if samples_per_second is None else samples_per_second)
+        metrics = {**self.trial.metrics, **values}
+        self.trial = replace(self.trial, steps=max(step, self.trial.steps), metrics=metrics, samples_per_second=speed)
+
+    def stand_at(self, values: dict[str, float]) -> None:
+        """It has come to a rung, and waits there."""
+        self.rung, self.reached, self.is_told = values, values, False
+        self.trial = replace(self.trial, samples=int(values["samples"]))
+
+    def go_on(self) -> None:
+        """Tune lets it go on from its rung."""
+        assert self.rung is not None
+        self.answered_step, self.rung, self.is_told = int(self.rung["step"]), None, False
+
+    def stop_clock(self) -> None:
+        """Its group has let go of it."""
+        self.trial = replace(self.trial, seconds=self.seconds)
+        self.begun = None
+
+    def conclude(self, ending: Mapping[str, Any]) -> None:
+        """Take in how its workers say that it ended."""
+        self.stop_clock()
+        stopped: tuple[TrialState, str] = self.stopping or ("paused", "")
+        self.stopping, self.rung, self.is_told = None, None, False
+        if ending["status"] == "failed":
+            failure = ending["failure"]
+            state = FAILED_AS.get(failure["kind"], "failed")
+            self.trial = replace(self.trial, state=state, reason=failure["reason"])
+            return
+        state, reason = ("finished", "") if ending["status"] == "finished" else stopped
+        self.trial = replace(
+            self.trial,
+            state=state,
+            reason=reason,
+            metrics=dict(ending["metrics"]),
+            weights_sha256=ending["weights_sha256"],
+            steps=ending["step"],
+            samples=ending["samples"],
+            samples_per_second=ending["samples_per_second"],
+            peak_memory_bytes=ending["peak_memory_bytes"],
+            checkpoint=ending["checkpoint"],
+        )
+
+    def end(self, state: TrialState, reason: str) -> None:
+        """End it, or let it rest, without a word of its workers."""
+        self.stop_clock()
+        self.stopping, self.rung, self.is_told = None, None, False
+        self.trial = replace(self.trial, state=state, reason=reason)
+
+    def report(self) -> Report:
+        """What Tune is told now."""
+        if self.rung is not None and not self.has_ended and self.stopping is None:
+            self.is_told = True
+            return Report("running", {**self.trial.metrics, **self.rung}, self.trial.checkpoint)
+        return Report(self.trial.state, end_values(self.trial, self.reached))

@@ -1,0 +1,150 @@
+"""Ray Tune at work on a sweep, in a thread of the driver."""
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import tune
+
+from paceline.config.experiment import ExperimentConfig
+from paceline.sweeps.log import SweepHistory
+from paceline.sweeps.orders import OrderMaker
+from paceline.sweeps.schedulers import build_scheduler
+from paceline.sweeps.trainable import STATE, TRIAL, TrialTrainable
+from paceline.sweeps.trials import Point, Trial
+
+ACTOR_FAILURES = 3
+"""How often Tune starts its part of a trial again; the trial itself goes on meanwhile."""
+
+_ENVIRONMENT = {
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # the sweep has a journal of its own
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a trial that failed has no metric
+    "TUNE_GLOBAL_CHECKPOINT_S": "86400",  # nothing is restored from Tune's own files
+    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
+    "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": "86400",  # trials wait for a slot: that is how it works
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",
+}
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What Tune is asked to do."""
+
+    config: ExperimentConfig
+    points: Sequence[Point]
+    """What is left to do, in its order; empty when the points are chosen while the sweep goes on."""
+    slots: int
+    first_rung: float
+    length: float
+    """Of the longest trial, in the sweep's `budget_unit`."""
+    history: SweepHistory
+    folder: Path
+    """For Tune's own files."""
+
+
+class TuneThread(threading.Thread):
+    """`Tuner.fit()` in a thread, which keeps Tune from taking over the signals."""
+
+    def __init__(self, tuning: Tuning, desk: Any, maker: OrderMaker) -> None:
+        super().__init__(name="ray-tune-fit", daemon=True)
+        self.error: BaseException | None = None
+        self._tuning, self._desk, self._maker = tuning, desk, maker
+        self._id = str(tuning.folder)
+
+    def run(self) -> None:
+        try:
+            self._tuner().fit()
+        except (Exception, SystemExit) as error:  # Ray raises SystemExit here when it is shut down
+            self.error = error
+
+    def finish_early(self) -> None:
+        """Start no more trials, and let go of those that are running."""
+        _OVER.add(self._id)
+
+    def _tuner(self) -> tune.Tuner:
+        for name, value in _ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(self._tuning.slots)
+        tuning, sweep = self._tuning, self._tuning.config.sweep
+        assert sweep is not None
+        trainable = tune.with_parameters(TrialTrainable, desk=self._desk, maker=self._maker)
+        return tune.Tuner(
+            tune.with_resources(trainable, _one_of(tuning.slots)),
+            param_space=_param_space(tuning.points),
+            tune_config=tune.TuneConfig(
+                num_samples=1 if tuning.points else -1,
+                search_alg=None if tuning.points else self._searcher(),
+                scheduler=build_scheduler(tuning.config, tuning.first_rung, tuning.length, tuning.history),
+                reuse_actors=True,
+                trial_dirname_creator=_folder_name,
+            ),
+            run_config=tune.RunConfig(
+                name="tune",
+                storage_path=str(tuning.folder),
+                verbose=0,
+                stop=_UntilOver(self._id),
+                callbacks=[_Prunings(self._desk, sweep.scheduler, sweep.budget_unit)],
+                failure_config=tune.FailureConfig(max_failures=ACTOR_FAILURES),
+            ),
+        )
+
+    def _searcher(self) -> Any:
+        from paceline.sweeps.suggest import OptunaPoints
+
+        tuning, desk = self._tuning, self._desk
+        trials: Callable[[], list[Trial]] = lambda: ray.get(desk.trials.remote())  # noqa: E731
+        known = list(tuning.history.trials.values())
+        return OptunaPoints(tuning.config, tuning.slots, known, trials, lambda *args: desk.skip.remote(*args))
+
+
+def _one_of(slots: int) -> tune.PlacementGroupFactory:
+    """Resources on this node of which there is room for as many as slots, whatever else it has.
+
+    Each node has one unit of a resource with its own name.
+    """
+    here = f"node:{ray.util.get_node_ip_address()}"
+    return tune.PlacementGroupFactory([{here: int(10_000 / slots) / 10_000}])
+
+
+def _param_space(points: Sequence[Point]) -> dict[str, Any]:
+    trials = [{"id": point.id, "overrides": dict(point.overrides)} for point in points]
+    return {TRIAL: tune.grid_search(trials)} if trials else {}
+
+
+def _folder_name(trial: Any) -> str:
+    return f"trial-{trial.config[TRIAL]['id']}"
+
+
+_OVER: set[str] = set()
+"""The sweeps of this process that are to end. Not in the stopper itself, which Tune copies and pickles."""
+
+
+class _UntilOver(tune.Stopper):  # type: ignore[misc]
+    """Ends the experiment when `finish_early` was called."""
+
+    def __init__(self, sweep: str) -> None:
+        self._sweep = sweep
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
+        return self._sweep in _OVER
+
+
+class _Prunings(tune.Callback):  # type: ignore[misc]
+    """Tells the desk of trials that the scheduler has ended. Runs in the driver."""
+
+    def __init__(self, desk: Any, scheduler: str, unit: str) -> None:
+        self._desk, self._scheduler, self._unit = desk, scheduler, unit
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        last = trial.last_result or {}
+        if last.get(STATE) == "running":
+            reason = f"{self._scheduler} ended it at {last.get(self._unit, 0):,.6g} {self._unit}"
+            self._desk.prune.remote(trial.config[TRIAL]["id"], reason)

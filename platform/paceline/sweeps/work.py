@@ -1,0 +1,100 @@
+"""What travels between the processes of a sweep: Tune's trainables, the desk, the worker groups and the driver."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline.sweeps.trials import Point, Trial
+from paceline.tracking.record import RunRecord
+
+
+@dataclass(frozen=True)
+class GroupShape:
+    """What a worker group is made of. Trials of one shape take turns in one group."""
+
+    num_workers: int
+    cpus_per_worker: float
+    gpus_per_worker: float
+    """0: the workers train on CPU."""
+    placement: str
+
+    @property
+    def cpus(self) -> float:
+        """Cores that the group reserves."""
+        return self.num_workers * self.cpus_per_worker
+
+    @property
+    def gpus(self) -> float:
+        """GPUs that the group reserves."""
+        return self.num_workers * self.gpus_per_worker
+
+
+@dataclass(frozen=True)
+class Order:
+    """A trial, with everything settled that its workers and its record need."""
+
+    point: Point
+    shape: GroupShape
+    needs_fresh_processes: bool
+    """Whether no other trial may have run in its processes before."""
+    assignment: bytes
+    """The pickled `Assignment`; opened by the workers alone."""
+    record: RunRecord
+    folder: str
+    """Where the trial keeps its journal and its checkpoints."""
+    total_steps: int | None
+    timeout_seconds: float
+    """How long a collective operation of its workers may take."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a worker group takes from the desk."""
+
+    number: int
+    """Counts what the group has taken, from 1."""
+    trial_id: str
+    attempt: int
+    assignment: bytes
+    timeout_seconds: float
+
+
+@dataclass(frozen=True)
+class WantedGroup:
+    """The worker group that a seat of the desk wants to have."""
+
+    seat: int
+    generation: int
+    """Grows whenever the seat wants another group; groups of earlier generations leave by themselves."""
+    shape: GroupShape | None
+    """None: the seat needs no group any more."""
+
+
+@dataclass(frozen=True)
+class SweepView:
+    """The state of a sweep, for the driver."""
+
+    trials: list[Trial]
+    """Those that have begun, and those that an earlier launch has left behind."""
+    events: list[tuple[str, dict[str, Any]]]
+    """What the watcher has not seen yet."""
+    groups: list[WantedGroup]
+    over: str = ""
+    """Why the sweep ends before its last trial: a stop condition, or the user; empty while it goes on."""
+    fault: str = ""
+    """Why no worker group can be started; empty when they can."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What Tune is told of a trial, at a rung or at its end."""
+
+    state: str
+    values: dict[str, float] = field(default_factory=dict)
+    """`samples`, `epochs`, `seconds`, and the newest value of each metric."""
+    checkpoint: str = ""
+    """The newest one at a rung."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the trial has ended, or will not go on in this launch."""
+        return self.state != "running"
