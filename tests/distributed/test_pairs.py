@@ -184,6 +184,13 @@ def limit_memory() -> None:
     largest_batch.Trials.fits = limited  # type: ignore[method-assign]
 
 
+def limit_memory_and_keep_dropout() -> None:
+    import torch._inductor.config
+
+    torch._inductor.config.fallback_random = True
+    limit_memory()
+
+
 def results_of(runs: Iterable[Run], before: Callable[[], None] = limit_memory) -> dict[Run, Losses | str]:
     """Train each, those with as many ranks in one launch. `before` is called in each process."""
     by_ranks: dict[int, list[Run]] = {}
@@ -218,7 +225,8 @@ class Check(NamedTuple):
 
 
 def check_of(pair: Pair, backend: str) -> Check:
-    model = pair.has_batch_norm, pair.has_dropout
+    is_redrawn = backend == "inductor" and "trainer.activation_checkpointing" in pair.fields()
+    model = pair.has_batch_norm, pair.has_dropout and not is_redrawn
     run = run_of(pair.overrides, *model, backend)
     alone = {neutral.name: run_of(overrides, *model, backend) for neutral, overrides in pair.without()}
     return Check(pair, run, alone, UNLIKE.get(pair.name, TOLERANCES[run.config.trainer.precision]))
@@ -308,8 +316,41 @@ def test_the_pairs_that_take_longer_train_too() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_pairs_train_with_the_real_compiler() -> None:
-    failures = failures_of((pair for pair in allowed(all_pairs()) if is_compiled(pair)), "inductor")
+    """With torch's own dropout in compiled code: the compiler's draws other masks, which is no fault of a technique.
+
+    What is computed again draws its masks in another order even so: see the test that follows.
+    """
+    pairs = (pair for pair in allowed(all_pairs()) if is_compiled(pair))
+    failures = failures_of(pairs, "inductor", before=limit_memory_and_keep_dropout)
     assert not failures, "\n".join(failures)
+
+
+class Rectified(nn.Module):
+    """Twice the weight makes twice the output, whatever the dropout's mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.dropout = nn.Linear(16, 16, bias=False), nn.Dropout(0.5)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.dropout(torch.relu(self.linear(inputs)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scope", ["model", "blocks"])
+@pytest.mark.parametrize("mode", ["full", "selective"])
+def test_compiled_checkpoints_use_the_same_dropout_masks_in_both_passes(mode: str, scope: str) -> None:
+    """By Euler's theorem: a loss that is proportional to a weight is the product of the weight and its gradient."""
+    torch._dynamo.reset()
+    model = nn.Sequential(*(Rectified() for _ in range(3))).double()
+    activation_checkpointing.apply_activation_checkpointing(model, mode, None)
+    for part in (model,) if scope == "model" else model.children():
+        part.compile()
+    loss = model(torch.rand(8, 16, dtype=torch.float64)).sum()
+    loss.backward()
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        torch.testing.assert_close((parameter * parameter.grad).sum(), loss, rtol=1e-12, atol=0)
 
 
 NO_EFFECT_ON_CPU = ("matmul high",)
