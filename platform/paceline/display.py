@@ -156,6 +156,10 @@ def event_text(kind: str, details: Mapping[str, Any]) -> str:
         return f"warning: {details['message']}"
     if kind == "failed":
         return f"training failed: {details['reason']}"
+    if kind == "ended":
+        return f"{details['state']}: {details['reason']}"
+    if kind == "restarted":
+        return f"its workers died, for the {details['failures']}. time; new ones go on from its newest checkpoint"
     if kind == "resumed":
         return f"going on from step {details['step']} ({details['path']})"
     if kind == "checkpoint":

@@ -160,6 +160,7 @@ def test_a_trial_leaves_and_comes_back_with_other_values(floor: Callable[..., Fl
 
     async def scene() -> None:
         await sweep.run("0000")
+        assert (await sweep.run("0000")).values["step"] == 6
         await asyncio.gather(sweep.desk.leave("0000"), sweep.desk.leave("0000"))
         assert (await sweep.run("0001")).state == "finished"
         # from the state of another one that was less far

@@ -232,6 +232,8 @@ def test_rungs_that_are_no_round_numbers_are_not_passed_over() -> None:
     """0.1 * 3 is more than 0.3, of which the workers know better."""
     config = config_of("asha", budget_unit="epochs", first_rung=0.1)
     launch = Launch(build_scheduler(config, 0.1, 0.9, SweepHistory()), [f"{number:04d}" for number in range(4)])
+    for number, id in enumerate(launch.tuned):
+        assert launch.result(id, {"epochs": 0.1, METRIC: number / 10}) == "CONTINUE"
     for id, value in [("0000", 0.9), ("0001", 0.8), ("0002", 0.7), ("0003", 0.1)]:
         decision = launch.result(id, {"epochs": 0.3, METRIC: value})
         assert decision == ("CONTINUE" if id == "0000" else "STOP")

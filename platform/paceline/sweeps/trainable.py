@@ -2,6 +2,7 @@
 
 import json
 import math
+import uuid
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
             reason = "; ".join(problem.reason for problem in error.problems)
             ray.get(self._desk.skip.remote(self._point, reason))
             return self._result(Report("skipped"))
-        report: Report = ray.get(self._desk.run_to_rung.remote(order))
+        report: Report = ray.get(self._desk.run_to_rung.remote(order, self._visit))
         self._checkpoint = report.checkpoint
         return self._result(report)
 
@@ -53,7 +54,10 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
 
     def save_checkpoint(self, checkpoint_dir: str) -> str:
         """Write down where the trial's newest checkpoint is, and keep it from being pruned."""
-        pinned = pin(Path(self._checkpoint), self._folder / "pinned") if self._checkpoint else None
+        pinned = None
+        if self._checkpoint:
+            with suppress(OSError):  # without room for it, nobody can take the trial over from here
+                pinned = pin(Path(self._checkpoint), self._folder / "pinned")
         (Path(checkpoint_dir) / POINTER).write_text(json.dumps(str(pinned) if pinned else None))
         return checkpoint_dir
 
@@ -65,12 +69,14 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
 
     def cleanup(self) -> None:
         with suppress(ray.exceptions.RayActorError):  # the sweep is over
-            ray.get(self._desk.leave.remote(self._point.id))
+            ray.get(self._desk.leave.remote(self._point.id, self._visit))
 
     def _take_up(self, config: dict[str, Any]) -> None:
         self._point = Point(config[TRIAL]["id"], dict(config[TRIAL]["overrides"]))
         self._folder = Path(self._maker.folder) / "trials" / self._point.id
         self._checkpoint = ""
+        # tells this stay from others: Tune may go on with the trial in another process before this one has left it
+        self._visit: str = uuid.uuid4().hex
 
     def _result(self, report: Report) -> dict[str, Any]:
         # schedulers look for the metric in each result, and leave out what is not a number
