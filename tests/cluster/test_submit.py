@@ -104,8 +104,11 @@ class _Submission:
 def _start(cluster: tuple[str, dict[str, str]], *arguments: str) -> _Submission:
     address, environment = cluster
     command = ["ray", "job", "submit", "--address", address, "--runtime-env", "configs/runtime_env.yaml", "--"]
-    command += ["python", "jobs/train.py", "configs/mnist_cnn.yaml", *arguments]
+    command += ["python", *(arguments if arguments[:1] == ("jobs/sweep.py",) else (*TRAIN, *arguments))]
     return _Submission(command, environment)
+
+
+TRAIN = ("jobs/train.py", "configs/mnist_cnn.yaml")
 
 
 def result_of(output: str) -> dict[str, Any]:
@@ -155,6 +158,30 @@ def test_a_job_whose_driver_dies_is_resumed_by_submitting_it_again(
     (run,) = (tmp_path / "runs" / "mnist-cnn").glob("*/run.json")
     assert result["run_id"] == run.parent.name
     assert result["steps"] == 300 * 16
+
+
+def test_a_job_sweeps_over_two_nodes(cluster: tuple[str, dict[str, str]], tmp_path: Path) -> None:
+    """Each node has room for one of the two slots."""
+    _, environment = cluster
+    command = [BIN / "ray", "start", f"--address={environment['GCS']}", "--num-cpus=2", "--block"]
+    with (tmp_path / "second.log").open("w") as log:
+        second = subprocess.Popen(
+            command, env=environment, stdout=log, stderr=log, start_new_session=True, cwd=tmp_path
+        )
+    try:
+        wait_until(lambda: "Ray runtime started" in (tmp_path / "second.log").read_text(), 90)
+        places = (f"storage.path={tmp_path}/runs", f"tracking.uri=sqlite:///{tmp_path}/mlflow.db")
+        small = ("sweep.space={optimizer.lr: [0.01, 0.02, 0.04, 0.08]}", "sweep.seeds=1", "trainer.epochs=1")
+        workers = ("scaling.num_workers=2", "sweep.slots=2")
+        arguments = ("jobs/sweep.py", "configs/mnist_batch_lr.yaml", *places, *small, *workers, "--json")
+        done = submit(cluster, *arguments)
+        assert done.returncode == 0, done.stdout
+        result = result_of(done.stdout)
+        assert [trial["state"] for trial in result["trials"]] == ["finished"] * 4
+        assert Path(result["best_config_path"]).is_relative_to(tmp_path / "runs")
+    finally:
+        os.killpg(second.pid, 15)
+        second.wait(60)
 
 
 def test_the_driver_may_stay_at_home(cluster: tuple[str, dict[str, str]], tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from paceline.engine.build import build_trainer
 from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter
 from paceline.sweeps.display import SilentSweepListener
-from paceline.sweeps.points import make_points, trial_config
+from paceline.sweeps.points import trial_config
 from paceline.sweeps.trials import Trial
 from support.ranks import run_ranks
 
@@ -203,10 +203,9 @@ def test_an_interrupted_sweep_goes_on_with_fresh_processes_too(settled_home: Pat
     assert [child.info.status for child in children.values()] == ["FINISHED"] * 3
 
 
-def test_asha_and_pbt_find_what_is_good(settled_home: Path) -> None:
-    home = settled_home
+def test_asha_ends_early_what_is_bad(settled_home: Path) -> None:
     rates = [1e-6, 1e-5, 0.3, 1e-4, 1e-3, 1e-7]
-    run = config(home, "asha", {"optimizer.lr": rates}, trainer__epochs=9, sweep__scheduler="asha")
+    run = config(settled_home, "asha", {"optimizer.lr": rates}, trainer__epochs=9, sweep__scheduler="asha")
     result = sweep(run)
     assert result.best is not None
     assert result.best.overrides == {"optimizer.lr": 0.3}
@@ -214,7 +213,34 @@ def test_asha_and_pbt_find_what_is_good(settled_home: Path) -> None:
     assert len(pruned) >= 2
     assert all("asha" in trial.reason and trial.steps < 54 for trial in pruned)
     assert sum(trial.samples for trial in result.trials) < 0.7 * len(rates) * 9 * 96
+    _, children = mlflow_runs(settled_home)
+    assert {children[trial.id].info.status for trial in pruned} == {"KILLED"}
 
 
-def test_points_of_an_interrupted_asha_are_compared_with_those_before(settled_home: Path) -> None:
-    assert make_points(config(settled_home, "x", {"optimizer.lr": [1.0]})).points
+def test_pbt_takes_over_what_is_good(settled_home: Path) -> None:
+    """Three of four begin with a learning rate at which nothing is learned."""
+    home, space = settled_home, {"optimizer.lr": [1e-5, 2e-5, 3e-5, 0.1]}
+    pbt = {"sweep__scheduler": "pbt", "sweep__first_rung": 96, "sweep__metric": "val/loss"}
+    run = config(home, "pbt", space, trainer__epochs=8, **pbt)
+    result = sweep(run)
+    assert set(states(result).values()) == {"finished"}
+    changed = [
+        trial
+        for number, trial in enumerate(result.trials)
+        if trial.overrides["optimizer.lr"] != space["optimizer.lr"][number]
+    ]
+    assert changed
+    assert all(trial.steps == 48 for trial in result.trials)
+    without = sweep(config(home, "alone", space, trainer__epochs=8))
+    mean = {each.name: sum(trial.metrics["val/loss"] for trial in each.trials) / 4 for each in (result, without)}
+    assert mean["pbt"] < mean["alone"] - 0.1
+
+
+def test_optuna_weighs_two_objectives(settled_home: Path) -> None:
+    space = {"optimizer.lr": {"loguniform": [1e-3, 0.5]}, "trainer.gradient_accumulation_steps": [1, 2]}
+    objectives = {"sweep__metric": ["val/loss", "samples_per_second"], "sweep__mode": ["min", "max"]}
+    run = config(settled_home, "optuna", space, sweep__search="optuna", sweep__num_samples=6, **objectives)
+    result = sweep(run)
+    assert list(states(result).values()) == ["finished"] * 6
+    assert 1 <= len(result.pareto) <= 6
+    assert result.to_json()["pareto"][0]["id"] == result.pareto[0].id

@@ -14,7 +14,14 @@ from paceline.cluster.identity import (
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import ConfigError, Problem
 
-MAY_DIFFER = (*CHANGES_NO_RESULT, "sweep.slots", "sweep.max_failures_per_trial", "sweep.stop")
+OF_ONE_LENGTH = "trainer.epochs"
+"""May differ when a run is resumed, but the trials of a sweep are compared."""
+MAY_DIFFER = (
+    *(key for key in CHANGES_NO_RESULT if key != OF_ONE_LENGTH),
+    "sweep.slots",
+    "sweep.max_failures_per_trial",
+    "sweep.stop",
+)
 """Keys and sections that change neither what a sweep's trials compute nor which ones there are."""
 
 

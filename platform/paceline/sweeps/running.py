@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.cluster.assignment import Assignment
 from paceline.cluster.experiment import python_objects
+from paceline.cluster.fitting import first_line
 from paceline.cluster.interrupts import first_interrupt_calls
 from paceline.cluster.preflight import cluster_resources, writable
 from paceline.cluster.session import connected, connecting_text, is_private, on_cluster, prepare_environment
 from paceline.cluster.user_code import runtime_env
 from paceline.cluster.worker_output import only_worker_output
 from paceline.config.imports import user_folders
-from paceline.errors import EnvironmentFault
+from paceline.errors import EnvironmentFault, RunFailed
 from paceline.sweeps.closing import Closing, best_config, status_of, write_best
 from paceline.sweeps.desk import Rules, SweepDesk
 from paceline.sweeps.orders import OrderMaker
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from paceline.sweeps.sweep import SweepLaunch
     from paceline.sweeps.tuning import TuneThread
 
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.2
 LEAVE_SECONDS = 6.0
 """How long Ray may take to end its groups, and Tune, at the end; then their processes are ended."""
 DISMISS_SECONDS = 2.0
@@ -44,6 +45,8 @@ def run_on_ray(launch: "SweepLaunch") -> Closing:
     prepare_environment()
     warm_up = threading.Thread(target=_import_ray_parts, name="import-ray-train")
     warm_up.start()
+    import ray
+
     launch.listener.stage(connecting_text(launch.address))
     packed = runtime_env(launch.config) if launch.address else None
     with connected(launch.address, packed), only_worker_output():
@@ -53,7 +56,11 @@ def run_on_ray(launch: "SweepLaunch") -> Closing:
             warm_up.join()
             if is_private():
                 _start_coordinator()
-            return _Running(launch, plan, desk).run()
+            try:
+                return _Running(launch, plan, desk).run()
+            except ray.exceptions.RayActorError as error:
+                reason = f"the process that holds the sweep together has died: {first_line(error)}"
+                raise RunFailed(f"{reason}; the same command goes on from here") from None
 
 
 def _import_ray_parts() -> None:
@@ -126,7 +133,7 @@ def _desk(launch: "SweepLaunch", plan: _Plan) -> Iterator[Any]:
     total = launch.total + len(launch.skipped)
     desk = actor.remote(launch.folder.path, sweep_record(launch), rules, total)
     try:
-        ray.get(desk.prepare.remote(plan.shapes[: plan.slots] if launch.left or not launch.points else []))
+        ray.get(desk.prepare.remote(plan.shapes[: plan.slots] if launch.has_work else []))
         yield desk
     except ray.exceptions.RayActorError as error:
         if getattr(error, "actor_init_failed", False):
@@ -160,20 +167,23 @@ class _Running:
         self._start = time.monotonic()
         self._seen_events = 0
         self._fault = ""
-        self._view: SweepView | None = None
+        self._is_out_of_time = False
 
     def run(self) -> Closing:
         with first_interrupt_calls(lambda: self._desk.request_stop.remote()):
-            tune = self._tune()
-            self._groups.follow(self._look().groups)
-            tune.start()
-            while tune.is_alive():
-                tune.join(POLL_SECONDS)
-                self._turn(tune)
-        view = self._look()
-        if tune.error is not None and not view.over and not self._fault:
+            if self._launch.has_work:
+                self._tune_all()
+        return self._close(self._look())
+
+    def _tune_all(self) -> None:
+        tune = self._tune()
+        self._groups.follow(self._look().groups)
+        tune.start()
+        while tune.is_alive():
+            tune.join(POLL_SECONDS)
+            self._turn(tune)
+        if tune.error is not None and not self._look().over and not self._fault:
             self._fault = f"{type(tune.error).__name__}: {tune.error}"
-        return self._close(view)
 
     def _tune(self) -> "TuneThread":
         from paceline.sweeps.tuning import TuneThread, Tuning
@@ -196,6 +206,7 @@ class _Running:
         self._launch.listener.trials(view.trials)
         limit = self._launch.sweep.stop.wall_seconds
         if limit is not None and not view.over and time.monotonic() - self._start > limit:
+            self._is_out_of_time = True
             self._desk.end_early.remote(f"stopped after {limit:g} s, as sweep.stop.wall_seconds says")
         if view.fault:
             self._fault = view.fault
@@ -210,7 +221,6 @@ class _Running:
         for kind, details in view.events:
             self._seen_events += 1
             self._launch.listener.event(kind, details)
-        self._view = view
         return view
 
     def _close(self, view: SweepView) -> Closing:
@@ -218,7 +228,8 @@ class _Running:
 
         launch = self._launch
         status = status_of(view.trials, launch.total + len(launch.skipped), view.over)
-        launch.folder.write(status="finished" if status == "finished" else "interrupted")
+        can_go_on = status == "interrupted" or self._is_out_of_time or bool(self._fault)
+        launch.folder.write(status="interrupted" if can_go_on else "finished")
         best = best_config(launch.config, view.trials, launch.sweep.objectives)
         write_best(launch.folder, best)
         launch.listener.stage("recording the sweep in MLflow")

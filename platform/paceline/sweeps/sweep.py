@@ -66,6 +66,11 @@ class SweepLaunch:
         return sorted(left, key=lambda point: point.id not in known)
 
     @property
+    def has_work(self) -> bool:
+        """Whether there is a trial left to run; with a search that chooses them, there may be."""
+        return bool(self.left) or self.sweep.search == "optuna"
+
+    @property
     def total(self) -> int:
         """How many trials there will be at the most, without skipped ones."""
         return len(self.points) or (self.sweep.num_samples or 0) * self.sweep.seeds
@@ -277,7 +282,7 @@ def first_rung(section: SweepConfig, length: float) -> float:
 def _run(launch: SweepLaunch, start: float) -> SweepResult:
     from paceline.sweeps.running import run_on_ray
 
-    if launch.total and not launch.left and launch.points:
+    if not launch.has_work:
         launch.listener.stage("all trials have ended")
     # what workers print arrives on this process's stdout, where only the result belongs
     with redirect_stdout(sys.stderr):
