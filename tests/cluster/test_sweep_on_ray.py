@@ -217,6 +217,7 @@ def test_asha_ends_early_what_is_bad(settled_home: Path) -> None:
     assert {children[trial.id].info.status for trial in pruned} == {"KILLED"}
 
 
+@pytest.mark.slow
 def test_pbt_takes_over_what_is_good(settled_home: Path) -> None:
     """Three of four begin with a learning rate at which nothing is learned."""
     home, space = settled_home, {"optimizer.lr": [1e-5, 2e-5, 3e-5, 0.1]}
@@ -236,6 +237,7 @@ def test_pbt_takes_over_what_is_good(settled_home: Path) -> None:
     assert mean["pbt"] < mean["alone"] - 0.1
 
 
+@pytest.mark.slow
 def test_optuna_weighs_two_objectives(settled_home: Path) -> None:
     space = {"optimizer.lr": {"loguniform": [1e-3, 0.5]}, "trainer.gradient_accumulation_steps": [1, 2]}
     objectives = {"sweep__metric": ["val/loss", "samples_per_second"], "sweep__mode": ["min", "max"]}

@@ -226,6 +226,7 @@ def growth(early: dict[str, float], late: dict[str, float]) -> dict[str, float]:
     return {name: late[name] - early[name] for name in early}
 
 
+@pytest.mark.slow
 def test_thirty_trials_leave_nothing_behind() -> None:
     for _, seen in run_ranks(row, 2, list(CYCLE) * 5, timeout=240):
         grown = growth(seen[2 * len(CYCLE) - 1], seen[-1])

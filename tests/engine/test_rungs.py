@@ -154,6 +154,12 @@ def test_a_run_that_is_stopped_at_a_rung_asks_when_it_goes_on(tmp_path: Path) ->
     assert asked_at(train(EVERY_40, tmp_path)[2]) == [5, 8, 10]
 
 
+def test_a_rung_that_was_left_without_a_decision_is_asked_about_again(tmp_path: Path) -> None:
+    _, first, reporter = train(EVERY_40, tmp_path, MemoryReporter(leave_at_rung=5))
+    assert (first.stopped, first.step, asked_at(reporter)) == (True, 5, [3, 5])
+    assert asked_at(train(EVERY_40, tmp_path)[2]) == [5, 8, 10]
+
+
 def test_an_answer_holds_between_rungs_too(tmp_path: Path) -> None:
     train(EVERY_40, tmp_path, MemoryReporter(stop_at_step=6))
     assert asked_at(train(EVERY_40, tmp_path)[2]) == [8, 10]

@@ -116,13 +116,20 @@ class Floor:
         """The end of the sweep."""
         return await self.desk.close("FINISHED", None, "", {}, 0.05)
 
-    async def serve_once(self) -> None:
-        wanted = (await self.desk.view(0)).groups[0]
-        incarnation = await self.desk.enter(wanted.seat, wanted.generation, 0, b"worker")
+    async def taken_by_a_group(self, seat: int = 0, is_heard_of: bool = True) -> Work:
+        """A group that comes and takes a trial; it trains as the test says."""
+        wanted = (await self.desk.view(0)).groups[seat]
+        incarnation = await self.desk.enter(seat, wanted.generation, 0, f"{seat}-{wanted.generation}".encode())
         assert incarnation is not None
-        work = await self.desk.take(wanted.seat, wanted.generation, incarnation)
+        work = await self.desk.take(seat, wanted.generation, incarnation)
         assert work is not None
-        await finishes(self, work)
+        if is_heard_of:
+            await self.desk.begin(work.trial_id, work.attempt, "cpu")
+        return work
+
+    async def serve_once(self) -> None:
+        """A group that comes and trains one trial."""
+        await finishes(self, await self.taken_by_a_group())
 
     async def drive(self) -> None:
         serving: dict[int, tuple[int, asyncio.Task[None]]] = {}
@@ -145,6 +152,7 @@ class Floor:
             incarnation = await desk.enter(seat, generation, 0, b"worker")
             while incarnation is not None and (work := await desk.take(seat, generation, incarnation)) is not None:
                 self.taken.append((*me, work.trial_id, work.attempt))
+                await desk.begin(work.trial_id, work.attempt, "cpu")
                 left = self.trainings.get(work.trial_id, [])
                 try:
                     await (left.pop(0) if left else finishes)(self, work)

@@ -241,22 +241,6 @@ def test_a_trial_that_has_not_begun_waits_for_the_next_group(floor: Callable[...
     played(sweep, scene, groups=False)
 
 
-def test_a_trial_ends_with_the_group_that_gave_up_on_it(floor: Callable[..., Floor]) -> None:
-    sweep = floor()
-
-    async def scene() -> None:
-        call = asyncio.create_task(sweep.run("0000"))
-        await sweep.until_state("0000", "running")
-        incarnation = await sweep.desk.enter(0, 1, 0, b"")
-        assert incarnation is not None
-        await sweep.desk.take(0, 1, incarnation)
-        await sweep.desk.group_failed(0, 1, "the worker group ended")
-        assert (await call).state == "failed"
-        assert (await sweep.trial("0000")).reason == "the worker group ended"
-
-    played(sweep, scene, groups=False)
-
-
 def test_a_skipped_point(floor: Callable[..., Floor]) -> None:
     sweep = floor()
     sweep.trainings = {"0001": [with_rungs(1)]}

@@ -84,3 +84,16 @@ def test_a_rung_is_decided_once_it_is_answered_or_the_trial_has_ended(tmp_path: 
 
     decided = read_log(tmp_path).decided
     assert decided == [("0001", {"samples": 1.0}), ("0002", {"samples": 1.0}), ("0003", {"samples": 1.0})]
+
+
+def test_a_rung_that_was_asked_again_counts_once(tmp_path: Path) -> None:
+    log = SweepLog(tmp_path)
+    log.rung("0000", {"samples": 1.0})  # an interruption
+    log.rung("0000", {"samples": 1.0})
+    log.answer("0000")
+    log.rung("0000", {"samples": 2.0})
+    log.rung("0000", {"samples": 2.0})
+    log.trial(Trial("0000", {}, state="failed"))
+    log.close()
+
+    assert read_log(tmp_path).decided == [("0000", {"samples": 1.0}), ("0000", {"samples": 2.0})]

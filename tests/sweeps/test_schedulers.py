@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, MedianStoppingRule
 
@@ -14,7 +15,7 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import validate
 from paceline.sweeps.log import SweepHistory
 from paceline.sweeps.point_checks import PointCheck
-from paceline.sweeps.schedulers import CheckedPBT, build_scheduler
+from paceline.sweeps.schedulers import CheckedPBT, OwnDraws, build_scheduler
 from paceline.sweeps.trial_run import end_values
 from paceline.sweeps.trials import Trial, TrialState
 
@@ -395,3 +396,24 @@ def test_pbt_after_a_resume_of_a_trial_that_went_back() -> None:
     state = scheduler._trial_state[launch.tuned["0000"]]
     assert (state.last_score, state.last_perturbation_time) == (0.5, 20.0)
     assert isinstance(scheduler, CheckedPBT)
+
+
+def test_pbt_draws_by_the_seed_and_leaves_the_users_generators_alone() -> None:
+    def drawn(seed: int) -> list[float]:
+        draws = OwnDraws(seed)
+        with draws:
+            first = [random.random(), float(np.random.uniform())]
+        random.random()
+        with draws:
+            return [*first, random.random()]
+
+    random.seed(1)
+    np.random.seed(1)
+    wanted = random.random(), np.random.uniform()
+    random.seed(1)
+    np.random.seed(1)
+    with OwnDraws(0):
+        random.random()
+    assert (random.random(), np.random.uniform()) == wanted
+    assert drawn(0) == drawn(0) != drawn(1)
+    assert len(set(drawn(0))) == 3

@@ -13,6 +13,17 @@ from paceline.config.loading import validate
 
 
 @dataclass(frozen=True)
+class TrialPart:
+    """What of an assignment is a trial's own, in plain values; the rest is the same for all trials of a sweep."""
+
+    config_json: str
+    kept: tuple[str, ...] = ()
+    """The sections whose Python object the trial keeps: an axis may put a component or a path in its place."""
+    checkpoints: str = ""
+    rungs: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
 class Assignment:
     """What a training process is told to do. Travels to the workers."""
 
@@ -24,6 +35,8 @@ class Assignment:
     import_folders: tuple[str, ...] = ()
     rungs: Mapping[str, Any] | None = None
     """Where a trial of a sweep stops to be compared with the others: the fields of `engine.rungs.Rungs`."""
+    kept: tuple[str, ...] | None = None
+    """Those of the sections with `objects` whose object stands in the config; None: all."""
 
     def travelling(self) -> "Assignment":
         """The same with its objects pickled."""
@@ -31,11 +44,18 @@ class Assignment:
 
         return replace(self, objects=cloudpickle.dumps(self.objects))
 
+    def for_trial(self, part: TrialPart) -> "Assignment":
+        """The same for one trial of the sweep that this is the base of."""
+        return replace(
+            self, config_json=part.config_json, kept=part.kept, checkpoints=part.checkpoints, rungs=part.rungs
+        )
+
     def config(self) -> ExperimentConfig:
         """The config, validated again where it is used."""
         make_importable([Path(folder) for folder in self.import_folders])
         objects = pickle.loads(self.objects) if isinstance(self.objects, bytes) else self.objects
         tree = json.loads(self.config_json)
         for section, value in objects.items():
-            tree[section]["path"] = value
+            if self.kept is None or section in self.kept:
+                tree[section]["path"] = value
         return validate(tree)

@@ -5,7 +5,7 @@ One per run, in the driver's process when training is there too, else in an acto
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -58,8 +58,13 @@ class Desk:
     `enter` and `may_commit`.
     """
 
-    def __init__(self, folder: Path, record: RunRecord) -> None:
+    def __init__(
+        self, folder: Path, record: RunRecord, on_event: Callable[[str, dict[str, Any]], None] | None = None
+    ) -> None:
         """Open the run's record in `folder`.
+
+        Args:
+            on_event: is given each event, its kind and its details, in place of the watcher; none is kept then.
 
         Raises:
             OSError: the folder cannot be written to.
@@ -70,6 +75,7 @@ class Desk:
         self._workers: list[bytes] = []
         self._dismissed = False
         self._events: list[tuple[str, dict[str, Any]]] = []
+        self._on_event = on_event or (lambda kind, details: self._events.append((kind, details)))
         self._view = View([], 0, 0.0)
         self._stop = False
         self._unwritten: list[Point] = []
@@ -77,7 +83,7 @@ class Desk:
     def begin(self, device: str) -> None:
         """The workers are there, and training is being set up."""
         self.event("stage", {"text": "building the model and loading the data"})
-        self._recorder.set_tags({metrics.DEVICE: device})
+        self.tag({metrics.DEVICE: device})
         self.ship()
 
     def ship(self) -> None:
@@ -107,7 +113,7 @@ class Desk:
 
     def event(self, kind: str, details: dict[str, Any]) -> None:
         """Something worth telling the watcher."""
-        self._events.append((kind, details))
+        self._on_event(kind, details)
         if kind == "batch":
             self.tag({key: str(details[name]) for key, name in metrics.FOUND_SIZES.items()})
 

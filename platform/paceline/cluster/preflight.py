@@ -19,6 +19,8 @@ class Resources:
     gpus: float
     gpus_of_a_node: float | None = None
     """The most that one node has; None: there is one node only."""
+    nodes: tuple[tuple[float, float], ...] = ()
+    """Cores and GPUs of each node; empty: there is one node only."""
 
 
 def uses_gpu(config: ExperimentConfig, available: Resources) -> bool:
@@ -143,9 +145,11 @@ def cluster_resources() -> Resources:
     import ray
 
     total = ray.cluster_resources()
-    nodes = [node["Resources"].get("GPU", 0.0) for node in ray.nodes() if node["Alive"]]
-    most = max(nodes) if len(nodes) > 1 else None
-    return Resources(total.get("CPU", 0.0), total.get("GPU", 0.0), most)
+    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    nodes = tuple((node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in alive)
+    if len(nodes) < 2:
+        return Resources(total.get("CPU", 0.0), total.get("GPU", 0.0))
+    return Resources(total.get("CPU", 0.0), total.get("GPU", 0.0), max(gpus for _, gpus in nodes), nodes)
 
 
 def worker_threads(config: ExperimentConfig) -> int:

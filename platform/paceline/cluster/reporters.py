@@ -117,15 +117,16 @@ class ActorReporter:
         self._read_answer()
         return self._stop
 
-    def rung(self, step: int, values: Mapping[str, float]) -> bool:
+    def rung(self, step: int, values: Mapping[str, float]) -> bool | None:
         import ray
 
         if not self._about:
             return True
         try:
-            return bool(ray.get(self._desk.rung.remote(*self._about, dict(values))))
+            answer: bool | None = ray.get(self._desk.rung.remote(*self._about, dict(values)))
         except ray.exceptions.ActorDiedError:
-            return False  # the sweep is over
+            return None  # the launch is over
+        return answer
 
     def _read_answer(self) -> None:
         import ray

@@ -30,10 +30,11 @@ class Reporter(Protocol):
     def stop_requested(self) -> bool:
         """Whether the run should save its state and end at the next chance."""
 
-    def rung(self, step: int, values: Mapping[str, float]) -> bool:
+    def rung(self, step: int, values: Mapping[str, float]) -> bool | None:
         """Whether to train on after a rung. May block as long as it likes, in a thread of its own, and may raise.
 
-        After an interruption, a rung may be asked for again. While it blocks, nothing else asks whether to stop.
+        None: stop, but nothing is decided, so that a run that resumes asks again. While it blocks, nothing else asks
+        whether to stop.
 
         Args:
             step: the optimizer step that reached the rung; its checkpoint is safe, unless a warning told otherwise.
@@ -51,6 +52,8 @@ class MemoryReporter:
     """Ask to stop once a step this high has been reported as progress or metrics."""
     asked: list[tuple[int, dict[str, float]]] = field(default_factory=list)
     """The rungs that were asked about."""
+    leave_at_rung: int | None = None
+    """Give no answer at the rung at this step."""
     stop_at_rung: int | None = None
     """Answer no from a rung on at a step this high."""
     _step: int = 0
@@ -71,8 +74,10 @@ class MemoryReporter:
     def stop_requested(self) -> bool:
         return self.stop_at_step is not None and self._step >= self.stop_at_step
 
-    def rung(self, step: int, values: Mapping[str, float]) -> bool:
+    def rung(self, step: int, values: Mapping[str, float]) -> bool | None:
         self.asked.append((step, dict(values)))
+        if step == self.leave_at_rung:
+            return None
         return self.stop_at_rung is None or step < self.stop_at_rung
 
     def values(self, key: str) -> list[float]:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from paceline.durable import write_durably
 from paceline.engine.checkpoint import CheckpointWriter
+from paceline.engine.manifest import MANIFEST
 from paceline.engine.order import DataOrder
 from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import Reporter
@@ -127,10 +128,11 @@ class RungStops:
         def question() -> bool:
             if writer is not None:
                 writer.wait()
-            goes_on = self._reporter.rung(position.step, values)
-            if writer is not None and writer.last is not None and writer.last.name == f"step-{position.step}":
-                _remember(writer.last, answered_at)
-            return goes_on
+            answer = self._reporter.rung(position.step, values)
+            saved = writer.last if writer is not None else None
+            if answer is not None and saved is not None and saved.name == f"step-{position.step}":
+                _remember(saved, answered_at)
+            return bool(answer)
 
         start = perf_counter()
         goes_on = ask_first(self._ranks, question, self._round_seconds)
@@ -182,6 +184,8 @@ class RungStops:
 
 def _remember(checkpoint: Path, answered_at: float) -> None:
     # The checkpoint itself is not written anew: it would be gone for a moment. If this is lost, the run asks again.
+    if not (checkpoint / MANIFEST).exists():
+        return  # another trial's state has been put in its place meanwhile
     with suppress(OSError):
         write_durably(checkpoint / ANSWERED, json.dumps({"answered_at": answered_at}).encode())
 

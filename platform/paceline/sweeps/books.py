@@ -2,16 +2,16 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.desk import Status
+from paceline.cluster.desk import Desk, Status
+from paceline.sweeps.closings import Closings
 from paceline.sweeps.log import SweepLog
 from paceline.sweeps.ranking import Objective, best_trial
-from paceline.sweeps.trial_run import TrialRun
 from paceline.sweeps.trials import ENDED, TROUBLE, Trial
 from paceline.tracking.metrics import best_metric, trials_metric
 from paceline.tracking.points import Point
@@ -20,8 +20,8 @@ from paceline.tracking.recorder import TRIAL_STATUS, Recorder
 
 CHILD_CLOSE_SECONDS = 30.0
 """How long a trial's record waits for MLflow; what is unsent by then stays in its journal."""
-MOST_CLOSINGS = 64
-"""How many records wait for MLflow at the same time."""
+PARENT_SECONDS = 1.0
+"""How often the sweep's own record is told of the trials, at the most: to find the best one takes a look at all."""
 
 
 class Books:
@@ -33,32 +33,64 @@ class Books:
         Raises:
             OSError: the folder cannot be written to.
         """
+        self._folder, self._uri = folder, record.uri
         self._objectives = objectives
         self._log = SweepLog(folder)
         self._parent = Recorder(folder / "tracking", record)
-        self._closings: set[asyncio.Task[None]] = set()
-        # threads of their own: MLflow may keep all of them waiting
-        self._threads = ThreadPoolExecutor(MOST_CLOSINGS, "close-trial")
-        self.trials: dict[str, Trial] = dict(self._log.history.trials)
+        self._parent_told = -PARENT_SECONDS
+        self._parent_timer: asyncio.TimerHandle | None = None
+        self._closings = Closings()
+        self.trials: dict[str, Trial] = {}
         """All trials that are known, by id."""
+        self.endings: Counter[str] = Counter()
+        """How many trials have ended in each state."""
+        self.version = 1
+        """Grows with every change of a trial."""
+        self._versions: dict[str, int] = {}  # by trial, the newest last
+        for trial in self._log.history.trials.values():
+            # the launch that ran it is gone
+            self.note(replace(trial, state="pending") if trial.state == "running" else trial)
         self.last_rungs = self._log.history.last_rungs
-        """What earlier launches wrote down: a trial's id to the values at the rung that it reached last."""
+        """What is known of trials that are not under way: the values at the rung that each reached last."""
         self.events: list[tuple[str, dict[str, Any]]] = []
         """For the watcher."""
 
     def begin(self) -> None:
-        """Begin to ship the sweep's own record."""
+        """Begin to ship the sweep's own record, and what earlier launches have left open of their trials' records."""
         self._parent.start_shipping()
+        for trial in self.trials.values():
+            if trial.state in ENDED and trial.state != "skipped" and not trial.mlflow_run_id:
+                folder = self._folder / "trials" / trial.id / "tracking"
+                self._closings.close_anew(folder, self._uri, trial, CHILD_CLOSE_SECONDS, self._when_closed(trial.id))
 
     def tell(self, kind: str, **details: Any) -> None:
         """Let the watcher know something."""
         self.events.append((kind, details))
 
+    def note(self, trial: Trial) -> None:
+        """Keep in mind how a trial stands, without writing it down."""
+        known = self.trials.get(trial.id)
+        if known is None or known.state not in ENDED:
+            self.endings.update([trial.state] if trial.state in ENDED else [])
+        self.trials[trial.id] = trial
+        self.version += 1
+        self._versions.pop(trial.id, None)
+        self._versions[trial.id] = self.version
+
     def trial(self, trial: Trial) -> None:
         """Write down how a trial stands."""
-        self.trials[trial.id] = trial
+        self.note(trial)
         # if it fails, a later launch would run it once more, and find it finished by its checkpoint
         self._write(lambda: self._log.trial(trial), f"how trial {trial.id} stands")
+
+    def changed_since(self, version: int) -> dict[str, Trial]:
+        """The trials that have changed since a version, by id."""
+        changed = {}
+        for trial_id in reversed(self._versions):
+            if self._versions[trial_id] <= version:
+                break
+            changed[trial_id] = self.trials[trial_id]
+        return changed
 
     def rung(self, trial_id: str, values: Mapping[str, float]) -> None:
         """Write down that a trial has come to a rung."""
@@ -68,34 +100,39 @@ class Books:
         """Write down that a trial is told what to do at its rung."""
         self._write(lambda: self._log.answer(trial_id), f"the rung of trial {trial_id}")
 
-    def end(self, run: TrialRun) -> None:
+    def end(self, trial: Trial, desk: Desk, when_closed: Callable[[], None]) -> None:
         """A trial has ended: write that down, and close its record in the background."""
-        trial = run.trial
         self.trial(trial)
-        self._write(self._tell_parent, f"the end of trial {trial.id}")
-        run.desk.tag(trial_state_tags(trial.state))
-        self.close_record(run, TRIAL_STATUS.get(trial.state, "KILLED"), trial.reason or None, CHILD_CLOSE_SECONDS)
+        self._tell_parent_soon()
+        desk.tag(trial_state_tags(trial.state))
+        status = TRIAL_STATUS.get(trial.state, "KILLED")
+        self.close_record(trial.id, desk, status, trial.reason or None, CHILD_CLOSE_SECONDS, when_closed)
         if trial.reason:
             self.tell("ended", trial=trial.id, state=trial.state, reason=trial.reason)
 
-    def close_record(self, run: TrialRun, status: Status, reason: str | None, timeout_seconds: float) -> None:
+    def close_record(
+        self,
+        trial_id: str,
+        desk: Desk,
+        status: Status,
+        reason: str | None,
+        timeout_seconds: float,
+        when_closed: Callable[[], None] = lambda: None,
+    ) -> None:
         """Close a trial's record in the background."""
-        task = asyncio.get_running_loop().create_task(self._close_record(run, status, reason, timeout_seconds))
-        self._closings.add(task)
-        task.add_done_callback(self._closings.discard)
+        self._closings.close(desk, status, reason, timeout_seconds, self._when_closed(trial_id, when_closed))
 
     async def close(
         self, status: Status, reason: str | None, note: str, artifacts: Mapping[str, bytes], timeout_seconds: float
     ) -> dict[str, Any]:
         """Close the sweep's own record while those of the trials are closed; returns a `ShipReport` as a mapping."""
+        if self._parent_timer is not None:
+            self._tell_parent()
         words = status, reason, note, artifacts, timeout_seconds
-        closing = asyncio.to_thread(self._close_parent, *words)
-        closings = list(self._closings)
-        waiting = [asyncio.wait(closings, timeout=timeout_seconds)] if closings else []
-        others = asyncio.gather(*waiting)
-        report = await closing
+        others = asyncio.create_task(self._closings.finish(timeout_seconds))
+        report = await asyncio.to_thread(self._close_parent, *words)
         await others
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._closings.give_up()
         return report
 
     def _close_parent(
@@ -117,30 +154,39 @@ class Books:
         except OSError:  # the record counts as closed now: another call only sends
             return self._parent.close(status, None, timeout_seconds)
 
-    async def _close_record(self, run: TrialRun, status: Status, reason: str | None, timeout_seconds: float) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            report = await loop.run_in_executor(self._threads, run.desk.close, status, reason, timeout_seconds)
-        except OSError as error:
-            report = {"run_id": "", "error": str(error)}
-        if report["run_id"]:
-            run.trial = replace(run.trial, mlflow_run_id=report["run_id"])
-            self.trial(run.trial)
-        if report["error"]:
-            self.tell("warning", message=f"MLflow does not have all of trial {run.trial.id}: {report['error']}")
+    def _when_closed(self, trial_id: str, then: Callable[[], None] = lambda: None) -> Callable[[dict[str, Any]], None]:
+        def closed(report: dict[str, Any]) -> None:
+            if report["run_id"] and report["unsent"] == 0:  # otherwise a later launch sends the rest
+                self.trial(replace(self.trials[trial_id], mlflow_run_id=report["run_id"]))
+            if report["error"]:
+                self.tell("warning", message=f"MLflow does not have all of trial {trial_id}: {report['error']}")
+            then()
+
+        return closed
+
+    def _tell_parent_soon(self) -> None:
+        if self._parent_timer is None:
+            seconds = max(0.0, self._parent_told + PARENT_SECONDS - time.monotonic())
+            self._parent_timer = asyncio.get_running_loop().call_later(seconds, self._tell_parent)
 
     def _tell_parent(self) -> None:
+        if self._parent_timer is not None:
+            self._parent_timer.cancel()
+        self._parent_timer, self._parent_told = None, time.monotonic()
+        self._write(self._append_to_parent, "how many trials have ended")
+
+    def _append_to_parent(self) -> None:
         """Let the sweep's own record have the best values so far, and how many trials ended in which way."""
-        states = [each.state for each in self.trials.values() if each.state in ENDED]
-        failed = sum(state in TROUBLE for state in states)
-        counts = {"finished": states.count("finished"), "failed": failed, "pruned": states.count("pruned")}
+        failed = sum(self.endings[state] for state in TROUBLE)
+        counts = {"finished": self.endings["finished"], "failed": failed, "pruned": self.endings["pruned"]}
         values = {trials_metric(ending): float(number) for ending, number in counts.items()}
         best = best_trial(list(self.trials.values()), self._objectives)
         if best is not None:
             known = [metric for metric, _ in self._objectives if metric in best.metrics]
             values |= {best_metric(metric): best.metrics[metric] for metric in known}
         now = int(time.time() * 1000)
-        self._parent.append([Point(key, value, len(states), now) for key, value in values.items()])
+        step = self.endings.total()
+        self._parent.append([Point(key, value, step, now) for key, value in values.items()])
 
     def _write(self, write: Callable[[], object], what: str) -> None:
         try:

@@ -11,7 +11,7 @@ from paceline.durable import write_durably
 from paceline.errors import ConfigError
 from paceline.sweeps.folder import SweepFolder
 from paceline.sweeps.points import trial_config
-from paceline.sweeps.ranking import Objective, best_trial
+from paceline.sweeps.ranking import Objective, best_trial, value_of
 from paceline.sweeps.trials import ENDED, Trial
 from paceline.tracking.redact import shareable
 
@@ -50,8 +50,16 @@ def best_config(config: ExperimentConfig, trials: Sequence[Trial], objectives: S
     except ConfigError:  # a Python object in place of a component
         return None
     metric, _ = objectives[0]
-    head = f"# The best trial, {best.id}, of the sweep of {config.name}: {metric} {best.metrics[metric]:.6g}\n"
+    head = f"# The best trial, {best.id}, of the sweep of {config.name}: {metric} {value_of(best, metric):.6g}\n"
+    if config.sweep is not None and config.sweep.scheduler == "pbt":
+        head += _AFTER_PBT
     return head + text
+
+
+_AFTER_PBT = """\
+# These are the values that it had at its end. The trial took over weights of others, and had other values before:
+# a training with this file begins from scratch, has these values throughout, and may end with other metrics.
+"""
 
 
 def write_best(folder: SweepFolder, text: str | None) -> None:

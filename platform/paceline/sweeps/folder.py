@@ -19,6 +19,7 @@ OF_ONE_LENGTH = "trainer.epochs"
 MAY_DIFFER = (
     *(key for key in CHANGES_NO_RESULT if key != OF_ONE_LENGTH),
     "sweep.slots",
+    "sweep.isolation",
     "sweep.max_failures_per_trial",
     "sweep.stop",
 )

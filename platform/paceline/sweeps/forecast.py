@@ -8,7 +8,7 @@ from itertools import count, islice, takewhile
 from pathlib import Path
 
 from paceline.cluster.desk import read_outcome
-from paceline.cluster.preflight import Resources, local_resources, storage_folder
+from paceline.cluster.preflight import local_resources, storage_folder
 from paceline.cluster.session import on_cluster
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import missing_modules
@@ -16,10 +16,10 @@ from paceline.config.overrides import ConfigWarning
 from paceline.config.sweep import StopConfig, SweepConfig
 from paceline.errors import ConfigError, EnvironmentFault
 from paceline.sweeps.log import read_log
-from paceline.sweeps.orders import group_shape
-from paceline.sweeps.points import Points, make_points, trial_config
+from paceline.sweeps.points import Points, make_points
 from paceline.sweeps.preview import Preview, describe_points
-from paceline.sweeps.sweep import first_rung, fitting_shapes, section_of, slots_for, trial_count, trial_length
+from paceline.sweeps.sizing import PointConfigs, first_rung, fitting_shapes, group_shape, slots_for
+from paceline.sweeps.sweep import section_of, trial_count
 from paceline.sweeps.trials import Point
 from paceline.sweeps.work import GroupShape
 
@@ -114,11 +114,14 @@ def forecast(config: ExperimentConfig, address: str | None = None) -> Forecast:
     made, notes = _made(config)
     trials = len(made.points) or trial_count(section)
     preview = describe_points(config, made.points)
-    slots = _slots(config, made.points, trials, address)
+    configs = PointConfigs(config)
+    slots = _slots(section, configs.of(made.points), trials, address)
     samples = preview.total_samples if made.points else _samples_unseen(config, trials)
     speed = recorded_speed(home)
     cost = None if speed is None or samples is None else _cost(preview, samples, slots, speed)
-    rungs = None if section.scheduler == "none" else _rungs(config, section, made.points)
+    rungs = None
+    if section.scheduler != "none":
+        rungs = _rungs(section, configs.longest(made.points, section.budget_unit))
     return Forecast(section, made, preview, notes, trials, slots, rungs, samples, cost)
 
 
@@ -135,25 +138,20 @@ def _samples_unseen(config: ExperimentConfig, trials: int) -> int | None:
     return None if each is None else each * trials
 
 
-def _slots(config: ExperimentConfig, points: Sequence[Point], trials: int, address: str | None) -> Slots:
-    section, available = section_of(config), local_resources()
+def _slots(section: SweepConfig, configs: Sequence[ExperimentConfig], trials: int, address: str | None) -> Slots:
+    available = local_resources()
+    shapes = [group_shape(each, available) for each in configs]
     asked = None if section.slots == "auto" else min(section.slots, max(trials, 1))
     if on_cluster(address):
-        return Slots(asked, "", _shapes(config, points, available))
+        return Slots(asked, "", shapes)
     try:
-        shapes = fitting_shapes(config, points, available, "this machine")
+        fitting_shapes(configs, available, "this machine")
         return Slots(slots_for(section, shapes, available, trials), "", shapes)
     except EnvironmentFault as error:  # it may be meant for another machine
-        return Slots(asked, str(error), _shapes(config, points, available))
+        return Slots(asked, str(error), shapes)
 
 
-def _shapes(config: ExperimentConfig, points: Sequence[Point], available: Resources) -> list[GroupShape]:
-    overrides = [point.overrides for point in points] or [{}]
-    return [group_shape(trial_config(config, each), available) for each in overrides]
-
-
-def _rungs(config: ExperimentConfig, section: SweepConfig, points: Sequence[Point]) -> RungPlan:
-    length = trial_length(config, points, section.budget_unit)
+def _rungs(section: SweepConfig, length: float) -> RungPlan:
     first = first_rung(section, length)
     factor = section.rung_factor if section.scheduler == "asha" else None
     if not math.isfinite(length):

@@ -1,12 +1,14 @@
 """The worker groups of a sweep, started and ended by the driver as the desk wants them."""
 
+import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.cluster.assignment import Assignment
 from paceline.cluster.fitting import Fitting, first_line
 from paceline.sweeps.work import WantedGroup
 
@@ -15,44 +17,74 @@ if TYPE_CHECKING:
 
 START_TIMEOUT_SECONDS = 1800
 """Of the process group that Ray Train makes. Each trial has one of its own, with the time-out of its config."""
+LEAVING_SECONDS = 30.0
+"""How long a group that was told to leave may take before the watcher is told; it is ended with the sweep."""
 
 
 @dataclass
 class _Group:
+    seat: int
     generation: int
     fitting: Fitting
+    left: float = 0.0
+    """When it was told to leave; infinite once the watcher was told that it does not."""
 
 
 class Groups:
-    """One TorchTrainer for each seat; it lives as long as its seat wants groups of that shape."""
+    """One TorchTrainer for each seat; it lives as long as its seat wants groups of that shape.
 
-    def __init__(self, desk: Any, folder: Path) -> None:
-        self._desk = desk
-        self._folder = folder
+    Args:
+        base: what the assignments of all trials have in common.
+        warn: told of what the watcher is to know.
+    """
+
+    def __init__(self, desk: Any, folder: Path, base: Assignment, warn: Callable[[str], None]) -> None:
+        self._desk, self._folder, self._base, self._warn = desk, folder, base, warn
         self._groups: dict[int, _Group] = {}
-        self._leaving: list[Fitting] = []
+        self._leaving: list[_Group] = []
 
     def follow(self, wanted: Sequence[WantedGroup]) -> None:
         """Start what is wanted and not there; tell the desk of what has failed. Called a few times a second."""
         for each in wanted:
             group = self._groups.get(each.seat)
             if group is not None and group.generation != each.generation:
-                self._leaving.append(self._groups.pop(each.seat).fitting)
+                group.left = time.monotonic()
+                self._leaving.append(self._groups.pop(each.seat))
                 group = None
             if group is None and each.shape is not None:
                 self._groups[each.seat] = self._start(each)
             elif group is not None and not group.fitting.is_alive():
                 self._tell_failure(each, group)
-        self._leaving = [fitting for fitting in self._leaving if fitting.is_alive()]
+        self._look_after_leaving()
 
     def join(self, seconds: float) -> None:
         """Wait for groups that have been told to leave, but no longer than this."""
         end = time.monotonic() + seconds
-        for fitting in (*self._leaving, *(group.fitting for group in self._groups.values())):
-            fitting.join(max(0.0, end - time.monotonic()))
+        self._leaving += self._groups.values()
+        self._groups = {}
+        for group in self._leaving:
+            group.fitting.join(max(0.0, end - time.monotonic()))
+        self._tell_ended()
+
+    def _look_after_leaving(self) -> None:
+        self._tell_ended()
+        for group in self._leaving:
+            if time.monotonic() - group.left > LEAVING_SECONDS:
+                group.left = math.inf
+                self._warn(
+                    f"worker group {group.seat} has been told to leave, but is still there after {LEAVING_SECONDS:g} s;"
+                    " its processes are ended with the sweep"
+                )
+
+    def _tell_ended(self) -> None:
+        """Let the desk forget the workers of groups that are gone: what it knows at the end is killed."""
+        for group in self._leaving:
+            if not group.fitting.is_alive():
+                self._desk.group_ended.remote(group.seat, group.generation)
+        self._leaving = [group for group in self._leaving if group.fitting.is_alive()]
 
     def _start(self, wanted: WantedGroup) -> _Group:
-        group = _Group(wanted.generation, Fitting(self._trainer(wanted)))
+        group = _Group(wanted.seat, wanted.generation, Fitting(self._trainer(wanted)))
         group.fitting.start()
         return group
 
@@ -77,7 +109,12 @@ class Groups:
         resources = {"CPU": shape.cpus_per_worker, **({"GPU": shape.gpus_per_worker} if use_gpu else {})}
         trainer = LeanTorchTrainer(
             serve_trials,
-            train_loop_config={"desk": self._desk, "seat": wanted.seat, "generation": wanted.generation},
+            train_loop_config={
+                "desk": self._desk,
+                "base": self._base,
+                "seat": wanted.seat,
+                "generation": wanted.generation,
+            },
             torch_config=TorchConfig(
                 backend="cpu:gloo,cuda:nccl" if use_gpu else "gloo", timeout_s=START_TIMEOUT_SECONDS
             ),

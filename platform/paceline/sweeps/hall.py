@@ -1,41 +1,22 @@
 """Who has which seat: trials wait for one, take it, give it up, and end. What the desk's messages come to."""
 
 import asyncio
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from paceline.cluster.desk import Desk
 from paceline.sweeps.books import Books
-from paceline.sweeps.ranking import Objective
+from paceline.sweeps.rules import Rules
 from paceline.sweeps.seats import Seat, choose_seat
 from paceline.sweeps.trial_run import TrialRun
-from paceline.sweeps.trials import ENDED, Trial, TrialState
+from paceline.sweeps.trials import Trial, TrialState
 from paceline.sweeps.work import Order
 
-
-@dataclass(frozen=True)
-class Rules:
-    """What the desk has to know of the sweep's config."""
-
-    objectives: tuple[Objective, ...]
-    seats: int
-    max_failures: int
-    fresh_processes: bool
-    """Whether each trial gets processes of its own."""
-    target: float | None = None
-    """The sweep is over once a trial's first objective is as good as this."""
-    trial_seconds: float | None = None
-    """A trial is over after so long on worker groups."""
-
-    def target_reached(self, trial: Trial) -> str:
-        """Why the sweep is over because of a trial; empty when it is not."""
-        metric, mode = self.objectives[0]
-        value = trial.metrics.get(metric)
-        if trial.state != "finished" or self.target is None or value is None:
-            return ""
-        is_reached = value >= self.target if mode == "max" else value <= self.target
-        return f"trial {trial.id} reached the target: {metric} is {value:.6g}" if is_reached else ""
+TROUBLE_SECONDS = 60.0
+"""How often the trouble that a trial's record has is told, at the most."""
 
 
 class Hall:
@@ -60,16 +41,34 @@ class Hall:
         point = order.point
         known = self.books.trials.get(point.id) or Trial(point.id, dict(point.overrides))
         trial = replace(known, overrides=dict(point.overrides), total_steps=order.total_steps, reason="")
+        trial = replace(trial, mlflow_run_id="")  # its record is open again
         try:
-            run = TrialRun(order, trial, Desk(Path(order.folder) / "tracking", order.record))
+            desk = Desk(Path(order.folder) / "tracking", order.record, self._listener(trial.id))
+            run = TrialRun(order, trial, desk)
         except OSError as error:
-            self.books.trials[trial.id] = replace(trial, state="pending", reason=f"it cannot be recorded: {error}")
+            self.books.note(replace(trial, state="pending", reason=f"it cannot be recorded: {error}"))
             self.books.tell("warning", message=f"trial {trial.id} did not begin, it cannot be recorded: {error}")
             return None
         run.reached = self.rung_of(trial.id)
         self.runs[trial.id] = run
         self.books.trial(trial)
         return run
+
+    def _listener(self, trial_id: str) -> Callable[[str, dict[str, Any]], None]:
+        told = -TROUBLE_SECONDS
+
+        def listen(kind: str, details: dict[str, Any]) -> None:
+            nonlocal told
+            if kind == "warning" and time.monotonic() - told >= TROUBLE_SECONDS:
+                told = time.monotonic()
+                self.books.tell(kind, **details, trial=trial_id)
+
+        return listen
+
+    @property
+    def open_seats(self) -> list[Seat]:
+        """The seats that may have a group."""
+        return [seat for seat in self.seats if not seat.is_retired]
 
     def rung_of(self, trial_id: str) -> dict[str, float]:
         """The values at the rung that a trial reached last; none if it has reached none."""
@@ -84,7 +83,7 @@ class Hall:
         def is_off() -> bool:
             return bool(self.over) or run.has_ended or run.calls != call
 
-        await self.until(lambda: is_off() or any(seat.run is None for seat in self.seats))
+        await self.until(lambda: is_off() or any(seat.is_free for seat in self.seats))
         seat = choose_seat(self.seats, order.shape, fresh)
         if is_off() or seat is None:
             return
@@ -97,25 +96,20 @@ class Hall:
     async def vacate(self, run: TrialRun) -> None:
         """Have a trial's workers save its state and let go of it."""
         seating = run.seatings
-        if run.seat is not None:
-            run.stopping = run.stopping or ("paused", "")
+        if run.seat is not None or run.is_displaced:
+            if run.stopping is None:
+                run.stop("paused", "")
             self.let_go(run)
         await self.notify()
         await self.until(lambda: run.seat is None or run.seatings != seating)
 
-    def count_failure(self, seat: Seat) -> None:
-        """A group has come: if another one was at work on this seat's trial, that one has died."""
-        run = seat.run
-        if run is None or run.begun is None:
-            return
-        run.failures += 1
-        run.stop_clock()
-        self.books.tell("restarted", trial=run.trial.id, failures=run.failures)
-        if run.failures > self.rules.max_failures:
-            times = "once" if run.failures == 1 else f"{run.failures} times"
-            self.end(run, "failed", f"its workers died {times}")
-        else:
-            self.let_go(run)
+    def stop_overdue(self, run: TrialRun) -> bool:
+        """Stop a trial if it has had its time; returns whether it had."""
+        limit = self.rules.trial_seconds
+        if limit is None or run.seconds <= limit or run.stopping is not None:
+            return False
+        run.stop("pruned", f"stopped after {run.seconds:.0f} s, as sweep.stop.trial_seconds says")
+        return True
 
     def let_go(self, run: TrialRun) -> None:
         """Stop a trial that is to stop now, if no group is at work on it."""
@@ -133,13 +127,18 @@ class Hall:
         """A trial's workers have let go of it: write down how it stands, and free its seat."""
         self.release(run)
         if run.has_ended:
-            self.books.end(run)
+            self.books.end(run.trial, run.desk, lambda: self._forget(run))
             self.over = self.over or self.rules.target_reached(run.trial)
             if self.rules.target_reached(run.trial):
                 self._mark_all("pruned", self.over)
         else:
             self.books.trial(run.trial)
         self.hand_back()
+
+    def _forget(self, run: TrialRun) -> None:
+        """Keep of a trial that has ended only what is still asked for."""
+        self.books.last_rungs[run.trial.id] = run.reached
+        self.runs.pop(run.trial.id, None)
 
     def release(self, run: TrialRun) -> None:
         """Free a trial's seat."""
@@ -162,10 +161,9 @@ class Hall:
         if self.over:
             return 0
         if self._points is None:
-            return len(self.seats)
+            return len(self.open_seats)
         seated = sum(seat.run is not None for seat in self.seats)
-        ended = sum(trial.state in ENDED for trial in self.books.trials.values())
-        return max(0, self._points - ended - seated)
+        return max(0, self._points - self.books.endings.total() - seated)
 
     async def stop_all(self, reason: str) -> None:
         """The sweep is over: let nothing begin, and what is running save its state and stop."""
@@ -178,7 +176,7 @@ class Hall:
         """Stop all trials; those that have not begun are left for a later launch."""
         for run in list(self.runs.values()):
             if not run.has_ended and run.stopping is None:
-                run.stopping = (state, reason) if run.trial.attempts else ("pending", reason)
+                run.stop(state if run.trial.attempts else "pending", reason)
                 self.let_go(run)
 
     async def notify(self) -> None:

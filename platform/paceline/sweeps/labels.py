@@ -66,4 +66,5 @@ def counts_text(trials: Sequence[Trial], states: Sequence[str] = get_args(TrialS
 
 def spread_text(mean: float, std: float, n: int) -> str:
     """A mean, with its deviation where several trials were finished: `0.9731 ± 0.0012`."""
-    return number_text(mean) + (f" ± {std:.2g}" if n > 1 else "")
+    shown = std if std > 1e-12 * abs(mean) else 0.0  # equal values differ from their own mean by rounding
+    return number_text(mean) + (f" ± {shown:.2g}" if n > 1 else "")

@@ -21,6 +21,8 @@ class SweepHistory:
     """Id of a trial and the values at a rung that it reached, in the order in which they were reached."""
     answered: dict[str, int] = field(default_factory=dict)
     """Id of a trial to the place in `rungs`, counted from 1, of the newest one at which it was told what to do."""
+    repeated: set[int] = field(default_factory=set)
+    """Places in `rungs`, counted from 1, where a trial was told nothing before it came to a rung again."""
 
     @property
     def ended(self) -> dict[str, Trial]:
@@ -34,12 +36,12 @@ class SweepHistory:
 
     @property
     def decided(self) -> list[tuple[str, dict[str, float]]]:
-        """Those of `rungs` that are over: one where a trial still waits is going to be reported again."""
+        """Those of `rungs` that are over, each once: one where a trial still waits is going to be reported again."""
         ended = self.ended
         return [
             (trial_id, values)
             for place, (trial_id, values) in enumerate(self.rungs, 1)
-            if trial_id in ended or place <= self.answered.get(trial_id, 0)
+            if place not in self.repeated and (trial_id in ended or place <= self.answered.get(trial_id, 0))
         ]
 
 
@@ -79,12 +81,16 @@ class SweepLog:
 
 def _replay(journal: Journal) -> SweepHistory:
     history = SweepHistory()
+    waiting: dict[str, int] = {}  # place of the newest rung of a trial, until it is told what to do there
     for entry in journal.scan():
         content: dict[str, Any] = dict(entry.content)
         if entry.kind == "trial":
             history.trials[content["id"]] = Trial(**content)
         elif entry.kind == "rung":
             history.rungs.append((content["id"], content["values"]))
+            if content["id"] in waiting:
+                history.repeated.add(waiting[content["id"]])
+            waiting[content["id"]] = len(history.rungs)
         elif entry.kind == "answer":
-            history.answered[content["id"]] = len(history.rungs)
+            history.answered[content["id"]] = waiting.pop(content["id"], len(history.rungs))
     return history

@@ -2,21 +2,23 @@
 
 import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.assignment import Assignment
-from paceline.cluster.experiment import record_params
-from paceline.cluster.preflight import Resources, uses_gpu
+from paceline.cluster.assignment import Assignment, TrialPart
+from paceline.cluster.experiment import python_objects, record_params
+from paceline.cluster.preflight import Resources
 from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import dump_yaml
 from paceline.sweeps.labels import setting_text, short_names
 from paceline.sweeps.points import trial_config
+from paceline.sweeps.record import without_secrets
+from paceline.sweeps.sizing import KnownSizes, group_shape, needs_fresh_processes
 from paceline.sweeps.trials import Point
-from paceline.sweeps.work import GroupShape, Order
+from paceline.sweeps.work import Order
 from paceline.tracking.record import RunRecord, trial_tags
 from paceline.tracking.redact import shareable
 
@@ -36,7 +38,7 @@ class OrderMaker:
     """Those that all trials have in common."""
     available: Resources
     rungs: Mapping[str, Any] | None = None
-    _sizes: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    sizes: KnownSizes = field(default_factory=KnownSizes, repr=False, compare=False)
 
     @cached_property
     def config(self) -> ExperimentConfig:
@@ -48,13 +50,14 @@ class OrderMaker:
 
         Raises:
             ConfigError: it is no valid config.
+            EnvironmentFault: its data cannot be looked at.
         """
         config = trial_config(self.config, point.overrides)
         folder = Path(self.folder) / "trials" / point.id
-        derived = derive(config, config.data.sizes())
-        assignment = replace(
-            self.base,
+        derived = derive(config, self.sizes.of(config))
+        part = TrialPart(
             config_json=shareable(config).model_dump_json(),
+            kept=tuple(python_objects(config)),
             checkpoints=str(folder / "checkpoints"),
             rungs=self.rungs,
         )
@@ -62,7 +65,7 @@ class OrderMaker:
             point=point,
             shape=group_shape(config, self.available),
             needs_fresh_processes=needs_fresh_processes(config, self.available),
-            assignment=pickle.dumps(assignment),
+            assignment=pickle.dumps(part),
             record=self._record(point, config, record_params(config, derived)),
             folder=str(folder),
             total_steps=derived.total_steps,
@@ -72,7 +75,7 @@ class OrderMaker:
     def _record(self, point: Point, config: ExperimentConfig, params: Mapping[str, Any]) -> RunRecord:
         return RunRecord(
             run_id=f"{self.sweep_id}/{point.id}",
-            name=f"{point.id} {setting_text(point.overrides, short_names(point.overrides))}",
+            name=_run_name(point),
             title=config.name,
             uri=self.uri,
             experiment=self.experiment,
@@ -84,18 +87,5 @@ class OrderMaker:
         )
 
 
-def group_shape(config: ExperimentConfig, available: Resources) -> GroupShape:
-    """The worker group that a trial needs. One that would train without Ray gets a single worker."""
-    scaling = config.scaling
-    per_worker = 1.0 if scaling.gpus_per_worker == "auto" else scaling.gpus_per_worker
-    return GroupShape(
-        num_workers=max(1, scaling.num_workers),
-        cpus_per_worker=scaling.cpus_per_worker,
-        gpus_per_worker=per_worker if uses_gpu(config, available) else 0.0,
-        placement=scaling.placement,
-    )
-
-
-def needs_fresh_processes(config: ExperimentConfig, available: Resources) -> bool:
-    """Whether the config sets what only a fresh process can: cuBLAS reads its workspace setting when CUDA starts."""
-    return config.trainer.deterministic and uses_gpu(config, available)
+def _run_name(point: Point) -> str:
+    return f"{point.id} {setting_text(without_secrets(point.overrides), short_names(point.overrides))}"

@@ -1,15 +1,17 @@
 """What the sweep's own MLflow run is told."""
 
+import shlex
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from paceline.config.loading import dump_yaml
 from paceline.sweeps.closing import trials_json
-from paceline.sweeps.ranking import best_trial
+from paceline.sweeps.ranking import MEASURES, best_trial, value_of
 from paceline.sweeps.trials import Trial
 from paceline.tracking.record import RunRecord, command_line, flatten, launch_tags, sweep_tags
-from paceline.tracking.redact import shareable
+from paceline.tracking.redact import redact, redact_values, shareable
 from paceline.tracking.sweep_note import Objective, TrialRow, sweep_note, trials_csv
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ def rows_of(launch: "SweepLaunch", trials: Sequence[Trial]) -> list[TrialRow]:
             setting=trial.setting,
             state=trial.state,
             reason=trial.reason,
-            metrics=trial.metrics,
+            metrics={**trial.metrics, **_measures(trial, launch.sweep.metrics)},
             samples=trial.samples,
             samples_per_second=trial.samples_per_second,
             seconds=trial.seconds,
@@ -55,16 +57,56 @@ def rows_of(launch: "SweepLaunch", trials: Sequence[Trial]) -> list[TrialRow]:
     ]
 
 
+def _measures(trial: Trial, metrics: Sequence[str]) -> dict[str, float]:
+    """Those of a sweep's metrics that a trial knows of itself, such as its seconds."""
+    values = {metric: value_of(trial, metric) for metric in metrics if metric in MEASURES}
+    return {metric: value for metric, value in values.items() if value is not None}
+
+
 def note_of(launch: "SweepLaunch", trials: Sequence[Trial], status: str, reason: str) -> str:
     """What the sweep came to, as Markdown for the page of its own run."""
     objectives = [Objective(metric, mode) for metric, mode in launch.sweep.objectives]
     best = best_trial(trials, launch.sweep.objectives)
-    command = f"paceline train {launch.folder.best_config}" if best is not None else ""
+    command = f"paceline train {shlex.quote(str(launch.folder.best_config))}" if best is not None else ""
     rows = rows_of(launch, trials)
     return sweep_note(launch.config.name, status, reason, objectives, rows, best.id if best else None, command)
 
 
 def artifacts_of(launch: "SweepLaunch", trials: Sequence[Trial], best: str | None) -> dict[str, bytes]:
-    """The files of the sweep's own run: all trials as JSON and as a table, and the best config."""
-    files = {"trials.json": trials_json(trials), "trials.csv": trials_csv(rows_of(launch, trials)).encode()}
-    return files if best is None else {**files, "best.yaml": best.encode()}
+    """The files of the sweep's own run: all trials as JSON and as a table, and the best config; without secrets."""
+    hidden = [
+        replace(trial, overrides=without_secrets(trial.overrides), reason=redact(trial.reason)) for trial in trials
+    ]
+    files = {"trials.json": trials_json(hidden), "trials.csv": trials_csv(_table_rows(launch, trials)).encode()}
+    return files if best is None else {**files, "best.yaml": redact(best).encode()}
+
+
+def without_secrets(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a trial's keys as they may be shown, what lies within them included."""
+    # value by value, since hiding them in the text would leave no valid JSON
+    inner = {key: without_secrets(value) for key, value in values.items() if isinstance(value, Mapping)}
+    lists = {
+        key: [without_secrets({key: each})[key] for each in value]
+        for key, value in values.items()
+        if isinstance(value, list)
+    }
+    return redact_values({**values, **inner, **lists})
+
+
+def _table_rows(launch: "SweepLaunch", trials: Sequence[Trial]) -> list[TrialRow]:
+    rows = rows_of(launch, trials)
+    return [
+        replace(
+            row,
+            setting=without_secrets(row.setting),
+            reason=redact(row.reason),
+            metrics=_without_columns(row.metrics),
+        )
+        for row in rows
+    ]
+
+
+def _without_columns(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Without what has a column of its own."""
+    own = ("samples", "samples_per_second", "seconds")
+    return {key: value for key, value in metrics.items() if key not in own}

@@ -1,39 +1,37 @@
 """A sweep on Ray: the desk, its worker groups, and Tune, side by side until the last trial has ended."""
 
-import pickle
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cluster.assignment import Assignment
-from paceline.cluster.experiment import python_objects
 from paceline.cluster.fitting import first_line
 from paceline.cluster.interrupts import first_interrupt_calls
 from paceline.cluster.preflight import cluster_resources, writable
-from paceline.cluster.session import connected, connecting_text, is_private, on_cluster, prepare_environment
+from paceline.cluster.session import connected, connecting_text, is_private, prepare_environment
 from paceline.cluster.user_code import runtime_env
 from paceline.cluster.worker_output import only_worker_output
-from paceline.config.imports import user_folders
-from paceline.errors import EnvironmentFault, RunFailed
+from paceline.errors import RunFailed
 from paceline.sweeps.closing import Closing, best_config, status_of, write_best
-from paceline.sweeps.desk import Rules, SweepDesk
-from paceline.sweeps.orders import OrderMaker
-from paceline.sweeps.record import artifacts_of, common_tags, note_of, sweep_record
+from paceline.sweeps.desk_actor import desk_of
+from paceline.sweeps.plan import Plan, base_of, maker_of
+from paceline.sweeps.ranking import place
+from paceline.sweeps.record import artifacts_of, note_of
 from paceline.sweeps.trials import Trial
 from paceline.sweeps.work import SweepView
-from paceline.tracking.redact import shareable
 
 if TYPE_CHECKING:
+    from paceline.sweeps.groups import Groups
     from paceline.sweeps.sweep import SweepLaunch
     from paceline.sweeps.tuning import TuneThread
 
 POLL_SECONDS = 0.2
 LEAVE_SECONDS = 6.0
 """How long Ray may take to end its groups, and Tune, at the end; then their processes are ended."""
-DISMISS_SECONDS = 2.0
+SAVE_SECONDS = 300.0
+"""How long trials that were told to stop may take to save their states."""
 
 
 def run_on_ray(launch: "SweepLaunch") -> Closing:
@@ -50,14 +48,16 @@ def run_on_ray(launch: "SweepLaunch") -> Closing:
     launch.listener.stage(connecting_text(launch.address))
     packed = runtime_env(launch.config) if launch.address else None
     with connected(launch.address, packed), only_worker_output():
-        plan = _Plan(launch)
-        with _desk(launch, plan) as desk:
+        plan = Plan(launch, cluster_resources())
+        if not is_private():
+            _require_this_node(plan.slots)
+        with desk_of(launch, plan) as desk:
             launch.listener.stage(f"starting {plan.slots} worker group{'s' if plan.slots > 1 else ''}")
             warm_up.join()
             if is_private():
                 _start_coordinator()
             try:
-                return _Running(launch, plan, desk).run()
+                return _run(launch, plan, desk)
             except ray.exceptions.RayActorError as error:
                 reason = f"the process that holds the sweep together has died: {first_line(error)}"
                 raise RunFailed(f"{reason}; the same command goes on from here") from None
@@ -69,138 +69,85 @@ def _import_ray_parts() -> None:
     import paceline.sweeps.tuning  # noqa: F401
 
 
+def _require_this_node(slots: int) -> None:
+    from paceline.sweeps.tuning import require_this_node
+
+    require_this_node(slots)
+
+
 def _start_coordinator() -> None:
     from paceline.cluster.lean import start_coordinator
 
     start_coordinator()
 
 
-class _Plan:
-    """What is settled once it is known what the cluster has."""
+def _run(launch: "SweepLaunch", plan: Plan, desk: Any) -> Closing:
+    from paceline.sweeps.groups import Groups
+    from paceline.sweeps.tuning import TuneThread, Tuning
 
-    def __init__(self, launch: "SweepLaunch") -> None:
-        from paceline.sweeps.sweep import first_rung, fitting_shapes, slots_for, trial_length
-
-        section = launch.sweep
-        self.available = cluster_resources()
-        where = "the cluster" if on_cluster(launch.address) else "this machine"
-        self.shapes = fitting_shapes(launch.config, launch.left, self.available, where)
-        self.slots = slots_for(section, self.shapes, self.available, len(launch.left) or launch.total)
-        self.length = trial_length(launch.config, launch.points, section.budget_unit)
-        self.first_rung, self.rungs = 0.0, None
-        if section.scheduler != "none":
-            self.first_rung = first_rung(section, self.length)
-            factor = section.rung_factor if section.scheduler == "asha" else None
-            self.rungs = {"first": self.first_rung, "factor": factor, "unit": section.budget_unit}
-
-    def maker(self, launch: "SweepLaunch") -> OrderMaker:
-        """What makes the trials' orders."""
-        config = launch.config
-        base = Assignment(
-            config_json=shareable(config).model_dump_json(),
-            objects=python_objects(config),
-            import_folders=() if launch.address else user_folders(),
-        )
-        return OrderMaker(
-            base=base.travelling(),
-            folder=str(launch.folder.path),
-            sweep_id=launch.folder.run_id,
-            uri=launch.uri,
-            experiment=config.tracking.experiment or config.name,
-            tags=common_tags(),
-            available=self.available,
-            rungs=self.rungs,
-        )
-
-
-@contextmanager
-def _desk(launch: "SweepLaunch", plan: _Plan) -> Iterator[Any]:
-    """The desk's actor; afterwards nothing of this launch is left, whatever went wrong."""
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    section = launch.sweep
-    rules = Rules(
-        objectives=tuple(section.objectives),
-        seats=plan.slots,
-        max_failures=section.max_failures_per_trial,
-        fresh_processes=section.isolation == "process",
-        target=section.stop.target,
-        trial_seconds=section.stop.trial_seconds,
+    base = base_of(launch)
+    folder = _ray_folder(launch.folder.path)
+    groups = Groups(desk, folder, base, lambda message: launch.listener.event("warning", {"message": message}))
+    tuning = Tuning(
+        config=launch.config,
+        points=launch.left,
+        slots=plan.slots,
+        first_rung=plan.first_rung,
+        length=plan.length,
+        history=launch.history,
+        folder=folder / f"tune-{time.time_ns()}",
     )
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    actor = ray.remote(SweepDesk).options(num_cpus=0, scheduling_strategy=here)
-    total = launch.total + len(launch.skipped)
-    desk = actor.remote(launch.folder.path, sweep_record(launch), rules, total)
-    try:
-        ray.get(desk.prepare.remote(plan.shapes[: plan.slots] if launch.has_work else []))
-        yield desk
-    except ray.exceptions.RayActorError as error:
-        if getattr(error, "actor_init_failed", False):
-            raise EnvironmentFault(f"the sweep cannot be recorded in {launch.folder.path}: {error}") from None
-        raise
-    finally:
-        _dismiss(desk)
+    return Running(launch, desk, groups, lambda: TuneThread(tuning, desk, maker_of(launch, plan, base))).run()
 
 
-def _dismiss(desk: Any) -> None:
-    """End what is left of this launch, before another one may claim the sweep; Ray may stay up (a notebook's)."""
-    import ray
-
-    try:
-        with suppress(ray.exceptions.RayError):
-            for worker in ray.get(desk.workers.remote(), timeout=DISMISS_SECONDS):
-                ray.kill(pickle.loads(worker))
-    finally:
-        with suppress(ray.exceptions.RayError):
-            ray.kill(desk)
-
-
-class _Running:
+class Running:
     """The driver's part, while the sweep goes on."""
 
-    def __init__(self, launch: "SweepLaunch", plan: _Plan, desk: Any) -> None:
-        from paceline.sweeps.groups import Groups
-
-        self._launch, self._plan, self._desk = launch, plan, desk
-        self._groups: Groups = Groups(desk, _ray_folder(launch.folder.path))
+    def __init__(
+        self, launch: "SweepLaunch", desk: Any, groups: "Groups", make_tune: Callable[[], "TuneThread"]
+    ) -> None:
+        self._launch, self._desk, self._groups, self._make_tune = launch, desk, groups, make_tune
         self._start = time.monotonic()
         self._seen_events = 0
+        self._version = 0
+        self._trials: dict[str, Trial] = {}
         self._fault = ""
         self._is_out_of_time = False
 
     def run(self) -> Closing:
+        """Follow the sweep to its end, and close its records.
+
+        Raises:
+            KeyboardInterrupt: it was told to end at once.
+        """
         with first_interrupt_calls(lambda: self._desk.request_stop.remote()):
             if self._launch.has_work:
                 self._tune_all()
+                self._wait_for_states()
         return self._close(self._look())
 
     def _tune_all(self) -> None:
-        tune = self._tune()
+        tune = self._make_tune()
         self._groups.follow(self._look().groups)
         tune.start()
-        while tune.is_alive():
-            tune.join(POLL_SECONDS)
-            self._turn(tune)
+        try:
+            while tune.is_alive():
+                tune.join(POLL_SECONDS)
+                if self._turn().over:
+                    tune.finish_early()
+        finally:
+            tune.leave(LEAVE_SECONDS)
         if tune.error is not None and not self._look().over and not self._fault:
             self._fault = f"{type(tune.error).__name__}: {tune.error}"
+            self._desk.end_early.remote(self._fault)
 
-    def _tune(self) -> "TuneThread":
-        from paceline.sweeps.tuning import TuneThread, Tuning
+    def _wait_for_states(self) -> None:
+        """Tune has let go of its trials, some of which may still be saving their states."""
+        end = time.monotonic() + SAVE_SECONDS
+        while self._turn().busy and time.monotonic() < end:
+            time.sleep(POLL_SECONDS)
 
-        launch, plan = self._launch, self._plan
-        tuning = Tuning(
-            config=launch.config,
-            points=launch.left,
-            slots=plan.slots,
-            first_rung=plan.first_rung,
-            length=plan.length,
-            history=launch.history,
-            folder=_ray_folder(launch.folder.path) / f"tune-{time.time_ns()}",
-        )
-        return TuneThread(tuning, self._desk, plan.maker(launch))
-
-    def _turn(self, tune: "TuneThread") -> None:
+    def _turn(self) -> SweepView:
         view = self._look()
         self._groups.follow(view.groups)
         self._launch.listener.trials(view.trials)
@@ -211,25 +158,25 @@ class _Running:
         if view.fault:
             self._fault = view.fault
             self._desk.end_early.remote(view.fault)
-        if view.over:
-            tune.finish_early()
+        return view
 
     def _look(self) -> SweepView:
+        """The state of things, with all trials: the desk tells of those that have changed."""
         import ray
 
-        view: SweepView = ray.get(self._desk.view.remote(self._seen_events))
+        view: SweepView = ray.get(self._desk.view.remote(self._seen_events, self._version))
         for kind, details in view.events:
             self._seen_events += 1
             self._launch.listener.event(kind, details)
-        return view
+        self._version = view.version
+        self._trials |= {trial.id: trial for trial in view.trials}
+        return replace(view, trials=sorted(self._trials.values(), key=place))
 
     def _close(self, view: SweepView) -> Closing:
         import ray
 
         launch = self._launch
         status = status_of(view.trials, launch.total + len(launch.skipped), view.over)
-        can_go_on = status == "interrupted" or self._is_out_of_time or bool(self._fault)
-        launch.folder.write(status="interrupted" if can_go_on else "finished")
         best = best_config(launch.config, view.trials, launch.sweep.objectives)
         write_best(launch.folder, best)
         launch.listener.stage("recording the sweep in MLflow")
@@ -241,6 +188,9 @@ class _Running:
         )
         trials: list[Trial] = ray.get(self._desk.trials.remote())
         self._groups.join(LEAVE_SECONDS)
+        can_go_on = status == "interrupted" or self._is_out_of_time or bool(self._fault)
+        # last: whoever is killed before goes on with the sweep, and closes it then
+        launch.folder.write(status="interrupted" if can_go_on else "finished")
         return Closing(status, trials, report, self._fault)
 
 

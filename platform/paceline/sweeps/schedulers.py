@@ -2,11 +2,14 @@
 
 import logging
 import math
+import random
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
+import numpy as np
 from ray.tune.schedulers import (
     AsyncHyperBandScheduler,
     FIFOScheduler,
@@ -128,6 +131,26 @@ class ResumableMedian(MedianStoppingRule):  # type: ignore[misc]
             self._results[trial] = before
 
 
+class OwnDraws:
+    """While the body runs, Python's and numpy's global generators draw from a sequence of their own."""
+
+    def __init__(self, seed: int) -> None:
+        self._own: Any = Random(seed).getstate(), np.random.RandomState(seed % 2**32).get_state()
+        self._outer: Any = None
+
+    def __enter__(self) -> None:
+        self._outer = random.getstate(), np.random.get_state()
+        self._set(self._own)
+
+    def __exit__(self, *error: object) -> None:
+        self._own = random.getstate(), np.random.get_state()
+        self._set(self._outer)
+
+    def _set(self, states: Any) -> None:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+
+
 class CheckedPBT(PopulationBasedTraining):  # type: ignore[misc]
     """Population based training (Jaderberg et al. 2017, arXiv:1711.09846) that proposes valid configs only, and values
     within their axes."""
@@ -138,6 +161,7 @@ class CheckedPBT(PopulationBasedTraining):  # type: ignore[misc]
         assert base.sweep is not None
         self._ranges = base.sweep.ranges
         self._check = PointCheck(base)
+        self._draws = OwnDraws(base.seed)
         self._past: dict[str, list[dict[str, Any]]] = {}
 
     def replay(self, past: Sequence[Past]) -> None:
@@ -156,6 +180,10 @@ class CheckedPBT(PopulationBasedTraining):  # type: ignore[misc]
             elif time - state.last_perturbation_time >= self._perturbation_interval:
                 self._save_trial_state(state, time, result, trial)
                 state.last_perturbation_time = time
+
+    def _checkpoint_or_exploit(self, *arguments: Any) -> None:
+        with self._draws:
+            super()._checkpoint_or_exploit(*arguments)
 
     def _get_new_config(self, trial: Any, trial_to_clone: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         new, operations = super()._get_new_config(trial, trial_to_clone)

@@ -19,18 +19,34 @@ class Seat:
     generation: int = 0
     incarnation: int = 0
     """Counts the starts of this generation's group: Ray Train starts it again when it lost a process."""
+    idle_starts: int = 0
+    """How many of these starts there were since the group was last at work on a trial."""
     was_used: bool = False
     """Whether a trial has run in this generation's group."""
+    has_lived: bool = False
+    """Whether there was ever a group here."""
+    is_retired: bool = False
+    """Whether it gets no group any more."""
     run: "TrialRun | None" = None
     taken: int = 0
     """How often the group has taken a trial."""
-    workers: list[bytes] = field(default_factory=list)
-    """Pickled handles of the group's actors."""
+    workers: dict[int, list[bytes]] = field(default_factory=dict)
+    """Pickled handles of the actors of each generation's group, until that is known to have ended."""
 
     @property
     def wanted(self) -> WantedGroup:
         """What the driver is to see to."""
         return WantedGroup(self.number, self.generation, self.shape)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether a trial may be seated here."""
+        return self.run is None and not self.is_retired
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a group has taken the trial that sits here."""
+        return self.run is not None and self.run.begun is not None
 
     def is_current(self, generation: int, incarnation: int | None = None) -> bool:
         """Whether a worker's group is the one that this seat has now."""
@@ -41,9 +57,13 @@ class Seat:
         """Let the group leave, and want another one; None: want none."""
         self.shape = shape
         self.generation += 1
-        self.incarnation = 0
+        self.incarnation = self.idle_starts = 0
         self.was_used = False
-        self.workers = []
+
+    def retire(self) -> None:
+        """Let the group leave, and want none any more."""
+        self.renew(None)
+        self.is_retired = True
 
     def suits(self, shape: GroupShape, fresh: bool) -> bool:
         """Whether a trial can run in the group that is there."""
@@ -52,5 +72,5 @@ class Seat:
 
 def choose_seat(seats: Iterable[Seat], shape: GroupShape, fresh: bool) -> Seat | None:
     """The free seat in which a trial can begin soonest: one with a group that suits, then one without a group."""
-    free = [seat for seat in seats if seat.run is None]
+    free = [seat for seat in seats if seat.is_free]
     return min(free, key=lambda seat: (not seat.suits(shape, fresh), seat.shape is not None), default=None)

@@ -14,21 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.cluster.experiment import close_seconds_of, require_shared_places, with_objects
 from paceline.cluster.identity import ClaimedRun
-from paceline.cluster.preflight import Resources, local_resources, storage_folder, writable
+from paceline.cluster.preflight import local_resources, storage_folder, writable
 from paceline.cluster.session import on_cluster
-from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import missing_modules
 from paceline.config.sweep import SweepConfig
-from paceline.errors import ConfigError, EnvironmentFault, Problem, RunFailed
+from paceline.errors import ConfigError, Problem, RunFailed
 from paceline.sweeps.closing import Closing
 from paceline.sweeps.folder import SweepFolder, claim_sweep
 from paceline.sweeps.log import SweepHistory, SweepLog, read_log
-from paceline.sweeps.orders import group_shape
-from paceline.sweeps.points import make_points, trial_config
+from paceline.sweeps.points import make_points
 from paceline.sweeps.result import SweepResult
+from paceline.sweeps.sizing import PointConfigs, fitting_shapes, slots_for
 from paceline.sweeps.trials import Point, Trial
-from paceline.sweeps.work import GroupShape
 from paceline.tracking.store import is_http, start_creating, tracking_uri
 
 if TYPE_CHECKING:
@@ -46,6 +44,7 @@ class SweepLaunch:
     points: tuple[Point, ...]
     """Those that are known in advance; none with a search that chooses them while the sweep goes on."""
     skipped: tuple[Trial, ...]
+    configs: PointConfigs
     history: SweepHistory
     """What earlier launches have left."""
     address: str | None
@@ -155,10 +154,11 @@ def _prepare(
     storage = storage_folder(config)
     if on_cluster(address):
         require_shared_places(config)
-    made = make_points(config)
+    made, configs = make_points(config), PointConfigs(config)
     if not on_cluster(address):
         available = local_resources()
-        slots_for(section, fitting_shapes(config, made.points, available, "this machine"), available, len(made.points))
+        shapes = fitting_shapes(configs.of(made.points), available, "this machine")
+        slots_for(section, shapes, available, len(made.points))
     uri = tracking_uri(config.tracking, Path.cwd())
     close_seconds = close_seconds_of(uri, config.tracking.offline, listener)
     claimed = claim_sweep(config, storage, resume, new)
@@ -178,6 +178,7 @@ def _prepare(
         uri,
         tuple(made.points),
         tuple(made.skipped),
+        configs,
         history,
         address,
         listener,
@@ -203,80 +204,6 @@ def _plan_lines(launch: SweepLaunch) -> list[tuple[str, str]]:
     if launch.claimed.resumed:
         lines.append(("resumed", f"{launch.folder.run_id}: {len(known.ended) - len(launch.skipped)} have ended"))
     return lines
-
-
-def fitting_shapes(
-    config: ExperimentConfig, points: Sequence[Point], available: Resources, where: str
-) -> list[GroupShape]:
-    """The worker groups that the points need, in their order; one for the config as it is where no point is known.
-
-    Raises:
-        EnvironmentFault: one of them is more than there is.
-    """
-    configs = [trial_config(config, point.overrides) for point in points] or [config]
-    shapes = [group_shape(each, available) for each in configs]
-    for each, shape in zip(configs, shapes, strict=True):
-        if shape.cpus > available.cpus or shape.gpus > available.gpus:
-            raise EnvironmentFault(
-                f"a trial with scaling.num_workers {each.scaling.num_workers} needs {shape.cpus:g} CPU cores and "
-                f"{shape.gpus:g} GPUs, {where} has {available.cpus:g} and {available.gpus:g}: lower "
-                "scaling.num_workers or scaling.cpus_per_worker"
-            )
-        if each.trainer.precision == "16-mixed" and not shape.gpus:
-            raise EnvironmentFault(f"trainer.precision 16-mixed needs GPUs, {where} offers none: use bf16-mixed")
-    return shapes
-
-
-def slots_for(section: SweepConfig, shapes: Sequence[GroupShape], available: Resources, trials: int) -> int:
-    """How many trials run side by side: as asked for, or as many as there is room for.
-
-    Raises:
-        EnvironmentFault: there is no room for as many as were asked for.
-    """
-    largest = max((shape.cpus for shape in shapes), default=1.0), max((shape.gpus for shape in shapes), default=0.0)
-    room = int(available.cpus // largest[0])
-    if largest[1]:
-        room = min(room, int(available.gpus // largest[1]))
-    if section.slots == "auto":
-        return max(1, min(room, trials))
-    if section.slots > room:
-        raise EnvironmentFault(
-            f"sweep.slots {section.slots} x {largest[0]:g} CPU cores and {largest[1]:g} GPUs are more than there are "
-            f"({available.cpus:g} and {available.gpus:g}): lower sweep.slots to {room}, or write auto"
-        )
-    return min(section.slots, max(trials, 1))
-
-
-def trial_length(config: ExperimentConfig, points: Sequence[Point], unit: str) -> float:
-    """How long the longest trial is, in `budget_unit`; infinite for seconds, and where the data's size is not known."""
-    if unit == "seconds":
-        return math.inf
-    configs = [trial_config(config, point.overrides) for point in points] or [trial_config(config, {})]
-    lengths = []
-    for each in configs:
-        derived = derive(each, each.data.sizes())
-        if derived.total_steps is None or derived.steps_per_epoch is None or derived.train_samples is None:
-            return math.inf
-        epochs = derived.total_steps / derived.steps_per_epoch
-        per_epoch = derived.train_samples
-        if each.data.drop_last:
-            per_epoch = derived.steps_per_epoch * derived.batch.global_batch_size
-        lengths.append(epochs if unit == "epochs" else epochs * per_epoch)
-    return max(lengths)
-
-
-def first_rung(section: SweepConfig, length: float) -> float:
-    """Where trials are first compared, in `budget_unit`.
-
-    Raises:
-        ConfigError: it has to be given, since the length of a trial is not known.
-    """
-    if section.first_rung is not None:
-        return section.first_rung
-    if not math.isfinite(length):
-        reason = "is needed, since the length of a trial is not known in advance"
-        raise ConfigError([Problem("sweep", reason, "sweep.first_rung", hint="write one, such as 10_000 samples")])
-    return length / (section.rung_factor**2 if section.scheduler == "asha" else 10)
 
 
 def _run(launch: SweepLaunch, start: float) -> SweepResult:

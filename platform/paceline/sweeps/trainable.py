@@ -10,11 +10,11 @@ from typing import Any
 import ray
 from ray import tune
 
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, EnvironmentFault
 from paceline.sweeps.checkpoints import adopt, pin
 from paceline.sweeps.orders import OrderMaker
 from paceline.sweeps.trials import Point
-from paceline.sweeps.work import Report
+from paceline.sweeps.work import Order, Report
 
 POINTER = "checkpoint.json"
 TRIAL = "trial"
@@ -30,6 +30,9 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
     What goes wrong is a result, not an exception, which would cost the process.
     """
 
+    _order: Order | None
+    """Of the point as it is; made when it is first needed."""
+
     def setup(self, config: dict[str, Any], desk: Any = None, maker: OrderMaker | None = None) -> None:
         assert maker is not None
         self._desk, self._maker = desk, maker
@@ -38,12 +41,11 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
     def step(self) -> dict[str, Any]:
         """Train to the next rung, or to the end."""
         try:
-            order = self._maker.make(self._point)
-        except ConfigError as error:
-            reason = "; ".join(problem.reason for problem in error.problems)
-            ray.get(self._desk.skip.remote(self._point, reason))
+            self._order = self._order or self._maker.make(self._point)
+        except (ConfigError, EnvironmentFault) as error:
+            ray.get(self._desk.skip.remote(self._point, _reason(error)))
             return self._result(Report("skipped"))
-        report: Report = ray.get(self._desk.run_to_rung.remote(order, self._visit))
+        report: Report = ray.get(self._desk.run_to_rung.remote(self._order, self._visit))
         self._checkpoint = report.checkpoint
         return self._result(report)
 
@@ -75,6 +77,7 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
         self._point = Point(config[TRIAL]["id"], dict(config[TRIAL]["overrides"]))
         self._folder = Path(self._maker.folder) / "trials" / self._point.id
         self._checkpoint = ""
+        self._order = None
         # tells this stay from others: Tune may go on with the trial in another process before this one has left it
         self._visit: str = uuid.uuid4().hex
 
@@ -85,3 +88,9 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
         missing = dict.fromkeys((*sweep.metrics, sweep.budget_unit), math.nan)
         missing[sweep.budget_unit] = 0.0
         return {**missing, **report.values, STATE: report.state, STEP_DONE: report.is_over}
+
+
+def _reason(error: ConfigError | EnvironmentFault) -> str:
+    if isinstance(error, ConfigError):
+        return "; ".join(problem.reason for problem in error.problems)
+    return str(error)

@@ -39,6 +39,12 @@ class TrialRun:
     seat: "Seat | None" = None
     begun: float | None = None
     """When its present group took it; None while none has."""
+    is_confirmed: bool = False
+    """Whether that group has been heard of since: one that died while it waited for a trial is handed one, too."""
+    is_displaced: bool = False
+    """Whether it has lost its seat, and is to go on in another one."""
+    displacements: int = 0
+    """How many seats it has lost since a group was at work on it."""
     rung: dict[str, float] | None = None
     """The values at the rung where it waits to be told whether to go on."""
     is_told: bool = False
@@ -48,7 +54,9 @@ class TrialRun:
     answered_step: int | None = None
     """The step of the last rung at which it was let go on since it has its seat."""
     stopping: tuple[TrialState, str] | None = None
-    """The state, and the reason, that it is to have once its workers have let go of it."""
+    """The state, and the reason, that it is to have once its workers have let go of it; see `stop`."""
+    stopping_since: float = 0.0
+    """When it was first told to stop."""
     failures: int = 0
     """How often its workers died."""
     visit: str = ""
@@ -71,19 +79,34 @@ class TrialRun:
     @property
     def has_news(self) -> bool:
         """Whether there is something that Tune does not know: a rung, or that it has let go of its seat."""
-        return self.seat is None or (self.rung is not None and not self.is_told)
+        has_no_seat = self.seat is None and not self.is_displaced
+        return has_no_seat or (self.rung is not None and not self.is_told)
+
+    def stop(self, state: TrialState, reason: str) -> None:
+        """It is to have this state once its workers have let go of it."""
+        if self.stopping is None:
+            self.stopping_since = time.monotonic()
+        self.stopping = state, reason
 
     def take_seat(self, seat: "Seat") -> None:
         """A worker group is going to take it."""
         seat.run, self.seat = self, seat
         self.seatings += 1
-        # it may come from another one's checkpoint, whose rungs it was not told anything about
-        self.answered_step = self.stopping = None
+        if not self.is_displaced:
+            # it may come from another one's checkpoint, whose rungs it was not told anything about
+            self.answered_step = self.stopping = None
+        self.is_displaced = False
         self.trial = replace(self.trial, state="running", reason="", overrides=dict(self.order.point.overrides))
+
+    def displace(self) -> None:
+        """Its seat is none any more: it goes on in another one, from its newest checkpoint."""
+        self.seat, self.is_displaced = None, True
+        self.displacements += 1
+        self.trial = replace(self.trial, state="pending")
 
     def begin(self) -> None:
         """A group has taken it."""
-        self.begun = time.monotonic()
+        self.begun, self.is_confirmed = time.monotonic(), False
         self.trial = replace(self.trial, state="running", attempts=self.trial.attempts + 1)
 
     def measure(self, step: int, values: Mapping[str, float], samples_per_second: float | None = None) -> None:
@@ -105,8 +128,9 @@ class TrialRun:
 
     def stop_clock(self) -> None:
         """Its group has let go of it."""
-        self.trial = replace(self.trial, seconds=self.seconds)
-        self.begun = None
+        if self.is_confirmed:  # what nobody was at work on took no time
+            self.trial = replace(self.trial, seconds=self.seconds)
+        self.begun, self.is_confirmed = None, False
 
     def conclude(self, ending: Mapping[str, Any]) -> None:
         """Take in how its workers say that it ended."""
@@ -135,7 +159,7 @@ class TrialRun:
     def end(self, state: TrialState, reason: str) -> None:
         """End it, or let it rest, without a word of its workers."""
         self.stop_clock()
-        self.stopping, self.rung, self.is_told = None, None, False
+        self.stopping, self.rung, self.is_told, self.is_displaced = None, None, False, False
         self.trial = replace(self.trial, state=state, reason=reason)
 
     def report(self) -> Report:

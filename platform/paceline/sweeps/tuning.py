@@ -2,7 +2,9 @@
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,9 @@ from typing import Any
 import ray
 from ray import tune
 
+from paceline.cluster.fitting import first_line
 from paceline.config.experiment import ExperimentConfig
+from paceline.errors import EnvironmentFault
 from paceline.sweeps.log import SweepHistory
 from paceline.sweeps.orders import OrderMaker
 from paceline.sweeps.schedulers import build_scheduler
@@ -19,6 +23,9 @@ from paceline.sweeps.trials import Point, Trial
 
 ACTOR_FAILURES = 3
 """How often Tune starts its part of a trial again; the trial itself goes on meanwhile."""
+
+FREE_SECONDS = 10.0
+"""How long a sweep that has just ended on this node may take to give back what its part of Tune held."""
 
 _ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # the sweep has a journal of its own
@@ -29,6 +36,8 @@ _ENVIRONMENT = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
 }
+
+MOST_PENDING = "TUNE_MAX_PENDING_TRIALS_PG"
 
 
 @dataclass(frozen=True)
@@ -58,18 +67,24 @@ class TuneThread(threading.Thread):
 
     def run(self) -> None:
         try:
-            self._tuner().fit()
+            with _environment(self._tuning.slots):
+                self._tuner().fit()
         except (Exception, SystemExit) as error:  # Ray raises SystemExit here when it is shut down
             self.error = error
+        finally:
+            _OVER.discard(self._id)
 
     def finish_early(self) -> None:
         """Start no more trials, and let go of those that are running."""
-        _OVER.add(self._id)
+        if self.is_alive():
+            _OVER.add(self._id)
+
+    def leave(self, seconds: float) -> None:
+        """End early, and wait for that, but no longer than this."""
+        self.finish_early()
+        self.join(seconds)
 
     def _tuner(self) -> tune.Tuner:
-        for name, value in _ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
-        os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(self._tuning.slots)
         tuning, sweep = self._tuning, self._tuning.config.sweep
         assert sweep is not None
         trainable = tune.with_parameters(TrialTrainable, desk=self._desk, maker=self._maker)
@@ -107,8 +122,31 @@ def _one_of(slots: int) -> tune.PlacementGroupFactory:
 
     Each node has one unit of a resource with its own name.
     """
-    here = f"node:{ray.util.get_node_ip_address()}"
-    return tune.PlacementGroupFactory([{here: int(10_000 / slots) / 10_000}])
+    return tune.PlacementGroupFactory([{_here(): _share(slots)}])
+
+
+def _here() -> str:
+    return f"node:{ray.util.get_node_ip_address()}"
+
+
+def _share(slots: int) -> float:
+    return int(10_000 / slots) / 10_000
+
+
+def require_this_node(slots: int) -> None:
+    """Make sure that Tune's part of so many trials finds room on this node, where it would otherwise wait for ever.
+
+    Raises:
+        EnvironmentFault: another sweep's Tune has it.
+    """
+    end = time.monotonic() + FREE_SECONDS
+    while ray.available_resources().get(_here(), 0.0) < _share(slots) * slots - 1e-6:
+        if time.monotonic() > end:
+            raise EnvironmentFault(
+                "another sweep runs from this node of the Ray cluster: wait for its end, or start this one from "
+                "another node"
+            )
+        time.sleep(0.2)
 
 
 def _param_space(points: Sequence[Point]) -> dict[str, Any]:
@@ -122,6 +160,24 @@ def _folder_name(trial: Any) -> str:
 
 _OVER: set[str] = set()
 """The sweeps of this process that are to end. Not in the stopper itself, which Tune copies and pickles."""
+
+
+@contextmanager
+def _environment(slots: int) -> Iterator[None]:
+    """Tune's settings for the length of the body; those of `_ENVIRONMENT` that are set already stay as they are."""
+    names = (*_ENVIRONMENT, MOST_PENDING)
+    before = {name: os.environ.get(name) for name in names}
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    os.environ[MOST_PENDING] = str(slots)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = old
 
 
 class _UntilOver(tune.Stopper):  # type: ignore[misc]
@@ -138,7 +194,7 @@ class _UntilOver(tune.Stopper):  # type: ignore[misc]
 
 
 class _Prunings(tune.Callback):  # type: ignore[misc]
-    """Tells the desk of trials that the scheduler has ended. Runs in the driver."""
+    """Tells the desk of trials that the scheduler has ended, and of those that Tune has lost. Runs in the driver."""
 
     def __init__(self, desk: Any, scheduler: str, unit: str) -> None:
         self._desk, self._scheduler, self._unit = desk, scheduler, unit
@@ -148,3 +204,8 @@ class _Prunings(tune.Callback):  # type: ignore[misc]
         if last.get(STATE) == "running":
             reason = f"{self._scheduler} ended it at {last.get(self._unit, 0):,.6g} {self._unit}"
             self._desk.prune.remote(trial.config[TRIAL]["id"], reason)
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        error = trial.get_error()
+        why = f": {first_line(error)}" if error is not None else ""
+        self._desk.give_up.remote(trial.config[TRIAL]["id"], f"Ray Tune gave up its part of the trial{why}")

@@ -74,7 +74,8 @@ class SweepView:
     """The state of a sweep, for the driver."""
 
     trials: list[Trial]
-    """Those that have begun, and those that an earlier launch has left behind."""
+    """Those that have begun, and those that an earlier launch has left behind; only those that have changed, when the
+    watcher said which version it knows."""
     events: list[tuple[str, dict[str, Any]]]
     """What the watcher has not seen yet."""
     groups: list[WantedGroup]
@@ -82,6 +83,10 @@ class SweepView:
     """Why the sweep ends before its last trial: a stop condition, or the user; empty while it goes on."""
     fault: str = ""
     """Why no worker group can be started; empty when they can."""
+    busy: int = 0
+    """How many seats have a trial that a worker group has taken, and that has not ended there."""
+    version: int = 0
+    """Grows with every change of a trial. What the watcher names the next time, to be sent only what is newer."""
 
 
 @dataclass(frozen=True)

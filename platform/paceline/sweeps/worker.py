@@ -9,7 +9,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store
 
-from paceline.cluster.assignment import Assignment
+from paceline.cluster.assignment import Assignment, TrialPart
 from paceline.cluster.reporters import ActorReporter
 from paceline.cluster.worker import device_name, run_rank
 from paceline.engine.fresh import ProcessState, fresh_process_group
@@ -32,23 +32,24 @@ def serve_trials(loop_config: dict[str, Any]) -> None:
     device = ray.train.torch.get_device()
     me = ray.cloudpickle.dumps(ray.get_runtime_context().current_actor)
     incarnation = _ask(desk.enter.remote(seat, generation, rank, me))
+    works = _Works(store, rank, lambda: _ask(desk.take.remote(seat, generation, incarnation)))
     if incarnation is None:
+        works.turn_away()
         return
     state = ProcessState()
-    works = _Works(store, rank, lambda: _ask(desk.take.remote(seat, generation, incarnation)))
     while (work := works.next()) is not None:
         with fresh_process_group(store, f"trial/{work.number}", rank, world_size, str(backend), work.timeout_seconds):
-            _run(work, desk, Ranks.current(device))
+            _run(work, loop_config["base"], desk, Ranks.current(device))
         state.restore()
 
 
-def _run(work: Work, desk: Any, ranks: Ranks) -> None:
+def _run(work: Work, base: Assignment, desk: Any, ranks: Ranks) -> None:
     about = work.trial_id, work.attempt
     reporter: Reporter = ActorReporter(desk, about) if ranks.is_first else MemoryReporter()
     if ranks.is_first:
         desk.begin.remote(*about, device_name(ranks.device))
-    assignment: Assignment = pickle.loads(work.assignment)
-    ending = run_rank(assignment, ranks, reporter)
+    part: TrialPart = pickle.loads(work.assignment)
+    ending = run_rank(base.for_trial(part), ranks, reporter)
     if ranks.is_first or ending["status"] == "failed":
         _ask(desk.finish.remote(*about, ending))
 
@@ -76,10 +77,17 @@ class _Works:
         self._number += 1
         key = f"work/{self._number}"
         if self._rank == 0:
+            # the ranks have met in the trial before, so that all of them have read what it was
+            self._store.delete_key(f"work/{self._number - 1}")
             work = self._take()
             self._store.set(key, pickle.dumps(work))
             return work
         return pickle.loads(self._listen(key))  # type: ignore[no-any-return]
+
+    def turn_away(self) -> None:
+        """The desk has no work for this group: rank 0 tells the others, which may have been let in before it."""
+        if self._rank == 0:
+            self._store.set("work/1", pickle.dumps(None))
 
     def _listen(self, key: str) -> bytes:
         while True:

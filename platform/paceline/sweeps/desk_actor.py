@@ -1,0 +1,70 @@
+"""The desk's actor on Ray, for as long as a launch of a sweep lasts."""
+
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from paceline.errors import EnvironmentFault
+from paceline.sweeps.desk import SweepDesk
+from paceline.sweeps.record import sweep_record
+from paceline.sweeps.rules import Rules
+
+if TYPE_CHECKING:
+    from paceline.sweeps.plan import Plan
+    from paceline.sweeps.sweep import SweepLaunch
+
+DISMISS_SECONDS = 2.0
+CALLS = 1000
+"""Calls that the desk takes in at the same time, beside those of each slot that wait at it."""
+CALLS_OF_A_SLOT = 8
+
+
+@contextmanager
+def desk_of(launch: "SweepLaunch", plan: "Plan") -> Iterator[Any]:
+    """The desk's actor; afterwards nothing of this launch is left, whatever went wrong."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    most = CALLS + CALLS_OF_A_SLOT * plan.slots
+    actor = ray.remote(SweepDesk).options(num_cpus=0, scheduling_strategy=here, max_concurrency=most)
+    total = launch.total + len(launch.skipped)
+    desk = actor.remote(launch.folder.path, sweep_record(launch), _rules(launch, plan.slots), total)
+    try:
+        ray.get(desk.prepare.remote(plan.shapes[: plan.slots] if launch.has_work else []))
+        yield desk
+    except ray.exceptions.RayActorError as error:
+        if getattr(error, "actor_init_failed", False):
+            raise EnvironmentFault(f"the sweep cannot be recorded in {launch.folder.path}: {error}") from None
+        raise
+    finally:
+        _dismiss(desk)
+
+
+def _rules(launch: "SweepLaunch", slots: int) -> Rules:
+    section = launch.sweep
+    return Rules(
+        objectives=tuple(section.objectives),
+        seats=slots,
+        max_failures=section.max_failures_per_trial,
+        fresh_processes=section.isolation == "process",
+        target=section.stop.target,
+        trial_seconds=section.stop.trial_seconds,
+    )
+
+
+def _dismiss(desk: Any) -> None:
+    """End what is left of this launch, before another one may claim the sweep; Ray may stay up (a notebook's).
+
+    The desk still knows the workers of each group that was not told to have ended.
+    """
+    import ray
+
+    try:
+        with suppress(ray.exceptions.RayError):
+            for worker in ray.get(desk.workers.remote(), timeout=DISMISS_SECONDS):
+                ray.kill(pickle.loads(worker))
+    finally:
+        with suppress(ray.exceptions.RayError):
+            ray.kill(desk)

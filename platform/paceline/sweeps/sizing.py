@@ -1,0 +1,199 @@
+"""How much a sweep needs: the data's sizes, the worker groups of its points, how many fit side by side, and rungs."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from paceline.cluster.preflight import Resources, requested, uses_gpu
+from paceline.config.derived import derive
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.sweep import SweepConfig
+from paceline.data.base import DataConfig, Sizes
+from paceline.errors import ConfigError, EnvironmentFault, Problem
+from paceline.sweeps.points import trial_config
+from paceline.sweeps.trials import Point
+from paceline.sweeps.work import GroupShape
+
+_ROUNDING = 1e-9
+"""0.3 / 0.1 is a little less than 3."""
+
+
+@dataclass(frozen=True)
+class KnownSizes:
+    """Sizes of data sets, asked for once: a set may have to be read from disk for them."""
+
+    _known: dict[str, Sizes | None] = field(default_factory=dict)
+
+    def of(self, config: ExperimentConfig) -> Sizes | None:
+        """Number of samples of the config's data; None where it is not known in advance.
+
+        Raises:
+            EnvironmentFault: the data cannot be read.
+        """
+        # what all data sets have in common says how they are loaded
+        key = config.data.model_dump_json(exclude=set(DataConfig.model_fields))
+        if key not in self._known:
+            self._known[key] = config.data.sizes()
+        return self._known[key]
+
+
+class PointConfigs:
+    """The configs of a sweep's points, each validated once, however often they are looked at."""
+
+    def __init__(self, config: ExperimentConfig) -> None:
+        self._config = config
+        self._sizes = KnownSizes()
+        self._known: dict[tuple[str, str], ExperimentConfig] = {}
+        self._lengths: dict[tuple[str, str], tuple[float, float]] = {}
+
+    def of(self, points: Sequence[Point]) -> list[ExperimentConfig]:
+        """The config of each point; of the sweep itself where no point is known.
+
+        Raises:
+            ConfigError: one is no valid config.
+        """
+        return [self._config_of(point) for point in points or [_AS_IT_STANDS]]
+
+    def longest(self, points: Sequence[Point], unit: str) -> float:
+        """How long the longest trial is, in `budget_unit`; infinite for seconds, and where that is not known."""
+        if unit == "seconds":
+            return math.inf
+        lengths = [self._length_of(point) for point in points or [_AS_IT_STANDS]]
+        return max(epochs if unit == "epochs" else samples for epochs, samples in lengths)
+
+    def _config_of(self, point: Point) -> ExperimentConfig:
+        key = _key(point)
+        if key not in self._known:
+            self._known[key] = trial_config(self._config, point.overrides)
+        return self._known[key]
+
+    def _length_of(self, point: Point) -> tuple[float, float]:
+        key = _key(point)
+        if key not in self._lengths:
+            config = self._config_of(point)
+            self._lengths[key] = trial_length(config, self._sizes.of(config))
+        return self._lengths[key]
+
+
+_AS_IT_STANDS = Point("", {})
+
+
+def _key(point: Point) -> tuple[str, str]:
+    return point.id, repr(point.overrides)
+
+
+def trial_length(config: ExperimentConfig, sizes: Sizes | None) -> tuple[float, float]:
+    """Epochs and samples of a whole training; infinite while its number of steps is not known."""
+    derived = derive(config, sizes)
+    if derived.total_steps is None or derived.steps_per_epoch is None or derived.train_samples is None:
+        return math.inf, math.inf
+    epochs = derived.total_steps / derived.steps_per_epoch
+    per_epoch = derived.train_samples
+    if config.data.drop_last:
+        per_epoch = derived.steps_per_epoch * derived.batch.global_batch_size
+    return epochs, epochs * per_epoch
+
+
+def first_rung(section: SweepConfig, length: float) -> float:
+    """Where trials are first compared, in `budget_unit`.
+
+    Raises:
+        ConfigError: it has to be given, since the length of a trial is not known.
+    """
+    if section.first_rung is not None:
+        return section.first_rung
+    if not math.isfinite(length):
+        reason = "is needed, since the length of a trial is not known in advance"
+        raise ConfigError([Problem("sweep", reason, "sweep.first_rung", hint="write one, such as 10_000 samples")])
+    return length / (section.rung_factor**2 if section.scheduler == "asha" else 10)
+
+
+def group_shape(config: ExperimentConfig, available: Resources) -> GroupShape:
+    """The worker group that a trial needs. One that would train without Ray gets a single worker."""
+    scaling = config.scaling
+    workers = max(1, scaling.num_workers)
+    return GroupShape(
+        num_workers=workers,
+        cpus_per_worker=scaling.cpus_per_worker,
+        gpus_per_worker=requested(config, uses_gpu(config, available)).gpus / workers,
+        placement=scaling.placement,
+    )
+
+
+def needs_fresh_processes(config: ExperimentConfig, available: Resources) -> bool:
+    """Whether the config sets what only a fresh process can: cuBLAS reads its workspace setting when CUDA starts."""
+    return config.trainer.deterministic and uses_gpu(config, available)
+
+
+def fitting_shapes(configs: Sequence[ExperimentConfig], available: Resources, where: str) -> list[GroupShape]:
+    """The worker groups that trials with these configs need, in their order.
+
+    Raises:
+        EnvironmentFault: one of them is more than there is, or than its nodes can hold.
+    """
+    shapes = [group_shape(each, available) for each in configs]
+    for each, shape in zip(configs, shapes, strict=True):
+        _check_fit(each, shape, available, where)
+        if each.trainer.precision == "16-mixed" and not shape.gpus:
+            raise EnvironmentFault(f"trainer.precision 16-mixed needs GPUs, {where} offers none: use bf16-mixed")
+    return shapes
+
+
+def _check_fit(config: ExperimentConfig, shape: GroupShape, available: Resources, where: str) -> None:
+    if shape.cpus > available.cpus or shape.gpus > available.gpus:
+        raise EnvironmentFault(
+            f"a trial with scaling.num_workers {config.scaling.num_workers} needs {shape.cpus:g} CPU cores and "
+            f"{shape.gpus:g} GPUs, {where} has {available.cpus:g} and {available.gpus:g}: lower "
+            "scaling.num_workers or scaling.cpus_per_worker"
+        )
+    if groups_that_fit(shape, available):
+        return
+    each = f"{shape.cpus_per_worker:g} CPU cores and {shape.gpus_per_worker:g} GPUs"
+    if not sum(_workers_by_node(shape, available)):
+        raise EnvironmentFault(
+            f"a worker needs {each} on one node, and no node of {where} has them: lower scaling.cpus_per_worker or "
+            "scaling.gpus_per_worker"
+        )
+    raise EnvironmentFault(
+        f"the nodes of {where} cannot hold {shape.num_workers} workers with {each} each, as scaling.placement "
+        f"{shape.placement} wants them: lower scaling.num_workers, or set scaling.placement=pack"
+    )
+
+
+def groups_that_fit(shape: GroupShape, available: Resources) -> int:
+    """How many worker groups of a shape there is room for at the same time. A worker takes what it has of one node."""
+    workers = _workers_by_node(shape, available)
+    if shape.placement == "strict_pack":
+        return sum(number // shape.num_workers for number in workers)
+    most = sum(workers) // shape.num_workers
+    if shape.placement == "strict_spread":
+        while most and sum(min(most, number) for number in workers) < most * shape.num_workers:
+            most -= 1
+    return most
+
+
+def _workers_by_node(shape: GroupShape, available: Resources) -> list[int]:
+    asked = shape.cpus_per_worker, shape.gpus_per_worker
+    nodes = available.nodes or ((available.cpus, available.gpus),)
+    return [min(int(has / each + _ROUNDING) for has, each in zip(node, asked, strict=True) if each) for node in nodes]
+
+
+def slots_for(section: SweepConfig, shapes: Sequence[GroupShape], available: Resources, trials: int) -> int:
+    """How many trials run side by side: as asked for, or as many as there is room for.
+
+    Raises:
+        EnvironmentFault: there is no room for as many as were asked for.
+    """
+    rooms = {shape: groups_that_fit(shape, available) for shape in set(shapes)}
+    largest = min(rooms, key=lambda shape: rooms[shape])
+    room = rooms[largest]
+    if section.slots == "auto":
+        return max(1, min(room, trials))
+    if section.slots > room:
+        nodes = f" on {len(available.nodes)} nodes" if available.nodes else ""
+        raise EnvironmentFault(
+            f"sweep.slots {section.slots} x {largest.cpus:g} CPU cores and {largest.gpus:g} GPUs are more than there "
+            f"is room for ({available.cpus:g} and {available.gpus:g}{nodes}): lower sweep.slots to {room}, or write "
+            "auto"
+        )
+    return min(section.slots, max(trials, 1))

@@ -1,0 +1,50 @@
+"""Launches of sweeps that start nothing."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from paceline.config.experiment import ExperimentConfig
+from paceline.sweeps.display import SweepListener
+from paceline.sweeps.folder import claim_sweep
+from paceline.sweeps.log import SweepHistory
+from paceline.sweeps.sizing import PointConfigs
+from paceline.sweeps.sweep import SweepLaunch, section_of
+from paceline.sweeps.trials import Point
+
+
+class Told:
+    """A listener that writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, object]]] = []
+
+    def stage(self, text: str) -> None: ...
+
+    def planned(self, lines: list[tuple[str, str]]) -> None: ...
+
+    def trials(self, view: Sequence[object]) -> None: ...
+
+    def event(self, kind: str, details: dict[str, object]) -> None:
+        self.events.append((kind, details))
+
+
+def launch_of(
+    config: ExperimentConfig, storage: Path, points: Sequence[Point] = (), listener: SweepListener | None = None
+) -> SweepLaunch:
+    """A sweep that is claimed, in a folder of its own."""
+    storage.mkdir(parents=True, exist_ok=True)
+    claimed = claim_sweep(config, storage, False, False)
+    told = listener or Told()
+    return SweepLaunch(
+        config=config,
+        sweep=section_of(config),
+        claimed=claimed,
+        uri="http://127.0.0.1:9",
+        points=tuple(points),
+        skipped=(),
+        configs=PointConfigs(config),
+        history=SweepHistory(),
+        address=None,
+        listener=told,  # type: ignore[arg-type]
+        close_seconds=0.1,
+    )
