@@ -55,7 +55,7 @@ def test_the_notebook_goes_from_config_to_pictures_in_a_few_lines(client: Any) -
     for number, cell in enumerate(client.nb.cells):
         if cell.cell_type == "code":
             client.execute_cell(cell, number)
-    (table,) = outputs(sweeping, "text/html")
+    *_, table = outputs(sweeping, "text/html")
     assert "3 trials: 3 finished" in table
     for cell in (heatmap, pareto):
         (picture,) = outputs(cell, "image/png")
@@ -87,9 +87,9 @@ def test_an_interrupted_kernel_stops_the_sweep_and_lives_on(client: Any, folder:
     thread.start()
     client.execute_cell(sweeping, place)
     thread.join(10)
-    (table,) = outputs(sweeping, "text/html")
+    *_, table = outputs(sweeping, "text/html")
     assert "interrupted" in table
     client.execute_cell(sweeping, place)
-    (table,) = outputs(sweeping, "text/html")
+    *_, table = outputs(sweeping, "text/html")
     assert "9 trials: 9 finished" in table
     assert len(list(folder.glob("runs/*/*/sweep.json"))) == 1

@@ -185,27 +185,28 @@ class StopAfter(SilentSweepListener):
 def test_an_interrupted_sweep_goes_on_with_fresh_processes_too(settled_home: Path) -> None:
     """With `isolation: process`, each trial has processes of its own; they compute the same."""
     home = settled_home
-    space = {"optimizer.lr": [0.05, 0.1, 0.2]}
+    space = {"optimizer.lr": [0.05, 0.1]}
     pausing = {"path": "own_code:OwnTask", "args": {"pause": 0.2}}
     run = config(home, "interrupted", space, task=pausing)
     first = sweep(run, listener=StopAfter(1))
     assert first.status == "interrupted"
-    assert sorted(states(first).values()) in (["finished", "pending"], ["finished", "finished", "pending"])
+    assert states(first) == {"0000": "finished", "0001": "pending"}
     run = run.with_overrides({"sweep.isolation": "process"})
     second = sweep(run, resume=True)
     assert second.sweep_id == first.sweep_id
-    assert list(states(second).values()) == ["finished"] * 3
-    kept = {trial.id: trial for trial in first.trials if trial.state == "finished"}
-    assert all(second.trials[int(id)].attempts == trial.attempts == 1 for id, trial in kept.items())
+    assert list(states(second).values()) == ["finished"] * 2
+    assert [trial.attempts for trial in second.trials] == [1, 2]
     assert {t.id: t.weights_sha256 for t in second.trials} == weights_alone(home, run, second.trials)
     parent, children = mlflow_runs(home)
     assert parent.info.status == "FINISHED"
-    assert [child.info.status for child in children.values()] == ["FINISHED"] * 3
+    assert [child.info.status for child in children.values()] == ["FINISHED"] * 2
 
 
 def test_asha_ends_early_what_is_bad(settled_home: Path) -> None:
     rates = [1e-6, 1e-5, 0.3, 1e-4, 1e-3, 1e-7]
-    run = config(settled_home, "asha", {"optimizer.lr": rates}, trainer__epochs=9, sweep__scheduler="asha")
+    run = config(
+        settled_home, "asha", {"optimizer.lr": rates}, trainer__epochs=9, sweep__scheduler="asha", sweep__first_rung=96
+    )
     result = sweep(run)
     assert result.best is not None
     assert result.best.overrides == {"optimizer.lr": 0.3}

@@ -11,7 +11,7 @@ from typing import Any
 from paceline.cluster.desk import Desk, Status
 from paceline.sweeps.closings import Closings
 from paceline.sweeps.log import SweepLog
-from paceline.sweeps.ranking import Objective, best_trial
+from paceline.sweeps.ranking import Objective, best_trial, value_of
 from paceline.sweeps.trials import ENDED, TROUBLE, Trial
 from paceline.tracking.metrics import best_metric, trials_metric
 from paceline.tracking.points import Point
@@ -182,8 +182,8 @@ class Books:
         values = {trials_metric(ending): float(number) for ending, number in counts.items()}
         best = best_trial(list(self.trials.values()), self._objectives)
         if best is not None:
-            known = [metric for metric, _ in self._objectives if metric in best.metrics]
-            values |= {best_metric(metric): best.metrics[metric] for metric in known}
+            found = {metric: value_of(best, metric) for metric, _ in self._objectives}
+            values |= {best_metric(metric): value for metric, value in found.items() if value is not None}
         now = int(time.time() * 1000)
         step = self.endings.total()
         self._parent.append([Point(key, value, step, now) for key, value in values.items()])
