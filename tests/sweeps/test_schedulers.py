@@ -291,7 +291,6 @@ def seeded() -> None:
             lambda value: type(value) is int and value in (0, 3, 6, 9),
         ),
     ],
-    ids=str,
 )
 def test_pbt_proposes_values_of_each_axis(axis: str, values: Any, is_right: Callable[[Any], bool]) -> None:
     config, scheduler = pbt({axis: values})
