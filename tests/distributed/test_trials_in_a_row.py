@@ -205,6 +205,7 @@ def test_a_plain_trial_is_the_same_after_any_other(names: tuple[str, ...], plain
 SUSPICIOUS = ("compile", "fsdp", "powersgd", "checkpoint selective")
 
 
+@pytest.mark.slow
 def test_a_trial_is_the_same_after_plain_ones() -> None:
     order = [each for name in SUSPICIOUS for each in ("plain", name)]
     results, _ = run_ranks(row, 2, order, timeout=120)[0]

@@ -175,6 +175,10 @@ def test_a_child_takes_few_requests(
     parent = Recorder(tmp_path / "parent", about)
     parent.start_shipping()
     run_trial(tmp_path / "1", trial(about, 1), points(1, 3), "finished")
+    deadline = time.monotonic() + 30
+    while parent.report().unsent:  # its thread would make requests of its own meanwhile
+        assert time.monotonic() < deadline, "the parent was not recorded in time"
+        time.sleep(0.05)
     calls: list[str] = []
     for name in ("get_experiment_by_name", "search_runs", "create_run", "log_batch", "get_run", "set_terminated"):
         inner = getattr(MlflowClient, name)
