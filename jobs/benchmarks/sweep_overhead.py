@@ -305,6 +305,7 @@ def run_process(command: Sequence[str], folder: Path, limit_seconds: float = LIM
         ArmFailed: it failed, or took too long and was ended; with the last lines that it wrote to stderr.
     """
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_TMPDIR": str(folder)}
+    environment["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"  # under `uv run` Ray would start each worker through uv
     environment.pop("MLFLOW_TRACKING_URI", None)
     # files, since Ray's processes hold on to pipes for longer than their driver lives
     with (folder / "stdout").open("w") as output, (folder / "stderr").open("w") as errors:
