@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.sweeps import labels, ranking
+from paceline.sweeps.points import trial_config
 from paceline.sweeps.ranking import Objective, SettingSummary
 from paceline.sweeps.trials import TROUBLE, Trial
 
@@ -86,8 +87,8 @@ class SweepResult:
 
     @property
     def best_config(self) -> ExperimentConfig | None:
-        """The config that trains the best trial again; None when there is none."""
-        return self.config.with_overrides({**self.best.overrides, "sweep": None}) if self.best else None
+        """The config that trains the best trial again; None when there is none. After PBT it has the last values."""
+        return trial_config(self.config, self.best.overrides) if self.best else None
 
     @cached_property
     def pareto(self) -> list[Trial]:
