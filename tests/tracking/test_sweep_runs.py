@@ -65,11 +65,12 @@ def check_a_sweep(folder: Path, about: RunRecord, points: MakePoints, stored: St
         for number, state in enumerate(ENDINGS, 1)
     ]
     rows = [row(number, state, 0.5) for number, state in enumerate(ENDINGS, 1)]
+    best = {"val/accuracy": 0.5}
     for count in range(1, 6):
-        parent.append(sweep_points(rows[:count], ACCURACY, 1_000 + count))
+        parent.append(sweep_points(dict.fromkeys(list(ENDINGS)[:count], 1), best, 1_000 + count))
     # as after a crash: the parent was never closed, and the steps are computed again
     parent = Recorder(folder / "tracking", about)
-    parent.append(sweep_points(rows, ACCURACY, 9_000))
+    parent.append(sweep_points(dict.fromkeys(ENDINGS, 1), best, 9_000))
     (folder / "finished" / shipping.CURSOR_FILE).unlink()
     again = [
         run_trial(folder / state, trial(about, number), points(1, 5 + number), state)
@@ -284,13 +285,13 @@ def test_a_long_note_is_cut_by_rows(count: int, length: int) -> None:
 
 
 def test_the_points_of_the_parent_count_what_ended() -> None:
-    rows = [row(1, accuracy=0.5), row(2, "oom"), row(3, "running", 0.9), row(4, "skipped"), row(5, "pruned", 0.8)]
-    points = {point.key: (point.value, point.step) for point in sweep_points(rows, ACCURACY, 7)}
+    endings = {"finished": 1, "oom": 1, "failed": 1, "skipped": 1, "pruned": 1}
+    points = {point.key: (point.value, point.step) for point in sweep_points(endings, {"val/accuracy": 0.5}, 7)}
     assert points == {
-        metrics.best_metric("val/accuracy"): (0.5, 4),
-        metrics.trials_metric("finished"): (1.0, 4),
-        metrics.trials_metric("failed"): (1.0, 4),
-        metrics.trials_metric("pruned"): (1.0, 4),
+        metrics.best_metric("val/accuracy"): (0.5, 5),
+        metrics.trials_metric("finished"): (1.0, 5),
+        metrics.trials_metric("failed"): (2.0, 5),
+        metrics.trials_metric("pruned"): (1.0, 5),
     }
     with pytest.raises(ValueError, match="finished, failed, pruned"):
         metrics.trials_metric("oom")

@@ -12,11 +12,10 @@ from paceline.cluster.desk import Desk, Status
 from paceline.sweeps.closings import Closings
 from paceline.sweeps.log import SweepLog
 from paceline.sweeps.ranking import Objective, best_trial, value_of
-from paceline.sweeps.trials import ENDED, TROUBLE, Trial
-from paceline.tracking.metrics import best_metric, trials_metric
-from paceline.tracking.points import Point
+from paceline.sweeps.trials import ENDED, Trial
 from paceline.tracking.record import RunRecord, trial_state_tags
 from paceline.tracking.recorder import TRIAL_STATUS, Recorder
+from paceline.tracking.sweep_note import sweep_points
 
 CHILD_CLOSE_SECONDS = 30.0
 """How long a trial's record waits for MLflow; what is unsent by then stays in its journal."""
@@ -177,16 +176,10 @@ class Books:
 
     def _append_to_parent(self) -> None:
         """Let the sweep's own record have the best values so far, and how many trials ended in which way."""
-        failed = sum(self.endings[state] for state in TROUBLE)
-        counts = {"finished": self.endings["finished"], "failed": failed, "pruned": self.endings["pruned"]}
-        values = {trials_metric(ending): float(number) for ending, number in counts.items()}
         best = best_trial(list(self.trials.values()), self._objectives)
-        if best is not None:
-            found = {metric: value_of(best, metric) for metric, _ in self._objectives}
-            values |= {best_metric(metric): value for metric, value in found.items() if value is not None}
-        now = int(time.time() * 1000)
-        step = self.endings.total()
-        self._parent.append([Point(key, value, step, now) for key, value in values.items()])
+        found = {metric: value_of(best, metric) for metric, _ in self._objectives} if best is not None else {}
+        values = {metric: value for metric, value in found.items() if value is not None}
+        self._parent.append(sweep_points(self.endings, values, int(time.time() * 1000)))
 
     def _write(self, write: Callable[[], object], what: str) -> None:
         try:

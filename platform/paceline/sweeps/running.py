@@ -50,6 +50,7 @@ def run_on_ray(launch: "SweepLaunch") -> Closing:
     with connected(launch.address, packed), only_worker_output():
         plan = Plan(launch, cluster_resources())
         if not is_private():
+            warm_up.join()  # two threads that import Ray's parts at once find them half made
             _require_this_node(plan.slots)
         with desk_of(launch, plan) as desk:
             launch.listener.stage(f"starting {plan.slots} worker group{'s' if plan.slots > 1 else ''}")

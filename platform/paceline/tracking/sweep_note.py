@@ -128,19 +128,21 @@ def sweep_note(
     return note[:_ROOM]
 
 
-def sweep_points(rows: Sequence[TrialRow], objectives: Sequence[Objective], timestamp_ms: int) -> list[Point]:
+def sweep_points(endings: Mapping[str, int], best: Mapping[str, float], timestamp_ms: int) -> list[Point]:
     """The best values so far and the counts of ended trials; their step is the number of trials that have ended.
 
     A recorder takes them once for each step, so they may be given at any time.
+
+    Args:
+        endings: how many trials have ended in each state, such as `finished` or `oom`.
+        best: by metric, the value of the best trial.
     """
-    step = sum(row.state not in _GOING_ON for row in rows)
-    counts = Counter(_COUNTED.get(row.state) for row in rows)
+    counts: Counter[str] = Counter()
+    for state, ended in endings.items():
+        counts[_COUNTED.get(state, "")] += ended
     values = {metrics.trials_metric(ending): float(counts[ending]) for ending in metrics.TRIAL_COUNTS}
-    finished = _Setting(list(rows))
-    for objective in objectives:
-        if found := finished.values(objective.metric):
-            values[metrics.best_metric(objective.metric)] = min(found) if objective.mode == "min" else max(found)
-    return [Point(key, value, step, timestamp_ms) for key, value in values.items()]
+    values |= {metrics.best_metric(metric): value for metric, value in best.items()}
+    return [Point(key, value, sum(endings.values()), timestamp_ms) for key, value in values.items()]
 
 
 def trials_csv(rows: Sequence[TrialRow]) -> str:
