@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.cluster.fitting import first_line
 from paceline.cluster.interrupts import first_interrupt_calls
 from paceline.cluster.preflight import cluster_resources, writable
-from paceline.cluster.session import connected, connecting_text, is_private, prepare_environment
+from paceline.cluster.session import connected, connecting_text, is_private, on_cluster, prepare_environment
 from paceline.cluster.user_code import runtime_env
 from paceline.cluster.worker_output import only_worker_output
 from paceline.errors import RunFailed
@@ -43,6 +43,8 @@ def run_on_ray(launch: "SweepLaunch") -> Closing:
     prepare_environment()
     warm_up = threading.Thread(target=_import_ray_parts, name="import-ray-train")
     warm_up.start()
+    if on_cluster(launch.address):
+        warm_up.join()  # connecting takes no time to import in, and two threads would find modules half made
     import ray
 
     launch.listener.stage(connecting_text(launch.address))
@@ -50,7 +52,6 @@ def run_on_ray(launch: "SweepLaunch") -> Closing:
     with connected(launch.address, packed), only_worker_output():
         plan = Plan(launch, cluster_resources())
         if not is_private():
-            warm_up.join()  # two threads that import Ray's parts at once find them half made
             _require_this_node(plan.slots)
         with desk_of(launch, plan) as desk:
             launch.listener.stage(f"starting {plan.slots} worker group{'s' if plan.slots > 1 else ''}")
