@@ -3,10 +3,11 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from paceline.cluster.session import WATCHER, connected, is_private
+from paceline.cluster.session import WATCHER, connected, is_private, stay_in
 
 PROGRAM = """
 import ray
@@ -42,3 +43,16 @@ def test_what_holds_for_a_private_ray_ends_with_it(
     assert not given
     assert not is_private()
     assert WATCHER not in os.environ
+
+
+def test_a_working_folder_that_was_replaced_is_entered_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    stay_in(folder)  # nothing is there yet, which is no error
+    folder.mkdir()
+    stay_in(folder)
+    assert Path.cwd() == folder
+    stay_in(tmp_path)
+    assert Path.cwd() == folder  # still there: left alone

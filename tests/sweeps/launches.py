@@ -47,4 +47,5 @@ def launch_of(
         address=None,
         listener=told,  # type: ignore[arg-type]
         close_seconds=0.1,
+        working_folder=Path.cwd(),
     )

@@ -131,5 +131,14 @@ def test_no_git_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert json.dumps(tags)
 
 
+def test_the_working_folder_may_be_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two nodes on one machine, the second unpacks a job's folder anew, over the one that its driver works in."""
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    assert launch_tags("x")[metrics.COMMAND] == "x"
+
+
 def test_a_command_line_can_be_pasted() -> None:
     assert command_line(["/usr/bin/paceline", "train", "a b.yaml"]) == "paceline train 'a b.yaml'"

@@ -4,7 +4,8 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from paceline.errors import EnvironmentFault
@@ -48,6 +49,19 @@ def connecting_text(address: str | None) -> str:
 def is_private() -> bool:
     """Whether this process is connected to a Ray that `connected` has started for it."""
     return _private
+
+
+def stay_in(folder: Path) -> None:
+    """Go back to the working folder if it was replaced by another one of the same name.
+
+    Ray unpacks a job's folder on each of its nodes: of two nodes on one machine, the second does so over the folder in
+    which the driver works already, and whatever asks for the working folder then fails.
+    """
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        with suppress(OSError):
+            os.chdir(folder)
 
 
 _private = False

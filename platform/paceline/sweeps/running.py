@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.cluster.fitting import first_line
 from paceline.cluster.interrupts import first_interrupt_calls
 from paceline.cluster.preflight import cluster_resources, writable
-from paceline.cluster.session import connected, connecting_text, is_private, on_cluster, prepare_environment
+from paceline.cluster.session import connected, connecting_text, is_private, on_cluster, prepare_environment, stay_in
 from paceline.cluster.user_code import runtime_env
 from paceline.cluster.worker_output import only_worker_output
 from paceline.errors import RunFailed
@@ -166,6 +166,7 @@ class Running:
         """The state of things, with all trials: the desk tells of those that have changed."""
         import ray
 
+        stay_in(self._launch.working_folder)  # here since Tune, in its thread, asks for it now and then
         view: SweepView = ray.get(self._desk.view.remote(self._seen_events, self._version))
         for kind, details in view.events:
             self._seen_events += 1

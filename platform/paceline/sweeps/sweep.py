@@ -50,6 +50,8 @@ class SweepLaunch:
     address: str | None
     listener: "SweepListener"
     close_seconds: float
+    working_folder: Path
+    """Of the command; what the config says is relative to it."""
 
     @property
     def folder(self) -> SweepFolder:
@@ -159,7 +161,8 @@ def _prepare(
         available = local_resources()
         shapes = fitting_shapes(configs.of(made.points), available, "this machine")
         slots_for(section, shapes, available, len(made.points))
-    uri = tracking_uri(config.tracking, Path.cwd())
+    here = Path.cwd()
+    uri = tracking_uri(config.tracking, here)
     close_seconds = close_seconds_of(uri, config.tracking.offline, listener)
     claimed = claim_sweep(config, storage, resume, new)
     try:
@@ -183,6 +186,7 @@ def _prepare(
         address,
         listener,
         close_seconds,
+        here,
     )
     listener.planned(_plan_lines(launch))
     return launch

@@ -126,7 +126,7 @@ def launch_tags(command: str, folder: Path | None = None) -> dict[str, str]:
         metrics.OS: f"{platform.system()} {platform.release()} {platform.machine()}",
         metrics.CPU_COUNT: str(usable_cores()),
         metrics.version_tag("python"): platform.python_version(),
-        **_git_tags(folder or Path.cwd()),
+        **_git_tags(folder),
     }
     for package in PACKAGES:
         tags[metrics.version_tag(package)] = package_version(package) or "not installed"
@@ -182,7 +182,7 @@ def _user() -> str:
         return "unknown"
 
 
-def _git_tags(folder: Path) -> dict[str, str]:
+def _git_tags(folder: Path | None) -> dict[str, str]:
     commit = _git(folder, "rev-parse", "HEAD")
     if not commit:
         return {}
@@ -196,11 +196,11 @@ def _git_tags(folder: Path) -> dict[str, str]:
     return tags
 
 
-def _git(folder: Path, *arguments: str) -> str | None:
+def _git(folder: Path | None, *arguments: str) -> str | None:
     try:
         done = subprocess.run(
             ["git", "--no-optional-locks", *arguments],
-            cwd=folder,
+            cwd=folder,  # None rather than this process's folder by name: it may have been removed
             capture_output=True,
             text=True,
             timeout=GIT_TIMEOUT_SECONDS,
