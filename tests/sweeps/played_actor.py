@@ -18,6 +18,10 @@ class PlayedActor:
     def __getattr__(self, name: str) -> "_Method":
         return _Method(self, name, self._answers.get(name))
 
+    def answers(self, **answers: Any) -> None:
+        """Answer these methods so from now on."""
+        self._answers |= answers
+
     def calls(self, name: str) -> list[tuple[Any, ...]]:
         """The arguments of each call of a method."""
         return [arguments for told, *arguments in self.told if told == name]  # type: ignore[misc]

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,10 +11,12 @@ import pytest
 
 from paceline.sweeps.log import read_log
 from paceline.sweeps.trials import Point
+from paceline.sweeps.work import Work
 from paceline.tracking.journal import Journal
 from sweeps.desk_players import (
     ONE,
     Floor,
+    ending,
     played,
     states,
     until_stopped,
@@ -119,6 +122,39 @@ def test_a_target(floor: Callable[..., Floor], mode: str, target: float, is_over
         assert ((await again.run("0007")).state == "pending") is is_over
 
     played(again, later)
+
+
+def test_a_metric_that_no_trial_reports_ends_the_sweep(floor: Callable[..., Floor]) -> None:
+    sweep = floor(seats=2, objectives=(("val/acuracy", "max"),))
+    sweep.trainings = {"0000": [until_stopped]}
+
+    async def scene() -> None:
+        running = asyncio.create_task(sweep.run("0000"))
+        await sweep.until(lambda: sweep.taken)
+        assert (await sweep.run("0001")).state == "finished"
+        assert (await running).state == "pending"
+        fault = "sweep.metric: no trial reports 'val/acuracy' (did you mean val/accuracy?)"
+        assert (await sweep.desk.view(0)).fault == fault
+        assert (await sweep.run("0002")).state == "pending"
+
+    played(sweep, scene)
+
+
+def test_a_metric_that_one_trial_lacks_ends_no_sweep(floor: Callable[..., Floor]) -> None:
+    sweep = floor(objectives=(("val/accuracy", "max"), ("val/f1", "max"), ("seconds", "min")))
+
+    async def reports_more(floor: Floor, work: Work) -> None:
+        values = {"val/accuracy": 0.5, "val/f1": math.nan}
+        await floor.desk.finish(work.trial_id, work.attempt, ending(metrics=values))
+
+    sweep.trainings = {"0000": [reports_more]}
+
+    async def scene() -> None:
+        for id in ("0000", "0001", "0002"):
+            assert (await sweep.run(id)).state == "finished"
+        assert (await sweep.desk.view(0)).fault == ""
+
+    played(sweep, scene)
 
 
 def test_groups_that_nobody_needs_any_more_are_handed_back(floor: Callable[..., Floor]) -> None:

@@ -216,8 +216,10 @@ def test_the_workers_of_earlier_groups_are_known_until_they_have_ended(floor: Ca
         await sweep.desk.group_failed(0, 1, "gone")
         await sweep.taken_by_a_group()
         assert await sweep.desk.workers() == [b"0-1", b"0-2"]
+        assert await sweep.desk.workers_of(0, 1) == [b"0-1"]
         await sweep.desk.group_ended(0, 1)
         assert await sweep.desk.workers() == [b"0-2"]
+        assert await sweep.desk.workers_of(0, 1) == []
 
     played(sweep, scene, groups=False)
 

@@ -8,6 +8,7 @@ from typing import Any
 from paceline.sweeps.log import read_log
 from paceline.sweeps.trials import Point
 from paceline.sweeps.work import Report
+from paceline.tracking.recorder import JOURNAL_FILE
 from sweeps.desk_players import (
     Floor,
     played,
@@ -171,6 +172,8 @@ def test_a_trial_leaves_and_comes_back_with_other_values(floor: Callable[..., Fl
         assert (await sweep.run("0000", **{"optimizer.lr": 0.7})).state == "finished"
 
     played(sweep, scene)
+    journal = (sweep.folder / "trials" / "0000" / "tracking" / JOURNAL_FILE).read_text()
+    assert "optimizer.lr: 0.1 -> 0.7 at step 6" in journal
 
 
 def test_a_trial_that_comes_back_before_it_has_left(floor: Callable[..., Floor]) -> None:

@@ -1,5 +1,6 @@
 """How the driver starts and ends worker groups."""
 
+import pickle
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -7,12 +8,13 @@ from threading import Event
 from typing import Any
 
 import pytest
+import ray
 
 from paceline.cluster.assignment import Assignment
 from paceline.sweeps import groups
 from paceline.sweeps.groups import Groups
 from paceline.sweeps.work import GroupShape, WantedGroup
-from sweeps.played_actor import PlayedActor
+from sweeps.played_actor import PlayedActor, answers_at_once
 
 SHAPE = GroupShape(1, 1.0, 0.0, "pack")
 
@@ -56,6 +58,7 @@ class Scene:
 @pytest.fixture
 def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
     """Nothing started yet."""
+    answers_at_once(monkeypatch)
     return Scene(monkeypatch)
 
 
@@ -78,15 +81,24 @@ def test_at_the_end_only_groups_that_stay_are_left_to_be_killed(scene: Scene) ->
     assert scene.desk.calls("group_ended") == [[0, 2]]
 
 
-def test_a_group_that_does_not_leave_is_warned_of_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_workers_of_a_group_that_does_not_leave_are_killed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They hold the cores that the next group of their seat waits for."""
     monkeypatch.setattr(groups, "LEAVING_SECONDS", 0.05)
+    monkeypatch.setattr(ray, "kill", lambda worker: (killed.append(worker), scene.fits[0].may_end.set()))
+    killed: list[str] = []
+    workers: list[bytes] = []
+    scene.desk.answers(workers_of=lambda seat, generation: list(workers))
     scene.want(1)
     scene.want(2)
-    assert scene.warnings == []
-    scene.want_until(2, lambda: scene.warnings)
-    scene.want(2)
+    assert scene.desk.calls("workers_of") == []
+    scene.want_until(2, lambda: scene.desk.calls("workers_of"))
+    assert scene.warnings == []  # none of its workers has come yet: they are told to leave when they do
+    workers += [pickle.dumps("first"), pickle.dumps("second")]
+    scene.want_until(2, lambda: scene.desk.calls("group_ended"))
+    assert killed == ["first", "second"]
+    assert scene.desk.calls("workers_of")[-1] == [0, 1]
     assert len(scene.warnings) == 1
-    assert "worker group 0 has been told to leave" in scene.warnings[0]
+    assert "the workers of group 0 were told to leave, and are killed" in scene.warnings[0]
 
 
 def test_a_group_that_ends_by_itself_is_told_as_failed(scene: Scene) -> None:

@@ -69,7 +69,7 @@ class SweepDesk(GroupDesk):
             events=self._books.events[seen_events:],
             groups=[seat.wanted for seat in self._seats],
             over=self._hall.over,
-            fault=self._losses.fault,
+            fault=self._hall.fault,
             busy=sum(seat.is_busy for seat in self._seats),
             version=self._books.version,
         )
@@ -117,6 +117,10 @@ class SweepDesk(GroupDesk):
     async def group_ended(self, seat_number: int, generation: int) -> None:
         """Nothing is left of the group that a seat had: its workers' processes have ended."""
         self._seats[seat_number].workers.pop(generation, None)
+
+    async def workers_of(self, seat_number: int, generation: int) -> list[bytes]:
+        """The pickled handles of the workers of one group, as far as they are known."""
+        return list(self._seats[seat_number].workers.get(generation, []))
 
     async def workers(self) -> list[bytes]:
         """The pickled handles of all workers that may still be there, those of earlier groups among them."""

@@ -1,7 +1,7 @@
 """The desk's actor on Ray, for as long as a launch of a sweep lasts."""
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +54,14 @@ def _rules(launch: "SweepLaunch", slots: int) -> Rules:
     )
 
 
+def kill_workers(handles: Sequence[bytes]) -> None:
+    """End worker processes by their pickled handles, as the desk has them; those that are gone already are no error."""
+    import ray
+
+    for handle in handles:
+        ray.kill(pickle.loads(handle))
+
+
 def _dismiss(desk: Any) -> None:
     """End what is left of this launch, before another one may claim the sweep; Ray may stay up (a notebook's).
 
@@ -63,8 +71,7 @@ def _dismiss(desk: Any) -> None:
 
     try:
         with suppress(ray.exceptions.RayError):
-            for worker in ray.get(desk.workers.remote(), timeout=DISMISS_SECONDS):
-                ray.kill(pickle.loads(worker))
+            kill_workers(ray.get(desk.workers.remote(), timeout=DISMISS_SECONDS))
     finally:
         with suppress(ray.exceptions.RayError):
             ray.kill(desk)

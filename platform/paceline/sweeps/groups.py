@@ -1,6 +1,5 @@
 """The worker groups of a sweep, started and ended by the driver as the desk wants them."""
 
-import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.cluster.assignment import Assignment
 from paceline.cluster.fitting import Fitting, first_line
+from paceline.sweeps.desk_actor import kill_workers
 from paceline.sweeps.work import WantedGroup
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 START_TIMEOUT_SECONDS = 1800
 """Of the process group that Ray Train makes. Each trial has one of its own, with the time-out of its config."""
 LEAVING_SECONDS = 30.0
-"""How long a group that was told to leave may take before the watcher is told; it is ended with the sweep."""
+"""How long a group that was told to leave may take. Then its workers are killed: they hold what the next one needs."""
 
 
 @dataclass
@@ -27,7 +27,7 @@ class _Group:
     generation: int
     fitting: Fitting
     left: float = 0.0
-    """When it was told to leave; infinite once the watcher was told that it does not."""
+    """When it was told to leave, or its workers were killed."""
 
 
 class Groups:
@@ -70,11 +70,20 @@ class Groups:
         self._tell_ended()
         for group in self._leaving:
             if time.monotonic() - group.left > LEAVING_SECONDS:
-                group.left = math.inf
-                self._warn(
-                    f"worker group {group.seat} has been told to leave, but is still there after {LEAVING_SECONDS:g} s;"
-                    " its processes are ended with the sweep"
-                )
+                self._end(group)
+
+    def _end(self, group: _Group) -> None:
+        """Kill the workers of a group that hangs. One whose workers have yet to come lets them leave when they do."""
+        import ray
+
+        group.left = time.monotonic()
+        workers = ray.get(self._desk.workers_of.remote(group.seat, group.generation))
+        if workers:
+            self._warn(
+                f"the workers of group {group.seat} were told to leave, and are killed since they were still there "
+                f"{LEAVING_SECONDS:g} s later"
+            )
+            kill_workers(workers)
 
     def _tell_ended(self) -> None:
         """Let the desk forget the workers of groups that are gone: what it knows at the end is killed."""

@@ -32,6 +32,8 @@ class Hall:
         self.seats = [Seat(number) for number in range(rules.seats)]
         self.over = next(filter(None, map(rules.target_reached, books.trials.values())), "")
         """Why the sweep ends before its last trial; empty while it goes on."""
+        self.fault = ""
+        """Why the sweep cannot go on; empty when it can."""
         self._points = points
         self._changed = asyncio.Condition()
 
@@ -128,12 +130,20 @@ class Hall:
         self.release(run)
         if run.has_ended:
             self.books.end(run.trial, run.desk, lambda: self._forget(run))
+            self._look_for_objectives(run.trial)
             self.over = self.over or self.rules.target_reached(run.trial)
             if self.rules.target_reached(run.trial):
                 self._mark_all("pruned", self.over)
         else:
             self.books.trial(run.trial)
         self.hand_back()
+
+    def _look_for_objectives(self, trial: Trial) -> None:
+        """End the sweep if its metrics are none of those that its trials report: it could not tell which is best."""
+        if reason := self.rules.never_reported(trial, self.books.trials.values()):
+            self.fault = self.fault or reason
+            self.over = self.over or reason
+            self._mark_all("pending", reason)
 
     def _forget(self, run: TrialRun) -> None:
         """Keep of a trial that has ended only what is still asked for."""

@@ -15,8 +15,6 @@ class Losses:
     def __init__(self, hall: Hall) -> None:
         self._hall = hall
         self._launch_failures = 0
-        self.fault = ""
-        """Why no worker group can be started; empty when they can."""
 
     async def has_started(self, seat: Seat) -> bool:
         """A group was started, or started again; returns whether it is to stay."""
@@ -76,7 +74,7 @@ class Losses:
         self._launch_failures += 1
         seat.renew(seat.shape)
         if self._launch_failures >= MAX_LAUNCH_FAILURES:
-            self.fault = reason
+            self._hall.fault = self._hall.fault or reason
             await self._hall.stop_all(reason)
 
     def _interrupt(self, seat: Seat, reason: str) -> None:

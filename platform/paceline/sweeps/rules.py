@@ -1,8 +1,10 @@
 """What the desk of a sweep has to know of its config."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 
-from paceline.sweeps.ranking import Objective
+from paceline.sweeps.ranking import MEASURES, Objective
 from paceline.sweeps.trials import Trial
 
 
@@ -19,6 +21,19 @@ class Rules:
     """The sweep is over once a trial's first objective is as good as this."""
     trial_seconds: float | None = None
     """A trial is over after so long on worker groups."""
+
+    def never_reported(self, trial: Trial, others: Iterable[Trial]) -> str:
+        """Why nothing can be compared, since a trial has finished without a metric of the sweep that no other has
+        either; empty when it can. A value that is not finite counts as reported."""
+        if trial.state != "finished":
+            return ""
+        known = {name for each in others for name in each.metrics}.union(trial.metrics, MEASURES)
+        absent = next((name for name, _ in self.objectives if name not in known), None)
+        if absent is None:
+            return ""
+        near = get_close_matches(absent, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}"
+        return f"sweep.metric: no trial reports {absent!r} ({hint})"
 
     def target_reached(self, trial: Trial) -> str:
         """Why the sweep is over because of a trial; empty when it is not."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from paceline.cluster.desk import Desk
 from paceline.sweeps.trials import ENDED, Trial, TrialState
 from paceline.sweeps.work import Order, Report
+from paceline.tracking import metrics
+from paceline.tracking.record import TAG_LENGTH, param_text
 
 if TYPE_CHECKING:
     from paceline.sweeps.seats import Seat
@@ -65,6 +67,8 @@ class TrialRun:
     """How often Tune has asked for it, or let go of it: only the newest call is waited for."""
     seatings: int = 0
     """How often it was given a seat."""
+    changes: list[str] = field(default_factory=list)
+    """The values that were changed since it began, and at which step."""
 
     @property
     def has_ended(self) -> bool:
@@ -96,7 +100,21 @@ class TrialRun:
             # it may come from another one's checkpoint, whose rungs it was not told anything about
             self.answered_step = self.stopping = None
         self.is_displaced = False
-        self.trial = replace(self.trial, state="running", reason="", overrides=dict(self.order.point.overrides))
+        self._take_values(self.order.point.overrides)
+        self.trial = replace(self.trial, state="running", reason="")
+
+    def _take_values(self, overrides: Mapping[str, Any]) -> None:
+        """Population-based training may send it back with other values; its record's params stay the first ones."""
+        before = self.trial.overrides
+        changed = [
+            f"{key}: {param_text(before.get(key))} -> {param_text(value)} at step {self.trial.steps}"
+            for key, value in overrides.items()
+            if before.get(key) != value
+        ]
+        self.trial = replace(self.trial, overrides=dict(overrides))
+        if changed:
+            self.changes += changed
+            self.desk.tag({metrics.CHANGED_PARAMS: "\n".join(self.changes)[-TAG_LENGTH:]})
 
     def displace(self) -> None:
         """Its seat is none any more: it goes on in another one, from its newest checkpoint."""

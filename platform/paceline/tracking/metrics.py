@@ -94,7 +94,8 @@ STATUS_REASON = "paceline.status_reason"
 """Why the run ended as it did; absent when it finished."""
 
 CHANGED_PARAMS = "paceline.changed_params"
-"""Params that differ on a resumed run, old and new value: MLflow's params cannot be changed."""
+"""Params that differ on a resumed run, or were changed while it went on, old and new value: MLflow's params cannot be
+changed."""
 
 NOT_RECORDED = "paceline.not_recorded"
 """What MLflow refused to store and why; the run's journal still has it."""
