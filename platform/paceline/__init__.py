@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from paceline.cluster.result import RunResult
     from paceline.config import ExperimentConfig, load_config
     from paceline.errors import ConfigError, EnvironmentFault, PacelineError, RunFailed
-    from paceline.sweeps.result import SweepResult
+    from paceline.sweeps.results.result import SweepResult
     from paceline.sweeps.sweep import sweep
     from paceline.tasks.base import Task, TaskOutput
 
@@ -23,7 +23,7 @@ _HOMES = {
     "PacelineError": "paceline.errors",
     "RunFailed": "paceline.errors",
     "RunResult": "paceline.cluster.result",
-    "SweepResult": "paceline.sweeps.result",
+    "SweepResult": "paceline.sweeps.results.result",
     "Task": "paceline.tasks.base",
     "TaskOutput": "paceline.tasks.base",
     "load_config": "paceline.config",

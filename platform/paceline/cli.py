@@ -170,7 +170,7 @@ def _sweep(options: argparse.Namespace) -> int:
 
     config = load_config(options.config, options.overrides)
     if options.dry_run:
-        from paceline.sweeps.dry_run import dry_run
+        from paceline.sweeps.planning.dry_run import dry_run
 
         return dry_run(config, options.json, options.address)
     from paceline.sweeps.display import open_sweep_display

@@ -17,7 +17,7 @@ from paceline.engine.build import build_trainer
 from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter
 from paceline.sweeps.display import SilentSweepListener
-from paceline.sweeps.points import trial_config
+from paceline.sweeps.planning.points import trial_config
 from paceline.sweeps.trials import Trial
 from support.ranks import run_ranks
 

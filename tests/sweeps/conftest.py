@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from paceline.sweeps import books
+from paceline.sweeps.desk import books
 from paceline.tracking import shipping
 from sweeps.desk_players import Floor
 

@@ -5,7 +5,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline.sweeps.desk import Rules, SweepDesk
+from paceline.sweeps.desk.desk import SweepDesk
+from paceline.sweeps.desk.rules import Rules
 from paceline.sweeps.trials import Point, Trial
 from paceline.sweeps.work import GroupShape, Order, Report, Work
 from paceline.tracking.record import RunRecord

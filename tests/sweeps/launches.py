@@ -7,7 +7,7 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.sweeps.display import SweepListener
 from paceline.sweeps.folder import claim_sweep
 from paceline.sweeps.log import SweepHistory
-from paceline.sweeps.sizing import PointConfigs
+from paceline.sweeps.planning.sizing import PointConfigs
 from paceline.sweeps.sweep import SweepLaunch, section_of
 from paceline.sweeps.trials import Point
 

@@ -11,8 +11,8 @@ import torch
 
 from paceline.engine.checkpoint import Snapshot, newest_valid, prune, write_checkpoint
 from paceline.engine.manifest import numbered, verify
-from paceline.sweeps import checkpoints as hands
-from paceline.sweeps.checkpoints import adopt, is_same, pin
+from paceline.sweeps.search import checkpoints as hands
+from paceline.sweeps.search.checkpoints import adopt, is_same, pin
 
 
 def checkpoint(trial: Path, step: int, weight: float = 1.0) -> Path:

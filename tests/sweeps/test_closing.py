@@ -10,8 +10,8 @@ import pytest
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import load_config, validate
-from paceline.sweeps.closing import best_config
-from paceline.sweeps.record import artifacts_of, note_of, rows_of
+from paceline.sweeps.results.closing import best_config
+from paceline.sweeps.results.record import artifacts_of, note_of, rows_of
 from paceline.sweeps.sweep import SweepLaunch
 from paceline.sweeps.trials import Trial
 from sweeps.launches import launch_of

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from paceline.cluster.desk import OUTCOME, Desk
-from paceline.sweeps import books
+from paceline.sweeps.desk import books
 from paceline.sweeps.log import SweepLog, read_log
 from paceline.sweeps.trials import Trial
 from paceline.tracking.journal import Journal

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from paceline.sweeps import watchdog
+from paceline.sweeps.desk import watchdog
 from paceline.sweeps.log import read_log
 from sweeps.desk_players import ONE, TWO, Floor, finishes, played, rung
 

@@ -14,9 +14,9 @@ from paceline.cluster.preflight import Resources
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import validate
 from paceline.errors import ConfigError
-from paceline.sweeps import forecast
-from paceline.sweeps.dry_run import FIRST_ROWS, LAST_ROWS, dry_run
 from paceline.sweeps.log import SweepLog
+from paceline.sweeps.planning import forecast
+from paceline.sweeps.planning.dry_run import FIRST_ROWS, LAST_ROWS, dry_run
 from paceline.sweeps.sweep import trial_count
 from paceline.sweeps.trials import Trial
 

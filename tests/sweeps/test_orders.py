@@ -12,8 +12,8 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import validate
 from paceline.data.synthetic import SyntheticConfig
 from paceline.errors import EnvironmentFault
-from paceline.sweeps.orders import OrderMaker
-from paceline.sweeps.trainable import STATE, TRIAL, TrialTrainable
+from paceline.sweeps.search.orders import OrderMaker
+from paceline.sweeps.search.trainable import STATE, TRIAL, TrialTrainable
 from paceline.sweeps.trials import Point
 from paceline.sweeps.work import Report
 from sweeps.played_actor import PlayedActor, answers_at_once

@@ -9,8 +9,8 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 from PIL import Image
 
-from paceline.sweeps import plots
-from paceline.sweeps.ranking import Objective
+from paceline.sweeps.results import plots
+from paceline.sweeps.results.ranking import Objective
 from paceline.sweeps.trials import Trial, TrialState
 
 ACCURACY: list[Objective] = [("val/accuracy", "max")]

@@ -11,8 +11,8 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import validate
 from paceline.config.overrides import ConfigWarning
 from paceline.errors import ConfigError, Problem
-from paceline.sweeps.points import Points, make_points, trial_config
-from paceline.sweeps.preview import describe_points
+from paceline.sweeps.planning.points import Points, make_points, trial_config
+from paceline.sweeps.planning.preview import describe_points
 
 TREE: dict[str, Any] = {
     "name": "run",

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from paceline.config import ExperimentConfig
 from paceline.config.loading import validate
-from paceline.sweeps import labels, ranking
-from paceline.sweeps.ranking import Objective
-from paceline.sweeps.result import SweepResult
+from paceline.sweeps.results import labels, ranking
+from paceline.sweeps.results.ranking import Objective
+from paceline.sweeps.results.result import SweepResult
 from paceline.sweeps.trials import Trial, TrialState
 
 ACCURACY: tuple[Objective, ...] = (("val/accuracy", "max"),)

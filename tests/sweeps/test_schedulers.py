@@ -13,10 +13,10 @@ from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, MedianSt
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import validate
+from paceline.sweeps.desk.trial_run import end_values
 from paceline.sweeps.log import SweepHistory
-from paceline.sweeps.point_checks import PointCheck
-from paceline.sweeps.schedulers import CheckedPBT, OwnDraws, build_scheduler
-from paceline.sweeps.trial_run import end_values
+from paceline.sweeps.planning.point_checks import PointCheck
+from paceline.sweeps.search.schedulers import CheckedPBT, OwnDraws, build_scheduler
 from paceline.sweeps.trials import Trial, TrialState
 
 TREE: dict[str, Any] = {

@@ -12,9 +12,9 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import validate
 from paceline.data.synthetic import SyntheticConfig
 from paceline.errors import EnvironmentFault
-from paceline.sweeps import sizing
-from paceline.sweeps.plan import Plan
-from paceline.sweeps.sizing import PointConfigs, fitting_shapes, group_shape, groups_that_fit, slots_for
+from paceline.sweeps.planning import sizing
+from paceline.sweeps.planning.plan import Plan
+from paceline.sweeps.planning.sizing import PointConfigs, fitting_shapes, group_shape, groups_that_fit, slots_for
 from paceline.sweeps.sweep import section_of
 from paceline.sweeps.trials import Point
 from paceline.sweeps.work import GroupShape

@@ -11,9 +11,9 @@ from ray.tune.experiment import Experiment
 from ray.tune.search import SearchGenerator
 
 from paceline.config.loading import validate
-from paceline.sweeps.point_checks import PointCheck
-from paceline.sweeps.points import make_points
-from paceline.sweeps.suggest import OptunaPoints
+from paceline.sweeps.planning.point_checks import PointCheck
+from paceline.sweeps.planning.points import make_points
+from paceline.sweeps.search.suggest import OptunaPoints
 from paceline.sweeps.trials import Point, Trial, TrialState
 
 TREE: dict[str, Any] = {"name": "run", "model": {"name": "cnn"}, "data": {"name": "mnist5k", "global_batch_size": 64}}

@@ -19,7 +19,7 @@ from paceline.sweeps.display import (
     open_sweep_display,
     watched_sweep,
 )
-from paceline.sweeps.ranking import Objective
+from paceline.sweeps.results.ranking import Objective
 from paceline.sweeps.trials import Trial, TrialState
 
 OBJECTIVES: list[Objective] = [("val/accuracy", "max")]

@@ -12,7 +12,7 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import validate
 from paceline.errors import ConfigError, EnvironmentFault
 from paceline.sweeps.folder import SweepFolder, claim_sweep
-from paceline.sweeps.points import trial_config
+from paceline.sweeps.planning.points import trial_config
 
 SPACE = {"optimizer.lr": [0.1, 0.2]}
 

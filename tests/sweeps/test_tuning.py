@@ -11,10 +11,10 @@ import ray
 
 from paceline.config.loading import validate
 from paceline.errors import EnvironmentFault
-from paceline.sweeps import tuning
 from paceline.sweeps.log import SweepHistory
-from paceline.sweeps.trainable import TRIAL
-from paceline.sweeps.tuning import TuneThread, Tuning, require_this_node
+from paceline.sweeps.search import tuning
+from paceline.sweeps.search.trainable import TRIAL
+from paceline.sweeps.search.tuning import TuneThread, Tuning, require_this_node
 from sweeps.played_actor import PlayedActor
 
 TREE = {"name": "run", "model": {"name": "mlp"}, "data": {"name": "synthetic"}}

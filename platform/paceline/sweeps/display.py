@@ -14,8 +14,8 @@ from rich.text import Text
 
 from paceline.cluster.listener import SilentListener
 from paceline.display import PlainListener, event_text, print_rows
-from paceline.sweeps import labels, ranking
-from paceline.sweeps.ranking import Objective
+from paceline.sweeps.results import labels, ranking
+from paceline.sweeps.results.ranking import Objective
 from paceline.sweeps.trials import ENDED, Trial
 
 PLAIN_LINE_SECONDS = 5.0

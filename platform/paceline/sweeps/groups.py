@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.cluster.assignment import Assignment
 from paceline.cluster.fitting import Fitting, first_line
-from paceline.sweeps.desk_actor import kill_workers
+from paceline.sweeps.desk.actor import kill_workers
 from paceline.sweeps.work import WantedGroup
 
 if TYPE_CHECKING:

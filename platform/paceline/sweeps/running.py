@@ -14,18 +14,18 @@ from paceline.cluster.session import connected, connecting_text, is_private, on_
 from paceline.cluster.user_code import runtime_env
 from paceline.cluster.worker_output import only_worker_output
 from paceline.errors import RunFailed
-from paceline.sweeps.closing import Closing, best_config, status_of, write_best
-from paceline.sweeps.desk_actor import desk_of
-from paceline.sweeps.plan import Plan, base_of, maker_of
-from paceline.sweeps.ranking import place
-from paceline.sweeps.record import artifacts_of, note_of
+from paceline.sweeps.desk.actor import desk_of
+from paceline.sweeps.planning.plan import Plan, base_of, maker_of
+from paceline.sweeps.results.closing import Closing, best_config, status_of, write_best
+from paceline.sweeps.results.ranking import place
+from paceline.sweeps.results.record import artifacts_of, note_of
 from paceline.sweeps.trials import Trial
 from paceline.sweeps.work import SweepView
 
 if TYPE_CHECKING:
     from paceline.sweeps.groups import Groups
+    from paceline.sweeps.search.tuning import TuneThread
     from paceline.sweeps.sweep import SweepLaunch
-    from paceline.sweeps.tuning import TuneThread
 
 POLL_SECONDS = 0.2
 LEAVE_SECONDS = 6.0
@@ -68,11 +68,11 @@ def run_on_ray(launch: "SweepLaunch") -> Closing:
 def _import_ray_parts() -> None:
     # takes seconds; done while Ray starts
     import paceline.cluster.lean
-    import paceline.sweeps.tuning  # noqa: F401
+    import paceline.sweeps.search.tuning  # noqa: F401
 
 
 def _require_this_node(slots: int) -> None:
-    from paceline.sweeps.tuning import require_this_node
+    from paceline.sweeps.search.tuning import require_this_node
 
     require_this_node(slots)
 
@@ -85,7 +85,7 @@ def _start_coordinator() -> None:
 
 def _run(launch: "SweepLaunch", plan: Plan, desk: Any) -> Closing:
     from paceline.sweeps.groups import Groups
-    from paceline.sweeps.tuning import TuneThread, Tuning
+    from paceline.sweeps.search.tuning import TuneThread, Tuning
 
     base = base_of(launch)
     folder = _ray_folder(launch.folder.path)

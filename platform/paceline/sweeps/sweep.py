@@ -20,12 +20,12 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import missing_modules
 from paceline.config.sweep import SweepConfig
 from paceline.errors import ConfigError, Problem, RunFailed
-from paceline.sweeps.closing import Closing
 from paceline.sweeps.folder import SweepFolder, claim_sweep
 from paceline.sweeps.log import SweepHistory, SweepLog, read_log
-from paceline.sweeps.points import make_points
-from paceline.sweeps.result import SweepResult
-from paceline.sweeps.sizing import PointConfigs, fitting_shapes, slots_for
+from paceline.sweeps.planning.points import make_points
+from paceline.sweeps.planning.sizing import PointConfigs, fitting_shapes, slots_for
+from paceline.sweeps.results.closing import Closing
+from paceline.sweeps.results.result import SweepResult
 from paceline.sweeps.trials import Point, Trial
 from paceline.tracking.store import is_http, start_creating, tracking_uri
 

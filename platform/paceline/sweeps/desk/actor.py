@@ -6,12 +6,12 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import EnvironmentFault
-from paceline.sweeps.desk import SweepDesk
-from paceline.sweeps.record import sweep_record
-from paceline.sweeps.rules import Rules
+from paceline.sweeps.desk.desk import SweepDesk
+from paceline.sweeps.desk.rules import Rules
+from paceline.sweeps.results.record import sweep_record
 
 if TYPE_CHECKING:
-    from paceline.sweeps.plan import Plan
+    from paceline.sweeps.planning.plan import Plan
     from paceline.sweeps.sweep import SweepLaunch
 
 DISMISS_SECONDS = 2.0

@@ -11,8 +11,8 @@ import ray
 from ray import tune
 
 from paceline.errors import ConfigError, EnvironmentFault
-from paceline.sweeps.checkpoints import adopt, pin
-from paceline.sweeps.orders import OrderMaker
+from paceline.sweeps.search.checkpoints import adopt, pin
+from paceline.sweeps.search.orders import OrderMaker
 from paceline.sweeps.trials import Point
 from paceline.sweeps.work import Order, Report
 

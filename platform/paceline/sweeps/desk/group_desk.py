@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from paceline.sweeps.books import Books
-from paceline.sweeps.hall import Hall
-from paceline.sweeps.losses import Losses
-from paceline.sweeps.trial_run import TrialRun
+from paceline.sweeps.desk.books import Books
+from paceline.sweeps.desk.hall import Hall
+from paceline.sweeps.desk.losses import Losses
+from paceline.sweeps.desk.trial_run import TrialRun
 from paceline.sweeps.work import Work
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from paceline.sweeps.ranking import MEASURES, Objective
+from paceline.sweeps.results.ranking import MEASURES, Objective
 from paceline.sweeps.trials import Trial
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline.cluster.desk import Desk, Status
-from paceline.sweeps.closings import Closings
+from paceline.sweeps.desk.closings import Closings
 from paceline.sweeps.log import SweepLog
-from paceline.sweeps.ranking import Objective, best_trial, value_of
+from paceline.sweeps.results.ranking import Objective, best_trial, value_of
 from paceline.sweeps.trials import ENDED, Trial
 from paceline.tracking.record import RunRecord, trial_state_tags
 from paceline.tracking.recorder import TRIAL_STATUS, Recorder
@@ -118,8 +118,9 @@ class Books:
         timeout_seconds: float,
         when_closed: Callable[[], None] = lambda: None,
     ) -> None:
-        """Close a trial's record in the background."""
-        self._closings.close(desk, status, reason, timeout_seconds, self._when_closed(trial_id, when_closed))
+        """Close a trial's record in the background, which takes `CHILD_CLOSE_SECONDS` at the most."""
+        seconds = min(timeout_seconds, CHILD_CLOSE_SECONDS)
+        self._closings.close(desk, status, reason, seconds, self._when_closed(trial_id, when_closed))
 
     async def close(
         self, status: Status, reason: str | None, note: str, artifacts: Mapping[str, bytes], timeout_seconds: float

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from paceline.sweeps import labels
+from paceline.sweeps.results import labels
 from paceline.sweeps.trials import Trial
 
 Mode = Literal["min", "max"]

@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from paceline.cluster.desk import Status
-from paceline.sweeps import books as closing
-from paceline.sweeps.books import Books
-from paceline.sweeps.group_desk import GroupDesk
-from paceline.sweeps.hall import Hall
-from paceline.sweeps.ranking import place
-from paceline.sweeps.rules import Rules as Rules
-from paceline.sweeps.trial_run import TrialRun, end_values
+from paceline.sweeps.desk.books import Books
+from paceline.sweeps.desk.group_desk import GroupDesk
+from paceline.sweeps.desk.hall import Hall
+from paceline.sweeps.desk.rules import Rules
+from paceline.sweeps.desk.trial_run import TrialRun, end_values
+from paceline.sweeps.desk.watchdog import watch
+from paceline.sweeps.results.ranking import place
 from paceline.sweeps.trials import ENDED, Point, Trial
-from paceline.sweeps.watchdog import watch
 from paceline.sweeps.work import GroupShape, Order, Report, SweepView
 from paceline.tracking.record import RunRecord
 
@@ -142,8 +141,7 @@ class SweepDesk(GroupDesk):
             self._hall.release(run)
             self._books.trial(run.trial)
             told = run.trial.reason or reason or "the sweep ended"
-            seconds = min(closing.CHILD_CLOSE_SECONDS, timeout_seconds)
-            self._books.close_record(run.trial.id, run.desk, "KILLED", told, seconds)
+            self._books.close_record(run.trial.id, run.desk, "KILLED", told, timeout_seconds)
         self._hall.hand_back()
         await self._hall.notify()
         return await self._books.close(status, reason, note, artifacts, timeout_seconds)

@@ -3,8 +3,8 @@
 import asyncio
 import time
 
-from paceline.sweeps.hall import Hall
-from paceline.sweeps.trial_run import TrialRun
+from paceline.sweeps.desk.hall import Hall
+from paceline.sweeps.desk.trial_run import TrialRun
 from paceline.sweeps.trials import TrialState
 
 LOOK_SECONDS = 1.0

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from paceline.cluster.desk import Desk
-from paceline.sweeps.books import Books
-from paceline.sweeps.rules import Rules
-from paceline.sweeps.seats import Seat, choose_seat
-from paceline.sweeps.trial_run import TrialRun
+from paceline.sweeps.desk.books import Books
+from paceline.sweeps.desk.rules import Rules
+from paceline.sweeps.desk.seats import Seat, choose_seat
+from paceline.sweeps.desk.trial_run import TrialRun
 from paceline.sweeps.trials import Trial, TrialState
 from paceline.sweeps.work import Order
 

@@ -12,7 +12,7 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.config.overrides import ConfigWarning
 from paceline.config.sweep import SweepConfig
 from paceline.errors import ConfigError, Problem
-from paceline.sweeps.point_checks import Failing, PointCheck, check_axes, refusal
+from paceline.sweeps.planning.point_checks import Failing, PointCheck, check_axes, refusal
 from paceline.sweeps.trials import Point, Trial
 
 Setting = dict[str, Any]

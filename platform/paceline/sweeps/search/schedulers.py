@@ -21,9 +21,9 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.config.space import LogUniform, Number, QUniform, RandInt, Range, Uniform
 from paceline.config.sweep import SweepConfig
 from paceline.engine.rungs import ROUNDING
+from paceline.sweeps.desk.trial_run import end_values
 from paceline.sweeps.log import SweepHistory
-from paceline.sweeps.point_checks import PointCheck
-from paceline.sweeps.trial_run import end_values
+from paceline.sweeps.planning.point_checks import PointCheck
 
 
 def build_scheduler(config: ExperimentConfig, first_rung: float, length: float, history: SweepHistory) -> Any:

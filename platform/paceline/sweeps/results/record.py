@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from paceline.config.loading import dump_yaml
-from paceline.sweeps.closing import trials_json
-from paceline.sweeps.ranking import MEASURES, best_trial, value_of
+from paceline.sweeps.results.closing import trials_json
+from paceline.sweeps.results.ranking import MEASURES, best_trial, value_of
 from paceline.sweeps.trials import Trial
 from paceline.tracking.record import RunRecord, command_line, flatten, launch_tags, sweep_tags
 from paceline.tracking.redact import redact, redact_values, shareable

@@ -7,9 +7,9 @@ from paceline.cluster.experiment import python_objects
 from paceline.cluster.preflight import Resources
 from paceline.cluster.session import on_cluster
 from paceline.config.imports import user_folders
-from paceline.sweeps.orders import OrderMaker
-from paceline.sweeps.record import common_tags
-from paceline.sweeps.sizing import first_rung, fitting_shapes, slots_for
+from paceline.sweeps.planning.sizing import first_rung, fitting_shapes, slots_for
+from paceline.sweeps.results.record import common_tags
+from paceline.sweeps.search.orders import OrderMaker
 from paceline.tracking.redact import shareable
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from paceline.cluster.preflight import Resources
 from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import dump_yaml
-from paceline.sweeps.labels import setting_text, short_names
-from paceline.sweeps.points import trial_config
-from paceline.sweeps.record import without_secrets
-from paceline.sweeps.sizing import KnownSizes, group_shape, needs_fresh_processes
+from paceline.sweeps.planning.points import trial_config
+from paceline.sweeps.planning.sizing import KnownSizes, group_shape, needs_fresh_processes
+from paceline.sweeps.results.labels import setting_text, short_names
+from paceline.sweeps.results.record import without_secrets
 from paceline.sweeps.trials import Point
 from paceline.sweeps.work import Order
 from paceline.tracking.record import RunRecord, trial_tags

@@ -12,7 +12,7 @@ from paceline.config.overrides import SELECTORS
 from paceline.config.sweep import SweepConfig
 from paceline.data.base import DataConfig, Sizes
 from paceline.errors import ConfigError, EnvironmentFault, Problem
-from paceline.sweeps.labels import setting_text
+from paceline.sweeps.results.labels import setting_text
 
 MOST_REASONS = 10
 """How many reasons are told; of more, those that differ in their numbers alone are told as one."""

@@ -10,8 +10,8 @@ from paceline.config.loading import dump_yaml
 from paceline.durable import write_durably
 from paceline.errors import ConfigError
 from paceline.sweeps.folder import SweepFolder
-from paceline.sweeps.points import trial_config
-from paceline.sweeps.ranking import Objective, best_trial, value_of
+from paceline.sweeps.planning.points import trial_config
+from paceline.sweeps.results.ranking import Objective, best_trial, value_of
 from paceline.sweeps.trials import ENDED, Trial
 from paceline.tracking.redact import shareable
 

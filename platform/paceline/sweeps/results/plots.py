@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 
-from paceline.sweeps import labels, ranking
-from paceline.sweeps.ranking import Objective, SettingSummary
+from paceline.sweeps.results import labels, ranking
+from paceline.sweeps.results.ranking import Objective, SettingSummary
 from paceline.sweeps.trials import Trial
 
 FRONT_COLOR = "#4c78a8"

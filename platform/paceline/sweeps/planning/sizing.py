@@ -10,7 +10,7 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.config.sweep import SweepConfig
 from paceline.data.base import DataConfig, Sizes
 from paceline.errors import ConfigError, EnvironmentFault, Problem
-from paceline.sweeps.points import trial_config
+from paceline.sweeps.planning.points import trial_config
 from paceline.sweeps.trials import Point
 from paceline.sweeps.work import GroupShape
 

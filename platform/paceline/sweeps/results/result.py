@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.config.experiment import ExperimentConfig
-from paceline.sweeps import labels, ranking
-from paceline.sweeps.points import trial_config
-from paceline.sweeps.ranking import Objective, SettingSummary
+from paceline.sweeps.planning.points import trial_config
+from paceline.sweeps.results import labels, ranking
+from paceline.sweeps.results.ranking import Objective, SettingSummary
 from paceline.sweeps.trials import TROUBLE, Trial
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from paceline.sweeps.plots import Picture
+    from paceline.sweeps.results.plots import Picture
 
 SHOWN_SETTINGS = 10
 """Rows of the table of the best settings, and of the Pareto front, on a terminal and in a notebook."""
@@ -106,7 +106,7 @@ class SweepResult:
         Raises:
             ValueError: a metric is missing or unknown, or no finished trial has both.
         """
-        from paceline.sweeps import plots
+        from paceline.sweeps.results import plots
 
         return plots.pareto(self.trials, self.objectives, x, y)
 
@@ -116,7 +116,7 @@ class SweepResult:
         Raises:
             ValueError: there is no such axis or metric, or no finished trial has the metric.
         """
-        from paceline.sweeps import plots
+        from paceline.sweeps.results import plots
 
         return plots.heatmap(self.trials, self.objectives, x, y, metric)
 

@@ -16,9 +16,9 @@ from paceline.config.overrides import ConfigWarning
 from paceline.config.sweep import StopConfig, SweepConfig
 from paceline.errors import ConfigError, EnvironmentFault
 from paceline.sweeps.log import read_log
-from paceline.sweeps.points import Points, make_points
-from paceline.sweeps.preview import Preview, describe_points
-from paceline.sweeps.sizing import PointConfigs, first_rung, fitting_shapes, group_shape, slots_for
+from paceline.sweeps.planning.points import Points, make_points
+from paceline.sweeps.planning.preview import Preview, describe_points
+from paceline.sweeps.planning.sizing import PointConfigs, first_rung, fitting_shapes, group_shape, slots_for
 from paceline.sweeps.sweep import section_of, trial_count
 from paceline.sweeps.trials import Point
 from paceline.sweeps.work import GroupShape

@@ -1,7 +1,7 @@
 """Worker groups of a sweep that die, or do not start: what becomes of their trials and of their seats."""
 
-from paceline.sweeps.hall import Hall
-from paceline.sweeps.seats import Seat
+from paceline.sweeps.desk.hall import Hall
+from paceline.sweeps.desk.seats import Seat
 
 MAX_LAUNCH_FAILURES = 3
 """How often in a row worker groups may fail to start before the sweep gives up, when there is none at work."""

@@ -16,9 +16,9 @@ from paceline.cluster.fitting import first_line
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import EnvironmentFault
 from paceline.sweeps.log import SweepHistory
-from paceline.sweeps.orders import OrderMaker
-from paceline.sweeps.schedulers import build_scheduler
-from paceline.sweeps.trainable import STATE, TRIAL, TrialTrainable
+from paceline.sweeps.search.orders import OrderMaker
+from paceline.sweeps.search.schedulers import build_scheduler
+from paceline.sweeps.search.trainable import STATE, TRIAL, TrialTrainable
 from paceline.sweeps.trials import Point, Trial
 
 ACTOR_FAILURES = 3
@@ -109,7 +109,7 @@ class TuneThread(threading.Thread):
         )
 
     def _searcher(self) -> Any:
-        from paceline.sweeps.suggest import OptunaPoints
+        from paceline.sweeps.search.suggest import OptunaPoints
 
         tuning, desk = self._tuning, self._desk
         trials: Callable[[], list[Trial]] = lambda: ray.get(desk.trials.remote())  # noqa: E731

@@ -12,7 +12,7 @@ from paceline.tracking import metrics
 from paceline.tracking.record import TAG_LENGTH, param_text
 
 if TYPE_CHECKING:
-    from paceline.sweeps.seats import Seat
+    from paceline.sweeps.desk.seats import Seat
 
 FAILED_AS: dict[str, TrialState] = {"error": "failed", "diverged": "diverged", "oom": "oom"}
 """The state of a trial whose failure is of this kind."""

@@ -9,8 +9,8 @@ from ray.tune.search import Searcher
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.space import LogUniform, QUniform, RandInt, Uniform
-from paceline.sweeps.point_checks import Failing, PointCheck
-from paceline.sweeps.ranking import place, value_of
+from paceline.sweeps.planning.point_checks import Failing, PointCheck
+from paceline.sweeps.results.ranking import place, value_of
 from paceline.sweeps.trials import ENDED, TROUBLE, Point, Trial
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from paceline.sweeps.work import GroupShape, WantedGroup
 
 if TYPE_CHECKING:
-    from paceline.sweeps.trial_run import TrialRun
+    from paceline.sweeps.desk.trial_run import TrialRun
 
 
 @dataclass

@@ -9,9 +9,9 @@ from typing import Any
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.space import Range
 from paceline.errors import OK
-from paceline.sweeps.forecast import Cost, Forecast, RungPlan, forecast
-from paceline.sweeps.labels import number_text, setting_text, short_names, value_text
-from paceline.sweeps.preview import PointRow
+from paceline.sweeps.planning.forecast import Cost, Forecast, RungPlan, forecast
+from paceline.sweeps.planning.preview import PointRow
+from paceline.sweeps.results.labels import number_text, setting_text, short_names, value_text
 from paceline.sweeps.work import GroupShape
 from paceline.tracking.redact import redact, redact_values
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from paceline.config.derived import Derived, derive
 from paceline.config.experiment import ExperimentConfig
-from paceline.sweeps.points import trial_config
+from paceline.sweeps.planning.points import trial_config
 from paceline.sweeps.trials import Point
 
 

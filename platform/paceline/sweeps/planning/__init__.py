@@ -1,0 +1,1 @@
+"""Before the first trial: the points, whether they can run and where, and what the sweep is going to cost."""
