@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -49,6 +50,7 @@ def diagnose(address: str | None = None, uri: str | None = None, storage: str | 
     checks: list[Callable[[], Check]] = [
         _python,
         *(partial(_package, name) for name in ("paceline", *FLOORS)),
+        _bytecode,
         _gpus,
         _cores,
         _memory,
@@ -83,6 +85,17 @@ def _package(name: str) -> Check:
 def _numbers(version: str) -> tuple[int, ...]:
     digits = ("".join(character for character in part if character.isdigit()) for part in version.split(".")[:3])
     return tuple(int(part or 0) for part in digits)
+
+
+def _bytecode() -> Check:
+    """Whether each process has to compile all modules anew, which doubles the seconds that it takes to start."""
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None or Path(cache_from_source(spec.origin)).exists():
+        return Check("bytecode", True, "packages are compiled")
+    if not sys.dont_write_bytecode:
+        return Check("bytecode", None, "packages are compiled when they are first imported")
+    cure = "run `uv sync --compile-bytecode` once, or unset PYTHONDONTWRITEBYTECODE: processes start twice as fast"
+    return Check("bytecode", None, "each process compiles all packages anew (PYTHONDONTWRITEBYTECODE is set)", cure)
 
 
 def _gpus() -> Check:

@@ -1,5 +1,6 @@
 """Copies of the prepared database, a server on one of them, and a proxy that breaks on request."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,17 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shipping, "LONGEST_BACKOFF_SECONDS", 0.2)
 
 
+@pytest.fixture(autouse=True)
+def _no_recorder_goes_on(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A test that leaves a recorder open, as a crash does, must not have it meddle with the tests that follow."""
+    made: list[shipping.Shipper] = []
+    make = shipping.Shipper.__init__
+    monkeypatch.setattr(shipping.Shipper, "__init__", lambda self, *given: (made.append(self), make(self, *given))[1])
+    yield
+    for each in made:
+        each._abandoned.set()
+
+
 @pytest.fixture
 def odd_folder(tmp_path: Path) -> Path:
     """A folder whose name means something else in an address."""
@@ -44,7 +56,9 @@ def server_uri(prepared_database: Path, tmp_path_factory: pytest.TempPathFactory
     """A real MLflow server. Experiments are shared, so each test takes one of its own."""
     folder = tmp_path_factory.mktemp("server")
     shutil.copy(prepared_database, folder / "mlflow.db")
-    port = free_port(15_000)
+    # apart from those of other test processes, which may look for a free one at the same moment
+    own = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    port = free_port(15_000 + 40 * own)
     server = start_server(f"sqlite:///{folder / 'mlflow.db'}", port, log=folder / "server.log")
     try:
         wait_until_up(server, f"http://127.0.0.1:{port}")

@@ -2,6 +2,8 @@
 
 import socket
 import subprocess
+import sys
+from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 
 import pytest
@@ -29,7 +31,7 @@ def _dead_port() -> int:
 def test_every_part_is_looked_at_and_what_is_wrong_has_a_cure(tmp_path: Path) -> None:
     checks = diagnose(uri=f"sqlite:///{tmp_path}/mlflow.db", storage=tmp_path / "runs")
     assert [check.name for check in checks] == [
-        *("python", "paceline", "torch", "torchvision", "ray", "mlflow", "gpus", "cores", "memory"),
+        *("python", "paceline", "torch", "torchvision", "ray", "mlflow", "bytecode", "gpus", "cores", "memory"),
         *("ray cluster", "tracking", "storage", "disk"),
     ]
     assert all(check.detail for check in checks)
@@ -37,6 +39,20 @@ def test_every_part_is_looked_at_and_what_is_wrong_has_a_cure(tmp_path: Path) ->
     assert _named(checks, "mlflow").detail.startswith("3.")
     assert _named(checks, "tracking").ok is True
     assert list(tmp_path.iterdir()) == []
+
+
+def test_packages_that_each_process_compiles_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    assert _named(diagnose(), "bytecode") == Check(
+        "bytecode", None, "packages are compiled when they are first imported"
+    )
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    assert "uv sync --compile-bytecode" in _named(diagnose(), "bytecode").cure
+    compiled = Path(cache_from_source(str(find_spec("torch").origin)))
+    compiled.parent.mkdir(parents=True)
+    compiled.touch()
+    assert _named(diagnose(), "bytecode").ok is True
 
 
 def test_a_package_that_is_too_old_or_missing(monkeypatch: pytest.MonkeyPatch) -> None:
