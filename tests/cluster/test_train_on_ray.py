@@ -118,7 +118,8 @@ def uninterrupted(ranks: Ranks, folder: Path, epochs: int) -> tuple[str, list[fl
     import sys
 
     sys.path.insert(0, str(folder))
-    run = config(folder, "uninterrupted", task={"path": "own_code:OwnTask"}, trainer__epochs=epochs)
+    # each rank writes a file of its own: one must not read what the other is just writing
+    run = config(folder, f"uninterrupted-{ranks.rank}", task={"path": "own_code:OwnTask"}, trainer__epochs=epochs)
     reporter = MemoryReporter()
     outcome = build_trainer(run, ranks, reporter).fit()
     return outcome.weights_sha256, reporter.values("train/loss")
