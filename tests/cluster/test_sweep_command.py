@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import yaml
 
@@ -87,10 +86,9 @@ def test_a_killed_driver_changes_nothing(sweep_file: Path) -> None:
     wait_until(lambda: ended(sweep_file) >= 2)
     (folder,) = sweeps(sweep_file)
     wait_until(lambda: any((folder / "trials" / "0002" / "checkpoints").glob("step-*")))
-    family = [first.pid, *(child.pid for child in psutil.Process(first.pid).children(recursive=True))]
     first.send_signal(signal.SIGKILL)
     first.communicate()
-    wait_until(lambda: not any(psutil.pid_exists(pid) for pid in family), 60)
+    # at once, while Ray's processes are still there: the desk and the workers live for some seconds more
     code, result = finish(start(sweep_file, "--resume"))
     assert code == 0
     assert sweeps(sweep_file) == [folder]
