@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from paceline.cluster.session import WATCHER, connected, is_private, stay_in
+from paceline.errors import EnvironmentFault
 
 PROGRAM = """
 import ray
@@ -43,6 +44,21 @@ def test_what_holds_for_a_private_ray_ends_with_it(
     assert not given
     assert not is_private()
     assert WATCHER not in os.environ
+
+
+@pytest.mark.parametrize("address", [None, "10.0.0.1:6379"])
+def test_a_ray_that_does_not_come_up_is_a_fault_of_the_environment(
+    address: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    def init(**options: object) -> None:
+        raise Exception("The current node timed out during startup")  # as Ray does
+
+    monkeypatch.setattr(ray, "init", init)
+    words = "cluster at 10.0.0.1:6379 could not be reached" if address else "could not be started.*other work"
+    with pytest.raises(EnvironmentFault, match=words), connected(address):
+        pass
 
 
 def test_a_working_folder_that_was_replaced_is_entered_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

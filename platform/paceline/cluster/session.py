@@ -86,10 +86,8 @@ def connected(address: str | None, runtime_env: dict[str, Any] | None = None) ->
         return
     try:
         ray.init(**_init_options(address, runtime_env))
-    except (OSError, RuntimeError, ValueError) as error:
-        where = "the Ray cluster" if on_cluster(address) else "a local Ray"
-        where += f" at {address}" if address else ""
-        raise EnvironmentFault(f"{where} could not be reached: {error}") from None
+    except Exception as error:  # Ray raises a plain one when its node takes more than 30 s to come up
+        raise EnvironmentFault(_unreached(address, error)) from None
     try:
         if on_cluster(address):
             yield
@@ -114,6 +112,13 @@ def _alone() -> Iterator[None]:
         _private = False
         if before is None:
             del os.environ[WATCHER]
+
+
+def _unreached(address: str | None, error: Exception) -> str:
+    if on_cluster(address):
+        return f"the Ray cluster{f' at {address}' if address else ''} could not be reached: {error}"
+    cure = "; let other work on this machine end first" if "timed out" in str(error) else ""
+    return f"a local Ray could not be started: {error}{cure}"
 
 
 def _init_options(address: str | None, runtime_env: dict[str, Any] | None) -> dict[str, Any]:
