@@ -76,3 +76,11 @@ class RunFailed(PacelineError, RuntimeError):
         super().__init__(message)
         self.traceback_text = traceback_text
         """The failing rank's traceback, for the log; empty when the rank died without one."""
+
+
+def text_of(error: BaseException) -> str:
+    """`str(error)`, whatever the `__str__` of a user's own error does."""
+    try:
+        return str(error)
+    except Exception as trouble:
+        return f"(its text cannot be had: {type(trouble).__name__})"

@@ -135,3 +135,21 @@ def end_the_program_on_one(ranks: Ranks) -> str:
 def test_a_rank_that_ends_the_program_ends_the_others_too() -> None:
     told = {ending.value for ending in end_ranks(end_the_program_on_one, 2)}
     assert told == {"1: SystemExit: the code ended the program (status 0)"}
+
+
+class Unspeakable(RuntimeError):
+    """An error of the user's own that cannot even be told."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def test_a_failure_can_be_stored_everywhere() -> None:
+    """The bad byte of a file name, what steers a terminal, a tensor printed in full, and an error without a text."""
+    failure = describe(RuntimeError("no \udce9.jpg, \x1b[31m\0, é\n" + "7" * 3_000_000), 0)
+    (failure.reason + failure.traceback_text).encode()
+    assert failure.reason.startswith("RuntimeError: no \\udce9.jpg, \\x1b[31m\\x00, é\n777")
+    assert len(failure.reason) < 5_000
+    assert len(failure.traceback_text) < 110_000
+    assert "characters left out" in failure.reason
+    assert "Unspeakable: (its text cannot be had: ValueError)" in describe(Unspeakable(), 0).reason

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -142,3 +143,17 @@ def test_the_working_folder_may_be_gone(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_command_line_can_be_pasted() -> None:
     assert command_line(["/usr/bin/paceline", "train", "a b.yaml"]) == "paceline train 'a b.yaml'"
+
+
+@pytest.mark.parametrize("piece", ["m", "a1b2", "0.123456-", '"a.b"', "a://", "&x", "password ", "token=a "])
+def test_secrets_are_looked_for_in_linear_time(piece: str) -> None:
+    text = piece * (200_000 // len(piece))
+    start = time.process_time()
+    redact(text)
+    assert time.process_time() - start < 1.0
+
+
+def test_a_secret_in_a_long_word_is_hidden() -> None:
+    shown = redact(f"{'x' * 500}_password=hunter2hunter2 {'y' * 500}s3://me:hunter2hunter2@host")
+    assert "hunter2" not in shown
+    assert shown.endswith("s3://***@host")

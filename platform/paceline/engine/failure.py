@@ -25,7 +25,7 @@ from paceline.engine.cache_filling import NoRoom
 from paceline.engine.outcome import Diverged
 from paceline.engine.ranks import Ranks
 from paceline.engine.trial_steps import is_out_of_memory
-from paceline.errors import FAILED, ConfigError, PacelineError
+from paceline.errors import FAILED, ConfigError, PacelineError, text_of
 
 Result = TypeVar("Result")
 Kind = Literal["error", "diverged", "oom"]
@@ -35,6 +35,9 @@ GRACE_SECONDS = 5.0
 """How long a rank whose communication broke waits for a reason to appear before it blames the communication."""
 STUCK_SECONDS = 10.0
 """How long a rank may stay in a collective after its communication was aborted, before its process is ended."""
+REASON_LENGTH = 4_000
+"""Characters of an exception's message that are kept."""
+TRACEBACK_LENGTH = 100_000
 _GLOO = re.compile(r"(?:Gloo connectFullMesh failed with )?\[\S*gloo\S*:\d+\]", re.IGNORECASE)
 """How the texts of gloo's errors begin: with a place in its source, such as `[.../gloo/transport/tcp/pair.cc:561]`."""
 _REASON = "paceline/failure"
@@ -98,9 +101,11 @@ def describe(error: BaseException, rank: int) -> Failure:
     kind = kind_of(error)
     if isinstance(error, PacelineError):
         code = error.problems[0].code if isinstance(error, ConfigError) and error.problems else ""
-        return Failure(rank, _told(error), "", error.exit_code, code, kind)
-    reason = _exit_reason(error) if isinstance(error, SystemExit) else str(error)
-    return Failure(rank, f"{type(error).__name__}: {reason}", "".join(traceback.format_exception(error)), kind=kind)
+        return Failure(rank, _storable(_told(error), REASON_LENGTH), "", error.exit_code, code, kind)
+    reason = _exit_reason(error) if isinstance(error, SystemExit) else text_of(error)
+    told = _storable(f"{type(error).__name__}: {reason}", REASON_LENGTH)
+    lines = "".join(traceback.format_exception(error))
+    return Failure(rank, told, _storable(lines, TRACEBACK_LENGTH), kind=kind)
 
 
 def kind_of(error: BaseException) -> Kind:
@@ -110,6 +115,18 @@ def kind_of(error: BaseException) -> Kind:
     # samples that do not fit into the cache are told by an error of ours, on behalf of another one
     told_for = error.__cause__ if isinstance(error, PacelineError) else error
     return "oom" if isinstance(told_for, NoRoom) or (told_for and is_out_of_memory(told_for)) else "error"
+
+
+def _storable(text: str, length: int) -> str:
+    """The text as every file, terminal and database takes it, and no longer than so many characters.
+
+    Lone surrogates stand for the bad bytes of a file name; control characters would steer a terminal.
+    """
+    if len(text) > length:
+        cut = f"\n... {len(text) - length:,} characters left out ...\n"
+        text = text[: length // 2] + cut + text[-length // 2 :]
+    plain = "".join(each if each.isprintable() or each in "\n\t" else ascii(each)[1:-1] for each in text)
+    return plain.encode("utf-8", "backslashreplace").decode()
 
 
 def _told(error: PacelineError) -> str:

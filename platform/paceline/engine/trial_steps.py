@@ -29,7 +29,7 @@ from paceline.engine.prepare import prepare
 from paceline.engine.ranks import Ranks
 from paceline.engine.running import RunningLoss
 from paceline.engine.strategy import build_strategy
-from paceline.errors import UnusableCode
+from paceline.errors import UnusableCode, text_of
 from paceline.tasks._task import Task
 
 STEPS = 2
@@ -154,7 +154,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception says that memory could not be had, on a GPU or on the host."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(text in str(error).lower() for text in _TOLD_BY_TEXT)
+    told = text_of(error).lower() if isinstance(error, RuntimeError) else ""
+    return any(text in told for text in _TOLD_BY_TEXT)
 
 
 def ran_out(body: Callable[[], None], device: torch.device) -> bool:

@@ -11,11 +11,12 @@ if TYPE_CHECKING:
 HIDDEN = "***"
 
 _WORDS = r"(?:password|passwd|pwd|secret|token|api_?key|access_?key|secret_?key|credentials?|authorization)"
-_URL_USER = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^/\s]*@")
+# No pattern may begin with a run of any length: on a long word, searching would take the square of its length.
+_URL_USER = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30}://)[^/\s]*@")
 _URL_QUERY = re.compile(rf"(?i)([?&][\w.-]*{_WORDS}=)[^&\s'\"]+")
 # Short values are left alone: `pad_token: <pad>` is no secret.
 # On one line: the next line of a YAML file is another key.
-_ASSIGNED = re.compile(rf"(?i)(\b[\w.-]*{_WORDS}[\"']?[ \t]*[:=][ \t]*)([\"']?)(?![\"'\s])[^\s,}}\"']{{8,}}\2")
+_ASSIGNED = re.compile(rf"(?i)({_WORDS}[\"']?[ \t]*[:=][ \t]*)([\"']?)(?![\"'\s])[^\s,}}\"']{{8,}}\2")
 _SECRET_KEY = re.compile(rf"(?i)(?:^|[._-]){_WORDS}$")
 _SECRET_VARIABLES = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 
