@@ -123,8 +123,9 @@ def _storable(text: str, length: int) -> str:
     Lone surrogates stand for the bad bytes of a file name; control characters would steer a terminal.
     """
     if len(text) > length:
-        cut = f"\n... {len(text) - length:,} characters left out ...\n"
-        text = text[: length // 2] + cut + text[-length // 2 :]
+        _, _, end = text[-length // 2 :].partition(" ")  # at a blank: half a secret would not be known for one
+        begin = text[: length // 2]
+        text = f"{begin}\n... {len(text) - len(begin) - len(end):,} characters left out ...\n{end}"
     plain = "".join(each if each.isprintable() or each in "\n\t" else ascii(each)[1:-1] for each in text)
     return plain.encode("utf-8", "backslashreplace").decode()
 
