@@ -1,6 +1,7 @@
 """A sweep's desk: what it keeps and tells of trials, and what a later launch makes of what was left open."""
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from paceline.sweeps.trials import Trial
 from paceline.tracking.journal import Journal
 from paceline.tracking.recorder import Recorder
 from paceline.tracking.shipping import Shipper, ShipReport
-from sweeps.desk_players import ONE, Floor, ending, finishes, played, rung, states, until_stopped
+from sweeps.desk_players import ONE, Floor, Training, ending, finishes, played, rung, states, until_stopped
 
 
 class Mlflow:
@@ -126,8 +127,8 @@ def test_the_best_trial_is_looked_for_once_in_a_while(
     floor: Callable[..., Floor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = []
-    best_trial = books.best_trial
-    monkeypatch.setattr(books, "best_trial", lambda trials, by: looks.append(len(trials)) or best_trial(trials, by))
+    ranked = books.ranked
+    monkeypatch.setattr(books, "ranked", lambda trials, by: looks.append(len(trials)) or ranked(trials, by))
     monkeypatch.setattr(books, "PARENT_SECONDS", 60.0)
     sweep = floor(points=30)
 
@@ -138,9 +139,35 @@ def test_the_best_trial_is_looked_for_once_in_a_while(
     played(sweep, scene)
     assert len(looks) <= 2
     assert looks[-1] == 20
-    points = Journal(sweep.folder / "tracking" / "journal.jsonl").scan()
-    finished = [entry.content["value"] for entry in points if entry.content.get("key") == "trials/finished"]
-    assert finished[-1] == 20
+    assert told_of_the_sweep(sweep, "trials/finished")[-1] == 20
+
+
+def told_of_the_sweep(sweep: Floor, metric: str) -> list[float]:
+    """The values of a metric in the sweep's own record."""
+    entries = Journal(sweep.folder / "tracking" / "journal.jsonl").scan()
+    return [entry.content["value"] for entry in entries if entry.content.get("key") == metric]
+
+
+def test_the_best_value_is_the_mean_over_the_seeds(floor: Callable[..., Floor]) -> None:
+    sweep = floor(objectives=(("val/accuracy", "max"), ("val/f1", "max")))
+    accuracies = {(0.1, 0): 0.75, (0.1, 1): 0.25, (0.2, 0): 0.5, (0.2, 1): 0.625}
+
+    def reports(accuracy: float) -> Training:
+        async def train(floor: Floor, work: Any) -> None:
+            values = {"val/accuracy": accuracy, "val/f1": math.nan}
+            await floor.desk.finish(work.trial_id, work.attempt, ending(metrics=values))
+
+        return train
+
+    async def scene() -> None:
+        for number, ((rate, seed), accuracy) in enumerate(accuracies.items()):
+            id = f"{number:04d}"
+            sweep.trainings[id] = [reports(accuracy)]
+            await sweep.run(id, **{"optimizer.lr": rate, "seed": seed})
+
+    played(sweep, scene)
+    assert told_of_the_sweep(sweep, "best/val/accuracy")[-1] == 0.5625
+    assert told_of_the_sweep(sweep, "best/val/f1") == []
 
 
 def test_little_is_kept_of_a_trial_that_has_ended(floor: Callable[..., Floor]) -> None:

@@ -8,8 +8,11 @@ import pytest
 from ray.exceptions import RayActorError
 
 from paceline.config.loading import validate
+from paceline.errors import RunFailed
 from paceline.sweeps import running
+from paceline.sweeps.desk.rules import Rules
 from paceline.sweeps.running import Running
+from paceline.sweeps.sweep import _result
 from paceline.sweeps.trials import Point, Trial
 from paceline.sweeps.work import SweepView
 from sweeps.launches import Told, launch_of
@@ -114,6 +117,23 @@ def test_what_tune_has_left_is_told_to_stop(tmp_path: Path) -> None:
     names = [name for name, *_ in scene.desk.told]
     assert "view" in names[names.index("end_early") : names.index("close")]
     assert closing.fault == "ValueError: no"
+    assert scene.status == "interrupted"
+
+
+def test_a_sweep_with_a_metric_that_nobody_reports_is_over(tmp_path: Path) -> None:
+    rules = Rules(objectives=(("val/acc", "max"),), seats=1, max_failures=0, fresh_processes=False)
+    fault = rules.never_reported(FINISHED[0], [])
+    scene = Scene(tmp_path, [view(FINISHED[:1], over=fault, fault=fault)], metric="val/acc", mode="max")
+    closing = scene.driver.run()
+    assert scene.status == "finished"  # so that the corrected config starts a new one
+    assert closing.fault == fault
+    with pytest.raises(RunFailed, match="no trial reports 'val/acc'"):
+        _result(scene.launch, closing, 1.0)
+
+
+def test_a_sweep_whose_groups_did_not_start_can_be_gone_on_with(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, [view(FINISHED, over="no GPU", fault="no GPU")])
+    assert scene.driver.run().fault == "no GPU"
     assert scene.status == "interrupted"
 
 

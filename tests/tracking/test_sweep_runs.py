@@ -258,6 +258,53 @@ def test_the_note_tells_what_did_not_finish_and_what_it_cost() -> None:
     assert "of these 20 samples and 6 worker-seconds on 2 pruned." in note
 
 
+def table_of(note: str) -> list[list[str]]:
+    """The cells of the note's table, without its head."""
+    lines = [line for line in note.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:]]
+
+
+def test_what_did_not_finish_is_shown_below_without_a_rank() -> None:
+    pruned = {"state": "pruned", "setting": {"lr": 0.3}, "samples_per_second": 40.0}
+    rows = [
+        row(1, "failed"),
+        row(2, accuracy=0.99, **pruned),
+        row(3, accuracy=0.75, **pruned),
+        row(4, accuracy=0.25, setting={"lr": 0.4}),
+        row(5, "pruned", 0.5, setting={"lr": 0.4}),
+    ]
+    assert table_of(sweep_note("n", "finished", None, ACCURACY, rows)) == [
+        ["1", "lr=0.4", "0.25", "", "1 finished, 1 pruned", "2"],
+        ["", "lr=0.3", "0.99, 0.75", "40", "pruned", "2"],
+        ["", "lr=1", "", "", "failed", "1"],
+    ]
+    many = [row(number, accuracy=number / 10, **pruned) for number in range(5)]
+    assert table_of(sweep_note("n", "finished", None, ACCURACY, many))[0][2] == "0, 0.1, 0.2, ..."
+
+
+def test_the_values_of_a_setting_are_short() -> None:
+    rows = [row(1, accuracy=0.5, setting={"lr": 0.012345678901234567, "wide": True, "size": 123456})]
+    note = sweep_note("n", "finished", None, ACCURACY, rows)
+    assert "**Best: lr=0.01235, wide=true, size=123456**" in note
+    assert "0.012345678901234567" in trials_csv(rows)
+
+
+def test_the_rate_has_one_column() -> None:
+    rows = [row(1, accuracy=0.5, samples_per_second=40.0)]
+    fast = [Objective("samples_per_second", "max")]
+    measured = [row(1, metrics={"samples_per_second": 40.0}, samples_per_second=40.0)]
+    assert [len(cells) for cells in table_of(sweep_note("n", "finished", None, ACCURACY, rows))] == [6]
+    note = sweep_note("n", "finished", None, fast, measured)
+    assert table_of(note) == [["1", "lr=1", "40", "finished", "1"]]
+    assert "samples/s |" not in note
+
+
+def test_quotes_show_as_themselves() -> None:
+    reason = """no trial reports 'val/acc', it's "val/accuracy" & <b>'s"""
+    note = sweep_note("n", "failed", reason, ACCURACY, [])
+    assert """no trial reports 'val/acc', it's "val/accuracy" &amp; &lt;b&gt;'s""" in note
+
+
 def test_without_a_result_the_note_says_so() -> None:
     rows = [row(1, "failed"), row(2, accuracy=float("nan"))]
     for given in (rows, []):

@@ -15,6 +15,7 @@ from paceline.cluster.user_code import runtime_env
 from paceline.cluster.worker_output import only_worker_output
 from paceline.errors import RunFailed
 from paceline.sweeps.desk.actor import desk_of
+from paceline.sweeps.desk.rules import is_hopeless
 from paceline.sweeps.planning.plan import Plan, base_of, maker_of
 from paceline.sweeps.results.closing import Closing, best_config, status_of, write_best
 from paceline.sweeps.results.ranking import place
@@ -191,10 +192,15 @@ class Running:
         )
         trials: list[Trial] = ray.get(self._desk.trials.remote())
         self._groups.join(LEAVE_SECONDS)
-        can_go_on = status == "interrupted" or self._is_out_of_time or bool(self._fault)
         # last: whoever is killed before goes on with the sweep, and closes it then
-        launch.folder.write(status="interrupted" if can_go_on else "finished")
+        launch.folder.write(status="interrupted" if self._can_go_on(status) else "finished")
         return Closing(status, trials, report, self._fault)
+
+    def _can_go_on(self, status: str) -> bool:
+        """Whether the same command is to go on with the sweep; otherwise it starts a new one, with any config."""
+        if is_hopeless(self._fault):
+            return False
+        return status == "interrupted" or self._is_out_of_time or bool(self._fault)
 
 
 def _ray_folder(sweep: Path) -> Path:

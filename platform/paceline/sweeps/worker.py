@@ -15,6 +15,7 @@ from paceline.cluster.worker import device_name, run_rank
 from paceline.engine.fresh import ProcessState, fresh_process_group
 from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter, Reporter
+from paceline.sweeps.desk.tracebacks import naming_its_place
 from paceline.sweeps.work import Work
 
 LISTEN_SECONDS = 60.0
@@ -49,7 +50,7 @@ def _run(work: Work, base: Assignment, desk: Any, ranks: Ranks) -> None:
     if ranks.is_first:
         desk.begin.remote(*about, device_name(ranks.device))
     part: TrialPart = pickle.loads(work.assignment)
-    ending = run_rank(base.for_trial(part), ranks, reporter)
+    ending = naming_its_place(run_rank(base.for_trial(part), ranks, reporter))
     if ranks.is_first or ending["status"] == "failed":
         _ask(desk.finish.remote(*about, ending))
 

@@ -77,7 +77,7 @@ def number(value: float) -> str:
 
 def escaped(text: str) -> str:
     """Text as one line of Markdown that shows it and does nothing else: no table cell, HTML, link or address."""
-    line = escape(" ".join(text.split()))
+    line = escape(" ".join(text.split()), quote=False)  # escaped quotes would be escaped once more below
     return _ADDRESS.sub("\\g<0>\u200b", re.sub(r"([\\`*_{}\[\]#|~])", r"\\\1", line))
 
 

@@ -18,6 +18,8 @@ from paceline.tracking.record import TAG_LENGTH, param_text
 
 TOP_SETTINGS = 20
 TOP_REASONS = 10
+MOST_VALUES = 3
+"""How many trials of an unfinished setting have their values shown."""
 _ROOM = TAG_LENGTH - 200
 """Characters of a note; hiding secrets in it may make it longer."""
 _SETTING_LENGTH = 160
@@ -71,24 +73,30 @@ class _Setting:
     @property
     def text(self) -> str:
         """The setting in a few words, escaped."""
-        parts = ", ".join(f"{key}={param_text(value)}" for key, value in self.rows[0].setting.items())
+        parts = ", ".join(f"{key}={_value_text(value)}" for key, value in self.rows[0].setting.items())
         return escaped(_cut(parts or "as configured", _SETTING_LENGTH))
 
     def values(self, metric: str) -> list[float]:
-        return [row.metrics[metric] for row in self.finished if isfinite(row.metrics.get(metric, float("nan")))]
+        """The results: the values of the trials that have finished with one."""
+        return _finite(self.finished, metric)
 
-    def rank(self, objective: Objective) -> tuple[bool, float]:
-        """Sorts the better one first, and those without a value last."""
+    def rank(self, objective: Objective) -> tuple[int, float]:
+        """Sorts the better one first, then those whose trials got to a value without finishing, and the others last."""
         values = self.values(objective.metric)
         if not values:
-            return True, 0.0
-        return False, fmean(values) if objective.mode == "min" else -fmean(values)
+            return 1 if self.newest(objective.metric) else 2, 0.0
+        return 0, fmean(values) if objective.mode == "min" else -fmean(values)
 
     def shown(self, metric: str) -> str:
         """Mean and spread of a metric over the seeds; empty when no trial finished with it."""
         values = self.values(metric)
         spread = f" ± {number(stdev(values))}" if len(values) > 1 else ""
         return f"{number(fmean(values))}{spread}" if values else ""
+
+    def newest(self, metric: str) -> str:
+        """What the trials of a setting of which none has finished got to: as it is, since it is no result."""
+        values = [] if self.finished else _finite(self.rows, metric)
+        return ", ".join(map(number, values[:MOST_VALUES])) + (", ..." if len(values) > MOST_VALUES else "")
 
     def states(self) -> str:
         counted = Counter(row.state for row in self.rows)
@@ -97,7 +105,7 @@ class _Setting:
         return ", ".join(f"{count} {escaped(state)}" for state, count in counted.items())
 
     def rate(self) -> str:
-        rates = [row.samples_per_second for row in self.finished if row.samples_per_second]
+        rates = [row.samples_per_second for row in self.finished or self.rows if row.samples_per_second]
         return number(fmean(rates)) if rates else ""
 
 
@@ -135,7 +143,7 @@ def sweep_points(endings: Mapping[str, int], best: Mapping[str, float], timestam
 
     Args:
         endings: how many trials have ended in each state, such as `finished` or `oom`.
-        best: by metric, the value of the best trial.
+        best: by metric, the value of the best setting: the mean over its seeds.
     """
     counts: Counter[str] = Counter()
     for state, ended in endings.items():
@@ -214,18 +222,32 @@ def _seeds(setting: _Setting) -> str:
 def _table(objectives: Sequence[Objective], settings: list[_Setting], shown: int) -> str:
     if not settings:
         return ""
-    goals = [f"{escaped(goal.metric)} ({goal.mode})" for goal in objectives]
+    has_rate = metrics.SAMPLES_PER_SECOND not in (goal.metric for goal in objectives)  # then it is shown as a goal
+    goals = [f"{escaped(goal.metric)} ({goal.mode})" for goal in objectives] + ["samples/s"] * has_rate
     lines = [
-        "| # | setting | " + "".join(f"{goal} | " for goal in goals) + "samples/s | state | seeds |",
-        "|---:|---|" + "---:|" * (len(goals) + 1) + "---|---:|",
+        _line(["#", "setting", *goals, "state", "seeds"]),
+        _line(["---:", "---", *["---:"] * len(goals), "---", "---:"]),
     ]
     for place, setting in enumerate(settings[:shown], 1):
-        values = "".join(f"{setting.shown(goal.metric)} | " for goal in objectives)
-        lines.append(
-            f"| {place} | {setting.text} | {values}{setting.rate()} | {setting.states()} | {len(setting.rows)} |"
-        )
+        values = [setting.shown(goal.metric) or setting.newest(goal.metric) for goal in objectives]
+        rate = [setting.rate()] * has_rate
+        rank = "" if objectives and not setting.values(objectives[0].metric) else str(place)
+        lines.append(_line([rank, setting.text, *values, *rate, setting.states(), str(len(setting.rows))]))
     left = len(settings) - shown
     return "\n".join(lines) + (f"\n\n... and {left} more" if left else "")
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _finite(rows: Sequence[TrialRow], metric: str) -> list[float]:
+    return [row.metrics[metric] for row in rows if isfinite(row.metrics.get(metric, float("nan")))]
+
+
+def _value_text(value: Any) -> str:
+    """A value of a setting, a float with four digits."""
+    return f"{value:.4g}" if isinstance(value, float) else param_text(value)
 
 
 def _troubles(rows: Sequence[TrialRow]) -> str:

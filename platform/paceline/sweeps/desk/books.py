@@ -11,7 +11,7 @@ from typing import Any
 from paceline.cluster.desk import Desk, Status
 from paceline.sweeps.desk.closings import Closings
 from paceline.sweeps.log import SweepLog
-from paceline.sweeps.results.ranking import Objective, best_trial, value_of
+from paceline.sweeps.results.ranking import Objective, ranked
 from paceline.sweeps.trials import ENDED, Trial
 from paceline.tracking.record import RunRecord, trial_state_tags
 from paceline.tracking.recorder import TRIAL_STATUS, Recorder
@@ -176,10 +176,12 @@ class Books:
         self._write(self._append_to_parent, "how many trials have ended")
 
     def _append_to_parent(self) -> None:
-        """Let the sweep's own record have the best values so far, and how many trials ended in which way."""
-        best = best_trial(list(self.trials.values()), self._objectives)
-        found = {metric: value_of(best, metric) for metric, _ in self._objectives} if best is not None else {}
-        values = {metric: value for metric, value in found.items() if value is not None}
+        """Let the sweep's own record have the best setting's values so far, each the mean over its seeds, and how many
+        trials ended in which way."""
+        best = next(iter(ranked(list(self.trials.values()), self._objectives)), None)
+        values = (
+            {metric: spread.mean for metric, spread in best.spreads.items() if spread.n} if best is not None else {}
+        )
         self._parent.append(sweep_points(self.endings, values, int(time.time() * 1000)))
 
     def _write(self, write: Callable[[], object], what: str) -> None:

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.desk import Desk
 from paceline.sweeps.desk.books import Books
 from paceline.sweeps.desk.rules import Rules
 from paceline.sweeps.desk.seats import Seat, choose_seat
+from paceline.sweeps.desk.trial_desk import TrialDesk
 from paceline.sweeps.desk.trial_run import TrialRun
 from paceline.sweeps.trials import Trial, TrialState
 from paceline.sweeps.work import Order
@@ -45,7 +45,7 @@ class Hall:
         trial = replace(known, overrides=dict(point.overrides), total_steps=order.total_steps, reason="")
         trial = replace(trial, mlflow_run_id="")  # its record is open again
         try:
-            desk = Desk(Path(order.folder) / "tracking", order.record, self._listener(trial.id))
+            desk = TrialDesk(Path(order.folder) / "tracking", order.record, self._listener(trial.id))
             run = TrialRun(order, trial, desk)
         except OSError as error:
             self.books.note(replace(trial, state="pending", reason=f"it cannot be recorded: {error}"))

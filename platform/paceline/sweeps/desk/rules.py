@@ -7,6 +7,13 @@ from difflib import get_close_matches
 from paceline.sweeps.results.ranking import MEASURES, Objective
 from paceline.sweeps.trials import Trial
 
+_NEVER_REPORTED = "sweep.metric: no trial reports"
+
+
+def is_hopeless(fault: str) -> bool:
+    """Whether a sweep that could not go on for this reason never can: it needs another config."""
+    return fault.startswith(_NEVER_REPORTED)
+
 
 @dataclass(frozen=True)
 class Rules:
@@ -33,7 +40,7 @@ class Rules:
             return ""
         near = get_close_matches(absent, known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}"
-        return f"sweep.metric: no trial reports {absent!r} ({hint})"
+        return f"{_NEVER_REPORTED} {absent!r} ({hint})"
 
     def target_reached(self, trial: Trial) -> str:
         """Why the sweep is over because of a trial; empty when it is not."""

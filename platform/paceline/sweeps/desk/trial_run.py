@@ -1,11 +1,12 @@
 """One trial as the desk sees it while it goes on."""
 
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from paceline.cluster.desk import Desk
+from paceline.sweeps.desk.trial_desk import TrialDesk
 from paceline.sweeps.trials import ENDED, Trial, TrialState
 from paceline.sweeps.work import Order, Report
 from paceline.tracking import metrics
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 FAILED_AS: dict[str, TrialState] = {"error": "failed", "diverged": "diverged", "oom": "oom"}
 """The state of a trial whose failure is of this kind."""
+_AT_STEP = re.compile(r"\bat step (\d+)")
 
 
 def end_values(trial: Trial, rung: Mapping[str, float]) -> dict[str, float]:
@@ -31,13 +33,22 @@ def end_values(trial: Trial, rung: Mapping[str, float]) -> dict[str, float]:
     return {**trial.metrics, **amounts}
 
 
+def _step_of(failure: Mapping[str, Any]) -> int:
+    """The step at which training diverged, as the reason tells it; 0 when it tells none.
+
+    Metrics come at some steps only, the last ones long before it perhaps.
+    """
+    found = _AT_STEP.search(failure["reason"]) if failure["kind"] == "diverged" else None
+    return int(found[1]) if found else 0
+
+
 @dataclass
 class TrialRun:
     """A trial, its record, and where it stands between Tune and its worker group."""
 
     order: Order
     trial: Trial
-    desk: Desk
+    desk: TrialDesk
     seat: "Seat | None" = None
     begun: float | None = None
     """When its present group took it; None while none has."""
@@ -158,7 +169,9 @@ class TrialRun:
         if ending["status"] == "failed":
             failure = ending["failure"]
             state = FAILED_AS.get(failure["kind"], "failed")
-            self.trial = replace(self.trial, state=state, reason=failure["reason"])
+            steps = max(self.trial.steps, _step_of(failure))
+            self.trial = replace(self.trial, state=state, reason=failure["reason"], steps=steps)
+            self.desk.keep_traceback(failure.get("traceback_text", ""))
             return
         state, reason = ("finished", "") if ending["status"] == "finished" else stopped
         self.trial = replace(
