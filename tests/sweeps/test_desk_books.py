@@ -70,6 +70,23 @@ def test_a_record_that_was_never_closed(
     assert ("tags", {"tags": {"paceline.trial_state": "diverged"}}) in kinds
 
 
+def test_a_record_for_which_mlflow_was_away_is_closed_at_the_end(
+    floor: Callable[..., Floor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = floor()
+    away = Mlflow(monkeypatch, 3)
+
+    async def scene() -> None:
+        assert (await sweep.run("0000")).state == "finished"
+        await sweep.until(lambda: away.told)
+        await asyncio.sleep(0.1)
+        assert (await sweep.trial("0000")).mlflow_run_id == ""
+        Mlflow(monkeypatch)  # it is back
+
+    played(sweep, scene)
+    assert read_log(sweep.folder).trials["0000"].mlflow_run_id == "run"
+
+
 def trial_journal(sweep: Floor) -> Path:
     """The record of the first trial."""
     return sweep.folder / "trials" / "0000" / "tracking" / "journal.jsonl"

@@ -57,6 +57,10 @@ class Books:
     def begin(self) -> None:
         """Begin to ship the sweep's own record, and what earlier launches have left open of their trials' records."""
         self._parent.start_shipping()
+        self._close_left_open()
+
+    def _close_left_open(self) -> None:
+        """Close the records of trials that have ended, and that MLflow does not have all of."""
         for trial in self.trials.values():
             if trial.state in ENDED and trial.state != "skipped" and not trial.mlflow_run_id:
                 folder = self._folder / "trials" / trial.id / "tracking"
@@ -132,6 +136,9 @@ class Books:
         others = asyncio.create_task(self._closings.finish(timeout_seconds))
         report = await asyncio.to_thread(self._close_parent, *words)
         await others
+        if not report["unsent"]:  # MLflow is there now; it was away for too long when some of the trials ended
+            self._close_left_open()
+            await self._closings.finish(timeout_seconds)
         self._closings.give_up()
         return report
 
