@@ -167,12 +167,18 @@ def _train(options: argparse.Namespace) -> int:
 
 def _sweep(options: argparse.Namespace) -> int:
     from paceline.config import load_config
+    from paceline.config.loading import placing
 
     config = load_config(options.config, options.overrides)
+    with placing(options.config, options.overrides):
+        return _sweep_of(config, options)
+
+
+def _sweep_of(config: Any, options: argparse.Namespace) -> int:
     if options.dry_run:
         from paceline.sweeps.planning.dry_run import dry_run
 
-        return dry_run(config, options.json, options.address)
+        return dry_run(config, options.json, options.address, options.new)
     from paceline.sweeps.display import open_sweep_display
     from paceline.sweeps.sweep import section_of, sweep, trial_count
 

@@ -18,7 +18,7 @@ def in_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[P
     """Work in a folder that holds the module `own_nets`; what `load_config` adds to the import path is taken away."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path[:])
-    (tmp_path / "own_nets.py").write_text("def build(width=8): ...\ndef data(): ...\n")
+    (tmp_path / "own_nets.py").write_text("def build(width=8, **others): ...\ndef data(): ...\n")
     yield tmp_path
     sys.path_importer_cache.pop(str(tmp_path), None)
 

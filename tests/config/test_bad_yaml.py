@@ -81,7 +81,7 @@ def test_a_chain_of_aliases_is_refused(write: Write) -> None:
 
 def test_anchors_and_merges_are_read(write: Write) -> None:
     optimizer = "optimizer: &o {name: sgd, lr: 1e-3}\n"
-    task = "task: {path: 'own_nets:data', args: {<<: *o, lr: 2}}\n"
+    task = "task: {path: 'own_nets:build', args: {<<: *o, lr: 2}}\n"
     config = load_config(write(optimizer + task))
 
     assert config.optimizer.lr == 0.001

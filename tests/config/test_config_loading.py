@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from paceline.config.imports import missing_module
-from paceline.config.loading import dump_yaml, load_config, validate
-from paceline.errors import ConfigError
+from paceline.config.loading import dump_yaml, load_config, placing, validate
+from paceline.errors import ConfigError, Problem
 
 Write = Callable[..., Path]
 
@@ -223,3 +223,19 @@ def test_a_module_that_is_no_python_is_refused(tmp_path: Path, write: Callable[.
     assert problem.reason.startswith("importing 'broken' failed: SyntaxError: ")
     assert problem.reason.endswith("(broken.py, line 3)")
     assert ":4:" in problem.place
+
+
+def test_what_is_found_after_loading_gets_its_place(write: Write) -> None:
+    file = write("seed: 3\n")
+    with pytest.raises(ConfigError) as caught, placing(file, ["task.name=classification"]):
+        raise ConfigError(
+            [Problem("a", "b", "seed"), Problem("a", "b", "task.name"), Problem("a", "b", "seed", "here")]
+        )
+    assert [each.place for each in caught.value.problems] == [
+        f"{file}:4:1",
+        "override 'task.name=classification'",
+        "here",
+    ]
+    file.unlink()
+    with pytest.raises(ConfigError, match="first said"), placing(file, []):
+        raise ConfigError([Problem("a", "first said", "seed")])

@@ -14,7 +14,7 @@ from paceline.errors import ConfigError
 Write = Callable[..., Path]
 
 
-def build() -> None:
+def build(depth: int = 1) -> None:
     """Stands for a user's own component, given as a Python object."""
 
 

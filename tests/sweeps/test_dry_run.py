@@ -14,6 +14,7 @@ from paceline.cluster.preflight import Resources
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import validate
 from paceline.errors import ConfigError
+from paceline.sweeps.folder import claim_sweep
 from paceline.sweeps.log import SweepLog
 from paceline.sweeps.planning import forecast
 from paceline.sweeps.planning.dry_run import FIRST_ROWS, LAST_ROWS, dry_run
@@ -40,6 +41,10 @@ def in_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forecast, "local_resources", lambda: Resources(4.0, 0.0))
 
 
+def build(**any_names: Any) -> None:
+    """Stands for the user's own model."""
+
+
 def config_of(space: dict[str, Any], base: dict[str, Any] | None = None, **fields: Any) -> ExperimentConfig:
     """A config with a sweep; `fields` are those of its section, but for `space`, and `base` those of the rest."""
     return validate({**TREE, **(base or {}), "sweep": {"space": space, **fields}})
@@ -51,11 +56,11 @@ class Told:
     def __init__(
         self, capsys: pytest.CaptureFixture[str], config: ExperimentConfig, address: str | None = None
     ) -> None:
-        assert dry_run(config, True, address) == 0
+        self.code = dry_run(config, True, address)
         text = capsys.readouterr().out
         assert text.count("\n") == 1
         self.json: dict[str, Any] = json.loads(text)
-        assert dry_run(config, False, address) == 0
+        assert dry_run(config, False, address) == self.code
         self.lines = capsys.readouterr().out.splitlines()
 
     def __getitem__(self, label: str) -> str:
@@ -155,6 +160,10 @@ def test_slots(tell: Tell, slots: int | str, workers: int, number: int | None, w
     told = tell(RATES, base=base, slots=slots)
     assert told.json["slots"] == number
     assert told["slots"].startswith(words)
+    is_fault = "cannot run it" in words
+    assert told.code == (3 if is_fault else 0)
+    assert (told.json["fault"] is not None) == is_fault
+    assert len(told.table) == 1 + 2
 
 
 def test_a_clusters_room_is_not_known(tell: Tell) -> None:
@@ -241,6 +250,72 @@ def test_the_newest_speed_counts_be_it_a_runs(tell: Tell) -> None:
     )
 
 
+OWN: dict[str, Any] = {"path": f"{__name__}:build", "args": {"size": 1}, "global_batch_size": 64}
+"""Data whose size is only known when they are loaded."""
+
+
+def record_own(name: str, file: str, data: dict[str, Any]) -> Path:
+    """Leave behind what says of a finished run or sweep what it was trained on."""
+    folder = Path("runs") / "run" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / file).write_text(json.dumps({"status": "finished", "config": {"data": data}}))
+    return folder
+
+
+def test_a_sweep_tells_the_size_of_own_data(tell: Tell) -> None:
+    folder = record_own("20260101-000000-aaaaaa", "sweep.json", OWN)
+    assert tell(RATES, base={"data": OWN})["cost"] == "unknown until a first run"
+    log = SweepLog(folder)
+    log.trial(Trial("0000", {}, "finished", samples=1000, samples_per_second=100.0, metrics={"epoch": 2.0}))
+    larger = {"data.args.size": 2, "data.global_batch_size": 32}
+    log.trial(Trial("0001", larger, "finished", samples=900, samples_per_second=100.0, metrics={"epoch": 1.0}))
+    log.trial(Trial("0002", {"data.args.size": 3}, "failed", samples=9, metrics={"epoch": 1.0}))
+    log.close()
+    told = tell({"data.args.size": [1, 2]}, base={"data": OWN}, slots=1)
+    assert [row["samples"] for row in told.json["points"]] == [EPOCHS * 500, EPOCHS * 900]
+    assert [row["total_steps"] for row in told.json["points"]] == [EPOCHS * 8, EPOCHS * 15]
+    assert told["samples"] == "4,200 to train on, if the data are as large as in sweep 20260101-000000-aaaaaa"
+    assert told.json["estimated_seconds"] == pytest.approx(42)
+    unseen = tell({"data.args.size": [1, 3]}, base={"data": OWN})
+    assert unseen["samples"] == "known when the data are loaded"
+    assert [row["samples"] for row in unseen.json["points"]] == [EPOCHS * 500, None]
+
+
+def test_a_run_tells_the_size_of_own_data(tell: Tell) -> None:
+    folder = record_own("20260101-000000-aaaaaa", "run.json", OWN) / "tracking"
+    folder.mkdir()
+    outcome = {"status": "finished", "samples": 1000, "samples_per_second": 50.0, "metrics": {"epoch": 2.0}}
+    (folder / "outcome.json").write_text(json.dumps(outcome))
+    told = tell({"optimizer.lr": {"uniform": [0.1, 1]}}, base={"data": OWN}, search="optuna", num_samples=4, slots=1)
+    assert told.json["total_samples"] == 4 * EPOCHS * 500
+    assert told.json["samples_from"] == "run 20260101-000000-aaaaaa"
+    assert told.json["estimated_seconds"] == pytest.approx(4 * EPOCHS * 500 / 50)
+    assert "known when" in tell(RATES, base={"data": {**OWN, "args": {"size": 9}}})["samples"]
+    # too small for a batch, which refuses no sweep: the data may have grown
+    large = tell(RATES, base={"data": {**OWN, "drop_last": True, "global_batch_size": 640}})
+    assert large["samples"].startswith("known when")
+
+
+def test_an_unfinished_sweep_is_told_of(tell: Tell) -> None:
+    assert tell(RATES).all("unfinished") == []
+    claimed = claim_sweep(config_of(RATES), Path("runs").absolute(), False, False)
+    claimed.release()
+    log = SweepLog(claimed.folder.path)
+    for number, state in enumerate(("finished", "failed", "paused", "skipped")):
+        log.trial(Trial(f"{number:04d}", {}, state))  # type: ignore[arg-type]
+    log.close()
+    (claimed.folder.trials / "0000").mkdir(parents=True)
+    told, sweep_id = tell(RATES), claimed.folder.run_id
+    start = f"sweep {sweep_id}, of which 2 trials have ended"
+    assert told["unfinished"] == f"{start}: the same command without --dry-run goes on with it"
+    assert told.json["unfinished"] == {"sweep_id": sweep_id, "ended": 2, "differing": []}
+    longer = tell(RATES, base={"trainer": {"epochs": 4}})
+    assert longer["unfinished"].startswith(f"{start}, has another config (trainer.epochs): ")
+    assert forecast.forecast(config_of(RATES), new=True).unfinished is None
+    claimed.folder.write(status="finished")
+    assert tell(RATES).all("unfinished") == []
+
+
 def test_gpu_time_is_told_where_gpus_are_used(tell: Tell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forecast, "local_resources", lambda: Resources(8.0, 4.0))
     record_run("20260102-000000-aaaaaa", 20.0)
@@ -289,7 +364,7 @@ def test_a_long_table_is_cut_and_the_json_is_not(tell: Tell, points: int) -> Non
 def test_nothing_is_folded_in_a_pipe(tell: Tell) -> None:
     value = [f"a{'b' * 20}{number}" for number in range(2)]
     space = {f"model.args.some_long_name_{number}": value for number in range(8)}
-    told = tell(space, base={"model": {"path": "torch.nn:Linear"}})
+    told = tell(space, base={"model": {"path": f"{__name__}:build"}})
     assert len(told.table) == 1 + 2**8 - (2**8 - FIRST_ROWS - LAST_ROWS) + 1
     assert len(told.lines[1]) > 150
     assert {len(line.split()) for line in told.lines[1 : 1 + FIRST_ROWS]} == {1 + 8 + 3}
@@ -310,7 +385,7 @@ def test_a_terminal_gets_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_secrets_are_not_shown(tell: Tell) -> None:
-    base = {"model": {"path": "torch.nn:Linear"}}
+    base = {"model": {"path": f"{__name__}:build"}}
     told = tell({"model.args.api_key": ["hush-hush-1", "hush-hush-2"]}, base=base)
     assert "hush" not in json.dumps(told.json) + "\n".join(told.lines)
 

@@ -11,6 +11,7 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import validate
 from paceline.config.overrides import ConfigWarning
 from paceline.errors import ConfigError, Problem
+from paceline.sweeps.planning import point_checks
 from paceline.sweeps.planning.points import Points, make_points, trial_config
 from paceline.sweeps.planning.preview import describe_points
 
@@ -37,7 +38,9 @@ def refused(space: dict[str, Any], base: dict[str, Any] | None = None, **fields:
     config = config_of(space, base, **fields)
     with pytest.raises(ConfigError) as caught:
         make_points(config)
-    assert {(problem.code, problem.key) for problem in caught.value.problems} == {("sweep-point", "sweep.space")}
+    assert {problem.code for problem in caught.value.problems} == {"sweep-point"}
+    keys = {"sweep.space", *(f"sweep.space.{axis}" for axis in space)}
+    assert {problem.key for problem in caught.value.problems} <= keys
     return list(caught.value.problems)
 
 
@@ -101,6 +104,31 @@ def test_invalid_points_are_refused_reason_by_reason() -> None:
         "write 63 or 66, or set sweep.invalid: skip",
         "write 99 or 102, or set sweep.invalid: skip",
     ]
+
+
+@pytest.mark.parametrize(
+    ("space", "reason", "hint"),
+    [
+        ({"optimizer.lr": [0.1, [0.2, 0.3]]}, "must be a number, not a list", "take the inner list out, and write its"),
+        ({"trainer.epochs": [1, -1]}, "trainer.epochs=-1 makes no valid config: ", "change this value of the axis"),
+        ({"model": [{"name": "mlp"}, {"name": "mpl"}]}, "there is no model 'mpl'", "did you mean mlp?"),
+        ({"trainer.precision": ["32-true", "bf16"]}, "not 'bf16'", "did you mean bf16-"),
+    ],
+)
+def test_a_value_that_is_wrong_by_itself_is_told_of_at_its_axis(space: dict[str, Any], reason: str, hint: str) -> None:
+    (problem,) = refused({"seed": [1, 2], **space})
+    assert problem.key == f"sweep.space.{next(iter(space))}"
+    assert "seed=" not in problem.reason
+    assert "; so does 1 more point" in problem.reason
+    assert reason in problem.reason
+    assert hint in problem.hint
+    assert "skip" not in problem.hint
+
+
+def test_a_field_that_only_some_components_have_can_be_skipped() -> None:
+    (problem,) = refused({"optimizer.name": ["sgd", "adamw"], "optimizer.beta1": [0.5, 0.9]})
+    assert problem.key == "sweep.space"
+    assert problem.hint.endswith("set sweep.invalid: skip")
 
 
 def test_the_same_reason_is_told_once() -> None:
@@ -183,6 +211,44 @@ def test_code_that_is_not_found() -> None:
     assert "model.path: no module named 'no_such_package.nets'" in problem.reason
 
 
+def build(width: int, depth: int = 2) -> None:
+    """Stands for the user's own model."""
+
+
+def other(size: int = 1) -> None:
+    """Stands for another one."""
+
+
+OWN = {"path": f"{__name__}:build", "args": {"width": 8}}
+
+
+@pytest.mark.parametrize(
+    ("space", "words"),
+    [
+        ({"model.args.widht": [16, 32]}, "build() takes no such argument"),
+        ({"model.args": [{"widht": 16}, {"width": 16}]}, "model.args.width: is missing: build() needs it"),
+        ({"model": [OWN, {**OWN, "args": {}}]}, "model.args.width: is missing: build() needs it"),
+        ({"model.path": [OWN["path"], f"{__name__}:other"]}, "other() takes no such argument"),
+    ],
+)
+@pytest.mark.parametrize("search", [{}, {"search": "optuna", "num_samples": 3}])
+def test_arguments_that_code_does_not_take(space: dict[str, Any], words: str, search: dict[str, Any]) -> None:
+    assert words in str(refused(space, base={"model": OWN}, **search))
+
+
+def test_arguments_that_several_axes_give() -> None:
+    space = {"model.args.width": [1, 2], "model.args.depth": [1, 2]}
+    assert len(points_of(space, base={"model": {"path": OWN["path"]}}).points) == 4
+
+
+def test_code_is_looked_at_once_for_each_way_of_calling_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    look = point_checks.missing_modules
+    monkeypatch.setattr(point_checks, "missing_modules", lambda tree: (seen.append(tree), look(tree))[1])
+    assert len(points_of({"model.args.width": [1, 2, 3]}, base={"model": OWN}).points) == 3
+    assert len(seen) == 1
+
+
 def test_a_config_without_a_sweep() -> None:
     with pytest.raises(ConfigError) as caught:
         make_points(validate(TREE))
@@ -203,7 +269,8 @@ def test_bounds_for_optuna_are_checked() -> None:
     assert (
         high.reason == "optimizer.momentum=1.5 makes no valid config: optimizer.momentum: must be less than 1, not 1.5"
     )
-    assert high.hint == "set sweep.invalid: skip"
+    assert high.hint == "change this value of the axis, or take it out"
+    assert (low.key, high.key) == ("sweep.space.optimizer.lr", "sweep.space.optimizer.momentum")
     assert points_of(space, search="optuna", num_samples=5, invalid="skip") == Points([], [])
 
 

@@ -11,10 +11,18 @@ from paceline.cluster.preflight import Resources, cluster_resources
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import validate
 from paceline.data.synthetic import SyntheticConfig
-from paceline.errors import EnvironmentFault
+from paceline.errors import ConfigError, EnvironmentFault
 from paceline.sweeps.planning import sizing
 from paceline.sweeps.planning.plan import Plan
-from paceline.sweeps.planning.sizing import PointConfigs, fitting_shapes, group_shape, groups_that_fit, slots_for
+from paceline.sweeps.planning.sizing import (
+    PointConfigs,
+    first_rung,
+    fitting_shapes,
+    group_shape,
+    groups_that_fit,
+    slots_for,
+    trial_length,
+)
 from paceline.sweeps.sweep import section_of
 from paceline.sweeps.trials import Point
 from paceline.sweeps.work import GroupShape
@@ -138,3 +146,41 @@ def test_a_plan_settles_slots_and_rungs(tmp_path: Path) -> None:
     assert plan.shapes == [GroupShape(2, 1.0, 0.0, "pack")] * 2
     assert plan.length == 4 * 640
     assert plan.rungs == {"first": plan.length / 16, "factor": 4, "unit": "samples"}
+
+
+def own_data() -> None:
+    """Stands for the user's own data, whose size nobody knows before they are loaded."""
+
+
+@pytest.mark.parametrize(
+    ("trainer", "epochs", "samples"),
+    [
+        ({}, 1, math.inf),
+        ({"epochs": 18}, 18, math.inf),
+        ({"max_steps": 10}, math.inf, 320),
+        ({"epochs": 18, "max_steps": 10}, math.inf, math.inf),
+    ],
+)
+def test_the_length_of_a_trial_with_data_of_unknown_size(
+    trainer: dict[str, Any], epochs: float, samples: float
+) -> None:
+    own = {"path": f"{__name__}:own_data", "global_batch_size": 32}
+    assert trial_length(config(data=own, trainer=trainer), None) == (epochs, samples)
+
+
+@pytest.mark.parametrize(("scheduler", "rung"), [("asha", 2), ("median", 1.8), ("pbt", 1.8)])
+def test_in_epochs_the_first_rung_needs_no_size_of_the_data(scheduler: str, rung: float) -> None:
+    section = {"space": {"optimizer.lr": [0.1, 0.2]}, "scheduler": scheduler, "budget_unit": "epochs"}
+    own = config(data={"path": f"{__name__}:own_data"}, trainer={"epochs": 18}, sweep=section)
+    assert first_rung(section_of(own), PointConfigs(own).longest([], "epochs")) == pytest.approx(rung)
+
+
+@pytest.mark.parametrize(("unit", "example"), [("samples", "first_rung: 10_000, or"), ("epochs", "first_rung: 1")])
+def test_a_first_rung_that_has_to_be_given(unit: str, example: str) -> None:
+    section = {"space": {"optimizer.lr": [0.1, 0.2]}, "scheduler": "asha", "budget_unit": unit}
+    with pytest.raises(ConfigError) as caught:
+        first_rung(section_of(config(sweep=section)), math.inf)
+    [problem] = caught.value.problems
+    assert f"the length of a trial in {unit} is not known" in problem.reason
+    assert example in problem.hint
+    assert "trials are first compared" in problem.hint

@@ -69,6 +69,20 @@ def test_a_wrong_axis(capsys: pytest.CaptureFixture[str], space: str, words: str
     assert not Path("runs").exists()
 
 
+@pytest.mark.parametrize("flags", [(), ("--dry-run",)])
+def test_a_wrong_value_is_told_with_its_place(capsys: pytest.CaptureFixture[str], flags: tuple[str, ...]) -> None:
+    space = "sweep:\n  space:\n    seed: [1, 2]\n    optimizer.lr:\n      [0.1, [0.2]]\n"
+    Path("wrong.yaml").write_text(CONFIG + space)
+    code, _, err = answer(capsys, "wrong.yaml", *flags)
+    assert code == 2
+    assert err.startswith("wrong.yaml:8:5: [sweep-point] sweep.space.optimizer.lr: optimizer.lr=")
+    override = "sweep.space.optimizer.lr=[0.1, [0.2]]"
+    code, _, err = answer(capsys, "tiny.yaml", override, *flags)
+    assert err.startswith(f"override '{override}': [sweep-point] sweep.space.optimizer.lr: ")
+    code, _, err = answer(capsys, "wrong.yaml", "sweep.space={scaling.num_workers: [1, 3]}", *flags)
+    assert err.startswith("override 'sweep.space={scaling.num_workers: [1, 3]}': [sweep-point] sweep.space: ")
+
+
 def test_a_resume_without_a_sweep(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = answer(capsys, "tiny.yaml", "--resume")
     assert (code, out) == (2, "")
@@ -107,4 +121,4 @@ def test_more_than_this_machine_has(capsys: pytest.CaptureFixture[str], override
     assert words in err
     assert json.loads(out)["exit_code"] == 3
     assert not Path("runs").exists()
-    assert answer(capsys, "tiny.yaml", override, "data.global_batch_size=512", "--dry-run")[0] == 0
+    assert answer(capsys, "tiny.yaml", override, "data.global_batch_size=512", "--dry-run")[0] == 3

@@ -93,6 +93,12 @@ def test_what_changes_no_trial_does_not_stand_in_the_way(tmp_path: Path) -> None
     assert claimed(tmp_path, {**changes, "tracking__experiment": "other"}).folder == first.folder
 
 
+def test_trials_of_another_length_are_not_mixed(tmp_path: Path) -> None:
+    claimed(tmp_path, {"trainer__epochs": 2}, has_trials=True)
+    [problem] = refused(tmp_path, {"trainer__epochs": 1}).problems
+    assert problem.key == "trainer.epochs"
+
+
 def test_a_sweep_without_trials_does_not_hold_up_a_mended_config(tmp_path: Path) -> None:
     first = claimed(tmp_path)
     second = claimed(tmp_path, {"sweep__seeds": 2})

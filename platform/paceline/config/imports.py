@@ -37,6 +37,11 @@ def _check_path(value: Any) -> Any:
     return value
 
 
+def is_path(value: Any) -> bool:
+    """Whether a value is text of the form `module:function`."""
+    return isinstance(value, str) and re.fullmatch(PATH_PATTERN, value) is not None
+
+
 ImportPath = Annotated[
     Any,
     BeforeValidator(_check_path),
@@ -83,13 +88,13 @@ class Imported(Component):
 
 def missing_module(path: str) -> Problem | None:
     """What is wrong with an import path's module or name, found without running its code; None when both are there."""
-    if not re.fullmatch(PATH_PATTERN, path):
+    if not is_path(path):
         return None
     module, _, name = path.partition(":")
     if module in sys.modules:
         return _missing_in_loaded(module, name)
     try:
-        spec = _spec_of(module)
+        spec = spec_of(module)
     except (ImportError, KeyError, ValueError):
         # A nested namespace package, or a finder of the user's own: importing it will tell.
         return None
@@ -99,7 +104,7 @@ def missing_module(path: str) -> Problem | None:
     return Problem("import", f"no module named {module!r}", "path", hint=f"looked in {folders}")
 
 
-def _spec_of(module: str) -> ModuleSpec | None:
+def spec_of(module: str) -> ModuleSpec | None:
     """Like `importlib.util.find_spec`, which would import the packages that the module is in."""
     top, *inner = module.split(".")
     spec = find_spec(top)

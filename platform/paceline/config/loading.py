@@ -1,6 +1,7 @@
 """Loads an experiment from its file and overrides, and says everything that is wrong with it at once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -13,15 +14,19 @@ from pydantic_core import PydanticSerializationError
 from paceline.config.checks import ERROR_TYPE
 from paceline.config.disagreement import Disagreement
 from paceline.config.experiment import COMPONENT_SECTIONS, ExperimentConfig
-from paceline.config.imports import make_importable, missing_module
+from paceline.config.imports import is_path, make_importable, missing_module
 from paceline.config.overrides import copy_tree, edit, parse_override, place_of
 from paceline.config.problems import Places, broken_keys, explain, selector_problems
+from paceline.config.signatures import argument_problems
 from paceline.config.source import Source, read_source
 from paceline.config.yaml_rules import Dumper
 from paceline.errors import ConfigError, Problem
 
 Overrides = Mapping[str, Any] | Sequence[str]
 """Dotted keys and their values, or texts of the form `key.path=value`."""
+
+ADDED_ARGUMENTS = {"task": ("model",)}
+"""Section to what its `path` is called with beside its `args`."""
 
 
 def load_config(path: str | PathLike[str], overrides: Overrides | None = None) -> ExperimentConfig:
@@ -51,6 +56,32 @@ def load_config(path: str | PathLike[str], overrides: Overrides | None = None) -
     if config is None or problems or found:
         raise ConfigError([*sorted(found, key=places.order), *problems])
     return config
+
+
+@contextmanager
+def placing(path: str | PathLike[str], overrides: Sequence[str]) -> Iterator[None]:
+    """Tell where in the file, or in which override, what is wrong was written that is only found after loading.
+
+    Args:
+        path: the file that `load_config` has read.
+        overrides: those that it was given.
+
+    Raises:
+        ConfigError: the one that is raised within, with the places of its problems.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        try:
+            places = Places(read_source(Path(path)), _read_overrides(overrides)[1])
+        except ConfigError:  # a pipe, say, which can be read only once
+            raise error from None
+        problems = [each if each.place or not each.key else _placed(each, places) for each in error.problems]
+        raise ConfigError(problems) from error
+
+
+def _placed(problem: Problem, places: Places) -> Problem:
+    return replace(problem, place=places.of(problem.key))
 
 
 def validate(
@@ -160,19 +191,39 @@ def _remove(tree: Any, key: list[str]) -> None:
 
 
 def missing_modules(tree: Mapping[str, Any], places: Places | None = None) -> list[Problem]:
-    """The import paths of a config tree whose modules are not found; none of the user's code is run.
+    """What is wrong with how a config tree calls the user's own code; none of it is run.
+
+    The module or the name may not be there, or take other arguments. What axes of a sweep set is left to its points.
 
     Args:
         tree: plain values as in a file, or a dumped config.
         places: where the values came from, for the places in messages.
     """
     places = places or Places()
+    axes = _axes_of(tree)
     found = []
     for section in COMPONENT_SECTIONS:
         value = tree.get(section)
-        path = value.get("path") if isinstance(value, Mapping) and "name" not in value else None
-        problem = missing_module(path) if isinstance(path, str) else None
-        if problem:
-            key = f"{section}.path"
-            found.append(replace(problem, key=key, place=places.of(key)))
-    return found
+        if isinstance(value, Mapping) and "name" not in value:
+            problems = _about_code(section, value, axes)
+            found += [replace(each, key=f"{section}.{each.key}") for each in problems]
+    return [replace(problem, place=places.of(problem.key)) for problem in found]
+
+
+def _about_code(section: str, value: Mapping[str, Any], axes: Sequence[str]) -> list[Problem]:
+    path, args = value.get("path"), value.get("args", {})
+    problem = missing_module(path) if isinstance(path, str) else None
+    if problem:
+        return [problem]
+    is_switched = any(axis in (section, *(f"{section}.{key}" for key in ("name", "path", "args"))) for axis in axes)
+    if is_switched or not isinstance(args, Mapping) or not (callable(path) or is_path(path)):
+        return []
+    by_axes = [axis.split(".")[2] for axis in axes if axis.startswith(f"{section}.args.")]
+    return argument_problems(path, args, [*by_axes, *ADDED_ARGUMENTS.get(section, ())])
+
+
+def _axes_of(tree: Mapping[str, Any]) -> list[str]:
+    """The axes of a sweep, as far as the tree has a section of that form."""
+    sweep = tree.get("sweep")
+    space = sweep.get("space") if isinstance(sweep, Mapping) else getattr(sweep, "space", None)
+    return [str(axis) for axis in space] if isinstance(space, Mapping) else []

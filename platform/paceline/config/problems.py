@@ -153,6 +153,8 @@ def _value_problem(key: Key, errors: list[ErrorDetails]) -> Problem:
     kinds = {error["type"] for error in errors}
     is_argument = len(key) > 2 and key[0] in COMPONENT_SECTIONS and key[1] == "args"
     hint = hints.NOT_FINITE if is_argument and "finite_number" in kinds else hints.cure(value, kinds, choices)
+    if key == ("sweep", "seeds") and isinstance(value, list):
+        hint = f"write how many there are to be, such as seeds: {max(2, len(value))}"
     return Problem(_code(errors), reason, dotted(key), hint=hint)
 
 

@@ -59,7 +59,7 @@ class SweepConfig(Section):
     first_rung: Annotated[float, Field(gt=0, le=1e15)] | None = None
     """In `budget_unit`, above 0 to 10^15: with `asha` where trials are first compared, with `median` and `pbt` the
     distance between two comparisons. `null`: the whole length of the training divided by `rung_factor` squared (`asha`)
-    or by 10; seconds have to be given."""
+    or by 10; it has to be given where that length is not known before the data are loaded, and in seconds."""
     rung_factor: Annotated[float, Field(gt=1, le=1e6)] = 3.0
     """`asha` keeps the best 1 / `rung_factor` of the trials at each rung, and the next rung is `rung_factor` times as
     far; above 1 to 10^6."""

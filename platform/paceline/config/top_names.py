@@ -3,6 +3,7 @@
 import ast
 import warnings
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 _LARGEST_FILE = 200_000
@@ -17,18 +18,47 @@ def top_names(file: Path) -> set[str] | None:
     Raises:
         SyntaxError: the file is no Python.
     """
-    try:
-        if file.stat().st_size > _LARGEST_FILE:
-            return None
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(file.read_bytes(), str(file))
-    except (OSError, ValueError, RecursionError, MemoryError):
+    tree = _parsed(file)
+    if tree is None:
         return None
     names = {name for node in _top_level(tree) for name in _bound_by(node)}
     if "*" in names or names & _DYNAMIC or any(_is_dynamic(node) for node in ast.walk(tree)):
         return None
-    return names | {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
+    return names | _set_inside(tree)
+
+
+def binding_of(name: str, file: Path) -> ast.AST | None:
+    """The one statement that binds a name at the top level of a file; None when there are others, or it cannot be told.
+
+    Raises:
+        SyntaxError: the file is no Python.
+    """
+    names, tree = top_names(file), _parsed(file)
+    if names is None or tree is None or name in _set_inside(tree):
+        return None
+    found = [node for node in _top_level(tree) if name in _bound_by(node)]
+    return found[0] if len(found) == 1 else None
+
+
+def _set_inside(tree: ast.AST) -> set[str]:
+    """The names that functions may bind at the top level."""
+    return {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
+
+
+def _parsed(file: Path) -> ast.Module | None:
+    try:
+        about = file.stat()
+        return None if about.st_size > _LARGEST_FILE else _parsed_once(file, about.st_mtime_ns, about.st_size)
+    except (OSError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+@lru_cache(maxsize=8)
+def _parsed_once(file: Path, changed_ns: int, size: int) -> ast.Module:
+    """Parse a file; again only when it has changed, as the time of its last change and its size tell."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(file.read_bytes(), str(file))
 
 
 def _top_level(node: ast.AST) -> Iterator[ast.AST]:

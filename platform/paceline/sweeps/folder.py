@@ -1,6 +1,8 @@
 """A sweep's folder, and whether the same command goes on with an unfinished one."""
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from paceline.cluster.identity import (
     CHANGES_NO_RESULT,
@@ -13,6 +15,7 @@ from paceline.cluster.identity import (
 )
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import ConfigError, Problem
+from paceline.sweeps.log import read_log
 
 OF_ONE_LENGTH = "trainer.epochs"
 """May differ when a run is resumed, but the trials of a sweep are compared."""
@@ -61,8 +64,7 @@ def claim_sweep(config: ExperimentConfig, storage: Path, must_resume: bool, anew
             raise ConfigError([Problem("resume", f"there is no unfinished sweep in {home}", "name", hint=hint)])
         if unfinished is None:
             return new_run(home, config, SweepFolder), False
-        old = unfinished.read().get("config", {})
-        difference = config_difference(old, config.model_dump(mode="json"), MAY_DIFFER)
+        difference = _difference(unfinished, config)
         if difference and (must_resume or any(unfinished.trials.glob("*"))):
             hint = "undo the change to go on with it, or start anew with --new"
             raise other_config("sweep", config.name, unfinished, difference, hint)
@@ -72,6 +74,40 @@ def claim_sweep(config: ExperimentConfig, storage: Path, must_resume: bool, anew
         return unfinished, True
 
     return claim(storage / config.name, choose)
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A sweep that the same command would find, and go on with unless its config differs."""
+
+    sweep_id: str
+    ended: int
+    """Trials that are not run again; those that are no valid config are not counted."""
+    differing: tuple[str, ...]
+    """Keys that may not differ, and do: the command would be refused."""
+
+
+def find_unfinished(config: ExperimentConfig, home: Path) -> Unfinished | None:
+    """The unfinished sweep that `claim_sweep` would come upon; None when it would start a new one. Changes nothing.
+
+    Args:
+        home: `<storage>/<name>`.
+    """
+    found = _newest_unfinished(home) if home.is_dir() else None
+    if found is None:
+        return None
+    differing = tuple(_difference(found, config))
+    if differing and not any(found.trials.glob("*")):
+        return None
+    try:
+        ended = [trial for trial in read_log(found.path).ended.values() if trial.state != "skipped"]
+    except (OSError, KeyError, TypeError):  # of another version
+        ended = []
+    return Unfinished(found.run_id, len(ended), differing)
+
+
+def _difference(unfinished: SweepFolder, config: ExperimentConfig) -> dict[str, tuple[Any, Any]]:
+    return config_difference(unfinished.read().get("config", {}), config.model_dump(mode="json"), MAY_DIFFER)
 
 
 def _newest_unfinished(home: Path) -> SweepFolder | None:

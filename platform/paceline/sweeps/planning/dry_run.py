@@ -8,7 +8,8 @@ from typing import Any
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.space import Range
-from paceline.errors import OK
+from paceline.errors import BAD_ENVIRONMENT, OK
+from paceline.sweeps.folder import Unfinished
 from paceline.sweeps.planning.forecast import Cost, Forecast, RungPlan, forecast
 from paceline.sweeps.planning.preview import PointRow
 from paceline.sweeps.results.labels import number_text, setting_text, short_names, value_text
@@ -36,28 +37,32 @@ _POINT_FIELDS = (
 )
 
 
-def dry_run(config: ExperimentConfig, as_json: bool, address: str | None = None) -> int:
-    """Check all points of a sweep and print them; returns the exit code. Starts nothing.
+def dry_run(config: ExperimentConfig, as_json: bool, address: str | None = None, new: bool = False) -> int:
+    """Check all points of a sweep and print them. Starts nothing.
+
+    Returns the exit code: that of a lacking environment where this machine cannot run the sweep.
 
     Args:
         config: with a `sweep` section.
         as_json: print one object.
         address: a Ray cluster's address, whose size is not asked for; None: this machine.
+        new: an unfinished sweep is not gone on with.
 
     Raises:
         ConfigError: something about the config or its points is wrong.
     """
-    found = forecast(config, address)
+    found = forecast(config, address, new)
+    code = BAD_ENVIRONMENT if found.slots.fault else OK
     if as_json:
         print(json.dumps(_as_json(found)))
-        return OK
+        return code
     from paceline.display import print_rows, print_table  # rich takes a moment to import
 
     if found.preview.rows:
         print_table(*_table(found.preview.rows))
         print()
     print_rows([(label, redact(text)) for label, text in [*_skipped(found), *_warnings(found), *_lines(found)]])
-    return OK
+    return code
 
 
 def _as_json(found: Forecast) -> dict[str, Any]:
@@ -71,10 +76,13 @@ def _as_json(found: Forecast) -> dict[str, Any]:
         "warnings": list(_warning_counts(found)),
         "trials": found.trials,
         "slots": found.slots.number,
+        "fault": found.slots.fault or None,
+        "unfinished": asdict(found.unfinished) if found.unfinished else None,
         "search": found.sweep.search,
         "scheduler": found.sweep.scheduler,
         "rungs": asdict(rungs) if rungs else None,
         "total_samples": found.samples,
+        "samples_from": found.samples_from or None,
         "estimated_seconds": cost.seconds if cost else None,
         "estimated_core_seconds": cost.core_seconds if cost else None,
         "estimated_gpu_seconds": cost.gpu_seconds if cost else None,
@@ -147,17 +155,35 @@ def _warning_counts(found: Forecast) -> dict[str, int]:
 def _lines(found: Forecast) -> list[tuple[str, str]]:
     skipped = len(found.made.skipped)
     most = "at most " if found.is_bound else ""
-    samples = "known when the data are loaded" if found.samples is None else f"{most}{found.samples:,} to train on"
-    if found.samples is not None and not found.preview.rows:
-        samples += ", if each trial takes as many as the config without its axes"
     return [
         ("trials", f"{found.trials:,}{f'; {skipped:,} more are no valid config' if skipped else ''}"),
         ("slots", _slots_text(found)),
         ("search", _search_text(found)),
         ("scheduler", _rungs_text(found.sweep.scheduler, found.rungs)),
-        ("samples", samples),
+        ("samples", _samples_text(found, most)),
         ("cost", _cost_text(found, most)),
+        *_unfinished(found.unfinished),
     ]
+
+
+def _samples_text(found: Forecast, most: str) -> str:
+    if found.samples is None:
+        return "known when the data are loaded"
+    text = f"{most}{found.samples:,} to train on"
+    if not found.preview.rows:
+        text += ", if each trial takes as many as the config without its axes"
+    return text + (f", if the data are as large as in {found.samples_from}" if found.samples_from else "")
+
+
+def _unfinished(found: Unfinished | None) -> list[tuple[str, str]]:
+    if found is None:
+        return []
+    trials = "1 trial has" if found.ended == 1 else f"{found.ended:,} trials have"
+    text = f"sweep {found.sweep_id}, of which {trials} ended"
+    if found.differing:
+        what = ", ".join(found.differing)
+        return [("unfinished", f"{text}, has another config ({what}): undo the change, or start anew with --new")]
+    return [("unfinished", f"{text}: the same command without --dry-run goes on with it")]
 
 
 def _slots_text(found: Forecast) -> str:

@@ -15,9 +15,11 @@ from paceline.config.loading import missing_modules
 from paceline.config.overrides import ConfigWarning
 from paceline.config.sweep import StopConfig, SweepConfig
 from paceline.errors import ConfigError, EnvironmentFault
+from paceline.sweeps.folder import Unfinished, find_unfinished
 from paceline.sweeps.log import read_log
 from paceline.sweeps.planning.points import Points, make_points
 from paceline.sweeps.planning.preview import Preview, describe_points
+from paceline.sweeps.planning.recorded import RecordedSizes
 from paceline.sweeps.planning.sizing import PointConfigs, first_rung, fitting_shapes, group_shape, slots_for
 from paceline.sweeps.sweep import section_of, trial_count
 from paceline.sweeps.trials import Point
@@ -88,8 +90,12 @@ class Forecast:
     rungs: RungPlan | None
     samples: int | None
     """Training samples of all trials, if none of them ends early; None where that is not known."""
+    samples_from: str
+    """The earlier run or sweep that told how large the data are; empty where they tell it themselves."""
     cost: Cost | None
     """None where no speed was measured, or the samples are not known."""
+    unfinished: Unfinished | None
+    """The sweep of this name that the same command would find; None where it would start a new one."""
 
     @property
     def is_bound(self) -> bool:
@@ -97,12 +103,13 @@ class Forecast:
         return self.sweep.scheduler in ("asha", "median") or self.sweep.stop != StopConfig()
 
 
-def forecast(config: ExperimentConfig, address: str | None = None) -> Forecast:
+def forecast(config: ExperimentConfig, address: str | None = None, new: bool = False) -> Forecast:
     """Find out what a sweep is going to do. Starts nothing, and writes nothing.
 
     Args:
         config: with a `sweep` section.
         address: a Ray cluster's address; None: this machine, or inside a submitted job its cluster.
+        new: an unfinished sweep is not gone on with.
 
     Raises:
         ConfigError: something about the config or its points is wrong.
@@ -113,16 +120,19 @@ def forecast(config: ExperimentConfig, address: str | None = None) -> Forecast:
     home = storage_folder(config) / config.name
     made, notes = _made(config)
     trials = len(made.points) or trial_count(section)
-    preview = describe_points(config, made.points)
+    recorded = RecordedSizes(home)
+    preview = describe_points(config, made.points, recorded)
     configs = PointConfigs(config)
     slots = _slots(section, configs.of(made.points), trials, address)
-    samples = preview.total_samples if made.points else _samples_unseen(config, trials)
+    samples = preview.total_samples if made.points else _samples_unseen(config, trials, recorded)
     speed = recorded_speed(home)
     cost = None if speed is None or samples is None else _cost(preview, samples, slots, speed)
     rungs = None
     if section.scheduler != "none":
         rungs = _rungs(section, configs.longest(made.points, section.budget_unit))
-    return Forecast(section, made, preview, notes, trials, slots, rungs, samples, cost)
+    source = " and ".join(recorded.sources)
+    unfinished = None if new else find_unfinished(config, home)
+    return Forecast(section, made, preview, notes, trials, slots, rungs, samples, source, cost, unfinished)
 
 
 def _made(config: ExperimentConfig) -> tuple[Points, list[str]]:
@@ -132,9 +142,9 @@ def _made(config: ExperimentConfig) -> tuple[Points, list[str]]:
     return made, [str(warning.message) for warning in caught]
 
 
-def _samples_unseen(config: ExperimentConfig, trials: int) -> int | None:
+def _samples_unseen(config: ExperimentConfig, trials: int, recorded: RecordedSizes) -> int | None:
     """Samples of trials whose points are not known yet, as if they were trained as the config stands."""
-    each = describe_points(config, [Point("", {})]).total_samples
+    each = describe_points(config, [Point("", {})], recorded).total_samples
     return None if each is None else each * trials
 
 

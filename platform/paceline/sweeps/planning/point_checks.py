@@ -10,10 +10,16 @@ from paceline.config.experiment import COMPONENT_SECTIONS, ExperimentConfig
 from paceline.config.loading import missing_modules
 from paceline.config.overrides import SELECTORS
 from paceline.config.sweep import SweepConfig
+from paceline.config.sweep_checks import axis_key
 from paceline.data.base import DataConfig, Sizes
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.sweeps.results.labels import setting_text
 
+VALUE_CODES = (
+    *("bad-choice", "bad-text", "bad-value", "import", "import-path", "missing-key", "not-finite", "out-of-range"),
+    *("unknown-component", "unknown-key", "wrong-type"),
+)
+"""Codes of the problems that a value has by itself, rather than beside others: skipping it would hide a mistake."""
 MOST_REASONS = 10
 """How many reasons are told; of more, those that differ in their numbers alone are told as one."""
 
@@ -35,6 +41,7 @@ class PointCheck:
     def __init__(self, config: ExperimentConfig) -> None:
         self._base = config.with_overrides({"sweep": None})
         self._sizes: dict[str, Sizes | None] = {}
+        self._calls: dict[str, list[Problem]] = {}
 
     def problems(self, setting: Mapping[str, Any]) -> list[Problem]:
         """What is wrong with the config that a setting makes, and with what follows from it; empty when it is right."""
@@ -45,8 +52,16 @@ class PointCheck:
             return list(error.problems)
         except EnvironmentFault as error:
             return [Problem("data", str(error), "data")]
-        names_code = any(key in COMPONENT_SECTIONS or key.endswith(".path") for key in setting)
-        return missing_modules(config.model_dump()) if names_code else []
+        return self._about_code(config) if any(map(_calls_code, setting)) else []
+
+    def _about_code(self, config: ExperimentConfig) -> list[Problem]:
+        """What is wrong with how the config calls the user's own code, looked up once for each way of calling it."""
+        tree = config.model_dump(include=set(COMPONENT_SECTIONS))
+        calls = [(key, part.get("path"), tuple(part.get("args", ()))) for key, part in tree.items() if "path" in part]
+        key = repr(calls)
+        if key not in self._calls:
+            self._calls[key] = missing_modules(tree)
+        return self._calls[key]
 
     def _sizes_of(self, config: ExperimentConfig) -> Sizes | None:
         # What all data sets have in common says how they are loaded. The rest may have to be read from disk.
@@ -54,6 +69,12 @@ class PointCheck:
         if key not in self._sizes:
             self._sizes[key] = config.data.sizes()
         return self._sizes[key]
+
+
+def _calls_code(axis: str) -> bool:
+    """Whether an axis may change which code of the user's own is called, or with which arguments."""
+    section, *below = axis.split(".")
+    return section in COMPONENT_SECTIONS and (not below or below[0] in ("path", "args"))
 
 
 def check_axes(check: PointCheck, sweep: SweepConfig) -> None:
@@ -131,9 +152,30 @@ def _by_reason(invalid: Sequence[Failing], reason_of: Any) -> dict[str, _Group]:
 
 def _told(first: Failing, problem: Problem, count: int, may_skip: bool) -> Problem:
     more = {0: "", 1: "; so does 1 more point"}.get(count - 1, f"; so do {count - 1:,} more points")
-    reason = f"{setting_text(first.setting, {})} makes no valid config: {_reason(problem)}{more}"
+    axis = _axis_at_fault(first.setting, problem)
+    setting = first.setting if axis is None else {axis: first.setting[axis]}
+    reason = f"{setting_text(setting, {})} makes no valid config: {_reason(problem)}{more}"
+    if axis is not None:
+        hint = problem.hint or _cure_of_value(first.setting[axis])
+        return Problem("sweep-point", reason, axis_key(axis), hint=hint)
     hints = [problem.hint, "set sweep.invalid: skip" if may_skip else ""]
     return Problem("sweep-point", reason, "sweep.space", hint=", or ".join(filter(None, hints)))
+
+
+def _axis_at_fault(setting: Mapping[str, Any], problem: Problem) -> str | None:
+    """The axis whose value is wrong whatever the others are; None where it only disagrees with something."""
+    if problem.code not in VALUE_CODES:
+        return None
+    found = next((axis for axis in setting if f"{problem.key}.".startswith(f"{axis}.")), None)
+    section = problem.key.partition(".")[0]
+    chosen_by = {section, *(f"{section}.{name}" for name in SELECTORS)} - {found}
+    return None if chosen_by & set(setting) else found
+
+
+def _cure_of_value(value: Any) -> str:
+    if isinstance(value, list):
+        return "take the inner list out, and write its values into the axis itself"
+    return "change this value of the axis, or take it out"
 
 
 def _reason(problem: Problem) -> str:

@@ -1,12 +1,15 @@
 """What the points of a sweep come to, as shown before it starts."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from paceline.config.derived import Derived, derive
 from paceline.config.experiment import ExperimentConfig
+from paceline.errors import ConfigError
 from paceline.sweeps.planning.points import trial_config
+from paceline.sweeps.planning.recorded import RecordedSizes
 from paceline.sweeps.trials import Point
 
 
@@ -41,19 +44,24 @@ class Preview:
     are no points yet."""
 
 
-def describe_points(config: ExperimentConfig, points: Sequence[Point]) -> Preview:
+def describe_points(
+    config: ExperimentConfig, points: Sequence[Point], recorded: RecordedSizes | None = None
+) -> Preview:
     """Batch sizes, learning rate, steps and samples of each point.
+
+    Args:
+        recorded: what is known of data whose size is only known when they are loaded.
 
     Raises:
         ConfigError: one is no valid config; those that `make_points` returns are.
     """
-    rows = [_row(trial_config(config, point.overrides), point) for point in points]
+    rows = [_row(trial_config(config, point.overrides), point, recorded) for point in points]
     samples = [row.samples for row in rows if row.samples is not None]
     return Preview(rows, sum(samples) if rows and len(samples) == len(rows) else None)
 
 
-def _row(config: ExperimentConfig, point: Point) -> PointRow:
-    derived = derive(config, config.data.sizes())
+def _row(config: ExperimentConfig, point: Point, recorded: RecordedSizes | None) -> PointRow:
+    derived = _derived(config, recorded)
     return PointRow(
         id=point.id,
         overrides=point.overrides,
@@ -66,6 +74,15 @@ def _row(config: ExperimentConfig, point: Point) -> PointRow:
         samples=training_samples(derived, config.data.drop_last),
         warnings=derived.warnings,
     )
+
+
+def _derived(config: ExperimentConfig, recorded: RecordedSizes | None) -> Derived:
+    sizes = config.data.sizes()
+    earlier = recorded.of(config) if recorded is not None and sizes is None else None
+    if earlier is not None:
+        with suppress(ConfigError):  # the data may have changed since
+            return derive(config, earlier)
+    return derive(config, sizes)
 
 
 def training_samples(derived: Derived, drop_last: bool) -> int | None:

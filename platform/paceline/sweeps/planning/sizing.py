@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from paceline.cluster.preflight import Resources, requested, uses_gpu
 from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
+from paceline.config.sections import TrainerConfig
 from paceline.config.sweep import SweepConfig
 from paceline.data.base import DataConfig, Sizes
 from paceline.errors import ConfigError, EnvironmentFault, Problem
@@ -83,15 +84,30 @@ def _key(point: Point) -> tuple[str, str]:
 
 
 def trial_length(config: ExperimentConfig, sizes: Sizes | None) -> tuple[float, float]:
-    """Epochs and samples of a whole training; infinite while its number of steps is not known."""
+    """Epochs and samples of a whole training; each infinite where it is not known."""
     derived = derive(config, sizes)
     if derived.total_steps is None or derived.steps_per_epoch is None or derived.train_samples is None:
-        return math.inf, math.inf
+        return _length_as_written(config.trainer, derived.batch.global_batch_size)
     epochs = derived.total_steps / derived.steps_per_epoch
     per_epoch = derived.train_samples
     if config.data.drop_last:
         per_epoch = derived.steps_per_epoch * derived.batch.global_batch_size
     return epochs, epochs * per_epoch
+
+
+def _length_as_written(trainer: TrainerConfig, global_batch_size: int) -> tuple[float, float]:
+    """What is known of data of unknown size: the one of epochs and samples that alone says when a training ends."""
+    if trainer.max_steps is None:
+        return trainer.epochs or 1, math.inf
+    return math.inf, math.inf if trainer.epochs is not None else trainer.max_steps * global_batch_size
+
+
+_EXAMPLES = {
+    "samples": "write after how many training samples trials are first compared, such as first_rung: 10_000",
+    "epochs": "write after how many epochs trials are first compared, such as first_rung: 1",
+    "seconds": "write after how many seconds trials are first compared, such as first_rung: 60",
+}
+"""By `budget_unit`."""
 
 
 def first_rung(section: SweepConfig, length: float) -> float:
@@ -103,8 +119,11 @@ def first_rung(section: SweepConfig, length: float) -> float:
     if section.first_rung is not None:
         return section.first_rung
     if not math.isfinite(length):
-        reason = "is needed, since the length of a trial is not known in advance"
-        raise ConfigError([Problem("sweep", reason, "sweep.first_rung", hint="write one, such as 10_000 samples")])
+        reason = f"is needed, since the length of a trial in {section.budget_unit} is not known in advance"
+        hint = _EXAMPLES[section.budget_unit]
+        if section.budget_unit == "samples":
+            hint += ", or budget_unit: epochs"
+        raise ConfigError([Problem("sweep", reason, "sweep.first_rung", hint=hint)])
     return length / (section.rung_factor**2 if section.scheduler == "asha" else 10)
 
 

@@ -1,0 +1,154 @@
+"""The arguments that a user's own function or class takes: read from its file, or from itself once it is imported."""
+
+import ast
+import inspect
+import sys
+from abc import ABCMeta
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import partial
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import FunctionType, MethodType
+from typing import Any
+
+from paceline.config.imports import spec_of
+from paceline.config.top_names import binding_of
+from paceline.errors import Problem
+
+_MOST_FOLLOWED = 5
+"""How many `from ... import` statements are followed from one module to the next."""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What may be given to a call by name."""
+
+    names: tuple[str, ...]
+    required: tuple[str, ...] = ()
+    """Those without a default."""
+
+
+def argument_problems(target: Any, args: Collection[Any], added: Collection[str] = ()) -> list[Problem]:
+    """What is wrong with the names of the arguments that a config gives; nothing where that cannot be told.
+
+    Args:
+        target: an import path of the right form, or the Python object itself.
+        args: names of the arguments in the config.
+        added: names of those that need not be in the config, since somebody else gives them.
+    """
+    taken = parameters_of(target)
+    if taken is None:
+        return []
+    called = target.partition(":")[2] if isinstance(target, str) else getattr(target, "__name__", "it")
+    unknown = [str(name) for name in args if name not in taken.names]
+    free = [name for name in taken.names if name not in args and name not in added]
+    missing = [name for name in taken.required if name in free]
+    return [_unknown(called, name, free, taken) for name in unknown] + [
+        Problem("missing-key", f"is missing: {called}() needs it", f"args.{name}", hint=f"write args: {{{name}: ...}}")
+        for name in missing
+    ]
+
+
+def _unknown(called: str, name: str, free: list[str], taken: Parameters) -> Problem:
+    from paceline.config.fields import nearest  # which needs the components, of which this is a part
+
+    near = nearest(name, free) or nearest(name, list(taken.names))
+    if near:
+        hint = f"did you mean {near}?"
+    else:
+        hint = f"it takes {', '.join(taken.names)}" if taken.names else "it takes no arguments: leave args out"
+    return Problem("unknown-key", f"{called}() takes no such argument", f"args.{name}", hint=hint)
+
+
+def parameters_of(target: Any) -> Parameters | None:
+    """What a function or class takes, found without running any of its code.
+
+    None where that cannot be told: it takes any names, has decorators, or may be another one once its module is
+    imported.
+    """
+    if not isinstance(target, str):
+        return _of_object(target)
+    module, _, name = target.partition(":")
+    return _in_module(module, name, _MOST_FOLLOWED)
+
+
+def _in_module(module: str, name: str, follow: int) -> Parameters | None:
+    if module in sys.modules:
+        return _of_object(_loaded(module, name))
+    try:
+        spec = spec_of(module)
+        is_file = spec is not None and spec.origin is not None and spec.origin.endswith(".py")
+        node = binding_of(name, Path(str(spec.origin))) if spec and is_file else None
+    except (ImportError, KeyError, ValueError, SyntaxError):
+        return None
+    if isinstance(node, ast.ImportFrom) and spec and follow:
+        return _of_imported(node, spec, name, follow - 1)
+    return _of_node(node)
+
+
+def _loaded(module: str, name: str) -> Any:
+    first, *inner = name.split(".")
+    found = getattr(sys.modules[module], "__dict__", {}).get(first)
+    for part in inner:
+        found = getattr(found, part, None)
+    return found
+
+
+def _of_imported(node: ast.ImportFrom, spec: ModuleSpec, name: str, follow: int) -> Parameters | None:
+    """Of what a module imports by name from another one."""
+    package = spec.name if spec.submodule_search_locations is not None else spec.name.rpartition(".")[0]
+    above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+    module = ".".join([*above, *([node.module] if node.module else [])])
+    original = next((alias.name for alias in node.names if (alias.asname or alias.name) == name), "")
+    return _in_module(module, original, follow) if module and original else None
+
+
+def _of_node(node: ast.AST | None) -> Parameters | None:
+    if isinstance(node, ast.FunctionDef):
+        return _of_function(node)
+    if not isinstance(node, ast.ClassDef) or node.decorator_list or node.keywords:
+        return None
+    own = [each for each in node.body if isinstance(each, ast.FunctionDef) and each.name in ("__init__", "__new__")]
+    names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    if "__init__" in names or "__new__" in names:
+        return None
+    if not own:
+        return None if node.bases else Parameters(())
+    is_plain = len(own) == 1 and own[0].name == "__init__"
+    return _of_function(own[0], is_method=True) if is_plain else None
+
+
+def _of_function(node: ast.FunctionDef, is_method: bool = False) -> Parameters | None:
+    taken = node.args
+    if node.decorator_list or taken.kwarg or taken.posonlyargs or (is_method and not taken.args):
+        return None
+    names = [each.arg for each in taken.args]
+    required = names[: len(names) - len(taken.defaults)]
+    keywords = list(zip(taken.kwonlyargs, taken.kw_defaults, strict=True))
+    required += [each.arg for each, default in keywords if default is None]
+    names += [each.arg for each, _ in keywords]
+    return Parameters(tuple(names[is_method:]), tuple(required[is_method:]))
+
+
+def _of_object(found: Any) -> Parameters | None:
+    skipped = 0
+    if isinstance(found, type):
+        made_by: list[Any] = [getattr(found, name) for name in ("__new__", "__init__")]
+        if type(found) not in (type, ABCMeta) or made_by[0] is not object.__new__:
+            return None
+        if made_by[1] is object.__init__:
+            return Parameters(())
+        found, skipped = made_by[1], 1
+    if not isinstance(found, FunctionType | MethodType | partial):
+        return None
+    try:
+        # what is wrapped may be called with other arguments than the wrapper
+        taken = list(inspect.signature(found, follow_wrapped=False).parameters.values())[skipped:]
+    except (TypeError, ValueError):
+        return None
+    if any(each.kind in (each.VAR_KEYWORD, each.POSITIONAL_ONLY) for each in taken):
+        return None
+    named = [each for each in taken if each.kind != each.VAR_POSITIONAL]
+    required = tuple(each.name for each in named if each.default is each.empty)
+    return Parameters(tuple(each.name for each in named), required)
