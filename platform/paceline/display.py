@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
@@ -12,6 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
+from rich.text import Text
 
 from paceline.cluster.listener import Listener, Progress, SilentListener
 from paceline.errors import BAD_ENVIRONMENT, OK
@@ -139,6 +141,24 @@ class LiveListener(PlainListener):
         self._bar.update(
             self._task, completed=progress.step, total=progress.total_steps, numbers=numbers(progress), refresh=True
         )
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What goes on and for how long, which is told anew whenever it is drawn."""
+
+    text: str
+    since: float
+    """Of the clock `monotonic`."""
+    before: str = ""
+    hint: str = ""
+
+    def __str__(self) -> str:
+        hint = f" ({self.hint})" if self.hint else ""
+        return f"{self.before}{self.text} … {monotonic() - self.since:.0f} s{hint}"
+
+    def __rich__(self) -> Text:
+        return Text(str(self))
 
 
 def numbers(progress: Progress) -> str:

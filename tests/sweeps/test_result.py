@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from paceline.config import ExperimentConfig
 from paceline.config.loading import validate
+from paceline.display import print_rows
 from paceline.sweeps.results import labels, ranking
 from paceline.sweeps.results.ranking import Objective
 from paceline.sweeps.results.result import SweepResult
@@ -26,10 +27,9 @@ def trial(id: int, accuracy: float, state: TrialState = "finished", seconds: flo
     return Trial(f"{id:04}", axes, state, metrics={"val/accuracy": accuracy}, seconds=seconds)
 
 
-def config() -> ExperimentConfig:
-    return validate(
-        {"name": "compare", "model": {"name": "mlp"}, "data": {"name": "synthetic", "global_batch_size": 64}}
-    )
+def config(**more: Any) -> ExperimentConfig:
+    data = {"name": "synthetic", "global_batch_size": 64}
+    return validate({"name": "compare", "model": {"name": "mlp"}, "data": data, **more})
 
 
 def result(trials: list[Trial], objectives: tuple[Objective, ...] = ACCURACY, **changes: Any) -> SweepResult:
@@ -263,33 +263,115 @@ def test_failed_are_those_in_trouble() -> None:
 
 def test_the_rows_say_what_was_found() -> None:
     trials = seeds(1, [0.7, 0.9], width=2) + seeds(3, [0.5, 0.5], ["failed", "oom"], width=1)
-    rows = dict(result(trials, mlflow_url="http://here/1", needs_ui=True, status="interrupted").rows())
-    assert rows == {
-        "sweep": "compare/s1",
-        "status": "interrupted; the same command with --resume goes on from there",
-        "trials": "4 trials: 2 finished, 1 failed, 1 out of memory",
-        "best": "0002 (seed=1, width=2): val/accuracy 0.8 ± 0.14 over 2 seeds",
-        "best config": "/runs/compare/s1/best.yaml",
-        "wall time": "12.3 s",
-        "MLflow": "http://here/1 (after `paceline ui`)",
-    }
+    rows = result(trials, mlflow_url="http://here/1", needs_ui=True, status="interrupted").rows()
+    assert rows == [
+        ("sweep", "compare/s1"),
+        ("status", "interrupted; the same command with --resume goes on from there"),
+        ("trials", "4 trials: 2 finished, 1 failed, 1 out of memory"),
+        ("best", "0002 (width=2): val/accuracy 0.8 ± 0.14 over 2 seeds"),
+        ("best config", "/runs/compare/s1/best.yaml"),
+        ("wall time", "12.3 s"),
+        ("MLflow", "http://here/1 (after `paceline ui`)"),
+        ("ranking", "rank  trial  setting  val/accuracy  seeds  samples/s"),
+        ("", "1     0002   width=2  0.8 ± 0.14    2"),
+        ("not finished", "1 failed: 0003"),
+        ("", "1 out of memory: 0004"),
+    ]
 
 
 def test_a_long_front_is_cut() -> None:
     rows = result([trial(n, n / 100, seconds=n, width=n) for n in range(1, 16)], BOTH).rows()
-    front = rows[5:-1]
+    front = rows[5:16]
     assert [label for label, _ in front] == ["Pareto front"] + [""] * 10
     assert front[0][1] == "0015 (width=15): val/accuracy 0.15, seconds 15"
     assert front[-1][1] == "and 5 more"
+    assert rows[16][0] == "wall time"
 
 
-def test_the_summary_shows_the_ten_best_settings() -> None:
-    trials = [t for width in range(12) for t in seeds(2 * width, [width / 100, width / 50], width=width)]
-    lines = repr(result(trials)).splitlines()
-    table = lines[lines.index("") + 1 :]
-    assert table[0].split() == ["trial", "width", "val/accuracy", "n"]
-    assert len(table) == 11
-    assert table[1].split() == ["0023", "11", "0.165", "±", "0.078", "2", "of", "2"]
+def lines_of(rows: list[tuple[str, str]], label: str) -> list[str]:
+    """The lines under a label."""
+    begin = [one for one, _ in rows].index(label)
+    end = next((n for n, (one, _) in enumerate(rows) if n > begin and one), len(rows))
+    return [text for _, text in rows[begin:end]]
+
+
+def test_the_ranking_shows_the_best_settings_first_and_how_many_there_are() -> None:
+    trials = [t for width in range(25) for t in seeds(2 * width, [width / 100, width / 50], width=width)]
+    trials = [replace(one, samples_per_second=1000.0 * (1 + one.overrides["seed"])) for one in trials]
+    found = result([*trials[:-1], replace(trials[-1], state="failed")])
+    heading, *lines, last = lines_of(found.rows(), "ranking")
+    assert heading.split() == ["rank", "trial", "setting", "val/accuracy", "seeds", "samples/s"]
+    assert lines[0].split() == ["1", "0047", "width=23", "0.345", "±", "0.16", "2", "1,500"]
+    assert len(lines) == 20
+    assert last == "... and 5 more"
+    few = lines_of(result(trials[-4:-1]).rows(), "ranking")
+    assert few[2].split() == ["2", "0048", "width=24", "0.24", "1", "1,000"]
+    assert repr(found).count("... and 5 more") == 1
+    assert found._repr_html_().count("<tr>") == len(found.rows()) - 1  # what is cut is told below
+    assert "... and 5 more" in found._repr_html_()
+
+
+def test_the_ranking_fits_120_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    axes = {f"a_rather_long_name_{n}": f"value{n}" for n in range(9)}
+    trials = [trial(n, 0.5, width=n, **axes) for n in range(3)]
+    reasons = [replace(trial(n, 0.5, "failed", width=n), reason=f"no\nroom {n} " * 20) for n in range(3, 6)]
+    several: tuple[Objective, ...] = (*BOTH, ("samples", "min"), ("steps", "min"))
+    print_rows(result(trials + reasons, several, best_config_path="", name="x").rows())
+    lines = capsys.readouterr().out.splitlines()
+    begin = next(n for n, line in enumerate(lines) if line.startswith("ranking"))
+    assert max(map(len, lines[begin:])) == 120
+    assert lines[begin].split()[1:6] == ["rank", "trial", "width,", "a_rather_long_name_0,", "a_rather_lon…"]
+    assert lines[begin + 2].split()[:4] == ["2", "0001", "1,", "value0,"]
+    assert lines[begin + 2].split()[-5:] == ["value4…", "0.5", "1", "0", "1"]
+    assert lines[-1].startswith("not finished  3 failed: 0003 no room 3 no room 3")
+
+
+def test_a_long_setting_is_told_by_its_values() -> None:
+    trials = [trial(n, 0.5, a_rather_long_name="linear" * 3, and_another_long_name="x" * 15, width=n) for n in (1, 2)]
+    trials[1] = replace(trials[1], overrides={"data.and_another_long_name": "y", "data.width": 2})
+    lines = lines_of(result(trials, (*BOTH, ("samples_per_second", "max"))).rows(), "ranking")
+    assert lines[0].split() == [
+        *["rank", "trial", "a_rather_long_name,", "and_another_long_name…"],
+        *["val/accuracy", "seconds", "samples_per_second", "trials"],
+    ]
+    assert [line.split()[2:5] for line in lines[1:]] == [
+        ["linearlinearlinear,", f"{'x' * 15},", "1"],
+        ["-,", "y,", "2"],
+    ]
+
+
+def test_trials_that_were_planned_and_have_not_ended_are_told() -> None:
+    planned = config(sweep={"space": {"data.global_batch_size": [32, 64, 128, 256]}, "metric": "x", "seeds": 2})
+    pending = [trial(n, 0.5, "pending", width=n) for n in range(2)]
+    finished = [trial(n, 0.5, width=n) for n in range(2, 10)]
+    found = dict(result(pending + finished[:3], config=planned).rows())
+    assert found["trials"] == "3 of 8 trials: 2 pending, 3 finished, 3 not begun"
+    assert dict(result([], config=planned).rows())["trials"] == "0 of 8 trials: 8 not begun"
+    assert dict(result(finished, config=planned).rows())["trials"] == "8 trials: 8 finished"
+    assert dict(result(pending[:1]).rows())["trials"] == "0 of 1 trial: 1 pending"
+
+
+def test_equal_reasons_are_told_once() -> None:
+    pruned = [replace(trial(n, 0.5, "pruned", width=n), reason="worse than the median") for n in range(5)]
+    other = replace(trial(5, 0.5, "pruned", width=5), reason="stopped")
+    unfinished = lines_of(result([other, *pruned]).rows(), "not finished")
+    assert unfinished == ["6 pruned: 0000, 0001, 0002, … worse than the median; 0005 stopped"]
+
+
+def test_a_single_seed_that_finished_is_named() -> None:
+    assert dict(result(seeds(1, [0.7, 0.9], ["finished", "failed"], width=2)).rows())["best"] == (
+        "0001 (seed=0, width=2): val/accuracy 0.7"
+    )
+
+
+def test_a_list_of_trials_can_be_read() -> None:
+    metrics = {"epoch": 3.0, "train/loss": 0.31, "val/loss": 0.35, "val/accuracy": 0.89621}
+    one = Trial("0006", {"optimizer.lr": 0.01, "seed": 0}, "finished", metrics=metrics, checkpoint="/a/long/path")
+    other = Trial("0007", {}, "oom", reason="no\n  room " * 20)
+    first, second = repr([one, other])[1:-1].split(">, ")
+    assert first == "<Trial 0006 finished; lr=0.01, seed=0; val/loss 0.35, val/accuracy 0.8962, epoch 3"
+    assert second.startswith("<Trial 0007 out of memory; no room no room")
+    assert len(second) < 100
 
 
 def test_html_is_escaped() -> None:

@@ -4,6 +4,7 @@ import io
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from dataclasses import replace
 from time import process_time
 
 import pytest
@@ -75,6 +76,13 @@ def live(total: int | None = None, width: int = 120) -> Iterator[tuple[LiveSweep
         yield LiveSweepListener(console, screen, OBJECTIVES, "sweep [bold]x", total), console
 
 
+def begun(listener: LiveSweepListener) -> LiveSweepListener:
+    """One that has seen that nothing had begun: what it is told next has begun since."""
+    listener.trials([])
+    listener._drawn -= 1
+    return listener
+
+
 def drawn(listener: LiveSweepListener, console: Console) -> list[str]:
     """The lines under the bar as they stand on the screen."""
     lines = console.render_lines(listener._live.get_renderable(), pad=False)
@@ -128,12 +136,39 @@ def test_stages_plans_and_events_are_lines() -> None:
     ]
 
 
+def test_a_line_every_half_minute_tells_what_it_waits_for(clock: Clock) -> None:
+    plain = Plain(total=3)
+    plain.listener.stage("starting 2 worker groups")
+    for _ in range(70):
+        plain.listener.trials([])
+        clock.now += 1
+    for _ in range(70):
+        plain.listener.trials([replace(trial(1, "running"), attempts=1)])
+        clock.now += 1
+    hint = "(usually 30 to 90 s on a small machine, once per sweep)"
+    assert plain.lines() == [
+        "starting 2 worker groups",
+        f"starting 2 worker groups … 30 s {hint}",
+        f"starting 2 worker groups … 60 s {hint}",
+    ]
+
+
+def test_the_best_of_several_seeds_names_no_seed(clock: Clock) -> None:
+    plain = Plain()
+    view = [
+        Trial(f"{seed:04}", {"optimizer.lr": 0.1, "seed": seed}, "finished", metrics={"val/accuracy": 0.5})
+        for seed in range(2)
+    ]
+    plain.listener.trials(view)
+    assert plain.lines() == ["2/2 trials, best 0000 (lr=0.1): val/accuracy 0.5 ± 0 over 2 seeds"]
+
+
 # --- on a terminal -------------------------------------------------------------------------------------------------
 
 
 def test_the_table_shows_what_runs_and_what_ended_last(clock: Clock) -> None:
     with live() as (listener, console):
-        listener.trials(sweep(32, 4, 2))
+        begun(listener).trials(sweep(32, 4, 2))
         clock.now += 60
         listener.trials([*sweep(32, 8, 2)[:7], trial(7, "pruned", 0.3), *sweep(32, 8, 2)[8:]])
         lines = drawn(listener, console)
@@ -148,18 +183,60 @@ def test_the_table_shows_what_runs_and_what_ended_last(clock: Clock) -> None:
     assert lines[9:] == [expected]
 
 
-def test_a_stage_is_shown_until_there_are_trials(clock: Clock) -> None:
-    with live() as (listener, console):
+def test_a_stage_and_its_time_are_shown_until_a_trial_begins(clock: Clock) -> None:
+    with live(total=12) as (listener, console):
         listener.stage("starting [red]Ray")
-        assert drawn(listener, console) == ["sweep [bold]x  starting [red]Ray"]
-        listener.trials(sweep(4, 0, 1))
-        assert drawn(listener, console)[-1] == "best so far: none has finished yet"
+        clock.now += 3
+        assert drawn(listener, console) == ["sweep [bold]x  starting [red]Ray … 3 s"]
+        listener.stage("starting 2 worker groups")
+        left = [trial(0, "finished", 0.5), trial(1, "pending"), trial(2, "running")]
+        listener.trials([])
+        clock.now += 43
+        hint = "(usually 30 to 90 s on a small machine, once per sweep)"
+        assert drawn(listener, console) == [f"sweep [bold]x  0/12 trials  starting 2 worker groups … 43 s {hint}"]
+        clock.now += 1
+        listener.trials(left)
+        assert "best so far: 0000" in drawn(listener, console)[-1]
         listener.stage("closing")
-        assert drawn(listener, console)[-1] == "best so far: none has finished yet"
+        assert "best so far: 0000" in drawn(listener, console)[-1]
+
+
+def test_what_an_earlier_launch_has_left_is_no_beginning(clock: Clock) -> None:
+    left = [trial(0, "finished", 0.5), replace(trial(1, "pending"), attempts=1, steps=250)]
+    with live(total=4) as (listener, console):
+        listener.stage("starting 1 worker group")
+        for _ in range(2):
+            listener.trials(left)
+            clock.now += 10
+            assert "1/4 trials  starting 1 worker group … " in drawn(listener, console)[0]
+        listener.trials([left[0], replace(left[1], state="running")])  # it has a seat, and no workers yet
+        assert "starting 1 worker group … 20 s" in drawn(listener, console)[0]
+        clock.now += 1
+        listener.trials([left[0], replace(left[1], state="running", attempts=2)])
+        assert " 1/4 trials, 1 running" in drawn(listener, console)[0]
+
+
+def test_the_time_left_counts_from_the_first_trial_and_is_told_once_one_has_ended(clock: Clock) -> None:
+    with live() as (listener, console):
+        pending = [trial(n, "pending") for n in range(12)]
+        running = replace(trial(0, "running"), steps=0, attempts=1)
+        listener.stage("starting 1 worker group")
+        for view, seconds, text in [
+            (pending, 90.0, "0/12 trials  starting 1"),
+            ([running, *pending[1:]], 8.0, "0/12 trials, 1 running"),
+            ([replace(running, steps=800), *pending[1:]], 2.0, "0/12 trials, 1 running"),
+            ([trial(0, "finished", 0.5), *pending[1:]], 0.0, "1/12 trials  1:50 left"),
+        ]:
+            listener.trials(view)
+            line = drawn(listener, console)[0]
+            assert text in line
+            assert line.endswith("left") == ("left" in text)
+            clock.now += seconds
 
 
 def test_it_is_drawn_a_few_times_a_second_and_at_the_end(clock: Clock) -> None:
     with live() as (listener, console):
+        begun(listener)
         for ended in (0, 1, 2):
             listener.trials(sweep(4, ended, 1))
             clock.now += 0.1
@@ -173,7 +250,7 @@ def test_it_is_drawn_a_few_times_a_second_and_at_the_end(clock: Clock) -> None:
 
 def test_a_narrow_terminal_shortens_the_setting_alone(clock: Clock) -> None:
     with live(width=70) as (listener, console):
-        listener.trials(sweep(4, 2, 1))
+        begun(listener).trials(sweep(4, 2, 1))
         lines = drawn(listener, console)
     assert max(map(len, lines)) <= 70
     assert lines[2].split()[-3:] == ["250/1,000", "12,346", "running"]
@@ -183,7 +260,8 @@ def test_a_narrow_terminal_shortens_the_setting_alone(clock: Clock) -> None:
 
 def test_skipped_trials_do_not_shorten_the_time_left(clock: Clock) -> None:
     with live() as (listener, console):
-        listener.trials([trial(n, "pending") for n in range(10)])
+        pending = [trial(n, "pending") for n in range(10)]
+        begun(listener).trials([replace(pending[0], state="running", attempts=1), *pending[1:]])
         clock.now += 10
         listener.trials([trial(n, "skipped" if n < 6 else "finished" if n < 8 else "pending") for n in range(10)])
         assert drawn(listener, console)[0].endswith("8/10 trials, 6 skipped  0:10 left")
@@ -191,7 +269,7 @@ def test_skipped_trials_do_not_shorten_the_time_left(clock: Clock) -> None:
 
 def test_a_thousand_trials_cost_little(clock: Clock) -> None:
     with live() as (listener, console):
-        listener.trials(sweep(1000, 300, 40))
+        begun(listener).trials(sweep(1000, 300, 40))
         durations = []
         for ended in range(301, 321):
             view = sweep(1000, ended, 40)
@@ -247,5 +325,5 @@ def test_the_bar_needs_no_signs_beyond_ascii(monkeypatch: pytest.MonkeyPatch, cl
     with live() as (listener, _):
         ascii_console = Console(file=io.TextIOWrapper(io.BytesIO(), encoding="ascii"), width=120)
         listener.console = ascii_console
-        listener.trials(sweep(4, 2, 0))
+        begun(listener).trials(sweep(4, 2, 0))
         assert drawn(listener, ascii_console)[0].startswith("sweep [bold]x  #####-----  2/4 trials")

@@ -4,22 +4,28 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from time import monotonic
 from typing import Any, Protocol
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
 from paceline.cluster.listener import SilentListener
-from paceline.display import PlainListener, event_text, print_rows
+from paceline.display import PlainListener, Waiting, event_text, print_rows
 from paceline.sweeps.results import labels, ranking
 from paceline.sweeps.results.ranking import Objective
-from paceline.sweeps.trials import ENDED, Trial
+from paceline.sweeps.results.result import best_text
+from paceline.sweeps.trials import ENDED, NOT_TRAINED, Beginning, Trial, trained, work_done
 
 PLAIN_LINE_SECONDS = 5.0
+PLAIN_WAIT_SECONDS = 30.0
+"""How often a line tells what the sweep waits for before its first trial begins."""
 REFRESH_SECONDS = 0.25
+REFRESHES = 2.0
+"""How often a second what is shown is drawn anew when nothing is told: the seconds of a wait go on."""
 BEST_SECONDS = 2.0
 """How old the best trial may be on a terminal."""
 RUNNING_ROWS = 12
@@ -28,7 +34,7 @@ ENDED_ROWS = 5
 """Newest ended trials that are shown, at most."""
 BAR_WIDTH = 30
 GAP = "  "
-_NOT_TRAINED = ("skipped", "predicted_oom")
+GROUPS_HINT = "usually 30 to 90 s on a small machine, once per sweep"
 _COUNTED = ("running", "paused", "pruned", "failed", "oom", "diverged", "skipped", "predicted_oom")
 """The states whose number is told beside that of all ended trials."""
 
@@ -81,7 +87,7 @@ def open_sweep_display(
     if not console.is_terminal:
         yield SweepDisplay(PlainSweepListener(console, objectives, total_trials))
         return
-    with Live(console=console, auto_refresh=False, transient=True) as live:
+    with Live(console=console, refresh_per_second=REFRESHES, transient=True) as live:
         yield SweepDisplay(LiveSweepListener(console, live, objectives, title, total_trials))
 
 
@@ -113,11 +119,21 @@ class PlainSweepListener(PlainListener):
         self._total = total_trials or 0
         self._told = 0
         self._last_line = -PLAIN_LINE_SECONDS
+        self._beginning = Beginning()
+        self._waiting = Waiting("", monotonic())
+        self._last_wait = self._waiting.since
+
+    def stage(self, text: str) -> None:
+        """Print the stage; what it waits for, too, until the first trial begins."""
+        super().stage(text)
+        self._waiting = Waiting(text, monotonic(), hint=GROUPS_HINT if "worker group" in text else "")
+        self._last_wait = self._waiting.since
 
     def trials(self, view: Sequence[Trial]) -> None:
         """Print how the sweep stands when trials have ended since the last line, which is some seconds ago."""
         now, ended = monotonic(), _count(view)
-        is_last = ended == max(len(view), self._total)
+        self._tell_wait(self._beginning.is_over(view, now), now)
+        is_last = ended == self._planned(view)
         if ended <= self._told or (now - self._last_line < PLAIN_LINE_SECONDS and not is_last):
             return
         self._told, self._last_line = ended, now
@@ -130,12 +146,20 @@ class PlainSweepListener(PlainListener):
         trial = f"trial {details['trial']}: " if "trial" in details else ""
         self._line(trial + event_text(kind, rest))
 
+    def _tell_wait(self, has_begun: bool, now: float) -> None:
+        if not has_begun and self._waiting.text and now - self._last_wait >= PLAIN_WAIT_SECONDS:
+            self._last_wait = now
+            self._line(str(self._waiting))
+
     def _counts_text(self, view: Sequence[Trial]) -> str:
         counts = labels.counts_text(view, _COUNTED)
-        return f"{_count(view)}/{max(len(view), self._total)} trials{', ' if counts else ''}{counts}"
+        return f"{_count(view)}/{self._planned(view)} trials{', ' if counts else ''}{counts}"
+
+    def _planned(self, view: Sequence[Trial]) -> int:
+        return max(len(view), self._total)
 
     def _best_text(self, view: Sequence[Trial]) -> str:
-        return ranking.best_text([trial for trial in view if trial.state == "finished"], self.objectives)
+        return best_text([trial for trial in view if trial.state == "finished"], self.objectives)
 
 
 class LiveSweepListener(PlainSweepListener):
@@ -156,23 +180,28 @@ class LiveSweepListener(PlainSweepListener):
         self._best = (0, -BEST_SECONDS, "")
         self._ended: deque[str] = deque(maxlen=ENDED_ROWS)
         self._known_ended: set[str] = set()
-        self._begin: tuple[float, float] | None = None
 
     def stage(self, text: str) -> None:
-        """Print the stage, and show it under the lines until there are trials."""
+        """Print the stage, and show under the lines for how long it goes on, until the first trial begins."""
         super().stage(text)
-        if self._begin is None:
-            self._live.update(Text(f"{self._title}  {text}"), refresh=True)
+        if self._beginning.since is None:
+            self._live.update(replace(self._waiting, before=f"{self._title}  "), refresh=True)
 
     def trials(self, view: Sequence[Trial]) -> None:
         """Draw the trials anew, a few times a second at most."""
         now, ended = monotonic(), _count(view)
-        if now - self._drawn < REFRESH_SECONDS and ended < max(len(view), self._total):
+        if now - self._drawn < REFRESH_SECONDS and ended < self._planned(view):
             return
         self._drawn = now
-        self._begin = self._begin or (now, _work_done(view))
+        has_begun = self._beginning.is_over(view, now)
         self._note_ended(view)
-        self._live.update(self._drawing(view, now), refresh=True)
+        self._live.update(self._drawing(view, now) if has_begun else self._opening(view), refresh=True)
+
+    def _opening(self, view: Sequence[Trial]) -> RenderableType:
+        """Until the first trial begins: how many there are, and what they wait for."""
+        if not self._waiting.text:
+            return Text(f"{self._title}  {self._counts_text(view)}")
+        return replace(self._waiting, before=f"{self._title}  {_count(view)}/{self._planned(view)} trials  ")
 
     def _note_ended(self, view: Sequence[Trial]) -> None:
         for trial in view:
@@ -199,17 +228,20 @@ class LiveSweepListener(PlainSweepListener):
         return text
 
     def _add_bar(self, text: Text, view: Sequence[Trial], now: float) -> None:
-        full = BAR_WIDTH * _count(view) // max(len(view), self._total, 1)
+        full = BAR_WIDTH * _count(view) // max(self._planned(view), 1)
         done, missing = "#-" if self.console.options.ascii_only else "━┄"
         left = self._seconds_left(view, now)
         text.append(self._title, "bold").append("  ")
         text.append(done * full, "green").append(missing * (BAR_WIDTH - full), "dim")
-        text.append(f"  {self._counts_text(view)}{'' if left is None else f'  {_clock(left)} left'}\n")
+        text.append(f"  {self._counts_text(view)}{'' if left is None else f'  {labels.clock_text(left)} left'}\n")
 
     def _seconds_left(self, view: Sequence[Trial], now: float) -> float | None:
-        begin, work_then = self._begin or (now, 0.0)
-        done, total = _work_done(view), max(len(view), self._total) - sum(t.state in _NOT_TRAINED for t in view)
-        rate = (done - work_then) / (now - begin) if now > begin else 0.0
+        """None until a trial has ended since the first one began: the time before says nothing about the rest."""
+        begin = self._beginning
+        if begin.since is None or trained(view) <= begin.trained:
+            return None
+        done, total = work_done(view), self._planned(view) - sum(trial.state in NOT_TRAINED for trial in view)
+        rate = (done - begin.work) / (now - begin.since) if now > begin.since else 0.0
         return (total - done) / rate if rate > 0 else None
 
     def _add_table(self, text: Text, view: Sequence[Trial]) -> None:
@@ -250,17 +282,3 @@ def _fitted(text: str, width: int, is_right: bool) -> str:
 
 def _count(view: Sequence[Trial]) -> int:
     return sum(trial.state in ENDED for trial in view)
-
-
-def _work_done(view: Sequence[Trial]) -> float:
-    """Trials done, those that were not trained left out, and the shares done of those that run or wait."""
-    ended = sum(trial.state in ENDED and trial.state not in _NOT_TRAINED for trial in view)
-    return ended + sum(
-        min(trial.steps / trial.total_steps, 1.0) for trial in view if trial.state not in ENDED and trial.total_steps
-    )
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

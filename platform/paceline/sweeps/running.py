@@ -116,6 +116,7 @@ class Running:
         self._trials: dict[str, Trial] = {}
         self._fault = ""
         self._is_out_of_time = False
+        self._has_told_end = False
 
     def run(self) -> Closing:
         """Follow the sweep to its end, and close its records.
@@ -154,6 +155,7 @@ class Running:
         view = self._look()
         self._groups.follow(view.groups)
         self._launch.listener.trials(view.trials)
+        self._tell_end(view)
         limit = self._launch.sweep.stop.wall_seconds
         if limit is not None and not view.over and time.monotonic() - self._start > limit:
             self._is_out_of_time = True
@@ -162,6 +164,12 @@ class Running:
             self._fault = view.fault
             self._desk.end_early.remote(view.fault)
         return view
+
+    def _tell_end(self, view: SweepView) -> None:
+        if view.over and view.busy and not self._has_told_end:
+            self._has_told_end = True
+            saving = "running trials save their states; Ctrl-C again ends at once"
+            self._launch.listener.stage(f"stopping ({view.over}): {saving}")
 
     def _look(self) -> SweepView:
         """The state of things, with all trials: the desk tells of those that have changed."""

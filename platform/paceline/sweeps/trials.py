@@ -1,7 +1,7 @@
-"""One trial of a sweep: what it is, how it stands, and how it ended."""
+"""One trial of a sweep: what it is, how it stands, and how it ended; and how far all of them have come."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -12,6 +12,10 @@ ENDED = ("finished", "pruned", "failed", "oom", "diverged", "skipped", "predicte
 """The states that a trial stays in."""
 TROUBLE = ("failed", "oom", "diverged")
 """Those that make the command line answer 4."""
+NOT_TRAINED = ("skipped", "predicted_oom")
+"""Those of trials that ended before they began."""
+SHOWN_METRICS = 3
+"""Metrics that the text of a trial tells, those of the validation first."""
 
 JSON_FIELDS = ("id", "overrides", "state", "reason", "metrics", "weights_sha256")
 
@@ -31,7 +35,7 @@ class Point:
         return {key: value for key, value in self.overrides.items() if key != "seed"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trial:
     """A point, and what came of it."""
 
@@ -70,3 +74,48 @@ class Trial:
         # JSON knows no NaN
         metrics = {key: value if math.isfinite(value) else None for key, value in self.metrics.items()}
         return {**fields, "overrides": dict(self.overrides), "metrics": metrics}
+
+    def __repr__(self) -> str:
+        from paceline.sweeps.results import labels  # which imports this module
+
+        setting = labels.setting_text(self.overrides, labels.short_names(self.overrides))
+        first = sorted(self.metrics, key=lambda name: not name.startswith("val/"))[:SHOWN_METRICS]
+        metrics = ", ".join(f"{name} {labels.number_text(self.metrics[name])}" for name in first)
+        reason = labels.shortened(" ".join(self.reason.split()), labels.LONGEST_REASON)
+        parts = [f"{self.id} {labels.state_text(self.state)}", setting, metrics, reason]
+        return f"<Trial {'; '.join(filter(None, parts))}>"
+
+
+def trained(view: Sequence[Trial]) -> int:
+    """How many trials have ended, without those that were not trained."""
+    return sum(trial.state in ENDED and trial.state not in NOT_TRAINED for trial in view)
+
+
+def work_done(view: Sequence[Trial]) -> float:
+    """Trials done, those that were not trained left out, and the shares done of those that run or wait."""
+    return trained(view) + sum(
+        min(trial.steps / trial.total_steps, 1.0) for trial in view if trial.state not in ENDED and trial.total_steps
+    )
+
+
+class Beginning:
+    """When the first trial of this launch began, and what was done by then.
+
+    Trials that an earlier launch has left have had their attempts and steps before.
+    """
+
+    def __init__(self) -> None:
+        self.since: float | None = None
+        self.work = 0.0
+        self.trained = 0
+        self._left: dict[str, tuple[int, int]] | None = None
+
+    def is_over(self, view: Sequence[Trial], now: float) -> bool:
+        """Whether a trial has begun; takes note of the time when it has."""
+        if self.since is not None:
+            return True
+        if self._left is None:
+            self._left = {trial.id: (trial.attempts, trial.steps) for trial in view}
+        if any((trial.attempts, trial.steps) > self._left.get(trial.id, (0, 0)) for trial in view):
+            self.since, self.work, self.trained = now, work_done(view), trained(view)
+        return self.since is not None

@@ -3,12 +3,23 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, get_args
+from html import escape
+from typing import TYPE_CHECKING, Any, get_args
 
 from paceline.sweeps.trials import Trial, TrialState
 
+if TYPE_CHECKING:
+    from paceline.sweeps.results.ranking import Spread
+
 LONGEST_VALUE = 24
 """Characters of a value that are shown."""
+GAP = "  "
+LEAST_WIDTH = 12
+"""Characters that the column of a table keeps which gives way."""
+LONGEST_REASON = 60
+"""Characters of a reason in the text of a trial."""
+NAMED_TRIALS = 3
+"""How many trials of one reason are named, at most."""
 _STATE_WORDS = {"oom": "out of memory", "predicted_oom": "predicted out of memory"}
 _SAYING_LITTLE = ("name", "path")
 """Last parts of keys that do not say what they are about."""
@@ -48,6 +59,11 @@ def setting_text(overrides: Mapping[str, Any], names: Mapping[str, str]) -> str:
     return ", ".join(f"{names.get(key, key)}={value_text(value)}" for key, value in overrides.items())
 
 
+def values_text(overrides: Mapping[str, Any], keys: Iterable[str]) -> str:
+    """The values alone, in the order of the keys: `256, linear`; a dash for one that is not there."""
+    return ", ".join(value_text(overrides[key]) if key in overrides else "-" for key in keys)
+
+
 def number_text(value: float) -> str:
     """A metric in four digits, or in full with separators from 1,000 on."""
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e12 else f"{value:.4g}"
@@ -68,3 +84,75 @@ def spread_text(mean: float, std: float, n: int) -> str:
     """A mean, with its deviation where several trials were finished: `0.9731 ± 0.0012`."""
     shown = std if std > 1e-12 * abs(mean) else 0.0  # equal values differ from their own mean by rounding
     return number_text(mean) + (f" ± {shown:.2g}" if n > 1 else "")
+
+
+def summary_text(best: Trial, spreads: Mapping[str, "Spread"], names: Mapping[str, str]) -> str:
+    """A setting in one line: `0007 (lr=0.1): val/accuracy 0.9731 ± 0.0012 over 3 seeds`.
+
+    Args:
+        best: its best trial. Its seed is left out where the values are means, which are those of no single seed.
+        spreads: the metrics to tell, over its finished trials.
+        names: short names of the axes, by dotted key.
+    """
+    count = max(spread.n for spread in spreads.values())
+    values = [f"{metric} {spread_text(spread.mean, spread.std, spread.n)}" for metric, spread in spreads.items()]
+    over = f" over {count} {'seeds' if 'seed' in best.overrides else 'trials'}" if count > 1 else ""
+    setting = setting_text(best.setting if count > 1 else best.overrides, names)
+    return f"{best.id}{f' ({setting})' if setting else ''}: {', '.join(values)}{over}"
+
+
+def reasons_text(trials: Sequence[Trial], width: int) -> str:
+    """Why trials ended in one state, in one line of at most `width` characters: `2 failed: 0003, 0007 no room`."""
+    ids: dict[str, list[str]] = {}
+    for trial in trials:
+        ids.setdefault(" ".join(trial.reason.split()), []).append(trial.id)
+    most_first = sorted(ids.items(), key=lambda item: -len(item[1]))
+    parts = [f"{_ids_text(own)} {reason}".rstrip() for reason, own in most_first]
+    return shortened(f"{len(trials)} {state_text(trials[0].state)}: {'; '.join(parts)}", width)
+
+
+def _ids_text(ids: Sequence[str]) -> str:
+    return ", ".join(ids[:NAMED_TRIALS]) + (", …" if len(ids) > NAMED_TRIALS else "")
+
+
+def table_width(table: Sequence[Sequence[str]]) -> int:
+    """Characters of a line that holds all cells in full."""
+    return sum(max(map(len, column)) + len(GAP) for column in zip(*table, strict=True)) - len(GAP)
+
+
+def table_lines(table: Sequence[Sequence[str]], width: int, flexible: int) -> list[str]:
+    """Rows of cells as aligned lines of at most `width` characters; it is the flexible column that gives way."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    others = sum(widths) - widths[flexible] + len(GAP) * (len(widths) - 1)
+    widths[flexible] = min(widths[flexible], max(width - others, LEAST_WIDTH))
+    lines = [
+        GAP.join(f"{shortened(cell, size):<{size}}" for cell, size in zip(row, widths, strict=True)) for row in table
+    ]
+    return [shortened(line.rstrip(), width) for line in lines]
+
+
+def shortened(text: str, width: int) -> str:
+    """The text, or as much of its beginning as fits into `width` characters."""
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def html_table(heading: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    """Rows of cells under a heading, for a notebook."""
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in heading)
+    lines = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in body)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
+
+
+def html_cell(value: str) -> str:
+    """A text for a notebook, a link where it is one: `http://here (after a hint)`."""
+    if not value.startswith(("http://", "https://")):
+        return escape(value)
+    link, _, hint = escape(value).partition(" ")
+    return f'<a href="{link}" target="_blank">{link}</a> {hint}'
+
+
+def clock_text(seconds: float) -> str:
+    """A time in seconds as on a clock: `0:07`, `1:02:33`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from paceline.sweeps.results import labels
 from paceline.sweeps.trials import Trial
 
 Mode = Literal["min", "max"]
@@ -145,30 +144,6 @@ def by_completeness(
 def pareto(trials: Sequence[Trial], objectives: Sequence[Objective]) -> list[Trial]:
     """The best seed's trial of each setting of the `front`, sorted by the first objective, the best first."""
     return [best_seed(summary, objectives) for summary in front(trials, objectives)]
-
-
-def best_text(trials: Sequence[Trial], objectives: Sequence[Objective]) -> str:
-    """The best trial in one line, see `summary_text`; empty when there is none."""
-    settings = ranked(trials, objectives)
-    names = labels.short_names(labels.axis_keys(trials))
-    return summary_text(settings[0], objectives, names) if settings else ""
-
-
-def summary_text(summary: SettingSummary, objectives: Sequence[Objective], names: Mapping[str, str]) -> str:
-    """A setting with a finished trial: `0007 (lr=0.1, seed=2): val/accuracy 0.9731 ± 0.0012 over 3 seeds`.
-
-    Args:
-        summary: the setting.
-        objectives: the metrics to tell; the best trial is told by them too.
-        names: short names of the axes, by dotted key.
-    """
-    best = best_seed(summary, objectives)
-    spreads = [(metric, summary.spreads[metric]) for metric, _ in objectives]
-    values = [f"{metric} {labels.spread_text(spread.mean, spread.std, spread.n)}" for metric, spread in spreads]
-    count = max(spread.n for _, spread in spreads)
-    over = f" over {count} {'seeds' if 'seed' in best.overrides else 'trials'}" if count > 1 else ""
-    setting = labels.setting_text(best.overrides, names)
-    return f"{best.id}{f' ({setting})' if setting else ''}: {', '.join(values)}{over}"
 
 
 def _usable(trials: Sequence[Trial], objectives: Sequence[Objective]) -> list[Trial]:

@@ -1,26 +1,38 @@
 """What a sweep gives back to Python."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.sweeps.planning.points import trial_config
 from paceline.sweeps.results import labels, ranking
 from paceline.sweeps.results.ranking import Objective, SettingSummary
-from paceline.sweeps.trials import TROUBLE, Trial
+from paceline.sweeps.trials import ENDED, TROUBLE, Trial, TrialState
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from paceline.sweeps.results.plots import Picture
 
-SHOWN_SETTINGS = 10
-"""Rows of the table of the best settings, and of the Pareto front, on a terminal and in a notebook."""
+FRONT_ROWS = 10
+"""Settings of the Pareto front that are shown, at most."""
+RANKED_ROWS = 20
+"""Settings that are shown in the ranking, at most."""
+RANKED_METRICS = 3
+"""Objectives that the ranking shows, the first ones."""
+TEXT_WIDTH = 106
+"""Characters of a line of the ranking: with the labels before it, it fits 120 columns."""
+_NOT_FINISHED: tuple[TrialState, ...] = ("pruned", "failed", "oom", "diverged", "skipped", "predicted_oom")
+LEFT = "text-align:left"
+SPEED = "samples_per_second"
+_SETTING_COLUMN = 2
 _STATUS_WORDS = {
+    "running": "running; this is how it stood when it was read",
     "interrupted": "interrupted; the same command with --resume goes on from there",
     "stopped": "stopped, as sweep.stop says",
 }
@@ -33,7 +45,8 @@ class SweepResult:
     sweep_id: str
     name: str
     status: str
-    """`finished`; `stopped` when a condition of `sweep.stop` ended it; `interrupted` when it can go on."""
+    """`finished`; `stopped` when a condition of `sweep.stop` ended it; `interrupted` when it can go on; `running` where
+    `load_sweep` has met it so."""
     trials: tuple[Trial, ...]
     objectives: tuple[Objective, ...]
     """Metrics and which way they are better, the most important one first."""
@@ -44,7 +57,7 @@ class SweepResult:
     best_config_path: str
     """A config file that trains the best trial again; empty without a best trial."""
     wall_seconds: float
-    """From the call to the result, this time."""
+    """From the call to the result, this time; after `load_sweep`, how long its last launch was recorded."""
     mlflow_url: str | None = None
     parent_run_id: str | None = None
     """MLflow's id of the run whose children are the trials."""
@@ -136,13 +149,22 @@ class SweepResult:
         }
 
     def rows(self) -> list[tuple[str, str]]:
-        """The result as a small table: label and value."""
-        counts = labels.counts_text(self.trials)
+        """The result as a small table, label and value: the summary, the ranking, and what did not finish."""
+        fits = labels.table_width(self._ranking) <= TEXT_WIDTH
+        table = self._ranking if fits else self._with_values_alone
+        lines = labels.table_lines(table, TEXT_WIDTH, flexible=_SETTING_COLUMN)
+        more = len(self._ranked) - RANKED_ROWS
+        lines += [f"... and {more} more"] if more > 0 else []
+        ranking_rows = _labelled("ranking", lines) if self._ranked else []
+        return self._summary + ranking_rows + self._unfinished
+
+    @property
+    def _summary(self) -> list[tuple[str, str]]:
         rows = [
             ("sweep", f"{self.name}/{self.sweep_id}"),
             ("status", _STATUS_WORDS.get(self.status, self.status)),
-            ("trials", f"{len(self.trials)} trials{': ' if counts else ''}{counts}"),
-            ("best", ranking.best_text(self.trials, self.objectives) or "none: no trial finished with its metric"),
+            ("trials", self._counts),
+            ("best", best_text(self.trials, self.objectives) or "none: no trial finished with its metric"),
             ("best config", self.best_config_path or "none"),
             *(self._front_rows() if len(self.objectives) > 1 else []),
             ("wall time", f"{self.wall_seconds:.1f} s"),
@@ -150,44 +172,79 @@ class SweepResult:
         hint = " (after `paceline ui`)" if self.needs_ui else ""
         return rows + ([("MLflow", f"{self.mlflow_url}{hint}")] if self.mlflow_url else [])
 
+    @property
+    def _counts(self) -> str:
+        from paceline.sweeps.sweep import trial_count  # which imports this module
+
+        known, ended = len(self.trials), sum(trial.state in ENDED for trial in self.trials)
+        planned = max(known, trial_count(self.config.sweep) if self.config.sweep else 0)
+        number = f"{ended} of {planned}" if ended < planned else str(planned)
+        counts = [labels.counts_text(self.trials), f"{planned - known} not begun" if planned > known else ""]
+        text = ", ".join(filter(None, counts))
+        return f"{number} trial{'' if planned == 1 else 's'}{': ' if text else ''}{text}"
+
     def _front_rows(self) -> list[tuple[str, str]]:
-        texts = [
-            ranking.summary_text(summary, self.objectives, self._names) for summary in self._front[:SHOWN_SETTINGS]
-        ]
+        shown = self._front[:FRONT_ROWS]
+        texts = [_summary_text(summary, self.objectives, self._names) for summary in shown]
         more = len(self._front) - len(texts)
-        texts += [f"and {more} more"] if more else []
-        return [("Pareto front" if number == 0 else "", text) for number, text in enumerate(texts or ["none"])]
+        return _labelled("Pareto front", (texts + ([f"and {more} more"] if more else [])) or ["none"])
+
+    @property
+    def _unfinished(self) -> list[tuple[str, str]]:
+        by_state = [[trial for trial in self._in_order if trial.state == state] for state in _NOT_FINISHED]
+        return _labelled("not finished", [labels.reasons_text(found, TEXT_WIDTH) for found in by_state if found])
 
     def __repr__(self) -> str:
-        table = self._best_settings()
-        widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-        lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in table]
         width = max(len(label) for label, _ in self.rows())
-        parts = [f"{label:<{width}}  {value}" for label, value in self.rows()] + (
-            ["", *lines] if len(table) > 1 else []
-        )
-        return "SweepResult\n" + "\n".join(f"  {line}".rstrip() for line in parts)
+        return "SweepResult\n" + "\n".join(f"  {label:<{width}}  {value}".rstrip() for label, value in self.rows())
 
     def _repr_html_(self) -> str:
         rows = "".join(
-            f"<tr><th style='text-align:left'>{escape(label)}</th><td style='text-align:left'>{_cell(value)}</td></tr>"
-            for label, value in self.rows()
+            f"<tr><th style='{LEFT}'>{escape(label)}</th><td style='{LEFT}'>{labels.html_cell(value)}</td></tr>"
+            for label, value in self._summary + self._unfinished
         )
-        heading, *body = self._best_settings()
-        return f"<table>{rows}</table>" + (_html_table(heading, body) if body else "")
+        heading, *body = self._ranking
+        more = len(self._ranked) - len(body)
+        hidden = f"<p>... and {more} more, see <code>.table</code></p>" if more else ""
+        return f"<table>{rows}</table>" + (labels.html_table(heading, body) if body else "") + hidden
 
-    def _best_settings(self) -> list[list[str]]:
-        """The best settings as cells of text, a row of headings first."""
-        keys, best_first = labels.axis_keys(self.trials), ranking.ranked(self.trials, self.objectives)
-        heading = ["trial", *(self._names[key] for key in keys), *(metric for metric, _ in self.objectives), "n"]
-        return [heading, *(self._cells(summary, keys) for summary in best_first[:SHOWN_SETTINGS])]
+    @cached_property
+    def _ranking(self) -> list[list[str]]:
+        """The best settings as cells of text, best first, after a row of headings."""
+        seeds = "seeds" if any("seed" in trial.overrides for trial in self.trials) else "trials"
+        speed = [] if SPEED in self._shown_metrics else ["samples/s"]
+        heading = ["rank", "trial", "setting", *self._shown_metrics, seeds, *speed]
+        return [heading, *(self._cells(rank, each) for rank, each in enumerate(self._ranked[:RANKED_ROWS], 1))]
 
-    def _cells(self, summary: SettingSummary, keys: Sequence[str]) -> list[str]:
-        values = [labels.value_text(summary.setting[key]) if key in summary.setting else "" for key in keys]
-        spreads = [summary.spreads[metric] for metric, _ in self.objectives]
-        texts = [labels.spread_text(spread.mean, spread.std, spread.n) for spread in spreads]
-        finished = f"{spreads[0].n} of {len(summary.trials)}" if len(summary.trials) > 1 else str(spreads[0].n)
-        return [ranking.best_seed(summary, self.objectives).id, *values, *texts, finished]
+    @property
+    def _with_values_alone(self) -> list[list[str]]:
+        """The ranking for long settings: the keys stand in the heading, so that the values have room."""
+        keys = labels.axis_keys(self.trials)
+        texts = [", ".join(self._names[key] for key in keys)]
+        texts += [labels.values_text(summary.setting, keys) for summary in self._ranked[:RANKED_ROWS]]
+        return [[*row[:2], text, *row[3:]] for row, text in zip(self._ranking, texts, strict=True)]
+
+    def _cells(self, rank: int, summary: SettingSummary) -> list[str]:
+        spreads = [summary.spreads[metric] for metric in self._shown_metrics]
+        texts = [labels.spread_text(spread.mean, spread.std, spread.n) if spread.n else "" for spread in spreads]
+        count, total = spreads[0].n, len(summary.trials)
+        speeds = [trial.samples_per_second for trial in summary.finished if trial.samples_per_second]
+        return [
+            str(rank),
+            ranking.best_seed(summary, self.objectives).id,
+            labels.setting_text(summary.setting, self._names),
+            *texts,
+            str(count) if count == total else f"{count} of {total}",
+            *([] if SPEED in self._shown_metrics else [f"{fmean(speeds):,.0f}" if speeds else ""]),
+        ]
+
+    @property
+    def _shown_metrics(self) -> list[str]:
+        return [metric for metric, _ in self.objectives[:RANKED_METRICS]]
+
+    @cached_property
+    def _ranked(self) -> list[SettingSummary]:
+        return ranking.ranked(self.trials, self.objectives)
 
     @cached_property
     def _in_order(self) -> list[Trial]:
@@ -209,6 +266,20 @@ class SweepResult:
         return ["id", *labels.axis_keys(self.trials), *seed, "state", "reason", *metrics, *ends]
 
 
+def best_text(trials: Sequence[Trial], objectives: Sequence[Objective]) -> str:
+    """The best setting in one line, see `labels.summary_text`; empty when there is none."""
+    settings = ranking.ranked(trials, objectives)
+    return _summary_text(settings[0], objectives, labels.short_names(labels.axis_keys(trials))) if settings else ""
+
+
+def _summary_text(summary: SettingSummary, objectives: Sequence[Objective], names: Mapping[str, str]) -> str:
+    return labels.summary_text(ranking.best_seed(summary, objectives), summary.spreads, names)
+
+
+def _labelled(label: str, texts: Sequence[str]) -> list[tuple[str, str]]:
+    return [(label if number == 0 else "", text) for number, text in enumerate(texts)]
+
+
 def _trial_row(trial: Trial) -> dict[str, Any]:
     measures = {name: ranking.value_of(trial, name) for name in ranking.MEASURES}
     own = {key: getattr(trial, key) for key in ("id", "state", "reason", "attempts", "weights_sha256")}
@@ -224,16 +295,3 @@ def _setting_row(summary: SettingSummary) -> dict[str, Any]:
 
 def _in_columns(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> dict[str, list[Any]]:
     return {column: [row.get(column) for row in rows] for column in columns}
-
-
-def _html_table(heading: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in heading)
-    lines = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in body)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
-
-
-def _cell(value: str) -> str:
-    if not value.startswith(("http://", "https://")):
-        return escape(value)
-    link, _, hint = escape(value).partition(" ")
-    return f'<a href="{link}" target="_blank">{link}</a> {hint}'

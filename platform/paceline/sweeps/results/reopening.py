@@ -1,0 +1,148 @@
+"""`load_sweep`: a sweep's result from its folder, also of one that the command line has run."""
+
+import fcntl
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from paceline.cluster.identity import RunFolder
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.loading import validate
+from paceline.errors import ConfigError, EnvironmentFault, Problem
+from paceline.sweeps.folder import SweepFolder
+from paceline.sweeps.log import read_log
+from paceline.sweeps.results.result import SweepResult
+from paceline.sweeps.sweep import section_of
+from paceline.sweeps.trials import Trial
+from paceline.tracking import metrics
+from paceline.tracking.journal import Journal
+from paceline.tracking.record import RunRecord
+from paceline.tracking.recorder import JOURNAL_FILE
+from paceline.tracking.shipping import CURSOR_FILE, Cursor
+from paceline.tracking.store import is_http, run_url
+
+SHOWN_NAMES = 8
+"""Names of what is in a folder that is no sweep, at most."""
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """What the sweep's own record says of its last launch."""
+
+    seconds: float = 0.0
+    over: str = ""
+    """Why it ended before its last trial."""
+    url: str | None = None
+    run_id: str | None = None
+    needs_ui: bool = False
+
+
+def load_sweep(folder: str | Path) -> SweepResult:
+    """The result of a sweep that has run before, or is running, as `sweep` returns it. Changes nothing.
+
+    Args:
+        folder: the sweep's own, `runs/<name>/<sweep_id>`.
+
+    Raises:
+        EnvironmentFault: there is no sweep in the folder; it says what is.
+        ConfigError: the sweep's config is none any more, such as that of another version of Paceline.
+    """
+    sweep = SweepFolder(Path(folder).expanduser().absolute())
+    content = sweep.read()
+    if "config" not in content:
+        raise EnvironmentFault(f"there is no sweep in {sweep.path}: {_what_is_there(sweep.path)}")
+    config = _config(sweep, content["config"])
+    is_running = content.get("status") == "running" and _is_at_work(sweep)
+    launch = _last_launch(sweep.tracking, is_running)
+    trials = [trial if is_running else _left(trial) for trial in read_log(sweep.path).trials.values()]
+    return SweepResult(
+        sweep_id=sweep.run_id,
+        name=config.name,
+        status="running" if is_running else _status(content.get("status"), launch.over),
+        trials=tuple(trials),
+        objectives=tuple(section_of(config).objectives),
+        config=config,
+        folder=sweep.path,
+        best_config_path=str(sweep.best_config) if sweep.best_config.exists() else "",
+        wall_seconds=launch.seconds,
+        mlflow_url=launch.url,
+        parent_run_id=launch.run_id,
+        needs_ui=launch.needs_ui,
+    )
+
+
+def _what_is_there(path: Path) -> str:
+    """What was looked for, what is there, and where a sweep may be."""
+    if not path.is_dir():
+        return "there is no such folder; a sweep's is runs/<name>/<sweep_id>"
+    looked = f"looked for {SweepFolder.FILE} with its config"
+    sweeps = sorted(each.parent.name for each in path.glob(f"*/{SweepFolder.FILE}"))
+    around = next((each for each in path.parents if (each / SweepFolder.FILE).exists()), None)
+    names = sorted(each.name for each in path.iterdir())
+    if sweeps:
+        return f"{looked}, found the sweeps {_listed(sweeps)}; choose one of them, {path / sweeps[-1]} is the newest"
+    if (path / RunFolder.FILE).exists():
+        return f"{looked}, found {RunFolder.FILE}, which is that of a single run"
+    if around is not None:
+        return f"{looked}, found {_listed(names)}; it lies within the sweep {around}"
+    return f"{looked}, found {_listed(names)}; a sweep's folder is runs/<name>/<sweep_id>"
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - SHOWN_NAMES
+    return ", ".join([*names[-SHOWN_NAMES:], *([f"and {more} more"] if more > 0 else [])]) or "nothing"
+
+
+def _config(sweep: SweepFolder, content: dict[str, Any]) -> ExperimentConfig:
+    try:
+        return validate(content)
+    except ConfigError as error:
+        reason = f"the config of the sweep in {sweep.path} cannot be read: {error.problems[0].reason}"
+        hint = "it may be that of another version of Paceline"
+        raise ConfigError([Problem("sweep-config", reason, error.problems[0].key, hint=hint)]) from None
+
+
+def _is_at_work(sweep: SweepFolder) -> bool:
+    """Whether a process works on the sweep; one that was killed has left its status, but not its lock."""
+    newest = max(path.parent.name for path in sweep.path.parent.glob(f"*/{SweepFolder.FILE}"))
+    if sweep.run_id != newest:
+        return False
+    try:
+        with (sweep.path.parent / ".lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def _left(trial: Trial) -> Trial:
+    """A trial of which nobody is at work any more."""
+    return replace(trial, state="pending") if trial.state == "running" else trial
+
+
+def _status(written: object, over: str) -> str:
+    """The status that `sweep` has returned; one that was killed has returned none, and can go on."""
+    if written == "finished":
+        return "stopped" if over else "finished"
+    # out of its time, it can go on all the same
+    return "stopped" if written == "interrupted" and "sweep.stop" in over else "interrupted"
+
+
+def _last_launch(folder: Path, is_running: bool) -> _Launch:
+    try:
+        record = RunRecord.load(folder)
+    except (OSError, ValueError, TypeError, KeyError):  # killed before it had one
+        return _Launch()
+    end, over = time.time() if is_running else 0.0, ""
+    for entry in Journal(folder / JOURNAL_FILE).read():
+        if entry.kind == "status" and not is_running:
+            end = entry.content["time_ms"] / 1000
+        elif entry.kind == "tags":
+            over = entry.content["tags"].get(metrics.STATUS_REASON, over)
+    cursor = Cursor.load(folder / CURSOR_FILE)
+    url = run_url(record.uri, cursor.experiment_id, cursor.run_id) if cursor.run_id else None
+    seconds = max(end - record.start_time_ms / 1000, 0.0)
+    return _Launch(seconds, over, url, cursor.run_id or None, needs_ui=not is_http(record.uri))
