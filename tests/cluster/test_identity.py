@@ -42,6 +42,16 @@ def test_whatever_has_not_finished_is_unfinished(tmp_path: Path, status: str) ->
     assert claimed(tmp_path).folder == first.folder
 
 
+def test_a_damaged_file_is_told_and_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    folder = claimed(tmp_path, checkpoint=True).folder
+    whole = (folder.path / "run.json").read_bytes()
+    (folder.path / "run.json").write_bytes(whole[:100])
+    with pytest.raises(EnvironmentFault, match=r"run\.json is damaged: put it back from a copy, or move .* away"):
+        claimed(tmp_path)
+    (folder.path / "run.json").write_bytes(whole)
+    assert claimed(tmp_path).folder == folder
+
+
 def test_never_starts_anew(tmp_path: Path) -> None:
     first = claimed(tmp_path)
     assert claimed(tmp_path, resume="never").folder != first.folder

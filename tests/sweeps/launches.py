@@ -17,8 +17,10 @@ class Told:
 
     def __init__(self) -> None:
         self.events: list[tuple[str, dict[str, object]]] = []
+        self.stages: list[str] = []
 
-    def stage(self, text: str) -> None: ...
+    def stage(self, text: str) -> None:
+        self.stages.append(text)
 
     def planned(self, lines: list[tuple[str, str]]) -> None: ...
 

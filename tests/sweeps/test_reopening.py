@@ -146,7 +146,7 @@ def test_a_folder_that_is_no_sweep_says_what_is_there(tmp_path: Path) -> None:
         assert str(raised.value).startswith(f"there is no sweep in {path}: ")
         assert expected in str(raised.value)
     (folder.path / "sweep.json").write_text("{broken")
-    with pytest.raises(EnvironmentFault, match="no sweep in"):
+    with pytest.raises(EnvironmentFault, match=r"sweep\.json is damaged: put it back"):
         load_sweep(folder.path)
 
 

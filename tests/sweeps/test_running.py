@@ -1,5 +1,6 @@
 """The driver's part of a sweep: how it follows Tune to its end, and what it leaves."""
 
+import errno
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -8,9 +9,10 @@ import pytest
 from ray.exceptions import RayActorError
 
 from paceline.config.loading import validate
-from paceline.errors import RunFailed
+from paceline.errors import EnvironmentFault, RunFailed
 from paceline.sweeps import running
 from paceline.sweeps.desk.rules import Rules
+from paceline.sweeps.folder import SweepFolder
 from paceline.sweeps.running import Running
 from paceline.sweeps.sweep import _result
 from paceline.sweeps.trials import Point, Trial
@@ -102,6 +104,8 @@ def test_a_state_that_takes_long_to_save_is_waited_for(tmp_path: Path) -> None:
     assert scene.desk.calls("close")
     assert len(scene.views) == 1
     assert scene.groups.followed > 40
+    (told,) = [stage for stage in scene.listener.stages if stage.startswith("stopping")]
+    assert told.startswith("stopping (interrupted): running trials save their states")
 
 
 def test_a_state_is_not_waited_for_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,6 +139,24 @@ def test_a_sweep_whose_groups_did_not_start_can_be_gone_on_with(tmp_path: Path) 
     scene = Scene(tmp_path, [view(FINISHED, over="no GPU", fault="no GPU")])
     assert scene.driver.run().fault == "no GPU"
     assert scene.status == "interrupted"
+
+
+def test_a_full_disk_at_the_end_is_a_fault_and_the_sweep_can_be_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    scene = Scene(tmp_path, [view(FINISHED)])
+    monkeypatch.setattr(running, "write_best", full)
+    monkeypatch.setattr(SweepFolder, "write", full)
+    with pytest.raises(EnvironmentFault, match="not writable: No space left on device"):
+        scene.driver.run()
+    assert scene.desk.calls("close")  # MLflow has it all the same
+    assert scene.listener.events == [
+        ("warning", {"message": "the best config could not be written: No space left on device"})
+    ]
+    assert scene.status == "running"
 
 
 @pytest.mark.parametrize("error", [RayActorError(), KeyboardInterrupt()])

@@ -13,6 +13,7 @@ from typing import IO, Any, ClassVar, Generic, Literal, TypeVar
 
 from paceline.cluster.preflight import writable
 from paceline.config.experiment import ExperimentConfig
+from paceline.durable import write_durably
 from paceline.engine.manifest import numbered
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.tracking.record import flatten
@@ -67,19 +68,24 @@ class RunFolder:
         return self.path / "tracking"
 
     def read(self) -> dict[str, Any]:
-        """What its file says: `status` and `config`."""
+        """What its file says: `status` and `config`; nothing where there is no file.
+
+        Raises:
+            EnvironmentFault: the file is damaged.
+        """
+        file = self.path / self.FILE
         try:
-            return dict(json.loads((self.path / self.FILE).read_bytes()))
-        except (OSError, ValueError):
+            return dict(json.loads(file.read_bytes()))
+        except OSError:
             return {}
+        except (ValueError, TypeError):
+            cure = f"put it back from a copy, or move {self.path} away to start anew"
+            raise EnvironmentFault(f"{file} is damaged: {cure}") from None
 
     def write(self, **changes: Any) -> None:
-        """Change entries of its file, all or nothing."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        temporary = self.path / f".{self.FILE}"
-        temporary.touch(mode=0o600)  # a config may hold the user's own secrets
-        temporary.write_text(json.dumps({**self.read(), **changes}, indent=1))
-        temporary.replace(self.path / self.FILE)
+        """Change entries of its file, all or nothing. Only the owner may read it: a config may hold secrets."""
+        content = json.dumps({**self.read(), **changes}, indent=1)
+        write_durably(self.path / self.FILE, content.encode())
 
 
 Folder = TypeVar("Folder", bound=RunFolder)

@@ -190,7 +190,7 @@ class Running:
         launch = self._launch
         status = status_of(view.trials, launch.total + len(launch.skipped), view.over)
         best = best_config(launch.config, view.trials, launch.sweep.objectives)
-        write_best(launch.folder, best)
+        self._write_best(best)
         launch.listener.stage("recording the sweep in MLflow")
         artifacts = artifacts_of(launch, view.trials, best)
         mlflow_status = "FINISHED" if status == "finished" else "KILLED"
@@ -201,8 +201,16 @@ class Running:
         trials: list[Trial] = ray.get(self._desk.trials.remote())
         self._groups.join(LEAVE_SECONDS)
         # last: whoever is killed before goes on with the sweep, and closes it then
-        launch.folder.write(status="interrupted" if self._can_go_on(status) else "finished")
+        with writable(launch.folder.path):
+            launch.folder.write(status="interrupted" if self._can_go_on(status) else "finished")
         return Closing(status, trials, report, self._fault)
+
+    def _write_best(self, best: str | None) -> None:
+        try:
+            write_best(self._launch.folder, best)
+        except OSError as error:  # what MLflow is to know is still to come
+            why = error.strerror or error
+            self._launch.listener.event("warning", {"message": f"the best config could not be written: {why}"})
 
     def _can_go_on(self, status: str) -> bool:
         """Whether the same command is to go on with the sweep; otherwise it starts a new one, with any config."""

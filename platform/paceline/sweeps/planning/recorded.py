@@ -9,6 +9,7 @@ from paceline.cluster.desk import read_outcome
 from paceline.cluster.identity import RunFolder
 from paceline.config.experiment import ExperimentConfig
 from paceline.data.base import Sizes
+from paceline.errors import EnvironmentFault
 from paceline.sweeps.folder import SweepFolder
 from paceline.sweeps.log import read_log
 from paceline.tracking.metrics import EPOCH
@@ -52,8 +53,8 @@ def _records(home: Path) -> Iterator[tuple[str, int, str]]:
     for folder in sorted(home.glob("*/"), reverse=True)[:_NEWEST]:
         try:
             found = list(_of_sweep(SweepFolder(folder))) + list(_of_run(RunFolder(folder)))
-        except (OSError, KeyError, TypeError, ValueError, AttributeError):  # damaged, or of another version
-            continue
+        except (OSError, LookupError, TypeError, ValueError, AttributeError, EnvironmentFault):
+            continue  # damaged, or of another version
         yield from found
 
 
