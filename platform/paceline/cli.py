@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -15,6 +16,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
     0: ok, 1: failed, 2: config, 3: environment, 4: trials of a sweep failed, 130: interrupted.
     """
+    # a thread of Ray's that is left when this process ends must not connect to somebody else's cluster
+    os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 

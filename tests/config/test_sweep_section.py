@@ -103,7 +103,7 @@ def test_what_is_no_axis_is_refused_at_its_place(refused: Refused, text: str, be
         ("sweep: {space: {seed: [1]}, metric: []}", "out-of-range", "sweep.metric", "at least 1 long"),
         ("sweep: {space: {seed: [1]}, seeds: 0}", "out-of-range", "sweep.seeds", "must be at least 1, not 0"),
         ("sweep: {space: {seed: [1]}, seeds: [0, 1]}", "wrong-type", "sweep.seeds", "not a list ... such as seeds: 2"),
-        ("sweep: {space: {seed: [1]}, rung_factor: 1}", "out-of-range", "sweep.rung_factor", "must be more than 1"),
+        ("sweep: {space: {seed: [1]}, rung_factor: 1}", "out-of-range", "sweep.rung_factor", "must be at least 1.1"),
         ("sweep: {space: {seed: [1]}, first_rung: 0}", "out-of-range", "sweep.first_rung", "must be more than 0"),
         ("sweep: {space: {seed: [1]}, slots: 0}", "out-of-range", "sweep.slots", "must be at least 1"),
         ("sweep: {space: {seed: [1]}, stop: {target: .inf}}", "not-finite", "sweep.stop.target", "a finite number"),

@@ -175,6 +175,13 @@ def test_in_epochs_the_first_rung_needs_no_size_of_the_data(scheduler: str, rung
     assert first_rung(section_of(own), PointConfigs(own).longest([], "epochs")) == pytest.approx(rung)
 
 
+def test_a_first_rung_that_no_trial_reaches_is_refused() -> None:
+    section = section_of(config(sweep={"space": {"optimizer.lr": [0.1]}, "scheduler": "asha", "first_rung": 8000}))
+    assert first_rung(section, 8001) == first_rung(section, math.inf) == 8000
+    with pytest.raises(ConfigError, match=r"no trial is longer than 8,000 samples, .*such as 889"):
+        first_rung(section, 8000)
+
+
 @pytest.mark.parametrize(("unit", "example"), [("samples", "first_rung: 10_000, or"), ("epochs", "first_rung: 1")])
 def test_a_first_rung_that_has_to_be_given(unit: str, example: str) -> None:
     section = {"space": {"optimizer.lr": [0.1, 0.2]}, "scheduler": "asha", "budget_unit": unit}

@@ -60,9 +60,9 @@ class SweepConfig(Section):
     """In `budget_unit`, above 0 to 10^15: with `asha` where trials are first compared, with `median` and `pbt` the
     distance between two comparisons. `null`: the whole length of the training divided by `rung_factor` squared (`asha`)
     or by 10; it has to be given where that length is not known before the data are loaded, and in seconds."""
-    rung_factor: Annotated[float, Field(gt=1, le=1e6)] = 3.0
+    rung_factor: Annotated[float, Field(ge=1.1, le=1e6)] = 3.0
     """`asha` keeps the best 1 / `rung_factor` of the trials at each rung, and the next rung is `rung_factor` times as
-    far; above 1 to 10^6."""
+    far; 1.1 to 10^6."""
     num_samples: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """How many points `random` and `optuna` try, 1 to 10,000; with `pbt` the size of the population. `null` with
     `grid`, where it follows from the lists."""

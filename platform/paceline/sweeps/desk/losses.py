@@ -84,11 +84,12 @@ class Losses:
             return
         was_at_work = run.is_confirmed
         run.stop_clock()
-        if was_at_work:
-            run.failures += 1
+        run.failures += was_at_work
+        is_once_too_often = run.failures > self._hall.rules.max_failures
+        if was_at_work and not is_once_too_often:
             self._hall.books.tell("restarted", trial=run.trial.id, failures=run.failures)
         self._hall.books.trial(run.trial)
-        if run.failures > self._hall.rules.max_failures:
+        if is_once_too_often:
             times = "once" if run.failures == 1 else f"{run.failures} times"
             self._hall.end(run, "failed", reason or f"its workers died {times}")
         else:

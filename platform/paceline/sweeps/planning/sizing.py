@@ -114,9 +114,13 @@ def first_rung(section: SweepConfig, length: float) -> float:
     """Where trials are first compared, in `budget_unit`.
 
     Raises:
-        ConfigError: it has to be given, since the length of a trial is not known.
+        ConfigError: it has to be given, since the length of a trial is not known, or it is beyond the end of all.
     """
     if section.first_rung is not None:
+        if math.isfinite(length) and section.first_rung >= length:
+            reason = f"comes too late: no trial is longer than {length:,g} {section.budget_unit}, so none is compared"
+            hint = f"write less, such as {length / 9:.3g}, or leave it out"
+            raise ConfigError([Problem("sweep", reason, "sweep.first_rung", hint=hint)])
         return section.first_rung
     if not math.isfinite(length):
         reason = f"is needed, since the length of a trial in {section.budget_unit} is not known in advance"
