@@ -24,7 +24,7 @@ def sweep_file(settled_home: Path) -> Path:
     tree = {
         "name": "killed",
         "model": {"path": "own_code:net"},
-        "task": {"path": "own_code:OwnTask", "args": {"pause": 0.1}},
+        "task": {"path": "own_code:OwnTask", "args": {"pause": 0.4}},  # longer than Ray outlives a killed driver
         "data": {"path": "own_code:data", "global_batch_size": 16},
         "trainer": {"epochs": 4, "log_every_n_steps": 1},
         "scaling": {"num_workers": 2, "cpus_per_worker": 0.5},
