@@ -1,6 +1,7 @@
 """What all tests share: they leave no process behind, and copy one prepared database."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,9 @@ from typing import Any
 import pytest
 
 from support import leaks
+
+# A shell has what goes on in the background ignore Ctrl-C, and so would do what the tests start, and mean to end by it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -36,6 +40,11 @@ def prepared_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert creation.returncode == 0, errors.decode()
         assert [left.name for left in folder.iterdir()] == ["mlflow.db"]
     return folder / "mlflow.db"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """First what shares one Ray, since one process has all of it to do while the others share the rest."""
+    items.sort(key=lambda item: not item.path.name.endswith("_on_ray.py"))
 
 
 @pytest.hookimpl(optionalhook=True)

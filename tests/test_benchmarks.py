@@ -259,3 +259,57 @@ def test_a_process_that_takes_too_long_is_ended(sweep_overhead: Any, tmp_path: P
     script = "import time; time.sleep(60)"
     with pytest.raises(sweep_overhead.ArmFailed, match=r"took more than 0\.2 s"):
         sweep_overhead.run_process([sys.executable, "-c", script], tmp_path, limit_seconds=0.2)
+
+
+@pytest.fixture
+def tracking_cost(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The benchmark as a module."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # which it sets for itself otherwise
+    return importlib.import_module("tracking_cost")
+
+
+def test_the_benchmark_of_tracking_tells_its_options_without_ray_and_mlflow(tmp_path: Path) -> None:
+    for name in ("ray", "mlflow", "torch"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError")
+    command = [sys.executable, str(BENCHMARKS / "tracking_cost.py"), "--help"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    for option in ("--parts", "--rounds", "--epochs", "--calls", "--json"):
+        assert option in done.stdout
+
+
+COSTS = {
+    "calls": {"paceline": 0.01, "paceline, durable": 1.0, "log_metric, SQLite": 0.5, "log_metric, server": 0.1},
+    "share": {"log_every_n_steps 1": {"by clock": 0.005, "by cpu time": 0.004, "microseconds a call": 9.0}},
+    "wall": {
+        "off": [1.0, 2.0, 4.0],
+        "off again": [1.01, 1.98, 4.04],
+        "on": [1.005, 2.0, 4.01],
+        "on, cold": [2.0, 3.0, 5.0],
+    },
+}
+
+
+def test_the_bars_of_the_benchmark_of_tracking(tracking_cost: Any) -> None:
+    assert [told for *_, told in tracking_cost.aims(COSTS)] == ["not met", "met", "met"]
+    dear = {
+        "calls": {**COSTS["calls"], "log_metric, server": 0.2},
+        "share": {"log_every_n_steps 1": {"by clock": 0.011, "by cpu time": 0.004, "microseconds a call": 9.0}},
+        "wall": {**COSTS["wall"], "on": [1.1, 2.2, 4.4]},
+    }
+    assert [told for *_, told in tracking_cost.aims(dear)] == ["met", "not met", "not met"]
+    assert tracking_cost.aims({}) == []
+    text = tracking_cost.table(COSTS, {"cores": 2})
+    assert "1.0025 [" in text or "1.0000 [" in text
+    assert text.endswith("cores 2")
+
+
+def test_only_the_calls_of_the_training_thread_are_timed(tracking_cost: Any) -> None:
+    timed = tracking_cost.Timed(tracking_cost.Dropping())
+    timed.metrics(1, {"a": 1.0})
+    timed.event("plan")
+    assert timed.recorded(1.0)
+    assert timed.calls == 2
+    assert 0 < timed.clock < 1

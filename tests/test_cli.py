@@ -7,8 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -233,6 +235,67 @@ def test_ctrl_c_saves_and_exits_with_130(stopped: Stopped) -> None:
     assert 4 <= result["steps"] < STEPS
     assert Path(result["checkpoint"]).name == f"step-{result['steps']}"
     assert not has_traceback(stopped.ended.err)
+
+
+# Signals while a run that is over is recorded, by an MLflow that answers that it is there and then never again
+
+
+@pytest.fixture(scope="module")
+def hanging() -> Iterator[str]:
+    """The address of a server that has room for everybody who waits."""
+    over = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None: ...
+
+        def _handle(self) -> None:
+            if not self.path.endswith("/health"):
+                over.wait()
+                return
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"OK")
+
+        do_GET = do_POST = _handle  # noqa: N815
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    over.set()
+    server.shutdown()
+    server.server_close()
+
+
+def recorded_end(folder: Path) -> tuple[str, list[str]]:
+    """The status in a run's own file, and those in its journal."""
+    (file,) = folder.glob("runs/tiny/*/run.json")
+    entries = map(json.loads, (file.parent / "tracking" / "journal.jsonl").read_text().splitlines())
+    return json.loads(file.read_text())["status"], [each["status"] for each in entries if each["kind"] == "status"]
+
+
+def test_a_signal_while_the_end_is_recorded_ends_the_waiting_and_keeps_the_result(
+    make_folder: Callable[[], Path], hanging: str
+) -> None:
+    folders = make_folder(), make_folder()
+    commands = [Command(each, "train", "tiny.yaml", f"tracking.uri={hanging}", "--json") for each in folders]
+    try:
+        for command, number in zip(commands, (signal.SIGINT, signal.SIGTERM), strict=True):
+            command.wait_for("recording the run in MLflow")
+            command.process.send_signal(number)
+        since = time.monotonic()
+        both = [command.wait() for command in commands]
+        assert time.monotonic() - since < 30, "the end would wait for 60 s"
+    finally:
+        for command in commands:
+            command.stop()
+    for folder, ended in zip(folders, both, strict=True):
+        assert ended.code == 0, ended.err
+        assert (ended.json["status"], ended.json["steps"]) == ("finished", STEPS)
+        assert Path(ended.json["checkpoint"]).name == f"step-{STEPS}"
+        assert "MLflow does not have everything: the end was not waited for; `paceline sync runs/tiny/" in ended.err
+        assert "for now" not in ended.err, "it was ended on purpose"
+        assert recorded_end(folder) == ("finished", ["FINISHED"])
 
 
 def test_a_changed_config_is_refused_with_the_difference(stopped: Stopped, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from paceline.cluster.result import RunResult
     from paceline.config import ExperimentConfig, load_config
     from paceline.errors import ConfigError, EnvironmentFault, PacelineError, RunFailed
-    from paceline.sweeps.results.reopening import load_sweep
+    from paceline.review.reopening import load_run, load_sweep
     from paceline.sweeps.results.result import SweepResult
     from paceline.sweeps.sweep import sweep
     from paceline.tasks.base import Task, TaskOutput
@@ -28,7 +28,8 @@ _HOMES = {
     "Task": "paceline.tasks.base",
     "TaskOutput": "paceline.tasks.base",
     "load_config": "paceline.config",
-    "load_sweep": "paceline.sweeps.results.reopening",
+    "load_run": "paceline.review.reopening",
+    "load_sweep": "paceline.review.reopening",
     "sweep": "paceline.sweeps.sweep",
     "train": "paceline.cluster.experiment",
 }
@@ -45,6 +46,7 @@ __all__ = [
     "TaskOutput",
     "__version__",
     "load_config",
+    "load_run",
     "load_sweep",
     "sweep",
     "train",

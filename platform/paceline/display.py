@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -15,8 +16,9 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
-from paceline.cluster.listener import Listener, Progress, SilentListener
-from paceline.errors import BAD_ENVIRONMENT, OK
+from paceline.cluster.listener import Listener, Progress, SilentListener, shown
+from paceline.cluster.result import UI_HINT
+from paceline.errors import BAD_ENVIRONMENT, FAILED, OK
 
 PLAIN_LINE_SECONDS = 2.0
 
@@ -122,7 +124,7 @@ class PlainListener:
         self._line(event_text(kind, details))
 
     def _line(self, text: str) -> None:
-        self.console.print(f"{monotonic() - self._start:7.1f} s  {text}", markup=False, soft_wrap=True)
+        self.console.print(f"{monotonic() - self._start:7.1f} s  {shown(text)}", markup=False, soft_wrap=True)
 
 
 class LiveListener(PlainListener):
@@ -204,3 +206,45 @@ def print_checks(checks: Sequence[Any], as_json: bool) -> int:
         console.print(table)
         console.print("no: has to be mended; ?: not there, and not needed for a run on this machine")
     return BAD_ENVIRONMENT if any(check.ok is False for check in checks) else OK
+
+
+def print_sync(report: Any, as_json: bool) -> int:
+    """Print what became of each record that `sync` has found; the exit code says whether something is left."""
+    if as_json:
+        print(json.dumps(report.to_json()))
+    else:
+        _print_sync(report)
+    if report.silent:
+        return BAD_ENVIRONMENT
+    return OK if report.is_complete else FAILED
+
+
+def _print_sync(report: Any) -> None:
+    told = [record for record in report.records if record.sent or record.state != "complete"]
+    rows = []
+    for record in told:
+        left = "?" if record.left is None else str(record.left)
+        rows.append([_relative(record.folder), record.state, str(record.sent), left, record.reason])
+    if rows:
+        print_table(["record", "state", "sent", "left", "reason"], rows)
+    for record in told:
+        if record.url and Path(record.folder).parent.name != "trials":
+            print(f"{_relative(record.folder)}: {record.url}{UI_HINT if record.needs_ui else ''}")
+    counts = {
+        "complete": sum(record.state == "complete" for record in report.records),
+        "left": sum(record.state == "left" for record in report.records),
+        "going on": sum(record.state == "going on" for record in report.records),
+        "copies": sum(record.state == "copy" for record in report.records),
+    }
+    parts = [f"{count} {state}" for state, count in counts.items() if count or state == "complete"]
+    sent = sum(record.sent for record in report.records)
+    word = "record" if len(report.records) == 1 else "records"
+    print(f"{len(report.records)} {word}: {', '.join(parts)}; {sent} entries sent")
+    for reason in report.silent:
+        print(f"error: {reason}", file=sys.stderr)
+
+
+def _relative(folder: str) -> str:
+    """A folder as it is seen from the working folder, where it lies in it."""
+    path = Path(folder)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else folder

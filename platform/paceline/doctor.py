@@ -71,7 +71,7 @@ def _python() -> Check:
 
 
 def _package(name: str) -> Check:
-    from paceline.tracking.record import package_version
+    from paceline.tracking.environment import package_version
 
     version = package_version(name)
     if version is None:
@@ -123,7 +123,7 @@ def _driver_gpus() -> list[str]:
 
 
 def _cores() -> Check:
-    from paceline.tracking.record import usable_cores
+    from paceline.tracking.provenance import usable_cores
 
     return Check("cores", True, str(usable_cores()))
 

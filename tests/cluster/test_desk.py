@@ -42,7 +42,24 @@ def test_the_first_word_stays_and_a_desk_that_is_started_again_finds_it(tmp_path
     assert read_outcome(tmp_path) == FINISHED
 
 
-@pytest.mark.parametrize("text", ['{"status": "fini', "", "[]", "{}"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"status": "fini',
+        "",
+        "[]",
+        "{}",
+        "[" * 100_000,
+        '{"status": 5}',
+        '{"status": "finished", "step": "x"}',
+        '{"status": "finished", "step": 1e400}',
+        '{"status": "finished", "peak_memory_bytes": [1]}',
+        '{"status": "finished", "samples_per_second": "x"}',
+        '{"status": "finished", "metrics": {"val/loss": "x"}}',
+        '{"status": "failed", "failure": 5}',
+        '{"status": "failed", "failure": {"reason": 5}}',
+    ],
+)
 def test_half_an_outcome_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / OUTCOME).write_text(text)
     desk = open_desk(tmp_path)

@@ -329,3 +329,13 @@ def test_what_paceline_found_out_is_told_without_a_traceback(monkeypatch: pytest
     with pytest.raises(RunFailed, match=r"^rank 0: model\.path .*test_launch:frozen: the model has no tr") as caught:
         train(config(), model=frozen)
     assert caught.value.traceback_text == ""
+
+
+def test_the_end_names_the_command_that_sends_the_rest(dead_address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paceline.cluster.experiment.OFFLINE_CLOSE_SECONDS", 0.1)
+    listener = Events()
+    offline = config(tracking__uri=f"http://{dead_address}", tracking__offline="allow", trainer__max_steps=2)
+    small = offline.with_overrides({"model.in_features": 8, "data.shape": [8], "data.num_samples": 64})
+    result = train(small, listener=listener)
+    command = f"`paceline sync runs/run/{result.run_id}` sends the rest"
+    assert [told for told in listener.told if command in told]

@@ -162,6 +162,9 @@ def test_accidents_end_their_own_trials_alone(settled_home: Path) -> None:
     assert by_kind["kill"].state == "finished"
     assert by_kind["kill"].attempts == 2
     assert len({trial.weights_sha256 for trial in result.trials if trial.state == "finished"}) == 1
+    assert result.cost is not None
+    assert result.cost.gap < 0.01
+    assert min(result.cost.parts[part] for part in ("startup", "finished", "failed", "waiting", "shutdown")) > 0
     assert {trial.id for trial in result.failed} == {by_kind[kind].id for kind in ("raise", "nan", "oom")}
     _, children = mlflow_runs(home)
     for kind, status in {"raise": "FAILED", "nan": "FAILED", "oom": "FAILED", "kill": "FINISHED"}.items():
@@ -194,6 +197,11 @@ def test_an_interrupted_sweep_goes_on_with_fresh_processes_too(settled_home: Pat
     run = run.with_overrides({"sweep.isolation": "process"})
     second = sweep(run, resume=True)
     assert second.sweep_id == first.sweep_id
+    assert first.cost is not None
+    assert second.cost is not None
+    assert second.cost.allocated > first.cost.allocated
+    assert (first.cost.parts["unfinished"] > 0, second.cost.parts["unfinished"]) == (True, 0)
+    assert max(first.cost.gap, second.cost.gap) < 0.01
     assert list(states(second).values()) == ["finished"] * 2
     assert [trial.attempts for trial in second.trials] == [1, 2]
     assert {t.id: t.weights_sha256 for t in second.trials} == weights_alone(home, run, second.trials)

@@ -9,12 +9,12 @@ import torch
 from torch.nn import functional as F
 
 from paceline.config import ExperimentConfig
+from paceline.engine import trainer as trainer_module
 from paceline.engine.build import build_trainer
 from paceline.engine.order import DataOrder
 from paceline.engine.passes import StepDone
 from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter
-from paceline.engine.trainer import Trainer
 from paceline.models.gpt import GPTConfig
 from paceline.tasks._language_modeling import LanguageModeling
 from paceline.tasks.base import TaskOutput
@@ -106,15 +106,13 @@ def _plant_ignored_tokens_counted() -> None:
 
 
 def _plant_each_rank_by_its_own_tokens() -> None:
-    divide = Trainer._divide_by_weight
+    divide = trainer_module.divide_by_weight
 
-    def alone(self: Trainer, done: StepDone) -> Any:
-        ranks, self.ranks = self.ranks, Ranks(0, 1, self.ranks.device)
-        total = divide(self, done._replace(weights=[2 * weight for weight in done.weights]))
-        self.ranks = ranks
-        return total
+    def alone(done: StepDone, parameters: Any, layout: Any, ranks: Ranks) -> None:
+        done = done._replace(weights=[2 * weight for weight in done.weights])
+        divide(done, parameters, layout, Ranks(0, 1, ranks.device))
 
-    Trainer._divide_by_weight = alone  # type: ignore[method-assign]
+    trainer_module.divide_by_weight = alone
 
 
 _PLANTS = {

@@ -16,6 +16,7 @@ from paceline.engine.manifest import MANIFEST, BrokenCheckpoint, verify
 from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter
 from paceline.engine.trainer import CheckpointLost
+from paceline.engine.unrecorded import UNRECORDED
 from support.toys import fit, toy_config
 
 EVERY_4 = {"every_n_steps": 4, "keep": 3}
@@ -95,6 +96,23 @@ def test_verify_says_what_is_wrong(tmp_path: Path) -> None:
         verify(tmp_path / "step-6")
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"files": {}}, r"does not name model\.safetensors and state\.json"),
+        ({"files": 5}, "not readable"),
+        ({"step": "x"}, "not readable"),
+        ({"step": 1e999}, "not readable"),
+    ],
+)
+def test_a_manifest_that_is_none_makes_a_broken_checkpoint(tmp_path: Path, change: dict[str, Any], told: str) -> None:
+    fit(toy_config(), checkpoints=tmp_path)
+    file = tmp_path / "step-12" / "MANIFEST.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    with pytest.raises(BrokenCheckpoint, match=told):
+        verify(tmp_path / "step-12")
+
+
 def test_a_half_written_checkpoint_is_no_checkpoint(tmp_path: Path) -> None:
     fit(toy_config(trainer__epochs=1), checkpoints=tmp_path)
     shutil.copytree(tmp_path / "step-6", tmp_path / ".step-9.writing")
@@ -126,6 +144,33 @@ def test_metrics_are_safe_before_a_checkpoint_counts(tmp_path: Path) -> None:
     assert len(committed) == 2
     assert "step-6" not in committed[0][1]
     assert "step-12" not in committed[1][1]
+
+
+UNSAFE = [[{"key": "train/loss", "value": 0.5, "step": 5, "timestamp_ms": 1}]]
+
+
+def test_metrics_that_are_not_safe_are_kept_in_the_checkpoint_and_told_again(tmp_path: Path) -> None:
+    folder = tmp_path / "run" / "checkpoints"
+    reporter = MemoryReporter(unsafe=UNSAFE, stop_at_step=6)
+    build_trainer(toy_config(), Ranks.current(), reporter, folder).fit()
+    assert any("before its metrics were recorded" in str(event) for event in reporter.events)
+    assert UNRECORDED in json.loads((folder / "step-6" / "MANIFEST.json").read_text())["files"]
+    assert verify(folder / "step-6") == 6
+    again = MemoryReporter()
+    build_trainer(toy_config(), Ranks.current(), again, folder)
+    assert again.unsafe == UNSAFE
+    assert again.points == []
+
+    shutil.copytree(folder, tmp_path / "fork" / "checkpoints")
+    other = MemoryReporter()
+    trainer = build_trainer(toy_config(), Ranks.current(), other, tmp_path / "fork" / "checkpoints")
+    assert trainer.state.position.step == 6
+    assert other.unsafe == []  # they are another run's
+
+
+def test_a_checkpoint_whose_metrics_are_safe_has_no_such_file(tmp_path: Path) -> None:
+    fit(toy_config(), checkpoints=tmp_path)
+    assert not list(tmp_path.rglob(UNRECORDED))
 
 
 @pytest.fixture
@@ -182,7 +227,7 @@ def test_a_disk_that_stays_full_loses_only_the_end(small_disk: Path) -> None:
     reporter = Filling(small_disk, fill_at=5, frees=False)
     folder = small_disk / "checkpoints"
     trainer = build_trainer(toy_config(checkpoint=EVERY_4), Ranks.current(), reporter, folder)
-    with pytest.raises(CheckpointLost, match="step 12"):
+    with pytest.raises(CheckpointLost, match=r"step 12.*No space left on device; make room there.* from step-4"):
         trainer.fit()
     assert steps_in(folder) == {"step-4"}
     assert verify(folder / "step-4") == 4

@@ -91,7 +91,10 @@ def test_random_transforms_differ_between_epochs_and_samples() -> None:
             drawn.append(torch.rand(1))
             return super().__getitem__(index)
 
-    fit(toy_config(data__path=lambda: (Remembering(32), Points(4)), data__shuffle=False))
+    config = toy_config(data__path=lambda: (Remembering(32), Points(4)), data__shuffle=False)
+    trainer = build_trainer(config, Ranks.current(), MemoryReporter())
+    drawn.clear()  # what the fingerprint has looked at
+    trainer.fit()
     values = torch.cat(drawn)
     assert len(values) == 64
     assert len(values.unique()) == 64
@@ -137,6 +140,18 @@ def test_evaluation_every_n_epochs() -> None:
 
     assert steps(2) == [12, 24, 30]
     assert steps(0) == [30]
+
+
+def test_each_evaluation_tells_its_epoch_at_its_own_step() -> None:
+    sizes = {"trainer__log_every_n_steps": 4, "trainer__epochs": 2}  # 6 steps an epoch
+    _, outcome, reporter = fit(toy_config(**sizes))
+    told = {step: values["validation_epoch"] for step, values in reporter.points if "val/loss" in values}
+    assert told == {6: 1.0, 12: 2.0}
+    assert all(("val/loss" in values) == ("validation_epoch" in values) for _, values in reporter.points)
+    assert [step for step, values in reporter.points if "epoch" in values] == [4, 8, 12]
+    assert outcome.metrics["validation_epoch"] == 2.0
+    _, _, unevaluated = fit(toy_config(data__path=lambda: points(96, 0)))
+    assert not unevaluated.values("validation_epoch")
 
 
 def test_max_steps_ends_in_mid_epoch() -> None:

@@ -9,6 +9,7 @@ from paceline.sweeps.desk.desk import SweepDesk
 from paceline.sweeps.desk.rules import Rules
 from paceline.sweeps.trials import Point, Trial
 from paceline.sweeps.work import GroupShape, Order, Report, Work
+from paceline.tracking.points import Reading
 from paceline.tracking.record import RunRecord
 
 NOWHERE = "http://127.0.0.1:9"
@@ -37,7 +38,7 @@ def rung(step: int, accuracy: float = 0.5) -> dict[str, float]:
 
 async def finishes(floor: "Floor", work: Work) -> None:
     """Trains to the end."""
-    await floor.desk.metrics(work.trial_id, work.attempt, 1, {"val/accuracy": 0.1})
+    await floor.desk.metrics(work.trial_id, work.attempt, [Reading(1, 1, {"val/accuracy": 0.1})])
     await asyncio.sleep(0)
     await floor.desk.finish(work.trial_id, work.attempt, ending())
 

@@ -9,6 +9,7 @@ import pytest
 
 from paceline.sweeps.log import read_log
 from paceline.sweeps.trials import Point
+from paceline.tracking.points import Reading
 from sweeps.desk_players import (
     ONE,
     TWO,
@@ -174,7 +175,7 @@ def test_what_an_earlier_attempt_says_changes_nothing(floor: Callable[..., Floor
         await sweep.until(lambda: len(sweep.taken) == 2)
         desk = sweep.desk
         await desk.begin("0000", 1, "cpu")
-        assert await desk.metrics("0000", 1, 9, {"val/accuracy": 0.99})
+        assert await desk.metrics("0000", 1, [Reading(9, 1, {"val/accuracy": 0.99})])
         assert await desk.progress("0000", 1, 9, 1.0)  # it is to stop
         assert not await desk.rung("0000", 1, rung(9))
         assert not await desk.may_commit("0000", 1)
@@ -283,7 +284,7 @@ def test_a_failure(floor: Callable[..., Floor], kind: str, state: str) -> None:
     sweep = floor()
 
     async def fails(floor: Floor, work: Any) -> None:
-        await floor.desk.metrics(work.trial_id, work.attempt, 1, {"val/accuracy": 0.2})
+        await floor.desk.metrics(work.trial_id, work.attempt, [Reading(1, 1, {"val/accuracy": 0.2})])
         await floor.desk.finish(work.trial_id, work.attempt, ending("failed", kind=kind))
 
     sweep.trainings = {"0000": [fails]}

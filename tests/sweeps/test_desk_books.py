@@ -13,9 +13,11 @@ from paceline.cluster.desk import OUTCOME, Desk
 from paceline.sweeps.desk import books
 from paceline.sweeps.log import SweepLog, read_log
 from paceline.sweeps.trials import Trial
+from paceline.tracking.cursor import ShipReport
 from paceline.tracking.journal import Journal
+from paceline.tracking.points import Reading
 from paceline.tracking.recorder import Recorder
-from paceline.tracking.shipping import Shipper, ShipReport
+from paceline.tracking.shipping import Shipper
 from sweeps.desk_players import ONE, Floor, Training, ending, finishes, played, rung, states, until_stopped
 
 
@@ -26,9 +28,9 @@ class Mlflow:
         self.told: list[tuple[str, str, str | None]] = []
         close = Recorder.close
 
-        def closes(recorder: Recorder, status: Any, reason: Any = None, *rest: Any) -> ShipReport:
+        def closes(recorder: Recorder, status: Any, reason: Any = None, *rest: Any, **named: Any) -> ShipReport:
             self.told.append((recorder._record.run_id, status, reason))
-            return close(recorder, status, reason, *rest)
+            return close(recorder, status, reason, *rest, **named)
 
         monkeypatch.setattr(Recorder, "close", closes)
         report = ShipReport("http://page", "1", "run", unsent, None)
@@ -41,7 +43,7 @@ def left_open(sweep: Floor, *trials: Trial) -> None:
     log = SweepLog(sweep.folder)
     for trial in trials:
         order = sweep.order(trial.id)
-        Desk(Path(order.folder) / "tracking", order.record).metrics(1, {"val/accuracy": 0.5})
+        Desk(Path(order.folder) / "tracking", order.record).metrics([Reading(1, 1, {"val/accuracy": 0.5})])
         log.trial(trial)
     log.close()
 
@@ -217,7 +219,8 @@ def test_the_trouble_of_a_trials_record_is_told(floor: Callable[..., Floor], mon
         with monkeypatch.context() as patch:
             patch.setattr(Journal, "append", fails)
             for step in range(50):
-                assert not await floor.desk.metrics(work.trial_id, work.attempt, step, {"val/accuracy": 0.5})
+                reading = Reading(step, 1, {"val/accuracy": 0.5})
+                assert not await floor.desk.metrics(work.trial_id, work.attempt, [reading])
         await floor.desk.event(work.trial_id, work.attempt, "warning", {"message": "slow"})
         await finishes(floor, work)
 

@@ -17,6 +17,7 @@ from paceline.sweeps.desk.tracebacks import kept_text, naming_its_place, own_pla
 from paceline.sweeps.log import read_log
 from paceline.tracking import recorder
 from paceline.tracking.journal import Journal
+from paceline.tracking.points import Reading
 from sweeps.desk_players import Floor, Training, ending, played
 
 CANARY = "hunter2hunter2"
@@ -152,7 +153,7 @@ def test_a_diverged_trial_came_as_far_as_its_reason_says(floor: Callable[..., Fl
     sweep = floor()
 
     async def measures(floor: Floor, work: Any) -> None:
-        await floor.desk.metrics(work.trial_id, work.attempt, 1, {"train/loss": 1.0})
+        await floor.desk.metrics(work.trial_id, work.attempt, [Reading(1, 1, {"train/loss": 1.0})])
         await fails(kind=kind, reason="the loss is nan at step 10")(floor, work)
 
     sweep.trainings = {"0000": [measures]}

@@ -36,7 +36,7 @@ class Scene:
         self.desk = PlayedActor()
         self.fits: list[Fit] = []
         self.warnings: list[str] = []
-        self.groups = Groups(self.desk, Path("nowhere"), Assignment("{}"), self.warnings.append)
+        self.groups = Groups(self.desk, Path("nowhere"), Assignment("{}"), self.warnings.append, "core")
         monkeypatch.setattr(Groups, "_trainer", self._trainer)
 
     def _trainer(self, wanted: Any) -> Fit:

@@ -3,6 +3,9 @@
 import math
 from pathlib import Path
 
+import pytest
+
+from paceline.errors import EnvironmentFault
 from paceline.sweeps.log import SweepLog, read_log
 from paceline.sweeps.trials import Trial
 
@@ -97,3 +100,45 @@ def test_a_rung_that_was_asked_again_counts_once(tmp_path: Path) -> None:
     log.close()
 
     assert read_log(tmp_path).decided == [("0000", {"samples": 1.0}), ("0000", {"samples": 2.0})]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"n":9,"kind":"rung"}',
+        '{"n":9,"kind":"rung","id":5,"values":{}}',
+        '{"n":9,"kind":"rung","id":"0003","values":5}',
+        '{"n":9,"kind":"rung","id":"0003","values":{"val/loss":"x"}}',
+        '{"n":9,"kind":"answer"}',
+        '{"n":9,"kind":"trial"}',
+        '{"n":9,"kind":"trial","id":"0003"}',
+        '{"n":9,"kind":"trial","id":"0003","overrides":5}',
+        '{"n":9,"kind":"trial","id":"0003","overrides":{},"state":5}',
+        '{"n":9,"kind":"trial","id":"0003","overrides":{},"steps":"x"}',
+        '{"n":9,"kind":"trial","id":"0003","overrides":{},"metrics":{"val/loss":null}}',
+        "[1]",
+    ],
+)
+def test_a_line_that_is_no_entry_is_passed_over(tmp_path: Path, line: str) -> None:
+    log = SweepLog(tmp_path)
+    log.trial(TRIAL)
+    log.rung("0003", {"val/loss": math.nan})
+    log.close()
+    file = tmp_path / "log.jsonl"
+    first, second = file.read_text().splitlines()
+    for lines in ([first, line, second], [first, second, line]):
+        file.write_text("".join(f"{each}\n" for each in lines))
+        history = read_log(tmp_path)
+        assert str(history.trials["0003"]) == str(TRIAL)
+        assert [trial_id for trial_id, _ in history.rungs] == ["0003"]
+    again = SweepLog(tmp_path)
+    again.answer("0003")
+    again.close()
+    assert read_log(tmp_path).answered == {"0003": 1}
+
+
+@pytest.mark.parametrize("what", ['"colour":"blue"', '"state":"resting"'])
+def test_what_another_version_has_written_is_told_and_not_passed_over(tmp_path: Path, what: str) -> None:
+    (tmp_path / "log.jsonl").write_text(f'{{"n":1,"kind":"trial","id":"0003","overrides":{{}},{what}}}\n')
+    with pytest.raises(EnvironmentFault, match="another version of Paceline"):
+        read_log(tmp_path)

@@ -18,9 +18,9 @@ from paceline.sweeps.folder import SweepFolder, claim_sweep
 from paceline.sweeps.log import SweepLog
 from paceline.sweeps.trials import Trial
 from paceline.tracking import metrics
+from paceline.tracking.cursor import Cursor
 from paceline.tracking.journal import Journal
 from paceline.tracking.record import RunRecord
-from paceline.tracking.shipping import Cursor
 
 TRIALS = (
     Trial("0001", {"optimizer.lr": 0.1}, "finished", metrics={"val/accuracy": 0.7}, attempts=1),
@@ -71,7 +71,8 @@ def test_a_finished_sweep_is_what_it_was(tmp_path: Path) -> None:
     assert found.objectives == (("val/accuracy", "max"),)
     assert found.config == config()
     assert found.best_config_path == str(folder.path / "best.yaml")
-    assert (found.mlflow_url, found.parent_run_id) == ("http://host:5000/#/experiments/4/runs/abc", "abc")
+    page = "http://host:5000/#/experiments/4/runs/abc?workflowType=machine_learning"
+    assert (found.mlflow_url, found.parent_run_id) == (page, "abc")
     assert (found.wall_seconds, found.needs_ui) == (7.0, False)
 
 
@@ -129,22 +130,25 @@ def test_a_running_sweep_is_shown_as_it_stands(tmp_path: Path) -> None:
     assert load_sweep(folder.path).status == "interrupted"
 
 
-def test_a_folder_that_is_no_sweep_says_what_is_there(tmp_path: Path) -> None:
+def test_what_is_no_sweep_says_what_is_there(tmp_path: Path) -> None:
     folder = made(tmp_path)
     (folder.path / "trials" / "0001").mkdir(parents=True)
-    (tmp_path / "single").mkdir()
-    (tmp_path / "single" / "run.json").write_text("{}")
+    single = tmp_path / "other" / "single"
+    single.mkdir(parents=True)
+    (single / "run.json").write_text("{}")
+    assert load_sweep(tmp_path / "compare").folder == folder.path  # a name means the newest one of it
     for path, expected in {
-        tmp_path / "nowhere": "there is no such folder",
-        tmp_path / "compare": f"choose one of them, {folder.path} is the newest",
-        tmp_path / "single": "found run.json, which is that of a single run",
-        folder.path / "trials": f"found 0001; it lies within the sweep {folder.path}",
-        tmp_path: "looked for sweep.json with its config, found compare, single; a sweep's folder is",
+        tmp_path / "nowhere": f"there is no run '{tmp_path / 'nowhere'}'",
+        single: f"is a run: open it with load_run('{single}')",
+        folder.path / "trials": f"lies within the sweep compare/{folder.run_id}",
+        tmp_path: "holds the runs of compare, other; name one of them",
     }.items():
         with pytest.raises(EnvironmentFault) as raised:
             load_sweep(path)
-        assert str(raised.value).startswith(f"there is no sweep in {path}: ")
         assert expected in str(raised.value)
+    folder.path.joinpath("sweep.json").write_text('{"status": "running"}')
+    with pytest.raises(EnvironmentFault, match=r"there is no sweep in .*: sweep\.json with its config is missing"):
+        load_sweep(folder.path)
     (folder.path / "sweep.json").write_text("{broken")
     with pytest.raises(EnvironmentFault, match=r"sweep\.json is damaged: put it back"):
         load_sweep(folder.path)

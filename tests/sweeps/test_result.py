@@ -230,8 +230,10 @@ def test_json_has_no_nan_and_comes_back() -> None:
         "best_config_path",
         "pareto",
         "mlflow_url",
+        "review_url",
         "parent_run_id",
         "wall_seconds",
+        "cost",
     ]
     assert [one["id"] for one in found["trials"]] == ["0001", "0002", "0003"]
     assert found["trials"][1]["metrics"] == {"val/accuracy": None}
@@ -271,7 +273,7 @@ def test_the_rows_say_what_was_found() -> None:
         ("best", "0002 (width=2): val/accuracy 0.8 ± 0.14 over 2 seeds"),
         ("best config", "/runs/compare/s1/best.yaml"),
         ("wall time", "12.3 s"),
-        ("MLflow", "http://here/1 (after `paceline ui`)"),
+        ("MLflow", "http://here/1 (after `paceline ui`, which may print another port)"),
         ("ranking", "rank  trial  setting  val/accuracy  seeds  samples/s"),
         ("", "1     0002   width=2  0.8 ± 0.14    2"),
         ("not finished", "1 failed: 0003"),

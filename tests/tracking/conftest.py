@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline.tracking import remote, shipping
+from paceline.tracking import backoff, remote, shipping
+from paceline.tracking.metrics import LAG_SECONDS
 from paceline.tracking.points import Point
 from paceline.tracking.record import RunRecord
 from paceline.tracking.server import free_port, start_server, stop_server, wait_until_up
@@ -21,8 +22,8 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("URI", "TOKEN", "USERNAME", "PASSWORD"):
         monkeypatch.delenv(f"MLFLOW_TRACKING_{variable}", raising=False)
     monkeypatch.setattr(shipping, "INTERVAL_SECONDS", 0.05)
-    monkeypatch.setattr(shipping, "FIRST_BACKOFF_SECONDS", 0.05)
-    monkeypatch.setattr(shipping, "LONGEST_BACKOFF_SECONDS", 0.2)
+    monkeypatch.setattr(backoff, "FIRST_SECONDS", 0.05)
+    monkeypatch.setattr(backoff, "LONGEST_SECONDS", 0.2)
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +31,9 @@ def _no_recorder_goes_on(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A test that leaves a recorder open, as a crash does, must not have it meddle with the tests that follow."""
     made: list[shipping.Shipper] = []
     make = shipping.Shipper.__init__
-    monkeypatch.setattr(shipping.Shipper, "__init__", lambda self, *given: (made.append(self), make(self, *given))[1])
+    monkeypatch.setattr(
+        shipping.Shipper, "__init__", lambda self, *given, **named: (made.append(self), make(self, *given, **named))[1]
+    )
     yield
     for each in made:
         each._abandoned.set()
@@ -114,13 +117,18 @@ def points() -> Callable[..., list[Point]]:
 
 @pytest.fixture
 def stored() -> Callable[..., list[tuple[str, int, float, int]]]:
-    """Reads back what MLflow has of a run: (key, step, value, time) of every point, in order."""
+    """Reads back what MLflow has of a run: (key, step, value, time) of every point, in order.
+
+    Without the points that the recorder adds by itself, and which tell how long others waited.
+    """
 
     def read(uri: str, run_id: str) -> list[tuple[str, int, float, int]]:
         client = remote.connect(uri)
         keys = sorted(client.get_run(run_id).data.metrics)
         metrics = [metric for key in keys for metric in client.get_metric_history(run_id, key)]
-        return sorted((metric.key, metric.step, metric.value, metric.timestamp) for metric in metrics)
+        return sorted(
+            (metric.key, metric.step, metric.value, metric.timestamp) for metric in metrics if metric.key != LAG_SECONDS
+        )
 
     return read
 

@@ -9,11 +9,13 @@ from urllib.parse import urlsplit
 
 
 class FaultyProxy:
-    """Forwards requests, but for those that a fault was ordered for.
+    """Forwards requests, but for those that a fault was ordered for, and while the server is not there.
 
     Faults: `refuse` closes the connection unread, a number answers with that status, `drop` lets the server do its
-    work and closes the connection before the answer, `sleep` never answers.
+    work and closes the connection before the answer, `delay` answers late, `sleep` never answers.
     """
+
+    DELAY_SECONDS = 2.0
 
     def __init__(self, target: str) -> None:
         self._host = urlsplit(target).netloc
@@ -63,14 +65,18 @@ class FaultyProxy:
         actions: dict[str | int | None, Callable[[], None]] = {
             "refuse": lambda: None,
             "sleep": lambda: (self._ended.wait(), None)[1],
+            "delay": lambda: (self._ended.wait(self.DELAY_SECONDS), self._answer(handler, *self._forward(handler)))[1],
             "drop": lambda: (self._forward(handler), None)[1],
             None: lambda: self._answer(handler, *self._forward(handler)),
         }
         action = actions.get(fault)
-        if action is None:
-            self._answer(handler, int(fault or 500), b'{"message": "by order"}')
-        else:
-            action()
+        try:
+            if action is None:
+                self._answer(handler, int(fault or 500), b'{"message": "by order"}')
+            else:
+                action()
+        except (OSError, http.client.HTTPException):
+            pass  # the server, or whoever asked, is gone
         handler.close_connection = True
 
     def _next_fault(self, path: str) -> str | int | None:

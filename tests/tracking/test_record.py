@@ -1,14 +1,11 @@
-"""What is known at launch: params as the user wrote them, where the code came from, and no secrets."""
+"""What is known at launch: params as the user wrote them, and no secrets."""
 
-import json
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from paceline.tracking import metrics
-from paceline.tracking.record import RunRecord, command_line, flatten, launch_tags, param_text
+from paceline.tracking.record import RunRecord, flatten, param_text
 from paceline.tracking.redact import redact, without_credentials
 
 CANARY = "canary-S3cr3t"
@@ -101,48 +98,6 @@ def test_an_address_is_stored_without_its_credentials(uri: str, bare: str) -> No
 @pytest.mark.parametrize("text", ["num_tokens: 50257 is much", "http://host:5000/a@b", "tokenizer: gpt2-medium"])
 def test_redaction_leaves_what_is_no_secret(text: str) -> None:
     assert redact(text) == text
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "init.defaultBranch=main"]
-    command = ["git", *identity, *arguments]
-    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
-
-
-def test_the_tags_say_where_the_code_came_from(tmp_path: Path) -> None:
-    _git(tmp_path, "init")
-    (tmp_path / "a.py").write_text("1")
-    _git(tmp_path, "add", "a.py")
-    _git(tmp_path, "commit", "-m", "first")
-    clean = launch_tags("paceline train a.yaml", tmp_path)
-    (tmp_path / "a.py").write_text("2")
-    changed = launch_tags("paceline train a.yaml", tmp_path)
-    assert clean[metrics.GIT_COMMIT] == _git(tmp_path, "rev-parse", "HEAD")
-    assert clean[metrics.GIT_BRANCH] == "main"
-    assert (clean[metrics.GIT_DIRTY], changed[metrics.GIT_DIRTY]) == ("false", "true")
-    assert clean[metrics.SOURCE_NAME] == "paceline train a.yaml"
-    assert clean[metrics.version_tag("mlflow")].startswith("3.")
-
-
-def test_no_git_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert metrics.GIT_COMMIT not in launch_tags("x", tmp_path)
-    monkeypatch.setenv("PATH", "")
-    tags = launch_tags("x", tmp_path)
-    assert metrics.GIT_COMMIT not in tags
-    assert json.dumps(tags)
-
-
-def test_the_working_folder_may_be_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two nodes on one machine, the second unpacks a job's folder anew, over the one that its driver works in."""
-    folder = tmp_path / "gone"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    folder.rmdir()
-    assert launch_tags("x")[metrics.COMMAND] == "x"
-
-
-def test_a_command_line_can_be_pasted() -> None:
-    assert command_line(["/usr/bin/paceline", "train", "a b.yaml"]) == "paceline train 'a b.yaml'"
 
 
 @pytest.mark.parametrize("piece", ["m", "a1b2", "0.123456-", '"a.b"', "a://", "&x", "password ", "token=a "])

@@ -6,6 +6,7 @@ import os
 import signal
 import sqlite3
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +14,12 @@ from pathlib import Path
 import pytest
 
 from paceline.tracking import metrics, remote, shipping
+from paceline.tracking import recorder as module
+from paceline.tracking.cursor import CURSOR_FILE, ShipReport
 from paceline.tracking.points import Point
 from paceline.tracking.record import RunRecord
-from paceline.tracking.recorder import Recorder, sync
-from paceline.tracking.shipping import ShipReport
+from paceline.tracking.recorder import Recorder, has_ended, sync
+from tracking.faulty_proxy import FaultyProxy
 
 MakeRecord = Callable[..., RunRecord]
 MakePoints = Callable[..., list[Point]]
@@ -25,7 +28,8 @@ RunsOf = Callable[[RunRecord], list[str]]
 
 
 def _as_stored(points: list[Point]) -> list[tuple[str, int, float, int]]:
-    return sorted((point.key, point.step, point.value, point.timestamp_ms) for point in points)
+    taken = [point for point in points if point.key != metrics.LAG_SECONDS]
+    return sorted((point.key, point.step, point.value, point.timestamp_ms) for point in taken)
 
 
 def _wait_for(condition: Callable[[], object], seconds: float = 30) -> None:
@@ -33,6 +37,62 @@ def _wait_for(condition: Callable[[], object], seconds: float = 30) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("run_id", "name", "shown"),
+    [
+        ("20261121-180731-548a55", "mnist-cnn", "mnist-cnn 180731-548a55"),
+        ("20261121-180731-548a55", "n" * 300, "n" * 236 + " 180731-548a55"),
+        ("20261121-180731-548a55/0007", "0007 lr=0.1", "0007 lr=0.1"),
+    ],
+)
+def test_runs_of_one_name_are_told_apart_in_mlflows_list(
+    tmp_path: Path, sqlite_uri: str, record: MakeRecord, run_id: str, name: str, shown: str
+) -> None:
+    report = Recorder(tmp_path, record(sqlite_uri, run_id=run_id, name=name)).close("FINISHED")
+    run = remote.connect(sqlite_uri).get_run(str(report.run_id))
+    assert run.info.run_name == shown
+    assert run.data.tags[metrics.NAME] == name
+
+
+def test_the_end_is_written_down_before_the_picture_is_drawn(
+    tmp_path: Path, sqlite_uri: str, record: MakeRecord, points: MakePoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder(tmp_path / "run", record(sqlite_uri))
+    recorder.append(points(1, 3))
+    known: list[bool] = []
+    monkeypatch.setattr(module, "loss_curve", lambda *given: known.append(has_ended(tmp_path / "run")))
+    recorder.conclude("FINISHED")
+    assert known == [True]
+
+
+@pytest.mark.parametrize("apart", [True, False])
+@pytest.mark.parametrize("is_early", [True, False])
+def test_the_end_waits_no_longer_once_it_is_told_so(
+    tmp_path: Path,
+    proxy: FaultyProxy,
+    record: MakeRecord,
+    points: MakePoints,
+    caplog: pytest.LogCaptureFixture,
+    apart: bool,
+    is_early: bool,
+) -> None:
+    proxy.order("sleep", "experiments", 1000)
+    recorder = Recorder(tmp_path / "run", record(proxy.uri), apart)
+    recorder.append(points(1, 3))
+    recorder.start_shipping()
+    if is_early:
+        recorder.stop_waiting()
+    else:
+        threading.Timer(0.5, recorder.stop_waiting).start()
+    since = time.monotonic()
+    report = recorder.close("FINISHED", timeout_seconds=60)
+    assert time.monotonic() - since < 20
+    assert report.error == module.STOPPED_WAITING
+    assert report.unsent >= 4
+    assert has_ended(tmp_path / "run")
+    assert "the shipping process ended" not in caplog.text
 
 
 def test_a_finished_run_has_everything_in_mlflow(
@@ -48,7 +108,8 @@ def test_a_finished_run_has_everything_in_mlflow(
     report = recorder.close("FINISHED")
 
     assert (report.unsent, report.error) == (0, None)
-    assert report.url == f"http://127.0.0.1:5000/#/experiments/{report.experiment_id}/runs/{report.run_id}"
+    page = f"#/experiments/{report.experiment_id}/runs/{report.run_id}?workflowType=machine_learning"
+    assert report.url == f"http://127.0.0.1:5000/{page}"
     assert stored(sqlite_uri, report.run_id) == _as_stored(written) == _as_stored(recorder.history())
     client = remote.connect(sqlite_uri)
     run = client.get_run(str(report.run_id))
@@ -81,6 +142,42 @@ def test_a_replayed_step_is_dropped_and_the_first_value_wins(
     report = again.close("FINISHED")
     times = [(step, time) for key, step, _, time in stored(sqlite_uri, report.run_id) if key == "train/loss"]
     assert times == [(1, 1001), (2, 1002), (3, 1003), (4, 1004), (5, 1005), (6, 9006), (7, 9007), (8, 20008)]
+
+
+def test_one_that_has_a_breath_left_doubles_nothing(
+    tmp_path: Path, sqlite_uri: str, record: MakeRecord, points: MakePoints, stored: Stored
+) -> None:
+    """The driver was killed, and the same command goes on, while the actor of the first one still takes messages."""
+    about = record(sqlite_uri)
+    old = Recorder(tmp_path / "run", about)
+    old.append(points(1, 4))
+    new = Recorder(tmp_path / "run", about)
+    assert old.append(points(4, 8)) == 4
+    assert new.append(points(1, 11, since=9_000)) == 3
+    assert old.append(points(8, 10, since=20_000)) == 0
+    report = new.close("FINISHED")
+    times = [(step, time) for _, step, _, time in stored(sqlite_uri, report.run_id)]
+    assert times == [*((step, 1_000 + step) for step in range(1, 8)), *((step, 9_000 + step) for step in range(8, 11))]
+    numbers = [json.loads(line)["n"] for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_a_run_that_was_deleted_while_it_went_on_gets_everything_again(
+    tmp_path: Path, sqlite_uri: str, record: MakeRecord, points: MakePoints, stored: Stored, runs_of: RunsOf
+) -> None:
+    about = record(sqlite_uri)
+    recorder = Recorder(tmp_path / "run", about)
+    recorder.append(points(1, 10))
+    recorder.start_shipping()
+    _wait_for(lambda: recorder.report().run_id and not recorder.report().unsent)
+    first = recorder.report().run_id
+    remote.connect(sqlite_uri).delete_run(str(first))
+    recorder.append(points(10, 20))
+    _wait_for(lambda: recorder.report().run_id != first and not recorder.report().unsent)
+    report = recorder.close("FINISHED")
+    assert runs_of(about) == [report.run_id] != [first]
+    assert stored(sqlite_uri, report.run_id) == _as_stored(points(1, 20))
+    assert metrics.NOT_RECORDED not in remote.connect(sqlite_uri).get_run(str(report.run_id)).data.tags
 
 
 def test_a_batch_that_could_not_be_written_may_be_given_again(
@@ -192,7 +289,7 @@ def test_a_lost_cursor_and_a_lost_run_are_made_up_for(
     recorder.append(points(1, 50))
     first = recorder.close("FINISHED")
 
-    (tmp_path / "run" / shipping.CURSOR_FILE).write_text("{broken")
+    (tmp_path / "run" / CURSOR_FILE).write_text("{broken")
     again = sync(tmp_path / "run")
     assert (again.run_id, again.unsent) == (first.run_id, 0)
     assert stored(sqlite_uri, first.run_id) == _as_stored(points(1, 50))
@@ -236,30 +333,6 @@ def test_what_mlflow_refuses_does_not_hold_up_the_rest(
     refused = run.data.tags[metrics.NOT_RECORDED]
     assert "no?such&key at step 2" in refused
     assert "not?fine" in refused
-
-
-def test_trouble_with_artifacts_does_not_hold_up_the_metrics(
-    tmp_path: Path,
-    sqlite_uri: str,
-    record: MakeRecord,
-    points: MakePoints,
-    stored: Stored,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def broken(*_: object) -> None:
-        raise OSError("bucket is gone")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(remote.RemoteRun, "log_artifact", broken)
-        recorder = Recorder(tmp_path / "run", record(sqlite_uri, artifacts={"config.yaml": "name: a"}))
-        recorder.append(points(1, 5))
-        report = recorder.close("FINISHED", timeout_seconds=3)
-    assert report.unsent == 2  # config.yaml and loss_curve.png
-    assert "bucket is gone" in str(report.error)
-    assert len(stored(sqlite_uri, report.run_id)) == 4
-    assert sync(tmp_path / "run").unsent == 0
-    names = {item.path for item in remote.connect(sqlite_uri).list_artifacts(str(report.run_id))}
-    assert names == {"config.yaml", "loss_curve.png"}
 
 
 def test_a_locked_database_delays_nothing_but_the_shipping(

@@ -43,6 +43,11 @@ def test_the_next_free_port_is_taken() -> None:
         assert port < free_port(port) < port + 20
 
 
+def test_any_free_port_is_taken_for_0() -> None:
+    chosen = free_port(0)
+    assert 1024 <= chosen <= 65_535
+
+
 def test_the_page_shows_the_runs_of_a_folder_with_an_odd_name_and_ctrl_c_ends_all_of_it(
     odd_folder: Path, prepared_database: Path, record: Callable[..., RunRecord]
 ) -> None:
@@ -92,7 +97,9 @@ class Fine(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(b"OK")
+        self.wfile.write(b"OK" if self.path == "/health" else b"{}")
+
+    do_POST = do_GET
 
 def end(number, frame):
     child.terminate()
@@ -106,7 +113,12 @@ http.server.HTTPServer(("127.0.0.1", port), Fine).serve_forever()
 """A server that ends its worker on SIGTERM, as the real one does, which takes half a minute to start."""
 
 
-def test_sigterm_ends_the_server_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_whatever_ends_the_command_ends_the_server_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
+) -> None:
     (tmp_path / "mlflow").mkdir()
     (tmp_path / "mlflow" / "__init__.py").touch()
     (tmp_path / "mlflow" / "__main__.py").write_text(MLFLOW)
@@ -117,8 +129,8 @@ def test_sigterm_ends_the_server_too(tmp_path: Path, monkeypatch: pytest.MonkeyP
     try:
         _address(process)
         assert len(_search(str(database))) == 2
-        process.terminate()
-        assert process.wait(20) == 143
+        process.send_signal(number)
+        assert process.wait(20) == code
     finally:
         process.kill()
     assert not _processes_with(str(database))
@@ -134,7 +146,7 @@ def _address(process: "subprocess.Popen[str]") -> str:
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("Runs: "):
-            return line.split()[1]
+            return line.split()[1].partition("/#/experiments?")[0]
     raise AssertionError("the server did not start")
 
 

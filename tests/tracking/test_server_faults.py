@@ -10,6 +10,7 @@ from paceline.tracking import remote
 from paceline.tracking.points import Point
 from paceline.tracking.record import RunRecord
 from paceline.tracking.recorder import Recorder, sync
+from paceline.tracking.store import run_url
 from tracking.faulty_proxy import FaultyProxy
 
 MakeRecord = Callable[..., RunRecord]
@@ -32,6 +33,7 @@ PATHS = ["experiments/create", "runs/create", "log-batch", "runs/update", "artif
         *((503, path) for path in PATHS),
         ("refuse", "log-batch"),
         (401, "log-batch"),
+        ("delay", "log-batch"),
     ],
 )
 def test_everything_arrives_exactly_once(
@@ -97,7 +99,7 @@ def test_a_server_that_is_away_at_the_start_gets_everything_later(
         time.sleep(0.02)
     report = recorder.close("FINISHED")
     assert (report.unsent, report.error) == (0, None)
-    assert report.url == f"{proxy.uri}/#/experiments/{report.experiment_id}/runs/{report.run_id}"
+    assert report.url == run_url(proxy.uri, str(report.experiment_id), str(report.run_id))
     assert _steps(stored(proxy.uri, report.run_id)) == list(range(1, 101))
 
 

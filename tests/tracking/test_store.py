@@ -56,8 +56,9 @@ def test_an_address_that_cannot_work_is_refused_with_a_cure(
 
 
 def test_links(tmp_path: Path) -> None:
-    assert run_url(f"http://u:{CANARY}@host:5000/ml/", "7", "abc") == "http://host:5000/ml/#/experiments/7/runs/abc"
-    assert run_url(f"sqlite:///{tmp_path}/mlflow.db", "7", "abc") == "http://127.0.0.1:5000/#/experiments/7/runs/abc"
+    page = "#/experiments/7/runs/abc?workflowType=machine_learning"
+    assert run_url(f"http://u:{CANARY}@host:5000/ml/", "7", "abc") == f"http://host:5000/ml/{page}"
+    assert run_url(f"sqlite:///{tmp_path}/mlflow.db", "7", "abc") == f"http://127.0.0.1:5000/{page}"
 
 
 def test_a_dead_port_is_found_out_in_time_and_names_no_secret() -> None:

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from paceline.tracking import metrics, remote, shipping
+from paceline.tracking.cursor import CURSOR_FILE, ShipReport
 from paceline.tracking.points import Point
 from paceline.tracking.record import TAG_LENGTH, RunRecord, sweep_tags, trial_state_tags, trial_tags
 from paceline.tracking.recorder import TRIAL_STATUS, Recorder
-from paceline.tracking.shipping import ShipReport
-from paceline.tracking.sweep_note import Objective, TrialRow, sweep_note, sweep_points, trials_csv
+from paceline.tracking.sweep_note import Objective, TrialRow, sweep_note, sweep_points
+from paceline.tracking.trials_table import trials_csv
 
 MakeRecord = Callable[..., RunRecord]
 MakePoints = Callable[..., list[Point]]
@@ -71,7 +72,7 @@ def check_a_sweep(folder: Path, about: RunRecord, points: MakePoints, stored: St
     # as after a crash: the parent was never closed, and the steps are computed again
     parent = Recorder(folder / "tracking", about)
     parent.append(sweep_points(dict.fromkeys(ENDINGS, 1), best, 9_000))
-    (folder / "finished" / shipping.CURSOR_FILE).unlink()
+    (folder / "finished" / CURSOR_FILE).unlink()
     again = [
         run_trial(folder / state, trial(about, number), points(1, 5 + number), state)
         for number, state in enumerate(ENDINGS, 1)
@@ -99,6 +100,7 @@ def check_a_sweep(folder: Path, about: RunRecord, points: MakePoints, stored: St
     found = client.get_run(str(closed.run_id))
     assert metrics.PARENT_RUN not in found.data.tags
     assert found.data.tags[metrics.NOTE].startswith("## mnist\n\n**Best: lr=1** with val/accuracy 0.5 (1 seed).")
+    assert found.data.metrics.pop(metrics.LAG_SECONDS) > 0
     assert found.data.metrics == {
         "best/val/accuracy": 0.5,
         "trials/finished": 1,
@@ -192,7 +194,7 @@ def test_a_child_takes_few_requests(
     for name in ("get_experiment_by_name", "search_runs", "create_run", "log_batch", "get_run", "set_terminated"):
         monkeypatch.setattr(MlflowClient, name, counted(name))
     recorder = Recorder(tmp_path / "2", trial(about, 2))
-    recorder.append(points(1, 31))
+    recorder.append(points(1, 31, since=int(time.time() * 1000) - 31))
     assert recorder.close("FINISHED").unsent == 0
     assert calls == ["search_runs", "create_run", "log_batch", "set_terminated"]
 
@@ -227,11 +229,11 @@ def test_the_note_begins_with_the_answer_and_ranks_the_settings() -> None:
     rows = [*seeded(0.1, 0.90, 0.92), *seeded(0.2, 0.95, 0.93), *seeded(0.4, 0.5)]
     note = sweep_note("mnist", "finished", None, ACCURACY, rows, command="paceline train best.yaml")
     assert note.splitlines()[2] == (
-        "**Best: optimizer.lr=0.2** with val/accuracy 0.94 ± 0.01414 (2 seeds). Compared with 2 other finished "
-        "settings: next is optimizer.lr=0.1 with 0.91 ± 0.01414; last is optimizer.lr=0.4 with 0.5."
+        "**Best: optimizer.lr=0.2** with val/accuracy 0.94 ± 0.014 (2 seeds). Compared with 2 other finished "
+        "settings: next is optimizer.lr=0.1 with 0.91 ± 0.014; last is optimizer.lr=0.4 with 0.5."
     )
     assert "```\npaceline train best.yaml\n```" in note
-    assert "| 1 | optimizer.lr=0.2 | 0.94 ± 0.01414 | 500 | finished | 2 |" in note
+    assert "| 1 | optimizer.lr=0.2 | 0.94 ± 0.014 | 500 | finished | 2 |" in note
     assert "| 3 | optimizer.lr=0.4 | 0.5 | 500 | finished | 1 |" in note
     assert "Spent on 5 trials: 5,000 samples and 20 worker-seconds." in note
     lowest = sweep_note("mnist", "finished", None, [Objective("val/accuracy", "min")], rows)

@@ -10,6 +10,7 @@ from typing import Any
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import make_importable
 from paceline.config.loading import validate
+from paceline.tracking.redact import learn, secrets_of
 
 
 @dataclass(frozen=True)
@@ -58,4 +59,6 @@ class Assignment:
         for section, value in objects.items():
             if self.kept is None or section in self.kept:
                 tree[section]["path"] = value
-        return validate(tree)
+        config = validate(tree)
+        learn(secrets_of(config))
+        return config

@@ -5,20 +5,31 @@ One per run, in the driver's process when training is there too, else in an acto
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from paceline.cluster.counting import Counting, RunCosts
+from paceline.cluster.kept import kept_checkpoints
+from paceline.cluster.last_words import LastWords, lost_text
 from paceline.durable import write_durably
 from paceline.tracking import metrics
-from paceline.tracking.points import Point
+from paceline.tracking.costs import COST_FILE, Ledger
+from paceline.tracking.points import Point, Reading
 from paceline.tracking.record import RunRecord
 from paceline.tracking.recorder import Recorder
+from paceline.tracking.redact import redact_tree
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 
 OUTCOME = "outcome.json"
+CURE_OF_UNRECORDED = "`paceline sync` takes up those that the newest checkpoint keeps"
+
+
+def unrecorded_text(step: int) -> str:
+    """What is said of metrics that could not be recorded, from an optimizer step on."""
+    return f"the metrics from step {step} on could not be recorded, and are lost; {CURE_OF_UNRECORDED}"
 
 
 @dataclass
@@ -37,9 +48,24 @@ def read_outcome(folder: Path) -> dict[str, Any] | None:
     """How training ended, as a desk wrote it down; None when it did not, or when the file is damaged."""
     try:
         outcome = json.loads((folder / OUTCOME).read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
-    return outcome if isinstance(outcome, dict) and "status" in outcome else None
+    return outcome if isinstance(outcome, dict) and _is_whole(outcome) else None
+
+
+def _is_whole(outcome: Mapping[str, Any]) -> bool:
+    """Whether what is there of an outcome is what it should be."""
+    counts = [outcome[name] for name in ("step", "epoch", "samples", "peak_memory_bytes") if name in outcome]
+    values, failure = outcome.get("metrics", {}), outcome.get("failure", {})
+    return (
+        isinstance(outcome.get("status"), str)
+        and all(isinstance(count, int) for count in counts)
+        and isinstance(outcome.get("samples_per_second", 0.0), (int, float))
+        and isinstance(values, dict)
+        and all(isinstance(value, (int, float)) for value in values.values())
+        and isinstance(failure, dict)
+        and isinstance(failure.get("reason", ""), str)
+    )
 
 
 def forget_outcome(folder: Path) -> None:
@@ -52,25 +78,35 @@ def forget_outcome(folder: Path) -> None:
 
 
 class Desk:
-    """Takes what rank 0 reports. Metrics are durable once `metrics` has returned.
+    """Takes what rank 0 reports. Metrics are durable once `metrics` has returned that they are.
 
     One desk belongs to one launch, so it is also what tells the launch's worker groups from those of others: see
     `enter` and `may_commit`.
     """
 
+    registers_checkpoints = True
+    """Whether MLflow is to know, at the end, the checkpoints that are kept."""
+
     def __init__(
-        self, folder: Path, record: RunRecord, on_event: Callable[[str, dict[str, Any]], None] | None = None
+        self,
+        folder: Path,
+        record: RunRecord,
+        on_event: Callable[[str, dict[str, Any]], None] | None = None,
+        counting: Counting | None = None,
+        ships_apart: bool = False,
     ) -> None:
         """Open the run's record in `folder`.
 
         Args:
             on_event: is given each event, its kind and its details, in place of the watcher; none is kept then.
+            counting: how the run's cost is counted; None: somebody else does that.
+            ships_apart: this process trains, so that another one is to talk to MLflow.
 
         Raises:
             OSError: the folder cannot be written to.
         """
         self._folder = folder
-        self._recorder = Recorder(folder, record)
+        self._recorder = Recorder(folder, record, ships_apart)
         self._outcome = read_outcome(folder)  # this desk may be one that died and was started again
         self._workers: list[bytes] = []
         self._dismissed = False
@@ -78,10 +114,17 @@ class Desk:
         self._on_event = on_event or (lambda kind, details: self._events.append((kind, details)))
         self._view = View([], 0, 0.0)
         self._stop = False
-        self._unwritten: list[Point] = []
+        self._stragglers: list[str] = []
+        self._is_in_trouble = False
+        self._costs: RunCosts | None = None
+        self._ledger: Ledger | None = None
+        if counting is not None:
+            self.start_counting(counting)
 
     def begin(self, device: str) -> None:
         """The workers are there, and training is being set up."""
+        if self._costs is not None:
+            self._costs.begin()
         self.event("stage", {"text": "building the model and loading the data"})
         self.tag({metrics.DEVICE: device})
         self.ship()
@@ -90,19 +133,36 @@ class Desk:
         """Begin to send what is recorded; imports MLflow, in a thread, which takes seconds."""
         self._recorder.start_shipping()
 
-    def metrics(self, step: int, values: Mapping[str, float]) -> bool:
-        """Record the values of a step; returns whether they are safe. Never raises: training goes on regardless."""
+    def metrics(self, readings: Sequence[Reading]) -> bool:
+        """Take what was measured, in the order of the steps, and record it; see `record`."""
+        for reading in readings:
+            self.note(reading.step, reading.values, reading.age_seconds)
+        return self.record(readings)
+
+    def note(self, step: int, values: Mapping[str, float], age_seconds: float = 0.0) -> None:
+        """Let the watcher see the values of a step, which were taken so long ago."""
         self._view.step = max(step, self._view.step)
         self._view.metrics.update(values)
         self._view.samples_per_second = values.get("samples_per_second", self._view.samples_per_second)
-        now = int(time.time() * 1000)
-        self._unwritten += [Point(key, value, step, now) for key, value in values.items()]
+        if self._costs is not None:
+            self._costs.measure(step, values, age_seconds)
+
+    def record(self, readings: Sequence[Reading]) -> bool:
+        """Make readings durable; returns whether they are. Those that are not may be given again, with later ones.
+
+        Never raises: training goes on regardless.
+        """
         try:
-            self._recorder.append(self._unwritten)
+            self._recorder.append([point for reading in readings for point in reading.points()])
         except OSError as error:
-            self.event("warning", {"message": f"the metrics of step {step} could not be recorded: {error}"})
-            return False  # kept, and tried again with the next ones
-        self._unwritten = []
+            if not self._is_in_trouble:
+                message = f"the metrics of step {readings[0].step} could not be recorded: {error}"
+                self.event("warning", {"message": f"{message}; they are kept, and tried again"})
+            self._is_in_trouble = True
+            return False
+        self._is_in_trouble = False
+        if self._costs is not None:  # here, where nobody who trains waits for the disk
+            self._costs.save_sometimes()
         self.ship()  # a desk that was started again has not been told to
         return True
 
@@ -112,7 +172,18 @@ class Desk:
         return self._stop
 
     def event(self, kind: str, details: dict[str, Any]) -> None:
-        """Something worth telling the watcher."""
+        """Something worth telling the watcher, or the record alone: which data the run is trained on, what its speed is
+        measured on, and a rank that the others wait for, of which a warning tells the watcher."""
+        if kind == "datasets":
+            self._record_datasets(details)
+            return
+        if kind == "stamp":
+            self.tag({metrics.SPEED_STAMP: json.dumps(details)})
+            return
+        if kind == "straggler":
+            self._stragglers.append(details["text"])
+            self.tag({metrics.STRAGGLER: "\n".join(self._stragglers)})
+            return
         self._on_event(kind, details)
         if kind == "batch":
             self.tag({key: str(details[name]) for key, name in metrics.FOUND_SIZES.items()})
@@ -148,14 +219,29 @@ class Desk:
         return self._workers
 
     def finish(self, outcome: Mapping[str, Any]) -> None:
-        """How training ended, from rank 0 or from the rank that failed; the first word stays."""
+        """How training ended, from rank 0 or from the rank that failed; the first word stays.
+
+        Args:
+            outcome: with what could not be recorded before, see `LastWords`. That is recorded now.
+        """
+        words = LastWords.read(outcome)
+        if words.unrecorded and not self.metrics(words.unrecorded):
+            self.event("warning", {"message": unrecorded_text(words.unrecorded[0].step)})
+        self.note_lost(words.lost)
         if self._outcome is not None:
             return
-        self._outcome = dict(outcome)
+        self._outcome = _without_secrets(words.ending)
+        self.count(words.ending)
         try:
-            write_durably(self._folder / OUTCOME, json.dumps(outcome).encode())
+            write_durably(self._folder / OUTCOME, json.dumps(self._outcome).encode())
         except OSError as error:  # the file only serves a desk that has to start again
             self.event("warning", {"message": f"how training ended could not be written down: {error}"})
+
+    def note_lost(self, readings: int) -> None:
+        """So many readings did not come here, and will not: tell the watcher and MLflow, unless it is none."""
+        if readings:
+            self.tag({metrics.NOT_RECORDED: lost_text(readings)})
+            self.event("warning", {"message": lost_text(readings)})
 
     def outcome(self) -> dict[str, Any] | None:
         """How training ended; None while it goes on, or when it died without a word."""
@@ -171,12 +257,73 @@ class Desk:
         """All recorded points: (key, value, step)."""
         return [(point.key, point.value, point.step) for point in self._recorder.history()]
 
-    def close(self, status: Status, reason: str | None, timeout_seconds: float) -> dict[str, Any]:
-        """Ship what is left and end the MLflow run; returns a `ShipReport` as a mapping."""
+    def abandon(self) -> None:
+        """End without another word: what is not in MLflow stays in the journal."""
+        self._recorder.abandon()
+
+    def start_counting(self, counting: Counting) -> None:
+        """Count what the run costs."""
+        self._costs = RunCosts(self._folder, counting)
+
+    def count(self, outcome: Mapping[str, Any]) -> None:
+        """Training is over: take in what its time went into."""
+        if self._costs is not None:
+            self._costs.end(outcome.get("seconds", {}))
+
+    def cost(self) -> Ledger | None:
+        """What the run has cost, once it was closed; None when that is not counted."""
+        return self._ledger
+
+    def close(
+        self, status: Status, reason: str | None, timeout_seconds: float, allocated: float | None = None
+    ) -> dict[str, Any]:
+        """Ship what is left and end the MLflow run; returns a `ShipReport` as a mapping, with the
+        `straggler` that was named.
+
+        Args:
+            allocated: unit-seconds that this launch has had, as its driver has measured them.
+        """
         self.ship()
+        self._record_cost(allocated)
+        if status == "FINISHED" and self.registers_checkpoints:  # otherwise it may go on, and remove them
+            self._record_checkpoints()
         try:
-            report = self._recorder.close(status, reason, timeout_seconds)
+            report = self._recorder.close(status, reason, timeout_seconds, None, self._ledger)
         except OSError as error:  # no room for the last words: what is in the journal is sent all the same
-            report = self._recorder.close(status, reason, timeout_seconds)
+            report = self._recorder.close(status, reason, timeout_seconds, None, self._ledger)
             report = replace(report, error=f"the end of the run could not be recorded: {error}")
-        return asdict(report)
+        return {**asdict(report), "straggler": "\n".join(self._stragglers)}
+
+    def stop_waiting(self) -> None:
+        """Let `close` wait for MLflow no longer, now or later; what is not sent stays in the journal."""
+        self._recorder.stop_waiting()
+
+    def _record_datasets(self, sets: Mapping[str, Any]) -> None:
+        try:
+            self._recorder.add_datasets(sets)
+        except OSError as error:
+            self.event("warning", {"message": f"the data sets could not be recorded: {error}"})
+
+    def _record_checkpoints(self) -> None:
+        try:
+            for model in kept_checkpoints(self._folder.parent / "checkpoints", self._recorder.history()):
+                self._recorder.add_model(model)
+        except OSError as error:
+            self.event("warning", {"message": f"the checkpoints could not be recorded: {error}"})
+
+    def _record_cost(self, allocated: float | None) -> None:
+        if self._costs is None:
+            return
+        self._ledger = ledger = self._costs.ledger(allocated)
+        step, now = self._view.step, int(time.time() * 1000)
+        try:
+            self._costs.save(ledger)
+            self._recorder.add_artifact(COST_FILE, json.dumps(ledger.to_json(), indent=1).encode())
+            self._recorder.append([Point(key, value, step, now) for key, value in ledger.metrics().items()])
+        except OSError as error:
+            self.event("warning", {"message": f"what the run cost could not be recorded: {error}"})
+
+
+def _without_secrets(ending: dict[str, Any]) -> dict[str, Any]:
+    """How training ended, with its failure hidden once more: a worker does not know the secrets of the command line."""
+    return {**ending, "failure": redact_tree(ending["failure"])} if "failure" in ending else ending

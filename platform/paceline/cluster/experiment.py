@@ -4,10 +4,11 @@ claim the run  ->  record at hand  ->  train here or on Ray  ->  close the recor
 """
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,12 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import Imported, objects_in
 from paceline.config.loading import dump_yaml, missing_modules
 from paceline.errors import ConfigError, EnvironmentFault, Problem, RunFailed
-from paceline.tracking.record import RunRecord, command_line, flatten, launch_tags
-from paceline.tracking.redact import shareable
+from paceline.tracking.links import review_url
+from paceline.tracking.provenance import command_line, provenance
+from paceline.tracking.record import RunRecord, flatten
+from paceline.tracking.redact import learn, redact, secrets_of, shareable
 from paceline.tracking.store import (
+    CURE_OF_SILENCE,
     ENVIRONMENT_VARIABLE,
     is_http,
     is_sqlite,
@@ -41,11 +45,12 @@ from paceline.tracking.store import (
     start_creating,
     tracking_uri,
 )
+from paceline.tracking.views import RUNS_VIEW, run_views
 
 CLOSE_SECONDS = 60.0
 """How long the end of a run waits for MLflow; what is unsent by then stays in the journal."""
 OFFLINE_CLOSE_SECONDS = 5.0
-"""The same when MLflow did not answer at the start either."""
+"""The same when MLflow did not answer at the start; where it still has not, the end waits for a second at the most."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,8 @@ class Launch:
     listener: Listener
     close_seconds: float = CLOSE_SECONDS
     """How long the end of the run waits for MLflow."""
+    began: float = field(default_factory=time.monotonic)
+    """When the command began with it, of `time.monotonic`."""
 
     def note_ending(self, ending: dict[str, Any]) -> None:
         """Write down how training ended, before anything else can go wrong."""
@@ -103,6 +110,7 @@ def train(
         RunFailed: training failed.
     """
     config = with_objects(config, model=model, data=data, task=task)
+    learn(secrets_of(config))
     if listener is not None:
         return _train(config, resume, fork, address, listener)
     from paceline.display import watched  # rich takes a moment to import
@@ -113,7 +121,7 @@ def train(
 
 def _train(config: ExperimentConfig, resume: Resume, fork: bool, address: str | None, listener: Listener) -> RunResult:
     start = time.monotonic()
-    launch = prepare_launch(config, resume, fork, address, listener)
+    launch = replace(prepare_launch(config, resume, fork, address, listener), began=start)
     try:
         ending, closing = _runner(config)(launch)
         return _conclude(launch, ending, closing, time.monotonic() - start)
@@ -183,7 +191,8 @@ def close_seconds_of(uri: str, offline: str, listener: Events) -> float:
     except EnvironmentFault as error:
         if offline == "refuse":
             raise
-        listener.event("warning", {"message": f"{error}; the metrics stay in the run's journal until it answers"})
+        reason = str(error).removesuffix(f"; {CURE_OF_SILENCE}")
+        listener.event("warning", {"message": f"{reason}; the metrics stay in the run's journal until it answers"})
         return OFFLINE_CLOSE_SECONDS
     return CLOSE_SECONDS
 
@@ -236,14 +245,17 @@ def check_this_machine(config: ExperimentConfig) -> None:
 
 def make_record(config: ExperimentConfig, run: ClaimedRun[RunFolder], uri: str, derived: Derived) -> RunRecord:
     """What MLflow is told about the run before it starts."""
+    origin = provenance(command_line(sys.argv), git_diff=config.tracking.git_diff)
     return RunRecord(
         run_id=run.folder.run_id,
         name=config.name,
         uri=uri,
         experiment=config.tracking.experiment or config.name,
         params=record_params(config, derived),
-        tags=launch_tags(command_line(sys.argv)),
-        artifacts={"config.yaml": dump_yaml(shareable(config))},
+        tags=origin.tags,
+        artifacts={"config.yaml": dump_yaml(shareable(config)), **origin.artifacts},
+        secrets=secrets_of(config),
+        views=run_views(),
     )
 
 
@@ -274,7 +286,7 @@ def _runner(config: ExperimentConfig) -> Callable[[Launch], tuple[dict[str, Any]
 def _conclude(launch: Launch, ending: dict[str, Any], closing: dict[str, Any], seconds: float) -> RunResult:
     run = launch.run.folder
     if closing["report"]["error"]:
-        launch.listener.event("warning", {"message": f"MLflow does not have everything: {closing['report']['error']}"})
+        launch.listener.event("warning", {"message": unsent_text(closing["report"]["error"], run.path)})
     if ending["status"] == "failed":
         raise _failure(ending["failure"])
     return RunResult(
@@ -292,18 +304,27 @@ def _conclude(launch: Launch, ending: dict[str, Any], closing: dict[str, Any], s
         folder=run.path,
         mlflow_url=closing["report"]["url"],
         mlflow_run_id=closing["report"]["run_id"],
+        review_url=review_url(launch.record.uri, closing["report"]["experiment_id"], RUNS_VIEW),
         needs_ui=not is_http(launch.record.uri),
         points=tuple((key, value, step) for key, value, step in closing["history"]),
+        cost=closing["cost"],
+        straggler=closing["report"].get("straggler", ""),
     )
 
 
+def unsent_text(reason: str, folder: Path) -> str:
+    """What is said at the end when MLflow lacks something, and which command sends it."""
+    place = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+    return f"MLflow does not have everything: {reason}; `paceline sync {shlex.quote(str(place))}` sends the rest"
+
+
 def _failure(failure: dict[str, Any]) -> Exception:
-    message = f"rank {failure['rank']}: {failure['reason']}"
+    message = redact(f"rank {failure['rank']}: {failure['reason']}")
     if failure["exit_code"] == ConfigError.exit_code:
         return ConfigError([Problem(failure.get("problem_code") or "import", message)])
     if failure["exit_code"] == EnvironmentFault.exit_code:
         return EnvironmentFault(message)
-    return RunFailed(message, failure["traceback_text"])
+    return RunFailed(message, redact(failure["traceback_text"]))
 
 
 def closing_status(ending: dict[str, Any]) -> tuple[Status, str | None]:
@@ -312,7 +333,7 @@ def closing_status(ending: dict[str, Any]) -> tuple[Status, str | None]:
         return "FINISHED", None
     if ending["status"] == "stopped":
         return "KILLED", "stopped by the user"
-    return "FAILED", ending["failure"]["reason"]
+    return "FAILED", redact(ending["failure"]["reason"])  # a worker elsewhere does not know this machine's secrets
 
 
 def python_objects(config: ExperimentConfig) -> dict[str, Any]:

@@ -6,7 +6,8 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, ClassVar, Generic, Literal, TypeVar
@@ -133,6 +134,24 @@ def claim(home: Path, choose: Callable[[Path], tuple[Folder, bool]]) -> "Claimed
     return ClaimedRun(folder, resumed, lock)
 
 
+@contextmanager
+def nobody_works_on(home: Path) -> Iterator[bool]:
+    """Whether no run or sweep of a name goes on; if so, none can begin during the body.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    try:
+        lock = _lock(home)
+    except EnvironmentFault:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.close()
+
+
 def _lock(home: Path) -> IO[str]:
     home.mkdir(parents=True, exist_ok=True)
     lock = (home / ".lock").open("a+")
@@ -141,7 +160,8 @@ def _lock(home: Path) -> IO[str]:
     except BlockingIOError:
         lock.close()
         raise EnvironmentFault(
-            f"a run named {home.name!r} is going on in {home}; wait for it, or give this one another name"
+            f"a run named {home.name!r} is going on in {home}, or `paceline sync` sends what one has left; "
+            "wait for it, or give this one another name"
         ) from None
     except OSError:
         lock.close()

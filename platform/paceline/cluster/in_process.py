@@ -5,20 +5,26 @@ from dataclasses import asdict
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from paceline.cluster.desk import Desk
+from paceline.cluster.counting import Counting, unit_of
+from paceline.cluster.desk import Desk, unrecorded_text
 from paceline.cluster.interrupts import first_interrupt_calls
 from paceline.cluster.listener import Listener, Progress
 from paceline.cluster.preflight import check_resources, process_resources, writable
 from paceline.cluster.reporters import DeskReporter
 from paceline.config.imports import user_folders
+from paceline.tracking.costs import goal_of
 from paceline.tracking.redact import shareable
 
 if TYPE_CHECKING:
     from paceline.cluster.experiment import Launch
 
+LAST_WORDS_SECONDS = 2.0
+"""How long a command that was told to end at once waits for its last metrics to be written down."""
+
 
 def train_in_process(launch: "Launch") -> tuple[dict[str, Any], dict[str, Any]]:
-    """How training ended, and how its record was closed.
+    """How training ended, and how its record was closed. A signal that comes once it is over ends the waiting for
+    MLflow.
 
     Raises:
         KeyboardInterrupt: it was told to end at once; the run can be resumed.
@@ -27,19 +33,32 @@ def train_in_process(launch: "Launch") -> tuple[dict[str, Any], dict[str, Any]]:
 
     launch.listener.stage("importing torch")
     with writable(launch.run.folder.tracking):
-        desk = Desk(launch.run.folder.tracking, launch.record)
+        desk = Desk(launch.run.folder.tracking, launch.record, ships_apart=True)
+    # around it all: between training and the end of its record, too, a signal must not throw the result away
+    with first_interrupt_calls(desk.stop_waiting):
+        ending = _trained(launch, desk)
+        launch.note_ending(ending)
+        launch.listener.stage("recording the run in MLflow")
+        status, reason = closing_status(ending)
+        report = desk.close(status, reason, launch.close_seconds)
+        return ending, {"report": report, "history": desk.history(), "cost": desk.cost()}
+
+
+def _trained(launch: "Launch", desk: Desk) -> dict[str, Any]:
     feed = Feed(launch.listener, launch.derived.total_steps)
+    reporter = DeskReporter(desk, lambda: feed.show(desk.view))
+    desk.ship()  # what talks to MLflow comes up while this process imports torch
     try:
         with first_interrupt_calls(desk.request_stop):
-            ending = _train(launch, desk, DeskReporter(desk, lambda: feed.show(desk.view)))
-    except KeyboardInterrupt:
-        launch.note_ending({"status": "stopped"})
+            return _train(launch, desk, reporter)
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            launch.note_ending({"status": "stopped"})
+        reporter.close(LAST_WORDS_SECONDS)
+        if (step := reporter.unsafe_from()) is not None:
+            launch.listener.event("warning", {"message": unrecorded_text(step)})
+        desk.abandon()
         raise
-    launch.note_ending(ending)
-    launch.listener.stage("recording the run in MLflow")
-    status, reason = closing_status(ending)
-    report = desk.close(status, reason, launch.close_seconds)
-    return ending, {"report": report, "history": desk.history()}
 
 
 def _train(launch: "Launch", desk: Desk, reporter: DeskReporter) -> dict[str, Any]:
@@ -50,8 +69,21 @@ def _train(launch: "Launch", desk: Desk, reporter: DeskReporter) -> dict[str, An
     use_gpu = check_resources(launch.config, process_resources(), "this machine")
     device = torch.device("cuda" if use_gpu else "cpu")
     with writable(launch.run.folder.tracking):
+        desk.start_counting(counting(launch, use_gpu, launch.began))
         desk.begin(device_name(device))
-    return run_here(assignment(launch), device, reporter)
+    ending = run_here(assignment(launch), device, reporter)
+    desk.finish(reporter.last_words(ending))
+    return ending
+
+
+def counting(launch: "Launch", use_gpu: bool, since: float) -> Counting:
+    """How the run's cost is counted.
+
+    Args:
+        since: when its processes were asked for, of `time.monotonic`.
+    """
+    tracking = launch.config.tracking
+    return Counting(*unit_of(launch.config, use_gpu), tracking.price_per_hour, goal_of(launch.config), since)
 
 
 def assignment(launch: "Launch") -> Any:

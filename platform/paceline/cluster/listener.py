@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from paceline.tracking.redact import redact
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -45,3 +47,8 @@ class SilentListener:
     def progress(self, progress: Progress) -> None: ...
 
     def event(self, kind: str, details: Mapping[str, Any]) -> None: ...
+
+
+def shown(text: str) -> str:
+    """A text as a display may show it: without secrets."""
+    return redact(text)

@@ -6,12 +6,14 @@ import sys
 import threading
 import time
 from contextlib import redirect_stdout, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.cluster.counting import Counting
 from paceline.cluster.desk import Desk, read_outcome
 from paceline.cluster.fitting import Fitting, first_line
-from paceline.cluster.in_process import Feed, assignment
+from paceline.cluster.in_process import Feed, assignment, counting
 from paceline.cluster.interrupts import first_interrupt_calls
 from paceline.cluster.preflight import check_resources, cluster_resources, writable
 from paceline.cluster.session import connected, connecting_text, is_private, on_cluster, prepare_environment
@@ -19,6 +21,11 @@ from paceline.cluster.user_code import runtime_env
 from paceline.cluster.worker_output import only_worker_output
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import EnvironmentFault
+from paceline.tracking.costs import Ledger
+from paceline.tracking.cursor import CURSOR_FILE, Cursor, ShipReport, report_of
+from paceline.tracking.journal import JOURNAL_FILE, Journal
+from paceline.tracking.points import Point
+from paceline.tracking.recorder import STOPPED_WAITING, has_ended
 
 if TYPE_CHECKING:
     from ray.train.torch import TorchTrainer
@@ -33,6 +40,8 @@ ANSWER_SECONDS = 5.0
 """How long the desk may take to answer a question that costs it nothing."""
 DISMISS_SECONDS = 2.0
 """The same at the very end, when someone may have pressed Ctrl-C for the second time."""
+CONCLUDE_SECONDS = 10.0
+"""How long the desk may take to write down how the run ended, when nobody wants to wait for MLflow."""
 
 
 def train_on_ray(launch: "Launch") -> tuple[dict[str, Any], dict[str, Any]]:
@@ -46,25 +55,29 @@ def train_on_ray(launch: "Launch") -> tuple[dict[str, Any], dict[str, Any]]:
     with redirect_stdout(sys.stderr), connected(launch.address, packed), only_worker_output():
         where = "the cluster" if on_cluster(launch.address) else "this machine"
         use_gpu = check_resources(launch.config, cluster_resources(), where)
-        desk = _start_desk(launch)
+        asked = counting(launch, use_gpu, time.monotonic())
+        desk = _start_desk(launch, asked)
         try:
-            launch.listener.stage("starting the workers")
+            launch.listener.stage("starting the workers (usually 30 to 90 s on a small machine)")
             warm_up.join()
             if is_private():
                 _start_coordinator()
-            return _train(launch, desk, use_gpu)
+            return _train(launch, desk, use_gpu, asked)
         finally:
             _dismiss(desk)
 
 
-def _train(launch: "Launch", desk: Any, use_gpu: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+def _train(launch: "Launch", desk: Any, use_gpu: bool, asked: Counting) -> tuple[dict[str, Any], dict[str, Any]]:
     from paceline.cluster.experiment import closing_status
 
     fitting = Fitting(make_trainer(launch, desk, use_gpu))
-    ending = _follow(launch, desk, fitting)
-    launch.note_ending(ending)
-    launch.listener.stage("recording the run in MLflow")
-    closing = _close(desk, closing_status(ending), launch.close_seconds)
+    hurry = threading.Event()
+    # around it all: between training and the end of its record, too, a signal must not throw the result away
+    with first_interrupt_calls(hurry.set):
+        ending = _follow(launch, desk, fitting)
+        launch.note_ending(ending)
+        launch.listener.stage("recording the run in MLflow")
+        closing = _close(launch, desk, closing_status(ending), asked.allocated, hurry)
     if ending["status"] != "failed":
         fitting.join(LEAVE_SECONDS)
     return ending, closing
@@ -81,13 +94,13 @@ def _start_coordinator() -> None:
     start_coordinator()
 
 
-def _start_desk(launch: "Launch") -> Any:
+def _start_desk(launch: "Launch", asked: Counting) -> Any:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     actor = ray.remote(Desk).options(num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=here)
-    return actor.remote(launch.run.folder.tracking, launch.record)
+    return actor.remote(launch.run.folder.tracking, launch.record, counting=asked)
 
 
 def _dismiss(desk: Any) -> None:
@@ -165,23 +178,50 @@ def _last_line(error: BaseException) -> str:
     return next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
 
 
-def _close(desk: Any, status: tuple[str, str | None], timeout_seconds: float) -> dict[str, Any]:
+def _close(
+    launch: "Launch", desk: Any, status: tuple[str, str | None], allocated: float, hurry: threading.Event
+) -> dict[str, Any]:
+    """How the record was closed; when the desk does not tell, from what it has left: training is over and saved.
+
+    Args:
+        hurry: once it is set, MLflow is waited for no longer, only the end of the run's own record.
+    """
     import ray
 
+    timeout_seconds, tracking = launch.close_seconds, launch.run.folder.tracking
+    deadline = time.monotonic() + timeout_seconds + 30
     try:
-        report = ray.get(desk.close.remote(*status, timeout_seconds), timeout=timeout_seconds + 30)
-        return {"report": report, "history": ray.get(desk.history.remote(), timeout=30)}
+        closing = desk.close.remote(*status, timeout_seconds, allocated)
+        while not ray.wait([closing], timeout=POLL_SECONDS)[0] and time.monotonic() < deadline:
+            if hurry.is_set():
+                deadline = min(deadline, time.monotonic() + CONCLUDE_SECONDS)
+                if has_ended(tracking):
+                    return _left_in(tracking, launch.record.uri, STOPPED_WAITING)
+        report = ray.get(closing, timeout=0)
+        history, cost = ray.get([desk.history.remote(), desk.cost.remote()], timeout=30)
+        return {"report": report, "history": history, "cost": cost}
     except ray.exceptions.RayError as error:
-        report = {"url": None, "run_id": None, "unsent": -1, "error": first_line(error)}
-        return {"report": report, "history": []}
+        return _left_in(tracking, launch.record.uri, STOPPED_WAITING if hurry.is_set() else first_line(error))
+
+
+def _left_in(folder: Path, uri: str, error: str) -> dict[str, Any]:
+    """How the record in a folder stands whose desk does not answer: it is on this machine."""
+    points: list[tuple[str, float, int]] = []
+    report = ShipReport(None, None, None, 0, error)
+    with suppress(OSError):
+        journal = Journal(folder / JOURNAL_FILE)
+        entries = [Point.from_json(entry.content) for entry in journal.scan() if entry.kind == "point"]
+        points = [(point.key, point.value, point.step) for point in entries]
+        report = report_of(Cursor.load(folder / CURSOR_FILE), uri, journal, error)
+    return {"report": asdict(report), "history": points, "cost": Ledger.read(folder)}
 
 
 def make_trainer(launch: "Launch", desk: Any, use_gpu: bool) -> "TorchTrainer":
     """The TorchTrainer of a run."""
     from ray.train import FailureConfig, LoggingConfig, RunConfig
-    from ray.train.torch import TorchConfig
 
     from paceline.cluster.lean import LeanTorchTrainer
+    from paceline.cluster.network import torch_config
     from paceline.cluster.worker import train_on_worker
 
     # relative paths in the config mean the folder of the command
@@ -190,9 +230,7 @@ def make_trainer(launch: "Launch", desk: Any, use_gpu: bool) -> "TorchTrainer":
     trainer = LeanTorchTrainer(
         train_on_worker,
         train_loop_config={"assignment": assignment(launch).travelling(), "desk": desk},
-        torch_config=TorchConfig(
-            backend="cpu:gloo,cuda:nccl" if use_gpu else "gloo", timeout_s=int(config.parallel.timeout_seconds)
-        ),
+        torch_config=torch_config(use_gpu, config.parallel.timeout_seconds, is_private()),
         scaling_config=ray_scaling(config, use_gpu),
         run_config=RunConfig(
             # a name of its own for each launch: Ray would silently resume one that it knows
@@ -225,5 +263,5 @@ def ray_scaling(config: ExperimentConfig, use_gpu: bool) -> Any:
 def _ray_folder(run: Path) -> Path:
     folder = run / "ray"
     with writable(run):
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import ConfigError, EnvironmentFault, Problem
+from paceline.places import place_of
 
 
 @dataclass(frozen=True)
@@ -115,11 +116,12 @@ def storage_folder(config: ExperimentConfig) -> Path:
 
     Raises:
         ConfigError: `storage.path` is an address rather than a folder.
+        EnvironmentFault: the system refuses the name.
     """
     path = config.storage.path or "runs"
     scheme, mark, rest = path.partition("://")
     if not mark or not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
-        return Path(path).expanduser().resolve()
+        return place_of(path).resolve()
     if scheme.lower() == "file":
         reason, hint = "is an address, not a folder", f"write the plain path: /{rest.lstrip('/')}"
     else:

@@ -1,26 +1,68 @@
 """The engine's reporters: straight to a desk in this process, or by messages to the desk's actor."""
 
-from collections import deque
-from collections.abc import Mapping
-from threading import Lock
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from time import monotonic
 from typing import Any
 
 from paceline.cluster.desk import Desk
+from paceline.cluster.last_words import LastWords
+from paceline.cluster.outbox import MOST_READINGS, Outbox
+from paceline.tracking.points import Reading
 
-MAX_UNACKNOWLEDGED = 1000
-"""Answers that a checkpoint waits for at most; older ones have long come."""
+MIN_ANSWER_SECONDS = 1.0
+"""How long the desk has at least to say whether a checkpoint may be put in place."""
+CLOSE_SECONDS = 10.0
+"""How long the end of training waits for its metrics to be safe. What is not by then goes with how training ended."""
+_FULL = f"metrics are let go from now on: {MOST_READINGS} readings wait for what records them, which takes none"
 
 
-class DeskReporter:
+class _Outgoing:
+    """What both reporters have in common: metrics go out by an outbox."""
+
+    def __init__(self, deliver: Callable[[Sequence[Reading]], bool]) -> None:
+        self._outbox = Outbox(deliver, lambda: self.event("warning", message=_FULL))
+
+    def event(self, kind: str, **details: Any) -> None:
+        raise NotImplementedError
+
+    def unrecorded(self) -> list[Any]:
+        return [reading.to_json() for reading in self._outbox.unsafe() if reading.values]
+
+    def record_again(self, metrics: list[Any]) -> None:
+        self._outbox.put_back([Reading.from_json(points) for points in metrics])
+
+    def close(self, timeout_seconds: float = CLOSE_SECONDS) -> None:
+        """Training is over: wait for its last metrics to be safe, and end the thread that delivers them."""
+        with suppress(Exception):
+            self._outbox.flush(timeout_seconds)
+        self._outbox.close()
+
+    def unsafe_from(self) -> int | None:
+        """The first optimizer step of which something is not safe; None where all is."""
+        return next((reading.step for reading in self._outbox.unsafe() if reading.values), None)
+
+    def last_words(self, ending: dict[str, Any]) -> dict[str, Any]:
+        """End as `close` does; returns how training ended, for `Desk.finish`, with what is not safe for all that."""
+        began = monotonic()
+        self.close()
+        unrecorded = [reading for reading in self._outbox.unsafe() if reading.values]
+        if split := ending.get("seconds"):  # until now the workers were held, too
+            ending = {**ending, "seconds": {**split, "closing": split.get("closing", 0.0) + monotonic() - began}}
+        return LastWords(ending, unrecorded, self._outbox.lost).message()
+
+
+class DeskReporter(_Outgoing):
     """For training in the driver's process. `on_news` is called after each report, to redraw the display."""
 
     def __init__(self, desk: Desk, on_news: Any) -> None:
+        super().__init__(desk.record)
         self._desk = desk
         self._on_news = on_news
-        self._all_recorded = True
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        self._all_recorded &= self._desk.metrics(step, values)
+        self._desk.note(step, values)
+        self._outbox.put(step, values)
         self._on_news()
 
     def progress(self, step: int, samples_per_second: float) -> None:
@@ -32,8 +74,7 @@ class DeskReporter:
         self._on_news()
 
     def recorded(self, timeout_seconds: float) -> bool:
-        all_recorded, self._all_recorded = self._all_recorded, True
-        return all_recorded
+        return self._outbox.flush(timeout_seconds)
 
     def stop_requested(self) -> bool:
         return self._desk.stop_requested
@@ -46,7 +87,7 @@ class LaunchOver(RuntimeError):
     """The command that started this worker group is gone, and another one may be working on the run by now."""
 
 
-class ActorReporter:
+class ActorReporter(_Outgoing):
     """For rank 0 of a Ray worker group: messages that nobody waits for, but a checkpoint before it commits.
 
     `recorded` is called in the checkpoint's thread, `event` in both, the rest in the training thread.
@@ -57,17 +98,14 @@ class ActorReporter:
     """
 
     def __init__(self, desk: Any, about: tuple[Any, ...] = ()) -> None:
+        super().__init__(self._deliver)
         self._desk = desk
         self._about = about
-        self._lock = Lock()  # for the messages below, which both threads use
-        self._unacknowledged: deque[Any] = deque(maxlen=MAX_UNACKNOWLEDGED)
         self._progress: Any = None
         self._stop = False
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        plain = {key: float(value) for key, value in values.items()}
-        with self._lock:
-            self._unacknowledged.append(self._desk.metrics.remote(*self._about, step, plain))
+        self._outbox.put(step, values)
 
     def progress(self, step: int, samples_per_second: float) -> None:
         self._read_answer()
@@ -86,32 +124,23 @@ class ActorReporter:
         """
         import ray
 
-        pending = self._take()
+        deadline = monotonic() + timeout_seconds
         try:
-            *answers, may_commit = ray.get(
-                [*pending, self._desk.may_commit.remote(*self._about)], timeout=timeout_seconds
-            )
+            all_safe = self._outbox.flush(timeout_seconds)
+            left_seconds = max(deadline - monotonic(), MIN_ANSWER_SECONDS)
+            may_commit = ray.get(self._desk.may_commit.remote(*self._about), timeout=left_seconds)
         except ray.exceptions.ActorDiedError:  # a desk that only crashed is started again: this one was dismissed
             may_commit = False
         except ray.exceptions.RayError:
-            self._put_back(pending)
             return False
         if not may_commit:
             raise LaunchOver("the launch that this worker group belongs to is over; its state is not saved any more")
-        return all(answers)
+        return all_safe
 
-    def _take(self) -> list[Any]:
-        with self._lock:
-            pending = list(self._unacknowledged)
-            self._unacknowledged.clear()
-        return pending
+    def _deliver(self, readings: Sequence[Reading]) -> bool:
+        import ray
 
-    def _put_back(self, pending: list[Any]) -> None:
-        """Wait for these next time, too; of too many, the oldest are let go."""
-        with self._lock:
-            newer = list(self._unacknowledged)
-            self._unacknowledged.clear()
-            self._unacknowledged.extend(pending + newer)
+        return bool(ray.get(self._desk.metrics.remote(*self._about, list(readings))))
 
     def stop_requested(self) -> bool:
         self._read_answer()

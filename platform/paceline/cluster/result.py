@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.config.experiment import ExperimentConfig
+from paceline.errors import EnvironmentFault
+from paceline.tracking.costs import Ledger
+from paceline.tracking.redact import redact, redact_tree
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +29,10 @@ JSON_FIELDS = (
     "weights_sha256",
     "mlflow_url",
     "mlflow_run_id",
+    "review_url",
 )
+UI_HINT = " (after `paceline ui`, which may print another port)"
+"""Stands behind the links of a store that only `paceline ui` serves."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,6 +64,12 @@ class RunResult:
     mlflow_run_id: str | None = None
     needs_ui: bool = False
     """Whether the MLflow page is there only while `paceline ui` runs."""
+    review_url: str | None = None
+    """MLflow's page with the runs of its experiment side by side, see `tracking.views`."""
+    cost: Ledger | None = None
+    """What it took, all launches of the run together."""
+    straggler: str = ""
+    """The workers that the others had to wait for, one on each line; empty when there was none."""
     points: tuple[tuple[str, float, int], ...] = field(default=(), repr=False)
     """All logged values: (key, value, step)."""
 
@@ -71,43 +83,47 @@ class RunResult:
         wide.columns.name = None
         return wide
 
-    def load_model(self) -> "nn.Module":
-        """The trained model, rebuilt from its config with the weights of `checkpoint`, on the CPU, in eval mode."""
-        import torch
-        from safetensors.torch import load_file
+    def load_model(self, checkpoint: str | Path | None = None) -> "nn.Module":
+        """The trained model, rebuilt from its config, on the CPU, in eval mode. Runs the code that the config names.
 
-        from paceline.engine.redundant_bias import remove_redundant_bias
+        Args:
+            checkpoint: folder of the checkpoint, or of the export, whose weights it gets; by default `checkpoint`.
 
-        with torch.random.fork_rng(devices=[]):
-            model = self.config.model.build()
-        weights = load_file(Path(self.checkpoint) / "model.safetensors")
-        if self.config.trainer.remove_redundant_bias:
-            remove_redundant_bias(model)
-        if self.config.trainer.precision == "64-true":
-            model.double()
-        model.load_state_dict(weights)
-        return model.eval()
+        Raises:
+            EnvironmentFault: there is no such checkpoint.
+        """
+        from paceline.engine.rebuilding import rebuild
+
+        if not (checkpoint or self.checkpoint):
+            raise EnvironmentFault(f"the run {self.name}/{self.run_id} has saved no checkpoint")
+        return rebuild(self.config, Path(checkpoint or self.checkpoint))
 
     def to_json(self) -> dict[str, Any]:
         """The result as plain JSON values, as `paceline train --json` prints it."""
         fields = {key: getattr(self, key) for key in JSON_FIELDS}
         # JSON knows no NaN
         fields["metrics"] = {key: value if math.isfinite(value) else None for key, value in self.metrics.items()}
-        return fields
+        told: dict[str, Any] = redact_tree({**fields, "cost": self.cost.to_json() if self.cost else None})
+        return told
 
     def rows(self) -> list[tuple[str, str]]:
         """The result as a small table: label and value."""
         again = "; the same command goes on from there" if self.status == "interrupted" else ""
         rows = [("run", f"{self.name}/{self.run_id}"), ("status", f"{self.status} after {self.steps} steps{again}")]
-        rows += [(key, f"{value:.4g}") for key, value in sorted(self.metrics.items()) if "/" in key]
+        results = {key: value for key, value in sorted(self.metrics.items()) if key.startswith(("train/", "val/"))}
         rows += [
+            *((key, f"{value:.4g}") for key, value in results.items()),
+            *(("straggler", line) for line in self.straggler.splitlines()),
             ("samples/s", f"{self.samples_per_second:,.0f}"),
             ("peak memory", f"{self.peak_memory_bytes / 2**20:,.0f} MiB"),
             ("wall time", f"{self.wall_seconds:.1f} s"),
+            *(self.cost.lines() if self.cost else []),
             ("checkpoint", self.checkpoint or "none"),
         ]
-        hint = " (after `paceline ui`)" if self.needs_ui else ""
-        return rows + ([("MLflow", f"{self.mlflow_url}{hint}")] if self.mlflow_url else [])
+        hint = UI_HINT if self.needs_ui else ""
+        links = {"MLflow": self.mlflow_url, "review": self.review_url}
+        rows += [(label, f"{url}{hint}") for label, url in links.items() if url]
+        return [(redact(label), redact(text)) for label, text in rows]
 
     def __repr__(self) -> str:
         width = max(len(label) for label, _ in self.rows())

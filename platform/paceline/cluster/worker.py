@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from paceline.engine.outcome import Outcome
 from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter, Reporter
 from paceline.engine.rungs import Rungs
+from paceline.tracking.redact import redact, redact_tree
 
 
 def run_rank(assignment: Assignment, ranks: Ranks, reporter: Reporter) -> dict[str, Any]:
@@ -26,15 +28,21 @@ def run_rank(assignment: Assignment, ranks: Ranks, reporter: Reporter) -> dict[s
     """
 
     def train() -> Outcome:
+        begun = perf_counter()
         config = assignment.config()
         torch.set_num_threads(worker_threads(config))
         rungs = Rungs(**assignment.rungs) if assignment.rungs is not None else None
-        return build_trainer(config, ranks, reporter, Path(assignment.checkpoints), rungs).fit()
+        trainer = build_trainer(config, ranks, reporter, Path(assignment.checkpoints), rungs)
+        trainer.shown_name = redact
+        startup = perf_counter() - begun
+        outcome = trainer.fit()
+        return replace(outcome, seconds={"startup": startup, **outcome.seconds})
 
     try:
         outcome = failing_together(ranks, train)
     except RankFailed as error:
-        return {"status": "failed", "failure": asdict(error.failure)}
+        # here, where the secrets are known that the user's code may have put into it
+        return {"status": "failed", "failure": redact_tree(asdict(error.failure))}
     return {"status": "stopped" if outcome.stopped else "finished", **asdict(outcome)}
 
 
@@ -55,10 +63,12 @@ def train_on_worker(loop_config: dict[str, Any]) -> None:
     if not wanted:
         return  # the group was started again although the run has ended, or the launch is over
     ranks = Ranks.current(ray.train.torch.get_device())
-    reporter: Reporter = ActorReporter(desk) if ranks.is_first else MemoryReporter()
-    if ranks.is_first:
+    reporter = ActorReporter(desk) if ranks.is_first else None
+    if reporter is not None:
         desk.begin.remote(device_name(ranks.device))
-    ending = run_rank(loop_config["assignment"], ranks, reporter)
+    ending = run_rank(loop_config["assignment"], ranks, reporter or MemoryReporter())
+    if reporter is not None:
+        ending = reporter.last_words(ending)
     if ranks.is_first or ending["status"] == "failed":
         with suppress(ray.exceptions.ActorDiedError):  # then the launch is over, and nobody asks any more
             ray.get(desk.finish.remote(ending))

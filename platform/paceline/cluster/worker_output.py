@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from paceline.tracking.redact import redact
+
 TRAINING_ACTOR = "RayTrainWorker"
 _RAY_HANDLER = "ray_print_logs"
 _OURS = "paceline_worker_output"
@@ -39,4 +41,4 @@ def print_lines(batch: Mapping[str, Any]) -> None:
         return
     for line in batch["lines"]:
         if not _CPP_LOG.match(line):
-            print(f"(worker {batch['pid']}) {line}", file=sys.stderr)
+            print(f"(worker {batch['pid']}) {redact(line)}", file=sys.stderr)

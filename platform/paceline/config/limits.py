@@ -1,7 +1,7 @@
-"""Whole numbers that several sections share, and their bounds.
+"""Numbers and names that several sections share, and their bounds.
 
-The upper ones lie far beyond what anybody runs: they refuse slips of the pen, and keep the arithmetic within what
-torch's and Ray's integers hold.
+The upper ones of whole numbers lie far beyond what anybody runs: they refuse slips of the pen, and keep the arithmetic
+within what torch's and Ray's integers hold.
 """
 
 from typing import Annotated
@@ -24,3 +24,7 @@ Width = Annotated[int, Field(ge=1, le=10**7)]
 """Inputs or outputs of a layer, 1 to 10^7."""
 Channels = Annotated[int, Field(ge=1, le=65_536)]
 """Channels of an image or of a convolution, 1 to 65,536."""
+Metric = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_./-]{0,199}$")]
+"""Name of a metric as it is recorded, such as `val/accuracy`."""
+Target = Annotated[float, Field(ge=-1e20, le=1e20)]
+"""Value of a metric that is to be reached, -10^20 to 10^20."""

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from paceline.config.base import Section
-from paceline.config.limits import Epochs, Steps
+from paceline.config.limits import Epochs, Metric, Steps, Target
 
 Auto = Literal["auto"]
 PrecisionName = Literal["64-true", "32-true", "16-mixed", "bf16-mixed"]
@@ -147,3 +147,16 @@ class TrackingConfig(Section):
     offline: Literal["refuse", "allow"] = "refuse"
     """When the address does not answer at start: `refuse` to run, or `allow` and keep the metrics in the run's
     journal only."""
+    system_metrics: bool = True
+    """Record every few seconds what the machines and the run's GPUs are doing, and the energy that they take where they
+    tell it, under MLflow's own names. `false`: nothing of it."""
+    target: Annotated[dict[Metric, Target], Field(min_length=1, max_length=1)] | None = None
+    """A metric and the value that training is to reach, such as `{val/accuracy: 0.97}`, -10^20 to 10^20: what it costs
+    until then is told. Whether it is reached from above or below is as `sweep.mode` says, or follows from the metric's
+    name as there; nothing ends by it. `null`: the target of `sweep.stop`, if there is one."""
+    price_per_hour: Annotated[float, Field(ge=0, le=1e9)] | None = None
+    """Price of a GPU for an hour, of a core where training uses no GPU; 0 to 10^9, in any currency. `null`: no prices
+    are told."""
+    git_diff: bool = False
+    """Keep the changes to tracked files since the commit as the artifact `git.diff`, at most 1 MB and without secrets
+    that are known as such. `false`: their names and a hash alone."""

@@ -5,21 +5,18 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from paceline.config.base import Section
+from paceline.config.limits import Metric, Target
 from paceline.config.sections import Auto
 from paceline.config.space import Axis, Range, refused
+from paceline.direction import Direction, default_mode
 
-Direction = Literal["min", "max"]
-Metric = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_./-]{0,199}$")]
 Seconds = Annotated[float, Field(gt=0, le=1e9)]
-
-LOWER_IS_BETTER = ("loss", "perplexity", "seconds", "bytes")
-"""Parts of the names of metrics that are minimized unless `mode` says otherwise."""
 
 
 class StopConfig(Section):
     """What ends a trial or the whole sweep before its time."""
 
-    target: Annotated[float, Field(ge=-1e20, le=1e20)] | None = None
+    target: Target | None = None
     """The sweep ends as soon as a trial's first metric is as good as this, -10^20 to 10^20. `null` disables."""
     trial_seconds: Seconds | None = None
     """A trial ends after so much time on its workers, above 0 to 10^9 seconds. `null` disables."""
@@ -46,7 +43,8 @@ class SweepConfig(Section):
     trials win that no other one beats in all of them."""
     mode: Direction | list[Direction] | None = None
     """Whether the metric is to be as small (`min`) or as large (`max`) as possible; a list for a list of metrics.
-    `null`: `min` for a metric with `loss`, `perplexity`, `seconds` or `bytes` in its name, else `max`."""
+    `null`: `min` for a metric with `loss`, `error`, `perplexity`, `seconds`, `bytes`, `joules` or `wait` in its name,
+    else `max`."""
     search: Literal["grid", "random", "optuna"] = "grid"
     """Which points are tried: all combinations of the lists (`grid`), `num_samples` that are drawn (`random`), or
     `num_samples` each of which is chosen by what came of those before it (`optuna`)."""
@@ -101,8 +99,3 @@ class SweepConfig(Section):
     def ranges(self) -> dict[str, Range]:
         """The axes that values are drawn from."""
         return {name: axis for name, axis in self.space.items() if isinstance(axis, Range)}
-
-
-def default_mode(metric: str) -> Direction:
-    """Whether a metric is better when it is smaller or larger, by its name."""
-    return "min" if any(word in metric.lower() for word in LOWER_IS_BETTER) else "max"

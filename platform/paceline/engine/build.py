@@ -7,24 +7,22 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from paceline.config.base import Component
 from paceline.config.batch_sizes import BatchSizes, batch_sizes
 from paceline.config.experiment import ExperimentConfig
-from paceline.config.imports import Imported, path_of
-from paceline.config.steps import epoch_steps
 from paceline.engine.adascale import AdaScale
-from paceline.engine.caching import cached
-from paceline.engine.checkpoint import CheckpointWriter, newest_valid
+from paceline.engine.build_data import build_loaders, build_order, chosen, name_of, require_steps
+from paceline.engine.checkpoint import CheckpointWriter, Files, newest_valid
 from paceline.engine.comm_hooks import build_compression, build_powersgd
 from paceline.engine.compile_trial import try_compilation
+from paceline.engine.dataset_identity import identities
 from paceline.engine.ddp import hook_into_exchange
 from paceline.engine.largest_batch import LargestBatch
 from paceline.engine.layout import WHOLE, Replicated
-from paceline.engine.loading import BatchLoader, SeededFetcher, seed_everything
-from paceline.engine.order import DataOrder
+from paceline.engine.loading import BatchLoader, seed_everything
+from paceline.engine.observing.observer import Observer
 from paceline.engine.plan import Plan
 from paceline.engine.precision import Precision
-from paceline.engine.prepare import MEMORY_FORMATS, apply_process_settings, prepare
+from paceline.engine.prepare import apply_process_settings, prepare
 from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import Reporter
 from paceline.engine.rungs import Rungs, RungStops
@@ -32,7 +30,8 @@ from paceline.engine.state import TrainState, trainable_parameters
 from paceline.engine.strategy import Strategy, build_strategy
 from paceline.engine.trainer import Trainer
 from paceline.engine.trial_steps import Parts
-from paceline.errors import TrainingError, UnusableCode
+from paceline.engine.unrecorded import UNRECORDED, as_file, metrics_of
+from paceline.errors import UnusableCode
 from paceline.lr_schedulers.base import Schedule
 from paceline.optimizers._numbering import number_by_position
 from paceline.optimizers._state import complete_state, is_fusable
@@ -75,7 +74,8 @@ def build_trainer(
     adascale = build_adascale(config, parameters, sizes, ranks)
     powersgd = build_powersgd(config.parallel, parameters, ranks, config.seed)
     hook_into_exchange(model, build_compression(config.parallel, powersgd), adascale)
-    train_loader, validation_loader = build_loaders(config, precision, ranks.device)
+    sets = config.data.build()
+    train_loader, validation_loader = build_loaders(config, sets, precision, ranks.device)
     order = build_order(config, len(train_loader.fetcher), sizes, strategy)
     plan = Plan(config.trainer, config.checkpoint, order.steps_per_epoch)
     trainer = Trainer(
@@ -95,11 +95,13 @@ def build_trainer(
         adascale=adascale,
         powersgd=powersgd,
         rungs=RungStops(rungs, reporter, ranks, order, config.parallel.timeout_seconds),
+        observer=build_observer(config, strategy, reporter),
         config=config,
         remembered=remembered,
     )
     if ranks.is_first:
         reporter.event("plan", total_steps=plan.total_steps, steps_per_epoch=plan.steps_per_epoch)
+        reporter.event("datasets", **identities(name_of(config.data), sets, config.data.num_workers))
         if not len(validation_loader.fetcher):
             reporter.event("warning", message="the validation set is empty, so nothing is evaluated")
     if config.trainer.compile != "none":
@@ -138,21 +140,14 @@ def settle_sizes(
         return build_optimizer(config, task, peak_lr, ranks.device)
 
     def loaders() -> tuple[BatchLoader, BatchLoader]:
-        train, validation = build_loaders(config, Precision(config.trainer.precision, ranks.device), ranks.device)
+        precision = Precision(config.trainer.precision, ranks.device)
+        train, validation = build_loaders(config, config.data.build(), precision, ranks.device)
         require_steps(config, len(train.fetcher), asked.global_batch_size)
         return train, validation
 
     search = LargestBatch(config, asked, ranks, reporter)
     sizes = search.settle(checkpoint, Parts(task, optimizer, loaders))
     return sizes, search.values(sizes)
-
-
-def chosen(section: str, component: Component) -> str:
-    """The key and the value that choose a component, such as `model.path own:net`."""
-    if isinstance(component, Imported):
-        path = path_of(component.path) if callable(component.path) else component.path
-        return f"{section}.path {path}"
-    return f"{section}.name {component.describe()}"
 
 
 def require_trainable(config: ExperimentConfig, task: Task) -> None:
@@ -194,65 +189,10 @@ def build_adascale(
     return AdaScale(parameters, config.optimizer.base_batch_size, sizes.global_batch_size, ranks)
 
 
-def build_loaders(
-    config: ExperimentConfig, precision: Precision, device: torch.device
-) -> tuple[BatchLoader, BatchLoader]:
-    """Loaders of the training and the validation set. Fills their caches, where `data.cache` asks for some.
-
-    Raises:
-        UnusableCode: samples cannot be cached.
-        EnvironmentFault: the cached samples do not fit into memory.
-    """
-    data = config.data
-    train, validation = (
-        BatchLoader(
-            cached(SeededFetcher(dataset, config.seed), data.cache, device, data.num_workers, role),
-            device,
-            num_workers=data.num_workers,
-            prefetch_factor=data.prefetch_factor,
-            persistent_workers=data.persistent_workers,
-            pin_memory=data.pin_memory,
-            dtype=precision.input_dtype,
-            memory_format=MEMORY_FORMATS[config.trainer.memory_format],
-        )
-        for role, dataset in zip(("training", "validation"), data.build(), strict=True)
-    )
-    return train, validation
-
-
-def build_order(config: ExperimentConfig, samples: int, sizes: BatchSizes, strategy: Strategy) -> DataOrder:
-    """The canonical order of the training set, seen from this rank.
-
-    Raises:
-        TrainingError: not one global batch can be made.
-    """
-    order = DataOrder(
-        samples=samples,
-        global_batch_size=sizes.global_batch_size,
-        micro_batch_size=sizes.micro_batch_size,
-        rank=strategy.data_ranks.rank,
-        world_size=strategy.data_ranks.world_size,
-        seed=config.seed,
-        shuffle=config.data.shuffle,
-        drop_last=config.data.drop_last,
-        is_lockstep=strategy.layout.is_sliced,
-    )
-    require_steps(config, samples, sizes.global_batch_size)
-    return order
-
-
-def require_steps(config: ExperimentConfig, samples: int, global_batch_size: int) -> None:
-    """Check that an epoch has a step.
-
-    Raises:
-        TrainingError: not one global batch can be made.
-    """
-    if not epoch_steps(samples, global_batch_size, config.data.drop_last):
-        cure = f"set data.global_batch_size to {samples} or less, or drop_last to false" if samples else "add some"
-        raise TrainingError(
-            f"{chosen('data', config.data)}: {samples} training samples make no global batch of "
-            f"{global_batch_size}; {cure}"
-        )
+def build_observer(config: ExperimentConfig, strategy: Strategy, reporter: Reporter) -> Observer:
+    """What tells of the ranks and their machines. Every rank must call it."""
+    all_gpus = config.parallel.strategy == "data_parallel"
+    return Observer(strategy.ranks, reporter, strategy.own_time, all_gpus, config.tracking.system_metrics)
 
 
 def build_schedule(config: ExperimentConfig, plan: Plan, sizes: BatchSizes) -> Schedule:
@@ -264,9 +204,12 @@ def build_schedule(config: ExperimentConfig, plan: Plan, sizes: BatchSizes) -> S
 def build_writer(config: ExperimentConfig, checkpoints: Path, reporter: Reporter) -> CheckpointWriter:
     """Rank 0's writer, whose commits and failures are reported."""
 
-    def wait_for_metrics() -> None:
-        if not reporter.recorded(RECORDED_SECONDS):
-            reporter.event("warning", message="a checkpoint was saved before its metrics were recorded")
+    def wait_for_metrics() -> Files:
+        if reporter.recorded(RECORDED_SECONDS) or not (left := reporter.unrecorded()):
+            return {}
+        kept = "they are kept in it, and recorded when training goes on from there"
+        reporter.event("warning", message=f"a checkpoint was saved before its metrics were recorded: {kept}")
+        return {UNRECORDED: as_file(checkpoints.parent.name, left)}
 
     def failed(step: int, error: OSError) -> None:
         message = f"the checkpoint of step {step} could not be written: {error}; training goes on without it"
@@ -297,4 +240,6 @@ def resume(trainer: Trainer, checkpoint: Path) -> None:
     trainer.resume(checkpoint)
     if trainer.writer is not None:
         trainer.writer.last = checkpoint
+        if unrecorded := metrics_of(checkpoint):
+            trainer.reporter.record_again(unrecorded)
         trainer.reporter.event("resumed", step=trainer.state.position.step, path=str(checkpoint))

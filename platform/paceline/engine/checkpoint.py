@@ -20,6 +20,9 @@ from paceline.engine.manifest import BrokenCheckpoint, numbered, verify, write_m
 
 STATE = "state.json"
 
+Files = Mapping[str, bytes]
+"""Further files of a checkpoint, by name."""
+
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -30,8 +33,10 @@ class Snapshot:
     values: Mapping[str, Any]
 
 
-def write_checkpoint(folder: Path, snapshot: Snapshot, before_commit: Callable[[], None] = lambda: None) -> Path:
+def write_checkpoint(folder: Path, snapshot: Snapshot, before_commit: Callable[[], Files | None] = dict) -> Path:
     """Write `folder/step-<n>`; `before_commit` is called when all is written, just before the rename.
+
+    What it gives is written, too.
 
     Raises:
         OSError: the disk is full or not writable. Nothing is left behind.
@@ -46,7 +51,11 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, before_commit: Callable[[
                 write_synced(temporary / f"{name}.safetensors", save(dict(tensors)))
         write_synced(temporary / STATE, json.dumps(snapshot.values, indent=1).encode())
         write_manifest(temporary, snapshot.step)
-        before_commit()
+        further = before_commit()
+        if further:
+            for name, data in further.items():
+                write_synced(temporary / name, data)
+            write_manifest(temporary, snapshot.step)
         if final.exists():
             shutil.rmtree(final)
         temporary.rename(final)
@@ -100,13 +109,15 @@ class CheckpointWriter:
         self,
         folder: Path,
         keep: int,
-        before_commit: Callable[[], None],
+        before_commit: Callable[[], Files | None],
         on_commit: Callable[[int, Path], None],
         on_failure: Callable[[int, OSError], None],
     ) -> None:
         self.folder = folder
         self.last: Path | None = None
         """The newest checkpoint that has been committed."""
+        self.error: OSError | None = None
+        """Why the newest one that could not be written was not."""
         self._keep = keep
         self._before_commit = before_commit
         self._on_commit = on_commit
@@ -127,6 +138,7 @@ class CheckpointWriter:
         try:
             future.result()
         except OSError as error:
+            self.error = error
             self._on_failure(step, error)
 
     def close(self) -> None:

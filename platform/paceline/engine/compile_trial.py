@@ -10,9 +10,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from paceline.config.sections import TrainerConfig
 from paceline.engine.compilation import CUDA_GRAPHS, reason_of, tell_warnings, undo_compilation
+from paceline.engine.ddp import communicates
 from paceline.engine.order import MicroBatch, evaluation_order
 from paceline.engine.trainer import Trainer
-from paceline.engine.trial_steps import communicates
 
 
 def try_compilation(trainer: Trainer, config: TrainerConfig) -> None:

@@ -12,6 +12,7 @@ from torch.utils import _pytree
 from paceline.config.sections import ParallelConfig
 from paceline.engine.adascale import AdaScale
 from paceline.engine.comm_hooks import BucketHook, average
+from paceline.engine.observing.own_time import OwnTime
 from paceline.engine.ranks import Ranks
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
@@ -21,18 +22,41 @@ AS_IT_IS = nullcontext()
 _pytree.register_dataclass(TaskOutput)
 
 
-def apply_ddp(task: Task, parallel: ParallelConfig, ranks: Ranks) -> nn.Module:
-    """Average gradients over the ranks as they appear in backward. A world of one needs no wrapper."""
+def apply_ddp(task: Task, parallel: ParallelConfig, ranks: Ranks, own_time: OwnTime) -> nn.Module:
+    """Average gradients over the ranks as they appear in backward. A world of one needs no wrapper.
+
+    Args:
+        own_time: stopped while forward waits for rank 0's buffers.
+    """
     if ranks.world_size == 1:
         return task
     options: dict[str, Any] = {} if parallel.bucket_cap_mb is None else {"bucket_cap_mb": parallel.bucket_cap_mb}
-    return DistributedDataParallel(
+    replica = _Replica(
         task,
         device_ids=[ranks.device] if ranks.device.type == "cuda" else None,
         gradient_as_bucket_view=parallel.gradient_as_bucket_view,
         static_graph=parallel.static_graph,
         **options,
     )
+    replica.own_time = own_time
+    return replica
+
+
+class _Replica(DistributedDataParallel):
+    """The model's forward pass begins with its buffers, such as BatchNorm's statistics, which come from rank 0."""
+
+    own_time: OwnTime
+
+    def _sync_buffers(self) -> None:
+        was_busy = self.own_time.stop()
+        super()._sync_buffers()  # type: ignore[no-untyped-call]
+        if was_busy:
+            self.own_time.start()
+
+
+def communicates(model: nn.Module) -> bool:
+    """Whether the forward pass of a model in training is a collective operation, as far as torch's modules tell."""
+    return any(isinstance(module, nn.SyncBatchNorm) for module in model.modules())
 
 
 def gradient_exchange(model: nn.Module, now: bool) -> AbstractContextManager[None]:

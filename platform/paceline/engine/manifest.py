@@ -11,6 +11,8 @@ from paceline.durable import sync_folder, write_synced
 
 MANIFEST = "MANIFEST.json"
 FORMAT = 1
+NEEDED = ("model.safetensors", "state.json")
+"""Files that every checkpoint has."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,8 @@ def _digest(file: Any) -> str:
 
 
 def write_manifest(folder: Path, step: int) -> None:
-    """Describe every file of `folder`, and make all of it durable."""
-    files = {path.name: asdict(hash_file(path)) for path in sorted(folder.iterdir())}
+    """Describe every file of `folder`, and make all of it durable. An older manifest is replaced."""
+    files = {path.name: asdict(hash_file(path)) for path in sorted(folder.iterdir()) if path.name != MANIFEST}
     text = json.dumps({"format": FORMAT, "step": step, "files": files}, indent=1)
     write_synced(folder / MANIFEST, text.encode())
     sync_folder(folder)
@@ -57,8 +59,10 @@ def verify(folder: Path) -> int:
         manifest = json.loads((folder / MANIFEST).read_bytes())
         entries = {name: FileEntry(**entry) for name, entry in manifest["files"].items()}
         step = int(manifest["step"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise BrokenCheckpoint(f"{MANIFEST} is not readable: {error}") from None
+    if missing := [name for name in NEEDED if name not in entries]:
+        raise BrokenCheckpoint(f"{MANIFEST} does not name {' and '.join(missing)}")
     for name, entry in entries.items():
         _verify_file(folder / name, entry)
     return step

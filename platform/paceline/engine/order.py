@@ -79,6 +79,10 @@ class DataOrder:
             "drop_last": self.drop_last,
         }
 
+    def epochs(self, samples: int) -> float:
+        """Passes over the data set that so many samples are, with a fraction."""
+        return samples / self.samples
+
     def step_ids(self, epoch: int, step: int) -> torch.Tensor:
         """Ids of the global batch at `step` of the epoch: int64, shape [<= global_batch_size]."""
         start = step * self.global_batch_size

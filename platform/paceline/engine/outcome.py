@@ -1,6 +1,6 @@
 """How training ends: with an outcome, or with one of the errors that all ranks find together."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from paceline.errors import TrainingError
 
@@ -29,3 +29,5 @@ class Outcome:
     peak_memory_bytes: int
     checkpoint: str
     weights_sha256: str
+    seconds: dict[str, float] = field(default_factory=dict)
+    """What rank 0's time went into, see `Meter.split`; of this process alone."""

@@ -1,6 +1,6 @@
 """Forward and backward over the micro batches of one optimizer step."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -8,6 +8,8 @@ from torch import nn
 
 from paceline.engine.adascale import AdaScale
 from paceline.engine.ddp import gradient_exchange
+from paceline.engine.layout import Replicated
+from paceline.engine.observing.own_time import HostTime, OwnTime
 from paceline.engine.order import MicroBatch, mix
 from paceline.engine.precision import Precision
 from paceline.engine.ranks import Ranks
@@ -47,24 +49,38 @@ class LocalPass:
         running: RunningLoss,
         seed: int,
         adascale: AdaScale | None = None,
+        own_time: OwnTime | None = None,
+        forward_is_own: bool = True,
     ) -> None:
+        """Args:
+        own_time: runs while this rank does not wait for others.
+        forward_is_own: a forward pass waits for nobody; else only the loading of the data is the rank's own.
+        """
         self.model = model
         self._precision = precision
         self._ranks = ranks
         self._running = running
         self._seed = seed
         self._adascale = adascale
+        self._own_time = own_time or HostTime()
+        self._forward_is_own = forward_is_own
         self._loss_gradients: dict[tuple[float, torch.dtype], torch.Tensor] = {}
 
     def __call__(self, batches: Batches, step: int) -> StepDone:
         """Take the micro batches of one step from `batches`."""
         weights = []
+        own_time = self._own_time
+        own_time.start()
         for index, (micro_batch, batch) in enumerate(batches):
             seed_step(self._seed, step, self._ranks, index)
+            if not self._forward_is_own:
+                own_time.stop()
             with gradient_exchange(self.model, now=micro_batch.is_last):
                 with self._precision.autocast():
                     output: TaskOutput = self.model(batch)
                 loss = self._precision.scale(output.loss_sum)
+                if micro_batch.is_last:
+                    own_time.stop()  # from here on gradients are exchanged
                 loss.backward(self._loss_gradient(micro_batch, loss.dtype))  # type: ignore[no-untyped-call]
             if self._adascale is not None:
                 self._adascale.end_micro_batch(micro_batch.is_last)
@@ -73,6 +89,8 @@ class LocalPass:
                 weights.append(output.weight)
             if micro_batch.is_last:
                 break
+            own_time.start()
+        own_time.end_step()
         return StepDone(micro_batch.step_samples, weights)
 
     def _loss_factor(self, micro_batch: MicroBatch) -> float:
@@ -87,6 +105,18 @@ class LocalPass:
             gradient = torch.tensor(factor, dtype=dtype, device=self._ranks.device)
             self._loss_gradients[factor, dtype] = gradient
         return gradient
+
+
+def divide_by_weight(done: StepDone, parameters: Iterable[nn.Parameter], layout: Replicated, ranks: Ranks) -> None:
+    """Make the gradient that of the mean over the weights, which are not numbers of samples. Every rank must call it.
+
+    It is over the number of samples so far: what it is to be over is known only after the last micro batch.
+    """
+    mine = torch.zeros((), dtype=torch.float64, device=ranks.device) + sum(done.weights)
+    total = ranks.sum(mine)
+    factor = torch.where(total > 0, done.samples / total, 0.0)
+    gradients = [layout.local(parameter.grad) for parameter in parameters if parameter.grad is not None]
+    torch._foreach_mul_(gradients, factor.to(gradients[0].dtype))
 
 
 def seed_step(seed: int, step: int, ranks: Ranks, index: int) -> None:

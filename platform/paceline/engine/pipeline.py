@@ -74,7 +74,7 @@ class Pipeline(Strategy):
         assert isinstance(model, Task)
         stage = Stage(self._links, precision, self.ranks, seed)
         self._line = Line(stage, self._tap, model, self.stage, self.stages, self.group, self.ranks.device)
-        return PipelinePass(self._line, model, precision, self.data_ranks, running, seed)
+        return PipelinePass(self._line, model, precision, self.data_ranks, running, seed, self.own_time)
 
     def evaluate(self, task: Task, batch: Any) -> TaskOutput | None:
         """The task's output on the last stage."""

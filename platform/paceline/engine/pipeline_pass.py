@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
+from paceline.engine.observing.own_time import OwnTime
 from paceline.engine.order import MicroBatch
 from paceline.engine.passes import Batches, StepDone, seed_step
 from paceline.engine.pipeline_line import Line
@@ -27,7 +28,14 @@ class PipelinePass:
     """The micro batches of a step, through all stages at once; every rank of a pipeline gets the same ones."""
 
     def __init__(
-        self, line: Line, task: Task, precision: Precision, data_ranks: Ranks, running: RunningLoss, seed: int
+        self,
+        line: Line,
+        task: Task,
+        precision: Precision,
+        data_ranks: Ranks,
+        running: RunningLoss,
+        seed: int,
+        own_time: OwnTime,
     ) -> None:
         self._line = line
         self._task = task
@@ -35,6 +43,7 @@ class PipelinePass:
         self._data_ranks = data_ranks
         self._running = running
         self._seed = seed
+        self._own_time = own_time
         self._step = 0
         self._weights: list[int | Tensor] = []
         self._schedules: dict[Any, ScheduleGPipe | Schedule1F1B] = {}
@@ -43,13 +52,16 @@ class PipelinePass:
         """Take the micro batches of one step from `batches`."""
         self._weights, self._step = [], step
         self._line.module.begin_step(step)
+        self._own_time.start()
         taken = _one_step(batches)
         inputs = [self._input_of(batch, place) for place, (_, batch) in enumerate(taken)]
+        self._own_time.stop()  # all else goes from stage to stage
         places = range(len(taken))
         # a schedule takes micro batches of one shape; only an epoch's last step has others
         for _, group in groupby(places, key=lambda place: (inputs[place].shape, inputs[place].dtype)):
             self._run([(place, *taken[place], inputs[place]) for place in group])
         self._sum_gradients()
+        self._own_time.end_step()
         return StepDone(taken[-1][0].step_samples, self._weights)
 
     def _input_of(self, batch: Any, place: int) -> Tensor:

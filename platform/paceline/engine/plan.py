@@ -29,6 +29,11 @@ class Plan:
         """Whether the training metrics are read after this step."""
         return position.step % self.trainer.log_every_n_steps == 0 or self.is_over(position)
 
+    def logs_next(self, position: Position) -> bool:
+        """Whether they are read after the step that comes now."""
+        step = position.step + 1
+        return step % self.trainer.log_every_n_steps == 0 or step >= self.total_steps
+
     def evaluates(self, position: Position) -> bool:
         """Whether the validation set is evaluated after this step."""
         every = self.trainer.evaluate_every_n_epochs

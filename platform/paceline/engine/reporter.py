@@ -19,12 +19,25 @@ class Reporter(Protocol):
         """A sign of life a few times a second, for a progress bar."""
 
     def event(self, kind: str, **details: Any) -> None:
-        """Something worth telling: `resumed`, `checkpoint`, `warning`; details are plain JSON values."""
+        """Something worth telling: `resumed`, `checkpoint`, `warning`; details are plain JSON values.
+
+        For the run's record alone: `datasets`, `stamp` (what its speed was measured on; the newest one holds) and
+        `straggler`, which comes with a warning.
+        """
 
     def recorded(self, timeout_seconds: float) -> bool:
         """Wait until all metrics so far are safe; False when they were not in time. Called before a checkpoint.
 
         May raise when the checkpoint must not be put in place.
+        """
+
+    def unrecorded(self) -> list[Any]:
+        """What `recorded` has waited for in vain, as JSON values: the checkpoint keeps it."""
+
+    def record_again(self, metrics: list[Any]) -> None:
+        """Take up what `unrecorded` gave to the checkpoint that training goes on from, before anything else is told.
+
+        What is safe after all, or is measured once more, counts once: as it was taken first.
         """
 
     def stop_requested(self) -> bool:
@@ -56,6 +69,8 @@ class MemoryReporter:
     """Give no answer at the rung at this step."""
     stop_at_rung: int | None = None
     """Answer no from a rung on at a step this high."""
+    unsafe: list[Any] = field(default_factory=list)
+    """What `unrecorded` gives; `recorded` says no as long as there is something."""
     _step: int = 0
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
@@ -69,7 +84,13 @@ class MemoryReporter:
         self.events.append((kind, details))
 
     def recorded(self, timeout_seconds: float) -> bool:
-        return True
+        return not self.unsafe
+
+    def unrecorded(self) -> list[Any]:
+        return self.unsafe
+
+    def record_again(self, metrics: list[Any]) -> None:
+        self.unsafe = metrics
 
     def stop_requested(self) -> bool:
         return self.stop_at_step is not None and self._step >= self.stop_at_step

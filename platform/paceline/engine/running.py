@@ -1,5 +1,7 @@
 """Running metrics that stay on the device until they are read, so that no step waits for the device."""
 
+from collections.abc import Callable, Sequence
+
 import torch
 
 from paceline.engine.ranks import Ranks
@@ -42,10 +44,22 @@ class RunningLoss:
 
     def read(self) -> float:
         """The mean loss over all ranks since the last reading; starts anew. Every rank must call it."""
+        return self.read_with(tuple)[0]
+
+    def read_with(self, beside: Callable[[], Sequence[float]]) -> tuple[float, list[float]]:
+        """The same, in one exchange with other numbers.
+
+        Args:
+            beside: gives the numbers, as many on all ranks. Called when this rank's device has
+                been waited for.
+
+        Returns:
+            The loss, and the sums of the numbers over all ranks.
+        """
         self._fold()
-        loss, weight = self._ranks.sum_numbers(self._totals)
+        loss, weight, *sums = self._ranks.sum_numbers([*self._totals, *beside()])
         self._totals = [0.0, 0.0]
-        return loss / weight if weight else float("nan")
+        return (loss / weight if weight else float("nan")), sums
 
     def state(self) -> list[list[float]]:
         """Each rank's totals, for a checkpoint between two readings. Every rank must call it."""

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from paceline.engine.layout import WHOLE, Replicated
 from paceline.engine.precision import Precision
+from paceline.engine.ranks import Ranks
 from paceline.errors import ConfigError, Problem
 from paceline.optimizers._state import complete_state
 from paceline.tasks._task import Task
@@ -56,6 +57,12 @@ class TrainState:
     def trainable(self) -> list[nn.Parameter]:
         """The parameters that this rank updates."""
         return trainable_parameters(self.task, self.layout)
+
+    def is_finite(self, ranks: Ranks) -> bool:
+        """Whether all weights that are trained are finite, on all ranks. Waits for the device."""
+        norms = torch.stack([self.layout.local(parameter.detach()).norm() for parameter in self.trainable])
+        bad = float(not torch.isfinite(norms).all())
+        return not (any(ranks.sum_numbers([bad])) if self.layout.is_spread else bad)
 
     def model_tensors(self) -> dict[str, torch.Tensor]:
         """CPU copies of the model's weights and buffers."""

@@ -8,8 +8,9 @@ from torch import nn
 from paceline.config.sections import ParallelConfig
 from paceline.engine.adascale import AdaScale
 from paceline.engine.data_parallel import apply_data_parallel
-from paceline.engine.ddp import apply_ddp
+from paceline.engine.ddp import apply_ddp, communicates
 from paceline.engine.layout import Replicated
+from paceline.engine.observing.own_time import own_time
 from paceline.engine.passes import LocalPass, Pass
 from paceline.engine.precision import Precision
 from paceline.engine.ranks import Ranks
@@ -29,18 +30,21 @@ class Strategy:
         """This rank's place among those that get different samples."""
         self.layout = Replicated()
         """How the training state is spread."""
+        self.own_time = own_time(ranks.device)
+        """Runs while this rank does not wait for others."""
         self.moves_to_device = False
         """Whether `distribute` itself moves the task to the device, part by part, since it may not fit as a whole."""
 
     def distribute(self, task: Task) -> nn.Module:
         """What the training step calls, made of a task that is the same on all ranks. Every rank must call it."""
-        return apply_ddp(task, self.parallel, self.ranks)
+        return apply_ddp(task, self.parallel, self.ranks, self.own_time)
 
     def forward_backward(
         self, model: nn.Module, precision: Precision, running: RunningLoss, seed: int, adascale: AdaScale | None
     ) -> Pass:
         """The pass over the micro batches of a step, through what `distribute` gave."""
-        return LocalPass(model, precision, self.ranks, running, seed, adascale)
+        is_own = not (self.layout.is_sliced or communicates(model))
+        return LocalPass(model, precision, self.ranks, running, seed, adascale, self.own_time, is_own)
 
     def evaluate(self, task: Task, batch: Any) -> TaskOutput | None:
         """The task's output in evaluation; None where another rank of the same pipeline has it."""

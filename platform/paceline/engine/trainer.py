@@ -7,7 +7,7 @@ for each epoch:
         log, evaluate, save, stop               after_step (at a rung: ask whether to go on)
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -23,11 +23,12 @@ from paceline.engine.consensus import StopConsensus
 from paceline.engine.evaluation import evaluate
 from paceline.engine.loading import BatchLoader
 from paceline.engine.meter import Meter, peak_memory_bytes
+from paceline.engine.observing.observer import Observer
 from paceline.engine.order import DataOrder
 from paceline.engine.outcome import CheckpointLost as CheckpointLost
 from paceline.engine.outcome import Diverged as Diverged
 from paceline.engine.outcome import Outcome as Outcome
-from paceline.engine.passes import Batches, StepDone
+from paceline.engine.passes import Batches, StepDone, divide_by_weight
 from paceline.engine.plan import Plan
 from paceline.engine.powersgd import PowerSGD
 from paceline.engine.ranks import Ranks
@@ -64,6 +65,7 @@ class Trainer:
         adascale: AdaScale | None,
         powersgd: PowerSGD | None,
         rungs: RungStops,
+        observer: Observer,
         config: ExperimentConfig,
         remembered: Mapping[str, Any],
     ) -> None:
@@ -85,6 +87,7 @@ class Trainer:
         self.adascale = adascale
         self.powersgd = powersgd
         self.rungs = rungs
+        self.observer = observer
         self.remembered = remembered
         """JSON values that were settled before training, and that every checkpoint holds beside the state."""
         self.max_grad_norm = config.trainer.max_grad_norm
@@ -92,8 +95,11 @@ class Trainer:
         self.parameters = state.trainable
         self.running = RunningLoss(ranks)
         self.forward_backward = strategy.forward_backward(model, state.precision, self.running, config.seed, adascale)
-        self.meter = Meter(ranks.device)
+        self.meter = Meter()
+        self._marks_time = ranks.device.type == "cuda" and ranks.world_size > 1
         self.consensus = StopConsensus(ranks)
+        self.shown_name: Callable[[str], str] = str
+        """What a metric of the task is called where it is told and saved: its name may hold what is not to be seen."""
         self._next_progress = 0.0
 
     @property
@@ -109,12 +115,15 @@ class Trainer:
         """
         self.state.task.train()
         self.rungs.begin()
+        begun = perf_counter()
+        self.observer.begin()
         try:
             # one that was reached before training was interrupted, and never answered
             stopped = self.rungs.is_due and not self.plan.is_over(self.state.position) and not self._ask_at_rung()
             while not stopped and not self.plan.is_over(self.state.position):
                 stopped = self._run_epoch()
         finally:
+            self.meter.end_loop(begun)
             self.train_loader.close()
             self.validation_loader.close()
             if self.writer is not None:
@@ -162,10 +171,12 @@ class Trainer:
 
     def train_step(self, batches: Batches) -> int:
         """One optimizer step over the next micro batches; returns the samples of the global batch."""
+        if self._marks_time and self.plan.logs_next(self.state.position):
+            self.strategy.own_time.arm()
         self._zero_grad()
         done = self.forward_backward(batches, self.state.position.step)
         if not self.state.task.weight_is_samples:
-            self._divide_by_weight(done)
+            divide_by_weight(done, self.parameters, self.state.layout, self.ranks)
         self._set_lr(done)
         clip = self.state.layout.clip
         left_out = self.state.precision.step(self.optimizer, self.parameters, self.max_grad_norm, clip)
@@ -178,15 +189,6 @@ class Trainer:
             return
         for parameter in self.parameters:  # what `zero_grad` does, without its 10 microseconds of bookkeeping
             parameter.grad = None
-
-    def _divide_by_weight(self, done: StepDone) -> None:
-        # the gradient is over the number of samples so far; what it is to be over is known only now
-        mine = torch.zeros((), dtype=torch.float64, device=self.ranks.device) + sum(done.weights)
-        total = self.ranks.sum(mine)
-        factor = torch.where(total > 0, done.samples / total, 0.0)
-        local = self.state.layout.local
-        gradients = [local(parameter.grad) for parameter in self.parameters if parameter.grad is not None]
-        torch._foreach_mul_(gradients, factor.to(gradients[0].dtype))
 
     def _set_lr(self, done: StepDone) -> None:
         self.lr = self.peak_lr * self.schedule(self.state.position.step)
@@ -212,32 +214,39 @@ class Trainer:
     def _ask_at_rung(self) -> bool:
         start = perf_counter()
         goes_on = self.rungs.ask(self.state.position, self.state.metrics, self.writer)
-        self.meter.exclude(perf_counter() - start)
+        self.meter.exclude(perf_counter() - start, "waiting")
         return goes_on
 
     def _log(self) -> None:
-        loss = self.running.read()
+        loss, told = self.running.read_with(self._tell)
         reason = self.state.precision.check(loss)
         if reason is not None:
             raise Diverged(f"{reason} at step {self.state.position.step}")
-        epoch = self.state.position.samples / self.order.samples
+        epoch = self.order.epochs(self.state.position.samples)
         speed = self.meter.read(self.train_loader.wait_seconds)
         gain = {} if self.adascale is None else {"adascale_gain": self.adascale.gain}
-        values = {"train/loss": loss, "lr": self.lr, **gain, "epoch": epoch, **speed}
-        self._report({**values, **self.state.precision.metrics()})
+        of_ranks, of_machines = self.observer.hear(told)
+        overall = self.meter.overall() if self.plan.is_over(self.state.position) else {}
+        values = {"train/loss": loss, "lr": self.lr, **gain, "epoch": epoch, **speed, **overall, **of_ranks}
+        self._report({**values, **self.state.precision.metrics()}, of_machines)
+
+    def _tell(self) -> list[float]:
+        wait_seconds = self.meter.wait_seconds(self.train_loader.wait_seconds)
+        return self.observer.tell(wait_seconds, is_last=self.plan.is_over(self.state.position))
 
     def _evaluate(self) -> None:
         start = perf_counter()
         means = evaluate(
             self.state.task, self.validation_loader, self.order.micro_batch_size, self.state.precision, self.strategy
         )
-        self.meter.exclude(perf_counter() - start)
-        self._report({f"val/{key}": value for key, value in means.items()})
+        self.meter.exclude(perf_counter() - start, "evaluation")
+        values = {f"val/{self.shown_name(key)}": value for key, value in means.items()}
+        self._report({**values, "validation_epoch": self.order.epochs(self.state.position.samples)} if values else {})
 
-    def _report(self, values: dict[str, float]) -> None:
+    def _report(self, values: dict[str, float], of_machines: Mapping[str, float] | None = None) -> None:
         self.state.metrics.update(values)
         if self.ranks.is_first:
-            self.reporter.metrics(self.state.position.step, values)
+            self.reporter.metrics(self.state.position.step, {**values, **(of_machines or {})})
 
     def _agree_to_stop(self) -> bool:
         step = self.state.position.step
@@ -249,7 +258,8 @@ class Trainer:
 
     def _save(self) -> None:
         start = perf_counter()
-        self._require_finite_weights()
+        if not self.state.is_finite(self.ranks):
+            raise Diverged(f"the weights are not finite at step {self.state.position.step}; nothing was saved")
         running = self.running.state()
         powersgd = {} if self.powersgd is None else self.powersgd.gather()
         if self.writer is not None or self.state.layout.is_spread:
@@ -265,21 +275,21 @@ class Trainer:
             snapshot = Snapshot(self.state.position.step, tensors, values)
         if self.writer is not None:
             self.writer.submit(snapshot)
-        self.meter.exclude(perf_counter() - start)
-
-    def _require_finite_weights(self) -> None:
-        local = self.state.layout.local
-        norms = torch.stack([local(parameter.detach()).norm() for parameter in self.parameters])
-        bad = float(not torch.isfinite(norms).all())
-        if any(self.ranks.sum_numbers([bad])) if self.state.layout.is_spread else bad:
-            raise Diverged(f"the weights are not finite at step {self.state.position.step}; nothing was saved")
+        self.meter.exclude(perf_counter() - start, "checkpoints")
 
     def _require_final_checkpoint(self) -> None:
         step, writer = self.state.position.step, self.writer
         if writer is not None and (writer.last is None or writer.last.name != f"step-{step}"):
-            raise CheckpointLost(f"training got to step {step}, but its state could not be saved in {writer.folder}")
+            cause = "" if writer.error is None else f": {writer.error.strerror or writer.error}"
+            raise CheckpointLost(
+                f"training got to step {step}, but its state could not be saved in {writer.folder}{cause}; make room "
+                f"there, and the same command goes on from {writer.last.name if writer.last else 'its last checkpoint'}"
+            )
 
     def _outcome(self, stopped: bool) -> Outcome:
+        if stopped:  # else it came with the last log
+            self._report(self.meter.overall())
+        self.observer.end(self.meter.stretches())
         last = self.writer.last if self.writer is not None else None
         return Outcome(
             stopped=stopped,
@@ -291,4 +301,5 @@ class Trainer:
             peak_memory_bytes=peak_memory_bytes(self.ranks.device),
             checkpoint=str(last) if last else "",
             weights_sha256=weights_sha256(self.state.model_tensors()),
+            seconds=self.meter.split(),
         )

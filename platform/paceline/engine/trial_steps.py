@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.sections import TrainerConfig
+from paceline.engine.ddp import communicates
 from paceline.engine.loading import BatchLoader
 from paceline.engine.order import MicroBatch
 from paceline.engine.passes import LocalPass
@@ -111,11 +112,6 @@ def independent(parts: Parts) -> Parts:
     if not any(tensor() is not None for tensor in tensors):
         return parts
     return replace(parts, task=lambda: copy.deepcopy(parts.task()))
-
-
-def communicates(model: nn.Module) -> bool:
-    """Whether the forward pass of a model in training is a collective operation, as far as torch's modules tell."""
-    return any(isinstance(module, nn.SyncBatchNorm) for module in model.modules())
 
 
 def _tensors(task: Task) -> Iterator[torch.Tensor]:

@@ -19,6 +19,7 @@ from paceline.sweeps.results import labels, ranking
 from paceline.sweeps.results.ranking import Objective
 from paceline.sweeps.results.result import best_text
 from paceline.sweeps.trials import ENDED, NOT_TRAINED, Beginning, Trial, trained, work_done
+from paceline.tracking.redact import redact, redact_tree
 
 PLAIN_LINE_SECONDS = 5.0
 PLAIN_WAIT_SECONDS = 30.0
@@ -159,7 +160,7 @@ class PlainSweepListener(PlainListener):
         return max(len(view), self._total)
 
     def _best_text(self, view: Sequence[Trial]) -> str:
-        return best_text([trial for trial in view if trial.state == "finished"], self.objectives)
+        return redact(best_text([trial for trial in view if trial.state == "finished"], self.objectives))
 
 
 class LiveSweepListener(PlainSweepListener):
@@ -265,7 +266,7 @@ class LiveSweepListener(PlainSweepListener):
         value = ranking.value_of(trial, self.objectives[0][0])
         return [
             trial.id,
-            labels.setting_text(trial.overrides, names),
+            labels.setting_text(redact_tree(trial.overrides), names),
             f"{trial.steps:,}/{f'{trial.total_steps:,}' if trial.total_steps else '?'}",
             "" if value is None else labels.number_text(value),
             f"{trial.samples_per_second:,.0f}" if trial.samples_per_second else "",

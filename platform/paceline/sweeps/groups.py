@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from paceline.cluster.assignment import Assignment
 from paceline.cluster.fitting import Fitting, first_line
 from paceline.sweeps.desk.actor import kill_workers
-from paceline.sweeps.work import WantedGroup
+from paceline.sweeps.work import GroupShape, WantedGroup
+from paceline.tracking.costs import Unit
 
 if TYPE_CHECKING:
     from ray.train.torch import TorchTrainer
@@ -26,8 +27,17 @@ class _Group:
     seat: int
     generation: int
     fitting: Fitting
+    units: float
+    """How many of what the sweep's cost is counted in."""
+    began: float
+    """When it was asked for."""
     left: float = 0.0
     """When it was told to leave, or its workers were killed."""
+
+    @property
+    def allocated(self) -> float:
+        """Unit-seconds so far."""
+        return self.units * (time.monotonic() - self.began)
 
 
 class Groups:
@@ -36,12 +46,26 @@ class Groups:
     Args:
         base: what the assignments of all trials have in common.
         warn: told of what the watcher is to know.
+        unit: what the sweep's cost is counted in.
     """
 
-    def __init__(self, desk: Any, folder: Path, base: Assignment, warn: Callable[[str], None]) -> None:
+    def __init__(self, desk: Any, folder: Path, base: Assignment, warn: Callable[[str], None], unit: Unit) -> None:
         self._desk, self._folder, self._base, self._warn = desk, folder, base, warn
+        self._unit = unit
+        self._shapes: set[GroupShape] = set()
         self._groups: dict[int, _Group] = {}
         self._leaving: list[_Group] = []
+        self._ended_allocated = 0.0
+
+    @property
+    def allocated(self) -> float:
+        """Core- or GPU-seconds of all groups so far, from the moment each was asked for until nothing is left of it."""
+        return self._ended_allocated + sum(group.allocated for group in [*self._groups.values(), *self._leaving])
+
+    @property
+    def have_whole_gpus(self) -> bool:
+        """Whether all groups so far have trained on GPUs, and have shared none of them."""
+        return all(shape.has_whole_gpus for shape in self._shapes)
 
     def follow(self, wanted: Sequence[WantedGroup]) -> None:
         """Start what is wanted and not there; tell the desk of what has failed. Called a few times a second."""
@@ -87,13 +111,20 @@ class Groups:
 
     def _tell_ended(self) -> None:
         """Let the desk forget the workers of groups that are gone: what it knows at the end is killed."""
-        for group in self._leaving:
-            if not group.fitting.is_alive():
-                self._desk.group_ended.remote(group.seat, group.generation)
-        self._leaving = [group for group in self._leaving if group.fitting.is_alive()]
+        ended = [group for group in self._leaving if not group.fitting.is_alive()]
+        for group in ended:
+            self._desk.group_ended.remote(group.seat, group.generation)
+            self._ended_allocated += group.allocated
+        self._leaving = [group for group in self._leaving if group not in ended]
 
     def _start(self, wanted: WantedGroup) -> _Group:
-        group = _Group(wanted.seat, wanted.generation, Fitting(self._trainer(wanted)))
+        began = time.monotonic()
+        assert wanted.shape is not None
+        self._shapes.add(wanted.shape)
+        units = wanted.shape.units(self._unit)
+        self._desk.group_started.remote(wanted.seat, wanted.generation, units)
+        fitting = Fitting(self._trainer(wanted))
+        group = _Group(wanted.seat, wanted.generation, fitting, units, began)
         group.fitting.start()
         return group
 
@@ -104,9 +135,9 @@ class Groups:
 
     def _trainer(self, wanted: WantedGroup) -> "TorchTrainer":
         from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
-        from ray.train.torch import TorchConfig
 
         from paceline.cluster.lean import LeanTorchTrainer
+        from paceline.cluster.network import torch_config
         from paceline.cluster.session import is_private
         from paceline.sweeps.worker import serve_trials
 
@@ -124,9 +155,7 @@ class Groups:
                 "seat": wanted.seat,
                 "generation": wanted.generation,
             },
-            torch_config=TorchConfig(
-                backend="cpu:gloo,cuda:nccl" if use_gpu else "gloo", timeout_s=START_TIMEOUT_SECONDS
-            ),
+            torch_config=torch_config(use_gpu, START_TIMEOUT_SECONDS, is_private()),
             scaling_config=ScalingConfig(
                 num_workers=shape.num_workers,
                 use_gpu=use_gpu,

@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from paceline.sweeps.trials import ENDED, Trial
+from paceline.errors import EnvironmentFault
+from paceline.sweeps.trials import ENDED, Trial, TrialState
+from paceline.tracking.entries import is_count, is_number
 from paceline.tracking.journal import Journal
 
 FILE = "log.jsonl"
@@ -46,8 +48,12 @@ class SweepHistory:
 
 
 def read_log(folder: Path) -> SweepHistory:
-    """What is known of the sweep in a folder; nothing of one that has not begun."""
-    return _replay(Journal(folder / FILE))
+    """What is known of the sweep in a folder; nothing of one that has not begun.
+
+    Raises:
+        EnvironmentFault: another version of Paceline has written it.
+    """
+    return _replay(_journal(folder))
 
 
 class SweepLog:
@@ -58,8 +64,9 @@ class SweepLog:
 
         Raises:
             OSError: the folder cannot be written to.
+            EnvironmentFault: another version of Paceline has written the journal.
         """
-        self._journal = Journal(folder / FILE)
+        self._journal = _journal(folder)
         self.history = _replay(self._journal)
 
     def trial(self, trial: Trial) -> None:
@@ -79,13 +86,61 @@ class SweepLog:
         self._journal.close()
 
 
+def _journal(folder: Path) -> Journal:
+    return Journal(folder / FILE, is_whole=_is_whole)
+
+
+def _is_whole(kind: str, content: Mapping[str, Any]) -> bool:
+    """Whether an entry has all that its kind needs; one of a kind that is not known here has."""
+    if kind == "trial":
+        return _is_trial(content)
+    if kind == "rung":
+        return isinstance(content.get("id"), str) and _are_numbers(content.get("values"))
+    return kind != "answer" or isinstance(content.get("id"), str)
+
+
+def _is_trial(content: Mapping[str, Any]) -> bool:
+    """Whether each field is there, or has a default, and is of the kind of its default. One that is not known here is
+    no damage, but that of another version."""
+    if not {"id", "overrides"} <= content.keys():
+        return False
+    is_right = all(_is_like(_TRIAL[key], value) for key, value in content.items() if key in _TRIAL)
+    return is_right and _are_numbers(content.get("metrics", {}))
+
+
+def _trial(content: Mapping[str, Any], file: Path) -> Trial:
+    strange = sorted(content.keys() - _TRIAL.keys()) or [f"state {content.get('state')}"]
+    if content.keys() <= _TRIAL.keys() and content.get("state", "pending") in _STATES:
+        return Trial(**content)
+    raise EnvironmentFault(
+        f"{file} was written by another version of Paceline: trial {content['id']} has {strange[0]!r}, which this one "
+        "does not know; use that version"
+    )
+
+
+def _is_like(example: object, value: object) -> bool:
+    if isinstance(example, int):
+        return is_count(value)
+    if isinstance(example, float):
+        return isinstance(value, int | float) and is_number(value)
+    return isinstance(value, type(example)) or (example is None and (value is None or is_count(value)))
+
+
+def _are_numbers(values: object) -> bool:
+    return isinstance(values, dict) and all(isinstance(each, int | float) for each in values.values())
+
+
+_TRIAL = asdict(Trial("", {}))
+_STATES = get_args(TrialState)
+
+
 def _replay(journal: Journal) -> SweepHistory:
     history = SweepHistory()
     waiting: dict[str, int] = {}  # place of the newest rung of a trial, until it is told what to do there
     for entry in journal.scan():
         content: dict[str, Any] = dict(entry.content)
         if entry.kind == "trial":
-            history.trials[content["id"]] = Trial(**content)
+            history.trials[content["id"]] = _trial(content, journal.path)
         elif entry.kind == "rung":
             history.rungs.append((content["id"], content["values"]))
             if content["id"] in waiting:

@@ -1,5 +1,7 @@
 """A sweep on Ray: the desk, its worker groups, and Tune, side by side until the last trial has ended."""
 
+import json
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -14,14 +16,18 @@ from paceline.cluster.session import connected, connecting_text, is_private, on_
 from paceline.cluster.user_code import runtime_env
 from paceline.cluster.worker_output import only_worker_output
 from paceline.errors import RunFailed
+from paceline.sweeps.costs import SweepCosts, unit_of
 from paceline.sweeps.desk.actor import desk_of
 from paceline.sweeps.desk.rules import is_hopeless
 from paceline.sweeps.planning.plan import Plan, base_of, maker_of
 from paceline.sweeps.results.closing import Closing, best_config, status_of, write_best
+from paceline.sweeps.results.drawing import Drawing
+from paceline.sweeps.results.pictures import PICTURES
 from paceline.sweeps.results.ranking import place
 from paceline.sweeps.results.record import artifacts_of, note_of
 from paceline.sweeps.trials import Trial
 from paceline.sweeps.work import SweepView
+from paceline.tracking.costs import COST_FILE, Ledger, Unit, goal_of
 
 if TYPE_CHECKING:
     from paceline.sweeps.groups import Groups
@@ -33,6 +39,8 @@ LEAVE_SECONDS = 6.0
 """How long Ray may take to end its groups, and Tune, at the end; then their processes are ended."""
 SAVE_SECONDS = 300.0
 """How long trials that were told to stop may take to save their states."""
+_TUNES_FOLDER = "tune-"
+"""How the folders begin that Tune writes to; each launch has one of its own."""
 
 
 def run_on_ray(launch: "SweepLaunch") -> Closing:
@@ -90,7 +98,8 @@ def _run(launch: "SweepLaunch", plan: Plan, desk: Any) -> Closing:
 
     base = base_of(launch)
     folder = _ray_folder(launch.folder.path)
-    groups = Groups(desk, folder, base, lambda message: launch.listener.event("warning", {"message": message}))
+    unit = unit_of(plan.shapes if launch.has_work else [], launch.folder.tracking)
+    groups = Groups(desk, folder, base, lambda message: launch.listener.event("warning", {"message": message}), unit)
     tuning = Tuning(
         config=launch.config,
         points=launch.left,
@@ -98,17 +107,44 @@ def _run(launch: "SweepLaunch", plan: Plan, desk: Any) -> Closing:
         first_rung=plan.first_rung,
         length=plan.length,
         history=launch.history,
-        folder=folder / f"tune-{time.time_ns()}",
+        folder=folder / f"{_TUNES_FOLDER}{time.time_ns()}",
     )
-    return Running(launch, desk, groups, lambda: TuneThread(tuning, desk, maker_of(launch, plan, base))).run()
+    costs = _costs(launch, desk, groups, unit)
+    try:
+        return Running(
+            launch, desk, groups, lambda: TuneThread(tuning, desk, maker_of(launch, plan, base)), costs
+        ).run()
+    finally:
+        _forget_tunes_files(folder)
+
+
+def _costs(launch: "SweepLaunch", desk: Any, groups: "Groups", unit: Unit) -> SweepCosts:
+    import ray
+
+    tracking = launch.config.tracking
+    return SweepCosts(
+        launch.folder.tracking,
+        unit,
+        tracking.price_per_hour,
+        goal_of(launch.config),
+        lambda: groups.allocated,
+        lambda: ray.get(desk.spent.remote()),
+        lambda: groups.have_whole_gpus,
+    )
 
 
 class Running:
     """The driver's part, while the sweep goes on."""
 
     def __init__(
-        self, launch: "SweepLaunch", desk: Any, groups: "Groups", make_tune: Callable[[], "TuneThread"]
+        self,
+        launch: "SweepLaunch",
+        desk: Any,
+        groups: "Groups",
+        make_tune: Callable[[], "TuneThread"],
+        costs: SweepCosts | None = None,
     ) -> None:
+        self._costs = costs
         self._launch, self._desk, self._groups, self._make_tune = launch, desk, groups, make_tune
         self._start = time.monotonic()
         self._seen_events = 0
@@ -117,6 +153,7 @@ class Running:
         self._fault = ""
         self._is_out_of_time = False
         self._has_told_end = False
+        self._drawing = Drawing()
 
     def run(self) -> Closing:
         """Follow the sweep to its end, and close its records.
@@ -155,6 +192,9 @@ class Running:
         view = self._look()
         self._groups.follow(view.groups)
         self._launch.listener.trials(view.trials)
+        self._drawing.prepare(self._launch.config, view.trials)
+        if self._costs is not None:
+            self._costs.save_sometimes(view.trials)
         self._tell_end(view)
         limit = self._launch.sweep.stop.wall_seconds
         if limit is not None and not view.over and time.monotonic() - self._start > limit:
@@ -192,18 +232,39 @@ class Running:
         best = best_config(launch.config, view.trials, launch.sweep.objectives)
         self._write_best(best)
         launch.listener.stage("recording the sweep in MLflow")
-        artifacts = artifacts_of(launch, view.trials, best)
+        self._drawing.start(launch.folder.path, launch.config, view.trials)
+        ledger = self._settle(view)
+        pictures = self._drawing.finish()
+        artifacts = {**artifacts_of(launch, view.trials, best), **pictures}
+        costs: dict[str, float] = {}
+        if ledger is not None:
+            artifacts[COST_FILE] = json.dumps(ledger.to_json(), indent=1).encode()
+            costs = ledger.metrics()
         mlflow_status = "FINISHED" if status == "finished" else "KILLED"
-        note = note_of(launch, view.trials, status, view.over)
+        note = note_of(launch, view.trials, status, view.over, ledger, {name: PICTURES[name] for name in pictures})
         report = ray.get(
-            self._desk.close.remote(mlflow_status, view.over or None, note, artifacts, launch.close_seconds)
+            self._desk.close.remote(mlflow_status, view.over or None, note, artifacts, launch.close_seconds, costs)
         )
         trials: list[Trial] = ray.get(self._desk.trials.remote())
         self._groups.join(LEAVE_SECONDS)
         # last: whoever is killed before goes on with the sweep, and closes it then
         with writable(launch.folder.path):
             launch.folder.write(status="interrupted" if self._can_go_on(status) else "finished")
-        return Closing(status, trials, report, self._fault)
+        return Closing(status, trials, report, self._fault, ledger)
+
+    def _settle(self, view: SweepView) -> Ledger | None:
+        """What the sweep has cost; groups that leave are waited for, since they cost until then."""
+        if self._costs is None:
+            return None
+        if not view.busy:  # those whose workers hang are let go, and waited for, at the end
+            self._desk.let_groups_go.remote()
+            self._groups.join(LEAVE_SECONDS)
+        try:
+            self._costs.save(view.trials)
+        except OSError as error:  # what MLflow is to know is still to come
+            why = error.strerror or error
+            self._launch.listener.event("warning", {"message": f"what the sweep cost could not be written: {why}"})
+        return self._costs.ledger(view.trials)
 
     def _write_best(self, best: str | None) -> None:
         try:
@@ -220,7 +281,15 @@ class Running:
 
 
 def _ray_folder(sweep: Path) -> Path:
+    """Where Ray writes. Tune writes settings there as they are, secrets of theirs included: for its owner alone."""
     folder = sweep / "ray"
     with writable(sweep):
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _forget_tunes_files(folder)
     return folder
+
+
+def _forget_tunes_files(folder: Path) -> None:
+    """Remove what Tune has written, in this launch or in one that was killed: a sweep goes on from its own log."""
+    for each in folder.glob(f"{_TUNES_FOLDER}*"):
+        shutil.rmtree(each, ignore_errors=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cluster.experiment import close_seconds_of, require_shared_places, with_objects
+from paceline.cluster.experiment import close_seconds_of, require_shared_places, unsent_text, with_objects
 from paceline.cluster.identity import ClaimedRun
 from paceline.cluster.preflight import local_resources, storage_folder, writable
 from paceline.cluster.session import on_cluster
@@ -26,8 +26,11 @@ from paceline.sweeps.planning.points import make_points
 from paceline.sweeps.planning.sizing import PointConfigs, fitting_shapes, slots_for
 from paceline.sweeps.results.closing import Closing
 from paceline.sweeps.results.result import SweepResult
-from paceline.sweeps.trials import Point, Trial
+from paceline.sweeps.trials import ENDED, NOT_TRAINED, Point, Trial
+from paceline.tracking.links import review_url
+from paceline.tracking.redact import learn, redact, secrets_of
 from paceline.tracking.store import is_http, start_creating, tracking_uri
+from paceline.tracking.views import sweep_view_id
 
 if TYPE_CHECKING:
     from paceline.sweeps.display import SweepListener
@@ -106,6 +109,7 @@ def sweep(
         RunFailed: no worker group could be started, or Ray failed. Trials that fail do not raise.
     """
     config = with_objects(config, model=model, data=data, task=task)
+    learn(secrets_of(config))
     if listener is not None:
         return _sweep(config, resume, new, address, listener)
     from paceline.sweeps.display import watched_sweep  # rich takes a moment to import
@@ -221,12 +225,18 @@ def _run(launch: SweepLaunch, start: float) -> SweepResult:
     return _result(launch, closing, time.monotonic() - start)
 
 
+def _incomplete(trials: Sequence[Trial]) -> str:
+    """How many of the trials that have ended MLflow does not have all of; empty for none."""
+    ended = [trial for trial in trials if trial.state in ENDED and trial.state not in NOT_TRAINED]
+    lacking = sum(not trial.mlflow_run_id for trial in ended)
+    return f"{lacking} trial{'s are' if lacking > 1 else ' is'} incomplete" if lacking else ""
+
+
 def _result(launch: SweepLaunch, closing: Closing, seconds: float) -> SweepResult:
     if closing.fault:
-        raise RunFailed(f"the sweep cannot go on: {closing.fault}", "")
-    if closing.report["error"]:
-        text = f"MLflow does not have everything: {closing.report['error']}"
-        launch.listener.event("warning", {"message": text})
+        raise RunFailed(redact(f"the sweep cannot go on: {closing.fault}"), "")
+    if reason := closing.report["error"] or _incomplete(closing.trials):
+        launch.listener.event("warning", {"message": unsent_text(reason, launch.folder.path)})
     best = launch.folder.best_config
     return SweepResult(
         sweep_id=launch.folder.run_id,
@@ -240,5 +250,7 @@ def _result(launch: SweepLaunch, closing: Closing, seconds: float) -> SweepResul
         wall_seconds=seconds,
         mlflow_url=closing.report["url"],
         parent_run_id=closing.report["run_id"],
+        review_url=review_url(launch.uri, closing.report["experiment_id"], sweep_view_id(launch.folder.run_id)),
         needs_ui=not is_http(launch.uri),
+        cost=closing.cost,
     )

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.sweeps.trials import Point, Trial
+from paceline.tracking.costs import Unit
 from paceline.tracking.record import RunRecord
 
 
@@ -26,6 +27,15 @@ class GroupShape:
     def gpus(self) -> float:
         """GPUs that the group reserves."""
         return self.num_workers * self.gpus_per_worker
+
+    @property
+    def has_whole_gpus(self) -> bool:
+        """Whether it trains on GPUs, and shares none of them."""
+        return self.gpus_per_worker >= 1 and float(self.gpus_per_worker).is_integer()
+
+    def units(self, unit: Unit) -> float:
+        """How much of it the group reserves, so that a group on CPU costs no GPUs."""
+        return self.gpus if unit == "GPU" else self.cpus
 
 
 @dataclass(frozen=True)

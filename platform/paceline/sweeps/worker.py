@@ -14,7 +14,7 @@ from paceline.cluster.reporters import ActorReporter
 from paceline.cluster.worker import device_name, run_rank
 from paceline.engine.fresh import ProcessState, fresh_process_group
 from paceline.engine.ranks import Ranks
-from paceline.engine.reporter import MemoryReporter, Reporter
+from paceline.engine.reporter import MemoryReporter
 from paceline.sweeps.desk.tracebacks import naming_its_place
 from paceline.sweeps.work import Work
 
@@ -46,11 +46,13 @@ def serve_trials(loop_config: dict[str, Any]) -> None:
 
 def _run(work: Work, base: Assignment, desk: Any, ranks: Ranks) -> None:
     about = work.trial_id, work.attempt
-    reporter: Reporter = ActorReporter(desk, about) if ranks.is_first else MemoryReporter()
-    if ranks.is_first:
+    reporter = ActorReporter(desk, about) if ranks.is_first else None
+    if reporter is not None:
         desk.begin.remote(*about, device_name(ranks.device))
     part: TrialPart = pickle.loads(work.assignment)
-    ending = naming_its_place(run_rank(base.for_trial(part), ranks, reporter))
+    ending = naming_its_place(run_rank(base.for_trial(part), ranks, reporter or MemoryReporter()))
+    if reporter is not None:
+        ending = reporter.last_words(ending)
     if ranks.is_first or ending["status"] == "failed":
         _ask(desk.finish.remote(*about, ending))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from paceline.tracking import metrics
 from paceline.tracking.record import RunRecord
-from paceline.tracking.remote import connect
+from paceline.tracking.remote import connect, disconnect, is_refused
 from paceline.tracking.store import sqlite_file
 
 if TYPE_CHECKING:
@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 KEPT_SECONDS = 60.0
 """How long something that was looked up is believed: the store may be another one some day."""
 
+FileIdentity = tuple[int, int] | None
+"""Device and number of a file."""
+
+_NOT_ALLOWED = ("PERMISSION_DENIED", "ENDPOINT_NOT_FOUND")
+"""Who may write runs need not be allowed to change their experiment."""
+
 _connections: "dict[str, Connection]" = {}
 _locks: dict[str, threading.Lock] = {}
 _lock = threading.Lock()
@@ -26,9 +32,22 @@ _lock = threading.Lock()
 class Connection:
     """An MLflow store. Its methods may be called from several threads."""
 
-    def __init__(self, client: "MlflowClient") -> None:
+    def __init__(self, client: "MlflowClient", uri: str = "", file: FileIdentity = None) -> None:
+        """Know nothing of the store yet.
+
+        Args:
+            uri: the address that the client was made with.
+            file: which file the store's database is; None where it is none.
+        """
         self.client = client
+        self._uri, self._file = uri, file
         self._known: dict[tuple[str, ...], tuple[str, float]] = {}
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the store's database is still the file that was opened, rather than one that was removed. A server
+        has to know by itself."""
+        return self._file is None or self._file == _identity(self._uri)
 
     def experiment_id(self, record: RunRecord) -> str:
         """MLflow's id of the record's experiment, which is created if need be.
@@ -60,6 +79,23 @@ class Connection:
         if not record.parent:
             self._keep(("run", record.experiment, record.run_id), run_id)
 
+    def set_views(self, record: RunRecord) -> None:
+        """Set the tags of the record's experiment; nothing is sent where it has them. A view that MLflow refuses is
+        left out: it is no reason to keep the run back."""
+        key = ("views", record.experiment, *record.views)
+        if not record.views or self._recall(key):
+            return
+        experiment_id = self.experiment_id(record)
+        known = self.client.get_experiment(experiment_id).tags
+        for tag, value in record.views.items():
+            if known.get(tag) != value:
+                try:
+                    self.client.set_experiment_tag(experiment_id, tag, value)
+                except Exception as error:
+                    if not is_refused(error) and getattr(error, "error_code", None) not in _NOT_ALLOWED:
+                        raise
+        self._keep(key, "set")
+
     def forget(self) -> None:
         """Look everything up again, since something went wrong."""
         self._known.clear()
@@ -74,13 +110,35 @@ class Connection:
 
 
 def shared(uri: str) -> Connection:
-    """The process's one connection to a store. Threads that need the same one wait for whoever is opening it."""
+    """The process's one connection to a store, made anew when its database is another file by now.
+
+    Threads that need the same one wait for whoever is opening it.
+    """
     with _lock:
         lock = _locks.setdefault(uri, threading.Lock())
     with lock:
+        if uri in _connections and not _connections[uri].is_current:
+            del _connections[uri]
+            disconnect(uri)
         if uri not in _connections:
-            _connections[uri] = Connection(connect(uri))
+            file = _identity(uri)
+            client = connect(uri)
+            _connections[uri] = Connection(client, uri, file or _identity(uri))
         return _connections[uri]
+
+
+def _identity(uri: str) -> FileIdentity:
+    """Which file a database is; None when there is none, or the store is no file.
+
+    Raises:
+        OSError: the file system does not answer.
+    """
+    file = sqlite_file(uri)
+    try:
+        found = file.stat() if file is not None else None
+    except FileNotFoundError:
+        return None
+    return (found.st_dev, found.st_ino) if found is not None else None
 
 
 def _experiment(record: RunRecord, client: "MlflowClient") -> str:

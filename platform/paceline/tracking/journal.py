@@ -1,16 +1,25 @@
 """An append-only file of JSON lines: what it acknowledged is still there after a crash."""
 
+import fcntl
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from paceline.durable import sync_folder, write_all
+from paceline.tracking.entries import is_count, is_whole
 
 logger = logging.getLogger(__name__)
+
+JOURNAL_FILE = "journal.jsonl"
+TAIL_BYTES = 4096
+"""How much is read at once in search of the beginning of a line; most are far shorter."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +29,7 @@ class Entry:
     sequence: int
     """1 for the first entry, and one more for each that follows."""
     kind: str
-    """What `content` is: `point`, `tags`, `artifact` or `status`."""
+    """What `content` is: `point`, `tags`, `artifact`, `datasets`, `model` or `status`."""
     content: Mapping[str, Any]
     """JSON values."""
     end: int
@@ -28,19 +37,37 @@ class Entry:
 
 
 class Journal:
-    """The file that everything goes through before it goes anywhere else. One process appends, any may read.
+    """The file that everything goes through before it goes anywhere else. Any process may read it.
 
-    A crash can tear the line that was being written. Readers ignore a last line without its end, and the next
-    `append` cuts it off.
+    One process appends, as a rule. Where a command has just taken over from another one that still has a breath left,
+    both may: each entry is written as a whole, and who appends has first read what others have added. A crash can tear
+    the line that was being written. Readers ignore a last line without its end, and the next `append` cuts it off, or
+    ends it where the file system has no locks: there, it may be the half of another process's line that is visible yet.
+
+    Args:
+        path: of the file; its folder is made when it is first appended to.
+        on_foreign: is given each entry that something else than this object has added, before the next `append`.
+        is_whole: whether an entry has all that its kind needs, given the kind and the content; else it is damaged.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self,
+        path: Path,
+        on_foreign: Callable[[Entry], object] | None = None,
+        is_whole: Callable[[str, Mapping[str, Any]], bool] = is_whole,
+    ) -> None:
         self.path = path
+        self._is_whole = is_whole
         self.size = 0
         """Bytes that are durable; only as far may they be handed on. 0 until the journal was scanned or appended to."""
         self.last_sequence = 0
         """Number of the newest durable entry."""
+        self._on_foreign = on_foreign
         self._descriptor: int | None = None
+        self._lock = threading.RLock()
+        self._depth = 0
+        self._is_locked = False
+        self._is_torn = False
 
     def append(self, items: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
         """Add entries of a kind and its content; they are on disk when this returns.
@@ -50,20 +77,41 @@ class Journal:
         """
         if not items:
             return
-        descriptor = self._open()
-        lines = [
-            json.dumps({"n": number, "kind": kind, **content}, separators=(",", ":"))
-            for number, (kind, content) in enumerate(items, self.last_sequence + 1)
-        ]
-        data = ("\n".join(lines) + "\n").encode()
-        try:
-            write_all(descriptor, data)
-            os.fsync(descriptor)
-        except OSError:
-            os.ftruncate(descriptor, self.size)
-            raise
-        self.last_sequence += len(items)
-        self.size += len(data)
+        with self.alone() as descriptor:
+            lines = [
+                json.dumps({"n": number, "kind": kind, **content}, separators=(",", ":"))
+                for number, (kind, content) in enumerate(items, self.last_sequence + 1)
+            ]
+            data = ("\n" * self._is_torn + "\n".join(lines) + "\n").encode()
+            try:
+                write_all(descriptor, data)
+                os.fsync(descriptor)
+            except OSError:
+                self._cut(descriptor)
+                raise
+            self.last_sequence += len(items)
+            self.size = os.lseek(descriptor, 0, os.SEEK_CUR)  # the end of what was written
+
+    @contextmanager
+    def alone(self) -> Iterator[int]:
+        """Nobody else appends during the body, and all that there is has been read and is durable. Gives the open file.
+
+        Raises:
+            OSError: the file cannot be written to.
+        """
+        with self._lock:
+            descriptor = self._open()
+            if not self._depth:
+                self._is_locked = _lock(descriptor, fcntl.LOCK_EX)
+            self._depth += 1
+            try:
+                if self._depth == 1:
+                    self._catch_up(descriptor)
+                yield descriptor
+            finally:
+                self._depth -= 1
+                if not self._depth:
+                    _lock(descriptor, fcntl.LOCK_UN)
 
     def read(self, start: int = 0, stop: int | None = None) -> Iterator[Entry]:
         """The entries between two offsets (`Entry.end`, `Journal.size`), by default all complete ones."""
@@ -76,11 +124,28 @@ class Journal:
                 offset += len(line)
                 if not line.endswith(b"\n") or (stop is not None and offset > stop):
                     return
-                entry = _parse(line, offset)
+                if line == b"\n":
+                    continue
+                entry = self._parse(line, offset)
                 if entry is None:
                     logger.warning("%s: a damaged line before byte %d is ignored", self.path, offset)
                 else:
                     yield entry
+
+    def number_before(self, offset: int) -> int | None:
+        """Number of the entry that ends at an offset; 0 at the beginning, None where no entry ends."""
+        if offset == 0:
+            return 0
+        with self.path.open("rb") as file:
+            if offset > os.fstat(file.fileno()).st_size:
+                return None
+            line, begin = b"", offset
+            while begin > 0 and b"\n" not in line[:-1]:
+                begin = max(0, begin - TAIL_BYTES)
+                file.seek(begin)
+                line = file.read(offset - begin)
+        entry = self._parse(line[line.rfind(b"\n", 0, -1) + 1 :], offset) if line.endswith(b"\n") else None
+        return None if entry is None else entry.sequence
 
     def scan(self) -> Iterator[Entry]:
         """Read everything there is, and take note of where it ends."""
@@ -91,25 +156,69 @@ class Journal:
 
     def close(self) -> None:
         """Let go of the file. A later `append` opens it again."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        with self._lock:
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+                self._descriptor = None
 
     def _open(self) -> int:
         if self._descriptor is None:
-            if not self.size:
-                for _ in self.scan():
-                    pass
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            os.ftruncate(self._descriptor, self.size)
             sync_folder(self.path.parent)
         return self._descriptor
 
+    def _catch_up(self, descriptor: int) -> None:
+        """Read what has been added since this object last looked, and cut off what a crash has torn."""
+        self._is_torn = False
+        size = os.fstat(descriptor).st_size
+        if size == self.size:
+            return
+        if size < self.size:  # somebody has cut it
+            self.size = self.last_sequence = 0
+        before = self.size
+        for entry in self.read(self.size):
+            self.size, self.last_sequence = entry.end, entry.sequence
+            if self._on_foreign is not None:
+                self._on_foreign(entry)
+        if self.size > before:
+            os.fsync(descriptor)  # whoever wrote it may have died before it did so
+        if size > self.size:
+            self._cut(descriptor)
 
-def _parse(line: bytes, end: int) -> Entry | None:
+    def _cut(self, descriptor: int) -> None:
+        """Remove what is behind the last whole entry. Without a lock that may be what another process is writing: then
+        the next entry begins a line of its own behind it."""
+        if self._is_locked:
+            os.ftruncate(descriptor, self.size)
+        else:
+            self._is_torn = True
+
+    def _parse(self, line: bytes, end: int) -> Entry | None:
+        """The entry of a line; None when it is none."""
+        try:
+            content = json.loads(line)
+            number, kind = content.pop("n"), content.pop("kind")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None
+        if not is_count(number) or not isinstance(kind, str) or not self._is_whole(kind, content):
+            return None
+        return Entry(number, kind, content, end)
+
+
+def can_lock(folder: Path) -> bool:
+    """Whether files in a folder can be locked: only then may two processes append to the same journal."""
     try:
-        content = json.loads(line)
-        return Entry(content.pop("n"), content.pop("kind"), content, end)
-    except (ValueError, KeyError, AttributeError):
-        return None
+        with tempfile.TemporaryFile(dir=folder) as file:
+            return _lock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+
+
+def _lock(descriptor: int, kind: int) -> bool:
+    """Whether it worked; a file system without locks is one where a single process appends."""
+    try:
+        fcntl.flock(descriptor, kind)
+    except OSError:
+        return False
+    return True

@@ -1,5 +1,7 @@
 """Every metric and tag that Paceline writes: its key, its unit and what it says."""
 
+import re
+
 # --- metrics -----------------------------------------------------------------------------------------------------
 
 TRAIN_LOSS = "train/loss"
@@ -21,8 +23,17 @@ ADASCALE_GAIN = "adascale_gain"
 EPOCH = "epoch"
 """Passes over the training set so far; a fraction within an epoch."""
 
+VALIDATION_EPOCH = "validation_epoch"
+"""The same at each evaluation. MLflow draws a metric over another where both have a value at a step, and looks at 320
+of each: of a long run hardly any evaluation would be at one of those steps of `epoch`."""
+
 SAMPLES_PER_SECOND = "samples_per_second"
 """Training samples a second over all workers, since the last point; evaluation and checkpoints are not counted."""
+
+SAMPLES_PER_SECOND_OVERALL = "samples_per_second_overall"
+"""The same from the second point to the last one, at the last step: until the first one, things warm up. It is what a
+run's result and a sweep's table call `samples_per_second`. A run with one point has it over that; of a resumed run it
+is over the part since then."""
 
 STEP_SECONDS = "step_seconds"
 """Mean duration of an optimizer step since the last point, in seconds."""
@@ -31,7 +42,16 @@ DATA_WAIT_FRACTION = "data_wait_fraction"
 """Share of the step's time that the worker waited for data, 0 to 1."""
 
 PEAK_MEMORY_BYTES = "peak_memory_bytes"
-"""Largest memory that tensors took on one worker's device since the start, in bytes (of the process on CPU)."""
+"""Largest memory that tensors took on a worker's device since the start, in bytes (of the process on CPU): that of the
+worker with the most."""
+
+MEMORY_BYTES = "memory_bytes"
+"""Memory that tensors take on a worker's device at the time of the point, in bytes (resident memory of the process on
+CPU): that of the worker with the most."""
+
+ENERGY_JOULES = "energy_joules"
+"""Energy since the workers began to train, this time, in joules: of all GPUs of the run, or without GPUs of the
+processors and memory modules of its machines, whatever else runs on these. Only where all of the devices tell it."""
 
 GRAD_NORM = "grad_norm"
 """L2 norm of the step's whole gradient before clipping; only with `trainer.max_grad_norm`."""
@@ -40,9 +60,95 @@ SKIPPED_STEPS = "skipped_steps"
 """Optimizer steps left out since the start of the run because a gradient overflowed; only with `16-mixed`."""
 
 
+LAG_SECONDS = "tracking/lag_seconds"
+"""How long the oldest point of those that MLflow stored last had waited since it was taken, in seconds. Written by the
+recorder; its step is the newest one among them."""
+
+
 def val_metric(name: str) -> str:
     """Key of a task's own validation metric: `accuracy` becomes `val/accuracy`."""
     return f"val/{name}"
+
+
+def axis_metric(name: str) -> str:
+    """Key of an axis of a sweep whose values are numbers, in each trial's record: `axis/optimizer.lr`, from step 0 on.
+
+    MLflow compares params as text; only a metric can be the axis of a chart.
+
+    Args:
+        name: the dotted key of the config; what MLflow does not take in a key becomes `_`.
+    """
+    return ("axis/" + re.sub(r"[^\w. :/-]", "_", name))[:250]
+
+
+RANK_FIGURES = ("min", "median", "max")
+"""How the times of the ranks are told."""
+
+
+def rank_seconds(figure: str) -> str:
+    """Key of one of `RANK_FIGURES` of the ranks' own time per optimizer step since the last point, in seconds:
+    `rank_seconds/max`. Only with more than one rank.
+
+    A rank's own time ends where it has to wait for others: it is that of waiting for data, of the forward passes, and
+    of the backward passes but for the last, in which gradients are exchanged. With `fsdp`, `pipeline` and SyncBatchNorm
+    the forward passes are exchanges, too, and it is that of the data alone. On a GPU only the last step is looked at.
+    """
+    if figure not in RANK_FIGURES:
+        raise ValueError(f"the ranks' times are told as {', '.join(RANK_FIGURES)}, not as {figure!r}")
+    return f"rank_seconds/{figure}"
+
+
+HOST_METRICS = (
+    "cpu_utilization_percentage",
+    "system_memory_usage_megabytes",
+    "system_memory_usage_percentage",
+    "disk_usage_percentage",
+    "disk_usage_megabytes",
+    "disk_available_megabytes",
+    "network_receive_megabytes",
+    "network_transmit_megabytes",
+)
+"""What is told of each machine every few seconds, by whatever program it is used, under MLflow's names: of its cores (0
+to 100 of all of them, as a mean since the last point), its memory, the disk of its root folder, and the megabytes (10^6
+bytes) that went through its network since the training began."""
+
+GPU_METRICS = (
+    "memory_usage_percentage",
+    "memory_usage_megabytes",
+    "utilization_percentage",
+    "power_usage_watts",
+    "power_usage_percentage",
+    "temperature_celsius",
+    "clock_megahertz",
+)
+"""What is told of each of the run's GPUs every few seconds, under MLflow's names as far as it has them: the memory that
+is taken, by whatever program, the share of the time in which it computed, power in watts and as a share of its limit,
+temperature, and clock of its processors."""
+
+
+SYSTEM = "system/"
+"""What the keys of machines and GPUs begin with."""
+
+
+def system_metric(name: str, node: str = "") -> str:
+    """Key of one of `HOST_METRICS`, or of a name by `gpu_metric`: `system/cpu_utilization_percentage`. MLflow shows
+    these keys by themselves.
+
+    Args:
+        node: name of the machine; empty when the run has only one.
+    """
+    return f"{SYSTEM}{node}/{name}" if node else f"{SYSTEM}{name}"
+
+
+def gpu_metric(number: int, name: str) -> str:
+    """Name of one of `GPU_METRICS` of a GPU: `gpu_0_utilization_percentage`.
+
+    Args:
+        number: as `nvidia-smi` counts the GPUs of the machine, those that are not the run's included.
+    """
+    if name not in GPU_METRICS:
+        raise ValueError(f"of GPUs {', '.join(GPU_METRICS)} are told, not {name!r}")
+    return f"gpu_{number}_{name}"
 
 
 # On a sweep's own run. The step of these points is the number of trials that have ended.
@@ -62,6 +168,28 @@ def trials_metric(ending: str) -> str:
     if ending not in TRIAL_COUNTS:
         raise ValueError(f"trials are counted as {', '.join(TRIAL_COUNTS)}, not as {ending!r}")
     return f"trials/{ending}"
+
+
+COSTS = (
+    "core_seconds",
+    "gpu_seconds",
+    "price",
+    "joules",
+    "to_target_core_seconds",
+    "to_target_gpu_seconds",
+    "to_target_price",
+    "to_target_joules",
+)
+"""What is told of the cost of a run or a sweep, all launches together: time of cores or GPUs in seconds, whatever of it
+was used; the price in the currency of `tracking.price_per_hour`; energy in joules; each in all, and until
+`tracking.target` was reached for the first time."""
+
+
+def cost_metric(name: str) -> str:
+    """Key of a cost, one of `COSTS`: `cost/core_seconds`. Told at the end, at the last step."""
+    if name not in COSTS:
+        raise ValueError(f"costs are {', '.join(COSTS)}, not {name!r}")
+    return f"cost/{name}"
 
 
 # --- tags --------------------------------------------------------------------------------------------------------
@@ -98,7 +226,8 @@ CHANGED_PARAMS = "paceline.changed_params"
 changed."""
 
 NOT_RECORDED = "paceline.not_recorded"
-"""What MLflow refused to store and why; the run's journal still has it."""
+"""What MLflow does not have, and why: what it refused, which the run's journal still has; files that were gone; and how
+many readings were let go, since nothing had taken them for too long."""
 
 DIVERGED = "diverged"
 """The first metric that became infinite, and at which step. MLflow cannot store an infinite value."""
@@ -115,6 +244,13 @@ GIT_BRANCH = "mlflow.source.git.branch"
 GIT_DIRTY = "mlflow.source.git.dirty"
 """`true` when tracked files differed from the commit."""
 
+GIT_CHANGED_FILES = "paceline.git.changed_files"
+"""Names of the files that differed from the commit, one on each line, and of those that git does not track."""
+
+GIT_DIFF_SHA256 = "paceline.git.diff_sha256"
+"""SHA-256 over the diff of the tracked files against the commit, where it is not empty: two runs of one commit with the
+same value had the same code in them."""
+
 SOURCE_NAME = "mlflow.source.name"
 """What was started: the command line."""
 
@@ -124,13 +260,32 @@ SOURCE_TYPE = "mlflow.source.type"
 USER = "mlflow.user"
 """Login name of whoever started the run."""
 
+CHECKPOINT_URI = "checkpoint_uri"
+"""Of a registered checkpoint: the address of its folder."""
+
+CHECKPOINT_SHA256 = "paceline.checkpoint_sha256"
+"""Of a registered checkpoint: SHA-256 of its file `model.safetensors`."""
+
+CHECKPOINT_STEP = "paceline.checkpoint_step"
+"""Of a registered checkpoint: the optimizer step that it was saved at."""
+
+SPEED_STAMP = "paceline.speed_stamp"
+"""What the run's speed was measured on, as a JSON object: device, workers, clocks in MHz, torch's threads, usable
+cores, versions, the share of the machines' cores that other programs used (0 to 1), and the optimizer steps and seconds
+that `samples_per_second_overall` leaves out and is over. `tracking.comparing.differences` compares two of them."""
+
+STRAGGLER = "paceline.straggler"
+"""The workers that the others had to wait for, one on each line: rank, machine, and how much longer its steps took."""
+
 DEVICE = "paceline.device"
 """What the workers compute on: `cpu`, or the GPU's name."""
+
 FOUND_SIZES = {
     "paceline.micro_batch_size": "micro_batch_size",
     "paceline.gradient_accumulation_steps": "gradient_accumulation_steps",
 }
 """What was found for `data.micro_batch_size: max`, by tag; absent with a number, whose params say it all."""
+
 HOST = "paceline.host"
 """Name of the machine that the run was started on."""
 

@@ -1,50 +1,76 @@
 """The text on a run's page in MLflow: what came out, and how to get it again."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from html import escape
+from typing import TYPE_CHECKING
 
+from paceline.direction import default_mode
 from paceline.tracking import metrics
-from paceline.tracking.points import Point
+from paceline.tracking.curves import Curve, Place
+from paceline.tracking.provenance import config_not_in_commit
+from paceline.tracking.redact import redact
 
-_LOWER_IS_BETTER = re.compile(r"loss|error|perplexity|seconds|_bytes|wait")
+if TYPE_CHECKING:
+    from paceline.tracking.costs import Ledger
+
 _ADDRESS = re.compile(r"://|www(?=\.)|@", re.IGNORECASE)
 """Where a Markdown reader takes plain text for a link."""
 _UNITS = {
-    metrics.SAMPLES_PER_SECOND: "samples/s",
+    metrics.SAMPLES_PER_SECOND: "samples/s, since the point before",
+    metrics.SAMPLES_PER_SECOND_OVERALL: "samples/s, without the warm-up",
     metrics.STEP_SECONDS: "s",
-    metrics.PEAK_MEMORY_BYTES: "bytes",
+    metrics.ENERGY_JOULES: "J",
 }
-_CONTEXT = (metrics.EPOCH, metrics.LR, metrics.GRAD_NORM, metrics.SKIPPED_STEPS)
-"""Metrics that have a last value, but no best one."""
+_RESULTS = ("train/", "val/")
+"""How the keys begin that come first in the table."""
+_RANKED = (*_RESULTS, metrics.SAMPLES_PER_SECOND)
+"""How the keys begin of which one value is better than another; of the rest there is a last one only."""
+_LEFT_OUT = ("cost/", "axis/", "system/", "tracking/", "rank_seconds/", metrics.VALIDATION_EPOCH)
+"""How the keys begin that have a table of their own, are a setting, or are about machines, or for them."""
 
 
-def summary(name: str, points: Sequence[Point], status: str, reason: str | None, tags: Mapping[str, str]) -> str:
-    """Markdown with the outcome, a table of final and best metrics, and the command that runs it again."""
-    parts = [f"## {escaped(name)}", _outcome(points, status)]
+def summary(
+    name: str,
+    curves: Mapping[str, Curve],
+    status: str,
+    reason: str | None,
+    tags: Mapping[str, str],
+    ledger: "Ledger | None" = None,
+) -> str:
+    """Markdown with the outcome, a table of final and best metrics, the cost, and the command that runs it again."""
+    parts = [f"## {escaped(name)}", _outcome(curves, status)]
     if reason:
         parts.append(code(reason))
-    if points:
-        parts.append(_table(points))
+    if curves:
+        parts.append(_table(curves))
+    if ledger is not None:
+        parts.append(ledger.markdown())
     parts.append(_reproduction(tags))
     return "\n\n".join(part for part in parts if part)
 
 
-def _outcome(points: Sequence[Point], status: str) -> str:
-    steps = max((point.step for point in points), default=0)
-    rate = _last(points).get(metrics.SAMPLES_PER_SECOND)
-    speed = f", {rate.value:,.0f} samples/s" if rate else ""
-    return f"**{status.lower()}** after {steps:,} optimizer steps{speed}."
+def _outcome(curves: Mapping[str, Curve], status: str) -> str:
+    steps = max((curve.newest[0] for curve in curves.values()), default=0)
+    rate = curves.get(metrics.SAMPLES_PER_SECOND_OVERALL) or curves.get(metrics.SAMPLES_PER_SECOND)
+    speed = f", {rate.newest[1]:,.0f} samples/s" if rate else ""
+    return f"**{status.lower()}** after {steps:,.0f} optimizer steps{speed}."
 
 
-def _table(points: Sequence[Point]) -> str:
+def _table(curves: Mapping[str, Curve]) -> str:
     rows = ["| metric | last | best | at step |", "|---|---:|---:|---:|"]
-    for key, last in sorted(_last(points).items()):
-        best = None if key in _CONTEXT else _best([point for point in points if point.key == key])
-        better = f"{number(best.value)} | {best.step}" if best else " | "
-        unit = f" {_UNITS[key]}" if key in _UNITS else ""
-        rows.append(f"| {escaped(key)} | {number(last.value)}{unit} | {better} |")
+    shown = [key for key in curves if not key.startswith(_LEFT_OUT)]
+    for key in sorted(shown, key=lambda each: (not each.startswith(_RESULTS), each)):
+        best = _best(key, curves[key]) if key.startswith(_RANKED) else None
+        better = f"{number(best[1])} | {best[0]:.0f}" if best else " | "
+        rows.append(f"| {escaped(key)} | {_with_unit(key, curves[key].newest[1])} | {better} |")
     return "\n".join(rows)
+
+
+def _with_unit(key: str, value: float) -> str:
+    if key.endswith("_bytes"):
+        return f"{value / 2**20:,.0f} MiB"
+    return f"{number(value)} {_UNITS[key]}" if key in _UNITS else number(value)
 
 
 def _reproduction(tags: Mapping[str, str]) -> str:
@@ -55,19 +81,13 @@ def _reproduction(tags: Mapping[str, str]) -> str:
     lines = [f"git checkout {commit}"] if commit else []
     changed = " (files had been changed since that commit)" if tags.get(metrics.GIT_DIRTY) == "true" else ""
     block = code("\n".join([*lines, command]))
-    return f"To get it again{changed}:\n\n{block}"
+    missing = config_not_in_commit(tags)
+    hint = f"That commit does not have {escaped(missing)} as it was: take the artifact config.yaml in its place."
+    return f"To get it again{changed}:\n\n{block}" + (f"\n\n{hint}" if missing else "")
 
 
-def _last(points: Sequence[Point]) -> dict[str, Point]:
-    return {point.key: point for point in points}
-
-
-def _best(points: Sequence[Point]) -> Point | None:
-    comparable = [point for point in points if point.value == point.value]
-    if not comparable:
-        return None
-    choose = min if _LOWER_IS_BETTER.search(points[0].key) else max
-    return choose(comparable, key=lambda point: point.value)
+def _best(key: str, curve: Curve) -> Place | None:
+    return curve.lowest if default_mode(key) == "min" else curve.highest
 
 
 def number(value: float) -> str:
@@ -76,11 +96,14 @@ def number(value: float) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text as one line of Markdown that shows it and does nothing else: no table cell, HTML, link or address."""
-    line = escape(" ".join(text.split()), quote=False)  # escaped quotes would be escaped once more below
+    """Text as one line of Markdown that shows it and does nothing else: no table cell, HTML, link or address.
+
+    Secrets are hidden before: they would not be known any more.
+    """
+    line = escape(" ".join(redact(text).split()), quote=False)  # escaped quotes would be escaped once more below
     return _ADDRESS.sub("\\g<0>\u200b", re.sub(r"([\\`*_{}\[\]#|~])", r"\\\1", line))
 
 
 def code(text: str) -> str:
-    """Text as a block of code that it cannot end."""
-    return "```\n" + text.replace("```", "'''") + "\n```"
+    """Text as a block of code that it cannot end, without secrets."""
+    return "```\n" + redact(text).replace("```", "'''") + "\n```"

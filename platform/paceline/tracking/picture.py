@@ -1,12 +1,11 @@
 """The picture of a run: its losses over the steps."""
 
-from collections.abc import Sequence
-from math import isfinite
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.tracking import metrics
-from paceline.tracking.points import Point
+from paceline.tracking.curves import Curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,14 +16,14 @@ FEW_POINTS = 40
 """Up to this many points, each one gets a marker."""
 
 
-def loss_curve(points: Sequence[Point], path: Path, title: str = "") -> None:
+def loss_curve(curves: Mapping[str, Curve], path: Path, title: str = "") -> None:
     """Draw training and validation loss over the optimizer steps into a PNG file.
 
     Raises:
-        ValueError: there is no finite loss among the points.
+        ValueError: there is no finite loss in the curves.
     """
-    curves = {key: _series(points, key) for key in (metrics.TRAIN_LOSS, metrics.VAL_LOSS)}
-    if not any(steps for steps, _ in curves.values()):
+    training, validation = (_series(curves.get(key)) for key in (metrics.TRAIN_LOSS, metrics.VAL_LOSS))
+    if not (training[0] or validation[0]):
         raise ValueError("there is no finite loss to draw")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -32,18 +31,18 @@ def loss_curve(points: Sequence[Point], path: Path, title: str = "") -> None:
     figure = Figure(figsize=(8, 4.5), dpi=130, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    _draw(axes, *curves[metrics.TRAIN_LOSS], "training", TRAIN_COLOR)
-    _draw(axes, *curves[metrics.VAL_LOSS], "validation", VAL_COLOR)
+    _draw(axes, *training, "training", TRAIN_COLOR)
+    _draw(axes, *validation, "validation", VAL_COLOR)
     _dress(axes, title)
     figure.savefig(path, format="png")
 
 
-def _series(points: Sequence[Point], key: str) -> tuple[list[int], list[float]]:
-    chosen = [point for point in points if point.key == key and isfinite(point.value)]
-    return [point.step for point in chosen], [point.value for point in chosen]
+def _series(curve: Curve | None) -> tuple[list[float], list[float]]:
+    places = curve.places if curve is not None else []
+    return [step for step, _ in places], [value for _, value in places]
 
 
-def _draw(axes: "Axes", steps: list[int], values: list[float], label: str, color: str) -> None:
+def _draw(axes: "Axes", steps: list[float], values: list[float], label: str, color: str) -> None:
     if not steps:
         return
     marker = "o" if len(steps) <= FEW_POINTS else None

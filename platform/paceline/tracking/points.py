@@ -1,9 +1,10 @@
-"""One value of one metric."""
+"""One value of one metric; and the values that were taken at one step."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from math import isfinite, isinf
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True)
@@ -33,3 +34,33 @@ class Point:
     def from_json(cls, content: Mapping[str, Any]) -> "Point":
         """The inverse of `to_json`."""
         return cls(content["key"], float(content["value"]), content["step"], content["timestamp_ms"])
+
+
+class Reading(NamedTuple):
+    """Values that were taken together at an optimizer step."""
+
+    step: int
+    """Optimizer steps done."""
+    timestamp_ms: int
+    """When they were taken, in milliseconds since 1970."""
+    values: dict[str, float]
+    """By metric."""
+
+    def points(self) -> list[Point]:
+        """Each value as a point."""
+        return [Point(key, value, self.step, self.timestamp_ms) for key, value in self.values.items()]
+
+    @property
+    def age_seconds(self) -> float:
+        """How long ago the values were taken; 0 where the clock of the machine that took them is ahead."""
+        return max(0.0, time.time() - self.timestamp_ms / 1000)
+
+    def to_json(self) -> list[Any]:
+        """The points as JSON values."""
+        return [point.to_json() for point in self.points()]
+
+    @classmethod
+    def from_json(cls, points: list[Any]) -> "Reading":
+        """The inverse of `to_json`; there must be a point."""
+        read = [Point.from_json(point) for point in points]
+        return cls(read[0].step, read[0].timestamp_ms, {point.key: point.value for point in read})

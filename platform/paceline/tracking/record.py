@@ -1,28 +1,29 @@
 """What is known of a run when it is launched."""
 
-import getpass
 import json
 import os
-import platform
-import shlex
-import subprocess
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from paceline.durable import write_durably
 from paceline.tracking import metrics
-from paceline.tracking.redact import redact, redact_values, without_credentials
+from paceline.tracking.entries import is_count
+from paceline.tracking.journal import JOURNAL_FILE
+from paceline.tracking.redact import learn, redact, redact_values, without_credentials
+from paceline.tracking.store import ENVIRONMENT_VARIABLE
 
 PARAM_LENGTH = 6000
 """MLflow's limit for the value of a param, in characters."""
 TAG_LENGTH = 8000
 """MLflow's limit for the value of a tag, in characters."""
 RECORD_FILE = "record.json"
-GIT_TIMEOUT_SECONDS = 2.0
-PACKAGES = ("paceline", "torch", "torchvision", "ray", "mlflow")
+
+
+class DamagedRecord(ValueError):
+    """A record's file is none any more; names the file, what is wrong with it, and the cure."""
 
 
 def _now_ms() -> int:
@@ -36,7 +37,8 @@ class RunRecord:
     run_id: str
     """Paceline's own identifier of the run, the same over all resumes."""
     name: str
-    """MLflow shows it as the run's: the config's `name`, or for a sweep's trial what it tries out."""
+    """MLflow shows it as the run's, with a part of `run_id`: the config's `name`. For a sweep's trial it stands alone,
+    and is what the trial tries out."""
     uri: str = field(repr=False)
     """MLflow's address, see `store.tracking_uri`. May hold credentials: they are used, and never stored."""
     experiment: str
@@ -44,7 +46,7 @@ class RunRecord:
     params: Mapping[str, Any] = field(default_factory=dict)
     """Dotted key to value: the config and what was derived from it, see `flatten`. Kept as YAML would write them."""
     tags: Mapping[str, str] = field(default_factory=dict)
-    """See `metrics` for the keys, and `launch_tags` for most of the values."""
+    """See `metrics` for the keys, and `provenance` for most of the values."""
     artifacts: Mapping[str, str] = field(default_factory=dict)
     """Name to text, such as `config.yaml`."""
     start_time_ms: int = field(default_factory=_now_ms)
@@ -55,13 +57,23 @@ class RunRecord:
     """The config's `name` where `name` is another one; empty where it is the same."""
     picture: bool = True
     """Whether the loss curve is drawn at the end, which takes a quarter of a second of a core."""
+    views: Mapping[str, str] = field(default_factory=dict)
+    """Tags of the experiment with saved views, see `views`; set when the run is opened."""
+    folder: str = field(default="", compare=False)
+    """Where the record was saved, an absolute path: a copy that lies elsewhere is not the run itself. Empty where that
+    is not known."""
+
+    secrets: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    """Values of the config that must not be shown, see `redact.secrets_of`. Never stored: whoever opens the record
+    learns them."""
 
     def __post_init__(self) -> None:
+        learn(self.secrets)
         if not self.run_id or _has_quotes(self.run_id):
             raise ValueError(f"a run id must be text without quotes, not {self.run_id!r}")
         if _has_quotes(self.parent) or self.parent == self.run_id:
             raise ValueError(f"a parent must be another run's id, not {self.parent!r}")
-        params = redact_values({key: param_text(value) for key, value in self.params.items()})
+        params = redact_values({redact(key): param_text(value) for key, value in self.params.items()})
         object.__setattr__(self, "params", {key: value[:PARAM_LENGTH] for key, value in params.items()})
         own = {metrics.RUN_ID: self.run_id, metrics.NAME: self.title or self.name}
         tags = {metrics.KIND: "run", **self.tags, **own}
@@ -70,14 +82,83 @@ class RunRecord:
 
     def save(self, folder: Path) -> None:
         """Write the record into the run's folder, without the address's credentials."""
-        content = {**asdict(self), "uri": without_credentials(self.uri)}
+        content = {**asdict(self), "uri": without_credentials(self.uri), "folder": str(folder.absolute())}
+        del content["secrets"]
         write_durably(folder / RECORD_FILE, json.dumps(content, indent=1).encode())
 
     @classmethod
     def load(cls, folder: Path, uri: str | None = None) -> "RunRecord":
-        """Read what `save` wrote; `uri` replaces the address, and is needed when that had credentials."""
-        content = json.loads((folder / RECORD_FILE).read_text())
-        return cls(**{**content, "uri": uri or content["uri"]})
+        """Read what `save` wrote; `uri` replaces the address, and is needed when that had credentials.
+
+        Raises:
+            OSError: there is no record in the folder, or it cannot be read.
+            DamagedRecord: it is none.
+        """
+        file = folder / RECORD_FILE
+        data = file.read_bytes()
+        try:
+            content = json.loads(data)
+            _check(content)
+            return cls(**{**content, "uri": uri or content["uri"]})
+        except (ValueError, RecursionError) as error:
+            reason = str(error) if type(error) is ValueError else "it is no JSON"
+            cure = f"put the file back from a copy, or move {folder.parent} away"
+            raise DamagedRecord(f"{file}: {reason}; {cure}") from None
+
+
+def _check(content: object) -> None:
+    """Whether each field of a saved record is what it is to be.
+
+    Raises:
+        ValueError: one is not.
+    """
+    if not isinstance(content, dict):
+        raise ValueError("it holds no fields")
+    known = {each.name for each in fields(RunRecord)} - {"secrets"}
+    if strange := sorted(content.keys() - known):
+        raise ValueError(f"the field {strange[0]!r} is not known, it may be that of another version of Paceline")
+    for name in ("run_id", "name", "uri", "experiment"):
+        if name not in content:
+            raise ValueError(f"the field {name!r} is missing")
+    for name, value in content.items():
+        if not _is_right(name, value):
+            raise ValueError(f"the field {name!r} cannot be {json.dumps(value)[:40]}")
+
+
+def _is_right(name: str, value: object) -> bool:
+    if name == "start_time_ms":
+        return is_count(value)
+    if name == "picture":
+        return isinstance(value, bool)
+    if name == "params":
+        return isinstance(value, dict)
+    if name in ("tags", "artifacts", "views"):
+        return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
+    return isinstance(value, str)
+
+
+def saved_elsewhere(tracking: Path, record: RunRecord) -> Path | None:
+    """The folder that a record is a copy of: the run's own, where it was saved, is still there, and has the same id."""
+    own = Path(record.folder)
+    try:
+        if not record.folder or own.samefile(tracking) or not (own / JOURNAL_FILE).is_file():
+            return None
+        return own if RunRecord.load(own).run_id == record.run_id else None
+    except (OSError, ValueError):
+        return None
+
+
+def address_of(record: RunRecord, given: str | None = None) -> str:
+    """MLflow's address of a record that was loaded, with the credentials that no record holds: where the environment
+    names the same address, it is taken as it is there.
+
+    Args:
+        given: takes the place of both.
+    """
+    variable = os.environ.get(ENVIRONMENT_VARIABLE, "").strip().rstrip("/")
+    if given is None and variable and without_credentials(variable) == record.uri:
+        return variable
+    return given or record.uri
 
 
 def _has_quotes(run_id: str) -> bool:
@@ -110,29 +191,6 @@ def param_text(value: Any) -> str:
         return str(value)
 
 
-def launch_tags(command: str, folder: Path | None = None) -> dict[str, str]:
-    """Where a run comes from: code, versions, machine and user. Runs on the driver; never fails.
-
-    Args:
-        command: the command line that started the run.
-        folder: where to ask git; by default the working folder.
-    """
-    tags = {
-        metrics.COMMAND: command,
-        metrics.SOURCE_NAME: command,
-        metrics.SOURCE_TYPE: "LOCAL",
-        metrics.USER: _user(),
-        metrics.HOST: platform.node(),
-        metrics.OS: f"{platform.system()} {platform.release()} {platform.machine()}",
-        metrics.CPU_COUNT: str(usable_cores()),
-        metrics.version_tag("python"): platform.python_version(),
-        **_git_tags(folder),
-    }
-    for package in PACKAGES:
-        tags[metrics.version_tag(package)] = package_version(package) or "not installed"
-    return clean_tags(tags)
-
-
 def sweep_tags(sweep_id: str) -> dict[str, str]:
     """What tells a sweep's own run from others."""
     return {metrics.KIND: "sweep", metrics.SWEEP_ID: sweep_id}
@@ -150,62 +208,3 @@ def trial_tags(sweep_id: str, trial_id: str) -> dict[str, str]:
 def trial_state_tags(state: str) -> dict[str, str]:
     """For `Recorder.set_tags`: how a trial stands, such as `running` or `pruned`."""
     return {metrics.TRIAL_STATE: state}
-
-
-def command_line(arguments: list[str]) -> str:
-    """`sys.argv` as it can be pasted into a shell."""
-    return shlex.join([Path(arguments[0]).name, *arguments[1:]]) if arguments else ""
-
-
-def package_version(package: str) -> str | None:
-    """Version of an installed package, found without importing it."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def usable_cores() -> int:
-    """Cores that this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:
-        return os.cpu_count() or 1
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return "unknown"
-
-
-def _git_tags(folder: Path | None) -> dict[str, str]:
-    commit = _git(folder, "rev-parse", "HEAD")
-    if not commit:
-        return {}
-    tags = {metrics.GIT_COMMIT: commit}
-    branch = _git(folder, "rev-parse", "--abbrev-ref", "HEAD")
-    if branch and branch != "HEAD":
-        tags[metrics.GIT_BRANCH] = branch
-    changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
-    if changes is not None:
-        tags[metrics.GIT_DIRTY] = "true" if changes else "false"
-    return tags
-
-
-def _git(folder: Path | None, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", "--no-optional-locks", *arguments],
-            cwd=folder,  # None rather than this process's folder by name: it may have been removed
-            capture_output=True,
-            text=True,
-            timeout=GIT_TIMEOUT_SECONDS,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()

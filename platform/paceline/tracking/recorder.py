@@ -1,27 +1,41 @@
 """The one writer of a run's record: durable in the run's folder first, then on its way to MLflow."""
 
+import json
 import logging
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from paceline.durable import write_durably
-from paceline.tracking import metrics
-from paceline.tracking.journal import Journal
+from paceline.tracking import inputs, metrics, models
+from paceline.tracking.apart import ShipperApart, can_ship_apart
+from paceline.tracking.causes import silence_of
+from paceline.tracking.costs import Ledger
+from paceline.tracking.cursor import CURSOR_FILE, Cursor, ShipReport, report_of
+from paceline.tracking.curves import Curve, curves_of
+from paceline.tracking.journal import JOURNAL_FILE as JOURNAL_FILE
+from paceline.tracking.journal import Entry, Journal
+from paceline.tracking.marks import fresh_points, raise_mark
 from paceline.tracking.note import summary
 from paceline.tracking.picture import loss_curve
 from paceline.tracking.points import Point
-from paceline.tracking.record import RunRecord, clean_tags
-from paceline.tracking.redact import redact
-from paceline.tracking.shipping import ARTIFACT_FOLDER, Shipper, ShipReport
+from paceline.tracking.record import RECORD_FILE, RunRecord, clean_tags
+from paceline.tracking.redact import learn, redact, redact_bytes
+from paceline.tracking.shipping import Shipper
+from paceline.tracking.uploads import ARTIFACT_FOLDER
 
 logger = logging.getLogger(__name__)
 
-JOURNAL_FILE = "journal.jsonl"
 LOSS_CURVE = "loss_curve.png"
+SILENT_SECONDS = 1.0
+"""How long the end of a run waits for an MLflow that has never answered."""
+STOPPED_WAITING = "the end was not waited for"
+LOOK_SECONDS = 0.1
+"""How soon the end of a run notices that it is to wait no longer."""
 FinalStatus = Literal["FINISHED", "FAILED", "KILLED"]
 TRIAL_STATUS: Mapping[str, FinalStatus] = {
     "finished": "FINISHED",
@@ -40,26 +54,34 @@ class Recorder:
     from several threads. None of them waits for MLflow, except `close`.
     """
 
-    def __init__(self, folder: Path, record: RunRecord) -> None:
+    def __init__(self, folder: Path, record: RunRecord, apart: bool = False) -> None:
         """Open or create the run's record in `folder`, which is best one of its own.
+
+        Args:
+            apart: send it to MLflow from a process of its own, where this one has better things to do with its cores.
 
         Raises:
             OSError: the folder cannot be written to.
         """
+        learn(record.secrets)
         self._folder = folder
         self._record = record
-        self._journal = Journal(folder / JOURNAL_FILE)
+        self._journal = Journal(folder / JOURNAL_FILE, self._take_up)
         self._lock = threading.RLock()
         self._marks: dict[str, int] = {}
-        self._closed = False
+        self._closed = self._hurries = False
         status = self._replay()
+        changed = _changed_params(folder, record)
         record.save(folder)
         self._resumed_after_end = status not in (None, "RUNNING")
         if self._resumed_after_end:
             self._append_status("RUNNING")
+        if changed:
+            self.set_tags({metrics.CHANGED_PARAMS: "\n".join(changed)})
         for path, text in record.artifacts.items():
             self.add_artifact(path, text.encode())
-        self._shipper = Shipper(folder, record, self._journal)
+        kind = ShipperApart if apart and can_ship_apart(folder) else Shipper
+        self._shipper: Shipper | ShipperApart = kind(folder, record, self._journal)
 
     def append(self, points: Sequence[Point]) -> int:
         """Add points; they are on disk when this returns. Returns how many were new.
@@ -70,15 +92,17 @@ class Recorder:
         Raises:
             OSError: the disk is full or gone; none of the points was added.
         """
-        with self._lock:
+        with self._lock, self._journal.alone():
             marks = dict(self._marks)
-            fresh = [point for point in points if _advance(marks, point)]
+            fresh = fresh_points(marks, points)
             self._journal.append([("point", point.to_json()) for point in fresh])
             self._marks = marks
         return len(fresh)
 
     def add_artifact(self, path: str, data: bytes) -> None:
         """Add a file, or replace it; unchanged content is not sent again. On disk when this returns.
+
+        Secrets in a text are hidden.
 
         Args:
             path: relative path with forward slashes, under which MLflow shows it.
@@ -87,6 +111,7 @@ class Recorder:
         if place.is_absolute() or ".." in place.parts or not place.name:
             raise ValueError(f"an artifact's path must be relative and without '..', not {path!r}")
         file = self._folder / ARTIFACT_FOLDER / place
+        data = redact_bytes(data)
         with self._lock:
             if path in self._artifacts and file.is_file() and file.read_bytes() == data:
                 return
@@ -99,10 +124,26 @@ class Recorder:
         with self._lock:
             self._journal.append([("tags", {"tags": clean_tags(tags)})])
 
-    def history(self) -> list[Point]:
-        """All points so far, read from the journal: in the order they came, one for each key and step."""
+    def add_datasets(self, sets: Mapping[str, Any]) -> None:
+        """Tell which data the run was trained and validated on, see `inputs.datasets_entry`; the same again is nothing
+        new. On disk when this returns."""
+        self._add_once(inputs.KIND, inputs.datasets_entry(self._record, sets))
+
+    def add_model(self, model: models.CheckpointModel) -> None:
+        """Have a checkpoint registered that is kept; the same again is nothing new. On disk when this returns."""
+        self._add_once(models.KIND, model.entry())
+
+    def _add_once(self, kind: str, content: Mapping[str, Any]) -> None:
+        with self._lock, self._journal.alone():
+            if _identity(kind, content) not in self._told:
+                self._journal.append([(kind, content)])
+                self._told.add(_identity(kind, content))
+
+    def history(self) -> Iterator[Point]:
+        """The points so far, each read from the journal as it is asked for: in the order they came, one for each key
+        and step."""
         entries = self._journal.read(stop=self._journal.size)
-        return [Point.from_json(entry.content) for entry in entries if entry.kind == "point"]
+        return (Point.from_json(entry.content) for entry in entries if entry.kind == "point")
 
     def start_shipping(self) -> None:
         """Start the thread that imports MLflow and sends the journal. Best called once training is under way."""
@@ -113,81 +154,165 @@ class Recorder:
         return self._shipper.report()
 
     def close(
-        self, status: FinalStatus, reason: str | None = None, timeout_seconds: float = 60.0, note: str | None = None
+        self,
+        status: FinalStatus,
+        reason: str | None = None,
+        timeout_seconds: float = 60.0,
+        note: str | None = None,
+        ledger: Ledger | None = None,
     ) -> ShipReport:
         """End the run: draw its picture, sum it up, and send what is left, but wait no longer than the timeout.
 
         What is unsent then stays in the journal: `sync` sends it, and so does a resumed run. A second call only waits.
+        Where MLflow has never answered, and still does not, that is found out within a second.
 
         Args:
             note: Markdown for the run's page, in place of the summary of its points.
+            ledger: what the run has cost, for that summary.
+        """
+        self.conclude(status, reason, note, ledger)
+        self.start_shipping()
+        silence = self._silence()
+        if silence is not None:
+            self._shipper.abandon()
+        report = self._finish(0.0 if silence is not None else timeout_seconds)
+        self._journal.close()
+        return report if silence is None else replace(report, error=silence)
+
+    def stop_waiting(self) -> None:
+        """Let `close` wait for MLflow no longer, now or later. May be called by a signal's handler."""
+        self._hurries = True  # and nothing else: the thread that a handler interrupts may hold any lock
+
+    def _finish(self, timeout_seconds: float) -> ShipReport:
+        reports: list[ShipReport] = []
+        waiting = threading.Thread(target=lambda: reports.append(self._shipper.finish(timeout_seconds)), daemon=True)
+        waiting.start()
+        while waiting.is_alive() and not self._hurries:
+            waiting.join(LOOK_SECONDS)
+        if reports:
+            return reports[0]
+        self._shipper.abandon()
+        return replace(self._shipper.report(), error=STOPPED_WAITING)
+
+    def _silence(self) -> str | None:
+        """Why it would be in vain to wait for MLflow; None where it would not."""
+        report = self._shipper.report()
+        if report.run_id is not None:  # it has answered once
+            return None
+        silence = silence_of(self._record.uri, SILENT_SECONDS)
+        return None if silence is None else report.error or silence
+
+    def conclude(
+        self, status: FinalStatus, reason: str | None = None, note: str | None = None, ledger: Ledger | None = None
+    ) -> None:
+        """End the run as `close` does, but send nothing. A second call does nothing.
+
+        Raises:
+            OSError: the disk is full or gone.
         """
         if not self._closed:
             self._closed = True
-            self._conclude(status, reason, note)
-        self.start_shipping()
-        report = self._shipper.finish(timeout_seconds)
+            self._conclude(status, reason, note, ledger)
+
+    def abandon(self) -> None:
+        """Send no more, and wait for nothing: what is unsent stays in the journal."""
+        self._shipper.abandon()
         self._journal.close()
-        return report
 
     def _replay(self) -> str | None:
         """Take up what the journal holds; returns the run's last status in it."""
         self._artifacts: set[str] = set()
+        self._told: set[str] = set()
         status = None
         for entry in self._journal.scan():
-            if entry.kind == "point":
-                _advance(self._marks, Point.from_json(entry.content))
-            elif entry.kind == "artifact":
-                self._artifacts.add(entry.content["path"])
-            elif entry.kind == "status":
+            self._take_up(entry)
+            if entry.kind == "status":
                 status = entry.content["status"]
         return status
+
+    def _take_up(self, entry: Entry) -> None:
+        """Keep in mind what the journal has: an earlier process has written it, or one that is about to end."""
+        if entry.kind == "point":
+            raise_mark(self._marks, Point.from_json(entry.content))
+        elif entry.kind == "artifact":
+            self._artifacts.add(entry.content["path"])
+        elif entry.kind in (inputs.KIND, models.KIND):
+            self._told.add(_identity(entry.kind, entry.content))
 
     def _append_status(self, status: str) -> None:
         self._journal.append([("status", {"status": status, "time_ms": time.time_ns() // 1_000_000})])
 
-    def _conclude(self, status: FinalStatus, reason: str | None, note: str | None) -> None:
-        points = self.history()
-        if self._record.picture and any(point.key in (metrics.TRAIN_LOSS, metrics.VAL_LOSS) for point in points):
-            self._draw(points)
+    def _conclude(self, status: FinalStatus, reason: str | None, note: str | None, ledger: Ledger | None) -> None:
+        curves = curves_of(self.history())
         if note is None:
-            note = summary(self._record.name, points, status, reason, self._record.tags)
+            note = summary(self._record.name, curves, status, reason, self._record.tags, ledger)
         tags = {metrics.NOTE: note}
         if reason or self._resumed_after_end:  # an earlier end's reason must not outlive it
             tags[metrics.STATUS_REASON] = reason or ""
         with self._lock:
             self.set_tags(tags)
             self._append_status(status)
+        # last, since it takes long: whatever ends this process meanwhile, how the run ended is written down
+        if self._record.picture and not curves.keys().isdisjoint((metrics.TRAIN_LOSS, metrics.VAL_LOSS)):
+            self._draw(curves)
 
-    def _draw(self, points: list[Point]) -> None:
+    def _draw(self, curves: Mapping[str, Curve]) -> None:
         try:
             with tempfile.TemporaryDirectory() as folder:
                 file = Path(folder) / LOSS_CURVE
-                loss_curve(points, file, self._record.name)
+                loss_curve(curves, file, self._record.name)
                 self.add_artifact(LOSS_CURVE, file.read_bytes())
         except Exception as error:  # a picture is no reason to fail a run
             logger.warning("the loss curve could not be drawn: %s", redact(str(error)))
 
 
-def sync(folder: Path, uri: str | None = None, timeout_seconds: float = 60.0) -> ShipReport:
+def sync(folder: Path, uri: str | None = None, patience_seconds: float = 30.0) -> ShipReport:
     """Send to MLflow what a run's recorder could not. For a run that is not running any more.
+
+    What MLflow has lost, or another store does not have yet, is sent again; there is nothing that it would have twice.
 
     Args:
         folder: the recorder's folder.
         uri: MLflow's address; by default the one that the run was started with, less its credentials.
+        patience_seconds: how long to wait for MLflow when nothing gets on.
     """
     journal = Journal(folder / JOURNAL_FILE)
     for _ in journal.scan():
         pass
-    shipper = Shipper(folder, RunRecord.load(folder, uri), journal)
+    shipper = Shipper(folder, RunRecord.load(folder, uri), journal, tells_lag=False)
     shipper.start()
-    return shipper.finish(timeout_seconds)
+    report = shipper.finish_patiently(patience_seconds)
+    journal.close()
+    return report
 
 
-def _advance(marks: dict[str, int], point: Point) -> bool:
-    """Raise the key's mark to the point's step; False when it is there already."""
-    mark = marks.get(point.key)
-    if mark is not None and point.step <= mark:
-        return False
-    marks[point.key] = point.step
-    return True
+def unsent(folder: Path) -> int:
+    """Entries of the journal in a recorder's folder that MLflow does not have, going by what was sent before."""
+    journal = Journal(folder / JOURNAL_FILE)
+    for _ in journal.scan():
+        pass
+    return report_of(Cursor.load(folder / CURSOR_FILE), "", journal, None).unsent
+
+
+def has_ended(folder: Path) -> bool:
+    """Whether the record in a recorder's folder tells how the run ended."""
+    status = None
+    for entry in Journal(folder / JOURNAL_FILE).read():
+        if entry.kind == "status":
+            status = entry.content["status"]
+    return status in get_args(FinalStatus)
+
+
+def _changed_params(folder: Path, record: RunRecord) -> list[str]:
+    """What params differ from those of the launch before: the record holds the newest ones alone."""
+    try:
+        before = json.loads((folder / RECORD_FILE).read_bytes())["params"]
+        known = {str(key): str(value) for key, value in before.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
+    after = record.params
+    return [f"{key}: {known[key]} -> {after[key]}" for key in after if known.get(key, after[key]) != after[key]]
+
+
+def _identity(kind: str, content: Mapping[str, Any]) -> str:
+    return json.dumps([kind, content], sort_keys=True)

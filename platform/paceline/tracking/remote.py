@@ -4,6 +4,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -41,6 +42,8 @@ class RemoteRun:
         self.client = connection.client
         self.experiment_id = str(found.info.experiment_id)
         self.run_id = str(found.info.run_id)
+        self.found: Run | None = found
+        """As it was when it was opened; None once somebody has looked at it."""
         self._uri = record.uri
         self._artifact_uri = str(found.info.artifact_uri)
         known = found.data.params
@@ -85,10 +88,20 @@ class RemoteRun:
         except Exception as error:
             if not is_refused(error):
                 raise
+            self.require_active()
             for kind, those in items.items():
                 refused += _in_halves(those, partial(self._log_kind, kind))
         self._params, self._tags = {}, {}
         return refused
+
+    def require_active(self) -> None:
+        """MLflow refuses all that a deleted run is told, as it refuses what is wrong in itself.
+
+        Raises:
+            RuntimeError: the run was deleted.
+        """
+        if self.client.get_run(self.run_id).info.lifecycle_stage != "active":
+            raise RuntimeError(f"the MLflow run {self.run_id} was deleted; everything is sent to a new one")
 
     def _log_kind(self, kind: str, items: Sequence[Any]) -> None:
         self.client.log_batch(self.run_id, **{kind: items})
@@ -128,6 +141,26 @@ def connect(uri: str) -> "MlflowClient":
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
+def disconnect(uri: str) -> None:
+    """Have the next client of a database open it anew.
+
+    MLflow keeps stores by their addresses, for as long as the process lives, and with them the open files: also one
+    that was deleted meanwhile.
+    """
+    from mlflow.store.model_registry.sqlalchemy_store import SqlAlchemyStore as RegistryStore
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+    from mlflow.tracking._model_registry import utils as registry
+    from mlflow.tracking._tracking_service import utils as tracking
+
+    for store in (SqlAlchemyStore, RegistryStore):
+        engine = getattr(store, "_engine_map", {}).pop(uri, None)
+        if engine is not None:
+            engine.dispose()
+    with suppress(AttributeError):  # a version of MLflow that keeps none
+        tracking._tracking_store_registry._get_store_with_resolved_uri.cache_clear()
+        registry._get_store_registry()._get_store_with_resolved_uri.cache_clear()
+
+
 def is_refused(error: Exception) -> bool:
     """Whether MLflow will never take this, however often it is sent."""
     return getattr(error, "error_code", None) == "INVALID_PARAMETER_VALUE"
@@ -140,13 +173,21 @@ def _create(record: RunRecord, connection: "Connection", tags: Mapping[str, str]
         connection.experiment_id(record),
         start_time=record.start_time_ms,
         tags=plain,
-        run_name=record.name[:NAME_LENGTH],
+        run_name=_run_name(record),
     )
     # A request may be repeated on its way to a server, and leave two.
     found = connection.find(record, record.run_id) if is_http(record.uri) else created
     if found is None:
         raise RuntimeError("MLflow created the run, but does not find it")
     return found
+
+
+def _run_name(record: RunRecord) -> str:
+    """The name with the part of the id that tells runs of one name apart: `mnist-cnn 180731-548a55`. Trials have names
+    of their own."""
+    own = re.fullmatch(r"\d{8}-(\d{6}-\w+)", record.run_id)
+    tail = f" {own[1]}" if own and not record.parent else ""
+    return record.name[: NAME_LENGTH - len(tail)] + tail
 
 
 def _in_halves(items: list[T], send: Callable[[list[T]], Any]) -> list[str]:

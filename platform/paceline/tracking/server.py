@@ -10,17 +10,34 @@ from pathlib import Path
 from types import FrameType
 
 from paceline.errors import EnvironmentFault
+from paceline.tracking.links import newest
 from paceline.tracking.redact import redact
-from paceline.tracking.store import UI_PORT, is_http, probe, sqlite_file
+from paceline.tracking.store import UI_PORT, experiments_url, is_http, probe, sqlite_file
 
 START_SECONDS = 90.0
 """How long the server may take to answer for the first time."""
 STOP_SECONDS = 10.0
 PORTS_TRIED = 20
+_PROGRAM = f"""
+import os, runpy, signal, sys, threading, time
+
+def end_with(starter):
+    while os.getppid() == starter:
+        time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep({STOP_SECONDS})
+    os.killpg(os.getpid(), signal.SIGKILL)
+
+threading.Thread(target=end_with, args=(int(sys.argv.pop(1)),), daemon=True).start()
+runpy.run_module("mlflow", run_name="__main__", alter_sys=True)
+"""
+"""MLflow's server, which has a look now and then at whether the process that started it is still there. The system
+could tell it at once, on Linux, but of the thread that started it, which may end before."""
 
 
 def start_server(uri: str, port: int, host: str = "127.0.0.1", log: Path | None = None) -> "subprocess.Popen[bytes]":
-    """Start a server on a store, as a process in a session of its own. End it with `stop_server`.
+    """Start a server on a store, as a process in a session of its own. End it with `stop_server`; should this process
+    end without that, however that comes about, the server ends, too.
 
     Args:
         uri: a database. It goes through the environment: a command line can be read by everyone on the machine.
@@ -28,7 +45,8 @@ def start_server(uri: str, port: int, host: str = "127.0.0.1", log: Path | None 
         host: address to listen at.
         log: file for the server's output; by default it is thrown away.
     """
-    command = [sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port), "--workers", "1"]
+    options = ["--host", host, "--port", str(port), "--workers", "1"]
+    command = [sys.executable, "-c", _PROGRAM, str(os.getpid()), "server", *options]
     environment = {
         **os.environ,
         "MLFLOW_BACKEND_STORE_URI": uri,
@@ -84,7 +102,7 @@ def stop_server(server: "subprocess.Popen[bytes]") -> int:
 
 
 def free_port(port: int, host: str = "127.0.0.1") -> int:
-    """The port itself, or the next one that nobody listens at.
+    """The port itself, or the next one that nobody listens at; any free one for 0.
 
     Raises:
         EnvironmentFault: so many in a row are taken that something is wrong.
@@ -96,12 +114,14 @@ def free_port(port: int, host: str = "127.0.0.1") -> int:
                 probing.bind((host, candidate))
             except OSError:
                 continue
-            return candidate
-    raise EnvironmentFault(f"no free port from {port} to {port + PORTS_TRIED - 1}; name another one with --port")
+            return int(probing.getsockname()[1])
+    last = min(port + PORTS_TRIED - 1, 65_535)
+    raise EnvironmentFault(f"no free port from {port} to {last}; name another one with --port")
 
 
 def ui(uri: str, port: int = UI_PORT) -> int:
-    """Show the runs of a store until Ctrl-C; runs in the foreground. Returns the exit code.
+    """Show the runs of a store until Ctrl-C, and print the links to the newest ones; runs in the foreground. Returns
+    the exit code.
 
     Raises:
         EnvironmentFault: there is no store yet, or the server does not start.
@@ -109,14 +129,20 @@ def ui(uri: str, port: int = UI_PORT) -> int:
     if is_http(uri):
         probe(uri)
         print(f"These runs are on a server: {redact(uri)}")
+        _print_links(uri)
         return 0
     database = sqlite_file(uri)
     if database is not None and not database.exists():
         raise EnvironmentFault(f"no runs here yet: there is no {database}; start one with `paceline train CONFIG`")
     chosen = free_port(port)
-    if chosen != port:
+    if port not in (0, chosen):
         print(f"Port {port} is taken, so it is {chosen} this time.")
     return _serve(uri, chosen)
+
+
+def _print_links(address: str) -> None:
+    for name, link in newest(address):
+        print(f"Review: {link}  (the newest {redact(name)})", flush=True)
 
 
 def _end(number: int, frame: FrameType | None) -> None:
@@ -126,11 +152,14 @@ def _end(number: int, frame: FrameType | None) -> None:
 def _serve(uri: str, port: int) -> int:
     address = f"http://127.0.0.1:{port}"
     print("Starting MLflow's server, which can take half a minute ...", flush=True)
-    signal.signal(signal.SIGTERM, _end)  # which would end us without ending the server
+    for number in (signal.SIGTERM, signal.SIGHUP):  # which would end us without ending the server
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` wants it
+            signal.signal(number, _end)
     server = start_server(uri, port)
     try:
         wait_until_up(server, address)
-        print(f"Runs: {address}  (Ctrl-C ends it)", flush=True)
+        print(f"Runs: {experiments_url(address)}  (Ctrl-C ends it)", flush=True)
+        _print_links(address)
         return server.wait()
     except KeyboardInterrupt:
         return 0

@@ -1,133 +1,137 @@
 """Brings the journal to MLflow, in a thread of its own, whatever MLflow does meanwhile."""
 
-import json
 import logging
-import random
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from paceline.tracking import database, metrics
+from paceline.tracking.backoff import Backoff
+from paceline.tracking.causes import cause_text, is_silence
 from paceline.tracking.connection import Connection, shared
+from paceline.tracking.cursor import CURSOR_FILE, Cursor, ShipReport, report_of
+from paceline.tracking.extras import send_extras
 from paceline.tracking.journal import Entry, Journal
+from paceline.tracking.lag import Lag
 from paceline.tracking.points import Point
 from paceline.tracking.record import TAG_LENGTH, RunRecord
-from paceline.tracking.redact import redact
-from paceline.tracking.remote import RemoteRun, import_mlflow, is_refused
-from paceline.tracking.store import is_sqlite, run_url, sqlite_file
+from paceline.tracking.remote import RemoteRun, import_mlflow
+from paceline.tracking.shipped import MOST_REFUSED, Shipped
+from paceline.tracking.store import is_sqlite, sqlite_file
+from paceline.tracking.uploads import Uploads, put_off
 
 logger = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 1.0
-FIRST_BACKOFF_SECONDS = 0.5
-LONGEST_BACKOFF_SECONDS = 30.0
+POLL_SECONDS = 0.1
 ENTRIES_PER_BATCH = 1000
 """As many points fit one of MLflow's requests."""
 PARENT_POLL_SECONDS = 0.2
 PARENT_SECONDS = 10.0
 """How long a run waits for the parent that another recorder is about to open, before that counts as a failure."""
-CURSOR_FILE = "shipped.json"
-ARTIFACT_FOLDER = "artifacts"
+LATE_SECONDS = 10.0
+"""At a run's end, only points that waited longer than this are worth one more request that tells so."""
+OPENING_SECONDS = 120.0
+"""How long importing MLflow, and making a database, may take on a busy machine."""
 
 
-@dataclass(frozen=True)
-class ShipReport:
-    """How far a run's record has come into MLflow."""
-
-    url: str | None
-    """The run's page; None while there is no run in MLflow yet."""
-    experiment_id: str | None
-    run_id: str | None
-    """MLflow's own id of the run."""
-    unsent: int
-    """Entries of the journal (points, tags, artifacts, status) that MLflow does not have yet."""
-    error: str | None
-    """Why the last attempt failed; None when it did not."""
-
-
-@dataclass
-class Cursor:
-    """What MLflow has of the journal. Kept in a file, so that a later process goes on from there."""
-
-    run_id: str = ""
-    """MLflow's id of the run that the rest is about."""
-    experiment_id: str = ""
-    offset: int = 0
-    """Bytes of the journal that were shipped."""
-    sequence: int = 0
-    """Number of the last entry that was shipped."""
-    deferred: list[str] = field(default_factory=list)
-    """Artifacts before `offset` that could not be uploaded yet."""
-    refused: list[str] = field(default_factory=list)
-    """What MLflow will never take, and why."""
-    diverged: bool = False
-    """Whether an infinite value was met; only the first one is named in a tag."""
-
-    @classmethod
-    def load(cls, path: Path) -> "Cursor":
-        """Read the file; a missing or damaged one means starting over, which MLflow takes without doubling."""
-        try:
-            return cls(**json.loads(path.read_text()))
-        except (OSError, ValueError, TypeError):
-            return cls()
-
-    def save(self, path: Path) -> None:
-        """Replace the file. Not fsynced: an older cursor only means sending some entries again."""
-        temporary = path.with_name(f".{path.name}.new")
-        temporary.write_text(json.dumps(asdict(self)))
-        temporary.replace(path)
+class FolderTrouble(OSError):
+    """The run's own folder cannot be read or written to, which is no trouble of MLflow's."""
 
 
 class Shipper:
-    """Sends what the journal holds; all methods with an underscore run in its thread."""
+    """Sends what the journal holds; all methods with an underscore run in its thread.
 
-    def __init__(self, folder: Path, record: RunRecord, journal: Journal) -> None:
+    Args:
+        tells_lag: whether the journal is told how long points have waited. Not for a run that is over.
+    """
+
+    def __init__(self, folder: Path, record: RunRecord, journal: Journal, tells_lag: bool = True) -> None:
         self._folder = folder
         self._record = record
         self._journal = journal
         self._cursor = Cursor.load(folder / CURSOR_FILE)
         self._connection: Connection | None = None
         self._remote: RemoteRun | None = None
-        self._failures = 0
+        self._shipped = Shipped()
+        self._was_lost = False
+        """Whether MLflow was found to lack what it was sent."""
+        self._lag = Lag()
+        self._tells_lag = tells_lag
+        self._uploads = Uploads(folder, self._save_cursor, self._note_refused)
+        self._backoff = Backoff()
         self._error: str | None = None
+        self._complete = False
+        self.sent = 0
+        """Entries of the journal that were sent, some of them perhaps once more."""
         self._finishing = threading.Event()
         self._abandoned = threading.Event()
         self._thread = threading.Thread(target=self._run, name="paceline-shipping", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; a second call does nothing."""
-        if self._thread.ident is None:
+        """Start the thread; a second call does nothing, unless there was no room for a thread the first time."""
+        if self._thread.ident is not None:
+            return
+        try:
             self._thread.start()
+        except RuntimeError as error:
+            self._error = f"the shipping thread could not be started: {error}"
 
     def finish(self, timeout_seconds: float) -> ShipReport:
         """Send what is left, wait for it no longer than the timeout, and end the thread."""
         self._finishing.set()
-        self._thread.join(timeout_seconds)
+        if self._thread.ident is not None:
+            self._thread.join(timeout_seconds)
         self._abandoned.set()
+        return self._last_report(timeout_seconds)
+
+    def finish_patiently(self, patience_seconds: float) -> ShipReport:
+        """The same, but wait as long as things get on, and for so long when they do not."""
+        self._finishing.set()
+        progress, since = (-1, True), time.monotonic()
+        while self._thread.is_alive():
+            now = self.sent, self._remote is None and self._error is None
+            if now != progress:
+                progress, since = now, time.monotonic()
+            if time.monotonic() - since > max(patience_seconds, OPENING_SECONDS if now[1] else 0.0):
+                break
+            self._thread.join(POLL_SECONDS)
+        self._abandoned.set()
+        return self._last_report(patience_seconds)
+
+    def abandon(self) -> None:
+        """Send no more, and wait for nothing."""
+        self._abandoned.set()
+
+    def _last_report(self, waited_seconds: float) -> ShipReport:
         report = self.report()
-        if report.unsent and report.error is None:
-            return replace(report, error=f"not everything was sent within {timeout_seconds:g} s")
+        if not self._complete and report.error is None:
+            return replace(report, error=f"not everything was sent within {waited_seconds:g} s")
         return report
 
     def report(self) -> ShipReport:
         """How far things are. May be called from any thread."""
-        cursor = self._cursor
-        unsent = self._journal.last_sequence - cursor.sequence + len(cursor.deferred)
-        known = bool(cursor.run_id)
-        url = run_url(self._record.uri, cursor.experiment_id, cursor.run_id) if known else None
-        return ShipReport(url, cursor.experiment_id or None, cursor.run_id or None, unsent, self._error)
+        error = self._error or self._uploads.error
+        return replace(report_of(self._cursor, self._record.uri, self._journal, error), sent=self.sent)
 
     def _run(self) -> None:
         while not self._abandoned.is_set():
             finishing = self._finishing.is_set()
             succeeded = self._attempt()
-            if finishing and succeeded:
+            if finishing and succeeded and self._cursor.sequence < self._journal.last_sequence:
+                continue  # it has just told how long something waited
+            if finishing and succeeded and not self._cursor.deferred:
+                self._complete = not self._abandoned.is_set()
                 return
             wake = self._abandoned if finishing else self._finishing
-            wake.wait(INTERVAL_SECONDS if succeeded else self._backoff())
+            seconds = self._uploads.backoff.wait_seconds if finishing else INTERVAL_SECONDS
+            wake.wait(seconds if succeeded else self._backoff.wait_seconds)
+            if not finishing and self._finishing.is_set():
+                self._uploads.backoff.hurry()
 
     def _attempt(self) -> bool:
         try:
@@ -137,35 +141,117 @@ class Shipper:
             return False
         if self._error:
             logger.info("metrics reach MLflow again, nothing is missing")
-        self._failures, self._error = 0, None
+        self._backoff.succeeded()
+        self._tell(None)
         return True
 
+    def _tell(self, error: str | None) -> None:
+        """Let everybody know how the last attempt went, whoever only sees the file included."""
+        self._error = error
+        told = error or self._uploads.error or ""
+        if self._cursor.error != told:
+            self._cursor.error = told
+            with suppress(OSError):
+                self._save_cursor()
+
+    def _save_cursor(self) -> None:
+        with self._own_files():
+            self._cursor.save(self._folder / CURSOR_FILE)
+
+    @contextmanager
+    def _own_files(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise FolderTrouble(f"the run's folder {self._folder} cannot be used: {reason}") from error
+
     def _note_failure(self, error: Exception) -> None:
-        self._failures += 1
+        self._backoff.failed()
         self._remote = None  # found again next time: the server may have lost the run, or be another one
         if self._connection is not None:
             self._connection.forget()
-        previous, self._error = self._error, redact(f"{type(error).__name__}: {error}").strip()[:1000]
-        if previous is None:
+        previous = self._error
+        if isinstance(error, FolderTrouble):
+            self._tell(str(error))
+            if previous is None:
+                logger.warning("%s; what it holds is sent to MLflow once that is mended", error)
+            return
+        self._tell(cause_text(error, self._record.uri))
+        # where nobody has ever answered, the launch has told so
+        if previous is None and (self._cursor.run_id or not is_silence(error)):
             logger.warning(
                 "metrics do not reach MLflow for now, they are kept in %s: %s", self._journal.path, self._error
             )
 
-    def _backoff(self) -> float:
-        longest = min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(self._failures - 1, 16))
-        return longest * random.uniform(0.5, 1.0)
-
     def _ship(self) -> None:
+        self._require_the_same_store()
         if self._remote is None:
             self._remote = self._open()
-        for batch in self._batches():
+        with self._own_files(), self._journal.alone():  # so that what other processes have added is sent, too
+            end, last = self._journal.size, self._journal.last_sequence
+            fits = self._cursor.fits(self._journal)
+        if not fits:
+            self._start_over("this is not the journal that was sent before", last)
+        if self._has_lost(self._remote):
+            self._start_over("MLflow has lost a part of it", last)
+        for batch in self._batches(end):
             self._send(batch, self._remote)
-            self._cursor.offset, self._cursor.sequence = batch[-1].end, batch[-1].sequence
-            self._cursor.save(self._folder / CURSOR_FILE)
+            self._reached(batch[-1].end, batch[-1].sequence)
+            self.sent += len(batch)
             if self._abandoned.is_set():
                 return
+        self._reached(end, last)  # there may be no entry with that number any more
         self._log([], {}, self._remote)  # params are not to wait for the first point
-        self._send_deferred(self._remote)
+        self._note_lag()
+        self._uploads.send(self._cursor, self._remote)
+        self._require_the_same_store()
+
+    def _reached(self, offset: int, sequence: int) -> None:
+        if (self._cursor.offset, self._cursor.sequence) != (offset, sequence):
+            self._cursor.offset, self._cursor.sequence = offset, sequence
+            self._save_cursor()
+
+    def _has_lost(self, remote: RemoteRun) -> bool:
+        """Whether MLflow lacks what it was sent; looked up once whenever the run was found. To send all again once is
+        enough: what is missing after that, MLflow does not keep."""
+        run, remote.found = remote.found, None
+        if run is None or self._was_lost:
+            return False
+        with self._own_files():
+            self._was_lost = self._shipped.is_lost(run, self._journal, self._cursor.offset, self._cursor.refused)
+        return self._was_lost
+
+    def _start_over(self, reason: str, last: int) -> None:
+        """Send everything to the same run again, which doubles nothing."""
+        logger.warning("%s: everything is sent again, since %s", self._journal.path, reason)
+        self._cursor.sequence = min(self._cursor.sequence, last)  # what comes behind it now is news
+        self._cursor.sent_before = min(self._cursor.sent_before, last)
+        self._start_anew(Cursor(self._cursor.run_id, self._cursor.experiment_id))
+
+    def _require_the_same_store(self) -> None:
+        """A database file that was deleted takes all that it is sent, as long as it is open: nobody else sees it.
+
+        Raises:
+            RuntimeError: another file is in its place by now, or none.
+        """
+        if self._connection is not None and not self._connection.is_current:
+            self._connection = None
+            self._start_anew(Cursor())
+            raise RuntimeError(
+                "the MLflow database was removed or replaced; everything is sent to the one in its place"
+            )
+
+    def _note_lag(self) -> None:
+        """Write down how long the points had waited that were sent last; they go with the next ones."""
+        point = self._lag.take()
+        if point is None or not self._tells_lag or point.step <= self._cursor.lag_step:
+            return
+        if self._finishing.is_set() and point.value < LATE_SECONDS:
+            return
+        with suppress(OSError):  # a full disk is no trouble of MLflow's
+            self._journal.append([("point", point.to_json())])
+            self._cursor.lag_step = point.step
 
     def _open(self) -> RemoteRun:
         creation = self._start_database()
@@ -174,10 +260,18 @@ class Shipper:
             self._await(creation)
         self._connection = shared(self._record.uri)
         remote = RemoteRun.open(self._record, self._connection, self._await_parent(self._connection))
+        self._connection.set_views(self._record)
         if remote.run_id != self._cursor.run_id:  # another store, or the run was deleted: it gets everything
-            self._cursor = Cursor(remote.run_id, remote.experiment_id)
-            self._cursor.save(self._folder / CURSOR_FILE)
+            self._start_anew(Cursor(remote.run_id, remote.experiment_id))
+        elif remote.experiment_id != self._cursor.experiment_id:
+            self._cursor.experiment_id = remote.experiment_id
+            self._save_cursor()
         return remote
+
+    def _start_anew(self, cursor: Cursor) -> None:
+        cursor.sent_before = max(self._cursor.sent_before, self._cursor.sequence)
+        self._cursor = cursor
+        self._save_cursor()
 
     def _start_database(self) -> "subprocess.Popen[bytes] | None":
         file = sqlite_file(self._record.uri) if is_sqlite(self._record.uri) else None
@@ -202,10 +296,14 @@ class Shipper:
                 raise RuntimeError(f"the parent run {self._record.parent!r} is not in MLflow")
         return found
 
-    def _batches(self) -> Iterator[list[Entry]]:
-        """Consecutive entries that go together, since each request costs; a status is the last of its batch."""
+    def _batches(self, end: int) -> Iterator[list[Entry]]:
+        """Consecutive entries that go together, since each request costs; a status is the last of its batch.
+
+        Args:
+            end: offset that is durable.
+        """
         batch: list[Entry] = []
-        for entry in self._journal.read(self._cursor.offset, self._journal.size):
+        for entry in self._journal.read(self._cursor.offset, end):
             batch.append(entry)
             if entry.kind == "status" or len(batch) == ENTRIES_PER_BATCH:
                 yield batch
@@ -219,10 +317,13 @@ class Shipper:
         for entry in batch:
             if entry.kind == "tags":
                 tags |= entry.content["tags"]
+        lost = tags.pop(metrics.NOT_RECORDED, "")  # one tag tells of this, and of what MLflow refuses
         self._log(points, tags, remote)
-        # Uploads go last: artifacts may live elsewhere, and trouble there must not hold up the metrics.
-        paths = [entry.content["path"] for entry in batch if entry.kind == "artifact"]
-        self._cursor.deferred = list(dict.fromkeys([*self._cursor.deferred, *paths]))
+        is_first_time = batch[0].sequence > self._cursor.sent_before
+        self._cursor.lag_step = max([self._cursor.lag_step, *self._lag.stored(points, is_first_time)])
+        self._note_refused([lost] if lost else [])
+        self._note_refused(send_extras(batch, self._record, remote, self._find))
+        put_off(batch, self._cursor)
         if batch[-1].kind == "status":
             remote.set_status(batch[-1].content["status"], batch[-1].content["time_ms"])
 
@@ -232,26 +333,15 @@ class Shipper:
             tags[metrics.DIVERGED] = f"{infinite.key} is {infinite.value} at step {infinite.step}"
         refused = remote.log([point for point in points if not point.is_infinite], tags)
         self._cursor.diverged = self._cursor.diverged or infinite is not None
-        self._note_refused(refused, remote)
+        self._note_refused(refused)
 
-    def _send_deferred(self, remote: RemoteRun) -> None:
-        trouble: Exception | None = None
-        for path in list(self._cursor.deferred):
-            try:
-                remote.log_artifact(self._folder / ARTIFACT_FOLDER / path, path)
-            except Exception as error:
-                if not is_refused(error):
-                    trouble = trouble or error
-                    continue
-                self._note_refused([f"artifact {path}: {redact(str(error))[:300]}"], remote)
-            self._cursor.deferred.remove(path)
-            self._cursor.save(self._folder / CURSOR_FILE)
-        if trouble is not None:
-            raise trouble
+    def _find(self, run_id: str) -> str | None:
+        """MLflow's id of another run of the same experiment."""
+        return self._connection.run_id(self._record, run_id) if self._connection is not None else None
 
-    def _note_refused(self, refused: list[str], remote: RemoteRun) -> None:
-        if not refused:
+    def _note_refused(self, refused: list[str]) -> None:
+        if not refused or self._remote is None:
             return
-        logger.warning("MLflow refuses %d entries, the first is %s", len(refused), refused[0])
-        self._cursor.refused = list(dict.fromkeys([*self._cursor.refused, *refused]))[-100:]
-        remote.log([], {metrics.NOT_RECORDED: "\n".join(self._cursor.refused)[:TAG_LENGTH]})
+        logger.warning("MLflow will not have %d entries, the first is %s", len(refused), refused[0])
+        self._cursor.refused = list(dict.fromkeys([*self._cursor.refused, *refused]))[-MOST_REFUSED:]
+        self._remote.log([], {metrics.NOT_RECORDED: "\n".join(self._cursor.refused)[:TAG_LENGTH]})

@@ -6,6 +6,7 @@ import queue
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from importlib.util import find_spec
@@ -26,8 +27,15 @@ if TYPE_CHECKING:
 
 DATABASE_FILE = "mlflow.db"
 UI_PORT = 5000
+PROBE_SECONDS = 3.0
+"""How long a store may take to answer when it is only asked whether it is there."""
 ENVIRONMENT_VARIABLE = "MLFLOW_TRACKING_URI"
 
+CURE_OF_SILENCE = "start the server, correct the address, or set tracking.offline=allow to send the metrics later"
+SPARE_SECONDS = 0.1
+"""Of a probe's time, not used: a server that answers late is no silent one."""
+_CURE_OF_REFUSAL = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+_ASKED = "api/2.0/mlflow/experiments/search?max_results=1"
 _MIGRATIONS = "store/db_migrations/versions"
 _DATABASE_PORTS = {"postgresql": 5432, "postgres": 5432, "mysql": 3306, "mssql": 1433}
 _CURE = "give http://host:port of an MLflow server, or sqlite:////folder/mlflow.db"
@@ -81,13 +89,24 @@ def is_http(uri: str) -> bool:
     return uri.startswith(("http://", "https://"))
 
 
-def run_url(uri: str, experiment_id: str, run_id: str) -> str:
-    """The page of a run. For a database it is the one that `paceline ui` serves."""
+def experiments_url(uri: str, path: str = "", query: str = "") -> str:
+    """The page with all experiments, or one below it, without credentials; for a database that of `paceline ui`."""
     base = _split_credentials(uri)[0].rstrip("/") if is_http(uri) else f"http://127.0.0.1:{UI_PORT}"
-    return f"{base}/#/experiments/{experiment_id}/runs/{run_id}"
+    # without the type of work, MLflow opens a page about language models instead
+    return f"{base}/#/experiments{path}?{query}workflowType=machine_learning"
 
 
-def probe(uri: str, timeout_seconds: float = 3.0) -> None:
+def run_url(uri: str, experiment_id: str, run_id: str) -> str:
+    """The page of a run."""
+    return experiments_url(uri, f"/{experiment_id}/runs/{run_id}")
+
+
+def view_url(uri: str, experiment_id: str, view_id: str) -> str:
+    """The page of an experiment with a saved view, see `views`."""
+    return experiments_url(uri, f"/{experiment_id}/runs", f"viewStateShareKey={view_id}&compareRunsMode=CHART&")
+
+
+def probe(uri: str, timeout_seconds: float = PROBE_SECONDS) -> None:
     """Find out, without MLflow, whether the store answers. Takes `timeout_seconds` at the most.
 
     Raises:
@@ -188,15 +207,13 @@ def _probe_server(uri: str, timeout_seconds: float) -> None:
     import http.client
     from urllib.error import HTTPError
 
+    began = time.monotonic()
     try:
-        with _get(_health_request(uri), timeout_seconds) as answer:
+        with answered(uri, "health", timeout_seconds) as answer:
             body = answer.read(64)
     except HTTPError as error:
         if error.code in (401, 403):
-            raise EnvironmentFault(
-                f"MLflow at {redact(uri)} refuses the credentials ({error.code}); set MLFLOW_TRACKING_USERNAME and "
-                "MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
-            ) from None
+            raise EnvironmentFault(refused_text(uri, error.code)) from None
         if error.code >= 500:
             raise _silent(uri, error) from None
         raise EnvironmentFault(f"{redact(uri)} answers {error.code}, so it is no MLflow server; {_CURE}") from None
@@ -204,14 +221,46 @@ def _probe_server(uri: str, timeout_seconds: float) -> None:
         raise _silent(uri, error) from None
     if body.strip() != b"OK":
         raise EnvironmentFault(f"{redact(uri)} answers, but is no MLflow server; {_CURE}")
+    left = timeout_seconds - (time.monotonic() - began) - SPARE_SECONDS
+    if left > 0:
+        _probe_runs(uri, left)
+
+
+def _probe_runs(uri: str, timeout_seconds: float) -> None:
+    """Whether the server lets one at its runs: its sign of life may be had without credentials, or from a proxy.
+
+    Raises:
+        EnvironmentFault: it does not. Any other trouble is none yet: the server lives.
+    """
+    import http.client
+    from urllib.error import HTTPError
+
+    try:
+        with answered(uri, _ASKED, timeout_seconds) as answer:
+            is_json = answer.read(4096).lstrip()[:1] in (b"{", b"")
+    except HTTPError as error:
+        if error.code in (401, 403):
+            raise EnvironmentFault(refused_text(uri, error.code)) from None
+        return
+    except (OSError, http.client.HTTPException, ValueError):
+        return
+    if not is_json:
+        raise EnvironmentFault(no_mlflow_text(uri))
+
+
+def refused_text(uri: str, code: int) -> str:
+    """What is wrong where a server answers 401 or 403, and the cure."""
+    return f"MLflow at {redact(uri)} refuses the credentials ({code}); {_CURE_OF_REFUSAL}"
+
+
+def no_mlflow_text(uri: str) -> str:
+    """What is wrong where a server answers with something else than MLflow does, such as a page of its own."""
+    return f"{redact(uri)} answers with a page instead of MLflow's data, as a login does; {_CURE_OF_REFUSAL}"
 
 
 def _silent(uri: str, error: Exception) -> EnvironmentFault:
     reason = redact(str(getattr(error, "reason", None) or error) or type(error).__name__)
-    return EnvironmentFault(
-        f"MLflow does not answer at {redact(uri)}: {reason}; start the server, correct the address, "
-        "or set tracking.offline=allow to send the metrics later"
-    )
+    return EnvironmentFault(f"MLflow does not answer at {redact(uri)}: {reason}; {CURE_OF_SILENCE}")
 
 
 def _within(timeout_seconds: float, uri: str, check: Callable[[], None]) -> None:
@@ -237,11 +286,25 @@ def _within(timeout_seconds: float, uri: str, check: Callable[[], None]) -> None
         raise _silent(uri, error)
 
 
-def _health_request(uri: str) -> "Request":
+def answered(uri: str, path: str, timeout_seconds: float, body: bytes | None = None) -> "HTTPResponse":
+    """A server's answer, asked with the credentials of its address or of the environment. To be closed.
+
+    Args:
+        path: what follows the address.
+        body: JSON to post; by default nothing is posted.
+
+    Raises:
+        OSError: it does not answer, or refuses (`urllib.error.HTTPError`).
+    """
+    return _get(_request(uri, path, body), timeout_seconds)
+
+
+def _request(uri: str, path: str, body: bytes | None) -> "Request":
     from urllib.request import Request
 
     base, user, password = _split_credentials(uri)
-    request = Request(f"{base.rstrip('/')}/health", headers={"User-Agent": "paceline"})
+    headers = {"User-Agent": "paceline", **({"Content-Type": "application/json"} if body is not None else {})}
+    request = Request(f"{base.rstrip('/')}/{path}", data=body, headers=headers)
     user = os.environ.get("MLFLOW_TRACKING_USERNAME") or user
     password = os.environ.get("MLFLOW_TRACKING_PASSWORD") or password
     token = os.environ.get("MLFLOW_TRACKING_TOKEN")

@@ -1,20 +1,21 @@
 """What a sweep's own run shows in MLflow: the best setting, what it is compared with, and what all of it took."""
 
-import csv
-import io
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import isfinite
+from math import inf, isfinite
 from statistics import fmean, stdev
 from typing import Any, Literal
 
 from paceline.tracking import metrics
+from paceline.tracking.costs import Ledger
 from paceline.tracking.note import code, escaped, number
+from paceline.tracking.note_parts import changes_part
 from paceline.tracking.points import Point
 from paceline.tracking.record import TAG_LENGTH, param_text
+from paceline.tracking.redact import redact, redact_values
 
 TOP_SETTINGS = 20
 TOP_REASONS = 10
@@ -22,8 +23,7 @@ MOST_VALUES = 3
 """How many trials of an unfinished setting have their values shown."""
 _ROOM = TAG_LENGTH - 200
 """Characters of a note; hiding secrets in it may make it longer."""
-_SETTING_LENGTH = 160
-_REASON_LENGTH = 200
+_SETTING_LENGTH, _REASON_LENGTH = 160, 200
 _GOING_ON = ("pending", "running", "paused")
 _COUNTED = {"finished": "finished", "failed": "failed", "oom": "failed", "diverged": "failed", "pruned": "pruned"}
 
@@ -58,6 +58,8 @@ class TrialRow:
     """Time on its workers, in seconds."""
     workers: int = 1
     """Processes that worked on it at the same time."""
+    seed: str = ""
+    """What tells trials of one setting apart; a point that a search drew twice has the same one."""
 
 
 @dataclass(frozen=True)
@@ -73,24 +75,29 @@ class _Setting:
     @property
     def text(self) -> str:
         """The setting in a few words, escaped."""
-        parts = ", ".join(f"{key}={_value_text(value)}" for key, value in self.rows[0].setting.items())
+        values = redact_values({key: _value_text(value) for key, value in self.rows[0].setting.items()})
+        parts = ", ".join(f"{key}={value}" for key, value in values.items())
         return escaped(_cut(parts or "as configured", _SETTING_LENGTH))
 
     def values(self, metric: str) -> list[float]:
         """The results: the values of the trials that have finished with one."""
         return _finite(self.finished, metric)
 
-    def rank(self, objective: Objective) -> tuple[int, float]:
-        """Sorts the better one first, then those whose trials got to a value without finishing, and the others last."""
-        values = self.values(objective.metric)
-        if not values:
-            return 1 if self.newest(objective.metric) else 2, 0.0
-        return 0, fmean(values) if objective.mode == "min" else -fmean(values)
+    def rank(self, objectives: Sequence[Objective]) -> tuple[float, ...]:
+        """Sorts the better ones first; after them those with fewer finished seeds, whose value may be luck, then those
+        whose trials got to a value without finishing, and the others last."""
+        first = objectives[0].metric
+        valued = [row for row in self.finished if _finite([row], first)]
+        if not valued:
+            return (1.0,) if self.newest(first) else (2.0,)
+        means = [(self.values(goal.metric), goal.mode) for goal in objectives]
+        losses = [(fmean(values) if mode == "min" else -fmean(values)) if values else inf for values, mode in means]
+        return 0.0, -len({row.seed for row in valued}), *losses
 
     def shown(self, metric: str) -> str:
         """Mean and spread of a metric over the seeds; empty when no trial finished with it."""
         values = self.values(metric)
-        spread = f" ± {number(stdev(values))}" if len(values) > 1 else ""
+        spread = f" ± {stdev(values):.2g}" if len(values) > 1 else ""
         return f"{number(fmean(values))}{spread}" if values else ""
 
     def newest(self, metric: str) -> str:
@@ -117,6 +124,9 @@ def sweep_note(
     rows: Sequence[TrialRow],
     best: str | None = None,
     command: str = "",
+    ledger: Ledger | None = None,
+    changes: Mapping[str, tuple[str, str]] | None = None,
+    pictures: str = "",
 ) -> str:
     """Markdown for `metrics.NOTE`, no longer than a tag may be.
 
@@ -128,10 +138,15 @@ def sweep_note(
         rows: all trials.
         best: id of the best trial; by default one of the setting with the best mean.
         command: runs the best setting again, such as `paceline train best.yaml`.
+        ledger: what the sweep has cost.
+        changes: dotted key to what the sweep's own config has there, and what the best one has.
+        pictures: Markdown that shows or names them.
     """
     settings = _settings(rows, objectives)
     shown = min(TOP_SETTINGS, len(settings))
-    while len(note := _note(name, status, reason, objectives, settings, best, command, shown)) > _ROOM and shown:
+    given = name, status, reason, objectives, settings, best, command
+    changed = "" if changes is None else changes_part(changes)
+    while len(note := _note(*given, shown, ledger, changed, pictures)) > _ROOM and shown:
         shown -= 1
     return note[:_ROOM]
 
@@ -153,28 +168,13 @@ def sweep_points(endings: Mapping[str, int], best: Mapping[str, float], timestam
     return [Point(key, value, sum(endings.values()), timestamp_ms) for key, value in values.items()]
 
 
-def trials_csv(rows: Sequence[TrialRow]) -> str:
-    """All trials as a table for a spreadsheet: a column for each key of the settings and for each metric."""
-    keys = list(dict.fromkeys(key for row in rows for key in row.setting))
-    measured = sorted({key for row in rows for key in row.metrics})
-    own = ["samples", "samples_per_second", "seconds", "workers"]
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(["id", "state", "reason", *keys, *measured, *own])
-    for row in rows:
-        settings = [param_text(row.setting[key]) if key in row.setting else "" for key in keys]
-        values = [row.metrics.get(key, "") for key in measured]
-        table.writerow([row.id, row.state, row.reason, *settings, *values, *(getattr(row, key) for key in own)])
-    return text.getvalue()
-
-
 def _settings(rows: Sequence[TrialRow], objectives: Sequence[Objective]) -> list[_Setting]:
     """The best first; those of equal worth in the order in which they were tried."""
     groups: dict[str, list[TrialRow]] = {}
     for row in rows:
         groups.setdefault(json.dumps(dict(row.setting), sort_keys=True, default=str), []).append(row)
     settings = [_Setting(group) for group in groups.values()]
-    return sorted(settings, key=lambda setting: setting.rank(objectives[0])) if objectives else settings
+    return sorted(settings, key=lambda setting: setting.rank(objectives)) if objectives else settings
 
 
 def _note(
@@ -186,13 +186,17 @@ def _note(
     best: str | None,
     command: str,
     shown: int,
+    ledger: Ledger | None,
+    changed: str,
+    pictures: str,
 ) -> str:
     parts = [f"## {escaped(_cut(name, _SETTING_LENGTH))}", _answer(objectives, settings, best)]
     parts.append(f"Sweep **{escaped(status)}**" + (f": {escaped(_cut(reason, _REASON_LENGTH))}" if reason else "."))
+    parts.append(changed)
     if command:
         parts.append(f"To train the best one again:\n\n{code(_cut(command, 500))}")
     rows = [row for setting in settings for row in setting.rows]
-    parts += [_table(objectives, settings, shown), _troubles(rows), _spent(rows)]
+    parts += [_table(objectives, settings, shown), _troubles(rows), _spent(rows, ledger), pictures]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -245,8 +249,7 @@ def _finite(rows: Sequence[TrialRow], metric: str) -> list[float]:
     return [row.metrics[metric] for row in rows if isfinite(row.metrics.get(metric, float("nan")))]
 
 
-def _value_text(value: Any) -> str:
-    """A value of a setting, a float with four digits."""
+def _value_text(value: Any) -> str:  # a float with four digits
     return f"{value:.4g}" if isinstance(value, float) else param_text(value)
 
 
@@ -255,7 +258,7 @@ def _troubles(rows: Sequence[TrialRow]) -> str:
     found: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if row.state not in (*_GOING_ON, "finished"):
-            found.setdefault((row.state, row.reason or "no reason given"), []).append(row.id)
+            found.setdefault((row.state, redact(row.reason) or "no reason given"), []).append(row.id)
     if not found:
         return ""
     ordered = sorted(found.items(), key=lambda item: -len(item[1]))
@@ -271,8 +274,12 @@ def _ids(ids: list[str]) -> str:
     return escaped(", ".join(ids[:5])) + (", ..." if len(ids) > 5 else "")
 
 
-def _spent(rows: Sequence[TrialRow]) -> str:
-    """Samples and worker-seconds of all trials, and how much of them went into what did not finish."""
+def _spent(rows: Sequence[TrialRow], ledger: Ledger | None) -> str:
+    """What the sweep has cost and what that went into; where nobody counted, the samples and worker-seconds of all
+    trials, and how much of them went into what did not finish."""
+    if ledger is not None and ledger.allocated:
+        samples = sum(row.samples for row in rows)
+        return f"Spent on {len(rows)} trials with {samples:,} samples:\n\n{ledger.markdown()}"
     if not rows:
         return ""
     parts = [f"Spent on {len(rows)} trials: {_cost(rows)}"]
@@ -289,4 +296,5 @@ def _cost(rows: Sequence[TrialRow]) -> str:
 
 
 def _cut(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: length - 3] + "..."
+    whole = redact(text)  # of a secret that is cut first, a part would stay
+    return whole if len(whole) <= length else whole[: length - 3] + "..."

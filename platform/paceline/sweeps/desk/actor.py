@@ -9,6 +9,7 @@ from paceline.errors import EnvironmentFault
 from paceline.sweeps.desk.desk import SweepDesk
 from paceline.sweeps.desk.rules import Rules
 from paceline.sweeps.results.record import sweep_record
+from paceline.tracking.costs import goal_of
 
 if TYPE_CHECKING:
     from paceline.sweeps.planning.plan import Plan
@@ -51,6 +52,7 @@ def _rules(launch: "SweepLaunch", slots: int) -> Rules:
         fresh_processes=section.isolation == "process",
         target=section.stop.target,
         trial_seconds=section.stop.trial_seconds,
+        goal=goal_of(launch.config),
     )
 
 

@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from paceline.cluster.desk import Desk, Status
+from paceline.cluster.kept import kept_checkpoints
 from paceline.sweeps.desk.closings import Closings
 from paceline.sweeps.log import SweepLog
-from paceline.sweeps.results.ranking import Objective, ranked
+from paceline.sweeps.results.ranking import Objective, best_trial, ranked
 from paceline.sweeps.trials import ENDED, Trial
+from paceline.tracking.journal import JOURNAL_FILE, Journal
+from paceline.tracking.points import Point
 from paceline.tracking.record import RunRecord, trial_state_tags
 from paceline.tracking.recorder import TRIAL_STATUS, Recorder
+from paceline.tracking.redact import redact
 from paceline.tracking.sweep_note import sweep_points
 
 CHILD_CLOSE_SECONDS = 30.0
@@ -71,7 +75,8 @@ class Books:
         self.events.append((kind, details))
 
     def note(self, trial: Trial) -> None:
-        """Keep in mind how a trial stands, without writing it down."""
+        """Keep in mind how a trial stands, without writing it down; its reason without secrets."""
+        trial = replace(trial, reason=redact(trial.reason)) if trial.reason else trial
         known = self.trials.get(trial.id)
         if known is None or known.state not in ENDED:
             self.endings.update([trial.state] if trial.state in ENDED else [])
@@ -84,7 +89,7 @@ class Books:
         """Write down how a trial stands."""
         self.note(trial)
         # if it fails, a later launch would run it once more, and find it finished by its checkpoint
-        self._write(lambda: self._log.trial(trial), f"how trial {trial.id} stands")
+        self._write(lambda: self._log.trial(self.trials[trial.id]), f"how trial {trial.id} stands")
 
     def changed_since(self, version: int) -> dict[str, Trial]:
         """The trials that have changed since a version, by id."""
@@ -149,11 +154,23 @@ class Books:
         try:
             for path, data in artifacts.items():
                 self._parent.add_artifact(path, data)
+            self._add_best_checkpoint()
             report = self._parent.close(status, reason, timeout_seconds, note)
         except OSError as trouble:  # no room for the last words: what is in the journal is sent all the same
             error = f"the end of the sweep could not be recorded: {trouble}"
             report = self._close_without_words(status, timeout_seconds)
         return {**asdict(report), **({"error": error} if error else {})}
+
+    def _add_best_checkpoint(self) -> None:
+        """Have the final checkpoint of the best trial registered: those of all others would only be in the way."""
+        best = best_trial(list(self.trials.values()), self._objectives)
+        if best is None:
+            return
+        folder = self._folder / "trials" / best.id
+        entries = Journal(folder / "tracking" / JOURNAL_FILE).read()
+        points = [Point.from_json(entry.content) for entry in entries if entry.kind == "point"]
+        for model in kept_checkpoints(folder / "checkpoints", points, f"{self._folder.name}/{best.id}")[:1]:
+            self._parent.add_model(model)
 
     def _close_without_words(self, status: Status, timeout_seconds: float) -> Any:
         try:
@@ -181,6 +198,12 @@ class Books:
             self._parent_timer.cancel()
         self._parent_timer, self._parent_told = None, time.monotonic()
         self._write(self._append_to_parent, "how many trials have ended")
+
+    def take_costs(self, costs: Mapping[str, float]) -> None:
+        """Let the sweep's own record have what the sweep has cost, as metrics."""
+        step, now = self.endings.total(), int(time.time() * 1000)
+        points = [Point(key, value, step, now) for key, value in costs.items()]
+        self._write(lambda: self._parent.append(points), "what the sweep cost")
 
     def _append_to_parent(self) -> None:
         """Let the sweep's own record have the best setting's values so far, each the mean over its seeds, and how many

@@ -18,6 +18,7 @@ from paceline.sweeps.desk.books import Books
 from paceline.sweeps.desk.group_desk import GroupDesk
 from paceline.sweeps.desk.hall import Hall
 from paceline.sweeps.desk.rules import Rules
+from paceline.sweeps.desk.timing import Spent
 from paceline.sweeps.desk.trial_run import TrialRun, end_values
 from paceline.sweeps.desk.watchdog import watch
 from paceline.sweeps.results.ranking import place
@@ -113,9 +114,24 @@ class SweepDesk(GroupDesk):
         if seat.is_current(generation):
             await self._losses.has_failed(seat, reason)
 
+    async def group_started(self, seat_number: int, generation: int, units: float) -> None:
+        """The driver has asked for the group that a seat wants, which has so many cores or GPUs."""
+        self._hall.times.start(seat_number, generation, units)
+
     async def group_ended(self, seat_number: int, generation: int) -> None:
         """Nothing is left of the group that a seat had: its workers' processes have ended."""
         self._seats[seat_number].workers.pop(generation, None)
+        self._hall.times.end(seat_number, generation)
+
+    async def spent(self) -> Spent:
+        """What the groups of this launch have spent their time on until now."""
+        return self._hall.times.spent()
+
+    async def let_groups_go(self) -> None:
+        """Let nothing begin any more, and groups leave that are not at work on a trial."""
+        self._hall.over = self._hall.over or "closed"
+        self._hall.hand_back()
+        await self._hall.notify()
 
     async def workers_of(self, seat_number: int, generation: int) -> list[bytes]:
         """The pickled handles of the workers of one group, as far as they are known."""
@@ -126,10 +142,20 @@ class SweepDesk(GroupDesk):
         return [worker for seat in self._seats for group in seat.workers.values() for worker in group]
 
     async def close(
-        self, status: Status, reason: str | None, note: str, artifacts: Mapping[str, bytes], timeout_seconds: float
+        self,
+        status: Status,
+        reason: str | None,
+        note: str,
+        artifacts: Mapping[str, bytes],
+        timeout_seconds: float,
+        costs: Mapping[str, float] | None = None,
     ) -> dict[str, Any]:
         """Let all groups go, close all records and ship what is left; returns a `ShipReport` of the sweep's own run as
-        a mapping."""
+        a mapping.
+
+        Args:
+            costs: metrics that tell what the sweep has cost.
+        """
         self._hall.over = self._hall.over or "closed"
         if self._watch is not None:
             self._watch.cancel()
@@ -144,6 +170,7 @@ class SweepDesk(GroupDesk):
             self._books.close_record(run.trial.id, run.desk, "KILLED", told, timeout_seconds)
         self._hall.hand_back()
         await self._hall.notify()
+        self._books.take_costs(costs or {})
         return await self._books.close(status, reason, note, artifacts, timeout_seconds)
 
     async def trials(self) -> list[Trial]:

@@ -1,14 +1,21 @@
 """The desk of a sweep as its worker groups know it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from paceline.cluster.desk import CURE_OF_UNRECORDED
+from paceline.cluster.last_words import LastWords
 from paceline.sweeps.desk.books import Books
 from paceline.sweeps.desk.hall import Hall
 from paceline.sweeps.desk.losses import Losses
+from paceline.sweeps.desk.timing import WAITING
 from paceline.sweeps.desk.trial_run import TrialRun
 from paceline.sweeps.work import Work
+from paceline.tracking.points import Reading
+
+OF_THE_RECORD = ("batch", "datasets", "stamp", "straggler")
+"""Kinds of events that a trial's own record is told."""
 
 
 class GroupDesk:
@@ -27,6 +34,8 @@ class GroupDesk:
             return None
         if rank == 0 and not await self._losses.has_started(seat):
             return None
+        if rank == 0:
+            self._hall.times.turn_to(seat_number, generation, WAITING)
         return seat.incarnation
 
     async def take(self, seat_number: int, generation: int, incarnation: int) -> Work | None:
@@ -35,6 +44,7 @@ class GroupDesk:
         The trial is the group's once something is heard of it: the caller may have died while it waited.
         """
         seat = self._seats[seat_number]
+        self._hall.times.turn_to(seat_number, generation, WAITING)
 
         def has_news() -> bool:
             return not seat.is_current(generation, incarnation) or (seat.run is not None and seat.run.begun is None)
@@ -44,6 +54,7 @@ class GroupDesk:
         if run is None or not seat.is_current(generation, incarnation):
             return None
         seat.taken += 1
+        self._hall.times.turn_to(seat_number, generation, "trial", run.trial.id)
         run.begin()
         self._books.trial(run.trial)
         order = run.order
@@ -55,13 +66,15 @@ class GroupDesk:
         if run is not None:
             run.desk.begin(device)
 
-    async def metrics(self, trial_id: str, attempt: int, step: int, values: Mapping[str, float]) -> bool:
-        """Record the values of a step; returns whether they are safe."""
+    async def metrics(self, trial_id: str, attempt: int, readings: Sequence[Reading]) -> bool:
+        """Record what was measured, in the order of the steps; returns whether all of it is safe."""
         run = self._running(trial_id, attempt)
         if run is None:
             return True
-        run.measure(step, values)
-        return run.desk.metrics(step, values)
+        for reading in readings:
+            run.measure(reading.step, reading.values)
+            self._hall.times.measure(trial_id, attempt, reading)
+        return run.desk.metrics(readings)
 
     async def progress(self, trial_id: str, attempt: int, step: int, samples_per_second: float) -> bool:
         """A sign of life; returns whether the trial is to save its state and stop."""
@@ -77,7 +90,7 @@ class GroupDesk:
         run = self._running(trial_id, attempt)
         if run is None:
             return
-        if kind == "batch":
+        if kind in OF_THE_RECORD:
             run.desk.event(kind, details)
         elif kind == "plan":
             run.trial = replace(run.trial, total_steps=details["total_steps"])
@@ -116,11 +129,23 @@ class GroupDesk:
         return False
 
     async def finish(self, trial_id: str, attempt: int, ending: Mapping[str, Any]) -> None:
-        """How the training of a trial ended, from rank 0 or from the rank that failed; the first word stays."""
+        """How the training of a trial ended, from rank 0 or from the rank that failed; the first word stays.
+
+        Args:
+            ending: with what could not be recorded before, see `LastWords`.
+        """
         run = self._running(trial_id, attempt)
         if run is None:
             return
-        run.conclude(ending)
+        words = LastWords.read(ending)
+        if words.unrecorded and not await self.metrics(trial_id, attempt, words.unrecorded):
+            self._books.tell(
+                "warning", trial=trial_id, message=f"its last metrics are not recorded; {CURE_OF_UNRECORDED}"
+            )
+        run.desk.note_lost(words.lost)
+        if run.seat is not None:
+            self._hall.times.turn_to(run.seat.number, run.seat.generation, WAITING)
+        run.conclude(words.ending)
         self._hall.rest_or_close(run)
         await self._hall.notify()
 

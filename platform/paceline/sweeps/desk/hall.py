@@ -10,6 +10,7 @@ from typing import Any
 from paceline.sweeps.desk.books import Books
 from paceline.sweeps.desk.rules import Rules
 from paceline.sweeps.desk.seats import Seat, choose_seat
+from paceline.sweeps.desk.timing import GroupTimes
 from paceline.sweeps.desk.trial_desk import TrialDesk
 from paceline.sweeps.desk.trial_run import TrialRun
 from paceline.sweeps.trials import Trial, TrialState
@@ -29,7 +30,8 @@ class Hall:
     def __init__(self, rules: Rules, books: Books, points: int | None) -> None:
         self.rules, self.books = rules, books
         self.runs: dict[str, TrialRun] = {}
-        self.seats = [Seat(number) for number in range(rules.seats)]
+        self.times = GroupTimes(rules.goal)
+        self.seats = [Seat(number, times=self.times) for number in range(rules.seats)]
         self.over = next(filter(None, map(rules.target_reached, books.trials.values())), "")
         """Why the sweep ends before its last trial; empty while it goes on."""
         self.fault = ""
@@ -46,6 +48,7 @@ class Hall:
         trial = replace(trial, mlflow_run_id="")  # its record is open again
         try:
             desk = TrialDesk(Path(order.folder) / "tracking", order.record, self._listener(trial.id))
+            desk.note_axes(0, trial.overrides)
             run = TrialRun(order, trial, desk)
         except OSError as error:
             self.books.note(replace(trial, state="pending", reason=f"it cannot be recorded: {error}"))

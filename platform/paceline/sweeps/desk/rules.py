@@ -6,6 +6,7 @@ from difflib import get_close_matches
 
 from paceline.sweeps.results.ranking import MEASURES, Objective
 from paceline.sweeps.trials import Trial
+from paceline.tracking.costs import Goal
 
 _NEVER_REPORTED = "sweep.metric: no trial reports"
 
@@ -28,6 +29,8 @@ class Rules:
     """The sweep is over once a trial's first objective is as good as this."""
     trial_seconds: float | None = None
     """A trial is over after so long on worker groups."""
+    goal: Goal | None = None
+    """What it costs to reach this is told."""
 
     def never_reported(self, trial: Trial, others: Iterable[Trial]) -> str:
         """Why nothing can be compared, since a trial has finished without a metric of the sweep that no other has

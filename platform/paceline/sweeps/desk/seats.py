@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from paceline.sweeps.desk.timing import SHUTDOWN, GroupTimes
 from paceline.sweeps.work import GroupShape, WantedGroup
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class Seat:
     """How often the group has taken a trial."""
     workers: dict[int, list[bytes]] = field(default_factory=dict)
     """Pickled handles of the actors of each generation's group, until that is known to have ended."""
+    times: GroupTimes = field(default_factory=GroupTimes)
+    """What the groups of all seats spend their time on."""
 
     @property
     def wanted(self) -> WantedGroup:
@@ -55,6 +58,7 @@ class Seat:
 
     def renew(self, shape: GroupShape | None) -> None:
         """Let the group leave, and want another one; None: want none."""
+        self.times.turn_to(self.number, self.generation, SHUTDOWN)
         self.shape = shape
         self.generation += 1
         self.incarnation = self.idle_starts = 0

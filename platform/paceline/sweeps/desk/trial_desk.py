@@ -1,13 +1,22 @@
 """The desk of one trial within the desk of its sweep."""
 
+import time
+from collections.abc import Mapping
+from typing import Any
+
 from paceline.cluster.desk import Desk
 from paceline.sweeps.desk.tracebacks import kept_text
+from paceline.sweeps.results.labels import is_number
+from paceline.tracking import metrics
+from paceline.tracking.points import Point
 
 TRACEBACK_FILE = "traceback.txt"
 
 
 class TrialDesk(Desk):
     """A run's desk that also keeps why the trial failed."""
+
+    registers_checkpoints = False  # that of the best trial is registered at the sweep's end
 
     def keep_traceback(self, text: str) -> None:
         """Add the traceback to the trial's record, without secrets; trouble with that is told to the watcher.
@@ -21,3 +30,17 @@ class TrialDesk(Desk):
             self._recorder.add_artifact(TRACEBACK_FILE, kept_text(text).encode(errors="replace"))
         except OSError as error:
             self.event("warning", {"message": f"{TRACEBACK_FILE} could not be written: {error}"})
+
+    def note_axes(self, step: int, overrides: Mapping[str, Any]) -> None:
+        """Add what the trial tries out to its record, as far as it is numbers: only a metric can be a chart's axis.
+
+        Args:
+            step: from which on it has these values.
+        """
+        now = int(time.time() * 1000)
+        numbers = {key: float(value) for key, value in overrides.items() if key != "seed" and is_number(value)}
+        points = [Point(metrics.axis_metric(key), value, step, now) for key, value in numbers.items()]
+        try:
+            self._recorder.append(points)
+        except OSError as error:
+            self.event("warning", {"message": f"the axes could not be recorded: {error}"})

@@ -126,6 +126,7 @@ class TrialRun:
         if changed:
             self.changes += changed
             self.desk.tag({metrics.CHANGED_PARAMS: "\n".join(self.changes)[-TAG_LENGTH:]})
+            self.desk.note_axes(self.trial.steps, overrides)
 
     def displace(self) -> None:
         """Its seat is none any more: it goes on in another one, from its newest checkpoint."""
@@ -142,8 +143,10 @@ class TrialRun:
         """Take in the metrics of a step."""
         known = self.trial.samples_per_second
         speed = values.get("samples_per_second", known if samples_per_second is None else samples_per_second)
-        metrics = {**self.trial.metrics, **values}
-        self.trial = replace(self.trial, steps=max(step, self.trial.steps), metrics=metrics, samples_per_second=speed)
+        of_the_trial = {key: value for key, value in values.items() if not key.startswith(metrics.SYSTEM)}
+        known_now = {**self.trial.metrics, **of_the_trial}
+        steps = max(step, self.trial.steps)
+        self.trial = replace(self.trial, steps=steps, metrics=known_now, samples_per_second=speed)
 
     def stand_at(self, values: dict[str, float]) -> None:
         """It has come to a rung, and waits there."""

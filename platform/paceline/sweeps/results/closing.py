@@ -13,6 +13,7 @@ from paceline.sweeps.folder import SweepFolder
 from paceline.sweeps.planning.points import trial_config
 from paceline.sweeps.results.ranking import Objective, best_trial, value_of
 from paceline.sweeps.trials import ENDED, Trial
+from paceline.tracking.costs import Ledger
 from paceline.tracking.redact import shareable
 
 
@@ -27,6 +28,8 @@ class Closing:
     """A `ShipReport` of the sweep's own run."""
     fault: str = ""
     """Why it could not go on; empty when it could."""
+    cost: Ledger | None = None
+    """What it took, all launches together."""
 
 
 def status_of(trials: Sequence[Trial], total: int, over: str) -> str:

@@ -1,12 +1,14 @@
 """Short words for a sweep's settings, values and states, for the terminal, notebooks and pictures."""
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, get_args
 
 from paceline.sweeps.trials import Trial, TrialState
+from paceline.tracking.redact import redact
 
 if TYPE_CHECKING:
     from paceline.sweeps.results.ranking import Spread
@@ -51,7 +53,12 @@ def value_text(value: Any) -> str:
         text = value if value.isprintable() else ascii(value)
     else:
         text = json.dumps(value, default=repr)
-    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
+    return text if len(text) <= LONGEST_VALUE else shortened(redact(text), LONGEST_VALUE)  # half a secret is not known
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value of an axis is a finite number; true and false are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def setting_text(overrides: Mapping[str, Any], names: Mapping[str, str]) -> str:

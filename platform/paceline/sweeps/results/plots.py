@@ -1,46 +1,38 @@
 """Pictures of a sweep: a metric over two axes, and what two metrics cost each other."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from textwrap import fill
 from typing import Any
 
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 
 from paceline.sweeps.results import labels, ranking
+from paceline.sweeps.results.curves import places_of
 from paceline.sweeps.results.ranking import Objective, SettingSummary
+from paceline.sweeps.results.style import (
+    BEST_COLOR,
+    FRONT_COLOR,
+    OTHER_COLOR,
+    Picture,
+    color_map,
+    direction_text,
+    dress,
+    plain,
+)
 from paceline.sweeps.trials import Trial
 
-FRONT_COLOR = "#4c78a8"
-OTHER_COLOR = "#b0b0b0"
-BEST_COLOR = "#e4572e"
-EMPTY_COLOR = "#eeeeee"
 MOST_TEXTS = 400
 """Up to this many cells, each one says its value."""
 MOST_LABELS = 12
 """Up to this many settings of a Pareto front are named."""
 MOST_TICKS = 25
-
-
-class Picture(Figure):
-    """A figure that a notebook shows, and whose size fits it, without pyplot and its list of open figures."""
-
-    def __init__(self, width: float, height: float) -> None:
-        super().__init__(figsize=(width, height), dpi=110, layout="constrained")
-        FigureCanvasAgg(self)
-
-    def _repr_png_(self) -> bytes:
-        data = BytesIO()
-        self.savefig(data, format="png")
-        return data.getvalue()
+FAR_OFF = 3.0
+"""A setting this many times as far from the front as others spread is left out of the frame."""
 
 
 @dataclass(frozen=True)
@@ -82,11 +74,11 @@ def heatmap(
     picture = Picture(min(4.5 + 0.95 * len(grid.columns), 16), min(2.4 + 0.7 * len(grid.rows), 12))
     axes = picture.add_subplot()
     image = _draw_grid(axes, grid, objective)
-    axes.set_xlabel(_plain(names[column]))
-    axes.set_ylabel(_plain(names[row]))
+    axes.set_xlabel(plain(names[column]))
+    axes.set_ylabel(plain(names[row]))
     others = [names[key] for key in keys if key not in (column, row)]
-    axes.set_title(_plain(_title(shown, objective, others)), loc="left", fontsize=10)
-    picture.colorbar(image, ax=axes, label=_direction_text(objective))
+    axes.set_title(plain(_title(shown, objective, others)), loc="left", fontsize=10)
+    picture.colorbar(image, ax=axes, label=direction_text(objective))
     return picture
 
 
@@ -109,7 +101,11 @@ def pareto(
     """
     pair = _pair(trials, objectives, x, y)
     complete, incomplete = ranking.by_completeness(trials, pair)
-    front = ranking.front(trials, pair)
+    # numbered as the sweep ranks them, whatever is to the right
+    ranks = [metric for metric, _ in objectives]
+    by_rank = sorted(pair, key=lambda own: ranks.index(own[0]) if own[0] in ranks else len(ranks))
+    numbers = places_of(trials, objectives)
+    front = sorted(ranking.front(trials, by_rank), key=lambda each: numbers.get(each.trials[0].id, len(trials)))
     if not front:
         raise ValueError(f"no finished trial has both {pair[0][0]} and {pair[1][0]}{_how_they_stand(trials)}")
     picture = Picture(10, 5)
@@ -118,17 +114,34 @@ def pareto(
     if incomplete:
         places = _points(incomplete, pair)
         axes.scatter(*places, facecolor="none", edgecolor=OTHER_COLOR, s=28, label="fewer seeds finished: not compared")
-    _draw_front(axes, front, pair, labels.short_names(labels.axis_keys(trials)))
-    axes.set_xlabel(_direction_text(pair[0]))
-    axes.set_ylabel(_direction_text(pair[1]))
-    axes.grid(visible=True, color="#dddddd", linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    _draw_front(axes, front, pair, numbers, labels.short_names(labels.axis_keys(trials)))
+    axes.set_xlabel(direction_text(pair[0]))
+    axes.set_ylabel(direction_text(pair[1]))
+    dress(axes)
     axes.margins(0.12)
     count = len(complete) + len(incomplete)
-    axes.set_title(f"Pareto front: {len(front)} of {count} settings", loc="left", fontweight="bold")
+    outside = _frame(axes, _points(front, pair), _points([*complete, *incomplete], pair))
+    beyond = f" ({outside} far worse, beyond the frame)" if outside else ""
+    title = f"Pareto front: {len(front)} of {count} settings, numbers as in the ranking{beyond}"
+    axes.set_title(title, loc="left", fontweight="bold")
     picture.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     return picture
+
+
+def _frame(axes: Axes, front: tuple[list[float], list[float]], every: tuple[list[float], list[float]]) -> int:
+    """Leave out what is so far off that it would press the rest together; returns how many settings that are."""
+    inside = np.ones(len(every[0]), dtype=bool)
+    limits: list[Callable[[float, float], object]] = [axes.set_xlim, axes.set_ylim]
+    for best, values, limit in zip(front, map(np.array, every), limits, strict=True):
+        first, third = np.percentile(values, [25, 75])
+        reach = FAR_OFF * max(max(best) - min(best), float(third - first))
+        shown = (values >= min(best) - reach) & (values <= max(best) + reach)
+        if reach and not shown.all():
+            low, high = values[shown].min(), values[shown].max()
+            margin = 0.12 * (high - low)
+            limit(low - margin, high + margin)
+            inside &= shown
+    return int((~inside).sum())
 
 
 def _axis(name: str, keys: Sequence[str]) -> str:
@@ -207,12 +220,10 @@ def _cell(trial: Trial, column: str, row: str, columns: dict[Any, Any], rows: di
 
 
 def _draw_grid(axes: Axes, grid: Grid, objective: Objective) -> AxesImage:
-    # bright is better, and told apart by those who see no red and green as well
-    colors = colormaps["viridis" if objective[1] == "max" else "viridis_r"].with_extremes(bad=EMPTY_COLOR)
-    image = axes.imshow(np.ma.masked_invalid(grid.values), cmap=colors, aspect="auto", origin="lower")
+    image = axes.imshow(np.ma.masked_invalid(grid.values), cmap=color_map(objective), aspect="auto", origin="lower")
     for ticks, values in ((axes.set_xticks, grid.columns), (axes.set_yticks, grid.rows)):
         places = range(0, len(values), -(-len(values) // MOST_TICKS))
-        ticks(places, [_plain(labels.value_text(values[index])) for index in places])
+        ticks(places, [plain(labels.value_text(values[index])) for index in places])
     if len(grid.columns) > 8:
         axes.tick_params(axis="x", rotation=45)
     row, column = grid.best
@@ -229,7 +240,7 @@ def _write_texts(axes: Axes, grid: Grid, image: AxesImage) -> None:
         red, green, blue, _ = image.cmap(image.norm(value)) if np.isfinite(value) else (1, 1, 1, 1)
         dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
         color = "white" if dark else "black" if np.isfinite(value) else "#666666"
-        axes.text(column, row, _plain(text), ha="center", va="center", color=color, fontsize=size)
+        axes.text(column, row, plain(text), ha="center", va="center", color=color, fontsize=size)
 
 
 def _title(trials: Sequence[Trial], objective: Objective, others: Sequence[str]) -> str:
@@ -239,20 +250,27 @@ def _title(trials: Sequence[Trial], objective: Objective, others: Sequence[str])
     return "\n".join(fill(line, 56) for line in (first, second) if line)
 
 
-def _draw_front(axes: Axes, front: Sequence[SettingSummary], pair: Sequence[Objective], names: dict[str, str]) -> None:
+def _draw_front(
+    axes: Axes,
+    front: Sequence[SettingSummary],
+    pair: Sequence[Objective],
+    numbers: Mapping[str, int],
+    names: dict[str, str],
+) -> None:
     xs, ys = _points(sorted(front, key=lambda summary: summary.spreads[pair[0][0]].mean), pair)
     # the edge of what some setting reaches
     steps = "steps-pre" if pair[0][1] == "max" else "steps-post"
     axes.plot(xs, ys, drawstyle=steps, color=FRONT_COLOR, marker="o", markersize=7, linewidth=1.6, label="Pareto front")
     # numbers at the points and their settings beside: neighbours on a front would write over each other
     lines = []
-    for number, summary in enumerate(front[:MOST_LABELS], start=1):
+    for summary in front[:MOST_LABELS]:
+        number = numbers.get(summary.trials[0].id, "")  # one without the first objective has no place
         point = (summary.spreads[pair[0][0]].mean, summary.spreads[pair[1][0]].mean)
         axes.annotate(str(number), point, (5, 5), textcoords="offset points", fontsize=9, fontweight="bold")
         lines.append(f"{number}  {labels.setting_text(summary.setting, names)}")
     lines += [f"and {len(front) - MOST_LABELS} more"] if len(front) > MOST_LABELS else []
     text = "\n".join(fill(line, 48, subsequent_indent="    ") for line in lines)
-    axes.text(1.02, 1, _plain(text), transform=axes.transAxes, va="top", fontsize=8, linespacing=1.5)
+    axes.text(1.02, 1, plain(text), transform=axes.transAxes, va="top", fontsize=8, linespacing=1.5)
 
 
 def _points(settings: Iterable[SettingSummary], pair: Sequence[Objective]) -> tuple[list[float], list[float]]:
@@ -261,15 +279,5 @@ def _points(settings: Iterable[SettingSummary], pair: Sequence[Objective]) -> tu
     return [point[0] for point in means], [point[1] for point in means]
 
 
-def _direction_text(objective: Objective) -> str:
-    metric, mode = objective
-    return _plain(f"{metric} (higher is better →)" if mode == "max" else f"{metric} (← lower is better)")
-
-
 def _how_they_stand(trials: Sequence[Trial]) -> str:
     return f", so there is nothing to draw (of {len(trials)} trials: {labels.counts_text(trials) or 'none'})"
-
-
-def _plain(text: str) -> str:
-    """Text in which no `$` begins a formula."""
-    return text.replace("$", r"\$")

@@ -6,13 +6,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import dump_yaml
+from paceline.config.space import Range
+from paceline.sweeps.planning.points import trial_config
 from paceline.sweeps.results.closing import trials_json
+from paceline.sweeps.results.labels import is_number
 from paceline.sweeps.results.ranking import MEASURES, best_trial, value_of
 from paceline.sweeps.trials import Trial
-from paceline.tracking.record import RunRecord, command_line, flatten, launch_tags, sweep_tags
-from paceline.tracking.redact import redact, redact_values, shareable
-from paceline.tracking.sweep_note import Objective, TrialRow, sweep_note, trials_csv
+from paceline.tracking.costs import Ledger
+from paceline.tracking.cursor import CURSOR_FILE, Cursor
+from paceline.tracking.note_parts import pictures_part
+from paceline.tracking.provenance import command_line, launch_tags, provenance
+from paceline.tracking.record import RunRecord, flatten, param_text, sweep_tags
+from paceline.tracking.redact import redact, redact_values, secrets_of, shareable
+from paceline.tracking.sweep_note import Objective, TrialRow, sweep_note
+from paceline.tracking.trials_table import trials_csv
+from paceline.tracking.views import Axis, SweepStory, sweep_views
 
 if TYPE_CHECKING:
     from paceline.sweeps.sweep import SweepLaunch
@@ -21,16 +31,29 @@ if TYPE_CHECKING:
 def sweep_record(launch: "SweepLaunch") -> RunRecord:
     """The record of the parent run."""
     config = shareable(launch.config)
+    origin = provenance(command_line(sys.argv), git_diff=config.tracking.git_diff)
     return RunRecord(
         run_id=launch.folder.run_id,
         name=launch.config.name,
         uri=launch.uri,
         experiment=launch.config.tracking.experiment or launch.config.name,
         params=flatten(config.model_dump(mode="json")),
-        tags={**launch_tags(command_line(sys.argv)), **sweep_tags(launch.folder.run_id)},
-        artifacts={"config.yaml": dump_yaml(config)},
+        tags={**origin.tags, **sweep_tags(launch.folder.run_id)},
+        artifacts={"config.yaml": dump_yaml(config), **origin.artifacts},
+        secrets=secrets_of(launch.config),
         picture=False,
+        views=sweep_views(story_of(launch)),
     )
+
+
+def story_of(launch: "SweepLaunch") -> SweepStory:
+    """What the saved view of the sweep is about."""
+    section = launch.sweep
+    axes = [
+        Axis(key, isinstance(axis, Range) or all(map(is_number, axis)), isinstance(axis, Range))
+        for key, axis in section.space.items()
+    ]
+    return SweepStory(launch.folder.run_id, launch.config.name, section.objectives, axes, section.seeds)
 
 
 def common_tags() -> dict[str, str]:
@@ -52,6 +75,7 @@ def rows_of(launch: "SweepLaunch", trials: Sequence[Trial]) -> list[TrialRow]:
             samples_per_second=trial.samples_per_second,
             seconds=trial.seconds,
             workers=int(trial.overrides.get("scaling.num_workers", workers) or 1),
+            seed=str(trial.overrides.get("seed", "")),
         )
         for trial in trials
     ]
@@ -63,13 +87,38 @@ def _measures(trial: Trial, metrics: Sequence[str]) -> dict[str, float]:
     return {metric: value for metric, value in values.items() if value is not None}
 
 
-def note_of(launch: "SweepLaunch", trials: Sequence[Trial], status: str, reason: str) -> str:
-    """What the sweep came to, as Markdown for the page of its own run."""
+def note_of(
+    launch: "SweepLaunch",
+    trials: Sequence[Trial],
+    status: str,
+    reason: str,
+    ledger: Ledger | None = None,
+    pictures: Mapping[str, str] | None = None,
+) -> str:
+    """What the sweep came to, as Markdown for the page of its own run.
+
+    Args:
+        pictures: those among its artifacts: file name to what it shows.
+    """
     objectives = [Objective(metric, mode) for metric, mode in launch.sweep.objectives]
     best = best_trial(trials, launch.sweep.objectives)
     command = f"paceline train {shlex.quote(str(launch.folder.best_config))}" if best is not None else ""
-    rows = rows_of(launch, trials)
-    return sweep_note(launch.config.name, status, reason, objectives, rows, best.id if best else None, command)
+    about = best.id if best else None, command, ledger, changes_of(launch.config, best) if best else None
+    run_id = Cursor.load(launch.folder.tracking / CURSOR_FILE).run_id if pictures else ""
+    rows = rows_of(launch, trials)  # as they are: hidden first, settings with different secrets would be one
+    return sweep_note(
+        launch.config.name, status, reason, objectives, rows, *about, pictures_part(pictures or {}, run_id)
+    )
+
+
+def changes_of(config: ExperimentConfig, best: Trial) -> dict[str, tuple[str, str]]:
+    """What the config of a trial has in place of the sweep's own, by dotted key: both values as text."""
+    chosen = trial_config(config, best.overrides)
+    before, after = (flatten(each.model_dump(mode="json", exclude={"sweep"})) for each in (config, chosen))
+    keys = [key for key in dict.fromkeys([*after, *before]) if before.get(key) != after.get(key)]
+    texts = [{key: param_text(values.get(key)) for key in keys} for values in (before, after)]
+    old, new = (without_secrets(values) for values in texts)
+    return {key: (old[key], new[key]) for key in keys}
 
 
 def artifacts_of(launch: "SweepLaunch", trials: Sequence[Trial], best: str | None) -> dict[str, bytes]:

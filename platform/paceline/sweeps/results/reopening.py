@@ -1,4 +1,4 @@
-"""`load_sweep`: a sweep's result from its folder, also of one that the command line has run."""
+"""A sweep's result from its folder, also of one that the command line has run."""
 
 import fcntl
 import time
@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.identity import RunFolder
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import validate
 from paceline.errors import ConfigError, EnvironmentFault, Problem
@@ -16,14 +15,15 @@ from paceline.sweeps.results.result import SweepResult
 from paceline.sweeps.sweep import section_of
 from paceline.sweeps.trials import Trial
 from paceline.tracking import metrics
+from paceline.tracking.costs import Ledger
+from paceline.tracking.cursor import CURSOR_FILE, Cursor
 from paceline.tracking.journal import Journal
+from paceline.tracking.links import review_url
 from paceline.tracking.record import RunRecord
 from paceline.tracking.recorder import JOURNAL_FILE
-from paceline.tracking.shipping import CURSOR_FILE, Cursor
+from paceline.tracking.redact import learn, secrets_of
 from paceline.tracking.store import is_http, run_url
-
-SHOWN_NAMES = 8
-"""Names of what is in a folder that is no sweep, at most."""
+from paceline.tracking.views import sweep_view_id
 
 
 @dataclass(frozen=True)
@@ -35,23 +35,24 @@ class _Launch:
     """Why it ended before its last trial."""
     url: str | None = None
     run_id: str | None = None
+    review_url: str | None = None
     needs_ui: bool = False
 
 
-def load_sweep(folder: str | Path) -> SweepResult:
+def sweep_in(folder: Path) -> SweepResult:
     """The result of a sweep that has run before, or is running, as `sweep` returns it. Changes nothing.
 
     Args:
         folder: the sweep's own, `runs/<name>/<sweep_id>`.
 
     Raises:
-        EnvironmentFault: there is no sweep in the folder; it says what is.
+        EnvironmentFault: there is no whole sweep in the folder.
         ConfigError: the sweep's config is none any more, such as that of another version of Paceline.
     """
-    sweep = SweepFolder(Path(folder).expanduser().absolute())
+    sweep = SweepFolder(folder.expanduser().absolute())
     content = sweep.read()
     if "config" not in content:
-        raise EnvironmentFault(f"there is no sweep in {sweep.path}: {_what_is_there(sweep.path)}")
+        raise EnvironmentFault(f"there is no sweep in {sweep.path}: {SweepFolder.FILE} with its config is missing")
     config = _config(sweep, content["config"])
     is_running = content.get("status") == "running" and _is_at_work(sweep)
     launch = _last_launch(sweep.tracking, is_running)
@@ -68,39 +69,21 @@ def load_sweep(folder: str | Path) -> SweepResult:
         wall_seconds=launch.seconds,
         mlflow_url=launch.url,
         parent_run_id=launch.run_id,
+        review_url=launch.review_url,
         needs_ui=launch.needs_ui,
+        cost=Ledger.read(sweep.tracking),
     )
-
-
-def _what_is_there(path: Path) -> str:
-    """What was looked for, what is there, and where a sweep may be."""
-    if not path.is_dir():
-        return "there is no such folder; a sweep's is runs/<name>/<sweep_id>"
-    looked = f"looked for {SweepFolder.FILE} with its config"
-    sweeps = sorted(each.parent.name for each in path.glob(f"*/{SweepFolder.FILE}"))
-    around = next((each for each in path.parents if (each / SweepFolder.FILE).exists()), None)
-    names = sorted(each.name for each in path.iterdir())
-    if sweeps:
-        return f"{looked}, found the sweeps {_listed(sweeps)}; choose one of them, {path / sweeps[-1]} is the newest"
-    if (path / RunFolder.FILE).exists():
-        return f"{looked}, found {RunFolder.FILE}, which is that of a single run"
-    if around is not None:
-        return f"{looked}, found {_listed(names)}; it lies within the sweep {around}"
-    return f"{looked}, found {_listed(names)}; a sweep's folder is runs/<name>/<sweep_id>"
-
-
-def _listed(names: list[str]) -> str:
-    more = len(names) - SHOWN_NAMES
-    return ", ".join([*names[-SHOWN_NAMES:], *([f"and {more} more"] if more > 0 else [])]) or "nothing"
 
 
 def _config(sweep: SweepFolder, content: dict[str, Any]) -> ExperimentConfig:
     try:
-        return validate(content)
+        config = validate(content)
     except ConfigError as error:
         reason = f"the config of the sweep in {sweep.path} cannot be read: {error.problems[0].reason}"
         hint = "it may be that of another version of Paceline"
         raise ConfigError([Problem("sweep-config", reason, error.problems[0].key, hint=hint)]) from None
+    learn(secrets_of(config))  # whatever is shown of the sweep
+    return config
 
 
 def _is_at_work(sweep: SweepFolder) -> bool:
@@ -145,4 +128,5 @@ def _last_launch(folder: Path, is_running: bool) -> _Launch:
     cursor = Cursor.load(folder / CURSOR_FILE)
     url = run_url(record.uri, cursor.experiment_id, cursor.run_id) if cursor.run_id else None
     seconds = max(end - record.start_time_ms / 1000, 0.0)
-    return _Launch(seconds, over, url, cursor.run_id or None, needs_ui=not is_http(record.uri))
+    review = review_url(record.uri, cursor.experiment_id, sweep_view_id(record.run_id))
+    return _Launch(seconds, over, url, cursor.run_id or None, review, needs_ui=not is_http(record.uri))

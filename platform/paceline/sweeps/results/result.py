@@ -8,16 +8,21 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from paceline.cluster.result import UI_HINT
 from paceline.config.experiment import ExperimentConfig
+from paceline.errors import EnvironmentFault
 from paceline.sweeps.planning.points import trial_config
 from paceline.sweeps.results import labels, ranking
 from paceline.sweeps.results.ranking import Objective, SettingSummary
 from paceline.sweeps.trials import ENDED, TROUBLE, Trial, TrialState
+from paceline.tracking.costs import Ledger
+from paceline.tracking.redact import redact, redact_tree
 
 if TYPE_CHECKING:
     import pandas as pd
+    from torch import nn
 
-    from paceline.sweeps.results.plots import Picture
+    from paceline.sweeps.results.style import Picture
 
 FRONT_ROWS = 10
 """Settings of the Pareto front that are shown, at most."""
@@ -63,6 +68,10 @@ class SweepResult:
     """MLflow's id of the run whose children are the trials."""
     needs_ui: bool = False
     """Whether the MLflow page is there only while `paceline ui` runs."""
+    review_url: str | None = None
+    """MLflow's page with the trials side by side, see `tracking.views`."""
+    cost: Ledger | None = None
+    """What it took, all launches together, with failed and pruned trials and the time between them."""
 
     @cached_property
     def df(self) -> "pd.DataFrame":
@@ -103,6 +112,22 @@ class SweepResult:
         """The config that trains the best trial again; None when there is none. After PBT it has the last values."""
         return trial_config(self.config, self.best.overrides) if self.best else None
 
+    def load_model(self) -> "nn.Module":
+        """The model of the best trial with its final weights, on the CPU, in eval mode. Runs the code that the config
+        names.
+
+        Raises:
+            EnvironmentFault: no trial has finished, or its checkpoint is gone.
+        """
+        from paceline.engine.manifest import numbered
+        from paceline.engine.rebuilding import rebuild
+
+        if self.best is None or self.best_config is None:
+            raise EnvironmentFault(f"the sweep {self.name}/{self.sweep_id} has no finished trial")
+        checkpoints = self.folder / "trials" / self.best.id / "checkpoints"  # where it is now, if it was moved
+        newest = next((path for _, path in numbered(checkpoints)), checkpoints)
+        return rebuild(self.best_config, newest)
+
     @cached_property
     def pareto(self) -> list[Trial]:
         """The trials that no other one betters in one objective without being worse in another; by `ranking.pareto`."""
@@ -135,7 +160,7 @@ class SweepResult:
 
     def to_json(self) -> dict[str, Any]:
         """The result as plain JSON values, as `paceline sweep --json` prints it."""
-        return {
+        told: dict[str, Any] = {
             "sweep_id": self.sweep_id,
             "name": self.name,
             "status": self.status,
@@ -144,9 +169,13 @@ class SweepResult:
             "best_config_path": self.best_config_path,
             "pareto": [trial.to_json() for trial in self.pareto],
             "mlflow_url": self.mlflow_url,
+            "review_url": self.review_url,
             "parent_run_id": self.parent_run_id,
             "wall_seconds": self.wall_seconds,
+            "cost": self.cost.to_json() if self.cost else None,
         }
+        hidden: dict[str, Any] = redact_tree(told)
+        return hidden
 
     def rows(self) -> list[tuple[str, str]]:
         """The result as a small table, label and value: the summary, the ranking, and what did not finish."""
@@ -156,7 +185,8 @@ class SweepResult:
         more = len(self._ranked) - RANKED_ROWS
         lines += [f"... and {more} more"] if more > 0 else []
         ranking_rows = _labelled("ranking", lines) if self._ranked else []
-        return self._summary + ranking_rows + self._unfinished
+        rows = self._summary + ranking_rows + self._unfinished
+        return [(label, redact(text)) for label, text in rows]
 
     @property
     def _summary(self) -> list[tuple[str, str]]:
@@ -168,9 +198,11 @@ class SweepResult:
             ("best config", self.best_config_path or "none"),
             *(self._front_rows() if len(self.objectives) > 1 else []),
             ("wall time", f"{self.wall_seconds:.1f} s"),
+            *(self.cost.lines() if self.cost else []),
         ]
-        hint = " (after `paceline ui`)" if self.needs_ui else ""
-        return rows + ([("MLflow", f"{self.mlflow_url}{hint}")] if self.mlflow_url else [])
+        hint = UI_HINT if self.needs_ui else ""
+        links = {"MLflow": self.mlflow_url, "review": self.review_url}
+        return rows + [(label, f"{url}{hint}") for label, url in links.items() if url]
 
     @property
     def _counts(self) -> str:
@@ -200,7 +232,7 @@ class SweepResult:
 
     def _repr_html_(self) -> str:
         rows = "".join(
-            f"<tr><th style='{LEFT}'>{escape(label)}</th><td style='{LEFT}'>{labels.html_cell(value)}</td></tr>"
+            f"<tr><th style='{LEFT}'>{escape(label)}</th><td style='{LEFT}'>{labels.html_cell(redact(value))}</td></tr>"
             for label, value in self._summary + self._unfinished
         )
         heading, *body = self._ranking
@@ -232,7 +264,7 @@ class SweepResult:
         return [
             str(rank),
             ranking.best_seed(summary, self.objectives).id,
-            labels.setting_text(summary.setting, self._names),
+            labels.setting_text(redact_tree(summary.setting), self._names),
             *texts,
             str(count) if count == total else f"{count} of {total}",
             *([] if SPEED in self._shown_metrics else [f"{fmean(speeds):,.0f}" if speeds else ""]),

@@ -20,7 +20,7 @@ from paceline.sweeps.results.record import without_secrets
 from paceline.sweeps.trials import Point
 from paceline.sweeps.work import Order
 from paceline.tracking.record import RunRecord, trial_tags
-from paceline.tracking.redact import shareable
+from paceline.tracking.redact import secrets_of, shareable
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,7 @@ class OrderMaker:
             params=params,
             tags={**self.tags, **trial_tags(self.sweep_id, point.id)},
             artifacts={"config.yaml": dump_yaml(shareable(config))},
+            secrets=secrets_of(config),
             parent=self.sweep_id,
             picture=False,
         )

@@ -1,0 +1,113 @@
+"""The command line. It calls the public functions and nothing else; what it imports at the top must stay light.
+
+Each file of this room holds some commands: their options, and what is called with them.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NoReturn
+
+from paceline.cli import checking, reviewing, running
+from paceline.errors import BAD_CONFIG, FAILED, INTERRUPTED, ConfigError, EnvironmentFault, PacelineError, RunFailed
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run one command and exit with its code.
+
+    0: ok, 1: failed, 2: config, 3: environment, 4: trials of a sweep failed, 130: interrupted.
+    """
+    # a thread of Ray's that is left when this process ends must not connect to somebody else's cluster
+    os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command; returns its exit code."""
+    options = parse(arguments)
+    try:
+        return int(options.command(options))
+    except PacelineError as error:
+        return _report(error, getattr(options, "json", False))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        return FAILED
+    except OSError as error:  # a place of the file system that nothing has looked at before
+        return _report(_fault_of(error), getattr(options, "json", False))
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command and its options; overrides may stand before, between and after the flags.
+
+    Raises:
+        SystemExit: the command line is wrong; with code 2, once the reason has been printed.
+    """
+    parser = build_parser()
+    options, rest = parser.parse_known_args(list(arguments))
+    overrides = [argument for argument in rest if "=" in argument and not argument.startswith("-")]
+    unknown = [argument for argument in rest if argument not in overrides]
+    takes_overrides = hasattr(options, "overrides")
+    if unknown and takes_overrides:
+        options.refuse(_about_unknown(unknown))
+    if rest and not takes_overrides:
+        parser.error(_unrecognized(unknown or overrides))
+    if overrides:
+        options.overrides = [*options.overrides, *overrides]
+    return options
+
+
+def _about_unknown(arguments: Sequence[str]) -> str:
+    """What is wrong with arguments of a command that takes overrides: no flags of it, and no `key.path=value`."""
+    if not any(argument.startswith("-") for argument in arguments):
+        return f"{' '.join(arguments)}: write key.path=value"
+    return f"{_unrecognized(arguments)} (fields are set as key.path=value, such as trainer.epochs=3)"
+
+
+def _unrecognized(arguments: Sequence[str]) -> str:
+    return f"unrecognized arguments: {' '.join(arguments)}"
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """All commands and their options."""
+    parser = argparse.ArgumentParser(prog="paceline", description=__import__("paceline").__doc__)
+    parser.add_argument("--version", action="version", version=f"paceline {__import__('paceline').__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for room in (running, reviewing, checking):
+        room.add_commands(commands)
+    return parser
+
+
+def _fault_of(error: OSError) -> EnvironmentFault:
+    reason = error.strerror or str(error) or type(error).__name__
+    if error.filename is not None:
+        return EnvironmentFault(f"{os.fsdecode(error.filename)}: {reason}")
+    try:
+        os.getcwd()
+    except OSError:
+        return EnvironmentFault("the working folder was removed, or moved: change to a folder that is there")
+    return EnvironmentFault(reason)
+
+
+def _report(error: PacelineError, as_json: bool) -> int:
+    """Tell an error without a traceback of ours: every problem of a config, or the failing rank's own traceback.
+
+    Secrets are hidden: a problem names the override that it is about, an exception what it was called with.
+    """
+    from paceline.tracking.redact import redact
+
+    if isinstance(error, ConfigError):
+        for problem in error.problems:
+            texts = {name: redact(getattr(problem, name)) for name in ("reason", "place", "hint")}
+            print(replace(problem, **texts), file=sys.stderr)
+    else:
+        if isinstance(error, RunFailed) and error.traceback_text:
+            print(redact(error.traceback_text), file=sys.stderr)
+        print(f"error: {redact(str(error))}", file=sys.stderr)
+    if as_json and error.exit_code != BAD_CONFIG:
+        print(json.dumps({"status": "failed", "error": redact(str(error)), "exit_code": error.exit_code}))
+    return error.exit_code

@@ -1,0 +1,134 @@
+"""The commands that train: `train` and `sweep`."""
+
+import argparse
+import json
+from dataclasses import asdict
+from typing import Any
+
+from paceline.errors import INTERRUPTED, OK, TRIALS_FAILED
+
+
+def add_commands(commands: Any) -> None:
+    """Add them to the parser."""
+    _add_train(commands)
+    _add_sweep(commands)
+
+
+def _add_train(commands: Any) -> None:
+    train = commands.add_parser("train", help="run one experiment", description="Run one experiment.")
+    _add_config(train)
+    train.add_argument("--dry-run", action="store_true", help="check the config, print what follows from it, and stop")
+    train.add_argument(
+        "--resume",
+        choices=("auto", "never"),
+        default="auto",
+        help="auto: go on with the newest unfinished run of this name (default); never: start a new one",
+    )
+    train.add_argument("--fork", action="store_true", help="branch off an unfinished run whose config differs")
+    train.set_defaults(command=_train, refuse=train.error)
+
+
+def _add_sweep(commands: Any) -> None:
+    text = (
+        "Run the trials of the config's sweep section. An unfinished sweep of the same name and config is gone on with."
+    )
+    sweep = commands.add_parser("sweep", help="run many trials of one experiment", description=text)
+    _add_config(sweep)
+    sweep.add_argument(
+        "--dry-run", action="store_true", help="check all points, print them and what they cost, and stop"
+    )
+    which = sweep.add_mutually_exclusive_group()
+    which.add_argument("--resume", action="store_true", help="start no new sweep: only go on with an unfinished one")
+    which.add_argument("--new", action="store_true", help="start a new sweep, even if there is an unfinished one")
+    sweep.set_defaults(command=_sweep, refuse=sweep.error)
+
+
+def _add_config(command: argparse.ArgumentParser) -> None:
+    command.add_argument("config", metavar="CONFIG", type=_file_name, help="YAML file of the experiment")
+    command.add_argument(
+        "overrides",
+        metavar="KEY=VALUE",
+        nargs="*",
+        default=[],
+        help="change a field, such as trainer.epochs=2 (value as in YAML)",
+    )
+    command.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    command.add_argument("--address", metavar="A", help="address of a Ray cluster; default: a private local Ray")
+
+
+def _file_name(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("is empty: give the path of a YAML file")
+    return text
+
+
+def _train(options: argparse.Namespace) -> int:
+    from paceline.config import load_config
+
+    config = load_config(options.config, options.overrides)
+    if options.dry_run:
+        return _dry_run(config, options.json)
+    from paceline.cluster.experiment import train
+    from paceline.display import open_display
+
+    with open_display(f"{config.name}") as display:
+        result = train(
+            config, resume=options.resume, fork=options.fork, address=options.address, listener=display.listener
+        )
+    if options.json:
+        print(json.dumps(result.to_json()))
+    else:
+        display.print_result(result.rows())
+    return INTERRUPTED if result.status == "interrupted" else OK
+
+
+def _sweep(options: argparse.Namespace) -> int:
+    from paceline.config import load_config
+    from paceline.config.loading import placing
+
+    config = load_config(options.config, options.overrides)
+    with placing(options.config, options.overrides):
+        return _sweep_of(config, options)
+
+
+def _sweep_of(config: Any, options: argparse.Namespace) -> int:
+    if options.dry_run:
+        from paceline.sweeps.planning.dry_run import dry_run
+        from paceline.tracking.redact import learn, secrets_of
+
+        learn(secrets_of(config))
+        return dry_run(config, options.json, options.address, options.new)
+    from paceline.sweeps.display import open_sweep_display
+    from paceline.sweeps.sweep import section_of, sweep, trial_count
+
+    section = section_of(config)
+    with open_sweep_display(section.objectives, config.name, trial_count(section)) as display:
+        result = sweep(
+            config, resume=options.resume, new=options.new, address=options.address, listener=display.listener
+        )
+    if options.json:
+        print(json.dumps(result.to_json()))
+    else:
+        display.print_result(result.rows())
+    if result.status == "interrupted":
+        return INTERRUPTED
+    return TRIALS_FAILED if result.failed else OK
+
+
+def _dry_run(config: Any, as_json: bool) -> int:
+    from paceline.cluster.preflight import storage_folder
+    from paceline.config.derived import derive
+    from paceline.config.loading import dump_yaml
+    from paceline.tracking.redact import learn, redact, redact_tree, secrets_of, shareable
+
+    storage_folder(config)
+    derived = derive(config, config.data.sizes())
+    learn(secrets_of(config))
+    shown = shareable(config)
+    if as_json:
+        print(json.dumps({"config": redact_tree(shown.model_dump(mode="json")), "derived": asdict(derived)}))
+        return OK
+    print(redact(dump_yaml(shown)))
+    for label, text in derived.lines():
+        print(f"# {label}: {text}")
+    return OK

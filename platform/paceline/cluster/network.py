@@ -1,0 +1,58 @@
+"""The process group of workers on several machines: over the network interface by which their nodes know each other."""
+
+import os
+import socket
+from typing import Any
+
+import psutil
+import ray.util
+from ray.train.torch import TorchConfig
+from ray.train.torch.config import _TorchBackend
+
+INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+"""What gloo and NCCL take the name of an interface from. Both would otherwise guess: gloo by the machine's own name,
+which in many images stands for 127.0.0.1, NCCL by the first one that is up."""
+
+
+def interface_of(address: str) -> str | None:
+    """The name of this machine's network interface that has an IP address; None where none has."""
+    families = (socket.AF_INET, socket.AF_INET6)
+    for name, own in psutil.net_if_addrs().items():
+        if any(each.family in families and each.address.partition("%")[0] == address for each in own):
+            return name
+    return None
+
+
+def use_the_nodes_interface() -> None:
+    """Have gloo and NCCL of this process talk over the interface that has its node's address, as Ray knows it; what the
+    user's environment names stays."""
+    name = interface_of(ray.util.get_node_ip_address())
+    if name is not None:
+        for variable in INTERFACES:
+            os.environ.setdefault(variable, name)
+
+
+class _NodesBackend(_TorchBackend):  # type: ignore[misc]
+    def on_start(self, worker_group: Any, backend_config: TorchConfig) -> None:
+        worker_group.execute(use_the_nodes_interface)
+        super().on_start(worker_group, backend_config)
+
+
+class NodesTorchConfig(TorchConfig):  # type: ignore[misc]
+    """Ray Train's process group, but over the interface of each node."""
+
+    @property
+    def backend_cls(self) -> type[_NodesBackend]:
+        return _NodesBackend
+
+
+def torch_config(use_gpu: bool, timeout_seconds: float, private: bool) -> TorchConfig:
+    """How the workers of a group find each other.
+
+    Args:
+        use_gpu: whether they train on GPUs; what stays on CPU goes over gloo.
+        timeout_seconds: how long one waits for another.
+        private: whether all are on this machine alone, where nothing is to be chosen.
+    """
+    kind = TorchConfig if private else NodesTorchConfig
+    return kind(backend="cpu:gloo,cuda:nccl" if use_gpu else "gloo", timeout_s=int(timeout_seconds))

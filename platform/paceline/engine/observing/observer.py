@@ -1,0 +1,199 @@
+"""What rank 0 learns of all ranks at a log, in the same exchange that reads the loss.
+
+every rank:   begin   (tell -> a vector, which is summed up over the ranks together with the loss -> hear)   end
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from math import isnan
+from statistics import fmean, median
+from time import perf_counter
+from typing import Any
+
+import torch.distributed as dist
+
+from paceline.engine.meter import memory_bytes
+from paceline.engine.observing.gpus import own_gpus
+from paceline.engine.observing.host import HOST_METRICS, OtherLoad, Reading
+from paceline.engine.observing.machines import BUSY, JOULES, Machines, Rhythm, fields_of
+from paceline.engine.observing.own_time import OwnTime
+from paceline.engine.observing.slots import Slots
+from paceline.engine.observing.stamp import Card, make_card, make_stamp
+from paceline.engine.observing.stragglers import Straggler, StragglerWatch
+from paceline.engine.ranks import Ranks
+from paceline.engine.reporter import Reporter
+
+WAITS_FOR_DATA = 0.5
+"""A straggler that spends more of its own time than this waiting for data is slow because of them."""
+
+
+class Observer:
+    """Every rank has one, and all call the methods at the same logs."""
+
+    def __init__(
+        self, ranks: Ranks, reporter: Reporter, own_time: OwnTime, all_gpus: bool = False, system: bool = True
+    ) -> None:
+        """Tell the others about this rank's machine. Every rank must call it.
+
+        Args:
+            own_time: this rank's.
+            all_gpus: it computes on all GPUs that it sees.
+            system: whether the machines' own metrics and their energy are wanted.
+        """
+        self._ranks = ranks
+        self._reporter = reporter
+        self._own_time = own_time
+        self._gpus = own_gpus(ranks.device, all_gpus)
+        self.cards = gather_cards(ranks, make_card(ranks.device, self._gpus, all_gpus))
+        """Of all ranks."""
+        self._fields = [fields_of(rank, self.cards, system) for rank in range(len(self.cards))]
+        self._slots = Slots(self._fields)
+        self._rhythm = Rhythm()
+        self._stragglers = StragglerWatch()
+        self._loads = {card.host: OtherLoad(card.machine_cores) for card in self.cards}
+        self._joules: dict[int, float | None] = {}
+        """Of the ranks that tell energy, the newest value."""
+        if all(len(card.gpus) == card.gpu_count for card in self.cards):  # of some of the GPUs it would say little
+            self._joules = {rank: None for rank, names in enumerate(self._fields) if JOULES in names}
+        self._gpu_clocks: list[float] = []
+
+    def begin(self) -> None:
+        """Training begins: from here on the machines are looked at. A run that is killed has this stamp."""
+        self._machines = Machines(self._fields[self._ranks.rank], self._gpus, self._ranks.device)
+        self._report_stamp({})
+
+    def end(self, stretches: Mapping[str, float]) -> None:
+        """Training is over.
+
+        Args:
+            stretches: what its speed was measured over, see `Meter.stretches`.
+        """
+        self._report_stamp(stretches)
+
+    def tell(self, wait_seconds: float, is_last: bool) -> list[float]:
+        """This rank's part of the exchange. The device must have been waited for.
+
+        Args:
+            wait_seconds: time per optimizer step since the last log that this rank waited for data.
+            is_last: training ends with this log, so that nothing may be put off.
+        """
+        peak, now = memory_bytes(self._ranks.device)
+        values = {
+            "own_seconds": self._own_time.read(),
+            "wait_seconds": wait_seconds,
+            "peak_memory_bytes": float(peak),
+            "memory_bytes": float(now),
+            "clock": perf_counter(),
+        }
+        if self._rhythm.is_due or is_last:
+            values |= self._machines.look()
+        return self._slots.pack(self._ranks.rank, values)
+
+    def hear(self, sums: Sequence[float]) -> tuple[dict[str, float], dict[str, float]]:
+        """What all ranks have told.
+
+        Returns:
+            Metrics of the training, the same on all ranks; and those of the machines, if they were looked at.
+        """
+        told = self._slots.unpack(sums)
+        looked = "own_core_seconds" in told[0]
+        self._rhythm.note(told[0]["clock"], looked)
+        values = {key: max(each[key] for each in told) for key in ("peak_memory_bytes", "memory_bytes")}
+        values |= self._energy(told)
+        if not self._ranks.is_first:
+            return values | rank_metrics(told), {}
+        self._warn_of_straggler(told)
+        return values | rank_metrics(told), self._hear_of_machines(told) if looked else {}
+
+    def _energy(self, told: Sequence[Mapping[str, float]]) -> dict[str, float]:
+        self._joules = {rank: told[rank].get(JOULES, before) for rank, before in self._joules.items()}
+        known = [joules for joules in self._joules.values() if joules is not None]
+        return {"energy_joules": sum(known)} if known and len(known) == len(self._joules) else {}
+
+    def _warn_of_straggler(self, told: Sequence[Mapping[str, float]]) -> None:
+        found = self._stragglers.see(own_seconds(told))
+        if found is None:
+            return
+        host, waits = self.cards[found.rank].host, min(told[found.rank]["wait_seconds"] / found.seconds, 1.0)
+        text = straggler_text(found, host, waits)
+        self._reporter.event("warning", message=f"{text}, and they wait for it; look at {cure_text(waits)}")
+        self._reporter.event("straggler", host=host, data_wait_share=waits, text=text, **asdict(found))
+
+    def _hear_of_machines(self, told: Sequence[Mapping[str, float]]) -> dict[str, float]:
+        self._note_loads(told)
+        return self._system_metrics(told)
+
+    def _note_loads(self, told: Sequence[Mapping[str, float]]) -> None:
+        for card, each in zip(self.cards, told, strict=True):
+            if BUSY in each:
+                ours = [values for other, values in zip(self.cards, told, strict=True) if other.host == card.host]
+                own = sum(values["own_core_seconds"] for values in ours)
+                self._loads[card.host].see(Reading(each["clock"], each[BUSY], own))
+
+    def _system_metrics(self, told: Sequence[Mapping[str, float]]) -> dict[str, float]:
+        values: dict[str, float] = {}
+        for card, each in zip(self.cards, told, strict=True):
+            place = f"system/{card.host}/" if len(self._loads) > 1 else "system/"
+            own = {name: value for name, value in each.items() if name in HOST_METRICS or name.startswith("gpu_")}
+            values |= {f"{place}{name}": value for name, value in own.items()}
+            self._gpu_clocks += [value for name, value in own.items() if name.endswith("_clock_megahertz")]
+        return values
+
+    def _report_stamp(self, stretches: Mapping[str, float]) -> None:
+        if self._ranks.is_first:
+            self._reporter.event("stamp", **self._stamp(stretches))
+
+    def _stamp(self, stretches: Mapping[str, float]) -> dict[str, Any]:
+        loads = self._loads.values()
+        return {
+            **make_stamp(self.cards, self._ranks.device, fmean(self._gpu_clocks) if self._gpu_clocks else None),
+            "other_load_start": max((load.at_start for load in loads if load.at_start is not None), default=None),
+            "other_load_end": max((load.at_end for load in loads if load.at_end is not None), default=None),
+            "warm_up_steps": 0,
+            "warm_up_seconds": 0.0,
+            "measured_steps": 0,
+            "measured_seconds": 0.0,
+            **stretches,
+        }
+
+
+def gather_cards(ranks: Ranks, mine: Card) -> list[Card]:
+    """The cards of all ranks, in order of rank; every rank must call it."""
+    if ranks.world_size == 1:
+        return [mine]
+    cards: list[Any] = [None] * ranks.world_size
+    dist.all_gather_object(cards, mine, group=ranks.group)
+    return cards
+
+
+def own_seconds(told: Sequence[Mapping[str, float]]) -> list[float]:
+    """Each rank's own time per optimizer step, in order of rank; NaN where it is not known."""
+    return [each.get("own_seconds", float("nan")) for each in told]
+
+
+def rank_metrics(told: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The spread of the ranks' own times; nothing for one rank, or when a rank's is not known."""
+    seconds = own_seconds(told)
+    if len(seconds) == 1 or any(map(isnan, seconds)):
+        return {}
+    figures = {"min": min(seconds), "median": median(seconds), "max": max(seconds)}
+    return {f"rank_seconds/{name}": value for name, value in figures.items()}
+
+
+def straggler_text(found: Straggler, host: str, waits: float) -> str:
+    """A straggler for a person: which rank, and how much slower.
+
+    Args:
+        waits: share of its own time that it waits for data, 0 to 1.
+    """
+    return (
+        f"rank {found.rank} on {host} takes {found.factor:.1f} times as long as the others for its own part of a step "
+        f"({found.seconds:.3g} s against {found.others_seconds:.3g} s; {waits:.0%} of it waiting for data)"
+    )
+
+
+def cure_text(waits: float) -> str:
+    """Where to look for the reason."""
+    if waits > WAITS_FOR_DATA:
+        return "the disk or network that its data come from, data.num_workers and data.cache"
+    return "other programs on that machine, and the clock and temperature of its device"

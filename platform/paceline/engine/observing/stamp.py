@@ -1,0 +1,104 @@
+"""What a run's speed was measured on and how: what has to be alike for two speeds to be compared."""
+
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from paceline.engine.observing.gpus import Gpu
+
+CPU_INFO = Path("/proc/cpuinfo")
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a rank tells the others of itself, once. Plain values, since it travels."""
+
+    host: str
+    device: str
+    """Name of what it computes on."""
+    threads: int
+    """Of torch."""
+    usable_cores: int
+    """Cores that the process may use."""
+    machine_cores: int
+    cpu_mhz_max: float | None
+    """Highest clock of the machine's cores; None where it is not told."""
+    gpus: tuple[tuple[str, int], ...] = ()
+    """Identity and number of the GPUs that it can look at."""
+    gpu_mhz_max: float | None = None
+    gpu_count: int = 0
+    """GPUs that it computes on, whether it can look at them or not."""
+
+
+def make_card(device: torch.device, gpus: Sequence[Gpu], all_seen: bool) -> Card:
+    """This process's."""
+    clocks = [clock for gpu in gpus if (clock := gpu.max_clock()) is not None]
+    count = torch.cuda.device_count() if all_seen else 1
+    return Card(
+        host=platform.node(),
+        device=device_name(device),
+        threads=torch.get_num_threads(),
+        usable_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        machine_cores=psutil.cpu_count() or 1,
+        cpu_mhz_max=_cpu_clocks()[1],
+        gpus=tuple((gpu.identity, gpu.number) for gpu in gpus),
+        gpu_mhz_max=min(clocks, default=None),
+        gpu_count=count if device.type == "cuda" else 0,
+    )
+
+
+def device_name(device: torch.device) -> str:
+    """The name of the GPU, or of the processor."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
+
+
+def cpu_name() -> str:
+    """Model of the processor; its architecture where the model is not told."""
+    try:
+        lines = CPU_INFO.read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(filter(None, names), "") or platform.machine()
+
+
+def make_stamp(cards: Sequence[Card], device: torch.device, gpu_mhz: float | None) -> dict[str, Any]:
+    """What is known of the machines, as JSON values; None for what they do not tell. Clocks are those of now.
+
+    Args:
+        gpu_mhz: clock of the GPUs in MHz, as a mean over the training.
+    """
+    first = cards[0]
+    return {
+        "device": " + ".join(sorted({card.device for card in cards})),
+        "device_type": device.type,
+        "nodes": len({card.host for card in cards}),
+        "workers": len(cards),
+        "gpus": sum(card.gpu_count for card in cards),
+        "threads_per_worker": max(card.threads for card in cards),
+        "usable_cores": min(card.usable_cores for card in cards),
+        "machine_cores": first.machine_cores,
+        "cpu": cpu_name(),
+        "cpu_mhz": _cpu_clocks()[0],
+        "cpu_mhz_max": first.cpu_mhz_max,
+        "gpu_mhz": gpu_mhz,
+        "gpu_mhz_max": first.gpu_mhz_max,
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda if device.type == "cuda" else None,
+        "cudnn": torch.backends.cudnn.version() if device.type == "cuda" else None,  # type: ignore[no-untyped-call]
+    }
+
+
+def _cpu_clocks() -> tuple[float | None, float | None]:
+    """The present and the highest clock of the cores in MHz; None where the machine does not tell."""
+    try:
+        clocks = psutil.cpu_freq()
+    except (OSError, NotImplementedError, AttributeError):
+        clocks = None
+    return (clocks.current or None, clocks.max or None) if clocks is not None else (None, None)

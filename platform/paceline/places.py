@@ -1,0 +1,34 @@
+"""Places in the file system that a person names."""
+
+from pathlib import Path
+
+from paceline.errors import EnvironmentFault
+
+
+def place_of(text: str | Path) -> Path:
+    """What is meant by the name of a file or a folder, absolute, with `~` replaced. Nothing has to be there yet.
+
+    Raises:
+        EnvironmentFault: the system refuses the name, `~user` is nobody, or the working folder was removed.
+    """
+    try:
+        place = Path(text).expanduser()
+    except RuntimeError as error:
+        raise EnvironmentFault(f"{str(text)!r} is no place: {error}; write the whole path") from None
+    try:
+        place = place.absolute()
+    except OSError as error:
+        reason = f"the working folder cannot be told ({error.strerror}): it was removed, or moved"
+        raise EnvironmentFault(f"{reason}; change to a folder that is there") from None
+    try:
+        place.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # not there yet
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise EnvironmentFault(f"{_short(str(text))!r} cannot be looked at: {reason}; name another place") from None
+    return place
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 100 else f"{text[:97]}..."

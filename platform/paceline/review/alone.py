@@ -1,0 +1,27 @@
+"""One `paceline sync` at a time sends a record; others may send other records of the same name meanwhile."""
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+LOCK_FILE = ".sync"
+
+
+@contextmanager
+def alone_with(tracking: Path) -> Iterator[bool]:
+    """Whether nobody else sends the record in a recorder's folder; if so, nobody does during the body. Where the file
+    system has no locks, nobody can know.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    with (tracking / LOCK_FILE).open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        except OSError:  # no locks here
+            pass
+        yield True

@@ -1,0 +1,102 @@
+"""Which of a run's checkpoints is the best one: by a metric that was measured at the checkpoint's own step."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.cluster.kept import MEASURED
+from paceline.engine.manifest import BrokenCheckpoint, numbered, verify
+from paceline.errors import EnvironmentFault
+from paceline.review.finding import FoundRun
+from paceline.sweeps.results.ranking import Objective
+from paceline.tracking import metrics
+from paceline.tracking.points import Point
+
+DEFAULT: Objective = (metrics.VAL_LOSS, "min")
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A checkpoint, and why it is the one."""
+
+    folder: Path
+    step: int
+    """Optimizer step that it was saved at."""
+    metrics: dict[str, float]
+    """What was measured at that step."""
+    why: str
+    broken: tuple[str, ...] = ()
+    """Checkpoints that were passed over, and what is wrong with them."""
+    missed: str = ""
+    """That a better value was measured at a step of which no checkpoint is kept; empty where none was."""
+
+
+def choose(found: FoundRun, points: Sequence[Point], objective: Objective = DEFAULT) -> Chosen:
+    """The kept checkpoint with the best value; the newest where none was saved at a step at which it was measured.
+
+    Every byte of a checkpoint is compared with its manifest. Of equal ones the newest goes first.
+
+    Args:
+        points: all that were recorded of the run.
+        objective: a metric, and whether it is better when it is `min` or `max`.
+
+    Raises:
+        EnvironmentFault: the run has no whole checkpoint, or has never had such a metric.
+    """
+    metric, mode = objective
+    whole, broken = _whole(found)
+    if not whole:
+        troubles = f": {'; '.join(broken)}" if broken else ""
+        raise EnvironmentFault(f"the {found} has no whole checkpoint in {found.checkpoints}{troubles}")
+    known = sorted({point.key for point in points})
+    if metric not in known and objective != DEFAULT:
+        raise EnvironmentFault(f"the {found} has no metric {metric!r}; it has {', '.join(known) or 'none'}")
+    measured = [(step, path, _at(step, points, metric)) for step, path in whole]
+    valued = [each for each in measured if math.isfinite(each[2].get(metric, math.nan))]
+    if not valued:
+        step, path, values = measured[0]
+        reason = f"none was saved at a step at which {metric} was measured" if metric in known else f"no {metric}"
+        why = "the only one" if len(whole) == 1 else f"the newest of {len(whole)}: {reason}"
+        return Chosen(path, step, values, why, tuple(broken))
+    sign = 1.0 if mode == "min" else -1.0
+    step, path, values = min(valued, key=lambda each: (sign * each[2][metric], -each[0]))
+    word = "lowest" if mode == "min" else "highest"
+    why = f"{metric} {values[metric]:.6g} at its step, the {word} of {_count(len(valued), len(whole))}"
+    missed = _missed(found, points, objective, values[metric])
+    return Chosen(path, step, values, why, tuple(broken), missed)
+
+
+def _missed(found: FoundRun, points: Sequence[Point], objective: Objective, value: float) -> str:
+    """The best value that was measured where no checkpoint is, if it is better; a broken checkpoint is told of."""
+    metric, mode = objective
+    sign, kept = 1.0 if mode == "min" else -1.0, {step for step, _ in numbered(found.checkpoints)}
+    others = [each for each in points if each.key == metric and each.step not in kept and math.isfinite(each.value)]
+    best = min(others, key=lambda each: (sign * each.value, each.step), default=None)
+    if best is None or sign * best.value >= sign * value:
+        return ""
+    better = f"{metric} {best.value:.6g} at step {best.step} was better"
+    return f"{better}, but no checkpoint of that step is kept; see checkpoint.keep"
+
+
+def _whole(found: FoundRun) -> tuple[list[tuple[int, Path]], list[str]]:
+    """The checkpoints that are as their manifests say, the newest first; and what is wrong with the others."""
+    whole, broken = [], []
+    for step, path in numbered(found.checkpoints):
+        try:
+            verify(path)
+        except BrokenCheckpoint as error:
+            broken.append(f"{path.name} is broken: {error}")
+        else:
+            whole.append((step, path))
+    return whole, broken
+
+
+def _at(step: int, points: Sequence[Point], metric: str) -> dict[str, float]:
+    own = [point for point in points if point.step == step]
+    return {point.key: point.value for point in own if point.key.startswith(MEASURED) or point.key == metric}
+
+
+def _count(valued: int, whole: int) -> str:
+    checkpoints = f"{whole} checkpoint{'' if whole == 1 else 's'} kept"
+    return checkpoints if valued == whole else f"{valued} that have one, {checkpoints}"

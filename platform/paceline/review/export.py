@@ -1,0 +1,287 @@
+"""`export`: a run's best checkpoint as a folder that stands by itself.
+
+find the run  ->  choose the checkpoint  ->  weights, or the traced model  ->  config.yaml, export.json  ->  registry
+"""
+
+import json
+import math
+import platform
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.loading import dump_yaml, validate
+from paceline.direction import default_mode
+from paceline.engine.manifest import MANIFEST, hash_file
+from paceline.engine.rebuilding import WEIGHTS, rebuild
+from paceline.errors import ConfigError, EnvironmentFault, Problem
+from paceline.places import place_of
+from paceline.review.choosing import DEFAULT, Chosen, choose
+from paceline.review.finding import FoundRun, find_run
+from paceline.review.loading import loading_lines, readme, version_text
+from paceline.review.readable import readable
+from paceline.review.reopening import config_of, recorded_points
+from paceline.review.trust import named_code, require_trust
+from paceline.sweeps.results.ranking import Mode, Objective
+from paceline.sweeps.results.record import without_secrets
+from paceline.sweeps.results.reopening import sweep_in
+from paceline.tracking.environment import package_version
+from paceline.tracking.redact import redact, shareable
+
+Format = Literal["safetensors", "pt2"]
+FORMATS = get_args(Format)
+PROGRAM = "model.pt2"
+CONFIG = "config.yaml"
+README = "README.md"
+DESCRIPTION = "export.json"
+"""Says what the other files are. Written last: a folder without it holds no whole export."""
+PACKAGES = ("paceline", "torch", "safetensors")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was exported, and where to."""
+
+    folder: Path
+    format: Format
+    run: FoundRun
+    step: int
+    """Optimizer step of the checkpoint."""
+    why: str
+    """Why it is this checkpoint."""
+    missed: str
+    """That another step had a better value, whose checkpoint is not kept; empty where none had."""
+    metrics: dict[str, float]
+    """What was measured at that step."""
+    sha256: str = ""
+    """Of the file with the weights, or the traced model."""
+    warnings: tuple[str, ...] = ()
+    registered: dict[str, Any] = field(default_factory=dict)
+    """`name`, `version`, `is_new` and `url` in MLflow's model registry; empty when that was not asked for."""
+
+    @property
+    def file(self) -> Path:
+        """The weights, or the traced model."""
+        return self.folder / (WEIGHTS if self.format == "safetensors" else PROGRAM)
+
+    def to_json(self) -> dict[str, Any]:
+        """As `paceline export --json` prints it."""
+        own = {**asdict(self), "metrics": _plain(self.metrics)}
+        return {**own, "folder": str(self.folder), "run": str(self.run), "file": str(self.file)}
+
+    def rows(self) -> list[tuple[str, str]]:
+        """As a small table: label and value."""
+        rows = [
+            ("run", str(self.run)),
+            ("checkpoint", f"step {self.step}: {self.why}"),
+            *([("not kept", self.missed)] if self.missed else []),
+            *((key, f"{value:.6g}") for key, value in sorted(self.metrics.items()) if key.startswith("val/")),
+            ("written", str(self.file)),
+            ("SHA-256", self.sha256),
+        ]
+        if self.registered:
+            word = "" if self.registered["is_new"] else ", which has been there before"
+            rows.append(("registered", f"{self.registered['name']} version {self.registered['version']}{word}"))
+        return rows + [("to load it" if not number else "", line) for number, line in enumerate(self.loading)]
+
+    @property
+    def loading(self) -> tuple[str, ...]:
+        """The lines of Python that read it again. MLflow's own `load_model` does not: there is no `MLmodel` in it."""
+        registered = (self.registered["name"], self.registered["version"]) if self.registered else None
+        return loading_lines(self.format, self.file.name, registered, str(self.folder))
+
+
+def export(
+    run: str | Path,
+    format: Format = "safetensors",
+    output: str | Path | None = None,
+    *,
+    metric: str | None = None,
+    mode: Mode | None = None,
+    register: str | None = None,
+    storage: Path | None = None,
+    uri: str | None = None,
+    trust: bool = False,
+    tell: Callable[[str], object] = lambda text: None,
+) -> Exported:
+    """Write the best checkpoint kept of a run, or of a sweep's best trial, into a folder of its own.
+
+    `safetensors`: the weights; runs no code. `pt2`: the traced model, which does without its code.
+
+    Args:
+        run: see `find_run`.
+        output: the folder; by default one below `exports` in the working folder.
+        metric: what the best checkpoint is the best in; by default `val/loss`, or a sweep's first objective.
+        mode: whether that is better when it is `min` or `max`; by default as its name says.
+        register: name in MLflow's model registry, where the exported files become a version.
+        storage: the folder that holds the runs; by default `runs` in the working folder.
+        uri: MLflow's address; by default the run's own.
+        trust: call the code that the config names, even if the config is from outside of the working folder.
+        tell: is told what begins that takes long.
+
+    Raises:
+        EnvironmentFault: there is no such run, checkpoint or metric, or the folder cannot be written to.
+        ConfigError: the config is none any more, or names code that was not said to be trusted.
+        UnusableCode: the model cannot be traced.
+    """
+    if format not in FORMATS:
+        raise ConfigError([Problem("format", f"there is no format {format!r}", hint=f"choose {' or '.join(FORMATS)}")])
+    if register is not None:
+        from paceline.tracking.registry import check_name
+
+        check_name(register)
+    asked = find_run(run, storage, uri)
+    found, objective = _of_sweep(asked) if asked.kind == "sweep" else (asked, DEFAULT)
+    if metric is not None:
+        objective = metric, mode or default_mode(metric)
+    with readable(found.folder):
+        config, points = config_of(found), recorded_points(found)
+    if format == "pt2":
+        require_trust(config, found.folder, trust)
+    chosen = choose(found, points, objective)
+    folder = _folder(output, found, chosen, format)
+    _check_folder(folder, found, chosen, format)
+    if format == "pt2":
+        tell("tracing the model, which imports torch: half a minute on a small machine")
+    exported = _write(folder, found, chosen, config, format)
+    if register is None:
+        return exported
+    tell("registering it in MLflow, which takes some seconds to import")
+    return _registered(exported, register, uri)
+
+
+def _of_sweep(sweep: FoundRun) -> tuple[FoundRun, Objective]:
+    """The best trial, and what it is the best in."""
+    with readable(sweep.folder):
+        result = sweep_in(sweep.folder)
+    if result.best is None:
+        raise EnvironmentFault(f"the {sweep} has no best trial: none finished with {result.objectives[0][0]}")
+    return find_run(result.folder / "trials" / result.best.id), result.objectives[0]
+
+
+def _folder(output: str | Path | None, found: FoundRun, chosen: Chosen, format: Format) -> Path:
+    if output is not None:
+        return place_of(output)
+    of_sweep = f"{found.sweep.name}-" if found.sweep is not None else ""
+    kind = "" if format == "safetensors" else f"-{format}"
+    return place_of("exports") / f"{found.name}-{of_sweep}{found.id}-step-{chosen.step}{kind}"
+
+
+def _check_folder(folder: Path, found: FoundRun, chosen: Chosen, format: Format) -> None:
+    """A folder may hold nothing, or an earlier export of the same."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise EnvironmentFault(f"{folder} is a file: choose a folder with --output")
+    try:
+        held = json.loads((folder / DESCRIPTION).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        held = {}
+    if not isinstance(held, dict):
+        held = {}
+    if held and (held.get("run"), held.get("step"), held.get("format")) == (str(found), chosen.step, format):
+        return
+    if any(folder.iterdir()):
+        what = f"holds the export of {held.get('run')}, step {held.get('step')}" if held else "is not empty"
+        raise EnvironmentFault(f"{folder} {what}: choose another folder with --output")
+
+
+def _write(folder: Path, found: FoundRun, chosen: Chosen, config: ExperimentConfig, format: Format) -> Exported:
+    """Make the files aside, and put them in place once all of them are there. Leaves no empty folder behind."""
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(prefix=".export-", dir=folder))
+        try:
+            about = Exported(folder, format, found, chosen.step, chosen.why, chosen.missed, chosen.metrics)
+            exported = _fill(aside, about, chosen, config)
+            for name in (exported.file.name, CONFIG, README, DESCRIPTION):
+                (aside / name).replace(folder / name)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+            for each in made:
+                with suppress(OSError):  # it holds the export
+                    each.rmdir()
+    except OSError as error:
+        raise EnvironmentFault(f"the export cannot be written to {folder}: {error.strerror or error}") from error
+    return exported
+
+
+def _fill(aside: Path, exported: Exported, chosen: Chosen, config: ExperimentConfig) -> Exported:
+    file = aside / exported.file.name
+    checks: dict[str, Any] = {}
+    if exported.format == "safetensors":
+        _copy(chosen.folder / WEIGHTS, file)
+    else:
+        from paceline.review.tracing import save_program
+
+        checks = save_program(config, rebuild(config, chosen.folder), file)
+    text, is_whole = _config_text(config)
+    (aside / CONFIG).write_text(f"# {exported.run}, step {exported.step}\n{text}")
+    (aside / README).write_text(readme(exported.format, exported.file.name, str(exported.run), exported.step))
+    hidden = () if is_whole else (f"what looked like a secret is hidden in {CONFIG}",)
+    found = hash_file(file)
+    exported = replace(exported, sha256=found.sha256, warnings=(*chosen.broken, *hidden))
+    content = _description(exported, asdict(found), chosen, config, checks)
+    (aside / DESCRIPTION).write_text(json.dumps(content, indent=1))
+    return exported
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy the weights, and make sure of it: the manifest says what they are."""
+    shutil.copyfile(source, target)
+    wanted = json.loads((source.parent / MANIFEST).read_bytes())["files"][WEIGHTS]["sha256"]
+    if hash_file(target).sha256 != wanted:
+        raise EnvironmentFault(f"{target} is not what was copied to it: the disk may be failing")
+
+
+def _config_text(config: ExperimentConfig) -> tuple[str, bool]:
+    """The config as `train` takes it, and whether nothing in it had to be hidden."""
+    tree = shareable(config).model_copy(update={"sweep": None}).model_dump(mode="json")
+    hidden = without_secrets(tree)
+    try:
+        return dump_yaml(validate(hidden)), hidden == tree
+    except ConfigError:  # what is hidden was no free text
+        return redact(dump_yaml(shareable(config))), False
+
+
+def _description(
+    exported: Exported, entry: Mapping[str, Any], chosen: Chosen, config: ExperimentConfig, checks: Mapping[str, Any]
+) -> dict[str, Any]:
+    versions = {package: package_version(package) for package in PACKAGES}
+    return {
+        "format": exported.format,
+        "run": str(exported.run),
+        "step": exported.step,
+        "why": exported.why,
+        "metrics": _plain(exported.metrics),
+        "files": {exported.file.name: dict(entry)},
+        "checkpoint": chosen.folder.name,
+        "imports": named_code(config),
+        "checked": dict(checks),
+        "versions": {**versions, "python": platform.python_version()},
+    }
+
+
+def _plain(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    # JSON knows no NaN
+    return {key: value if math.isfinite(value) else None for key, value in metrics.items()}
+
+
+def _registered(exported: Exported, name: str, uri: str | None) -> Exported:
+    from paceline.tracking.registry import register
+
+    place = f"exported/{exported.format}-step-{exported.step}"
+
+    def description(version: int) -> str:
+        about = f"{exported.run}, step {exported.step}"
+        return version_text(about, loading_lines(exported.format, exported.file.name, (name, version), ""))
+
+    given = exported.run.tracking, exported.sha256, exported.step, uri
+    version = register(name, exported.folder, place, *given, description)
+    return replace(exported, registered=asdict(version))

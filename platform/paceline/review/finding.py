@@ -1,0 +1,206 @@
+"""Which run is meant by what a person writes: a folder, a name, a name and an id, or MLflow's id of a run.
+
+RUN = FOLDER | NAME | NAME/ID | NAME/ID/TRIAL | MLflow's id     ->     FoundRun
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from paceline.cluster.identity import RunFolder
+from paceline.errors import EnvironmentFault
+from paceline.places import place_of
+from paceline.sweeps.folder import SweepFolder
+from paceline.tracking.cursor import CURSOR_FILE
+from paceline.tracking.record import RECORD_FILE
+
+Kind = Literal["run", "sweep", "trial"]
+
+SHOWN_NAMES = 8
+"""Names that an error lists, at the most."""
+TRIALS = "trials"
+_MLFLOW_ID = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True)
+class FoundRun:
+    """A run, a sweep, or one of a sweep's trials, by its folder."""
+
+    kind: Kind
+    folder: Path
+    """Its own folder, absolute."""
+
+    @property
+    def id(self) -> str:
+        """Paceline's identifier of the run or the sweep, or the number of the trial, such as `0007`."""
+        return self.folder.name
+
+    @property
+    def name(self) -> str:
+        """The config's `name`, under which the storage keeps it."""
+        return self.sweep.parent.name if self.sweep is not None else self.folder.parent.name
+
+    @property
+    def sweep(self) -> Path | None:
+        """The folder of a trial's sweep; None for what is no trial."""
+        return self.folder.parent.parent if self.kind == "trial" else None
+
+    @property
+    def tracking(self) -> Path:
+        """Where its journal is and its record, from which MLflow is told."""
+        return self.folder / "tracking"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where its `step-<n>` folders are; a sweep itself has none."""
+        return self.folder / "checkpoints"
+
+    def __str__(self) -> str:
+        """As a person would name it: `run mnist/20250101-120000-abcdef`."""
+        own = f"{self.sweep.name}/{self.id}" if self.sweep is not None else self.id
+        return f"{self.kind} {self.name}/{own}"
+
+
+def find_run(text: str | Path, storage: Path | None = None, uri: str | None = None) -> FoundRun:
+    """The run that is meant. Where a name is that of a folder too, the folder goes first if it holds a run.
+
+    Args:
+        text: the folder of a run, of a sweep or of a trial; or `NAME`, `NAME/ID` or `NAME/ID/TRIAL` under the storage,
+            where a name alone means the newest run or sweep of it; or MLflow's id of a run.
+        storage: the folder that holds the runs; by default `runs` in the working folder.
+        uri: the MLflow store that is asked for an id which no folder knows; by default none is.
+
+    Raises:
+        EnvironmentFault: there is no such run; it says what there is.
+    """
+    storage = place_of(storage or "runs")
+    given = str(text).strip()
+    if not given:
+        raise EnvironmentFault(f"no run is named: {_what_there_is(storage)}")
+    place = Path(os.path.normpath(place_of(given)))
+    places = [place] if Path(given).is_absolute() else [place, Path(os.path.normpath(place_of(storage / given)))]
+    for each in places:
+        if (found := _at(each) or _newest(each)) is not None:
+            return found
+    if _MLFLOW_ID.fullmatch(given):
+        return _by_mlflow_id(given, storage, uri)
+    raise EnvironmentFault(f"there is no run {given!r}: {_instead(places, storage)}")
+
+
+def runs_under(storage: Path) -> Iterator[FoundRun]:
+    """All runs and sweeps of a storage, name by name, the oldest of each first; without the trials of the sweeps."""
+    for home in sorted(_folders(storage)):
+        yield from _runs_in(home)
+
+
+def trials_of(sweep: Path) -> list[FoundRun]:
+    """The trials of a sweep that have a folder, in the order of their numbers."""
+    folders = sorted(_folders(sweep / TRIALS), key=lambda path: (len(path.name), path.name))
+    return [FoundRun("trial", path) for path in folders]
+
+
+def _at(path: Path) -> FoundRun | None:
+    """What the folder itself is."""
+    if (path / RunFolder.FILE).is_file():
+        return FoundRun("run", path)
+    if (path / SweepFolder.FILE).is_file():
+        return FoundRun("sweep", path)
+    home = path.parent if path.parent.name == TRIALS else path / TRIALS
+    if path.parent.name == TRIALS and path.is_dir() and (home.parent / SweepFolder.FILE).is_file():
+        return FoundRun("trial", path)
+    if (path.parent / SweepFolder.FILE).is_file() and (path.parent / TRIALS / path.name).is_dir():
+        return FoundRun("trial", path.parent / TRIALS / path.name)
+    return None
+
+
+def _newest(home: Path) -> FoundRun | None:
+    return next(reversed(_runs_in(home)), None)
+
+
+def _runs_in(home: Path) -> list[FoundRun]:
+    """The runs and sweeps of one name, the oldest first: their ids begin with the time."""
+    return [found for path in sorted(_folders(home)) if (found := _at(path)) is not None and found.kind != "trial"]
+
+
+def _folders(path: Path) -> list[Path]:
+    try:
+        return [each for each in path.iterdir() if each.is_dir() and not each.name.startswith(".")]
+    except OSError:
+        return []
+
+
+# --- by MLflow's id ----------------------------------------------------------------------------------------------
+
+
+def _by_mlflow_id(run_id: str, storage: Path, uri: str | None) -> FoundRun:
+    everything = list(_with_trials(storage))
+    for found in everything:
+        if _word(found.tracking / CURSOR_FILE, "run_id") == run_id:
+            return found
+    own_id = _own_id(run_id, uri)
+    for found in everything if own_id else []:
+        if _word(found.tracking / RECORD_FILE, "run_id") == own_id:
+            return found
+    known = f"is Paceline's {own_id}, which" if own_id else "is MLflow's id of a run that"
+    raise EnvironmentFault(f"{run_id} {known} has no folder in {storage}: {_what_there_is(storage)}")
+
+
+def _with_trials(storage: Path) -> Iterator[FoundRun]:
+    for found in runs_under(storage):
+        yield found
+        if found.kind == "sweep":
+            yield from trials_of(found.folder)
+
+
+def _word(file: Path, key: str) -> str:
+    try:
+        return str(json.loads(file.read_bytes()).get(key, ""))
+    except (OSError, ValueError, AttributeError):
+        return ""
+
+
+def _own_id(run_id: str, uri: str | None) -> str:
+    """Paceline's id of a run of MLflow's; empty when the store does not know, or is not asked."""
+    if uri is None:
+        return ""
+    from paceline.tracking.asking import own_id
+
+    return own_id(uri, run_id)
+
+
+# --- what to say when there is none ------------------------------------------------------------------------------
+
+
+def _instead(places: list[Path], storage: Path) -> str:
+    for place in places:
+        if (around := next((found for each in place.parents if (found := _at(each)) is not None), None)) is not None:
+            return f"{place} lies within the {around}; name {around.folder}" if place.exists() else _within(around)
+    for place in places:
+        if place.is_dir() and place != storage and (names := [found.folder.parent.name for found in runs_under(place)]):
+            return f"{place} holds the runs of {_listed(names)}; name one of them, such as {place / names[-1]}"
+        if (others := _runs_in(place.parent)) and place.parent != storage:
+            return f"{place.parent} holds {_listed([found.id for found in others])}"
+    return _what_there_is(storage)
+
+
+def _within(around: FoundRun) -> str:
+    names = [found.id for found in trials_of(around.folder)] if around.kind == "sweep" else []
+    return f"the {around} has the trials {_listed(names)}" if names else f"the {around} holds no run"
+
+
+def _what_there_is(storage: Path) -> str:
+    names = [found.name for found in runs_under(storage)]
+    if names:
+        return f"{storage} holds the runs of {_listed(names)}; write NAME for the newest, or NAME/ID"
+    nothing = "holds no run" if storage.is_dir() else "is not there"
+    return f"{storage} {nothing}; go to the folder that runs/ lies in, or name the run's folder"
+
+
+def _listed(names: list[str]) -> str:
+    shown = list(dict.fromkeys(names))
+    more = len(shown) - SHOWN_NAMES
+    return ", ".join([*shown[-SHOWN_NAMES:], *([f"and {more} more"] if more > 0 else [])])

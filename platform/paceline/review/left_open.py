@@ -1,0 +1,158 @@
+"""How a run ended whose process did not live to write that into its record: from what else it has left."""
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
+
+from paceline.cluster.desk import read_outcome
+from paceline.cluster.identity import RunFolder
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.sweep import SweepConfig
+from paceline.errors import EnvironmentFault, PacelineError
+from paceline.sweeps.folder import SweepFolder
+from paceline.sweeps.log import SweepHistory, read_log
+from paceline.sweeps.trials import ENDED, Trial
+from paceline.tracking.record import DamagedRecord
+from paceline.tracking.recorder import TRIAL_STATUS, FinalStatus
+
+if TYPE_CHECKING:
+    from paceline.sweeps.sweep import SweepLaunch
+
+Kind = Literal["run", "sweep", "trial", "other"]
+
+GONE = "its process is gone"
+GOES_ON = f"{GONE}; the same command goes on with it"
+STOPPED = "stopped by the user"
+
+
+class Launched(NamedTuple):
+    """What a note takes of a sweep's launch."""
+
+    config: ExperimentConfig
+    sweep: SweepConfig
+    folder: SweepFolder
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a record is to be closed."""
+
+    status: FinalStatus
+    reason: str | None = None
+    trial_state: str = ""
+    """Of a sweep's trial that has ended; empty for all others."""
+
+
+@dataclass
+class Owner:
+    """A run, a sweep or a trial, by its folder; `other` is a record that none of them has."""
+
+    kind: Kind
+    folder: Path
+    histories: dict[Path, SweepHistory] = field(default_factory=dict, repr=False)
+    """The journals of sweeps that were read already, by the sweep's folder."""
+
+    @classmethod
+    def of(cls, tracking: Path, histories: dict[Path, SweepHistory]) -> "Owner":
+        """Whose record it is that lies in a folder."""
+        folder = tracking.parent
+        if (folder / RunFolder.FILE).is_file():
+            return cls("run", folder)
+        if (folder / SweepFolder.FILE).is_file():
+            return cls("sweep", folder)
+        if folder.parent.name == "trials" and (folder.parent.parent / SweepFolder.FILE).is_file():
+            return cls("trial", folder, histories)
+        return cls("other", folder)
+
+    @cached_property
+    def launched(self) -> RunFolder:
+        """What a command starts or goes on with: the run, or the sweep, of a trial the one that it belongs to."""
+        if self.kind == "run":
+            return RunFolder(self.folder)
+        return SweepFolder(self.folder.parent.parent if self.kind == "trial" else self.folder)
+
+    @property
+    def home(self) -> Path:
+        """`<storage>/<name>`, which one command at a time works in."""
+        return self.folder if self.kind == "other" else self.launched.path.parent
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether a command that works in `home` may be at work on this."""
+        return self.kind != "other" and self._is_newest and self._status() == "running"
+
+    @property
+    def trial(self) -> Trial | None:
+        """What the sweep's journal says of a trial."""
+        if self.kind != "trial":
+            return None
+        sweep = self.launched.path
+        if sweep not in self.histories:
+            self.histories[sweep] = read_log(sweep)
+        return self.histories[sweep].trials.get(self.folder.name)
+
+    def ending(self) -> Ending:
+        """How it ended, given that nobody is at work on it.
+
+        Raises:
+            EnvironmentFault: its file is damaged.
+        """
+        if self.kind == "trial":
+            trial = self.trial
+            if trial is not None and trial.state in ENDED:
+                return Ending(TRIAL_STATUS.get(trial.state, "KILLED"), trial.reason or None, trial.state)
+            return self._gone()
+        status = "running" if self.kind == "other" else self._status()
+        if status == "finished":
+            return Ending("FINISHED")
+        if status == "interrupted":
+            return Ending("KILLED", STOPPED)
+        if status == "failed":
+            failure = (read_outcome(self.folder / "tracking") or {}).get("failure", {})
+            return Ending("FAILED", failure.get("reason") or "it failed")
+        return self._gone()
+
+    def note(self, ending: Ending) -> str | None:
+        """Markdown for the page of a sweep's own run: what its trials came to; None for the summary of its points."""
+        if self.kind != "sweep":
+            return None
+        from paceline.sweeps.results.record import note_of
+        from paceline.sweeps.results.reopening import sweep_in
+        from paceline.sweeps.sweep import section_of
+
+        try:
+            result = sweep_in(self.folder)
+            left = Launched(result.config, section_of(result.config), SweepFolder(self.folder))
+            status = "finished" if ending.status == "FINISHED" else "interrupted"
+            # `sweep_in` takes whoever holds the name for the sweep's own process; here it is this one
+            trials = [replace(each, state="pending") if each.state == "running" else each for each in result.trials]
+            return note_of(cast("SweepLaunch", left), trials, status, ending.reason or "", result.cost)
+        except PacelineError:  # its config is that of another version
+            return None
+
+    def _gone(self) -> Ending:
+        goes_on = self.kind != "other" and self._is_newest and self._status() != "finished"
+        return Ending("KILLED", GOES_ON if goes_on else GONE)
+
+    def _status(self) -> str:
+        return str(self.launched.read().get("status", ""))
+
+    @cached_property
+    def _is_newest(self) -> bool:
+        """Whether it is the one that the same command would find: the ids begin with the time."""
+        own = self.launched
+        return own.run_id == max(file.parent.name for file in self.home.glob(f"*/{own.FILE}"))
+
+
+def damaged(error: Exception) -> str:
+    """What is to be said of a record that cannot be read."""
+    if isinstance(error, EnvironmentFault):
+        return str(error)
+    if isinstance(error, DamagedRecord):
+        return f"its record cannot be read: {error}"
+    if isinstance(error, OSError):
+        place = f"{error.filename}: " if error.filename else ""
+        return f"its folder cannot be read or written to: {place}{error.strerror or error}"
+    reason = f"{type(error).__name__}: {error}"
+    return f"its record cannot be read: {reason}; put its folder back from a copy, or move it away"

@@ -1,0 +1,63 @@
+"""How an export is read again, in lines of Python: MLflow's own loaders want an `MLmodel`, which it does not have."""
+
+from collections.abc import Sequence
+
+NOT_BY_MLFLOW = "`mlflow.pytorch.load_model` does not open it: it holds plain files, no MLmodel"
+
+
+def loading_lines(format: str, file: str, registered: tuple[str, int] | None, folder: str) -> tuple[str, ...]:
+    """Two lines that read the weights, or the program, once their modules are imported.
+
+    Args:
+        format: of the export.
+        file: name of the file with the weights, or with the program.
+        registered: name and version in MLflow's registry, which it is downloaded from; None: it is read from `folder`.
+    """
+    if registered is None:
+        where = f"folder = {folder!r}"
+    else:
+        name, version = registered
+        where = f"folder = mlflow.artifacts.download_artifacts({f'models:/{name}/{version}'!r})"
+    return where, _reading(format, file)
+
+
+def _reading(format: str, file: str) -> str:
+    place = f'f"{{folder}}/{file}"'
+    if format == "pt2":
+        return f"model = torch.export.load({place}).module()"
+    return f"weights = safetensors.torch.load_file({place})"
+
+
+def version_text(about: str, lines: Sequence[str]) -> str:
+    """Markdown for a version in MLflow's registry."""
+    code = "\n".join(f"    {line}" for line in lines)
+    return f"Exported by Paceline from the {about}. {NOT_BY_MLFLOW}. These lines do:\n\n{code}\n"
+
+
+def readme(format: str, file: str, run: str, step: int) -> str:
+    """What lies beside the files of an export."""
+    if format == "pt2":
+        what = "the traced model, which does without its code"
+        how = f'import torch\n\nmodel = torch.export.load("{file}").module()'
+    else:
+        what = "the weights"
+        how = (
+            "import safetensors.torch\nfrom paceline import load_run\n\n"
+            f'weights = safetensors.torch.load_file("{file}")\n'
+            f'model = load_run("{run.partition(" ")[2]}").load_model(".")  # with these weights, where runs/ is'
+        )
+    return f"""# {run}, step {step}
+
+- `{file}`: {what}
+- `config.yaml`: the config that it was trained with
+- `export.json`: where it comes from, its metrics, hashes and versions
+
+Read it with
+
+```python
+{how}
+```
+
+{NOT_BY_MLFLOW}. From MLflow's registry the files are brought by
+`mlflow.artifacts.download_artifacts("models:/NAME/VERSION")`.
+"""

@@ -1,0 +1,59 @@
+"""Tells how far `sync` is, so that a wait is none without a sign."""
+
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+EVERY_SECONDS = 5.0
+"""How often it is told."""
+
+
+def unheard(text: str) -> None:
+    """Takes what nobody wants to be told."""
+
+
+class Progress:
+    """Counts the records that have been sent, and tells of it while that goes on.
+
+    Args:
+        records: how many there are to be sent.
+        patience_seconds: how long each waits for MLflow when nothing gets on.
+    """
+
+    def __init__(self, records: int, patience_seconds: float, tell: Callable[[str], object] = unheard) -> None:
+        self._records = records
+        self._patience_seconds = patience_seconds
+        self._tell = tell
+        self._done = self._sent = 0
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sync-progress", daemon=True)
+
+    def __enter__(self) -> "Progress":
+        if self._records:
+            wait = f"up to {self._patience_seconds:g} s without an answer"
+            self._tell(f"sending {_counted(self._records)} ({wait}; importing MLflow takes some seconds)")
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._over.set()
+
+    def note(self, sent: int) -> None:
+        """One more record is through, of which so many entries were sent."""
+        with self._lock:
+            self._done += 1
+            self._sent += sent
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        while not self._over.wait(EVERY_SECONDS):
+            seconds = time.monotonic() - began
+            self._tell(f"{self._done} of {_counted(self._records)}, {self._sent:,} entries sent … {seconds:.0f} s")
+
+
+def _counted(records: int) -> str:
+    return f"{records} record{'' if records == 1 else 's'}"

@@ -1,0 +1,29 @@
+"""What is read of a run or a sweep, where its files cannot be read, or are no longer what was written."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from paceline.errors import EnvironmentFault, PacelineError
+
+
+@contextmanager
+def readable(folder: Path) -> Iterator[None]:
+    """For a body that reads what lies in the folder of a run, a sweep or a trial.
+
+    Raises:
+        EnvironmentFault: the body raised an error of the file system, or one that damaged entries lead to.
+    """
+    try:
+        yield
+    except PacelineError:
+        raise
+    except OSError as error:
+        file = error.filename or folder
+        cure = "make it readable, or put it back from a copy"
+        raise EnvironmentFault(f"{file} cannot be read: {error.strerror or error}; {cure}") from None
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        raise EnvironmentFault(
+            f"the files in {folder} cannot be understood ({type(error).__name__}: {error}): they are damaged, or those "
+            "of another version of Paceline; put them back from a copy"
+        ) from None

@@ -1,0 +1,211 @@
+"""`load_run`, `load_sweep`: a result from its folder, also of one that the command line has run, or that was killed."""
+
+import fcntl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.cluster.desk import read_outcome
+from paceline.cluster.identity import RunFolder
+from paceline.cluster.kept import MEASURED
+from paceline.cluster.result import RunResult
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.imports import make_importable
+from paceline.config.loading import validate
+from paceline.engine.manifest import numbered
+from paceline.errors import ConfigError, EnvironmentFault, Problem
+from paceline.review.finding import FoundRun, find_run
+from paceline.review.readable import readable
+from paceline.sweeps.folder import SweepFolder
+from paceline.sweeps.log import read_log
+from paceline.sweeps.planning.points import trial_config
+from paceline.sweeps.results.reopening import sweep_in
+from paceline.sweeps.results.result import SweepResult
+from paceline.sweeps.trials import Trial
+from paceline.tracking import metrics
+from paceline.tracking.costs import Ledger
+from paceline.tracking.cursor import CURSOR_FILE, Cursor
+from paceline.tracking.journal import JOURNAL_FILE, Journal
+from paceline.tracking.links import review_url
+from paceline.tracking.points import Point
+from paceline.tracking.record import RunRecord
+from paceline.tracking.redact import learn, secrets_of
+from paceline.tracking.store import is_http, run_url
+from paceline.tracking.views import RUNS_VIEW, sweep_view_id
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """What a run's own record says."""
+
+    points: list[Point]
+    seconds: float = 0.0
+    url: str | None = None
+    run_id: str | None = None
+    review_url: str | None = None
+    needs_ui: bool = False
+    straggler: str = ""
+
+
+def load_run(run: str | Path) -> RunResult:
+    """The result of a run that has run before, or is running, as `train` returns it. Changes nothing, runs no code.
+
+    Args:
+        run: its folder, or what `find_run` takes: a name, a name and an id, MLflow's id. A sweep's trial is a run, too.
+
+    Raises:
+        EnvironmentFault: there is no such run; it says what there is.
+        ConfigError: the run's config is none any more, such as that of another version of Paceline.
+    """
+    found = find_run(run)
+    if found.kind == "sweep":
+        cure = f"open it with load_sweep({str(run)!r}), or name one of its trials"
+        raise EnvironmentFault(f"{found.folder} is a sweep: {cure}")
+    with readable(found.folder):
+        return _result_of_trial(found) if found.kind == "trial" else _result_of_run(found)
+
+
+def load_sweep(sweep: str | Path) -> SweepResult:
+    """The result of a sweep that has run before, or is running, as `sweep` returns it. Changes nothing, runs no code.
+
+    Args:
+        sweep: its folder, or what `find_run` takes: a name, a name and an id, MLflow's id.
+
+    Raises:
+        EnvironmentFault: there is no such sweep; it says what there is.
+        ConfigError: the sweep's config is none any more, such as that of another version of Paceline.
+    """
+    found = find_run(sweep)
+    if found.kind != "sweep":
+        cure = "" if found.sweep is None else f", or name its sweep, {found.sweep}"
+        raise EnvironmentFault(f"{found.folder} is a {found.kind}: open it with load_run({str(sweep)!r}){cure}")
+    with readable(found.folder):
+        return sweep_in(found.folder)
+
+
+def config_of(found: FoundRun) -> ExperimentConfig:
+    """The config that a run or a trial was trained with. Imports nothing of the user's, but lets it be found.
+
+    Raises:
+        EnvironmentFault: its folder is not whole.
+        ConfigError: it is none any more.
+    """
+    make_importable([Path.cwd()])
+    if found.sweep is None:
+        return _config(found, RunFolder(found.folder).read())
+    sweep = _config(found, SweepFolder(found.sweep).read())
+    return trial_config(sweep, _trial(found).overrides)
+
+
+def recorded_points(found: FoundRun) -> list[Point]:
+    """All points that a run has recorded, in the order they came."""
+    entries = Journal(found.tracking / JOURNAL_FILE).read()
+    return [Point.from_json(entry.content) for entry in entries if entry.kind == "point"]
+
+
+def _config(found: FoundRun, content: dict[str, Any]) -> ExperimentConfig:
+    if "config" not in content:
+        raise EnvironmentFault(f"the folder of the {found} is not whole: there is no config in it")
+    try:
+        config = validate(content["config"])
+    except ConfigError as error:
+        reason = f"the config of the {found} cannot be read: {error.problems[0].reason}"
+        hint = "it may be that of another version of Paceline"
+        raise ConfigError([Problem("run-config", reason, error.problems[0].key, hint=hint)]) from None
+    learn(secrets_of(config))  # whatever is shown of the run
+    return config
+
+
+def _trial(found: FoundRun) -> Trial:
+    trial = read_log(found.folder.parent.parent).trials.get(found.id)
+    if trial is None:
+        raise EnvironmentFault(f"the sweep's journal does not know the {found}")
+    return trial
+
+
+def _result_of_run(found: FoundRun) -> RunResult:
+    folder = RunFolder(found.folder)
+    outcome = read_outcome(folder.tracking) or {}
+    points = recorded_points(found)
+    own = {
+        "status": _status(folder),
+        "metrics": outcome.get("metrics") or _newest(points),
+        "steps": int(outcome.get("step") or max((point.step for point in points), default=0)),
+        "samples_per_second": float(outcome.get("samples_per_second") or 0.0),
+        "peak_memory_bytes": int(outcome.get("peak_memory_bytes") or 0),
+        "weights_sha256": str(outcome.get("weights_sha256") or ""),
+    }
+    return _result(found, own, points)
+
+
+def _newest(points: list[Point]) -> dict[str, float]:
+    """The newest value of each metric; what is told of machines and costs is none of the training's."""
+    return {point.key: point.value for point in points if "/" not in point.key or point.key.startswith(MEASURED)}
+
+
+def _result_of_trial(found: FoundRun) -> RunResult:
+    trial = _trial(found)
+    own = {
+        "status": trial.state,
+        "metrics": dict(trial.metrics),
+        "steps": trial.steps,
+        "samples_per_second": trial.samples_per_second,
+        "peak_memory_bytes": trial.peak_memory_bytes,
+        "weights_sha256": trial.weights_sha256,
+    }
+    return _result(found, own, recorded_points(found))
+
+
+def _result(found: FoundRun, own: dict[str, Any], points: list[Point]) -> RunResult:
+    newest = next((str(path) for _, path in numbered(found.checkpoints)), "")
+    recorded = _recorded(found, points)
+    return RunResult(
+        **own,
+        run_id=found.id,
+        name=found.name,
+        wall_seconds=recorded.seconds,
+        checkpoint=newest,
+        config=config_of(found),
+        folder=found.folder,
+        mlflow_url=recorded.url,
+        mlflow_run_id=recorded.run_id,
+        review_url=recorded.review_url,
+        needs_ui=recorded.needs_ui,
+        cost=Ledger.read(found.tracking),
+        straggler=recorded.straggler,
+        points=tuple((point.key, point.value, point.step) for point in points),
+    )
+
+
+def _recorded(found: FoundRun, points: list[Point]) -> _Recorded:
+    try:
+        record = RunRecord.load(found.tracking)
+    except (OSError, ValueError, TypeError, KeyError):  # killed before it had one
+        return _Recorded(points)
+    end, straggler = max((point.timestamp_ms for point in points), default=record.start_time_ms), ""
+    for entry in Journal(found.tracking / JOURNAL_FILE).read():
+        if entry.kind == "status":
+            end = max(end, int(entry.content["time_ms"]))
+        elif entry.kind == "tags":
+            straggler = entry.content["tags"].get(metrics.STRAGGLER, straggler)
+    cursor = Cursor.load(found.tracking / CURSOR_FILE)
+    url = run_url(record.uri, cursor.experiment_id, cursor.run_id) if cursor.run_id else None
+    seconds = max(end - record.start_time_ms, 0) / 1000
+    view = sweep_view_id(record.parent) if record.parent else RUNS_VIEW
+    review = review_url(record.uri, cursor.experiment_id, view)
+    return _Recorded(points, seconds, url, cursor.run_id or None, review, not is_http(record.uri), straggler)
+
+
+def _status(folder: RunFolder) -> str:
+    """One that was killed has left its status, but not its lock."""
+    written = str(folder.read().get("status", ""))
+    if written != "running":
+        return written
+    try:
+        with (folder.path.parent / ".lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return "running"
+    except OSError:
+        pass
+    return "interrupted"

@@ -1,0 +1,54 @@
+"""`write_report`: what a run or a sweep came to, as one HTML file."""
+
+from pathlib import Path
+
+from paceline.durable import write_durably
+from paceline.errors import EnvironmentFault
+from paceline.places import place_of
+from paceline.review.finding import FoundRun
+from paceline.review.report.page import page
+from paceline.review.report.run_sections import run_report
+from paceline.review.report.run_story import run_story
+from paceline.review.report.sweep_sections import sweep_report
+from paceline.review.report.sweep_story import sweep_story
+
+REPORT_FILE = "report.html"
+
+
+def write_report(found: FoundRun, output: Path | None = None) -> Path:
+    """Write the report, over an older one; returns its place. The run may be over, or still going on.
+
+    Args:
+        found: from `find_run`.
+        output: the file, or a device or a pipe; by default `report.html` in the run's own folder.
+
+    Raises:
+        EnvironmentFault: the run's files are damaged, or the report cannot be written.
+        ConfigError: a sweep's config is none any more, such as that of another version of Paceline.
+    """
+    place = place_of(output or found.folder / REPORT_FILE)
+    if place.is_dir():
+        raise EnvironmentFault(f"{place} is a folder: name a file, such as {place / REPORT_FILE}")
+    data = report_of(found)
+    try:
+        _write(place, data)
+    except (OSError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise EnvironmentFault(f"the report cannot be written to {place}: {reason}") from None
+    return place
+
+
+def _write(place: Path, data: bytes) -> None:
+    """Replace a file, or what a link names: the link stays. A device or a pipe takes the report, and stays, too."""
+    if place.exists() and not place.is_file():
+        with place.open("wb") as file:
+            file.write(data)
+    else:
+        write_durably(place.resolve(), data)
+
+
+def report_of(found: FoundRun) -> bytes:
+    """The report as the content of a file. Raises as `write_report` does."""
+    if found.kind == "sweep":
+        return page(sweep_report(sweep_story(found.folder))).encode()
+    return page(run_report(run_story(found))).encode()

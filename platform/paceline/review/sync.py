@@ -1,0 +1,308 @@
+"""`paceline sync`: sends to MLflow what runs could not send while they went on.
+
+records under a folder  ->  name by name, unless somebody works on it  ->  sweeps, then their trials  ->  a line each
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby, repeat
+from pathlib import Path
+from typing import Any
+
+from paceline.cluster.identity import RunFolder, nobody_works_on
+from paceline.engine.manifest import numbered
+from paceline.engine.unrecorded import UNRECORDED, metrics_of
+from paceline.errors import EnvironmentFault
+from paceline.review.alone import alone_with
+from paceline.review.left_open import Owner, damaged
+from paceline.review.progress import Progress, unheard
+from paceline.sweeps.folder import SweepFolder
+from paceline.sweeps.log import SweepHistory
+from paceline.tracking.costs import COST_FILE, Ledger
+from paceline.tracking.cursor import CURSOR_FILE, Cursor
+from paceline.tracking.journal import JOURNAL_FILE
+from paceline.tracking.marks import append_late
+from paceline.tracking.points import Point
+from paceline.tracking.record import RECORD_FILE, RunRecord, address_of, saved_elsewhere, trial_state_tags
+from paceline.tracking.recorder import Recorder, has_ended, sync, unsent
+from paceline.tracking.redact import redact
+from paceline.tracking.store import CURE_OF_SILENCE, PROBE_SECONDS, is_http, is_sqlite, probe
+
+AT_ONCE = 4
+"""How many trials are sent side by side."""
+PATIENCE_SECONDS = 30.0
+"""How long a record waits for MLflow when nothing gets on."""
+_WITHOUT_RECORDS = ("checkpoints", "artifacts", "ray", "pinned")
+"""Folders in those of runs, sweeps and trials that hold many files, and no record. A run may have such a name, too."""
+
+
+@dataclass(frozen=True)
+class Synced:
+    """What became of a record."""
+
+    folder: str
+    """Of the run, the sweep or the trial."""
+    state: str
+    """`complete`: MLflow has all of it; `left`: it has not; `going on`: its own process sends it, or another sync;
+    `copy`: the run's own folder is another one."""
+    sent: int = 0
+    """Entries that were sent: points, tags, files and the status."""
+    left: int | None = 0
+    """Entries that MLflow lacks; None: nobody knows, since its record cannot be read."""
+    reason: str = ""
+    """Why it is not complete; empty when it is."""
+    url: str | None = None
+    """The run's page."""
+    run_id: str | None = None
+    """MLflow's own id of the run."""
+    needs_ui: bool = False
+    """Whether that page is there only while `paceline ui` runs."""
+
+
+@dataclass(frozen=True)
+class SyncReport:
+    """What became of all records."""
+
+    records: tuple[Synced, ...]
+    silent: tuple[str, ...] = ()
+    """Why the stores that do not answer do not."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is left, but of runs that go on."""
+        return all(record.state != "left" for record in self.records)
+
+    def to_json(self) -> dict[str, Any]:
+        """As `paceline sync --json` prints it."""
+        return {
+            "records": [asdict(record) for record in self.records],
+            "sent": sum(record.sent for record in self.records),
+            "left": sum(record.state == "left" for record in self.records),
+            "going_on": sum(record.state == "going on" for record in self.records),
+            "copies": sum(record.state == "copy" for record in self.records),
+            "silent": list(self.silent),
+        }
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A record that is to be sent."""
+
+    tracking: Path
+    record: RunRecord
+    owner: Owner
+
+    @property
+    def folder(self) -> str:
+        return str(self.tracking.parent)
+
+
+def sync_folder(folder: str | Path, uri: str | None = None, tell: Callable[[str], object] = unheard) -> SyncReport:
+    """Send what is left of all runs, sweeps and trials whose records lie in a folder or below it.
+
+    Metrics that only the newest checkpoint has are recorded first: what records them was away when training ended. A
+    record that its process did not live to close is closed: as its trial ended, or else as killed. Runs that are going
+    on are left alone. What MLflow has already is not sent again, unless it has lost it.
+
+    Args:
+        folder: of a run, of a sweep, of a trial, or a whole storage.
+        uri: MLflow's address, in place of the one that each run was started with.
+        tell: is told what is waited for, and how far it is.
+
+    Raises:
+        EnvironmentFault: there is no record in the folder.
+    """
+    place = Path(folder).expanduser().absolute()
+    found, unreadable = _records(place)
+    if not found and not unreadable:
+        what = "no run is recorded in it" if place.is_dir() else "there is no such folder"
+        raise EnvironmentFault(f"{place}: {what}; name the folder that holds the runs, such as runs")
+    found = [replace(each, record=replace(each.record, uri=address_of(each.record, uri))) for each in found]
+    silent = _silent({each.record.uri for each in found}, tell)
+    synced = [*unreadable]
+    for each in found:
+        if each.record.uri in silent:
+            synced.append(Synced(each.folder, "left", 0, _unsent(each.tracking), "MLflow does not answer"))
+    answering = [each for each in found if each.record.uri not in silent]
+    with Progress(len(answering), PATIENCE_SECONDS, tell) as progress:
+        for home, group in groupby(answering, lambda each: each.owner.home):
+            synced += _sync_home(home, list(group), progress)
+    return SyncReport(tuple(synced), tuple(silent.values()))
+
+
+def _unsent(tracking: Path) -> int | None:
+    try:
+        return unsent(tracking)
+    except OSError:
+        return None
+
+
+def _records(place: Path) -> tuple[list[_Found], list[Synced]]:
+    """The records in a folder, name by name, and those that cannot be read."""
+    histories: dict[Path, SweepHistory] = {}
+    found: list[_Found] = []
+    unreadable: list[Synced] = []
+    for tracking in _with_parents(_folders(place)):
+        owner = Owner.of(tracking, histories)
+        try:
+            found.append(_Found(tracking, RunRecord.load(tracking), owner))
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            unreadable.append(Synced(str(tracking.parent), "left", 0, None, damaged(error)))
+    return sorted(found, key=lambda each: (str(each.owner.home), str(each.tracking))), unreadable
+
+
+def _folders(place: Path) -> Iterator[Path]:
+    for folder, inner, files in os.walk(place):
+        without = _WITHOUT_RECORDS if _is_launched(Path(folder), files) else ()
+        inner[:] = [name for name in inner if name not in without and not name.startswith(".")]
+        if RECORD_FILE in files and (JOURNAL_FILE in files or Path(folder).name == "tracking"):
+            yield Path(folder)
+            inner.clear()
+
+
+def _is_launched(folder: Path, files: list[str]) -> bool:
+    """Whether a folder is that of a run, a sweep or a trial, rather than one that holds them."""
+    is_trial = folder.parent.name == "trials" and (folder.parents[1] / SweepFolder.FILE).is_file()
+    return RunFolder.FILE in files or SweepFolder.FILE in files or is_trial
+
+
+def _with_parents(folders: Iterable[Path]) -> list[Path]:
+    """A trial that is named alone needs its sweep's own run in MLflow, too."""
+    given = list(folders)
+    sweeps = {
+        each.parents[2] / "tracking" for each in given if len(each.parents) > 2 and each.parents[1].name == "trials"
+    }
+    return [*given, *(each for each in sweeps if each not in given and (each / RECORD_FILE).is_file())]
+
+
+def _silent(uris: set[str], tell: Callable[[str], object]) -> dict[str, str]:
+    """The addresses at which MLflow does not answer, and why."""
+    silent = {}
+    for uri in sorted(uris):
+        if not is_sqlite(uri):  # a file answers at once
+            tell(f"waiting for {redact(uri)} (up to {PROBE_SECONDS:g} s)")
+        try:
+            probe(uri)
+        except EnvironmentFault as error:
+            reason = str(error).removesuffix(f"; {CURE_OF_SILENCE}")
+            silent[uri] = f"{reason}; start the server, or name the address that it has now with --uri"
+    return silent
+
+
+# --- the runs of one name ----------------------------------------------------------------------------------------
+
+
+def _sync_home(home: Path, found: list[_Found], progress: Progress) -> list[Synced]:
+    try:
+        with nobody_works_on(home) as nobody:
+            return _sync_all(found, nobody, progress)
+    except OSError as error:
+        return [Synced(each.folder, "left", 0, None, f"{home} cannot be written to: {error}") for each in found]
+
+
+def _sync_all(found: list[_Found], nobody: bool, progress: Progress) -> list[Synced]:
+    synced: dict[Path, Synced] = {}
+    ready: list[_Found] = []
+    for each in found:
+        if (own := saved_elsewhere(each.tracking, each.record)) is not None:
+            reason = f"a copy of {own.parent}, which is still there; sync that one, or move it away"
+            synced[each.tracking] = Synced(each.folder, "copy", 0, None, reason)
+            continue
+        try:
+            is_left_alone = not nobody and each.owner.may_go_on
+        except EnvironmentFault as error:
+            synced[each.tracking] = Synced(each.folder, "left", 0, None, damaged(error))
+            continue
+        if is_left_alone:
+            synced[each.tracking] = Synced(each.folder, "going on", 0, None, "it is going on, and sends this itself")
+        else:
+            ready.append(each)
+    with ThreadPoolExecutor(AT_ONCE, "sync") as threads:
+        for are_children in (False, True):
+            now = [each for each in ready if bool(each.record.parent) == are_children]
+            missing = {each.record.run_id for each in ready if _is_missing(synced.get(each.tracking))}
+            sent = threads.map(_sync_one, now, repeat(missing), repeat(progress))
+            synced |= zip((each.tracking for each in now), sent, strict=False)
+    return [synced[each.tracking] for each in found]
+
+
+def _is_missing(synced: Synced | None) -> bool:
+    """Whether a record was tried, and has no run in MLflow for all that."""
+    return synced is not None and synced.state == "left" and synced.run_id is None
+
+
+def _sync_one(found: _Found, missing: set[str], progress: Progress) -> Synced:
+    try:
+        with alone_with(found.tracking) as is_alone:
+            synced = _send(found, missing) if is_alone else _sent_by_another(found)
+    except OSError as error:
+        synced = Synced(found.folder, "left", 0, None, redact(damaged(error)))
+    progress.note(synced.sent)
+    return synced
+
+
+def _sent_by_another(found: _Found) -> Synced:
+    return Synced(found.folder, "going on", 0, None, "another sync sends this")
+
+
+def _send(found: _Found, missing: set[str]) -> Synced:
+    if found.record.parent in missing:
+        return Synced(found.folder, "left", 0, None, "its sweep's own run has to be in MLflow first")
+    if not (found.tracking / JOURNAL_FILE).is_file():
+        reason = f"its {JOURNAL_FILE} is missing; put it back from a copy, into {found.tracking}"
+        run_id = Cursor.load(found.tracking / CURSOR_FILE).run_id or None
+        return Synced(found.folder, "left", 0, None, reason, run_id=run_id)
+    try:
+        lost = _take_up_unrecorded(found)
+        _close_if_open(found)
+        report = sync(found.tracking, found.record.uri, PATIENCE_SECONDS)
+    except (OSError, ValueError, TypeError, KeyError, EnvironmentFault) as error:
+        return Synced(found.folder, "left", 0, None, redact(damaged(error)))
+    reason = report.error or lost
+    state = "left" if report.unsent or reason else "complete"
+    numbers, is_local = (report.sent, report.unsent), not is_http(found.record.uri)
+    return Synced(found.folder, state, *numbers, reason, report.url, report.run_id, is_local)
+
+
+def _take_up_unrecorded(found: _Found) -> str:
+    """Record what the newest checkpoint keeps, since nothing had taken it before. One that is resumed does the same.
+
+    Returns why that cannot be read; empty when it can, or there is none.
+    """
+    newest = next((path for _, path in numbered(found.tracking.parent / "checkpoints")), None)
+    if newest is None:
+        return ""
+    try:
+        points = [Point.from_json(point) for reading in metrics_of(newest) for point in reading]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        return f"{newest / UNRECORDED} holds metrics, and cannot be read ({error}); remove it to do without them"
+    if points:
+        append_late(found.tracking, points)
+    return ""
+
+
+def _close_if_open(found: _Found) -> None:
+    """Write down how it ended, if its process did not. One that is resumed later opens its record again."""
+    if has_ended(found.tracking):
+        return
+    ending = found.owner.ending()
+    recorder = Recorder(found.tracking, RunRecord.load(found.tracking))
+    if ending.trial_state:
+        recorder.set_tags(trial_state_tags(ending.trial_state))
+    ledger = Ledger.read(found.tracking)
+    if ledger is not None:
+        _record_cost(recorder, ledger)
+    recorder.conclude(ending.status, ending.reason, found.owner.note(ending), ledger)
+    recorder.abandon()
+
+
+def _record_cost(recorder: Recorder, ledger: Ledger) -> None:
+    """As a run does it at its end; this is what it had written down when it was last heard of."""
+    step = max((point.step for point in recorder.history()), default=0)
+    now = int(time.time() * 1000)
+    recorder.add_artifact(COST_FILE, json.dumps(ledger.to_json(), indent=1).encode())
+    recorder.append([Point(key, value, step, now) for key, value in ledger.metrics().items()])

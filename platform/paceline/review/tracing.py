@@ -1,0 +1,161 @@
+"""A model as a program of its own (`torch.export`), which needs neither its code nor Paceline."""
+
+import io
+import warnings
+from dataclasses import dataclass
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from paceline.config.experiment import ExperimentConfig
+from paceline.engine.loading import SeededFetcher
+from paceline.errors import EnvironmentFault, PacelineError, UnusableCode
+
+TRACED_BATCH = 4
+"""Samples of the batch that the model is traced with."""
+CHECKED_BATCHES = (1, 5)
+"""Samples of the batches with which the saved program is compared with the model; none of them that size."""
+TOLERANCES = {torch.float64: (1e-7, 1e-9), torch.float16: (1e-2, 1e-3), torch.bfloat16: (2e-2, 1e-2)}
+"""Relative and absolute, by number format."""
+DEFAULT_TOLERANCE = (1e-4, 1e-5)
+CURE = "use --format safetensors, which needs no tracing"
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a model is called with, for one batch."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+def save_program(config: ExperimentConfig, model: nn.Module, file: Path) -> dict[str, Any]:
+    """Trace the model with samples of the config's data, save the program, read it back, and compare the two.
+
+    The batch's size stays free. The model is as it is evaluated: on the CPU, without autocast.
+
+    Args:
+        model: in eval mode, as `rebuild` gives it.
+        file: ends in `.pt2`.
+
+    Returns:
+        What was checked, as JSON values: `batch_sizes`, and `rtol` and `atol` by number format of the outputs.
+
+    Raises:
+        EnvironmentFault: the data are not there.
+        OSError: the disk is full or gone.
+        UnusableCode: the model cannot be traced or saved, or the program gives other outputs.
+    """
+    batches = _batches(config, (TRACED_BATCH, *CHECKED_BATCHES))
+    calls = {size: _call_of(config, model, batch) for size, batch in batches.items()}
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        file.write_bytes(_saved(_traced(model, calls[TRACED_BATCH])))
+        program = torch.export.load(file).module()
+        tolerances: dict[str, tuple[float, float]] = {}
+        for size in CHECKED_BATCHES:
+            tolerances |= _compare(model, program, calls[size], size)
+    return {"batch_sizes": list(CHECKED_BATCHES), "tolerances": {name: list(t) for name, t in tolerances.items()}}
+
+
+_REWRITE = "rewrite what depends on the values of tensors, such as `if x.sum() > 0`, without Python's own branches"
+
+
+def _traced(model: nn.Module, call: Call) -> torch.export.ExportedProgram:
+    try:
+        return _trace(model, call)
+    except Exception as error:  # whatever the model's code and the tracer raise
+        raise UnusableCode(f"the model cannot be traced: {_first_line(error)}; {CURE}, or {_REWRITE}") from error
+
+
+def _saved(program: torch.export.ExportedProgram) -> bytes:
+    """The program as the content of a file. Made in memory: on a full disk torch's own writer ends the process."""
+    content = io.BytesIO()
+    try:
+        torch.export.save(program, content)
+    except Exception as error:  # such as objects of the model's that cannot be written down
+        raise UnusableCode(f"the traced model cannot be saved: {_first_line(error)}; {CURE}") from error
+    return content.getvalue()
+
+
+def _call_of(config: ExperimentConfig, model: nn.Module, batch: Any) -> Call:
+    """What the config's task calls the model with for a batch."""
+    calls: list[Call] = []
+
+    def take(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        calls.append(Call(args, kwargs))
+
+    task = config.task.build(model).eval()
+    handle = model.register_forward_pre_hook(take, with_kwargs=True)
+    try:
+        with torch.no_grad():
+            task(batch)
+    finally:
+        handle.remove()
+    if not calls:
+        raise UnusableCode(f"the task does not call the model itself, so that its inputs are not known; {CURE}")
+    return calls[0]
+
+
+def _batches(config: ExperimentConfig, sizes: tuple[int, ...]) -> dict[int, Any]:
+    """Samples of the validation set, or of the training set where that has none; the first again if there are few."""
+    try:
+        dataset: Any = next(each for each in reversed(config.data.build()) if len(each))
+        fetcher = SeededFetcher(dataset, config.seed)
+        batches = {size: fetcher.fetch(0, torch.arange(size) % len(dataset)) for size in sizes}
+    except (PacelineError, OSError, StopIteration) as error:
+        reason = "there are no samples" if isinstance(error, StopIteration) else _first_line(error)
+        raise EnvironmentFault(
+            f"the model is traced with samples of the config's data, which cannot be had here: {reason}; "
+            f"go where they are, or {CURE}"
+        ) from None
+    return pytree.tree_map(_as_double, batches) if config.trainer.precision == "64-true" else batches
+
+
+def _as_double(leaf: Any) -> Any:
+    return leaf.double() if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
+
+
+def _trace(model: nn.Module, call: Call) -> torch.export.ExportedProgram:
+    size = torch.export.Dim("batch")
+
+    def free(leaf: Any) -> Any:
+        is_batch = isinstance(leaf, torch.Tensor) and leaf.dim() > 0 and leaf.shape[0] == TRACED_BATCH
+        return {0: size} if is_batch else None
+
+    named = signature(model.forward).bind(*call.args, **call.kwargs).arguments
+    return torch.export.export(model, call.args, call.kwargs, dynamic_shapes=pytree.tree_map(free, dict(named)))
+
+
+def _compare(model: nn.Module, program: nn.Module, call: Call, size: int) -> dict[str, tuple[float, float]]:
+    """Hold the program's outputs against the model's; the tolerances, by number format."""
+    wanted = pytree.tree_leaves(model(*call.args, **call.kwargs))
+    try:
+        given = pytree.tree_leaves(program(*call.args, **call.kwargs))
+    except Exception as error:
+        reason = f"the traced model does not take a batch of {size}: {_first_line(error)}"
+        raise UnusableCode(f"{reason}; {CURE}") from error
+    used: dict[str, tuple[float, float]] = {}
+    for one, other in zip(wanted, given, strict=True):
+        if isinstance(one, torch.Tensor):
+            used[str(one.dtype).removeprefix("torch.")] = relative, absolute = _tolerance(one.dtype)
+            if not torch.allclose(one, other, relative, absolute, equal_nan=True):
+                difference = (one.double() - other.double()).abs().max().item()
+                raise UnusableCode(
+                    f"the traced model gives other outputs for a batch of {size}: they differ by {difference:.3g}, "
+                    f"with {relative:g} relative and {absolute:g} absolute allowed; {CURE}"
+                )
+    return used
+
+
+def _tolerance(dtype: torch.dtype) -> tuple[float, float]:
+    return TOLERANCES.get(dtype, DEFAULT_TOLERANCE if dtype.is_floating_point else (0.0, 0.0))
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__

@@ -1,0 +1,36 @@
+"""Code that a config names, where the config comes from somebody else."""
+
+from pathlib import Path
+
+from paceline.config.experiment import COMPONENT_SECTIONS, ExperimentConfig
+from paceline.config.imports import Imported, path_of
+from paceline.errors import ConfigError, Problem
+
+
+def named_code(config: ExperimentConfig) -> dict[str, str]:
+    """What building the config's parts would import and call: section to import path."""
+    found = {}
+    for section in COMPONENT_SECTIONS:
+        component = getattr(config, section)
+        if isinstance(component, Imported):
+            found[section] = path_of(component.path) if callable(component.path) else str(component.path)
+    return found
+
+
+def require_trust(config: ExperimentConfig, folder: Path, is_trusted: bool) -> None:
+    """A config can name any function there is, and its arguments. Refuse to call one for a config of unknown origin.
+
+    Args:
+        folder: where the run is kept. What lies in the working folder is one's own.
+        is_trusted: whether the user has said that it may be called.
+
+    Raises:
+        ConfigError: it names code, lies elsewhere, and nobody has said so.
+    """
+    code = named_code(config)
+    if not code or is_trusted or folder.resolve().is_relative_to(Path.cwd().resolve()):
+        return
+    named = ", ".join(f"{section}.path {path}" for section, path in code.items())
+    reason = f"this would import and call {named}, as the config in {folder} says, which is not in the working folder"
+    hint = "add --trust if you know where the config comes from, or go to the folder that its runs/ lies in"
+    raise ConfigError([Problem("trust", reason, hint=hint)])

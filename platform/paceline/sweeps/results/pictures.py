@@ -1,0 +1,196 @@
+"""The pictures that a sweep's own run shows, as files."""
+
+import logging
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.space import Range
+from paceline.sweeps.results import importance, labels, ranking
+from paceline.sweeps.results.curves import Histories, has_samples, keys_of, panels
+from paceline.sweeps.results.importance import importances, is_log, varied_axes
+from paceline.sweeps.results.ranking import Objective
+from paceline.sweeps.trials import Trial
+from paceline.tracking import history
+from paceline.tracking.redact import redact
+
+if TYPE_CHECKING:
+    from paceline.sweeps.results.style import Picture
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+PARETO = "pareto.png"
+HEATMAP = "heatmap.png"
+CURVES = "curves.png"
+IMPORTANCE = "importance.png"
+PICTURES = {
+    PARETO: "what the best settings cost: the Pareto front",
+    HEATMAP: "the two axes that matter most",
+    CURVES: "losses and metrics over the samples seen, seeds as bands",
+    IMPORTANCE: "how much each axis matters",
+}
+"""The files, and what each shows."""
+BATCH, RULE = "data.global_batch_size", "optimizer.lr_scaling"
+COSTS = ("samples_per_second", "seconds")
+"""What a single objective is drawn against."""
+MOST_CELLS = 12
+"""An axis with more numbers is drawn as a scale rather than as cells."""
+
+
+def pictures_of(
+    config: ExperimentConfig, trials: Sequence[Trial], objectives: Sequence[Objective], histories: Histories
+) -> dict[str, bytes]:
+    """The pictures as PNG by file name, see `PICTURES`; those for which there is too little are left out.
+
+    Never fails: what cannot be drawn is told as a warning. Imports matplotlib, and scikit-learn for the importance.
+
+    Args:
+        config: the sweep's own, with its section.
+        trials: all of them.
+        objectives: what the sweep looks for, the most important one first.
+        histories: by the id of a trial, its points, see `histories_of`.
+    """
+    shares = _tried(partial(_shares, config, trials, objectives), IMPORTANCE) or {}
+    draw: dict[str, Callable[[], Picture | None]] = {
+        PARETO: partial(_pareto, trials, objectives),
+        HEATMAP: partial(_heatmap, config, trials, objectives, shares),
+        CURVES: partial(_curves, config, trials, objectives, histories),
+        IMPORTANCE: partial(_importance, trials, objectives, shares),
+    }
+    drawn = {name: _tried(partial(_as_png, each), name) for name, each in draw.items()}
+    return {name: data for name, data in drawn.items() if data}
+
+
+def histories_of(folder: Path, trials: Sequence[Trial], objectives: Sequence[Objective]) -> Histories:
+    """The points of a sweep's trials that its pictures need, read from their journals when they are asked for.
+
+    Args:
+        folder: the sweep's own.
+    """
+    folders = {trial.id: folder / "trials" / trial.id / "tracking" for trial in trials}
+    return history.Histories(folders, keys_of(objectives))
+
+
+def warm_up(config: ExperimentConfig) -> None:
+    """Import what drawing needs: seconds of a process's time, best spent while it has nothing else to do."""
+    import paceline.sweeps.results.charts  # noqa: F401
+
+    if config.sweep is not None and len(config.sweep.space) > 1:
+        importance.warm_up()
+
+
+def _tried(make: Callable[[], T], name: str) -> T | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # a font that lacks a character draws a box
+            return make()
+    except Exception as error:  # a picture is no reason to fail a sweep
+        logger.warning("%s could not be drawn: %s", name, redact(f"{type(error).__name__}: {error}"))
+        return None
+
+
+def _as_png(draw: "Callable[[], Picture | None]") -> bytes:
+    picture = draw()
+    return b"" if picture is None else picture._repr_png_()
+
+
+def _shares(config: ExperimentConfig, trials: Sequence[Trial], objectives: Sequence[Objective]) -> dict[str, float]:
+    return importances(config.sweep, trials, objectives[0]) if config.sweep is not None else {}
+
+
+def _pareto(trials: Sequence[Trial], objectives: Sequence[Objective]) -> "Picture | None":
+    from paceline.sweeps.results import plots
+
+    pair = pareto_pair(trials, objectives)
+    return plots.pareto(trials, objectives, *pair) if pair else None
+
+
+def pareto_pair(trials: Sequence[Trial], objectives: Sequence[Objective]) -> tuple[Objective, Objective] | None:
+    """What the first objective is drawn against, and itself: the second one, or what it cost; None where fewer than two
+    settings have both."""
+    costs = [*objectives[1:2], *((cost, ranking.MEASURES[cost]) for cost in COSTS)]
+    for cost in costs:
+        pair = cost, objectives[0]
+        if cost[0] != objectives[0][0] and _places_of(trials, pair) > 1:
+            return pair
+    return None
+
+
+def _places_of(trials: Sequence[Trial], pair: Sequence[Objective]) -> int:
+    """How many settings differ in a pair of metrics, without those that were never measured."""
+    finished = [trial for trial in trials if trial.state == "finished"]
+    both = {tuple(ranking.value_of(trial, metric) for metric, _ in pair) for trial in finished}
+    return sum(None not in place and place[0] != 0 for place in both)
+
+
+def _heatmap(
+    config: ExperimentConfig, trials: Sequence[Trial], objectives: Sequence[Objective], shares: Mapping[str, float]
+) -> "Picture | None":
+    pair = heatmap_axes(trials, shares)
+    if pair is None or not ranking.ranked(trials, objectives):
+        return None
+    from paceline.sweeps.results import charts, plots
+
+    scales = {axis: _is_scale(config, trials, axis) for axis in pair}
+    if not any(scales.values()):
+        return plots.heatmap(trials, objectives, *pair)
+    names = labels.short_names(labels.axis_keys(trials))
+    x, y = sorted(pair, key=lambda axis: not scales[axis])
+    logs = _is_log(config, trials, x), _is_log(config, trials, y)
+    return charts.field(charts.field_of(trials, objectives[0], x, y), objectives[0], (names[x], names[y]), logs)
+
+
+def heatmap_axes(trials: Sequence[Trial], shares: Mapping[str, float]) -> tuple[str, str] | None:
+    """The axes to the right and upwards: batch size and learning rate rule, else those that matter most; None with
+    fewer than two.
+
+    Args:
+        shares: by axis, how much it matters, the largest first; the order of the space decides where it is empty.
+    """
+    axes = varied_axes(trials)
+    if BATCH in axes and RULE in axes:
+        return BATCH, RULE
+    first = list(dict.fromkeys([*(axis for axis in shares if axis in axes), *axes]))[:2]
+    return (first[0], first[1]) if len(first) == 2 else None
+
+
+def _values(trials: Sequence[Trial], axis: str) -> list[object]:
+    return [trial.overrides[axis] for trial in trials if axis in trial.overrides]
+
+
+def _is_scale(config: ExperimentConfig, trials: Sequence[Trial], axis: str) -> bool:
+    values = _values(trials, axis)
+    is_range = config.sweep is not None and isinstance(config.sweep.space.get(axis), Range)
+    return all(map(labels.is_number, values)) and len(set(values)) > (MOST_CELLS // 2 if is_range else MOST_CELLS)
+
+
+def _is_log(config: ExperimentConfig, trials: Sequence[Trial], axis: str) -> bool:
+    values = _values(trials, axis)
+    return config.sweep is not None and all(map(labels.is_number, values)) and is_log(config.sweep, axis, values)
+
+
+def _curves(
+    config: ExperimentConfig, trials: Sequence[Trial], objectives: Sequence[Objective], histories: Histories
+) -> "Picture | None":
+    lines = panels(config, trials, objectives, histories)
+    if not lines:
+        return None
+    from paceline.sweeps.results import charts
+
+    unit = "training samples seen" if has_samples(config, trials) else "optimizer steps"
+    return charts.curves(lines, unit, f"{config.name}: the best settings by {objectives[0][0]}")
+
+
+def _importance(
+    trials: Sequence[Trial], objectives: Sequence[Objective], shares: Mapping[str, float]
+) -> "Picture | None":
+    if not shares:
+        return None
+    from paceline.sweeps.results import charts
+
+    settings = len(ranking.ranked(trials, objectives[:1]))
+    return charts.importance(shares, objectives[0], settings, labels.short_names(labels.axis_keys(trials)))

@@ -1,0 +1,40 @@
+"""How long to wait before something is tried again that did not work."""
+
+import random
+import time
+
+FIRST_SECONDS = 0.5
+LONGEST_SECONDS = 30.0
+
+
+class Backoff:
+    """Longer after each failure in a row, and never quite as long as others wait.
+
+    Args:
+        longest_seconds: by default `LONGEST_SECONDS`.
+    """
+
+    def __init__(self, longest_seconds: float | None = None) -> None:
+        self._longest = longest_seconds
+        self._failures = 0
+        self._due = 0.0
+
+    @property
+    def wait_seconds(self) -> float:
+        """How long until it may be tried again."""
+        return max(0.0, self._due - time.monotonic())
+
+    def failed(self) -> None:
+        """It did not work once more."""
+        self._failures += 1
+        longest = LONGEST_SECONDS if self._longest is None else self._longest
+        seconds = min(longest, FIRST_SECONDS * 2.0 ** min(self._failures - 1, 16))
+        self._due = time.monotonic() + seconds * random.uniform(0.5, 1.0)
+
+    def succeeded(self) -> None:
+        """It worked."""
+        self._failures, self._due = 0, 0.0
+
+    def hurry(self) -> None:
+        """Do not wait this time."""
+        self._due = 0.0

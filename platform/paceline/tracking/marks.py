@@ -1,0 +1,67 @@
+"""Which points of a run are new: those whose step is above the last one of their key."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+from paceline.tracking.journal import JOURNAL_FILE, Entry, Journal
+from paceline.tracking.points import Point
+from paceline.tracking.redact import redact
+
+
+def fresh_points(marks: dict[str, int], points: Sequence[Point]) -> list[Point]:
+    """Those of the points that are new, each key without secrets; raises the marks to them.
+
+    Args:
+        marks: the last step of each key.
+    """
+    return [point for point in map(_with_clean_key, points) if raise_mark(marks, point)]
+
+
+def raise_mark(marks: dict[str, int], point: Point) -> bool:
+    """Raise the key's mark to the point's step; False when it is there already."""
+    mark = marks.get(point.key)
+    if mark is not None and point.step <= mark:
+        return False
+    marks[point.key] = point.step
+    return True
+
+
+def append_late(folder: Path, points: Sequence[Point]) -> int:
+    """Add points to a record that nobody has open, and that stays as it is for the rest: ended, if it has ended.
+
+    Args:
+        folder: the recorder's folder.
+
+    Returns:
+        How many were new.
+
+    Raises:
+        OSError: the folder cannot be written to; none of the points was added.
+    """
+    marks: dict[str, int] = {}
+
+    def take(entry: Entry) -> None:
+        if entry.kind == "point":
+            raise_mark(marks, Point.from_json(entry.content))
+
+    journal = Journal(folder / JOURNAL_FILE, take)
+    try:
+        with journal.alone():  # reads all that there is
+            fresh = fresh_points(marks, points)
+            journal.append([("point", point.to_json()) for point in fresh])
+    finally:
+        journal.close()
+    return len(fresh)
+
+
+@lru_cache(4096)
+def _clean_key(key: str) -> str:
+    return redact(key)
+
+
+def _with_clean_key(point: Point) -> Point:
+    """A task of the user's may name its metrics as it likes."""
+    key = _clean_key(point.key)
+    return point if key == point.key else replace(point, key=key)

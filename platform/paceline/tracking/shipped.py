@@ -1,0 +1,62 @@
+"""What MLflow should have of a run by now: a store that was put back from a backup has lost the newest of it."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from paceline.tracking.entries import Content
+from paceline.tracking.journal import Journal
+from paceline.tracking.points import Point
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+
+MOST_REFUSED = 100
+"""Of what was refused, as many are known by name; of which there are more, nobody knows what MLflow should have."""
+
+
+class Shipped:
+    """What the shipped part of a journal comes to. Reads on where it stopped the last time."""
+
+    def __init__(self) -> None:
+        self._offset = 0
+        self._status = ""
+        self._steps: dict[str, int] = {}
+
+    def is_lost(self, run: "Run", journal: Journal, offset: int, refused: Sequence[str]) -> bool:
+        """Whether MLflow's run lacks points that were shipped, or says something else of how the run stands.
+
+        Args:
+            offset: as far was the journal shipped.
+            refused: what MLflow will never take, as `RemoteRun.log` tells it.
+        """
+        self._read(journal, offset)
+        if self._status and run.info.status != self._status:
+            return True
+        if len(refused) >= MOST_REFUSED:
+            return False
+        has = _newest_steps(run)
+        return any(has.get(key, -1) < step for key, step in self._steps.items() if not _is_among(key, refused))
+
+    def _read(self, journal: Journal, offset: int) -> None:
+        if offset < self._offset:
+            self.__init__()  # type: ignore[misc]
+        for entry in journal.read(self._offset, offset):
+            if entry.kind == "status":
+                self._status = entry.content["status"]
+            elif entry.kind == "point":
+                self._take(entry.content)
+        self._offset = offset
+
+    def _take(self, content: Content) -> None:
+        point = Point.from_json(content)
+        if not point.is_infinite:  # MLflow is not sent these
+            self._steps[point.key] = max(point.step, self._steps.get(point.key, -1))
+
+
+def _newest_steps(run: "Run") -> Mapping[str, int]:
+    """By metric; MLflow tells them together with the run."""
+    return {metric.key: int(metric.step) for metric in run.data._metric_objs}
+
+
+def _is_among(key: str, refused: Sequence[str]) -> bool:
+    return any(each.startswith(f"{key[:100]} at step ") for each in refused)

@@ -1,0 +1,198 @@
+"""Which data a run was trained on: the fingerprint sees a change, and looking at samples changes nothing."""
+
+import random
+import subprocess
+import sys
+from collections import namedtuple
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from paceline.config.loading import validate
+from paceline.data._tensors import TensorData
+from paceline.engine.dataset_identity import fingerprint, identities, spaced
+from support.toys import Points, fit, points, toy_config
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+def reported(config: Any) -> list[dict[str, Any]]:
+    """The `datasets` events of a run."""
+    return [details for kind, details in fit(config)[2].events if kind == "datasets"]
+
+
+def test_a_run_tells_its_data_once() -> None:
+    (told,) = reported(toy_config())
+    train, validation = points()
+    name = "support.toys:points"
+    assert told == {
+        "training": {"name": name, "size": 96, "fingerprint": fingerprint(train)},
+        "validation": {"name": name, "size": 30, "fingerprint": fingerprint(validation)},
+    }
+    assert told["training"]["fingerprint"] != told["validation"]["fingerprint"]
+
+
+def test_loader_processes_a_cache_and_the_seed_change_nothing() -> None:
+    (plain,) = reported(toy_config())
+    assert reported(toy_config(data__num_workers=2, data__cache="memory", seed=7)) == [plain]
+
+
+def test_sixteen_samples_from_the_first_to_the_last_are_looked_at() -> None:
+    assert spaced(1000)[0] == 0
+    assert spaced(1000)[-1] == 999
+    assert len(set(spaced(1000))) == 16
+    assert spaced(5) == [0, 1, 2, 3, 4]
+    assert (spaced(1), spaced(0)) == ([0], [])
+
+
+class Rows:
+    """Samples as they are given."""
+
+    def __init__(self, samples: list[Any]) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.samples[index]
+
+
+Named = namedtuple("Named", ["image", "label"])
+
+
+def sample(value: Any) -> dict[str, Any]:
+    """A sample with a value deep inside."""
+    return {"image": (torch.zeros(2), [Named(np.ones(3, dtype=np.float32), value)]), "id": 3}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0 + 1e-6])),
+        (torch.tensor([1.0, 2.0]), torch.tensor([[1.0, 2.0]])),
+        (torch.tensor([0]), torch.tensor([0.0], dtype=torch.float64)),
+        (np.array([1, 2]), np.array([2, 1])),
+        (np.array([1, 2]), torch.tensor([1, 2])),
+        (1, 1.0),
+        ("a", b"a"),
+        ([1, 2], [[1], 2]),
+        ({"a": 1}, {"b": 1}),
+        (None, 0),
+    ],
+)
+def test_any_change_of_a_sample_that_is_looked_at_is_seen(before: Any, after: Any) -> None:
+    def of(value: Any) -> str:
+        return fingerprint(Rows([sample(0), sample(value), sample(0)]))
+
+    assert of(before) == of(before)
+    assert of(before) != of(after)
+
+
+def test_one_changed_element_of_a_large_set_is_seen_where_it_is_looked_at() -> None:
+    features = torch.arange(3000.0).reshape(1000, 3)
+    changed = features.clone()
+    changed[spaced(1000)[7], 2] += 1
+    assert fingerprint(TensorData(features)) != fingerprint(TensorData(changed))
+    assert fingerprint(TensorData(features)) != fingerprint(TensorData(features[:999]))
+    assert fingerprint(TensorData(features)) != fingerprint(TensorDataset(features))
+
+
+def test_bytes_count_and_not_how_they_lie_in_memory() -> None:
+    image = torch.arange(6.0).reshape(2, 3)
+    assert fingerprint(Rows([image.t()])) == fingerprint(Rows([image.t().contiguous()]))
+    assert fingerprint(Rows([torch.zeros(0, 3, dtype=torch.bfloat16)]))
+
+
+def test_random_samples_have_the_same_fingerprint_each_time() -> None:
+    torch.manual_seed(1)
+    first = fingerprint(Points(96, noisy=True))
+    torch.manual_seed(2)
+    assert fingerprint(Points(96, noisy=True)) == first != fingerprint(Points(96))
+
+
+class Drawing(Rows):
+    """One that draws from generators of its own."""
+
+    def __init__(self) -> None:
+        super().__init__([0] * 20)
+        self.generators = None
+        self.torch = torch.Generator().manual_seed(1)
+        self.numpy = np.random.default_rng(1)
+        self.old_numpy = np.random.RandomState(1)
+        self.python = random.Random(1)
+
+    def __getitem__(self, index: int) -> Any:
+        drawn = torch.rand(1, generator=self.torch).item(), self.numpy.random(), self.old_numpy.rand()
+        return *drawn, self.python.random(), torch.rand(1).item(), np.random.rand(), random.random()
+
+
+def test_no_generator_notices() -> None:
+    def draws(look: bool) -> list[Any]:
+        torch.manual_seed(0)
+        np.random.seed(0)
+        random.seed(0)
+        dataset = Drawing()
+        if look:
+            fingerprint(dataset)
+        return [dataset[0], dataset[1]]
+
+    assert draws(look=True) == draws(look=False)
+
+
+def test_a_sample_that_cannot_be_loaded_leaves_the_fingerprint_out() -> None:
+    class Broken(Points):
+        def __getitem__(self, index: int) -> Any:
+            if index == 29:
+                raise OSError("gone")
+            return super().__getitem__(index)
+
+    for num_workers in (0, 1):
+        told = identities("mine", (Points(20), Broken(30)), num_workers)
+        assert told["validation"] == {"name": "mine", "size": 30, "fingerprint": None}
+        assert told["training"]["fingerprint"] == fingerprint(Points(20))
+
+
+class OpensItsFile(Points):
+    """Opens what it reads from when it is first asked, as is usual with loader processes."""
+
+    is_open = False
+
+    def __getitem__(self, index: int) -> Any:
+        self.is_open = True
+        return super().__getitem__(index)
+
+
+def test_with_loader_processes_nothing_is_opened_in_this_one() -> None:
+    dataset = OpensItsFile(20)
+    identities("mine", (dataset, dataset), num_workers=1)
+    assert not dataset.is_open
+    identities("mine", (dataset, dataset))
+    assert dataset.is_open
+
+
+def test_another_process_finds_the_same(tmp_path: Path) -> None:
+    code = (
+        "from support.toys import Points\nfrom paceline.engine.dataset_identity import fingerprint\n"
+        "print(fingerprint(Points(96, noisy=True)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=TESTS, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == fingerprint(Points(96, noisy=True))
+
+
+def test_it_takes_no_time_to_speak_of() -> None:
+    config = validate(
+        {"name": "x", "model": {"name": "cnn"}, "data": {"name": "mnist5k"}, "optimizer": {"name": "sgd", "lr": 0.1}}
+    )
+    sets = config.data.build()
+    seconds = []
+    for _ in range(5):
+        start = perf_counter()
+        identities("mnist5k", sets)
+        seconds.append(perf_counter() - start)
+    assert min(seconds) < 0.05

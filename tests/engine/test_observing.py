@@ -1,0 +1,458 @@
+"""What a run tells beside its losses: memory, the machines, energy, and what its speed was measured on."""
+
+import json
+import multiprocessing
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter, process_time, sleep
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from paceline.engine.meter import Meter, memory_bytes
+from paceline.engine.observing import energy, machines, own_time, stragglers
+from paceline.engine.observing.energy import ProcessorEnergy
+from paceline.engine.observing.gpus import GPU_METRICS, Gpu, joules_of, own_gpus
+from paceline.engine.observing.host import HOST_METRICS, Host, OtherLoad, Reading, core_times, own_core_seconds
+from paceline.engine.observing.machines import TOLD_BY_ALL, Rhythm, fields_of
+from paceline.engine.observing.own_time import DeviceTime, HostTime
+from paceline.engine.observing.slots import Slots
+from paceline.engine.observing.stamp import Card
+from paceline.engine.observing.stragglers import StragglerWatch, slowest
+from paceline.tracking import metrics
+from support.toys import Points, fit, toy_config
+
+CPU = torch.device("cpu")
+
+
+# --- what a run reports ------------------------------------------------------------------------------------------
+
+
+def test_memory_is_told_at_each_log_and_is_never_above_the_peak() -> None:
+    _, _, reporter = fit(toy_config())
+    now, peak = reporter.values("memory_bytes"), reporter.values("peak_memory_bytes")
+    assert len(now) == len(peak) == 12
+    assert all(1e6 < each <= most for each, most in zip(now, peak, strict=True))
+
+
+def test_memory_is_that_of_now() -> None:
+    _, before = memory_bytes(CPU)
+    block = torch.ones(100 << 20, dtype=torch.uint8)
+    peak, with_block = memory_bytes(CPU)
+    del block
+    assert with_block - before > 90 << 20
+    assert memory_bytes(CPU)[1] < with_block - (90 << 20)
+    assert memory_bytes(CPU)[0] > peak - (2 << 20)  # the kernel is not exact to the page
+
+
+def test_the_overall_speed_comes_with_the_last_log() -> None:
+    _, outcome, reporter = fit(toy_config(trainer__log_every_n_steps=3))
+    (overall,) = reporter.values("samples_per_second_overall")
+    assert overall == outcome.samples_per_second == outcome.metrics["samples_per_second_overall"] > 0
+    assert [step for step, values in reporter.points if "samples_per_second_overall" in values] == [12]
+
+
+def test_of_a_stopped_run_the_overall_speed_comes_at_the_end() -> None:
+    from paceline.engine.build import build_trainer
+    from paceline.engine.ranks import Ranks
+    from paceline.engine.reporter import MemoryReporter
+
+    reporter = MemoryReporter(stop_at_step=4)
+    outcome = build_trainer(toy_config(), Ranks.current(), reporter).fit()
+    assert outcome.stopped
+    assert reporter.values("samples_per_second_overall") == [outcome.samples_per_second]
+    assert reporter.points[-1] == (outcome.step, {"samples_per_second_overall": outcome.samples_per_second})
+
+
+def test_a_meter_tells_what_its_speed_is_over() -> None:
+    meter = Meter()
+    assert meter.stretches()["measured_steps"] == 0
+    assert meter.overall() == {}
+    for steps in (2, 3, 4):
+        for _ in range(steps):
+            meter.count(8)
+        meter.read(0.0)
+        if steps == 2:
+            assert (meter.stretches()["warm_up_steps"], meter.stretches()["measured_steps"]) == (0, 2)
+    told = meter.stretches()
+    assert (told["warm_up_steps"], told["measured_steps"]) == (2, 7)
+    assert meter.overall_rate() == pytest.approx(7 * 8 / told["measured_seconds"])
+
+
+def test_the_machine_is_told_under_the_names_of_mlflow() -> None:
+    mlflow = pytest.importorskip("mlflow.system_metrics.metrics.cpu_monitor")
+    from mlflow.system_metrics.metrics.disk_monitor import DiskMonitor
+    from mlflow.system_metrics.metrics.network_monitor import NetworkMonitor
+
+    theirs: dict[str, float] = {}
+    for monitor in (mlflow.CPUMonitor(), DiskMonitor(), NetworkMonitor()):
+        monitor.collect_metrics()
+        theirs |= monitor.aggregate_metrics()
+    mine = Host().sample()
+    assert mine.keys() == theirs.keys()
+    for name in ("system_memory_usage_megabytes", "disk_usage_megabytes", "disk_usage_percentage"):
+        assert mine[name] == pytest.approx(theirs[name], rel=0.05), name
+
+
+def test_the_first_and_the_last_log_tell_of_the_machine() -> None:
+    _, outcome, reporter = fit(toy_config())
+    expected = {metrics.system_metric(name) for name in metrics.HOST_METRICS}
+    told = [(step, {key for key in values if key.startswith("system/")}) for step, values in reporter.points]
+    assert [(step, keys) for step, keys in told if keys] == [(1, expected), (12, expected)]
+    assert not [key for key in outcome.metrics if key.startswith("system/")]  # what the machine did is no result
+
+
+def test_the_names_of_the_metrics_are_those_that_are_declared() -> None:
+    assert HOST_METRICS == metrics.HOST_METRICS
+    assert GPU_METRICS == metrics.GPU_METRICS
+    assert machines.gpu_field(3, GPU_METRICS[0]) == metrics.gpu_metric(3, GPU_METRICS[0])
+
+
+def test_the_machine_is_left_alone_when_nobody_asks(powercap: Path) -> None:
+    zone(powercap, "intel-rapl:0", "package-0", 5)
+    with_it = fit(toy_config(tracking={"system_metrics": True}))[2]
+    without = fit(toy_config(tracking={"system_metrics": False}))[2]
+    assert with_it.values("energy_joules")
+    assert not without.values("energy_joules")
+    assert not [key for _, values in without.points for key in values if key.startswith("system/")]
+    assert without.values("memory_bytes")
+
+
+def test_a_look_at_the_machine_takes_less_than_a_millisecond() -> None:
+    card = Card("here", "cpu", 1, 1, os.cpu_count() or 1, None)
+    looking = machines.Machines(fields_of(0, [card], system=True), [], CPU)
+    seconds = []
+    for _ in range(50):
+        start = perf_counter()
+        looking.look()
+        seconds.append(perf_counter() - start)
+    assert min(seconds) < 1e-3
+
+
+# --- the stamp ---------------------------------------------------------------------------------------------------
+
+
+def test_a_stamp_comes_at_the_beginning_and_at_the_end() -> None:
+    _, _, reporter = fit(toy_config(trainer__log_every_n_steps=2))
+    kinds = [kind for kind, _ in reporter.events]
+    first, last = (details for kind, details in reporter.events if kind == "stamp")
+    assert kinds.index("stamp") == kinds.index("plan") + 2  # after `datasets`, before training
+    assert first.keys() == last.keys()
+    assert json.loads(json.dumps(last)) == last
+    assert all(not isinstance(value, dict | list) for value in last.values())
+    assert (first["measured_steps"], first["warm_up_steps"]) == (0, 0)
+    assert (last["warm_up_steps"], last["measured_steps"]) == (2, 10)
+    assert (last["workers"], last["gpus"], last["nodes"]) == (1, 0, 1)
+    assert (last["threads_per_worker"], last["torch"]) == (torch.get_num_threads(), torch.__version__)
+    assert last["device"] == last["cpu"] != ""
+
+
+def test_other_programs_are_all_that_are_busy_but_this_run() -> None:
+    load = OtherLoad(cores=4)
+    load.see(Reading(10.0, 100.0, 50.0))
+    assert load.at_start is load.at_end is None
+    load.see(Reading(12.0, 106.0, 54.0))  # 6 of 8 core seconds, 4 of them the run's
+    assert load.at_start == load.at_end == pytest.approx(0.25)
+    load.see(Reading(14.0, 108.0, 56.0))
+    load.see(Reading(14.5, 110.0, 56.0))  # too short for itself: 2 + 0 others in 2.5 s
+    assert (load.at_start, load.at_end) == (pytest.approx(0.25), pytest.approx(0.2))
+    load.see(Reading(15.0, 110.0, 90.0))
+    assert load.at_end == 0.0
+
+
+def test_the_core_seconds_of_a_busy_process_are_its_own() -> None:
+    all_before, mine_before = core_times(), own_core_seconds()
+    until = perf_counter() + 0.3
+    while perf_counter() < until:
+        pass
+    mine = own_core_seconds() - mine_before
+    assert 0.05 < mine < 0.6
+    assert core_times().busy - all_before.busy >= mine - 0.05
+
+
+def _burn(seconds: float) -> None:
+    until = process_time() + seconds
+    while process_time() < until:
+        pass
+
+
+def test_loader_processes_that_have_ended_stay_the_runs_own() -> None:
+    def look() -> None:
+        told.append(round(own_core_seconds(), 2))  # the kernel counts in hundredths
+
+    told: list[float] = []
+    look()
+    own = process_time()
+    loader = multiprocessing.get_context("fork").Process(target=_burn, args=(0.3,))
+    loader.start()
+    while loader.is_alive():
+        look()
+        sleep(0.02)
+    loader.join()
+    look()
+    assert told == sorted(told)
+    assert 0.27 < told[-1] - told[0] - (process_time() - own) < 0.5
+
+
+# --- the exchange ------------------------------------------------------------------------------------------------
+
+
+def test_what_each_rank_writes_into_its_slot_comes_out_of_the_sum() -> None:
+    slots = Slots([["a", "b"], ["a"], ["a", "c"]])
+    told = [{"a": 1.0, "b": 2.0}, {"a": 0.1}, {"a": 4.0}]
+    vectors = [slots.pack(rank, values) for rank, values in enumerate(told)]
+    assert slots.unpack([sum(column) for column in zip(*vectors, strict=True)]) == told
+
+
+def card(host: str, *gpus: int, count: int = 0) -> Card:
+    return Card(host, "device", 1, 2, 2, None, tuple((f"GPU-{number}", number) for number in gpus), None, count)
+
+
+def test_each_machine_and_each_gpu_is_told_of_once() -> None:
+    cards = [card("a", 0, count=1), card("a", 0, count=1), card("a", 1, count=1), card("b", 0, count=1)]
+    fields = [[*fields_of(rank, cards, system=True)] for rank in range(4)]
+    assert [HOST_METRICS[0] in names for names in fields] == [True, False, False, True]
+    assert [names.count("busy_core_seconds") for names in fields] == [1, 0, 0, 1]
+    gpus = [sorted({name.split("_")[1] for name in names if name.startswith("gpu_")}) for names in fields]
+    assert gpus == [["0"], [], ["1"], ["0"]]
+    assert ["joules" in names for names in fields] == [True, False, True, True]
+    assert all(len(set(names)) == len(names) for names in fields)
+
+
+def test_without_gpus_the_first_rank_of_a_machine_tells_its_energy() -> None:
+    cards = [card("a"), card("a"), card("b")]
+    assert ["joules" in fields_of(rank, cards, system=True) for rank in range(3)] == [True, False, True]
+    assert fields_of(1, cards, system=False) == [*TOLD_BY_ALL]
+
+
+def looked(seconds_between_logs: list[float]) -> list[bool]:
+    rhythm, clock, found = Rhythm(), 1000.0, []
+    for seconds in seconds_between_logs:
+        clock += seconds
+        found.append(rhythm.is_due)
+        rhythm.note(clock, rhythm.is_due)
+    return found
+
+
+def test_the_machines_are_looked_at_every_five_seconds_or_at_each_log_if_those_are_rarer() -> None:
+    often = looked([0.1] * 200)
+    assert often[0]
+    assert sum(often) == 4
+    assert looked([30.0] * 5) == [True, False, True, True, True]
+
+
+# --- stragglers --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> StragglerWatch:
+    """A watch for which three logs are enough, however short."""
+    monkeypatch.setattr(stragglers, "SECONDS", 0.0)
+    return StragglerWatch()
+
+
+def test_a_straggler_is_named_at_the_third_log_in_a_row_and_once(patient: StragglerWatch) -> None:
+    found = [patient.see([1.0, 1.1, 1.5, 0.9]) for _ in range(6)]
+    assert [each is not None for each in found] == [False, False, True, False, False, False]
+    assert found[2] is not None
+    assert (found[2].rank, found[2].factor, found[2].seconds) == (2, 1.5, 1.5)
+
+
+@pytest.mark.parametrize("seconds", [[1.0, 1.2], [1.0, 1.15, 1.0], [0.0, 0.0], [1.0, float("nan")], [3.0]])
+def test_ranks_that_are_about_equal_or_not_known_are_not_named(seconds: list[float], patient: StragglerWatch) -> None:
+    assert not any(patient.see(seconds) for _ in range(10))
+
+
+def test_two_ranks_are_compared_with_each_other(patient: StragglerWatch) -> None:
+    found = slowest([1.25, 1.0])
+    assert found is not None
+    assert (found.rank, found.factor) == (0, 1.25)
+
+
+def test_a_streak_that_breaks_starts_anew(patient: StragglerWatch) -> None:
+    slow, fair, other = [1.0, 2.0], [1.0, 1.0], [2.0, 1.0]
+    assert not any(patient.see(seconds) for seconds in [slow, slow, fair, slow, slow, other, slow, slow])
+    assert patient.see(slow) is not None
+
+
+def test_three_logs_within_a_hiccup_are_not_enough() -> None:
+    watch = StragglerWatch()
+    assert not any(watch.see([1.0, 2.0]) for _ in range(20))
+
+
+# --- a rank's own time -------------------------------------------------------------------------------------------
+
+
+def test_the_own_time_is_that_between_start_and_stop() -> None:
+    mine = HostTime()
+    for _ in range(2):
+        mine.start()
+        sleep(0.02)
+        mine.start()  # it is running already
+        assert mine.stop()
+        assert not mine.stop()
+        sleep(0.05)
+        mine.end_step()
+    assert 0.02 <= mine.read() < 0.05
+    assert mine.read() != mine.read()  # NaN: no step since
+
+
+class Mark:
+    """In place of a mark in a GPU's queue: the moment that it was made at, on a clock of seconds."""
+
+    clock = 0.0
+    is_done = True
+
+    def __init__(self) -> None:
+        self.at = Mark.clock
+
+    def query(self) -> bool:
+        return Mark.is_done
+
+    def elapsed_time(self, end: "Mark") -> float:
+        return (end.at - self.at) * 1000
+
+
+def test_on_a_gpu_only_the_armed_step_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_time, "_mark", Mark)
+    mine = DeviceTime()
+
+    def step() -> None:
+        mine.start()
+        Mark.clock += 1
+        assert mine.stop() == was_armed
+        Mark.clock += 10  # waiting for others
+        mine.start()
+        Mark.clock += 2
+        mine.stop()
+        mine.end_step()
+
+    was_armed = False
+    step()
+    assert mine.read() != mine.read()
+    was_armed = True
+    mine.arm()
+    step()
+    was_armed = False
+    step()
+    assert mine.read() == pytest.approx(3.0)
+    was_armed = True
+    mine.arm()
+    step()
+    monkeypatch.setattr(Mark, "is_done", False)
+    assert mine.read() != mine.read()  # it would have to wait
+
+
+# --- energy and GPUs ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def powercap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder where Linux has its energy counters."""
+    monkeypatch.setattr(energy, "POWERCAP", tmp_path)
+    return tmp_path
+
+
+def zone(folder: Path, path: str, name: str, microjoules: int, most: int = 1000_000_000) -> Path:
+    """An energy counter; its file."""
+    (folder / path).mkdir()
+    (folder / path / "name").write_text(f"{name}\n")
+    (folder / path / "max_energy_range_uj").write_text(f"{most}\n")
+    (folder / path / "energy_uj").write_text(f"{microjoules}\n")
+    return folder / path / "energy_uj"
+
+
+def test_energy_is_counted_over_packages_and_memory_and_through_an_overflow(powercap: Path) -> None:
+    package = zone(powercap, "intel-rapl:0", "package-0", 990_000_000)
+    memory = zone(powercap, "intel-rapl:0:1", "dram", 5_000_000)
+    cores = zone(powercap, "intel-rapl:0:0", "core", 0)  # part of the package
+    (powercap / "intel-rapl:1").mkdir()  # one that may not be read
+    counted = ProcessorEnergy()
+    assert counted.joules() == 0.0
+    package.write_text("10000000")  # overflowed at 1,000 J
+    memory.write_text("7000000")
+    cores.write_text("900000000")
+    assert counted.joules() == pytest.approx(20 + 2)
+    package.unlink()
+    assert counted.joules() == pytest.approx(22)
+
+
+def test_a_machine_without_counters_tells_no_energy(powercap: Path) -> None:
+    assert ProcessorEnergy().joules() is None
+    assert not fit(toy_config(trainer__max_steps=2))[2].values("energy_joules")
+
+
+def test_energy_is_a_metric_of_the_run(powercap: Path) -> None:
+    counter = zone(powercap, "intel-rapl:0", "package-0", 1_000_000)
+
+    class Burning(Points):
+        def __getitem__(self, index: int) -> Any:
+            counter.write_text(str(int(counter.read_text()) + 1_000_000))
+            return super().__getitem__(index)
+
+    _, outcome, reporter = fit(toy_config(data__path=lambda: (Burning(16), Points(4)), trainer__epochs=3))
+    told = reporter.values("energy_joules")  # 16 J a step; the machine is looked at for the first and the last log
+    assert told == [pytest.approx(16), pytest.approx(16), pytest.approx(48)]
+    assert outcome.metrics["energy_joules"] == pytest.approx(48)
+
+
+class Library:
+    """In place of NVIDIA's library, which is not there without a GPU: one GPU, number 5 of its machine."""
+
+    NVML_TEMPERATURE_GPU, NVML_CLOCK_SM = 0, 1
+
+    class NVMLError(Exception):
+        """As there."""
+
+    millijoules = 7_000
+
+    def __getattr__(self, name: str) -> Any:
+        answers = {
+            "nvmlDeviceGetHandleByUUID": lambda identity: identity,
+            "nvmlDeviceGetIndex": lambda handle: 5,
+            "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(used=2e9, total=8e9),
+            "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=80),
+            "nvmlDeviceGetPowerUsage": lambda handle: 150_000,
+            "nvmlDeviceGetEnforcedPowerLimit": lambda handle: 300_000,
+            "nvmlDeviceGetTemperature": lambda handle, sensor: 61,
+            "nvmlDeviceGetClockInfo": lambda handle, clock: 1700,
+            "nvmlDeviceGetMaxClockInfo": lambda handle, clock: 1980,
+            "nvmlDeviceGetTotalEnergyConsumption": lambda handle: self.millijoules,
+        }
+        return answers[name]
+
+
+class Reticent(Library):
+    """One that does not tell its energy and its power."""
+
+    def __getattr__(self, name: str) -> Any:
+        if "Energy" in name or "Power" in name:
+            return self._refuse
+        return super().__getattr__(name)
+
+    def _refuse(self, handle: str) -> Iterator[Any]:
+        raise self.NVMLError
+
+
+def test_a_gpu_is_told_in_the_units_of_its_names() -> None:
+    library = Library()
+    gpu = Gpu(library, "GPU-x")
+    assert (gpu.identity, gpu.number, gpu.max_clock()) == ("GPU-x", 5, 1980.0)
+    assert gpu.sample() == dict(zip(GPU_METRICS, (25.0, 2000.0, 80.0, 150.0, 50.0, 61.0, 1700.0), strict=True))
+    library.millijoules = 9_500
+    assert gpu.joules() == 2.5
+
+
+def test_what_a_gpu_does_not_tell_is_left_out() -> None:
+    gpu = Gpu(Reticent(), "GPU-x")
+    assert set(GPU_METRICS) - gpu.sample().keys() == {"power_usage_watts", "power_usage_percentage"}
+    assert gpu.joules() is None
+    assert joules_of([Gpu(Library(), "GPU-x"), gpu]) is None
+    assert joules_of([]) is None
+
+
+def test_there_is_no_gpu_on_cpu() -> None:
+    assert own_gpus(CPU, all_seen=True) == []

@@ -1,0 +1,129 @@
+"""What recording costs the process that trains. `jobs/benchmarks/tracking_cost.py` measures it thoroughly."""
+
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.cluster.desk import Desk
+from paceline.cluster.reporters import DeskReporter
+from paceline.config.loading import validate
+from paceline.engine.build import build_trainer
+from paceline.engine.ranks import Ranks
+from paceline.tracking.record import RunRecord
+from paceline.tracking.recorder import Recorder
+
+POINTS, CALLS = 10_000, 15
+TIMES_CHEAPER = 20
+SHARE = 0.01
+
+
+@contextmanager
+def reporter_to(folder: Path, uri: str) -> Iterator[tuple[DeskReporter, Desk]]:
+    desk = Desk(folder, RunRecord("cost", "cost", uri, "cost", picture=False), ships_apart=True)
+    desk.ship()
+    reporter = DeskReporter(desk, lambda: None)
+    try:
+        yield reporter, desk
+    finally:
+        reporter.close()
+        desk.abandon()
+
+
+@pytest.mark.parametrize("place", ["a database", "a server"])
+def test_ten_thousand_points_cost_a_twentieth_of_log_metric(
+    tmp_path: Path, sqlite_uri: str, server_uri: str, place: str
+) -> None:
+    import mlflow
+
+    uri = sqlite_uri if place == "a database" else server_uri
+    mlflow.set_tracking_uri(uri)
+    mlflow.set_experiment(f"direct to {place}")
+    with mlflow.start_run():
+        mlflow.log_metric("warm", 0.0)
+        began = time.perf_counter()
+        for step in range(CALLS):
+            mlflow.log_metric("metric", 0.5, step=step)
+        direct = (time.perf_counter() - began) / CALLS * POINTS
+
+    with reporter_to(tmp_path / "tracking", uri) as (reporter, desk):
+        values = {f"metric/{number}": 0.5 for number in range(10)}
+        began = time.perf_counter()
+        for step in range(POINTS // 10):
+            reporter.metrics(step, values)
+        within = time.perf_counter() - began
+        assert reporter.recorded(60)
+        durable = time.perf_counter() - began
+        assert len(list(desk.history())) == POINTS
+    assert within * TIMES_CHEAPER < direct
+    assert durable * TIMES_CHEAPER < direct
+
+
+class Timed:
+    """A reporter that takes the time within each of its calls, and when the calls for metrics were made."""
+
+    def __init__(self, inner: DeskReporter) -> None:
+        self._inner = inner
+        self.steps: list[float] = []
+        """When each step was reported."""
+        self.spent: list[float] = [0.0]
+        """Seconds within calls, from one step to the next."""
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._inner, name)
+
+        def timed(*given: Any, **named: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return method(*given, **named)
+            finally:
+                self.spent[-1] += time.perf_counter() - began
+                if name == "metrics":
+                    self.steps.append(began)
+                    self.spent.append(0.0)
+
+        return timed
+
+
+def test_training_spends_less_than_a_hundredth_of_its_steps_on_recording(tmp_path: Path, sqlite_uri: str) -> None:
+    """Every step is recorded, and sent to MLflow while training goes on. Medians: others use these cores, too."""
+    desk = Desk(tmp_path / "tracking", RunRecord("share", "share", sqlite_uri, "share"), ships_apart=True)
+    desk.ship()
+    reporter = DeskReporter(desk, lambda: None)
+    timed = Timed(reporter)
+    data = {"name": "synthetic", "shape": [1, 28, 28], "num_samples": 1920, "global_batch_size": 32}
+    sections = {"trainer": {"epochs": 1, "log_every_n_steps": 1}, "scaling": {"num_workers": 0}}
+    config = validate({"name": "share", "model": {"name": "cnn", "in_channels": 1}, "data": data, **sections})
+    build_trainer(config, Ranks.current(), timed).fit()  # type: ignore[arg-type]  # it passes everything on
+    reporter.close()
+    desk.abandon()
+    assert len(timed.steps) >= 60
+    assert len(list(desk.history())) > 5 * len(timed.steps)
+    step_seconds = statistics.median(later - sooner for sooner, later in pairwise(timed.steps))
+    assert statistics.median(timed.spent[:-1]) < SHARE * step_seconds
+
+
+def test_nobody_who_trains_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    append = Recorder.append
+
+    def slowly(recorder: Recorder, points: Any) -> int:
+        time.sleep(0.5)
+        return append(recorder, points)
+
+    monkeypatch.setattr(Recorder, "append", slowly)
+    monkeypatch.setattr(Recorder, "start_shipping", lambda recorder: None)
+    with reporter_to(tmp_path / "tracking", "http://127.0.0.1:9") as (reporter, desk):
+        slowest = 0.0
+        for step in range(200):
+            began = time.perf_counter()
+            reporter.metrics(step, {"train/loss": 1.0})
+            slowest = max(slowest, time.perf_counter() - began)
+            time.sleep(0.005)
+        assert slowest < 0.4
+        assert reporter.recorded(30)
+        assert len(list(desk.history())) == 200
