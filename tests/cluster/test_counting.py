@@ -68,6 +68,16 @@ def test_a_run_with_lost_workers(clock: Clock, launch: Callable[..., Any]) -> No
     assert ledger.reached == Reached(70.0, step=7)
 
 
+def test_handing_over_is_part_of_closing(clock: Clock, launch: Callable[..., Any]) -> None:
+    _, run = launch(units=1.0)
+    run.begin()
+    clock.now += 8
+    run.end({"startup": 1.0, "training": 3.0, "closing": 0.5}, elapsed=5.0)
+    ledger = run.ledger()
+    assert spent(ledger) == {"startup": 1, "training": 3, "closing": 0.5 + 3}
+    assert ledger.gap == pytest.approx(0.5 / 8)  # of their own time, this much they cannot tell
+
+
 def test_the_target_was_reached_when_the_value_was_taken(clock: Clock, launch: Callable[..., Any]) -> None:
     _, run = launch()
     clock.now += 10

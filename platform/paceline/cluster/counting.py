@@ -96,13 +96,17 @@ class RunCosts:
         if goal is not None and self._reached is None and goal.is_reached(values):
             self._reached = Reached(self._counting.allocated_before(age_seconds), self._all_joules, step=step)
 
-    def end(self, seconds: Mapping[str, float]) -> None:
+    def end(self, seconds: Mapping[str, float], elapsed: float | None = None) -> None:
         """Training is over.
 
         Args:
             seconds: what the time of its workers went into, as they measured it; empty when they do not say.
+            elapsed: their time in all, which is what they say it went into where it is None. What is left of the time
+                since they began went into handing over what they had to tell.
         """
         if seconds:
+            around = time.monotonic() - self._since - (sum(seconds.values()) if elapsed is None else elapsed)
+            self._parts["closing"] += max(0.0, around)
             self._part = ""  # theirs
             for part, spent in seconds.items():
                 self._parts[part if part in RUN_PARTS else "training"] += spent

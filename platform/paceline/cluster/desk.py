@@ -268,7 +268,7 @@ class Desk:
     def count(self, outcome: Mapping[str, Any]) -> None:
         """Training is over: take in what its time went into."""
         if self._costs is not None:
-            self._costs.end(outcome.get("seconds", {}))
+            self._costs.end(outcome.get("seconds", {}), outcome.get("elapsed_seconds"))
 
     def cost(self) -> Ledger | None:
         """What the run has cost, once it was closed; None when that is not counted."""

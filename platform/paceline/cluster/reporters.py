@@ -44,11 +44,8 @@ class _Outgoing:
 
     def last_words(self, ending: dict[str, Any]) -> dict[str, Any]:
         """End as `close` does; returns how training ended, for `Desk.finish`, with what is not safe for all that."""
-        began = monotonic()
         self.close()
         unrecorded = [reading for reading in self._outbox.unsafe() if reading.values]
-        if split := ending.get("seconds"):  # until now the workers were held, too
-            ending = {**ending, "seconds": {**split, "closing": split.get("closing", 0.0) + monotonic() - began}}
         return LastWords(ending, unrecorded, self._outbox.lost).message()
 
 

@@ -23,12 +23,15 @@ from paceline.tracking.redact import redact, redact_tree
 def run_rank(assignment: Assignment, ranks: Ranks, reporter: Reporter) -> dict[str, Any]:
     """Train as one rank and tell how it ended: `{"status": "finished" | "stopped" | "failed", ...}`.
 
+    With `elapsed_seconds`, the time of all this, which the outcome's `seconds` are the parts of.
+
     An error of the training code is told, not raised: Ray Train would start the group again, and it would only fail
     again. What is raised is the loss of a process or of its connection, which a new start can mend.
     """
 
+    begun = perf_counter()
+
     def train() -> Outcome:
-        begun = perf_counter()
         config = assignment.config()
         torch.set_num_threads(worker_threads(config))
         rungs = Rungs(**assignment.rungs) if assignment.rungs is not None else None
@@ -43,7 +46,8 @@ def run_rank(assignment: Assignment, ranks: Ranks, reporter: Reporter) -> dict[s
     except RankFailed as error:
         # here, where the secrets are known that the user's code may have put into it
         return {"status": "failed", "failure": redact_tree(asdict(error.failure))}
-    return {"status": "stopped" if outcome.stopped else "finished", **asdict(outcome)}
+    status = "stopped" if outcome.stopped else "finished"
+    return {"status": status, **asdict(outcome), "elapsed_seconds": perf_counter() - begun}
 
 
 def train_on_worker(loop_config: dict[str, Any]) -> None:
