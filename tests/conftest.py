@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,15 @@ def prepared_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert creation.returncode == 0, errors.decode()
         assert [left.name for left in folder.iterdir()] == ["mlflow.db"]
     return folder / "mlflow.db"
+
+
+@pytest.fixture(autouse=True)
+def _no_secret_is_remembered() -> Iterator[None]:
+    """What one test's config holds under a telling key is an ordinary word in the next."""
+    yield
+    if (values := sys.modules.get("paceline.tracking.secret_values")) is not None:
+        values._learned.clear()
+        values._known = (None, -1, values.Known())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -78,7 +78,7 @@ def test_a_seat_without_a_group_costs_no_healthy_sweep(floor: Callable[..., Floo
         view = await sweep.desk.view(0)
         assert (view.fault, view.over, view.groups[1].shape) == ("", "", None)
         assert {trial.id: trial.state for trial in view.trials} == {"0000": "running", "0001": "pending"}
-        assert "no room" in (await sweep.events("warning"))[0]["message"]
+        assert any("no room" in told["message"] for told in await sweep.events("warning"))
         await finishes(sweep, work)
         assert (await first).state == "finished"
         await sweep.until_state("0001", "running")
@@ -238,7 +238,7 @@ def test_tune_gives_a_trial_up(floor: Callable[..., Floor]) -> None:
         assert await sweep.desk.progress("0000", work.attempt, 1, 1.0)  # it is to stop
         await sweep.desk.give_up("0000", "again")
         await sweep.desk.give_up("0009", "nobody knows it")
-        assert "0009" in (await sweep.events("warning"))[0]["message"]
+        assert any("0009" in told["message"] for told in await sweep.events("warning"))
         third = asyncio.create_task(sweep.run("0002"))
         await sweep.until_state("0002", "running")
         await sweep.desk.request_stop()
