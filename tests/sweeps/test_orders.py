@@ -13,12 +13,14 @@ from paceline.config.loading import validate
 from paceline.data.synthetic import SyntheticConfig
 from paceline.errors import EnvironmentFault
 from paceline.sweeps.search.orders import OrderMaker
-from paceline.sweeps.search.trainable import STATE, TRIAL, TrialTrainable
+from paceline.sweeps.search.trainable import STATE, TrialTrainable
+from paceline.sweeps.search.tune_config import TRIAL
 from paceline.sweeps.trials import Point
 from paceline.sweeps.work import Report
 from sweeps.played_actor import PlayedActor, answers_at_once
 
 CANARY = "hunter2hunter2"
+RATES = [0.1, 0.2]
 
 
 class Build:
@@ -32,7 +34,7 @@ class Build:
 
 def config() -> ExperimentConfig:
     data = {"name": "synthetic", "num_samples": 64, "num_validation_samples": 8, "global_batch_size": 32}
-    space = {"optimizer.lr": [0.1, 0.2]}
+    space = {"optimizer.lr": RATES}
     return validate({"name": "run", "model": {"name": "mlp"}, "data": data, "sweep": {"space": space}})
 
 
@@ -97,7 +99,7 @@ class Playing:
 
     @staticmethod
     def point(rate: float) -> dict[str, Any]:
-        return {TRIAL: {"id": "0000", "overrides": {"optimizer.lr": rate}}}
+        return {TRIAL: {"id": "0000", "values": {"optimizer.lr": RATES.index(rate)}}}
 
     def rates(self) -> list[float]:
         """Of each order that the desk got."""

@@ -17,7 +17,8 @@ from paceline.sweeps.desk.trial_run import end_values
 from paceline.sweeps.log import SweepHistory
 from paceline.sweeps.planning.point_checks import PointCheck
 from paceline.sweeps.search.schedulers import CheckedPBT, OwnDraws, build_scheduler
-from paceline.sweeps.trials import Trial, TrialState
+from paceline.sweeps.search.tune_config import point_of, tune_config
+from paceline.sweeps.trials import Point, Trial, TrialState
 
 TREE: dict[str, Any] = {
     "name": "run",
@@ -42,13 +43,14 @@ class Tuned:
     """A trial, as Tune's schedulers look at it."""
 
     id: str
-    overrides: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """As Tune has them: of a list, the place."""
     status: str = "RUNNING"
     experiment_tag: str = ""
 
     def __post_init__(self) -> None:
         self.trial_id = f"tune_{id(self)}"
-        self.config = {"trial": {"id": self.id, "overrides": dict(self.overrides)}}
+        self.config = {"trial": {"id": self.id, "values": dict(self.values)}}
         manager = SimpleNamespace(checkpoint_config=SimpleNamespace(num_to_keep=None), _latest_checkpoint_result=None)
         self.run_metadata = SimpleNamespace(checkpoint_manager=manager)
 
@@ -297,27 +299,29 @@ def test_pbt_proposes_values_of_each_axis(axis: str, values: Any, is_right: Call
     check = PointCheck(config)
     rng = random.Random(2)
     drawn = values[0] if isinstance(values, list) else config.sweep.space[axis].sample(rng)  # type: ignore[union-attr]
-    good, bad = Tuned("0001", {axis: drawn}), Tuned("0000", {axis: drawn})
+    good, bad = Tuned("0001"), Tuned("0000")
+    good.config, bad.config = (tune_config(Point(id, {axis: drawn}), config.sweep) for id in ("0001", "0000"))
     seen = set()
     for _ in range(100):
         new, _ = scheduler._get_new_config(bad, good)
-        assert new["trial"]["id"] == "0000"
-        value = new["trial"]["overrides"][axis]
+        point = point_of(new, config.sweep)
+        assert point.id == "0000"
+        value = point.overrides[axis]
         assert is_right(value), value
         assert type(value) in (int, float)
-        assert check.problems(new["trial"]["overrides"]) == []
+        assert check.problems(point.overrides) == []
         seen.add(value)
-        good.config = {"trial": {"id": "0001", "overrides": {axis: value}}}
+        good.config = tune_config(Point("0001", point.overrides), config.sweep)
     assert len(seen) > 2
-    assert bad.config["trial"]["overrides"] == {axis: drawn}
+    assert bad.config == tune_config(Point("0000", {axis: drawn}), config.sweep)
 
 
 @pytest.mark.usefixtures("seeded")
 def test_pbt_never_proposes_what_is_no_valid_config() -> None:
     config, scheduler = pbt({"optimizer.lr": [0.1, -1.0], "optimizer.momentum": [0.5, 0.9]}, invalid="skip")
     check = PointCheck(config)
-    good, bad = Tuned("0001", {"optimizer.lr": 0.1, "optimizer.momentum": 0.9}), Tuned("0000")
-    proposals = [scheduler._get_new_config(bad, good)[0]["trial"]["overrides"] for _ in range(50)]
+    good, bad = Tuned("0001", {"optimizer.lr": 0, "optimizer.momentum": 1}), Tuned("0000")
+    proposals = [point_of(scheduler._get_new_config(bad, good)[0], config.sweep).overrides for _ in range(50)]
     assert all(check.problems(overrides) == [] for overrides in proposals)
     assert {overrides["optimizer.lr"] for overrides in proposals} == {0.1}
 
@@ -336,7 +340,7 @@ def test_pbt_lets_the_worst_go_on_from_the_best() -> None:
     _, scheduler = pbt({"optimizer.lr": {"loguniform": [1e-3, 1.0]}})
     launch = Launch(scheduler, ["0000", "0001", "0002", "0003"])
     for trial in launch.tuned.values():
-        trial.config["trial"]["overrides"] = {"optimizer.lr": 0.1}
+        trial.config["trial"]["values"] = {"optimizer.lr": 0.1}
     assert exploited(launch, 10.0, [0.9, 0.8, 0.7, 0.1]) == []  # the first one was alone, and has not saved its state
     assert exploited(launch, 20.0, [0.9, 0.8, 0.7, 0.1]) == ["0003"]
     assert launch.tuned["0003"].config["trial"]["id"] == "0003"
@@ -371,7 +375,7 @@ def test_pbt_after_a_resume_knows_the_scores_but_waits_for_a_checkpoint() -> Non
     _, scheduler = pbt({"optimizer.lr": [0.1, 0.2]}, history)
     launch = Launch(scheduler, ids)
     for trial in launch.tuned.values():
-        trial.config["trial"]["overrides"] = {"optimizer.lr": 0.1}
+        trial.config["trial"]["values"] = {"optimizer.lr": 0}
 
     known = {trial.id: state for trial, state in scheduler._trial_state.items()}
     assert {id: state.last_score for id, state in known.items()} == dict(zip(ids, [0.9, 0.8, 0.7, 0.1], strict=True))

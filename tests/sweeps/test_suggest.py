@@ -14,6 +14,7 @@ from paceline.config.loading import validate
 from paceline.sweeps.planning.point_checks import PointCheck
 from paceline.sweeps.planning.points import make_points
 from paceline.sweeps.search.suggest import OptunaPoints
+from paceline.sweeps.search.tune_config import point_of
 from paceline.sweeps.trials import Point, Trial, TrialState
 
 TREE: dict[str, Any] = {"name": "run", "model": {"name": "cnn"}, "data": {"name": "mnist5k", "global_batch_size": 64}}
@@ -54,7 +55,8 @@ class Search:
         if not isinstance(made, dict):
             assert made in (None, FINISHED)
             return None
-        point = Point(made["trial"]["id"], made["trial"]["overrides"])
+        assert self.config.sweep is not None
+        point = point_of(made, self.config.sweep)
         self.handed.append(point)
         self.trials[point.id] = Trial(point.id, point.overrides, "running")
         return point
@@ -306,14 +308,15 @@ def test_tunes_own_search_generator_gets_along_with_it(slots: int) -> None:
         trial = generator.next_trial()
         if trial is not None:
             ids.append(trial.config["trial"]["id"])
-            overrides = trial.config["trial"]["overrides"]
+            assert search.config.sweep is not None
+            overrides = point_of(trial.config, search.config.sweep).overrides
             search.trials[ids[-1]] = Trial(ids[-1], overrides, "running")
             running.append(trial)
             assert len(running) <= slots
         elif running:
             ended = running.pop(rng.randrange(len(running)))
             id = ended.config["trial"]["id"]
-            metrics = square(ended.config["trial"]["overrides"])
+            metrics = square(search.trials[id].overrides)
             search.trials[id] = replace(search.trials[id], state="finished", metrics=metrics)
             generator.on_trial_complete(ended.trial_id, {"val/loss": metrics["val/loss"]})
     assert ids == [f"{number:04d}" for number in range(7)]

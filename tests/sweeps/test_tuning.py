@@ -13,7 +13,7 @@ from paceline.config.loading import validate
 from paceline.errors import EnvironmentFault
 from paceline.sweeps.log import SweepHistory
 from paceline.sweeps.search import tuning
-from paceline.sweeps.search.trainable import TRIAL
+from paceline.sweeps.search.tune_config import TRIAL
 from paceline.sweeps.search.tuning import TuneThread, Tuning, require_this_node
 from sweeps.played_actor import PlayedActor
 

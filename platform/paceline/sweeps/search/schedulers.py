@@ -24,6 +24,8 @@ from paceline.engine.rungs import ROUNDING
 from paceline.sweeps.desk.trial_run import end_values
 from paceline.sweeps.log import SweepHistory
 from paceline.sweeps.planning.point_checks import PointCheck
+from paceline.sweeps.search.tune_config import TRIAL, id_of, point_of, tune_config
+from paceline.sweeps.trials import Point
 
 
 def build_scheduler(config: ExperimentConfig, first_rung: float, length: float, history: SweepHistory) -> Any:
@@ -56,7 +58,7 @@ def build_scheduler(config: ExperimentConfig, first_rung: float, length: float, 
             **common,
             # two results are at least half of the distance between two rungs apart, whatever the size of a batch
             perturbation_interval=lowest / 2,
-            hyperparam_mutations={"trial": {"overrides": mutations}},
+            hyperparam_mutations={TRIAL: {"values": mutations}},
             log_config=False,
             require_attrs=False,
         )
@@ -88,7 +90,7 @@ def past_results(history: SweepHistory, sweep: SweepConfig) -> list[Past]:
 
 def _own_id(trial: Any) -> str:
     """Our id of one of Tune's trials."""
-    return str(trial.config["trial"]["id"])
+    return id_of(trial.config)
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,7 @@ class CheckedPBT(PopulationBasedTraining):  # type: ignore[misc]
         super().__init__(**options)
         logging.getLogger("ray.tune.schedulers.pbt").setLevel(logging.WARNING)  # it tells each of its steps
         assert base.sweep is not None
-        self._ranges = base.sweep.ranges
+        self._sweep = base.sweep
         self._check = PointCheck(base)
         self._draws = OwnDraws(base.seed)
         self._past: dict[str, list[dict[str, Any]]] = {}
@@ -187,13 +189,13 @@ class CheckedPBT(PopulationBasedTraining):  # type: ignore[misc]
 
     def _get_new_config(self, trial: Any, trial_to_clone: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         new, operations = super()._get_new_config(trial, trial_to_clone)
-        overrides = dict(new["trial"]["overrides"])
-        for name, axis in self._ranges.items():
+        overrides = dict(point_of(new, self._sweep).overrides)
+        for name, axis in self._sweep.ranges.items():
             overrides[name] = _within(axis, overrides[name])
         if self._check.problems(overrides):  # not together with the others: go on with the values that work
-            overrides, operations = dict(trial_to_clone.config["trial"]["overrides"]), {}
+            overrides, operations = dict(point_of(trial_to_clone.config, self._sweep).overrides), {}
         # what is taken over are the values, not who it is
-        return {**new, "trial": {"id": _own_id(trial), "overrides": overrides}}, operations
+        return {**new, **tune_config(Point(_own_id(trial), overrides), self._sweep)}, operations
 
 
 def _within(axis: Range, value: Any) -> Number:
@@ -207,11 +209,11 @@ def _within(axis: Range, value: Any) -> Number:
 
 
 def _mutation(axis: Any) -> Any:
-    """An axis in the words of Tune's PBT."""
+    """An axis in the words of Tune's PBT; a list by the places of its values."""
     from ray import tune
 
     if isinstance(axis, list):
-        return axis
+        return list(range(len(axis)))
     assert isinstance(axis, Range)
     low, high = axis.bounds
     if isinstance(axis, LogUniform):

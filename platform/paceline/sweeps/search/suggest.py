@@ -11,6 +11,7 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.config.space import LogUniform, QUniform, RandInt, Uniform
 from paceline.sweeps.planning.point_checks import Failing, PointCheck
 from paceline.sweeps.results.ranking import place, value_of
+from paceline.sweeps.search.tune_config import tune_config
 from paceline.sweeps.trials import ENDED, TROUBLE, Point, Trial
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class OptunaPoints(Searcher):  # type: ignore[misc]
             return str(Searcher.FINISHED)
         point = self._waiting.pop(0)
         self._running[trial_id] = point
-        return {"trial": {"id": point.id, "overrides": dict(point.overrides)}}
+        return tune_config(point, self._sweep)
 
     def on_trial_result(self, trial_id: str, result: Mapping[str, Any]) -> None:
         """Rungs are the scheduler's business."""

@@ -13,12 +13,10 @@ from ray import tune
 from paceline.errors import ConfigError, EnvironmentFault
 from paceline.sweeps.search.checkpoints import adopt, pin
 from paceline.sweeps.search.orders import OrderMaker
-from paceline.sweeps.trials import Point
+from paceline.sweeps.search.tune_config import point_of
 from paceline.sweeps.work import Order, Report
 
 POINTER = "checkpoint.json"
-TRIAL = "trial"
-"""Where Tune's config holds the point: `{"id": ..., "overrides": {...}}`."""
 STATE = "state"
 """Where a result holds the trial's state."""
 STEP_DONE = "done"
@@ -35,7 +33,8 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
 
     def setup(self, config: dict[str, Any], desk: Any = None, maker: OrderMaker | None = None) -> None:
         assert maker is not None
-        self._desk, self._maker = desk, maker
+        assert maker.config.sweep is not None
+        self._desk, self._maker, self._sweep = desk, maker, maker.config.sweep
         self._take_up(config)
 
     def step(self) -> dict[str, Any]:
@@ -74,7 +73,7 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
             ray.get(self._desk.leave.remote(self._point.id, self._visit))
 
     def _take_up(self, config: dict[str, Any]) -> None:
-        self._point = Point(config[TRIAL]["id"], dict(config[TRIAL]["overrides"]))
+        self._point = point_of(config, self._sweep)
         self._folder = Path(self._maker.folder) / "trials" / self._point.id
         self._checkpoint = ""
         self._order = None
@@ -83,10 +82,8 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
 
     def _result(self, report: Report) -> dict[str, Any]:
         # schedulers look for the metric in each result, and leave out what is not a number
-        sweep = self._maker.config.sweep
-        assert sweep is not None
-        missing = dict.fromkeys((*sweep.metrics, sweep.budget_unit), math.nan)
-        missing[sweep.budget_unit] = 0.0
+        missing = dict.fromkeys((*self._sweep.metrics, self._sweep.budget_unit), math.nan)
+        missing[self._sweep.budget_unit] = 0.0
         return {**missing, **report.values, STATE: report.state, STEP_DONE: report.is_over}
 
 

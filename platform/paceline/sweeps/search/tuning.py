@@ -14,11 +14,13 @@ from ray import tune
 
 from paceline.cluster.fitting import first_line
 from paceline.config.experiment import ExperimentConfig
+from paceline.config.sweep import SweepConfig
 from paceline.errors import EnvironmentFault
 from paceline.sweeps.log import SweepHistory
 from paceline.sweeps.search.orders import OrderMaker
 from paceline.sweeps.search.schedulers import build_scheduler
-from paceline.sweeps.search.trainable import STATE, TRIAL, TrialTrainable
+from paceline.sweeps.search.trainable import STATE, TrialTrainable
+from paceline.sweeps.search.tune_config import TRIAL, id_of, tune_config
 from paceline.sweeps.trials import Point, Trial
 
 ACTOR_FAILURES = 3
@@ -90,7 +92,7 @@ class TuneThread(threading.Thread):
         trainable = tune.with_parameters(TrialTrainable, desk=self._desk, maker=self._maker)
         return tune.Tuner(
             tune.with_resources(trainable, _one_of(tuning.slots)),
-            param_space=_param_space(tuning.points),
+            param_space=_param_space(tuning.points, sweep),
             tune_config=tune.TuneConfig(
                 num_samples=1 if tuning.points else -1,
                 search_alg=None if tuning.points else self._searcher(),
@@ -149,13 +151,13 @@ def require_this_node(slots: int) -> None:
         time.sleep(0.2)
 
 
-def _param_space(points: Sequence[Point]) -> dict[str, Any]:
-    trials = [{"id": point.id, "overrides": dict(point.overrides)} for point in points]
+def _param_space(points: Sequence[Point], sweep: SweepConfig) -> dict[str, Any]:
+    trials = [tune_config(point, sweep)[TRIAL] for point in points]
     return {TRIAL: tune.grid_search(trials)} if trials else {}
 
 
 def _folder_name(trial: Any) -> str:
-    return f"trial-{trial.config[TRIAL]['id']}"
+    return f"trial-{id_of(trial.config)}"
 
 
 _OVER: set[str] = set()
@@ -203,9 +205,9 @@ class _Prunings(tune.Callback):  # type: ignore[misc]
         last = trial.last_result or {}
         if last.get(STATE) == "running":
             reason = f"{self._scheduler} ended it at {last.get(self._unit, 0):,.6g} {self._unit}"
-            self._desk.prune.remote(trial.config[TRIAL]["id"], reason)
+            self._desk.prune.remote(id_of(trial.config), reason)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         error = trial.get_error()
         why = f": {first_line(error)}" if error is not None else ""
-        self._desk.give_up.remote(trial.config[TRIAL]["id"], f"Ray Tune gave up its part of the trial{why}")
+        self._desk.give_up.remote(id_of(trial.config), f"Ray Tune gave up its part of the trial{why}")

@@ -1,0 +1,43 @@
+"""How a point stands in Tune's config: `{"trial": {"id": ..., "values": {axis: value}}}`, values of lists by place.
+
+Tune writes its configs into Ray's own files, which are not the sweep's to guard, and a listed value may be a secret.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from paceline.config.sweep import SweepConfig
+from paceline.sweeps.trials import Point
+
+TRIAL = "trial"
+
+
+def tune_config(point: Point, sweep: SweepConfig) -> dict[str, Any]:
+    """The config that Tune gets for a point of the sweep."""
+    values = {name: _place(value, sweep.lists.get(name)) for name, value in point.overrides.items()}
+    return {TRIAL: {"id": point.id, "values": values}}
+
+
+def point_of(config: Mapping[str, Any], sweep: SweepConfig) -> Point:
+    """The inverse of `tune_config`."""
+    lists = sweep.lists
+    values = config[TRIAL]["values"]
+    return Point(
+        id_of(config), {name: lists[name][value] if name in lists else value for name, value in values.items()}
+    )
+
+
+def id_of(config: Mapping[str, Any]) -> str:
+    """The id of the point, such as `0007`."""
+    return str(config[TRIAL]["id"])
+
+
+def _place(value: Any, choices: list[Any] | None) -> Any:
+    if choices is None:
+        return value
+    return [_text(choice) for choice in choices].index(_text(value))
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)  # `True == 1`, and a sweep may have both
