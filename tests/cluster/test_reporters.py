@@ -166,6 +166,7 @@ def test_what_another_process_could_not_deliver_goes_first(
     away.metrics(3, {"a": 1.0})
     away.metrics(4, {"a": float("inf")})
     kept = away.unrecorded()
+    away.close(5.0)
     desk = FakeDesk(monkeypatch)
     mine = reporter(desk)
     mine.record_again(kept)
