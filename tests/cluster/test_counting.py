@@ -68,6 +68,24 @@ def test_a_run_with_lost_workers(clock: Clock, launch: Callable[..., Any]) -> No
     assert ledger.reached == Reached(70.0, step=7)
 
 
+def test_an_elastic_run_pays_for_the_workers_that_it_had(clock: Clock, tmp_path: Path) -> None:
+    counting = Counting("core", 8.0, 3600.0, GOAL, since=clock.now, launch="elastic", workers=4)
+    run = RunCosts(tmp_path, counting)
+    clock.now += 10
+    run.begin(3)  # of 4
+    clock.now += 20
+    run.save(run.ledger())
+    again = RunCosts(tmp_path, counting)  # the desk, too, was lost
+    again.begin(1)
+    clock.now += 5
+    again.measure(7, {"val/accuracy": 0.95}, age_seconds=1.0)
+    again.end({"startup": 1.0, "training": 4.0})
+    ledger = again.ledger()
+    assert spent(ledger) == {"startup": 10 * 6 + 1 * 2, "broken_off": 20 * 6, "training": 4 * 2}
+    assert (ledger.allocated, ledger.gap) == (10 * 6 + 20 * 6 + 5 * 2, 0.0)
+    assert ledger.reached == Reached(10 * 6 + 20 * 6 + 4 * 2, step=7)
+
+
 def test_handing_over_is_part_of_closing(clock: Clock, launch: Callable[..., Any]) -> None:
     _, run = launch(units=1.0)
     run.begin()

@@ -140,7 +140,7 @@ def test_a_stamp_comes_at_the_beginning_and_at_the_end() -> None:
     _, _, reporter = fit(toy_config(trainer__log_every_n_steps=2))
     kinds = [kind for kind, _ in reporter.events]
     first, last = (details for kind, details in reporter.events if kind == "stamp")
-    assert kinds.index("stamp") == kinds.index("plan") + 2  # after `datasets`, before training
+    assert kinds.index("stamp") == kinds.index("plan") + 3  # after `datasets` and `ranks`, before training
     assert first.keys() == last.keys()
     assert json.loads(json.dumps(last)) == last
     assert all(not isinstance(value, dict | list) for value in last.values())

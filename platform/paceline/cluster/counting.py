@@ -49,15 +49,13 @@ class Counting:
     """When the workers were asked for, of `time.monotonic`, which is one clock for all processes of a node."""
     launch: str = field(default_factory=_launch_id)
     """Tells the launch from others, also to a desk that was started again."""
+    workers: int = 1
+    """How many have the units together; of an elastic run, the most."""
 
     @property
     def allocated(self) -> float:
-        """Unit-seconds so far."""
-        return self.allocated_before(0.0)
-
-    def allocated_before(self, seconds: float) -> float:
-        """Unit-seconds until so many seconds ago; 0 where the launch had not begun."""
-        return self.units * max(0.0, time.monotonic() - seconds - self.since)
+        """Unit-seconds so far, when all workers have been there all the time."""
+        return self.units * (time.monotonic() - self.since)
 
 
 class RunCosts:
@@ -67,7 +65,11 @@ class RunCosts:
         """Go on with what earlier launches have left in the folder."""
         self._file = folder / COST_FILE
         self._counting = counting
-        self._parts: dict[str, float] = dict.fromkeys(RUN_PARTS, 0.0)  # seconds
+        self._units = counting.units
+        """Of the present group of workers."""
+        self._parts: dict[str, float] = dict.fromkeys(RUN_PARTS, 0.0)  # unit-seconds
+        self._spent = 0.0
+        """Unit-seconds of all of them, and of what the workers themselves tell."""
         self._part, self._since = "startup", counting.since
         self._reached: Reached | None = None
         self._joules: list[float] = []
@@ -76,10 +78,20 @@ class RunCosts:
         self._saved = time.monotonic()
         self._earlier = self._read()
 
-    def begin(self) -> None:
-        """The workers are there, and begin; not for the first time when some were lost."""
+    def begin(self, workers: int | None = None) -> None:
+        """The workers are there, and begin; not for the first time when some were lost.
+
+        Args:
+            workers: how many they are; None: as many as were asked for.
+        """
         self._has_joules = False
+        is_first = self._part == "startup"
         self._enter("broken_off")  # unless they tell how it splits
+        before, self._units = self._units, self._counting.units * (workers or self._counting.workers)
+        self._units /= self._counting.workers
+        if is_first:  # those that did not come have not been held either
+            self._parts["startup"] *= self._units / before
+            self._spent *= self._units / before
         self._save_if_possible()  # a desk that is started again is not told of these workers
 
     def measure(self, step: int, values: Mapping[str, float], age_seconds: float = 0.0) -> None:
@@ -94,7 +106,8 @@ class RunCosts:
             self._has_joules = True
         goal = self._counting.goal
         if goal is not None and self._reached is None and goal.is_reached(values):
-            self._reached = Reached(self._counting.allocated_before(age_seconds), self._all_joules, step=step)
+            allocated = max(0.0, self._allocated - age_seconds * self._units)
+            self._reached = Reached(allocated, self._all_joules, step=step)
 
     def end(self, seconds: Mapping[str, float], elapsed: float | None = None) -> None:
         """Training is over.
@@ -106,10 +119,10 @@ class RunCosts:
         """
         if seconds:
             around = time.monotonic() - self._since - (sum(seconds.values()) if elapsed is None else elapsed)
-            self._parts["closing"] += max(0.0, around)
+            self._parts["closing"] += max(0.0, around) * self._units
             self._part = ""  # theirs
             for part, spent in seconds.items():
-                self._parts[part if part in RUN_PARTS else "training"] += spent
+                self._parts[part if part in RUN_PARTS else "training"] += spent * self._units
         self._enter("closing")
 
     def ledger(self, allocated: float | None = None) -> Ledger:
@@ -118,7 +131,7 @@ class RunCosts:
         Args:
             allocated: unit-seconds of this launch, as whoever asked for the workers has measured them.
         """
-        return self._own(self._counting.allocated if allocated is None else allocated).after(self._earlier)
+        return self._own(self._allocated if allocated is None else allocated).after(self._earlier)
 
     def save_sometimes(self) -> None:
         """Write the ledger if that was long ago. A disk that is full is told by others."""
@@ -133,7 +146,11 @@ class RunCosts:
         """
         earlier = self._earlier.to_json() if self._earlier is not None else None
         now = {
-            "startup": self._seconds["startup"],
+            "units": self._units,
+            "parts": self._parts,
+            "spent": self._spent,
+            "part": self._part,
+            "since": self._since,
             "joules": self._joules,
             "has_joules": self._has_joules,
             "reached": asdict(self._reached) if self._reached is not None else None,
@@ -151,19 +168,25 @@ class RunCosts:
         return sum(self._joules) if self._joules else None
 
     @property
-    def _seconds(self) -> dict[str, float]:
-        """By part, the present one until now."""
-        return {**self._parts, self._part: self._parts[self._part] + time.monotonic() - self._since}
+    def _running(self) -> float:
+        """Unit-seconds since the present part began."""
+        return (time.monotonic() - self._since) * self._units
+
+    @property
+    def _allocated(self) -> float:
+        """Unit-seconds of this launch until now."""
+        return self._spent + self._running
 
     def _enter(self, part: str) -> None:
-        now = time.monotonic()
+        running = self._running
         if self._part:
-            self._parts[self._part] += now - self._since
-        self._part, self._since = part, now
+            self._parts[self._part] += running
+        self._spent += running
+        self._part, self._since = part, time.monotonic()
 
     def _own(self, allocated: float) -> Ledger:
         counting = self._counting
-        parts = {part: seconds * counting.units for part, seconds in self._seconds.items()}
+        parts = {**self._parts, self._part: self._parts[self._part] + self._running}
         numbers = parts, self._all_joules, counting.price_per_hour, counting.goal, self._reached
         return Ledger(counting.unit, allocated, *numbers)
 
@@ -184,8 +207,11 @@ class RunCosts:
 
     def _take_over(self, now: Mapping[str, Any]) -> None:
         """Go on where the desk ended that this one follows; the workers are still at work, or have come since."""
-        startup, joules, reached = float(now["startup"]), list(now["joules"]), now["reached"]
+        reached = now["reached"]
         self._reached = Reached(**reached) if reached is not None else None
-        self._joules, self._has_joules = joules, bool(now["has_joules"])
-        self._parts["startup"] = startup
-        self._part, self._since = "broken_off", self._counting.since + startup
+        self._joules, self._has_joules = list(now["joules"]), bool(now["has_joules"])
+        self._units, self._spent = float(now["units"]), float(now["spent"])
+        self._parts = {part: float(now["parts"][part]) for part in RUN_PARTS}
+        self._part, self._since = str(now["part"]), float(now["since"])
+        if self._part == "startup":  # they may have come since
+            self._enter("broken_off")

@@ -115,16 +115,22 @@ class Desk:
         self._view = View([], 0, 0.0)
         self._stop = False
         self._stragglers: list[str] = []
+        self._ranks: list[str] = []
         self._is_in_trouble = False
         self._costs: RunCosts | None = None
         self._ledger: Ledger | None = None
         if counting is not None:
             self.start_counting(counting)
 
-    def begin(self, device: str) -> None:
-        """The workers are there, and training is being set up."""
+    def begin(self, device: str, workers: int | None = None) -> None:
+        """The workers are there, and training is being set up.
+
+        Args:
+            device: what they compute on.
+            workers: how many there are; None: as many as were asked for.
+        """
         if self._costs is not None:
-            self._costs.begin()
+            self._costs.begin(workers)
         self.event("stage", {"text": "building the model and loading the data"})
         self.tag({metrics.DEVICE: device})
         self.ship()
@@ -172,13 +178,16 @@ class Desk:
         return self._stop
 
     def event(self, kind: str, details: dict[str, Any]) -> None:
-        """Something worth telling the watcher, or the record alone: which data the run is trained on, what its speed is
-        measured on, and a rank that the others wait for, of which a warning tells the watcher."""
+        """Something worth telling the watcher, or the record alone: the data of the run, the machines of its ranks,
+        what its speed is measured on, and a rank that the others wait for, of which a warning tells the watcher."""
         if kind == "datasets":
             self._record_datasets(details)
             return
         if kind == "stamp":
             self.tag({metrics.SPEED_STAMP: json.dumps(details)})
+            return
+        if kind == "ranks":
+            self._note_ranks(details["text"])
             return
         if kind == "straggler":
             self._stragglers.append(details["text"])
@@ -303,6 +312,11 @@ class Desk:
             self._recorder.add_datasets(sets)
         except OSError as error:
             self.event("warning", {"message": f"the data sets could not be recorded: {error}"})
+
+    def _note_ranks(self, places: str) -> None:
+        if self._ranks[-1:] != [places]:
+            self._ranks.append(places)
+            self.tag({metrics.RANKS: "\n".join(self._ranks)})
 
     def _record_checkpoints(self) -> None:
         try:

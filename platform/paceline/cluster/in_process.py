@@ -83,7 +83,9 @@ def counting(launch: "Launch", use_gpu: bool, since: float) -> Counting:
         since: when its processes were asked for, of `time.monotonic`.
     """
     tracking = launch.config.tracking
-    return Counting(*unit_of(launch.config, use_gpu), tracking.price_per_hour, goal_of(launch.config), since)
+    unit, units = unit_of(launch.config, use_gpu)
+    workers = max(1, launch.config.scaling.num_workers)
+    return Counting(unit, units, tracking.price_per_hour, goal_of(launch.config), since, workers=workers)
 
 
 def assignment(launch: "Launch") -> Any:

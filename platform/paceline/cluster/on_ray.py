@@ -77,7 +77,9 @@ def _train(launch: "Launch", desk: Any, use_gpu: bool, asked: Counting) -> tuple
         ending = _follow(launch, desk, fitting)
         launch.note_ending(ending)
         launch.listener.stage("recording the run in MLflow")
-        closing = _close(launch, desk, closing_status(ending), asked.allocated, hurry)
+        # of an elastic run, only the desk knows how many workers there have been
+        allocated = None if launch.config.scaling.is_elastic else asked.allocated
+        closing = _close(launch, desk, closing_status(ending), allocated, hurry)
     if ending["status"] != "failed":
         fitting.join(LEAVE_SECONDS)
     return ending, closing
@@ -179,7 +181,7 @@ def _last_line(error: BaseException) -> str:
 
 
 def _close(
-    launch: "Launch", desk: Any, status: tuple[str, str | None], allocated: float, hurry: threading.Event
+    launch: "Launch", desk: Any, status: tuple[str, str | None], allocated: float | None, hurry: threading.Event
 ) -> dict[str, Any]:
     """How the record was closed; when the desk does not tell, from what it has left: training is over and saved.
 
@@ -253,7 +255,7 @@ def ray_scaling(config: ExperimentConfig, use_gpu: bool) -> Any:
     if use_gpu:
         per_worker["GPU"] = 1.0 if scaling.gpus_per_worker == "auto" else scaling.gpus_per_worker
     return ScalingConfig(
-        num_workers=scaling.num_workers,
+        num_workers=(scaling.min_workers, scaling.num_workers) if scaling.is_elastic else scaling.num_workers,
         use_gpu=use_gpu,
         resources_per_worker=per_worker,
         placement_strategy=scaling.placement.upper(),

@@ -35,12 +35,13 @@ def uses_gpu(config: ExperimentConfig, available: Resources) -> bool:
 
 
 def requested(config: ExperimentConfig, use_gpu: bool) -> Resources:
-    """What the workers reserve together."""
+    """What the workers reserve together, of an elastic run the fewest."""
     scaling = config.scaling
     if is_data_parallel(config) and not scaling.num_workers:
         return Resources(0.0, 2.0)
     per_worker = (1.0 if scaling.gpus_per_worker == "auto" else scaling.gpus_per_worker) if use_gpu else 0.0
-    return Resources(scaling.num_workers * scaling.cpus_per_worker, max(scaling.num_workers, 1) * per_worker)
+    workers = scaling.fewest_workers
+    return Resources(workers * scaling.cpus_per_worker, max(workers, 1) * per_worker)
 
 
 def check_resources(config: ExperimentConfig, available: Resources, where: str) -> bool:
@@ -60,7 +61,7 @@ def check_resources(config: ExperimentConfig, available: Resources, where: str) 
         )
     if asked.cpus > available.cpus:
         raise EnvironmentFault(
-            f"scaling asks for {asked.cpus:g} CPU cores ({config.scaling.num_workers} workers x "
+            f"scaling asks for {asked.cpus:g} CPU cores ({config.scaling.fewest_workers} workers x "
             f"{config.scaling.cpus_per_worker:g}), {where} has {available.cpus:g}: lower scaling.num_workers or "
             "scaling.cpus_per_worker"
         )

@@ -69,7 +69,7 @@ def train_on_worker(loop_config: dict[str, Any]) -> None:
     ranks = Ranks.current(ray.train.torch.get_device())
     reporter = ActorReporter(desk) if ranks.is_first else None
     if reporter is not None:
-        desk.begin.remote(device_name(ranks.device))
+        desk.begin.remote(device_name(ranks.device), ranks.world_size)
     ending = run_rank(loop_config["assignment"], ranks, reporter or MemoryReporter())
     if reporter is not None:
         ending = reporter.last_words(ending)

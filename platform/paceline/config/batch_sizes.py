@@ -38,8 +38,8 @@ def takers(config: "ExperimentConfig") -> Takers:
 class BatchSizes:
     """global_batch_size = micro_batch_size x gradient_accumulation_steps x world_size.
 
-    Of sizes found for `micro_batch_size: max` the product may be larger, since a worker's share of the global batch is
-    cut up whether it divides or not: some micro batches then have fewer samples.
+    Of sizes found for `micro_batch_size: max`, and of elastic runs, the product may be larger: a worker's share of the
+    global batch is cut up whether it divides or not, and some micro batches then have fewer samples.
     """
 
     global_batch_size: int
@@ -99,6 +99,20 @@ def batch_sizes(config: "ExperimentConfig") -> BatchSizes | OpenBatchSizes:
         return _open(total, by.number)
     asked = config.trainer.gradient_accumulation_steps
     return _solve(total, micro, None if asked == "auto" else asked, by)
+
+
+def sizes_with(config: "ExperimentConfig", workers: int) -> BatchSizes | OpenBatchSizes:
+    """The batch numbers of an elastic run that goes on with so many of its workers: the global batch and what fits into
+    a worker's memory stay, so that fewer workers take more micro batches of at most the same size.
+
+    Raises:
+        ConfigError: see `batch_sizes`.
+    """
+    usual = batch_sizes(config)
+    if not config.scaling.is_elastic or workers == usual.world_size:
+        return usual
+    share = OpenBatchSizes(usual.global_batch_size, workers)
+    return share if isinstance(usual, OpenBatchSizes) else share.settled(usual.micro_batch_size)
 
 
 def accumulation(config: "ExperimentConfig") -> int | None:

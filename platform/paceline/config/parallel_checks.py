@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from paceline.config.experiment import ExperimentConfig
 
 STRATEGY = "parallel.strategy"
+MIN_WORKERS = "scaling.min_workers"
 
 
 def _largest_micro_batch(config: "ExperimentConfig") -> Iterator[Disagreement]:
@@ -133,6 +134,34 @@ def _small_buckets(config: "ExperimentConfig") -> Iterator[Disagreement]:
         yield contradiction(reason, hint, "parallel.bucket_cap_mb", "trainer.compile")
 
 
+def _elastic(config: "ExperimentConfig") -> Iterator[Disagreement]:
+    """What does not go on with another number of workers."""
+    fewest, most, parallel = config.scaling.min_workers, config.scaling.num_workers, config.parallel
+    if fewest is None:
+        return
+    if fewest > most:
+        reason = f"the fewest workers are {fewest}, and the most are {most}"
+        yield contradiction(reason, f"write num_workers: [{max(most, 1)}, {fewest}]", MIN_WORKERS, WORKERS)
+    elif config.scaling.is_elastic:
+        yield from _fixed_strategy(config, fewest)
+        if parallel.static_graph and parallel.strategy == "ddp":
+            reason = "fewer workers accumulate, which DDP's static graph does not go with"
+            yield contradiction(reason, "write static_graph: false", "parallel.static_graph", MIN_WORKERS)
+
+
+def _fixed_strategy(config: "ExperimentConfig", fewest: int) -> Iterator[Disagreement]:
+    parallel = config.parallel
+    if parallel.strategy in ("pipeline", "data_parallel"):
+        reason = f"{parallel.strategy} needs the same number of workers throughout"
+        yield contradiction(reason, "write min_workers: null, or strategy: ddp", MIN_WORKERS, STRATEGY)
+    if parallel.strategy == "fsdp" and fewest < 2:
+        reason = "fsdp cuts weights up over the workers, of which there may be 1"
+        yield contradiction(reason, "write min_workers: 2, or strategy: ddp", MIN_WORKERS, STRATEGY)
+    if parallel.strategy == "fsdp" and parallel.shard_size is not None:
+        reason = f"groups of {parallel.shard_size} workers need a number of workers that does not change"
+        yield contradiction(reason, "write shard_size: null", "parallel.shard_size", MIN_WORKERS)
+
+
 PARALLEL_CHECKS: tuple[Callable[["ExperimentConfig"], Iterator[Disagreement]], ...] = (
     _largest_micro_batch,
     _comm_hook,
@@ -145,4 +174,5 @@ PARALLEL_CHECKS: tuple[Callable[["ExperimentConfig"], Iterator[Disagreement]], .
     _whole_model,
     _fused,
     _small_buckets,
+    _elastic,
 )

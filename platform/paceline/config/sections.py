@@ -1,14 +1,21 @@
 """The sections that are not components: training, parallelism, scaling, checkpoints, storage, tracking."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from paceline.config.base import Section
 from paceline.config.limits import Epochs, Metric, Steps, Target
 
 Auto = Literal["auto"]
 PrecisionName = Literal["64-true", "32-true", "16-mixed", "bf16-mixed"]
+
+
+def _or_range(schema: dict[str, Any]) -> None:
+    """Let the schema of a number also take two of them, the fewest and the most."""
+    number = {key: schema.pop(key) for key in ("type", "minimum", "maximum") if key in schema}
+    both = {"type": "array", "items": {**number, "minimum": 1}, "minItems": 2, "maxItems": 2}
+    schema["anyOf"] = [number, both]
 
 
 class TrainerConfig(Section):
@@ -101,8 +108,14 @@ class ParallelConfig(Section):
 class ScalingConfig(Section):
     """How many workers there are, and what each one gets."""
 
-    num_workers: Annotated[int, Field(ge=0, le=65_536)] = 1
-    """Training processes under Ray Train, 0 to 65,536. 0: train in this process, without Ray."""
+    num_workers: Annotated[int, Field(ge=0, le=65_536, json_schema_extra=_or_range)] = 1
+    """Training processes under Ray Train, 0 to 65,536. 0: train in this process, without Ray. `[2, 8]` is short for
+    `min_workers: 2` and `num_workers: 8`."""
+    min_workers: Annotated[int, Field(ge=1, le=65_536)] | None = None
+    """Elastic training: the fewest workers with which a run begins, and goes on when nodes are lost, 1 to
+    `num_workers`. When there is room again, it goes on with more from its newest checkpoint. The global batch and the
+    order of the samples stay; fewer workers take more micro batches each. `null`: always `num_workers`. Without effect
+    in a sweep, whose worker groups keep their size."""
     use_gpu: bool | Auto = "auto"
     """One GPU a worker. `auto`: when this machine or the cluster has enough of them."""
     cpus_per_worker: Annotated[float, Field(ge=0.001, le=4096)] = 1
@@ -116,6 +129,24 @@ class ScalingConfig(Section):
     max_failures: Annotated[int, Field(ge=0, le=10**6)] = 3
     """How often a worker group that lost a process or a node is started again from the newest checkpoint, 0 to 10^6.
     An exception in the training code ends the run at once and is never retried. 0 disables restarts."""
+
+    @property
+    def fewest_workers(self) -> int:
+        """How many workers a run needs at the least."""
+        return self.num_workers if self.min_workers is None else self.min_workers
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the number of workers may change while a run goes on."""
+        return self.min_workers is not None and self.min_workers < self.num_workers
+
+    @model_validator(mode="before")
+    @classmethod
+    def _split_range(cls, values: Any) -> Any:
+        asked = values.get("num_workers") if isinstance(values, dict) else None
+        if isinstance(asked, list | tuple) and [type(each) for each in asked] == [int, int]:
+            return {**values, "min_workers": asked[0], "num_workers": asked[1]}
+        return values
 
 
 class CheckpointConfig(Section):

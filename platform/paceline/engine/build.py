@@ -1,5 +1,6 @@
 """From a config to a trainer that is ready to run, on each rank."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from paceline.config.batch_sizes import BatchSizes, batch_sizes
+from paceline.config.batch_sizes import BatchSizes, batch_sizes, sizes_with
 from paceline.config.experiment import ExperimentConfig
 from paceline.engine.adascale import AdaScale
 from paceline.engine.build_data import build_loaders, build_order, chosen, name_of, require_steps
@@ -125,8 +126,10 @@ def settle_sizes(
     Args:
         checkpoint: the one that training goes on from.
     """
-    asked = batch_sizes(config)
+    asked = sizes_with(config, ranks.world_size) if config.scaling.is_elastic else batch_sizes(config)
     if isinstance(asked, BatchSizes):
+        if config.scaling.is_elastic and ranks.is_first:
+            reporter.event("batch", **asdict(asked), text=asked.text())
         return asked, {}
 
     def task() -> Task:

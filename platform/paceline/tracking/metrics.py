@@ -269,6 +269,10 @@ CHECKPOINT_SHA256 = "paceline.checkpoint_sha256"
 CHECKPOINT_STEP = "paceline.checkpoint_step"
 """Of a registered checkpoint: the optimizer step that it was saved at."""
 
+RANKS = "paceline.ranks"
+"""Which ranks are on which machine, such as `node-a: 0 1; node-b: 2 3`; a line for each group of workers that the run
+has had, where they were placed differently."""
+
 SPEED_STAMP = "paceline.speed_stamp"
 """What the run's speed was measured on, as a JSON object: device, workers, clocks in MHz, torch's threads, usable
 cores, versions, the share of the machines' cores that other programs used (0 to 1), and the optimizer steps and seconds

@@ -60,6 +60,8 @@ class Observer:
     def begin(self) -> None:
         """Training begins: from here on the machines are looked at. A run that is killed has this stamp."""
         self._machines = Machines(self._fields[self._ranks.rank], self._gpus, self._ranks.device)
+        if self._ranks.is_first:
+            self._reporter.event("ranks", text=ranks_text(self.cards))
         self._report_stamp({})
 
     def end(self, stretches: Mapping[str, float]) -> None:
@@ -155,6 +157,14 @@ class Observer:
             "measured_seconds": 0.0,
             **stretches,
         }
+
+
+def ranks_text(cards: Sequence[Card]) -> str:
+    """Which ranks are on which machine: `node-a: 0 1; node-b: 2 3`."""
+    places: dict[str, list[str]] = {}
+    for rank, card in enumerate(cards):
+        places.setdefault(card.host, []).append(str(rank))
+    return "; ".join(f"{host}: {' '.join(ranks)}" for host, ranks in places.items())
 
 
 def gather_cards(ranks: Ranks, mine: Card) -> list[Card]:

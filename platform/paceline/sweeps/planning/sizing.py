@@ -138,7 +138,7 @@ def group_shape(config: ExperimentConfig, available: Resources) -> GroupShape:
     return GroupShape(
         num_workers=workers,
         cpus_per_worker=scaling.cpus_per_worker,
-        gpus_per_worker=requested(config, uses_gpu(config, available)).gpus / workers,
+        gpus_per_worker=requested(config, uses_gpu(config, available)).gpus / max(1, scaling.fewest_workers),
         placement=scaling.placement,
     )
 
