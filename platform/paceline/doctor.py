@@ -190,8 +190,8 @@ def _answers(address: str) -> bool:
 
 
 def _tracking(uri: str | None) -> Check:
+    from paceline.tracking.probing import probe
     from paceline.tracking.redact import redact
-    from paceline.tracking.store import probe
 
     if uri is None:
         return Check("tracking", None, "not looked at: no address given")

@@ -11,7 +11,8 @@ import pytest
 
 from paceline.config.sections import TrackingConfig
 from paceline.errors import ConfigError, EnvironmentFault
-from paceline.tracking.store import probe, run_url, sqlite_file, tracking_uri
+from paceline.tracking.probing import probe
+from paceline.tracking.store import run_url, sqlite_file, tracking_uri
 from tracking.faulty_proxy import FaultyProxy
 
 CANARY = "canary-S3cr3t"

@@ -32,19 +32,11 @@ from paceline.config.imports import Imported, objects_in
 from paceline.config.loading import dump_yaml, missing_modules
 from paceline.errors import ConfigError, EnvironmentFault, Problem, RunFailed
 from paceline.tracking.links import review_url
+from paceline.tracking.probing import CURE_OF_SILENCE, probe
 from paceline.tracking.provenance import command_line, provenance
 from paceline.tracking.record import RunRecord, flatten
 from paceline.tracking.redact import learn, redact, secrets_of, shareable
-from paceline.tracking.store import (
-    CURE_OF_SILENCE,
-    ENVIRONMENT_VARIABLE,
-    is_http,
-    is_sqlite,
-    probe,
-    sqlite_file,
-    start_creating,
-    tracking_uri,
-)
+from paceline.tracking.store import ENVIRONMENT_VARIABLE, is_http, is_sqlite, sqlite_file, start_creating, tracking_uri
 from paceline.tracking.views import RUNS_VIEW, run_views
 
 CLOSE_SECONDS = 60.0

@@ -13,6 +13,8 @@ _RAY_HANDLER = "ray_print_logs"
 _OURS = "paceline_worker_output"
 _CPP_LOG = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ [A-Z] \d+ \d+\]")
 """How Ray's C++ side starts a line of its own log."""
+_NAMELESS_HOST = "The hostname of the client socket cannot be retrieved"
+"""What torch says of each worker on a host whose address has no name, which it does without."""
 
 
 @contextmanager
@@ -40,5 +42,5 @@ def print_lines(batch: Mapping[str, Any]) -> None:
     if batch.get("actor_name") != TRAINING_ACTOR:
         return
     for line in batch["lines"]:
-        if not _CPP_LOG.match(line):
+        if not _CPP_LOG.match(line) and _NAMELESS_HOST not in line:
             print(f"(worker {batch['pid']}) {redact(line)}", file=sys.stderr)

@@ -27,10 +27,11 @@ from paceline.tracking.cursor import CURSOR_FILE, Cursor
 from paceline.tracking.journal import JOURNAL_FILE
 from paceline.tracking.marks import append_late
 from paceline.tracking.points import Point
+from paceline.tracking.probing import CURE_OF_SILENCE, PROBE_SECONDS, probe
 from paceline.tracking.record import RECORD_FILE, RunRecord, address_of, saved_elsewhere, trial_state_tags
 from paceline.tracking.recorder import Recorder, has_ended, sync, unsent
 from paceline.tracking.redact import redact
-from paceline.tracking.store import CURE_OF_SILENCE, PROBE_SECONDS, is_http, is_sqlite, probe
+from paceline.tracking.store import is_http, is_sqlite
 
 AT_ONCE = 4
 """How many trials are sent side by side."""

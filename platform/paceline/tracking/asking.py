@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 from paceline.errors import EnvironmentFault
 from paceline.tracking import metrics
 from paceline.tracking.connection import shared
+from paceline.tracking.probing import probe
 from paceline.tracking.record import RunRecord
 from paceline.tracking.redact import redact
-from paceline.tracking.store import is_sqlite, probe, sqlite_file
+from paceline.tracking.store import is_sqlite, sqlite_file
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 
 from paceline.errors import EnvironmentFault
+from paceline.tracking.probing import CURE_OF_SILENCE, no_mlflow_text, probe, refused_text
 from paceline.tracking.redact import redact
-from paceline.tracking.store import CURE_OF_SILENCE, no_mlflow_text, probe, refused_text
 
 LONGEST = 200
 """Characters that an error of its own is told in, at the most."""

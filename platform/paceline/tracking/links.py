@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline.tracking import metrics
-from paceline.tracking.store import answered, run_url, view_url
+from paceline.tracking.probing import answered
+from paceline.tracking.store import run_url, view_url
 from paceline.tracking.views import RUNS_VIEW, TAG_PREFIX, sweep_view_id
 
 MOST_EXPERIMENTS = 1000
