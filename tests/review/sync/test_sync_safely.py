@@ -18,32 +18,12 @@ from paceline.cluster.identity import RunFolder, nobody_works_on
 from paceline.review import sync as syncing
 from paceline.review.alone import LOCK_FILE
 from paceline.review.sync import sync_folder
-from paceline.tracking import backoff, metrics, remote, shipping
+from paceline.tracking import metrics, remote
 from paceline.tracking.points import Point
 from paceline.tracking.record import RunRecord
 from paceline.tracking.recorder import Recorder, has_ended
 
 RUN = "20260102-000000-bbbbbb"
-
-
-@pytest.fixture(autouse=True)
-def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("URI", "TOKEN", "USERNAME", "PASSWORD"):
-        monkeypatch.delenv(f"MLFLOW_TRACKING_{variable}", raising=False)
-    monkeypatch.setattr(shipping, "INTERVAL_SECONDS", 0.05)
-    monkeypatch.setattr(backoff, "FIRST_SECONDS", 0.05)
-    monkeypatch.setattr(backoff, "LONGEST_SECONDS", 0.2)
-    monkeypatch.setattr(syncing, "PATIENCE_SECONDS", 3.0)
-
-
-@pytest.fixture
-def database(prepared_database: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copy(prepared_database, tmp_path / "mlflow.db"))
-
-
-@pytest.fixture
-def storage(tmp_path: Path) -> Path:
-    return tmp_path / "runs"
 
 
 def taken(steps: int) -> list[Point]:

@@ -23,7 +23,7 @@ from paceline.review.sync import Synced, SyncReport, sync_folder
 from paceline.sweeps.folder import SweepFolder
 from paceline.sweeps.log import SweepLog
 from paceline.sweeps.trials import Trial
-from paceline.tracking import backoff, metrics, remote, shipping
+from paceline.tracking import metrics, remote
 from paceline.tracking.costs import COST_FILE, RUN_PARTS, SWEEP_PARTS, Ledger
 from paceline.tracking.cursor import ShipReport
 from paceline.tracking.points import Point
@@ -32,26 +32,6 @@ from paceline.tracking.recorder import Recorder, has_ended
 
 GONE = "its process is gone; the same command goes on with it"
 OLDER, NEWER = "20260101-000000-aaaaaa", "20260102-000000-bbbbbb"
-
-
-@pytest.fixture(autouse=True)
-def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.setattr(shipping, "INTERVAL_SECONDS", 0.05)
-    monkeypatch.setattr(backoff, "FIRST_SECONDS", 0.05)
-    monkeypatch.setattr(backoff, "LONGEST_SECONDS", 0.2)
-    monkeypatch.setattr(syncing, "PATIENCE_SECONDS", 3.0)
-
-
-@pytest.fixture
-def database(prepared_database: Path, tmp_path: Path) -> Path:
-    """A fresh database of the test's own."""
-    return Path(shutil.copy(prepared_database, tmp_path / "mlflow.db"))
-
-
-@pytest.fixture
-def storage(tmp_path: Path) -> Path:
-    return tmp_path / "runs"
 
 
 @pytest.fixture
