@@ -1,5 +1,6 @@
 """Rank 0's messages to a desk in another process, with Ray's part played by lists."""
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ import pytest
 import ray
 import torch
 from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError
+from ray.train import PreemptionInfo
 
 from paceline.cluster import outbox, reporters
 from paceline.cluster.desk import Desk
@@ -32,8 +34,10 @@ class FakeDesk:
         self.disk_is_full = False
         self.taken: list[Reading] = []
         """What it has said to be safe."""
-        for name in ("metrics", "progress", "event", "may_commit"):
+        self.events: list[Any] = []
+        for name in ("metrics", "progress", "may_commit"):
             setattr(self, name, SimpleNamespace(remote=lambda *given, kind=name: (kind, given)))
+        self.event = SimpleNamespace(remote=lambda kind, details: self.events.append((kind, details)))
         monkeypatch.setattr(ray, "get", self._get)
         monkeypatch.setattr(ray, "wait", lambda messages, timeout: (messages, []))
 
@@ -255,6 +259,20 @@ def test_a_group_whose_desk_is_gone_stops_and_one_whose_desk_is_busy_does_not(
     desk.answer = raising(ActorDiedError())
     mine.progress(2, 1.0)
     assert mine.stop_requested()
+
+
+def test_a_notice_is_told_once(monkeypatch: pytest.MonkeyPatch, reporter: Callable[..., ActorReporter]) -> None:
+    desk = FakeDesk(monkeypatch)
+    mine = reporter(desk)
+    assert not mine.is_leaving()  # no worker of Ray Train
+    info = PreemptionInfo(deadline_ms=int((time.time() + 100) * 1000), preempted_node_to_ranks={"node": [1, 2]})
+    context = SimpleNamespace(preemption_context=SimpleNamespace(preemption_info=info))
+    monkeypatch.setattr("ray.train.v2._internal.execution.context.get_train_context", lambda: context)
+    assert mine.is_leaving()
+    assert mine.is_leaving()
+    (_, preemption), (_, warning) = desk.events
+    assert preemption == {}
+    assert re.match("the machine of rank 1, 2 is taken away in (99|100) s", warning["message"])
 
 
 # In the process that trains

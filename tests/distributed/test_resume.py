@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 from paceline.engine.build import build_trainer
 from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter
+from paceline.tasks.base import TaskOutput
 from support.ranks import run_ranks
-from support.toys import points, toy_config
+from support.toys import PointsTask, points, toy_config
 
 STEPS_PER_EPOCH = 7
 
@@ -61,6 +63,40 @@ def test_two_ranks_stop_together_and_end_with_the_same_bits(tmp_path: Path) -> N
     assert first[0]["to"] == first[1]["to"] < whole[0]["to"]
     second = run_ranks(part, 2, tmp_path / "parts", None)
     assert {result["sha"] for result in second} == {whole[0]["sha"]}
+
+
+class SlowTask(PointsTask):
+    """Takes its time, so that ranks agree every few steps."""
+
+    def forward(self, batch: Any) -> TaskOutput:
+        time.sleep(0.05)
+        return super().forward(batch)
+
+
+def leaving(ranks: Ranks, folder: Path, leave_at: int | None) -> tuple[list[int], str]:
+    """The steps that were saved by a run of 21 steps, whose own checkpoints are far apart, and its last weights."""
+    config = toy_config(
+        data__path=lambda: points(103, 31),
+        scaling__num_workers=ranks.world_size,
+        trainer__log_every_n_steps=1,
+        checkpoint={"every_n_steps": 1000},
+        task__path=SlowTask,
+        trainer__epochs=3,
+    )
+    reporter = MemoryReporter(leave_at_step=leave_at)
+    outcome = build_trainer(config, ranks, reporter, folder).fit()
+    saved = [details["step"] for kind, details in reporter.events if kind == "checkpoint"]
+    return saved, outcome.weights_sha256
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_machine_that_leaves_saves_as_often_as_it_can(tmp_path: Path, world_size: int) -> None:
+    (before, sha), *_ = run_ranks(leaving, world_size, tmp_path / "stays", None)
+    assert before == [21]
+    (saved, same), *_ = run_ranks(leaving, world_size, tmp_path / "leaves", 6)
+    assert same == sha
+    assert min(saved) >= 6
+    assert len(saved) > 2  # not only once: it would lose the steps after that
 
 
 def test_another_world_size_sees_the_same_samples_a_step(tmp_path: Path) -> None:

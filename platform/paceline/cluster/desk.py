@@ -116,6 +116,7 @@ class Desk:
         self._stop = False
         self._stragglers: list[str] = []
         self._ranks: list[str] = []
+        self._preemptions = 0
         self._is_in_trouble = False
         self._costs: RunCosts | None = None
         self._ledger: Ledger | None = None
@@ -185,6 +186,10 @@ class Desk:
             return
         if kind == "stamp":
             self.tag({metrics.SPEED_STAMP: json.dumps(details)})
+            return
+        if kind == "preemption":
+            self._preemptions += 1
+            self.tag({metrics.PREEMPTIONS: str(self._preemptions)})
             return
         if kind == "ranks":
             self._note_ranks(details["text"])

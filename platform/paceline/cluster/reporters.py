@@ -8,6 +8,7 @@ from typing import Any
 from paceline.cluster.desk import Desk
 from paceline.cluster.last_words import LastWords
 from paceline.cluster.outbox import MOST_READINGS, Outbox
+from paceline.cluster.preemption import notice, notice_text
 from paceline.tracking.points import Reading
 
 MIN_ANSWER_SECONDS = 1.0
@@ -76,6 +77,9 @@ class DeskReporter(_Outgoing):
     def stop_requested(self) -> bool:
         return self._desk.stop_requested
 
+    def is_leaving(self) -> bool:
+        return False  # it would get a signal
+
     def rung(self, step: int, values: Mapping[str, float]) -> bool:
         return True
 
@@ -99,7 +103,7 @@ class ActorReporter(_Outgoing):
         self._desk = desk
         self._about = about
         self._progress: Any = None
-        self._stop = False
+        self._stop = self._leaves = False
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         self._outbox.put(step, values)
@@ -142,6 +146,13 @@ class ActorReporter(_Outgoing):
     def stop_requested(self) -> bool:
         self._read_answer()
         return self._stop
+
+    def is_leaving(self) -> bool:
+        if not self._leaves and (info := notice()) is not None:
+            self._leaves = True
+            self.event("preemption")
+            self.event("warning", message=notice_text(info))
+        return self._leaves
 
     def rung(self, step: int, values: Mapping[str, float]) -> bool | None:
         import ray

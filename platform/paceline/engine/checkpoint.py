@@ -125,6 +125,11 @@ class CheckpointWriter:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: tuple[int, Future[None]] | None = None
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self._pending is not None and not self._pending[1].done()
+
     def submit(self, snapshot: Snapshot) -> None:
         """Start writing; waits for the one before."""
         self.wait()

@@ -1,5 +1,6 @@
-"""Agreement between ranks on when to stop, without a collective operation at every step."""
+"""Agreement between ranks on when to save or to stop, without a collective operation at every step."""
 
+from enum import IntEnum
 from time import perf_counter
 
 from paceline.engine.ranks import Ranks
@@ -7,10 +8,19 @@ from paceline.engine.ranks import Ranks
 INTERVAL_SECONDS = 0.5
 
 
-class StopConsensus:
-    """All ranks stop after the same step, at most about half a second after rank 0 was asked to.
+class Wish(IntEnum):
+    """What all ranks are to do after a step."""
 
-    Rank 0 broadcasts, at steps known to all, whether to stop and how many steps later to ask again.
+    GO_ON = 0
+    SAVE = 1
+    STOP = 2
+    """Save the state, and end."""
+
+
+class Consensus:
+    """All ranks save or stop after the same step, at most about half a second after rank 0 was asked to.
+
+    Rank 0 broadcasts, at steps known to all, what to do and how many steps later to ask again.
     """
 
     def __init__(self, ranks: Ranks) -> None:
@@ -19,18 +29,23 @@ class StopConsensus:
         self._last_time = perf_counter()
         self._interval = 1
 
-    def agreed(self, step: int, requested: bool) -> bool:
-        """Whether to stop after `step`. Every rank must call it after every step; `requested` counts on rank 0."""
+    def agreed(self, step: int, wish: Wish, soon: bool = False) -> Wish:
+        """What to do after `step`. Every rank must call it after every step; the rest counts on rank 0.
+
+        Args:
+            soon: ask again after the next step.
+        """
         if self._ranks.world_size == 1:
-            return requested
+            return wish
         if step < self._next_step:
-            return False
-        stop, interval = self._ranks.from_first([float(requested), float(self._following_interval())])
-        self._next_step = step + int(interval)
-        return bool(stop)
+            return Wish.GO_ON
+        interval = 1 if soon else self._following_interval()
+        told, interval_of_first = self._ranks.from_first([float(wish), float(interval)])
+        self._next_step = step + int(interval_of_first)
+        return Wish(int(told))
 
     def is_due(self, step: int) -> bool:
-        """Whether `agreed` will look at `requested` at this step."""
+        """Whether `agreed` will look at the wish at this step."""
         return self._ranks.world_size == 1 or step >= self._next_step
 
     def _following_interval(self) -> int:

@@ -21,8 +21,8 @@ class Reporter(Protocol):
     def event(self, kind: str, **details: Any) -> None:
         """Something worth telling: `resumed`, `checkpoint`, `warning`; details are plain JSON values.
 
-        For the run's record alone: `datasets`, `stamp` (what its speed was measured on; the newest one holds) and
-        `straggler`, which comes with a warning.
+        For the run's record alone: `datasets`, `ranks` (which are on which machine), `stamp` (what its speed was
+        measured on; the newest one holds), and `straggler` and `preemption`, which come with a warning.
         """
 
     def recorded(self, timeout_seconds: float) -> bool:
@@ -42,6 +42,9 @@ class Reporter(Protocol):
 
     def stop_requested(self) -> bool:
         """Whether the run should save its state and end at the next chance."""
+
+    def is_leaving(self) -> bool:
+        """Whether a machine that trains is about to be taken away: the state is then saved as often as can be."""
 
     def rung(self, step: int, values: Mapping[str, float]) -> bool | None:
         """Whether to train on after a rung. May block as long as it likes, in a thread of its own, and may raise.
@@ -69,6 +72,8 @@ class MemoryReporter:
     """Give no answer at the rung at this step."""
     stop_at_rung: int | None = None
     """Answer no from a rung on at a step this high."""
+    leave_at_step: int | None = None
+    """Say that the machine leaves once a step this high has been reported."""
     unsafe: list[Any] = field(default_factory=list)
     """What `unrecorded` gives; `recorded` says no as long as there is something."""
     _step: int = 0
@@ -94,6 +99,9 @@ class MemoryReporter:
 
     def stop_requested(self) -> bool:
         return self.stop_at_step is not None and self._step >= self.stop_at_step
+
+    def is_leaving(self) -> bool:
+        return self.leave_at_step is not None and self._step >= self.leave_at_step
 
     def rung(self, step: int, values: Mapping[str, float]) -> bool | None:
         self.asked.append((step, dict(values)))

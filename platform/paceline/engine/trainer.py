@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from paceline.config.experiment import ExperimentConfig
 from paceline.engine.adascale import AdaScale
 from paceline.engine.checkpoint import CheckpointWriter, Snapshot, read_checkpoint
-from paceline.engine.consensus import StopConsensus
+from paceline.engine.consensus import Consensus, Wish
 from paceline.engine.evaluation import evaluate
 from paceline.engine.loading import BatchLoader
 from paceline.engine.meter import Meter, peak_memory_bytes
@@ -97,7 +97,7 @@ class Trainer:
         self.forward_backward = strategy.forward_backward(model, state.precision, self.running, config.seed, adascale)
         self.meter = Meter()
         self._marks_time = ranks.device.type == "cuda" and ranks.world_size > 1
-        self.consensus = StopConsensus(ranks)
+        self.consensus = Consensus(ranks)
         self.shown_name: Callable[[str], str] = str
         """What a metric of the task is called where it is told and saved: its name may hold what is not to be seen."""
         self._next_progress = 0.0
@@ -206,8 +206,9 @@ class Trainer:
         at_rung = not self.plan.is_over(position) and self.rungs.reached(position, evaluates)
         if evaluates or at_rung:
             self._evaluate()
-        stop = self._agree_to_stop()
-        if self.saves and (self.plan.saves(position) or at_rung or stop):
+        wish = self._agree()
+        stop = wish == Wish.STOP
+        if self.saves and (self.plan.saves(position) or at_rung or wish != Wish.GO_ON):
             self._save()
         return stop or (at_rung and not self._ask_at_rung())
 
@@ -248,13 +249,19 @@ class Trainer:
         if self.ranks.is_first:
             self.reporter.metrics(self.state.position.step, {**values, **(of_machines or {})})
 
-    def _agree_to_stop(self) -> bool:
+    def _agree(self) -> Wish:
         step = self.state.position.step
         if self.ranks.is_first and perf_counter() >= self._next_progress:
             self._next_progress = perf_counter() + PROGRESS_SECONDS
             self.reporter.progress(step, self.meter.rate())
-        asks = self.ranks.is_first and self.consensus.is_due(step)
-        return self.consensus.agreed(step, asks and self.reporter.stop_requested())
+        if not (self.ranks.is_first and self.consensus.is_due(step)):
+            return self.consensus.agreed(step, Wish.GO_ON)
+        if self.reporter.stop_requested():
+            return self.consensus.agreed(step, Wish.STOP)
+        leaves = self.reporter.is_leaving()
+        # as often as it can be written down: the machine may go at any step
+        saves = leaves and self.writer is not None and not self.writer.is_writing
+        return self.consensus.agreed(step, Wish.SAVE if saves else Wish.GO_ON, soon=leaves)
 
     def _save(self) -> None:
         start = perf_counter()

@@ -273,6 +273,9 @@ RANKS = "paceline.ranks"
 """Which ranks are on which machine, such as `node-a: 0 1; node-b: 2 3`; a line for each group of workers that the run
 has had, where they were placed differently."""
 
+PREEMPTIONS = "paceline.preemptions"
+"""How often a machine was announced to be taken away while the run trained on it; these are no failures."""
+
 SPEED_STAMP = "paceline.speed_stamp"
 """What the run's speed was measured on, as a JSON object: device, workers, clocks in MHz, torch's threads, usable
 cores, versions, the share of the machines' cores that other programs used (0 to 1), and the optimizer steps and seconds

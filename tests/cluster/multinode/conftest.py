@@ -1,9 +1,11 @@
 """A Ray cluster of two hosts, which asks for a token."""
 
+import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,52 @@ scaling: {num_workers: 2, use_gpu: false, cpus_per_worker: 1, placement: strict_
 """
 
 
+OWN_CODE = """
+import time
+
+from torch.nn import functional as F
+
+from paceline import Task, TaskOutput
+
+
+class SlowTask(Task):
+    def __init__(self, model, pause=0.0):
+        super().__init__(model)
+        self.pause = pause
+
+    def forward(self, batch):
+        if self.training:
+            time.sleep(self.pause)
+        features, targets = batch
+        return TaskOutput(F.cross_entropy(self.model(features), targets, reduction="sum"), len(targets))
+"""
+
+
+@dataclass
+class Going:
+    """A command of ours that goes on."""
+
+    process: "subprocess.Popen[str]"
+    out: Path
+    err: Path
+
+    def ended(self, seconds: float = 300) -> "subprocess.CompletedProcess[str]":
+        """Wait for its end."""
+        try:
+            code = self.process.wait(seconds)
+        finally:
+            self.process.kill()
+        return subprocess.CompletedProcess([], code, self.out.read_text(), self.err.read_text())
+
+    def until(self, condition: Callable[[], object], seconds: float = 180) -> None:
+        """Wait for something that it does."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert self.process.poll() is None, self.ended().stderr
+            assert time.monotonic() < deadline, "waited in vain"
+            time.sleep(0.1)
+
+
 @dataclass
 class TwoHosts:
     """Two hosts with a Ray node each."""
@@ -32,6 +80,8 @@ class TwoHosts:
     home: Path
     environment: Mapping[str, str]
     nodes: dict[str, "subprocess.Popen[str]"] = field(default_factory=dict)
+    started: int = 0
+    """Commands so far."""
 
     @property
     def address(self) -> str:
@@ -50,10 +100,42 @@ class TwoHosts:
             self.nodes[host.name] = host.start(BIN / "ray", "start", *own, **told)
         _wait_for(host, self.hosts[0].address, PORT)
 
+    def until_complete(self) -> None:
+        """Wait until the cluster counts all hosts as alive."""
+        deadline = time.monotonic() + 90
+        while self.nodes_known() < len(self.hosts):
+            assert time.monotonic() < deadline, "a node does not join"
+
+    def announce_the_end_of(self, host: Host, seconds: int) -> None:
+        """Tell Ray that a host's node is going to be taken away, as a cloud does of a spot instance."""
+        command = ["drain-node", "--address", self.address, "--reason", "DRAIN_NODE_REASON_PREEMPTION"]
+        command += ["--reason-message", "spot", "--deadline-remaining-seconds", str(seconds)]
+        told = {"env": self.environment, "cwd": self.home, "timeout": 120}
+        nodes = f"import ray; ray.init('{self.address}'); print([n['NodeID'] for n in ray.nodes() if n['Alive'] and "
+        nodes += f"n['NodeManagerAddress'] == '{host.address}'][0])"
+        node = self.hosts[0].run(sys.executable, "-c", nodes, **told).stdout.split()[-1]
+        done = self.hosts[0].run(BIN / "ray", *command, "--node-id", node, **told)
+        assert done.returncode == 0, done.stderr
+
+    def kill_node(self, host: Host) -> None:
+        """Kill all that runs on a host, at once."""
+        for process in host.processes():
+            os.kill(process, signal.SIGKILL)
+        self.nodes.pop(host.name).wait(60)
+
     def paceline(self, *arguments: str, **given: Any) -> "subprocess.CompletedProcess[str]":
         """Run our command on the head."""
         command = [sys.executable, "-m", "paceline.cli", *arguments]
         return self.hosts[0].run(*command, env=self.environment, cwd=self.home, timeout=300, **given)
+
+    def start_paceline(self, *arguments: str) -> "Going":
+        """Start our command on the head."""
+        self.started += 1
+        out, err = (self.home / f"said-{self.started}.{kind}" for kind in ("out", "err"))
+        with out.open("w") as stdout, err.open("w") as stderr:
+            told = {"env": self.environment, "cwd": self.home, "stdout": stdout, "stderr": stderr}
+            process = self.hosts[0].start(sys.executable, "-m", "paceline.cli", *arguments, **told)
+        return Going(process, out, err)
 
     def nodes_known(self) -> int:
         """Nodes that the cluster counts as alive."""
@@ -64,12 +146,13 @@ class TwoHosts:
         return int(done.stdout.split()[-1])
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def two_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoHosts]:
     if reason := missing():
         pytest.skip(reason)
     home = tmp_path_factory.mktemp("hosts")
     (home / "over.yaml").write_text(CONFIG)
+    (home / "slow_task.py").write_text(OWN_CODE)
     (home / ".ray").mkdir(mode=0o700)
     token = home / ".ray" / "auth_token"
     token.touch(mode=0o600)
@@ -79,9 +162,7 @@ def two_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoHosts]:
         try:
             for host in made:
                 cluster.start_node(host)
-            deadline = time.monotonic() + 90
-            while cluster.nodes_known() < len(made):
-                assert time.monotonic() < deadline, "a node does not join"
+            cluster.until_complete()
             yield cluster
         finally:
             for node in cluster.nodes.values():

@@ -58,6 +58,11 @@ class Host:
         """Run a program on this host to its end."""
         return subprocess.run(self.command(*command), text=True, capture_output=True, **given)
 
+    def processes(self) -> list[int]:
+        """Ids of all that runs on this host."""
+        found = subprocess.run(["ip", "netns", "pids", self.name], capture_output=True, text=True, check=True)
+        return [int(line) for line in found.stdout.split()]
+
     def cut(self) -> None:
         """Pull the cable out."""
         run("ip", "-n", self.switch, "link", "set", self.port, "down")

@@ -1,0 +1,26 @@
+"""Notice that a machine of this worker's group is about to be taken away, as a spot instance is.
+
+Ray tells each worker once it has been told to drain a node. Its own question after that, `get_preemption_info`, is a
+barrier over all workers: too dear at each step.
+"""
+
+import time
+from typing import Any
+
+
+def notice() -> Any | None:
+    """Ray Train's `PreemptionInfo` for this worker's group; None as long as all of its machines stay."""
+    try:
+        from ray.train.v2._internal.execution.context import get_train_context
+
+        return get_train_context().preemption_context.preemption_info
+    except (ImportError, AttributeError, RuntimeError):  # another version of Ray, or no worker of Ray Train
+        return None
+
+
+def notice_text(info: Any) -> str:
+    """What a notice says, for the watcher."""
+    ranks = ", ".join(str(rank) for rank in info.preempted_ranks)
+    left = None if info.deadline_ms is None else info.deadline_ms / 1000 - time.time()
+    when = "" if left is None else f" in {max(0.0, left):.0f} s"
+    return f"the machine of rank {ranks} is taken away{when}: the state is saved until then, and gone on with elsewhere"
