@@ -120,7 +120,7 @@ def test_a_host_that_is_announced_to_go_costs_no_failure(two_hosts: TwoHosts, ex
     assert tag(two_hosts, "spot", "paceline.preemptions") == "1"
     assert result["metrics"]["val/loss"] == pytest.approx(expected["metrics"]["val/loss"], abs=1e-9)
     same_losses(two_hosts, "spot")
-    (resumed,) = re.findall(r"resumed\D*(\d+)", going.err.read_text())
+    (resumed,) = re.findall(r"going on from step (\d+)", going.err.read_text())
     assert int(resumed) >= before - 1  # at most a step and the one that was under way are computed again
 
 
