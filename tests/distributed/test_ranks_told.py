@@ -159,7 +159,7 @@ def collectives(ranks: Ranks) -> tuple[dict[int, dict[str, int]], dict[int, dict
         return counted
 
     trainer._log = into(logs, trainer._log)  # type: ignore[method-assign]
-    trainer._agree_to_stop = into(others, trainer._agree_to_stop)  # type: ignore[method-assign]
+    trainer._agree = into(others, trainer._agree)  # type: ignore[method-assign]
     trainer.fit()
     return logs, others
 

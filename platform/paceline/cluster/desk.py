@@ -13,6 +13,7 @@ from typing import Any, Literal
 from paceline.cluster.counting import Counting, RunCosts
 from paceline.cluster.kept import kept_checkpoints
 from paceline.cluster.last_words import LastWords, lost_text
+from paceline.cluster.remarks import Remarks
 from paceline.durable import write_durably
 from paceline.tracking import metrics
 from paceline.tracking.costs import COST_FILE, Ledger
@@ -114,9 +115,7 @@ class Desk:
         self._on_event = on_event or (lambda kind, details: self._events.append((kind, details)))
         self._view = View([], 0, 0.0)
         self._stop = False
-        self._stragglers: list[str] = []
-        self._ranks: list[str] = []
-        self._preemptions = 0
+        self._remarks = Remarks(self.tag)
         self._is_in_trouble = False
         self._costs: RunCosts | None = None
         self._ledger: Ledger | None = None
@@ -184,19 +183,7 @@ class Desk:
         if kind == "datasets":
             self._record_datasets(details)
             return
-        if kind == "stamp":
-            self.tag({metrics.SPEED_STAMP: json.dumps(details)})
-            return
-        if kind == "preemption":
-            self._preemptions += 1
-            self.tag({metrics.PREEMPTIONS: str(self._preemptions)})
-            return
-        if kind == "ranks":
-            self._note_ranks(details["text"])
-            return
-        if kind == "straggler":
-            self._stragglers.append(details["text"])
-            self.tag({metrics.STRAGGLER: "\n".join(self._stragglers)})
+        if self._remarks.take(kind, details):
             return
         self._on_event(kind, details)
         if kind == "batch":
@@ -306,7 +293,7 @@ class Desk:
         except OSError as error:  # no room for the last words: what is in the journal is sent all the same
             report = self._recorder.close(status, reason, timeout_seconds, None, self._ledger)
             report = replace(report, error=f"the end of the run could not be recorded: {error}")
-        return {**asdict(report), "straggler": "\n".join(self._stragglers)}
+        return {**asdict(report), "straggler": "\n".join(self._remarks.stragglers)}
 
     def stop_waiting(self) -> None:
         """Let `close` wait for MLflow no longer, now or later; what is not sent stays in the journal."""
@@ -317,11 +304,6 @@ class Desk:
             self._recorder.add_datasets(sets)
         except OSError as error:
             self.event("warning", {"message": f"the data sets could not be recorded: {error}"})
-
-    def _note_ranks(self, places: str) -> None:
-        if self._ranks[-1:] != [places]:
-            self._ranks.append(places)
-            self.tag({metrics.RANKS: "\n".join(self._ranks)})
 
     def _record_checkpoints(self) -> None:
         try:
