@@ -103,22 +103,19 @@ def test_a_run_of_fixed_size_waits_for_the_host_to_return(two_hosts: TwoHosts, e
 
 
 def test_a_host_that_is_announced_to_go_costs_no_failure(two_hosts: TwoHosts, expected: dict[str, Any]) -> None:
-    own = "scaling.num_workers=[1, 2]", "scaling.placement=spread", "scaling.cpus_per_worker=2"
-    own = *own, "scaling.max_failures=0", "checkpoint.every_n_steps=1000"  # nothing is saved but for the notice
+    own = "scaling.max_failures=0", "checkpoint.every_n_steps=1000"  # nothing is saved but for the notice
     going = start(two_hosts, "spot", *own, f"task.args.pause={4 * PAUSE}")
     going.until(lambda: len(points_so_far(two_hosts, "spot")) >= 3)
-    try:
-        two_hosts.announce_the_end_of(two_hosts.hosts[1], 20)
-        going.until(lambda: checkpoints(two_hosts, "spot"))
-        time.sleep(10)
-        before = len(points_so_far(two_hosts, "spot"))
-        two_hosts.kill_node(two_hosts.hosts[1])
-        result = result_of(going.ended(600))
-    finally:
-        two_hosts.start_node(two_hosts.hosts[1])
-        two_hosts.until_complete()
+    two_hosts.announce_the_end_of(two_hosts.hosts[1], 25)
+    going.until(lambda: checkpoints(two_hosts, "spot"))
+    time.sleep(5)
+    before = len(points_so_far(two_hosts, "spot"))
+    two_hosts.kill_node(two_hosts.hosts[1])
+    two_hosts.start_node(two_hosts.hosts[1])
+    result = result_of(going.ended(600))
+    assert before < STEPS
+    assert result["weights_sha256"] == expected["weights_sha256"]
     assert tag(two_hosts, "spot", "paceline.preemptions") == "1"
-    assert result["metrics"]["val/loss"] == pytest.approx(expected["metrics"]["val/loss"], abs=1e-9)
     same_losses(two_hosts, "spot")
     (resumed,) = re.findall(r"going on from step (\d+)", going.err.read_text())
     assert int(resumed) >= before - 1  # at most a step and the one that was under way are computed again
