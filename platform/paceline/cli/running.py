@@ -44,7 +44,7 @@ def _add_sweep(commands: Any) -> None:
 
 
 def _add_config(command: argparse.ArgumentParser) -> None:
-    command.add_argument("config", metavar="CONFIG", type=_file_name, help="YAML file of the experiment")
+    command.add_argument("config", metavar="CONFIG", type=file_name, help="YAML file of the experiment")
     command.add_argument(
         "overrides",
         metavar="KEY=VALUE",
@@ -56,7 +56,8 @@ def _add_config(command: argparse.ArgumentParser) -> None:
     command.add_argument("--address", metavar="A", help="address of a Ray cluster; default: a private local Ray")
 
 
-def _file_name(text: str) -> str:
+def file_name(text: str) -> str:
+    """The name of a config file, for argparse."""
     if not text.strip():
         raise argparse.ArgumentTypeError("is empty: give the path of a YAML file")
     return text

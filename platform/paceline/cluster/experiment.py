@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -189,14 +189,17 @@ def close_seconds_of(uri: str, offline: str, listener: Events) -> float:
     return CLOSE_SECONDS
 
 
-def require_shared_places(config: ExperimentConfig) -> None:
+def require_shared_places(config: ExperimentConfig, environment: Mapping[str, str] = os.environ) -> None:
     """For a cluster: a job's working folder is Ray's cache and goes away; on another machine it never was this one.
+
+    Args:
+        environment: variables of the driver, which may name the tracking address.
 
     Raises:
         ConfigError: the runs or their record would be kept in the working folder.
     """
     hint = "name a place that outlives the job and that every node reaches"
-    reasons = {"storage": _no_shared_storage(config), "tracking": _no_shared_tracking(config)}
+    reasons = {"storage": _no_shared_storage(config), "tracking": _no_shared_tracking(config, environment)}
     keys = {"storage": "storage.path", "tracking": "tracking.uri"}
     problems = [Problem(code, reason, keys[code], hint=hint) for code, reason in reasons.items() if reason]
     if problems:
@@ -212,8 +215,8 @@ def _no_shared_storage(config: ExperimentConfig) -> str:
     return ""
 
 
-def _no_shared_tracking(config: ExperimentConfig) -> str:
-    uri = config.tracking.uri or os.environ.get(ENVIRONMENT_VARIABLE, "").strip()
+def _no_shared_tracking(config: ExperimentConfig, environment: Mapping[str, str]) -> str:
+    uri = config.tracking.uri or environment.get(ENVIRONMENT_VARIABLE, "").strip()
     if not uri:
         return f"must be set when training on a cluster, here or as {ENVIRONMENT_VARIABLE}"
     file = sqlite_file(uri) if is_sqlite(uri) else None

@@ -23,7 +23,7 @@ def runtime_env(config: ExperimentConfig) -> dict[str, Any]:
     The first folder of the user's becomes the working folder of the workers; Ray allows one. From any other folder the
     named module or package alone is sent.
     """
-    modules = list(dict.fromkeys(_own_modules(config)))
+    modules = own_modules(config)
     environment: dict[str, Any] = {"py_modules": [str(package_folder())]}
     if modules:
         home = modules[0].parent
@@ -38,15 +38,21 @@ def package_folder() -> Path:
     return Path(__file__).resolve().parents[1]
 
 
-def _own_modules(config: ExperimentConfig) -> Iterator[Path]:
+def own_modules(config: ExperimentConfig) -> list[Path]:
     """File or package folder of each top-level module that the config names, installed ones left out."""
-    for component in (config.task, config.model, config.data):
+    return list(dict.fromkeys(place for _, place in modules_by_section(config)))
+
+
+def modules_by_section(config: ExperimentConfig) -> Iterator[tuple[str, Path]]:
+    """The same with the section of the config that names it: `task`, `model` or `data`."""
+    for section in ("task", "model", "data"):
+        component = getattr(config, section)
         if not isinstance(component, Imported):
             continue
         path = path_of(component.path) if callable(component.path) else str(component.path)
         place = _place(path.partition(":")[0].partition(".")[0])
         if place is not None and not _is_installed(place):
-            yield place
+            yield section, place
 
 
 def _place(module: str) -> Path | None:

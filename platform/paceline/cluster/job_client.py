@@ -1,0 +1,162 @@
+"""The door to a cluster's jobs: where its dashboard is, whether it answers, and the client that asks it."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+from paceline.cluster.session import prepare_environment
+from paceline.errors import EnvironmentFault
+from paceline.tracking.redact import redact
+
+if TYPE_CHECKING:
+    from ray.job_submission import JobSubmissionClient
+
+DEFAULT_ADDRESS = "http://127.0.0.1:8265"
+VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
+"""Where Ray's own commands take the address from, the first one first."""
+Timeout = tuple[float, float]
+"""Seconds to connect, and until the answer begins."""
+AT_FIRST: Timeout = (2.0, 2.5)
+LATER: Timeout = (10.0, 30.0)
+SENDING: Timeout = (10.0, 600.0)
+FIND_SECONDS = 4.5
+"""How long Ray may take to tell the dashboard's address from another address of the cluster."""
+_TALKATIVE = (
+    "ray.dashboard.modules.dashboard_sdk",
+    "ray.dashboard.modules.job.sdk",
+    "ray._private.runtime_env.packaging",
+    "ray._private.authentication.http_token_authentication",
+)
+_CURE = (
+    "start the cluster, or open the tunnel to it (`ray dashboard cluster.yaml`, or "
+    "`ssh -N -L 8265:127.0.0.1:8265 HEAD`), or name another one by --address"
+)
+_VERSION_CURE = "is this the dashboard of a Ray cluster, and of a version like the one here?"
+_TOKEN_CURE = (
+    "set RAY_AUTH_MODE=token and put the cluster's token into ~/.ray/auth_token, or name its file by "
+    "RAY_AUTH_TOKEN_PATH (`ray get-auth-token` on the head shows it)"
+)
+
+
+def job_address(option: str | None = None) -> str:
+    """Where the jobs go: the option, else what Ray's variables say, else this machine's dashboard or tunnel."""
+    found = (value.strip() for value in (option or "", *(os.environ.get(name, "") for name in VARIABLES)))
+    return next((value for value in found if value), DEFAULT_ADDRESS).rstrip("/")
+
+
+def connect(address: str) -> "JobSubmissionClient":
+    """A client of the dashboard at an address, which has answered. Takes about 5 s at the most, and Ray's import.
+
+    Args:
+        address: `http://host:port` of a dashboard, or another address of a cluster, as `ray job submit` takes it.
+
+    Raises:
+        EnvironmentFault: nothing answers, or it asks for a token, or it is no dashboard of Ray's.
+    """
+    prepare_environment()
+    url = address if "://" in address and not address.startswith("ray://") else _dashboard_of(address)
+    with asking(url):
+        client = _client_class()(url)
+    client.timeout = LATER
+    return client
+
+
+@contextmanager
+def asking(url: str) -> Iterator[None]:
+    """For a body that asks a dashboard: what goes wrong is told with the cure.
+
+    Raises:
+        EnvironmentFault: the body raised an error of the connection, or of Ray's client.
+    """
+    import requests
+    from ray.exceptions import AuthenticationError
+
+    try:
+        yield
+    except (BrokenPipeError, EnvironmentFault):  # our own output's, and what is told already
+        raise
+    except AuthenticationError as error:
+        raise EnvironmentFault(_about_token(url, str(error))) from None
+    except (ConnectionError, requests.exceptions.ConnectionError, requests.exceptions.Timeout):
+        raise EnvironmentFault(f"no Ray dashboard answers at {redact(url)}: {_CURE}") from None
+    except (requests.exceptions.RequestException, RuntimeError, ValueError, KeyError, TypeError) as error:
+        raise EnvironmentFault(f"Ray's jobs at {redact(url)}: {redact(str(error))}; {_VERSION_CURE}") from None
+
+
+def is_unknown(error: Exception) -> bool:
+    """Whether Ray's client says by this error that there is no such job."""
+    return "status code 404" in str(error)
+
+
+def _client_class() -> Any:
+    from ray.job_submission import JobSubmissionClient
+
+    _hush()
+
+    class Client(JobSubmissionClient):  # type: ignore[misc]
+        """Ray's, which would wait forever for a tunnel that has died, and take the address from the environment."""
+
+        def __init__(self, url: str) -> None:
+            self.timeout = AT_FIRST
+            with _only_address(url):
+                super().__init__(url)
+
+        def _do_request(self, method: str, endpoint: str, **options: Any) -> Any:
+            return super()._do_request(method, endpoint, timeout=self.timeout, **options)
+
+    return Client
+
+
+def _dashboard_of(address: str) -> str:
+    """The dashboard of a cluster that is known by another address: `host:port` of its head, `auto`, `ray://...`."""
+    found: list[str] = []
+    reasons: list[str] = []
+
+    def ask() -> None:
+        from ray.dashboard.utils import get_address_for_submission_client
+
+        try:
+            with _only_address(address):
+                found.append(get_address_for_submission_client(address))
+        except Exception as error:  # Ray has many kinds
+            reasons.append(redact(str(error)).partition("\n")[0])
+
+    import ray  # not within the time  # noqa: F401
+
+    asked = Thread(target=ask, daemon=True, name="find-dashboard")
+    asked.start()
+    asked.join(FIND_SECONDS)
+    if found:
+        return found[0]
+    reason = f" ({reasons[0]})" if reasons else ""
+    raise EnvironmentFault(
+        f"no Ray cluster answers at {redact(address)}{reason}: give the dashboard's address, such as "
+        f"--address {DEFAULT_ADDRESS}; {_CURE}"
+    )
+
+
+@contextmanager
+def _only_address(address: str) -> Iterator[None]:
+    """Hide Ray's variables, which would go before the address that is given."""
+    before = {name: os.environ.pop(name) for name in VARIABLES if name in os.environ}
+    os.environ[VARIABLES[0]] = address
+    try:
+        yield
+    finally:
+        del os.environ[VARIABLES[0]]
+        os.environ.update(before)
+
+
+def _hush() -> None:
+    """Ray's client tells of each upload and of a missing token; both are told here."""
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def _about_token(url: str, told: str) -> str:
+    if told.startswith("Authentication failed"):
+        return f"the cluster at {redact(url)} refuses the token that is sent: {_TOKEN_CURE}"
+    return f"the cluster at {redact(url)} asks for a token: {_TOKEN_CURE}"

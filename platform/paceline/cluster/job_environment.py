@@ -1,0 +1,163 @@
+"""What a job runs in: the user's runtime environment file, and what Paceline adds to it."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from paceline.cluster.session import UV_HOOK
+from paceline.cluster.user_code import package_folder
+from paceline.errors import ConfigError, Problem
+from paceline.places import place_of
+from paceline.tracking.redact import redact, redact_values
+from paceline.tracking.store import ENVIRONMENT_VARIABLE
+
+DEFAULT_FILE = Path("configs/runtime_env.yaml")
+"""Taken when it is there, relative to the folder that the command is given in."""
+STOP_SECONDS = 300
+"""How long a job that is stopped may take to save its state; Ray kills it after 3 s by default."""
+_STOP_VARIABLE = "RAY_JOB_STOP_WAIT_TIME_S"
+_OWN_KEYS = ("working_dir", "py_modules", "excludes", "env_vars")
+
+
+@dataclass(frozen=True)
+class JobEnvironment:
+    """Ray's runtime environment, but for the archive of the working folder."""
+
+    folder: Path
+    """The working folder, absolute."""
+    modules: tuple[str, ...]
+    """The user's own `py_modules`: absolute paths of folders and wheels, and addresses."""
+    excludes: tuple[str, ...]
+    """What stays at home of the working folder."""
+    env_vars: Mapping[str, str]
+    others: Mapping[str, Any]
+    """`pip`, `conda` and the like, as they were written."""
+    taken_along: tuple[str, ...] = ()
+    """Variables of this command's own environment that the job gets."""
+    place: str = ""
+    """The file that they come from, as it is named in messages; empty for none."""
+
+    def to_ray(self, archive: str) -> dict[str, Any]:
+        """As Ray's client takes it.
+
+        Args:
+            archive: a zip file with the working folder. Its excludes are applied already: Ray would apply them to the
+                package as well, which has a folder `data` of its own.
+        """
+        modules = [str(package_folder()), *self.modules]
+        own = {"working_dir": archive, "py_modules": modules, "excludes": ["__pycache__"]}
+        return {**self.others, **own, "env_vars": dict(self.env_vars)}
+
+    def shown(self) -> dict[str, Any]:
+        """The same without secrets, as it is shown before anything is sent."""
+        return {**self.to_ray(str(self.folder)), "env_vars": redact_values(self.env_vars)}
+
+    def open_secrets(self) -> list[str]:
+        """Names of variables that hold a secret: whoever may list the cluster's jobs can read them."""
+        return [name for name, value in redact_values(self.env_vars).items() if value != self.env_vars[name]]
+
+
+def job_environment(file: Path | None = None) -> JobEnvironment:
+    """Read the user's file, and add what a job of Paceline's needs.
+
+    Args:
+        file: of a runtime environment; None: `DEFAULT_FILE`, where it is there.
+
+    Raises:
+        ConfigError: the file is not there, or holds something else.
+    """
+    if file is None and DEFAULT_FILE.is_file():
+        file = DEFAULT_FILE
+    place = str(file) if file is not None else ""
+    entries = _read(file) if file is not None else {}
+    written = _mapping(entries, "env_vars", place)
+    taken = {name: value for name, value in _taken_along().items() if name not in written}
+    return JobEnvironment(
+        folder=_working_folder(entries.get("working_dir", "."), place),
+        modules=_modules(_listed(entries, "py_modules", place), place),
+        excludes=tuple(_listed(entries, "excludes", place)),
+        env_vars={UV_HOOK: "0", _STOP_VARIABLE: str(STOP_SECONDS), **taken, **written},
+        others={key: value for key, value in entries.items() if key not in _OWN_KEYS},
+        taken_along=tuple(taken),
+        place=place,
+    )
+
+
+def check_with_ray(environment: JobEnvironment) -> None:
+    """Have Ray look at what it is given. Imports Ray, and starts nothing.
+
+    Raises:
+        ConfigError: an entry is nothing that Ray takes.
+    """
+    from ray.runtime_env import RuntimeEnv
+
+    try:
+        RuntimeEnv(**environment.others, env_vars=dict(environment.env_vars))
+    except (TypeError, ValueError, OSError) as error:
+        raise _problem(environment.place, redact(str(error)).replace("\n", " ")) from None
+
+
+def _taken_along() -> dict[str, str]:
+    uri = os.environ.get(ENVIRONMENT_VARIABLE, "").strip()
+    return {ENVIRONMENT_VARIABLE: uri} if uri else {}
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        entries = yaml.safe_load(place_of(file).read_text("utf-8"))
+    except FileNotFoundError:
+        raise _problem(str(file), "there is no such file") from None
+    except (OSError, ValueError) as error:
+        raise _problem(str(file), f"the file cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        raise _problem(str(file), f"is no YAML: {' '.join(str(error).split())}") from None
+    if entries is None:
+        return {}
+    if not isinstance(entries, dict) or not all(isinstance(key, str) for key in entries):
+        raise _problem(str(file), "must hold keys and values, such as pip: [transformers]")
+    return entries
+
+
+def _working_folder(written: Any, place: str) -> Path:
+    if not isinstance(written, str) or "://" in written:
+        raise _problem(place, "must be a folder of this machine, since the config file lies in it", "working_dir")
+    folder = place_of(written).resolve()
+    if not folder.is_dir():
+        raise _problem(place, f"there is no folder {folder}", "working_dir")
+    return folder
+
+
+def _modules(written: Sequence[str], place: str) -> tuple[str, ...]:
+    """Without this package, which travels from where it is installed."""
+    absolute = (each if "://" in each else str(place_of(each).resolve()) for each in written)
+    found = tuple(path for path in absolute if Path(path).name != package_folder().name)
+    for path in found:
+        if "://" not in path and not (Path(path).is_dir() or path.endswith(".whl")):
+            raise _problem(place, f"{path} is neither a package's folder nor a wheel, which Ray takes", "py_modules")
+    return found
+
+
+def _listed(entries: Mapping[str, Any], key: str, place: str) -> list[str]:
+    value = entries.get(key) or []
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise _problem(place, "must be a list of texts", key)
+    return value
+
+
+def _mapping(entries: Mapping[str, Any], key: str, place: str) -> dict[str, str]:
+    value = entries.get(key) or {}
+    if not isinstance(value, dict):
+        raise _problem(place, "must hold names and values", key)
+    wrong = [str(name) for name, each in value.items() if not isinstance(name, str) or not isinstance(each, str)]
+    if wrong:
+        hint = f'write it in quotes, such as {wrong[0]}: "1"'
+        raise _problem(place, f"{', '.join(wrong)}: variables are texts", key, hint)
+    return value
+
+
+def _problem(place: str, reason: str, key: str = "", hint: str = "") -> ConfigError:
+    return ConfigError([Problem("runtime-env", reason, key, place, hint)])

@@ -1,0 +1,111 @@
+"""The working folder of a job on its way to the cluster: which files travel, how large they are, and their archive."""
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from zipfile import ZipFile, ZipInfo
+
+from paceline.cluster.user_code import STAYS_AT_HOME
+from paceline.errors import EnvironmentFault
+
+MOST_BYTES = 95 * 2**20
+"""Ray's dashboard takes 100 MiB in one piece, with what an archive adds to each file."""
+SHOWN_ENTRIES = 3
+_ALWAYS_OUT = (*STAYS_AT_HOME, "venv", "__pycache__")
+_IGNORE_GITIGNORE = "RAY_RUNTIME_ENV_IGNORE_GITIGNORE"
+_EARLIEST = (1980, 1, 1, 0, 0, 0)
+"""Archives know no earlier time. All files get it, so that equal files make equal archives, which are sent once."""
+
+
+@dataclass(frozen=True)
+class JobFolder:
+    """What travels of a folder."""
+
+    folder: Path
+    files: Mapping[str, int]
+    """Name within the folder, with `/`, to size in bytes."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files together."""
+        return sum(self.files.values())
+
+    def has(self, place: Path) -> bool:
+        """Whether a file of the folder travels."""
+        return place.relative_to(self.folder).as_posix() in self.files
+
+    def has_some_below(self, place: Path) -> bool:
+        """Whether some file below a folder in this one travels."""
+        beginning = f"{place.relative_to(self.folder).as_posix()}/"
+        return any(name.startswith(beginning) for name in self.files)
+
+    def write(self, archive: Path) -> None:
+        """Write the files into a zip archive, as Ray unpacks it.
+
+        Raises:
+            OSError: a file cannot be read, or the archive not be written.
+        """
+        with ZipFile(archive, "w") as packed:
+            for name in sorted(self.files):
+                file = self.folder / name
+                entry = ZipInfo(name, _EARLIEST)
+                entry.external_attr = (file.stat().st_mode & 0xFFFF) << 16
+                packed.writestr(entry, file.read_bytes())
+
+
+def look_through(folder: Path, excludes: Sequence[str] = ()) -> JobFolder:
+    """Find what travels: all but what `.gitignore` and `.rayignore` name, `excludes`, and what no job needs.
+
+    Args:
+        folder: absolute.
+        excludes: patterns in the words of `.gitignore`.
+
+    Raises:
+        EnvironmentFault: it is more than Ray's dashboard takes.
+        OSError: something cannot be looked at.
+    """
+    from ray._private.runtime_env import packaging
+
+    files: dict[str, int] = {}
+    total = 0
+
+    def take(path: Path) -> None:
+        nonlocal total
+        if path.is_file():
+            files[path.relative_to(folder).as_posix()] = size = path.stat().st_size
+            total += size
+            if total > MOST_BYTES:
+                raise EnvironmentFault(_too_large(folder, files))
+
+    left_out = packaging._get_excludes(folder, [*_ALWAYS_OUT, *excludes])
+    packaging._dir_travel(folder, [left_out], take, os.environ.get(_IGNORE_GITIGNORE) != "1", _quiet())
+    return JobFolder(folder, files)
+
+
+def _too_large(folder: Path, files: Mapping[str, int]) -> str:
+    entries: dict[str, int] = {}
+    for name, size in files.items():
+        top = name.partition("/")[0]
+        entries[top] = entries.get(top, 0) + size
+    largest = sorted(entries, key=lambda name: -entries[name])[:SHOWN_ENTRIES]
+    shown = ", ".join(f"{name} ({size_text(entries[name])})" for name in largest)
+    return (
+        f"the working folder {folder} has more than {size_text(MOST_BYTES)} to send, among it {shown}: name what the "
+        "job does not need in .rayignore or .gitignore, or go to the folder of the project"
+    )
+
+
+def size_text(size_bytes: int) -> str:
+    """A size as people read it."""
+    if size_bytes < 2**10:
+        return f"{size_bytes} bytes"
+    return f"{size_bytes / 2**10:,.0f} KiB" if size_bytes < 2**20 else f"{size_bytes / 2**20:,.1f} MiB"
+
+
+def _quiet() -> logging.Logger:
+    """For Ray, which would tell of each folder with a `.gitignore`, and of errors that are told here."""
+    logger = logging.getLogger("paceline.job_folder")
+    logger.setLevel(logging.CRITICAL + 1)
+    return logger

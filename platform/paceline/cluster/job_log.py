@@ -1,0 +1,173 @@
+"""Follows a job: shows its driver's log as it grows, over connections that may break, until the job has ended."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from paceline.cluster.job_client import is_unknown
+from paceline.errors import EnvironmentFault
+from paceline.tracking.redact import redact
+
+if TYPE_CHECKING:
+    from ray.dashboard.modules.job.pydantic_models import JobDetails
+    from ray.job_submission import JobSubmissionClient
+
+ASK_SECONDS = 10.0
+"""How often the job is asked for while its log is followed: a tunnel that is dead looks like a log that is silent."""
+LAST_LINES_SECONDS = 10.0
+"""How long the end of the log may take to come once the job has ended."""
+PAUSES_SECONDS = (0.5, 1.0, 2.0, 5.0)
+"""Before each new try to connect; the last one from then on."""
+PATIENCE_SECONDS = 1800.0
+"""How long a connection may be away before it is given up."""
+
+
+class ConnectionLost(EnvironmentFault):
+    """The cluster has been away for too long; the job may go on."""
+
+
+class LogFollower:
+    """Shows a job's log once, however often it has to be asked for: the server begins at the first line each time."""
+
+    def __init__(
+        self,
+        client: "JobSubmissionClient",
+        job_id: str,
+        write: Callable[[str], Any],
+        tell: Callable[[str], Any],
+    ) -> None:
+        """
+        Args:
+            write: takes whole lines of the log, without secrets.
+            tell: takes what there is to say about the connection.
+        """
+        self.client, self.job_id = client, job_id
+        self._write, self._tell = write, tell
+        self._seen = 0  # characters of the log
+        self._open = ""  # a line whose end is not there yet
+        self.result: dict[str, Any] | None = None
+        """The last line that is a result as `--json` prints it."""
+
+    def follow(self) -> "JobDetails":
+        """Show the log until the job has ended; returns how it did.
+
+        Raises:
+            EnvironmentFault: the cluster knows no such job, or has been away for too long.
+            KeyboardInterrupt: Ctrl-C; the job goes on.
+        """
+        return asyncio.run(self._follow())
+
+    async def _follow(self) -> "JobDetails":
+        lost_at, tries, lost_errors = 0.0, 0, _lost_errors()
+        while True:
+            seen = self._seen
+            try:
+                ended = await self._until_broken()
+                reason = "the log broke off"
+            except lost_errors as error:
+                _raise_if_final(error, self.job_id)
+                ended, reason = None, _short(error)
+            if ended is not None:
+                self._flush()
+                return ended
+            if self._seen > seen or tries == 0:
+                self._tell(f"the connection is lost ({reason}); the job goes on, trying to reach it again")
+                lost_at, tries = time.monotonic(), 0
+            if time.monotonic() - lost_at > PATIENCE_SECONDS:
+                raise ConnectionLost(f"the cluster cannot be reached any more ({reason}); the job may go on there")
+            await asyncio.sleep(PAUSES_SECONDS[min(tries, len(PAUSES_SECONDS) - 1)])
+            tries += 1
+
+    async def _until_broken(self) -> "JobDetails | None":
+        """Show what comes over one connection; returns how the job ended, None when it has not."""
+        await self._details()  # a job that is not there has no log to wait for
+        showing = asyncio.create_task(self._show())
+        asking = asyncio.create_task(self._ask())
+        try:
+            await asyncio.wait([showing, asking], return_when=asyncio.FIRST_COMPLETED)
+            if not showing.done() and not asking.exception():
+                await asyncio.wait([showing], timeout=LAST_LINES_SECONDS)
+        finally:
+            await _end(showing, asking)
+        for task in (showing, asking):
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+        details = await self._details()
+        if showing.cancelled():  # the job has ended, but its log has not
+            self._catch_up(await asyncio.to_thread(self.client.get_job_logs, self.job_id), 0)
+        return details if details.status.is_terminal() else None
+
+    async def _details(self) -> "JobDetails":
+        return await asyncio.to_thread(self.client.get_job_info, self.job_id)
+
+    async def _show(self) -> None:
+        shown = 0
+        async for text in self.client.tail_job_logs(self.job_id):
+            self._catch_up(text, shown)
+            shown += len(text)
+
+    def _catch_up(self, text: str, start: int) -> None:
+        """Take a part of the log that begins at a character, but for what has been taken already."""
+        fresh = text[max(0, self._seen - start) :]
+        self._seen = max(self._seen, start + len(text))
+        *lines, self._open = (self._open + fresh).split("\n")
+        for line in lines:
+            self._show_line(line)
+
+    async def _ask(self) -> None:
+        """Until the job has ended, or cannot be asked for."""
+        while True:
+            await asyncio.sleep(ASK_SECONDS)
+            if (await self._details()).status.is_terminal():
+                return
+
+    def _flush(self) -> None:
+        if self._open:
+            self._show_line(self._open)
+            self._open = ""
+
+    def _show_line(self, line: str) -> None:
+        self.result = _result_in(line) or self.result
+        self._write(f"{redact(line)}\n")
+
+
+def _lost_errors() -> tuple[type[Exception], ...]:
+    """What a lost connection raises; Ray's client adds errors of its own to those of its libraries."""
+    import aiohttp
+    import requests
+
+    web = (aiohttp.ClientError, requests.exceptions.RequestException)
+    return (*web, TimeoutError, ConnectionResetError, RuntimeError, ValueError)
+
+
+async def _end(*tasks: "asyncio.Task[Any]") -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+def _raise_if_final(error: Exception, job_id: str) -> None:
+    """Nothing is there to be reached again: the cluster does not know the job, or refuses the token."""
+    from ray.exceptions import AuthenticationError
+
+    if isinstance(error, AuthenticationError):
+        raise error
+    if is_unknown(error):
+        raise EnvironmentFault(f"the cluster knows no job {job_id}: its head may have been started anew") from None
+
+
+def _short(error: BaseException) -> str:
+    return redact(f"{type(error).__name__}: {error}".partition("\n")[0][:200])
+
+
+def _result_in(line: str) -> dict[str, Any] | None:
+    """What `--json` prints at a command's end, if that is what a line holds."""
+    if not (line.startswith("{") and line.rstrip().endswith("}")):
+        return None
+    with suppress(ValueError):
+        found = json.loads(line)
+        return found if isinstance(found, dict) and "status" in found else None
+    return None

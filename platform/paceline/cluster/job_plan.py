@@ -1,0 +1,260 @@
+"""What is going to be submitted: the config and its surroundings checked here, before anything is sent."""
+
+import re
+import shlex
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from paceline.cluster.job_environment import JobEnvironment, check_with_ray, job_environment
+from paceline.cluster.job_folder import JobFolder, look_through, size_text
+from paceline.cluster.preflight import storage_folder
+from paceline.cluster.user_code import modules_by_section, package_folder
+from paceline.config.derived import derive
+from paceline.config.experiment import COMPONENT_SECTIONS, ExperimentConfig
+from paceline.config.loading import load_config, placing
+from paceline.config.overrides import parse_override
+from paceline.config.overrides import place_of as place_of_override
+from paceline.errors import ConfigError, Problem
+from paceline.places import place_of
+from paceline.tracking.redact import learn, redact, redact_tree, secrets_of
+from paceline.tracking.store import ENVIRONMENT_VARIABLE, tracking_uri
+
+Kind = Literal["train", "sweep"]
+
+Flags = Sequence[str] | Callable[[Kind], Sequence[str]]
+"""Options of the command that the driver runs, or what gives them once it is known which command that is."""
+
+PYTHON_PATH = "PYTHONPATH"
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """Everything that is settled before the cluster is asked."""
+
+    config: ExperimentConfig
+    kind: Kind
+    command: tuple[str, ...]
+    """What the driver runs, in the working folder."""
+    environment: JobEnvironment
+    folder: JobFolder
+    package: JobFolder
+
+    @property
+    def entrypoint(self) -> str:
+        """The command as a shell takes it."""
+        return shlex.join(self.command)
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What tells the run: two jobs that share it would work on the same one. Seen by all who may list jobs."""
+        return {"paceline_name": self.config.name, "paceline_storage": str(self.config.storage.path)}
+
+    def new_id(self) -> str:
+        """An id for the job: the config's name, and the time (UTC)."""
+        name = re.sub(r"[^A-Za-z0-9_.-]", "_", self.config.name)
+        return f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
+
+    def rows(self) -> list[tuple[str, str]]:
+        """What is sent, by label."""
+        shown = self.environment.shown()
+        rows = [
+            ("command", redact(self.entrypoint)),
+            ("folder", _sent(self.folder)),
+            ("package", _sent(self.package)),
+            *(("module", module) for module in self.environment.modules),
+            ("variables", redact(" ".join(f"{name}={value}" for name, value in shown["env_vars"].items()))),
+        ]
+        return rows + [(key, redact(str(value))) for key, value in self.environment.others.items()]
+
+    def to_json(self) -> dict[str, Any]:
+        """The same for `--json`."""
+        sizes = {"files": len(self.folder.files), "size_bytes": self.folder.size_bytes}
+        return {
+            "kind": self.kind,
+            "entrypoint": redact(self.entrypoint),
+            "working_folder": {"path": str(self.folder.folder), **sizes},
+            "runtime_env": redact_tree(self.environment.shown()),
+            "metadata": self.identity,
+        }
+
+
+def plan_job(
+    file: str | Path,
+    overrides: Sequence[str] = (),
+    kind: Kind | None = None,
+    flags: Flags = (),
+    environment_file: Path | None = None,
+) -> JobPlan:
+    """Check all that can be checked here, and look at what would be sent. Asks no cluster; imports Ray at the end.
+
+    Args:
+        file: the config file, in the working folder or below.
+        overrides: texts of the form `key.path=value`.
+        kind: None: `sweep` when the config has such a section, else `train`.
+        flags: options of the command that the driver runs, such as `--fork`.
+        environment_file: of a runtime environment; None: `configs/runtime_env.yaml`, where it is there.
+
+    Raises:
+        ConfigError: the config, an override or the runtime environment is wrong, or would be on the cluster.
+        EnvironmentFault: the working folder is too large to be sent.
+    """
+    overrides = list(overrides)
+    config = load_config(file, overrides)
+    learn(secrets_of(config))
+    kind = kind or ("train" if config.sweep is None else "sweep")
+    options = flags(kind) if callable(flags) else flags
+    environment = job_environment(environment_file)
+    with placing(file, overrides):
+        _raise_all(
+            lambda: _check_places(config, environment),
+            lambda: _check_overrides(overrides),
+            lambda: _check_variables(config, environment),
+            lambda: _check_reach(place_of(file), config, environment),
+            lambda: _check_kind(config, kind),
+        )
+    check_with_ray(environment)
+    folder = look_through(environment.folder, environment.excludes)
+    with placing(file, overrides):
+        _check_sent(_real(place_of(file)), config, folder)
+    inside = _real(place_of(file)).relative_to(environment.folder).as_posix()
+    command = ("python", "-m", "paceline.cli", kind, inside, *overrides, *options)
+    return JobPlan(config, kind, command, environment, folder, look_through(package_folder()))
+
+
+def _raise_all(*checks: Callable[[], None]) -> None:
+    """Make all checks, and raise what they find together."""
+    problems: list[Problem] = []
+    for check in checks:
+        try:
+            check()
+        except ConfigError as error:
+            told = {(problem.code, problem.key, problem.place) for problem in problems}
+            problems += [each for each in error.problems if (each.code, each.key, each.place) not in told]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _check_places(config: ExperimentConfig, environment: JobEnvironment) -> None:
+    """Whether results outlive the job."""
+    from paceline.cluster.experiment import require_shared_places
+
+    _raise_all(
+        lambda: _check_storage(config),
+        lambda: _check_tracking(config, environment),
+        lambda: require_shared_places(config, environment.env_vars),
+    )
+
+
+def _check_storage(config: ExperimentConfig) -> None:
+    storage_folder(config)
+
+
+def _check_tracking(config: ExperimentConfig, environment: JobEnvironment) -> None:
+    """Whether MLflow's address is one, wherever it comes from."""
+    uri = config.tracking.uri or environment.env_vars.get(ENVIRONMENT_VARIABLE, "").strip()
+    if uri:
+        tracking_uri(config.tracking.model_copy(update={"uri": uri}), environment.folder)
+
+
+def _check_overrides(overrides: Sequence[str]) -> None:
+    """Overrides stand in the job's command, which Ray shows to whoever may list jobs."""
+    hint = (
+        "write it into the config file, which is not shown, or have your code take it from a variable of the nodes' "
+        "own environment"
+    )
+    reason = "is a secret, and would stand in the job's command, which Ray shows to everybody who may list jobs"
+    problems = []
+    for text in overrides:
+        key, value = parse_override(text)
+        if redact_tree(value, key) != value or redact(text) != text:
+            problems.append(Problem("secret", reason, key, redact(place_of_override(f"{key}=...")), hint))
+    if problems:
+        raise ConfigError(problems)
+
+
+def _check_variables(config: ExperimentConfig, environment: JobEnvironment) -> None:
+    """MLflow's address is taken along from here, and must not take a password with it; the user's file may."""
+    uri = environment.env_vars.get(ENVIRONMENT_VARIABLE, "")
+    if ENVIRONMENT_VARIABLE in environment.taken_along and redact(uri) != uri and not config.tracking.uri:
+        reason = f"{ENVIRONMENT_VARIABLE} has a password, which Ray would show to everybody who may list jobs"
+        hint = "give the address without it, and MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to the nodes"
+        raise ConfigError([Problem("secret", reason, "tracking.uri", hint=hint)])
+
+
+def _check_reach(file: Path, config: ExperimentConfig, environment: JobEnvironment) -> None:
+    """Whether the config file and the modules that it names lie where the job finds them."""
+    folder, file = environment.folder, _real(file)
+    problems = []
+    if not file.is_relative_to(folder):
+        reason = f"is not below the working folder {folder}, which is what travels"
+        problems.append(Problem("outside-folder", reason, "", str(file), "go to a folder that holds it"))
+    for section, place in _modules(config):
+        if place == package_folder() or str(place) in environment.modules:
+            continue
+        hint = "move it there"
+        if place.is_dir():
+            hint += ", or name it under py_modules in the runtime environment"
+        if not place.is_relative_to(folder):
+            reason = f"{place} is not below the working folder {folder}, which is what travels"
+            problems.append(Problem("outside-folder", reason, f"{section}.path", hint=hint))
+        elif place.parent not in (folder, file.parent) and PYTHON_PATH not in environment.env_vars:
+            reason = f"{place} lies neither in the working folder nor beside the config: the job would not find it"
+            problems.append(Problem("outside-folder", reason, f"{section}.path", hint=hint))
+    if problems:
+        raise ConfigError(list(dict.fromkeys(problems)))
+
+
+def _check_kind(config: ExperimentConfig, kind: Kind) -> None:
+    """What the command itself would find wrong at its start."""
+    if kind == "train":
+        derive(config, config.data.sizes())
+        return
+    from paceline.sweeps.planning.points import make_points
+
+    make_points(config)
+
+
+def _check_sent(file: Path, config: ExperimentConfig, folder: JobFolder) -> None:
+    """Whether what the job needs is not left out by `.gitignore` and the like."""
+    hint = "take the pattern that leaves it out from .gitignore, .rayignore or excludes"
+    problems = []
+    if not folder.has(file):
+        problems.append(Problem("left-out", "is left out of what travels", "", str(file), hint))
+    for section, place in _modules(config):
+        inside = place.is_relative_to(folder.folder) and place != package_folder()
+        if inside and not folder.has(place) and not folder.has_some_below(place):
+            problems.append(Problem("left-out", f"{place} is left out of what travels", f"{section}.path", hint=hint))
+    if problems:
+        raise ConfigError(problems)
+
+
+def _modules(config: ExperimentConfig) -> Iterator[tuple[str, Path]]:
+    """Sections and modules of the config, and of a sweep's axes."""
+    yield from modules_by_section(config)
+    lists = config.sweep.lists if config.sweep is not None else {}
+    for axis, values in lists.items():
+        section, _, rest = axis.partition(".")
+        if section in COMPONENT_SECTIONS and rest == "path":
+            for value in values:
+                yield from (found for found in _modules_of(config, axis, value) if found[0] == section)
+
+
+def _modules_of(config: ExperimentConfig, axis: str, value: Any) -> Iterator[tuple[str, Path]]:
+    from paceline.sweeps.planning.points import trial_config
+
+    try:
+        yield from modules_by_section(trial_config(config, {axis: value}))
+    except ConfigError:
+        return  # told by what checks the points
+
+
+def _real(file: Path) -> Path:
+    """The file by its own name in its real folder: what travels has the target of a link under the link's name."""
+    return file.parent.resolve() / file.name
+
+
+def _sent(folder: JobFolder) -> str:
+    return f"{folder.folder}: {len(folder.files):,} files, {size_text(folder.size_bytes)}"

@@ -1,0 +1,225 @@
+"""`submit`: a config becomes a job on a cluster, whose log is followed to its end.
+
+plan, all checks here  ->  reach the dashboard  ->  no job of this name goes on  ->  send  ->  follow  ->  JobEnd
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from paceline.cluster.job_client import SENDING, asking, connect, job_address
+from paceline.cluster.job_folder import size_text
+from paceline.cluster.job_log import ConnectionLost, LogFollower
+from paceline.cluster.job_plan import Flags, JobPlan, Kind, plan_job
+from paceline.errors import BAD_ENVIRONMENT, INTERRUPTED, OK, EnvironmentFault
+from paceline.tracking.redact import redact
+
+if TYPE_CHECKING:
+    from ray.dashboard.modules.job.pydantic_models import JobDetails
+    from ray.job_submission import JobSubmissionClient
+
+SIGNALLED = 128
+"""Added by shells to the number of the signal that ended a process."""
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """How a submitted job ended, or that it goes on."""
+
+    job_id: str
+    address: str
+    """Of the dashboard, without credentials."""
+    status: str
+    """`succeeded`, `failed` or `stopped`; of one that goes on `submitted`, or `left` after Ctrl-C."""
+    exit_code: int
+    """The driver's own, see `paceline.errors`; 128 and the signal when one killed it, 3 when it could not be started,
+    130 when the job was stopped, or is not followed any more."""
+    message: str = ""
+    """What Ray says of a job whose driver could not be started."""
+    result: dict[str, Any] | None = None
+    """What the driver printed as its result, where it was asked for JSON."""
+
+    def to_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return asdict(self)
+
+
+def submit(
+    file: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    kind: Kind | None = None,
+    flags: Flags = (),
+    address: str | None = None,
+    environment_file: Path | None = None,
+    wait: bool = True,
+    write: Callable[[str], Any] | None = None,
+    tell: Callable[[str], Any] | None = None,
+) -> JobEnd:
+    """Submit a config to a cluster, and follow it.
+
+    Args:
+        file: the config file, in the working folder or below. That folder travels.
+        overrides: texts of the form `key.path=value`.
+        kind: `train` or `sweep`; None: `sweep` when the config has such a section.
+        flags: options of that command, such as `--fork`.
+        address: of the cluster's dashboard; None: as `job_address` finds it.
+        environment_file: Ray's runtime environment; None: `configs/runtime_env.yaml`, where it is there.
+        wait: follow the job to its end.
+        write: takes the lines of the driver's log; None: stdout.
+        tell: takes what is to be said; None: stderr.
+
+    Raises:
+        ConfigError: something is wrong, or would be on the cluster. Nothing was sent.
+        EnvironmentFault: no dashboard answers, or it asks for a token, or a job of the same name goes on.
+    """
+    plan = plan_job(file, overrides, kind, flags, environment_file)
+    return submit_plan(plan, address, wait, write, tell)
+
+
+def submit_plan(
+    plan: JobPlan,
+    address: str | None = None,
+    wait: bool = True,
+    write: Callable[[str], Any] | None = None,
+    tell: Callable[[str], Any] | None = None,
+) -> JobEnd:
+    """The same for what is planned already."""
+    tell = tell or _to_stderr
+    if names := plan.environment.open_secrets():
+        tell(f"warning: Ray shows {', '.join(names)} of the runtime environment to everybody who may list jobs")
+    client = connect(job_address(address))
+    url = redact(str(client.get_address()))
+    with asking(url):
+        _refuse_second(client, plan, url)
+        job_id = _send(client, plan, url, tell)
+    if not wait:
+        tell(_ways(job_id, url))
+        return JobEnd(job_id, url, "submitted", OK)
+    return _follow(client, job_id, url, write, tell)
+
+
+def follow(
+    job_id: str,
+    address: str | None = None,
+    write: Callable[[str], Any] | None = None,
+    tell: Callable[[str], Any] | None = None,
+) -> JobEnd:
+    """Follow a job that was submitted before, from the beginning of its log.
+
+    Raises:
+        EnvironmentFault: no dashboard answers, or the cluster knows no such job.
+    """
+    client = connect(job_address(address))
+    url = redact(str(client.get_address()))
+    return _follow(client, job_id, url, write, tell or _to_stderr)
+
+
+def _refuse_second(client: "JobSubmissionClient", plan: JobPlan, url: str) -> None:
+    """Two jobs of one run: the second would end at once on the cluster, or go on with the first one's run."""
+    for job in client.list_jobs():
+        metadata = job.metadata or {}
+        if not job.status.is_terminal() and all(metadata.get(key) == value for key, value in plan.identity.items()):
+            raise EnvironmentFault(
+                f"a job of the name {plan.config.name} is going on: {job.submission_id}\n"
+                f"{_ways(str(job.submission_id), url)}"
+            )
+
+
+def _send(client: "JobSubmissionClient", plan: JobPlan, url: str, tell: Callable[[str], Any]) -> str:
+    job_id = plan.new_id()
+    files = len(plan.folder.files)
+    tell(
+        f"sending {plan.folder.folder} ({files:,} {'file' if files == 1 else 'files'}, "
+        f"{size_text(plan.folder.size_bytes)}) and paceline ({size_text(plan.package.size_bytes)}) to {url}, "
+        "unless they are there"
+    )
+    with TemporaryDirectory(prefix="paceline-job-") as place:
+        archive = Path(place) / "working_dir.zip"
+        plan.folder.write(archive)
+        try:
+            _submit_job(client, plan, job_id, str(archive))
+        except KeyboardInterrupt:
+            tell(f"whether it was submitted is not known\n{_ways(job_id, url)}")
+            raise
+    tell(f"job {job_id}: {redact(plan.entrypoint)}")
+    return job_id
+
+
+def _submit_job(client: "JobSubmissionClient", plan: JobPlan, job_id: str, archive: str) -> None:
+    before, client.timeout = client.timeout, SENDING
+    client.submit_job(
+        entrypoint=plan.entrypoint,
+        submission_id=job_id,
+        runtime_env=plan.environment.to_ray(archive),
+        metadata=plan.identity,
+    )
+    client.timeout = before
+
+
+def _follow(
+    client: "JobSubmissionClient",
+    job_id: str,
+    url: str,
+    write: Callable[[str], Any] | None,
+    tell: Callable[[str], Any],
+) -> JobEnd:
+    follower = LogFollower(client, job_id, write or _to_stdout, tell)
+    try:
+        with asking(url):
+            details = follower.follow()
+    except KeyboardInterrupt:
+        tell(f"the job {job_id} goes on\n{_ways(job_id, url)}")
+        return JobEnd(job_id, url, "left", INTERRUPTED)
+    except ConnectionLost as fault:
+        raise ConnectionLost(f"{fault}\n{_ways(job_id, url)}") from None
+    end = _end_of(details, job_id, url, follower.result)
+    tell(_closing_words(end))
+    return end
+
+
+def _end_of(details: "JobDetails", job_id: str, url: str, result: dict[str, Any] | None) -> JobEnd:
+    status = str(details.status.value).lower()
+    code, message = details.driver_exit_code, ""
+    if status == "stopped":
+        code = INTERRUPTED
+    elif code is None and status == "succeeded":
+        code = OK
+    elif code is None:
+        code, message = BAD_ENVIRONMENT, redact(details.message or "Ray does not say why")
+    elif code < 0:
+        code = SIGNALLED - code
+    return JobEnd(job_id, url, status, code, message, result)
+
+
+def _closing_words(end: JobEnd) -> str:
+    if end.message:
+        return f"the job {end.job_id} could not be started, or its node was lost: {end.message}"
+    if end.status == "stopped":
+        return f"the job {end.job_id} was stopped; submitted again, it goes on from its newest checkpoint"
+    if end.exit_code > SIGNALLED and end.exit_code != INTERRUPTED:
+        return (
+            f"the driver of the job {end.job_id} was killed (signal {end.exit_code - SIGNALLED}); submitted again, it "
+            "goes on from its newest checkpoint"
+        )
+    return f"the job {end.job_id} {end.status} (exit code {end.exit_code})"
+
+
+def _ways(job_id: str, url: str) -> str:
+    return (
+        f"to follow it:  paceline submit --follow {job_id} --address {url}\n"
+        f"to stop it, with its state saved:  ray job stop {job_id} --address {url}"
+    )
+
+
+def _to_stdout(text: str) -> None:
+    with suppress(BrokenPipeError):
+        print(text, end="", flush=True)
+
+
+def _to_stderr(text: str) -> None:
+    print(redact(text), file=sys.stderr, flush=True)
