@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from support.job_cluster import job_cluster
+
 
 @pytest.fixture(scope="session")
 def ray_session() -> Iterator[None]:
@@ -14,6 +16,13 @@ def ray_session() -> Iterator[None]:
 
     with connected(None):
         yield
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """A one-node cluster whose Python lacks this package: its dashboard's address, and its clients' environment."""
+    with job_cluster(tmp_path) as started:
+        yield started
 
 
 @pytest.fixture
