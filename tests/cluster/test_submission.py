@@ -452,7 +452,7 @@ def test_a_log_that_breaks_off_is_shown_once(dashboard: Dashboard, capsys: pytes
     shown = capsys.readouterr()
     assert shown.out == LOG + "without an end\n"
     assert dashboard.tails == 9
-    assert "the connection is lost" in shown.err
+    assert "the connection to the job is lost" in shown.err
     assert dashboard.cuts == dashboard.closes == []
 
 
@@ -477,7 +477,7 @@ def test_a_dead_tunnel_is_noticed(
     end = submit("configs/own.yaml", write=write, tell=tell)
     assert end.exit_code == 0
     assert "".join(lines) == LOG
-    assert sum("the connection is lost" in text for text in told) == 1
+    assert sum("the connection to the job is lost" in text for text in told) == 1
 
 
 def test_what_is_not_reached_any_more_is_given_up(
@@ -512,8 +512,10 @@ def test_a_reader_that_is_gone_ends_the_following(dashboard: Dashboard) -> None:
     def write(text: str) -> None:
         raise BrokenPipeError
 
+    told: list[str] = []
     with pytest.raises(BrokenPipeError):
-        submit("configs/own.yaml", write=write, tell=print)
+        submit("configs/own.yaml", write=write, tell=told.append)
+    assert "--follow own-" in told[-1]
 
 
 def test_a_job_is_followed_again_from_its_beginning(dashboard: Dashboard, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,8 +21,10 @@ LAST_LINES_SECONDS = 10.0
 """How long the end of the log may take to come once the job has ended."""
 PAUSES_SECONDS = (0.5, 1.0, 2.0, 5.0)
 """Before each new try to connect; the last one from then on."""
+STEADY_SECONDS = 60.0
+"""A connection that has lasted so long was there: when it is lost, that is told anew."""
 PATIENCE_SECONDS = 1800.0
-"""How long a connection may be away before it is given up."""
+"""How long the cluster may be away before it is given up."""
 
 
 class ConnectionLost(EnvironmentFault):
@@ -48,6 +50,7 @@ class LogFollower:
         self._write, self._tell = write, tell
         self._seen = 0  # characters of the log
         self._open = ""  # a line whose end is not there yet
+        self._reached = time.monotonic()
         self.result: dict[str, Any] | None = None
         """The last line that is a result as `--json` prints it."""
 
@@ -61,9 +64,9 @@ class LogFollower:
         return asyncio.run(self._follow())
 
     async def _follow(self) -> "JobDetails":
-        lost_at, tries, lost_errors = 0.0, 0, _lost_errors()
+        tries, lost_errors = 0, _lost_errors()
         while True:
-            seen = self._seen
+            seen, began = self._seen, time.monotonic()
             try:
                 ended = await self._until_broken()
                 reason = "the log broke off"
@@ -73,10 +76,10 @@ class LogFollower:
             if ended is not None:
                 self._flush()
                 return ended
-            if self._seen > seen or tries == 0:
-                self._tell(f"the connection is lost ({reason}); the job goes on, trying to reach it again")
-                lost_at, tries = time.monotonic(), 0
-            if time.monotonic() - lost_at > PATIENCE_SECONDS:
+            if tries == 0 or self._seen > seen or time.monotonic() - began > STEADY_SECONDS:
+                self._tell(f"the connection to the job is lost ({reason}): trying again")
+                tries = 0
+            if time.monotonic() - self._reached > PATIENCE_SECONDS:
                 raise ConnectionLost(f"the cluster cannot be reached any more ({reason}); the job may go on there")
             await asyncio.sleep(PAUSES_SECONDS[min(tries, len(PAUSES_SECONDS) - 1)])
             tries += 1
@@ -101,7 +104,9 @@ class LogFollower:
         return details if details.status.is_terminal() else None
 
     async def _details(self) -> "JobDetails":
-        return await asyncio.to_thread(self.client.get_job_info, self.job_id)
+        details = await asyncio.to_thread(self.client.get_job_info, self.job_id)
+        self._reached = time.monotonic()
+        return details
 
     async def _show(self) -> None:
         shown = 0

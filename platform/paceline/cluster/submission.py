@@ -5,7 +5,6 @@ plan, all checks here  ->  reach the dashboard  ->  no job of this name goes on 
 
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -175,6 +174,9 @@ def _follow(
     except KeyboardInterrupt:
         tell(f"the job {job_id} goes on\n{_ways(job_id, url)}")
         return JobEnd(job_id, url, "left", INTERRUPTED)
+    except BrokenPipeError:  # what read the log is gone
+        tell(f"the job {job_id} goes on\n{_ways(job_id, url)}")
+        raise
     except ConnectionLost as fault:
         raise ConnectionLost(f"{fault}\n{_ways(job_id, url)}") from None
     end = _end_of(details, job_id, url, follower.result)
@@ -217,8 +219,7 @@ def _ways(job_id: str, url: str) -> str:
 
 
 def _to_stdout(text: str) -> None:
-    with suppress(BrokenPipeError):
-        print(text, end="", flush=True)
+    print(text, end="", flush=True)
 
 
 def _to_stderr(text: str) -> None:
