@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from paceline import cli
-from paceline.cluster import job_folder, job_log
+from paceline.cluster import job_client, job_folder, job_log
 from paceline.cluster.submission import submit
 from paceline.errors import EnvironmentFault
 from support.ray_dashboard import Dashboard
@@ -147,7 +147,7 @@ def test_other_ends_have_codes_of_their_own(
         (["tracking.uri=ftp://host"], "no kind of store"),
         (["trainer.epochs=x"], "trainer.epochs"),
         (["data.global_batch_size=100", "data.drop_last=true"], "an epoch has no step"),
-        (["--job", "sweep"], "there is nothing to try out"),
+        (["--job", "sweep"], "there is no sweep section"),
         (["sweep={space: {optimizer.lr: [-1, 1]}}"], "optimizer.lr"),
         (["model.path=own_net:bild"], "did you mean build?"),
         ([f"model.args.api_key={SECRET}"], "everybody who may list jobs"),
@@ -401,7 +401,13 @@ def test_an_option_goes_before_the_environment(
 
 
 @pytest.mark.parametrize("kind", ["closed", "silent", "other", "head"])
-def test_where_no_dashboard_answers_is_told_soon(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_no_dashboard_answers_is_told_soon(
+    kind: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert sum(job_client.AT_FIRST) <= 5
+    assert job_client.FIND_SECONDS <= 5
+    monkeypatch.setattr(job_client, "AT_FIRST", (0.5, 0.5))
+    monkeypatch.setattr(job_client, "FIND_SECONDS", 1.0)
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         if kind != "closed":
@@ -417,7 +423,7 @@ def test_where_no_dashboard_answers_is_told_soon(kind: str, capsys: pytest.Captu
     assert address.removeprefix("http://") in error
     assert "ray dashboard cluster.yaml" in error
     assert "ssh -N -L 8265:127.0.0.1:8265" in error
-    assert seconds < 15  # at most 5 s of it are waiting
+    assert seconds < 15  # a second of it is waiting
 
 
 def test_a_token_is_asked_for_and_never_shown(

@@ -82,6 +82,10 @@ class Dashboard:
             ready.set()
             await stop.wait()
             await runner.cleanup()
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
 
         thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
         thread.start()

@@ -65,8 +65,14 @@ def _submit(options: argparse.Namespace) -> int:
         options.refuse("give CONFIG, the YAML file of an experiment, or --follow JOB")
     from paceline.cluster.job_plan import plan_job
 
-    overrides, kind = options.overrides, options.job
-    plan = plan_job(options.config, overrides, kind, lambda kind: _flags(options, kind), options.runtime_env)
+    plan = plan_job(
+        options.config,
+        options.overrides,
+        options.job,
+        lambda kind: _flags(options, kind),
+        options.runtime_env,
+        _check_sweep,
+    )
     if options.dry_run:
         return _show(plan, options)
     from paceline.cluster.submission import submit_plan
@@ -101,6 +107,12 @@ def _show(plan: Any, options: argparse.Namespace) -> int:
     else:
         print_rows([("job", plan.new_id()), ("address", f"{address} (not asked)"), *plan.rows()])
     return OK
+
+
+def _check_sweep(config: Any) -> None:
+    from paceline.sweeps.planning.points import make_points  # takes a moment to import
+
+    make_points(config)
 
 
 def _flags(options: argparse.Namespace, kind: str) -> list[str]:

@@ -27,6 +27,9 @@ Kind = Literal["train", "sweep"]
 Flags = Sequence[str] | Callable[[Kind], Sequence[str]]
 """Options of the command that the driver runs, or what gives them once it is known which command that is."""
 
+CheckSweep = Callable[[ExperimentConfig], Any]
+"""`make_points` of `paceline.sweeps.planning.points`, which this room knows nothing of. Raises a ConfigError."""
+
 PYTHON_PATH = "PYTHONPATH"
 
 
@@ -87,6 +90,7 @@ def plan_job(
     kind: Kind | None = None,
     flags: Flags = (),
     environment_file: Path | None = None,
+    check_sweep: CheckSweep | None = None,
 ) -> JobPlan:
     """Check all that can be checked here, and look at what would be sent. Asks no cluster; imports Ray at the end.
 
@@ -96,6 +100,7 @@ def plan_job(
         kind: None: `sweep` when the config has such a section, else `train`.
         flags: options of the command that the driver runs, such as `--fork`.
         environment_file: of a runtime environment; None: `configs/runtime_env.yaml`, where it is there.
+        check_sweep: looks at a sweep's points, see `CheckSweep`; None: they are looked at on the cluster.
 
     Raises:
         ConfigError: the config, an override or the runtime environment is wrong, or would be on the cluster.
@@ -113,7 +118,7 @@ def plan_job(
             lambda: _check_overrides(overrides),
             lambda: _check_variables(config, environment),
             lambda: _check_reach(place_of(file), config, environment),
-            lambda: _check_kind(config, kind),
+            lambda: _check_kind(config, kind, check_sweep),
         )
     check_with_ray(environment)
     folder = look_through(environment.folder, environment.excludes)
@@ -207,14 +212,15 @@ def _check_reach(file: Path, config: ExperimentConfig, environment: JobEnvironme
         raise ConfigError(list(dict.fromkeys(problems)))
 
 
-def _check_kind(config: ExperimentConfig, kind: Kind) -> None:
+def _check_kind(config: ExperimentConfig, kind: Kind, check_sweep: CheckSweep | None) -> None:
     """What the command itself would find wrong at its start."""
     if kind == "train":
         derive(config, config.data.sizes())
-        return
-    from paceline.sweeps.planning.points import make_points
-
-    make_points(config)
+    elif config.sweep is None:
+        hint = "add one, such as sweep: {space: {optimizer.lr: [0.01, 0.1]}}, or submit with --job train"
+        raise ConfigError([Problem("sweep", "there is no sweep section", "sweep", hint=hint)])
+    elif check_sweep is not None:
+        check_sweep(config)
 
 
 def _check_sent(file: Path, config: ExperimentConfig, folder: JobFolder) -> None:
@@ -243,12 +249,11 @@ def _modules(config: ExperimentConfig) -> Iterator[tuple[str, Path]]:
 
 
 def _modules_of(config: ExperimentConfig, axis: str, value: Any) -> Iterator[tuple[str, Path]]:
-    from paceline.sweeps.planning.points import trial_config
-
     try:
-        yield from modules_by_section(trial_config(config, {axis: value}))
+        changed = config.model_copy(update={"sweep": None}).with_overrides({axis: value})
     except ConfigError:
         return  # told by what checks the points
+    yield from modules_by_section(changed)
 
 
 def _real(file: Path) -> Path:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.cluster.job_client import SENDING, asking, connect, job_address
 from paceline.cluster.job_folder import size_text
 from paceline.cluster.job_log import ConnectionLost, LogFollower
-from paceline.cluster.job_plan import Flags, JobPlan, Kind, plan_job
+from paceline.cluster.job_plan import CheckSweep, Flags, JobPlan, Kind, plan_job
 from paceline.errors import BAD_ENVIRONMENT, INTERRUPTED, OK, EnvironmentFault
 from paceline.tracking.redact import redact
 
@@ -55,6 +55,7 @@ def submit(
     flags: Flags = (),
     address: str | None = None,
     environment_file: Path | None = None,
+    check_sweep: CheckSweep | None = None,
     wait: bool = True,
     write: Callable[[str], Any] | None = None,
     tell: Callable[[str], Any] | None = None,
@@ -68,6 +69,7 @@ def submit(
         flags: options of that command, such as `--fork`.
         address: of the cluster's dashboard; None: as `job_address` finds it.
         environment_file: Ray's runtime environment; None: `configs/runtime_env.yaml`, where it is there.
+        check_sweep: looks at a sweep's points here; None: that is left to the job.
         wait: follow the job to its end.
         write: takes the lines of the driver's log; None: stdout.
         tell: takes what is to be said; None: stderr.
@@ -76,7 +78,7 @@ def submit(
         ConfigError: something is wrong, or would be on the cluster. Nothing was sent.
         EnvironmentFault: no dashboard answers, or it asks for a token, or a job of the same name goes on.
     """
-    plan = plan_job(file, overrides, kind, flags, environment_file)
+    plan = plan_job(file, overrides, kind, flags, environment_file, check_sweep)
     return submit_plan(plan, address, wait, write, tell)
 
 
