@@ -34,7 +34,7 @@ _CURE = (
     "start the cluster, or open the tunnel to it (`ray dashboard cluster.yaml`, or "
     "`ssh -N -L 8265:127.0.0.1:8265 HEAD`), or name another one by --address"
 )
-_VERSION_CURE = "is this the dashboard of a Ray cluster, and of a version like the one here?"
+_OTHER_CURE = f"if that is not the dashboard of a Ray cluster, {_CURE}"
 _TOKEN_CURE = (
     "set RAY_AUTH_MODE=token and put the cluster's token into ~/.ray/auth_token, or name its file by "
     "RAY_AUTH_TOKEN_PATH (`ray get-auth-token` on the head shows it)"
@@ -83,7 +83,8 @@ def asking(url: str) -> Iterator[None]:
     except (ConnectionError, requests.exceptions.ConnectionError, requests.exceptions.Timeout):
         raise EnvironmentFault(f"no Ray dashboard answers at {redact(url)}: {_CURE}") from None
     except (requests.exceptions.RequestException, RuntimeError, ValueError, KeyError, TypeError) as error:
-        raise EnvironmentFault(f"Ray's jobs at {redact(url)}: {redact(str(error))}; {_VERSION_CURE}") from None
+        reason = redact(str(error)).rstrip(". \n")
+        raise EnvironmentFault(f"{redact(url)} could not do what was asked: {reason}; {_OTHER_CURE}") from None
 
 
 def is_unknown(error: Exception) -> bool:
