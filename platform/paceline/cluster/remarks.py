@@ -1,4 +1,4 @@
-"""What training tells for a run's record alone, as tags: where its ranks are, what its speed was measured on, and such."""
+"""What training tells for a run's record alone, as tags, such as where its ranks are."""
 
 import json
 from collections.abc import Callable, Mapping

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from cluster.multinode.hosts import Host, environment, hosts, missing
+from support.job_cluster import HIDE_PACKAGE
 
 BIN = Path(sys.executable).parent
 PORT = 6379
@@ -96,7 +97,8 @@ class TwoHosts:
         else:
             own += [f"--address={self.address}"]
         with (self.home / f"{host.name}.log").open("a") as log:
-            told = {"stdout": log, "stderr": log, "env": self.environment, "cwd": self.home}
+            nodes = {**self.environment, "PYTHONPATH": str(self.home / "hide"), "PATH": f"{BIN}:{os.environ['PATH']}"}
+            told = {"stdout": log, "stderr": log, "env": nodes, "cwd": self.home}
             self.nodes[host.name] = host.start(BIN / "ray", "start", *own, **told)
         _wait_for(host, self.hosts[0].address, PORT)
 
@@ -153,6 +155,8 @@ def two_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoHosts]:
     home = tmp_path_factory.mktemp("hosts")
     (home / "over.yaml").write_text(CONFIG)
     (home / "slow_task.py").write_text(OWN_CODE)
+    (home / "hide").mkdir()
+    (home / "hide" / "sitecustomize.py").write_text(HIDE_PACKAGE)
     (home / ".ray").mkdir(mode=0o700)
     token = home / ".ray" / "auth_token"
     token.touch(mode=0o600)
