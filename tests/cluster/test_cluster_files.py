@@ -58,6 +58,9 @@ def faults_of_cluster(tree: Tree) -> list[str]:
     for part in ("--dashboard-host=127.0.0.1", "mlflow server --host 127.0.0.1", "--publish 127.0.0.1:5432"):
         if part not in commands:
             found.append(f"{part} is missing")
+    kinds = [*tree["available_node_types"].values(), tree]  # a worker's own commands go before those of all
+    if not all("mount" in "".join(kind.get("initialization_commands", ["mount"])) for kind in kinds):
+        found.append("a node without the shared folder")
     if "--require-hashes" not in "\n".join(tree["setup_commands"]):
         found.append("packages are not those of requirements.lock")
     if any("0.0.0.0" in text or "::/0" in text for text in texts(tree)):
@@ -108,6 +111,7 @@ def test_the_cluster_is_closed_pinned_and_without_secrets() -> None:
         (lambda tree: tree["available_node_types"]["gpu"]["node_config"].pop("MetadataOptions"), "without a token"),
         (lambda tree: tree["available_node_types"]["head"].update(resources={"CPU": 4}), "the head trains"),
         (lambda tree: tree["available_node_types"]["gpu"].pop("max_workers"), "no limit"),
+        (lambda tree: tree["available_node_types"]["cpu"].update(initialization_commands=[]), "shared folder"),
         (lambda tree: tree["docker"].update(image="rayproject/ray:latest"), "image"),
         (lambda tree: tree["docker"]["run_options"].remove("--env RAY_AUTH_MODE=token"), "no token"),
         (lambda tree: tree["file_mounts"].pop("~/.ray/auth_token"), "no token is mounted"),
@@ -135,7 +139,7 @@ def test_no_file_has_a_secret() -> None:
 
 def test_few_lines_are_to_be_changed() -> None:
     counts = {file.name: len(re.findall(r"# CHANGE\b", file.read_text())) for file in FILES}
-    assert counts == {"cluster.yaml": 5, "aws-stack.yaml": 0, "kuberay-rayjob.yaml": 4}
+    assert counts == {"cluster.yaml": 6, "aws-stack.yaml": 0, "kuberay-rayjob.yaml": 4}
 
 
 def test_the_stack_lets_in_one_address_and_gives_roles_one_folder() -> None:
@@ -152,10 +156,12 @@ def test_the_stack_lets_in_one_address_and_gives_roles_one_folder() -> None:
     assert (among["GroupId"], among["SourceSecurityGroupId"]) == (group, group)
     statements = kinds["OneFolder"]["Properties"]["PolicyDocument"]["Statement"]
     assert statements[0]["Resource"] == {"Fn::Sub": "${Storage.Arn}/paceline/*"}
+    assert kinds["FolderInTheNetwork"]["Properties"]["SecurityGroups"] == [group]
+    assert kinds["Folder"]["Properties"]["Encrypted"] is True
     profiles = {each["Properties"].get("InstanceProfileName") for each in kinds.values() if "Properties" in each}
     nodes = loaded(CLUSTER)["available_node_types"].values()
     assert {node["node_config"]["IamInstanceProfile"]["Name"] for node in nodes} <= profiles
-    assert set(stack["Outputs"]) == {"SecurityGroup", "Bucket"}
+    assert set(stack["Outputs"]) == {"SecurityGroup", "Bucket", "FileSystem"}
 
 
 def test_the_rayjob_has_what_kuberay_needs() -> None:
