@@ -139,6 +139,11 @@ class Recorder:
                 self._journal.append([(kind, content)])
                 self._told.add(_identity(kind, content))
 
+    @property
+    def size(self) -> int:
+        """Bytes of the journal that are on disk."""
+        return self._journal.size
+
     def history(self) -> Iterator[Point]:
         """The points so far, each read from the journal as it is asked for: in the order they came, one for each key
         and step."""

@@ -22,6 +22,7 @@ from paceline.tracking.record import TAG_LENGTH, RunRecord
 from paceline.tracking.remote import RemoteRun, import_mlflow
 from paceline.tracking.shipped import MOST_REFUSED, Shipped
 from paceline.tracking.store import is_sqlite, sqlite_file
+from paceline.tracking.stored import hurry, stored_bytes
 from paceline.tracking.uploads import Uploads, put_off
 
 logger = logging.getLogger(__name__)
@@ -60,6 +61,8 @@ class Shipper:
         self._shipped = Shipped()
         self._was_lost = False
         """Whether MLflow was found to lack what it was sent."""
+        self._waits_for_store = False
+        """Whether the journal holds more than the run's object store has."""
         self._lag = Lag()
         self._tells_lag = tells_lag
         self._uploads = Uploads(folder, self._save_cursor, self._note_refused)
@@ -110,7 +113,8 @@ class Shipper:
     def _last_report(self, waited_seconds: float) -> ShipReport:
         report = self.report()
         if not self._complete and report.error is None:
-            return replace(report, error=f"not everything was sent within {waited_seconds:g} s")
+            held = ", since the run's object store does not have it" if self._waits_for_store else ""
+            return replace(report, error=f"not everything was sent within {waited_seconds:g} s{held}")
         return report
 
     def report(self) -> ShipReport:
@@ -123,7 +127,10 @@ class Shipper:
             finishing = self._finishing.is_set()
             succeeded = self._attempt()
             if finishing and succeeded and self._cursor.sequence < self._journal.last_sequence:
-                continue  # it has just told how long something waited
+                if self._waits_for_store:
+                    hurry(self._folder)
+                    self._abandoned.wait(POLL_SECONDS)
+                continue  # else it has just told how long something waited
             if finishing and succeeded and not self._cursor.deferred:
                 self._complete = not self._abandoned.is_set()
                 return
@@ -191,6 +198,7 @@ class Shipper:
         with self._own_files(), self._journal.alone():  # so that what other processes have added is sent, too
             end, last = self._journal.size, self._journal.last_sequence
             fits = self._cursor.fits(self._journal)
+            end, last = self._kept(end, last)
         if not fits:
             self._start_over("this is not the journal that was sent before", last)
         if self._has_lost(self._remote):
@@ -206,6 +214,17 @@ class Shipper:
         self._note_lag()
         self._uploads.send(self._cursor, self._remote)
         self._require_the_same_store()
+
+    def _kept(self, end: int, last: int) -> tuple[int, int]:
+        """As far as the journal may be sent: offset and number of the last entry."""
+        stored = stored_bytes(self._folder)
+        self._waits_for_store = stored is not None and stored < end
+        if stored is None or stored >= end:
+            return end, last
+        number = self._journal.number_before(stored)
+        if number is None or stored < self._cursor.offset:
+            return self._cursor.offset, self._cursor.sequence
+        return stored, number
 
     def _reached(self, offset: int, sequence: int) -> None:
         if (self._cursor.offset, self._cursor.sequence) != (offset, sequence):

@@ -1,0 +1,137 @@
+"""Who works on a name in an object store: a small file that says so, until when, and is written anew meanwhile.
+
+Best effort: a store without conditional writes cannot do better. Two that ask at the same moment see each other after
+`SETTLE_SECONDS`, and the one that wrote last goes on. A run that was not heard of for `LEASE_SECONDS` may be taken
+over; it finds that out before it puts the next checkpoint in place, and ends.
+"""
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from paceline.storage.faults import LeaseLost, StoreFault
+from paceline.storage.remote import RemoteFolder
+
+FILE = ".lease.json"
+LEASE_SECONDS = 90.0
+"""How long nothing may be heard of who works on a name."""
+RENEW_SECONDS = 20.0
+SETTLE_SECONDS = 0.3
+LOOK_SECONDS = 2.0
+"""How often one that waits looks whether the other one is still there."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who works on a name."""
+
+    launch: str
+    machine: str
+    """The machine since it was started, and the part of it whose processes see each other."""
+    process: int
+    began: str
+    """When the process was started, in the machine's own count."""
+    host: str
+    until: float
+    """Seconds since 1970, by the holder's clock."""
+
+    @classmethod
+    def here(cls, launch: str) -> "Holder":
+        """This process, from now on."""
+        process = os.getpid()
+        return cls(launch, _machine(), process, _began(process), socket.gethostname(), time.time() + LEASE_SECONDS)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it is a process of this machine that has ended."""
+        return self.machine == _machine() and _began(self.process) != self.began
+
+
+class Lease:
+    """Says in the store that a launch works on a name."""
+
+    def __init__(self, home: RemoteFolder, launch: str) -> None:
+        self._home = home
+        self._launch = launch
+
+    def take(self, tell: Callable[[str], object]) -> None:
+        """Say so, once nobody else does: one that is not heard of any more is waited out.
+
+        Args:
+            tell: is told what is waited for.
+
+        Raises:
+            StoreFault: another one works on the name.
+        """
+        self._wait_out(tell)
+        self.renew()
+        time.sleep(SETTLE_SECONDS)
+        self.require()
+
+    def renew(self) -> None:
+        """Say so again."""
+        self._home.write(FILE, json.dumps(asdict(Holder.here(self._launch))).encode())
+
+    def require(self) -> None:
+        """See whether it is still so.
+
+        Raises:
+            LeaseLost: another one works on the name by now.
+        """
+        holder = read_holder(self._home)
+        if holder is not None and holder.launch != self._launch:
+            raise LeaseLost(
+                f"{self._home.address.bare} was taken over by process {holder.process} on {holder.host}, since nothing "
+                f"had been heard of this one for {LEASE_SECONDS:g} s; what it has computed since is not kept"
+            )
+
+    def release(self) -> None:
+        """Say so no longer."""
+        holder = read_holder(self._home)
+        if holder is not None and holder.launch == self._launch:
+            self._home.remove(FILE)
+
+    def _wait_out(self, tell: Callable[[str], object]) -> None:
+        first = holder = read_holder(self._home)
+        deadline = None if first is None else time.monotonic() + min(LEASE_SECONDS, first.until - time.time())
+        while holder is not None and deadline is not None and not holder.is_gone and time.monotonic() < deadline:
+            # a machine whose clock is behind may have said so just now
+            if holder != first or first.machine == _machine():
+                raise StoreFault(
+                    f"a run named {self._home.address.name!r} is going on in {self._home.address.bare}, by process "
+                    f"{holder.process} on {holder.host}; wait for it, or give this one another name"
+                )
+            tell(f"waiting for {holder.host}, which has {deadline - time.monotonic():.0f} s left to be heard of")
+            time.sleep(min(LOOK_SECONDS, max(0.0, deadline - time.monotonic())))
+            holder = read_holder(self._home)
+
+
+def read_holder(home: RemoteFolder) -> Holder | None:
+    """Who says to work on a name; None for nobody."""
+    data = home.read(FILE)
+    try:
+        return None if data is None else Holder(**json.loads(data))
+    except (ValueError, TypeError):
+        return None
+
+
+def _machine() -> str:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return socket.gethostname()
+
+
+def _began(process: int) -> str:
+    """When a process was started; empty when it has ended."""
+    try:
+        # behind the name, which may have blanks and brackets in it
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]
