@@ -117,12 +117,12 @@ def _sweep_of(config: Any, options: argparse.Namespace) -> int:
 
 
 def _dry_run(config: Any, as_json: bool) -> int:
-    from paceline.cluster.preflight import storage_folder
+    from paceline.cluster.preflight import storage_of
     from paceline.config.derived import derive
     from paceline.config.loading import dump_yaml
     from paceline.tracking.redact import learn, redact, redact_tree, secrets_of, shareable
 
-    storage_folder(config)
+    storage_of(config)
     derived = derive(config, config.data.sizes())
     learn(secrets_of(config))
     shown = shareable(config)

@@ -10,6 +10,7 @@ from typing import Any
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import make_importable
 from paceline.config.loading import validate
+from paceline.storage.places import RunStore
 from paceline.tracking.redact import learn, secrets_of
 
 
@@ -36,6 +37,8 @@ class Assignment:
     import_folders: tuple[str, ...] = ()
     rungs: Mapping[str, Any] | None = None
     """Where a trial of a sweep stops to be compared with the others: the fields of `engine.rungs.Rungs`."""
+    store: RunStore | None = None
+    """Where the checkpoints count; each machine has a working copy of its own then, in place of `checkpoints`."""
     kept: tuple[str, ...] | None = None
     """Those of the sections with `objects` whose object stands in the config; None: all."""
 

@@ -11,16 +11,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 from paceline.cluster.counting import Counting, RunCosts
-from paceline.cluster.kept import kept_checkpoints
+from paceline.cluster.kept import kept_checkpoints, stored_checkpoints
 from paceline.cluster.last_words import LastWords, lost_text
 from paceline.cluster.remarks import Remarks
 from paceline.durable import write_durably
+from paceline.errors import EnvironmentFault
+from paceline.storage.places import RunStore
 from paceline.tracking import metrics
 from paceline.tracking.costs import COST_FILE, Ledger
 from paceline.tracking.points import Point, Reading
 from paceline.tracking.record import RunRecord
 from paceline.tracking.recorder import Recorder
 from paceline.tracking.redact import redact_tree
+from paceline.tracking.stored import hurry, stored_bytes
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 
@@ -95,6 +98,7 @@ class Desk:
         on_event: Callable[[str, dict[str, Any]], None] | None = None,
         counting: Counting | None = None,
         ships_apart: bool = False,
+        store: RunStore | None = None,
     ) -> None:
         """Open the run's record in `folder`.
 
@@ -102,11 +106,13 @@ class Desk:
             on_event: is given each event, its kind and its details, in place of the watcher; none is kept then.
             counting: how the run's cost is counted; None: somebody else does that.
             ships_apart: this process trains, so that another one is to talk to MLflow.
+            store: where the run is kept when that is an object store.
 
         Raises:
             OSError: the folder cannot be written to.
         """
         self._folder = folder
+        self._store = store
         self._recorder = Recorder(folder, record, ships_apart)
         self._outcome = read_outcome(folder)  # this desk may be one that died and was started again
         self._workers: list[bytes] = []
@@ -204,6 +210,22 @@ class Desk:
     def stop_requested(self) -> bool:
         """Whether `request_stop` has been called."""
         return self._stop
+
+    def secure(self, end: int | None = None) -> tuple[int, bool]:
+        """Have the record put into the run's store soon.
+
+        Args:
+            end: as far as it has to be there, as an earlier call gave it; None: all that there is by now.
+
+        Returns:
+            That, and whether it is there.
+        """
+        end = self._recorder.size if end is None else end
+        stored = stored_bytes(self._folder)
+        is_there = stored is None or stored >= end
+        if not is_there:
+            hurry(self._folder)
+        return end, is_there
 
     def enter(self, worker: bytes) -> bool:
         """A worker process reports for work, with its actor's pickled handle; whether there is any left to do."""
@@ -307,9 +329,14 @@ class Desk:
 
     def _record_checkpoints(self) -> None:
         try:
-            for model in kept_checkpoints(self._folder.parent / "checkpoints", self._recorder.history()):
+            points = self._recorder.history()
+            if self._store is None:
+                models = kept_checkpoints(self._folder.parent / "checkpoints", points)
+            else:
+                models = stored_checkpoints(self._store, points)
+            for model in models:
                 self._recorder.add_model(model)
-        except OSError as error:
+        except (OSError, EnvironmentFault) as error:
             self.event("warning", {"message": f"the checkpoints could not be recorded: {error}"})
 
     def _record_cost(self, allocated: float | None) -> None:

@@ -20,7 +20,7 @@ from paceline.cluster.preflight import (
     local_resources,
     needs_gpu,
     process_resources,
-    storage_folder,
+    storage_of,
     worker_threads,
     writable,
 )
@@ -31,6 +31,7 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import Imported, objects_in
 from paceline.config.loading import dump_yaml, missing_modules
 from paceline.errors import ConfigError, EnvironmentFault, Problem, RunFailed
+from paceline.storage.address import StoreAddress, is_address
 from paceline.tracking.links import review_url
 from paceline.tracking.probing import CURE_OF_SILENCE, probe
 from paceline.tracking.provenance import command_line, provenance
@@ -116,6 +117,7 @@ def _train(config: ExperimentConfig, resume: Resume, fork: bool, address: str | 
     launch = replace(prepare_launch(config, resume, fork, address, listener), began=start)
     try:
         ending, closing = _runner(config)(launch)
+        launch.run.settle(lambda text: listener.event("warning", {"message": text}))
         return _conclude(launch, ending, closing, time.monotonic() - start)
     finally:
         launch.run.release()
@@ -151,7 +153,7 @@ def prepare_launch(
     """Check what can be checked, and claim the run. Starts nothing."""
     if problems := missing_modules(config.model_dump()):
         raise ConfigError(problems)
-    storage = storage_folder(config)
+    storage = storage_of(config)
     if on_cluster(address):
         require_shared_places(config)
     uri = tracking_uri(config.tracking, Path.cwd())
@@ -160,7 +162,7 @@ def prepare_launch(
         check_this_machine(config)
     derived = derive(config, config.data.sizes())
     listener.planned(derived.lines())
-    run = claim_run(config, storage, resume, fork)
+    run = _claim(config, storage, resume, fork, listener)
     try:
         with writable(run.folder.path):
             forget_outcome(run.folder.tracking)
@@ -170,6 +172,17 @@ def prepare_launch(
         run.release()
         raise
     return Launch(config, run, record, derived, address, listener, close_seconds)
+
+
+def _claim(
+    config: ExperimentConfig, storage: Path | StoreAddress, resume: Resume, fork: bool, listener: Listener
+) -> ClaimedRun[RunFolder]:
+    if isinstance(storage, Path):
+        return claim_run(config, storage, resume, fork)
+    from paceline.cluster.stored_runs import claim_stored_run
+
+    listener.stage(f"looking into {storage.bare}")
+    return claim_stored_run(config, storage, resume, fork, listener.stage)
 
 
 def close_seconds_of(uri: str, offline: str, listener: Events) -> float:
@@ -210,7 +223,7 @@ def _no_shared_storage(config: ExperimentConfig) -> str:
     path = config.storage.path
     if path is None:
         return "must be set when training on a cluster"
-    if not Path(path).expanduser().is_absolute():
+    if not is_address(path) and not Path(path).expanduser().is_absolute():
         return f"must be an absolute path when training on a cluster; {path!r} is in the working folder"
     return ""
 

@@ -17,6 +17,7 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.durable import write_durably
 from paceline.engine.manifest import numbered
 from paceline.errors import ConfigError, EnvironmentFault, Problem
+from paceline.storage.places import RunStore
 from paceline.tracking.record import flatten
 from paceline.tracking.redact import redact, redact_values, shareable
 
@@ -100,6 +101,14 @@ class ClaimedRun(Generic[Folder]):
     resumed: bool
     _lock: IO[str]
 
+    @property
+    def store(self) -> RunStore | None:
+        """Where the run is kept when that is an object store; None for a folder."""
+        return None
+
+    def settle(self, tell: Callable[[str], object]) -> None:
+        """The run has ended: see to it that all of it is where it is kept, and tell what is not."""
+
     def release(self) -> None:
         """Let others work on the name again."""
         self._lock.close()
@@ -124,7 +133,7 @@ def claim(home: Path, choose: Callable[[Path], tuple[Folder, bool]]) -> "Claimed
         EnvironmentFault: the folder is not writable, or something of this name is going on.
     """
     with writable(home):
-        lock = _lock(home)
+        lock = lock_home(home)
     try:
         with writable(home):
             folder, resumed = choose(home)
@@ -142,7 +151,7 @@ def nobody_works_on(home: Path) -> Iterator[bool]:
         OSError: the folder cannot be written to.
     """
     try:
-        lock = _lock(home)
+        lock = lock_home(home)
     except EnvironmentFault:
         yield False
         return
@@ -152,7 +161,13 @@ def nobody_works_on(home: Path) -> Iterator[bool]:
         lock.close()
 
 
-def _lock(home: Path) -> IO[str]:
+def lock_home(home: Path) -> IO[str]:
+    """Keep other processes of this machine from working on a name, as long as the file is open.
+
+    Raises:
+        EnvironmentFault: one does.
+        OSError: the folder cannot be written to.
+    """
     home.mkdir(parents=True, exist_ok=True)
     lock = (home / ".lock").open("a+")
     try:
@@ -174,16 +189,28 @@ def _choose_run(home: Path, config: ExperimentConfig, resume: Resume, fork: bool
     unfinished = None if resume == "never" else _newest_unfinished(home)
     if unfinished is None or not _is_resumable(unfinished, config):
         return new_run(home, config, RunFolder), False
-    difference = config_difference(unfinished.read().get("config", {}), config.model_dump(mode="json"))
-    if difference and fork:
+    if forks(unfinished, unfinished.read(), config, fork):
         return new_run(home, config, RunFolder, origin=unfinished), False
-    if difference:
+    unfinished.write(status="running")  # a disk that has no room for this has none for a checkpoint
+    return unfinished, True
+
+
+def forks(unfinished: RunFolder, content: Mapping[str, Any], config: ExperimentConfig, fork: bool) -> bool:
+    """Whether to branch off an unfinished run, rather than go on with it.
+
+    Args:
+        content: what its file says.
+
+    Raises:
+        ConfigError: its config is another one, and nobody has asked to branch off.
+    """
+    difference = config_difference(content.get("config", {}), config.model_dump(mode="json"))
+    if difference and not fork:
         hint = (
             "undo the change to go on with it, --fork to branch off its newest checkpoint, --resume never to start anew"
         )
         raise other_config("run", config.name, unfinished, difference, hint)
-    unfinished.write(status="running")  # a disk that has no room for this has none for a checkpoint
-    return unfinished, True
+    return bool(difference)
 
 
 def _is_resumable(run: RunFolder, config: ExperimentConfig) -> bool:

@@ -33,7 +33,7 @@ def train_in_process(launch: "Launch") -> tuple[dict[str, Any], dict[str, Any]]:
 
     launch.listener.stage("importing torch")
     with writable(launch.run.folder.tracking):
-        desk = Desk(launch.run.folder.tracking, launch.record, ships_apart=True)
+        desk = Desk(launch.run.folder.tracking, launch.record, ships_apart=True, store=launch.run.store)
     # around it all: between training and the end of its record, too, a signal must not throw the result away
     with first_interrupt_calls(desk.stop_waiting):
         ending = _trained(launch, desk)
@@ -97,6 +97,7 @@ def assignment(launch: "Launch") -> Any:
         config_json=shareable(launch.config).model_dump_json(),
         objects=python_objects(launch.config),
         checkpoints=str(launch.run.folder.checkpoints),
+        store=launch.run.store,
         # to a cluster the code itself travels, see `user_code`
         import_folders=() if launch.address else user_folders(),
     )

@@ -2,10 +2,11 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from paceline.engine.manifest import MANIFEST, numbered
+from paceline.storage.places import RunStore
 from paceline.tracking.models import CheckpointModel
 from paceline.tracking.points import Point
 
@@ -21,17 +22,40 @@ def kept_checkpoints(folder: Path, points: Iterable[Point], run_id: str = "") ->
         points: all that were recorded of the run: those of a checkpoint's own step go with it.
         run_id: Paceline's id of the run, where another one is to tell of them.
     """
-    kept = {step: (path, digest) for step, path in numbered(folder) if (digest := _weights_digest(path))}
+    kept = {step: (path.as_uri(), digest) for step, path in numbered(folder) if (digest := _weights_digest(path))}
+    return _models(kept, points, run_id)
+
+
+def stored_checkpoints(run: RunStore, points: Iterable[Point]) -> list[CheckpointModel]:
+    """The same for a run in an object store.
+
+    Raises:
+        EnvironmentFault: the store cannot be used.
+    """
+    from paceline.storage.checkpoints import StoredCheckpoints
+
+    found = StoredCheckpoints(run).kept()
+    return _models({step: (place, digest) for step, place, data in found if (digest := _digest(data))}, points, "")
+
+
+def _models(kept: Mapping[int, tuple[str, str]], points: Iterable[Point], run_id: str) -> list[CheckpointModel]:
     values: dict[int, dict[str, tuple[float, int]]] = defaultdict(dict)
     for point in points:
         if point.step in kept and point.key.startswith(MEASURED) and not point.is_infinite:
             values[point.step][point.key] = point.value, point.timestamp_ms
-    return [CheckpointModel(step, path.as_uri(), digest, values[step], run_id) for step, (path, digest) in kept.items()]
+    return [CheckpointModel(step, uri, digest, values[step], run_id) for step, (uri, digest) in kept.items()]
 
 
 def _weights_digest(checkpoint: Path) -> str:
     """As the manifest has it; empty for a folder whose manifest cannot be read, which is no checkpoint."""
     try:
-        return str(json.loads((checkpoint / MANIFEST).read_bytes())["files"][WEIGHTS]["sha256"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return _digest((checkpoint / MANIFEST).read_bytes())
+    except OSError:
+        return ""
+
+
+def _digest(manifest: bytes) -> str:
+    try:
+        return str(json.loads(manifest)["files"][WEIGHTS]["sha256"])
+    except (ValueError, KeyError, TypeError):
         return ""

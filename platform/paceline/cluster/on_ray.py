@@ -102,7 +102,7 @@ def _start_desk(launch: "Launch", asked: Counting) -> Any:
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     actor = ray.remote(Desk).options(num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=here)
-    return actor.remote(launch.run.folder.tracking, launch.record, counting=asked)
+    return actor.remote(launch.run.folder.tracking, launch.record, counting=asked, store=launch.run.store)
 
 
 def _dismiss(desk: Any) -> None:

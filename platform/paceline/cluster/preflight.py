@@ -1,7 +1,6 @@
 """What a run asks for against what there is, before anything is started."""
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.places import place_of
+from paceline.storage.address import StoreAddress, is_address, parse
 
 
 @dataclass(frozen=True)
@@ -112,22 +112,29 @@ def _local_gpus() -> int:
     return len(list(driver.iterdir())) if driver.is_dir() else 0
 
 
+def storage_of(config: ExperimentConfig) -> Path | StoreAddress:
+    """What holds the runs: a folder, or a place in an object store, which is not asked for anything here.
+
+    Raises:
+        ConfigError: `storage.path` is no address that can be used.
+        EnvironmentFault: the system refuses the folder's name.
+    """
+    path = config.storage.path or "runs"
+    return parse(path) if is_address(path) else place_of(path).resolve()
+
+
 def storage_folder(config: ExperimentConfig) -> Path:
-    """The folder that holds the runs.
+    """The folder that holds the runs, where an object store will not do.
 
     Raises:
         ConfigError: `storage.path` is an address rather than a folder.
         EnvironmentFault: the system refuses the name.
     """
-    path = config.storage.path or "runs"
-    scheme, mark, rest = path.partition("://")
-    if not mark or not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
-        return place_of(path).resolve()
-    if scheme.lower() == "file":
-        reason, hint = "is an address, not a folder", f"write the plain path: /{rest.lstrip('/')}"
-    else:
-        reason, hint = f"{scheme}:// is not supported yet", "name a folder, on a cluster one that all nodes share"
-    raise ConfigError([Problem("storage", reason, "storage.path", hint=hint)])
+    storage = storage_of(config)
+    if isinstance(storage, Path):
+        return storage
+    hint = "name a folder, on a cluster one that all nodes share"
+    raise ConfigError([Problem("storage", "sweeps cannot be kept in an object store yet", "storage.path", hint=hint)])
 
 
 @contextmanager

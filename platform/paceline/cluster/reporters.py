@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 from paceline.cluster.desk import Desk
@@ -15,6 +15,8 @@ MIN_ANSWER_SECONDS = 1.0
 """How long the desk has at least to say whether a checkpoint may be put in place."""
 CLOSE_SECONDS = 10.0
 """How long the end of training waits for its metrics to be safe. What is not by then goes with how training ended."""
+LOOK_SECONDS = 0.1
+"""How often the desk is asked whether the run's store has its record."""
 _FULL = f"metrics are let go from now on: {MOST_READINGS} readings wait for what records them, which takes none"
 
 
@@ -50,6 +52,16 @@ class _Outgoing:
         return LastWords(ending, unrecorded, self._outbox.lost).message()
 
 
+def _until_stored(secure: Callable[[int | None], tuple[int, bool]], timeout_seconds: float) -> bool:
+    """Ask a desk until its record is in the run's store, see `Desk.secure`."""
+    deadline = monotonic() + timeout_seconds
+    end, is_there = secure(None)
+    while not is_there and monotonic() < deadline:
+        sleep(LOOK_SECONDS)
+        end, is_there = secure(end)
+    return is_there
+
+
 class DeskReporter(_Outgoing):
     """For training in the driver's process. `on_news` is called after each report, to redraw the display."""
 
@@ -73,6 +85,9 @@ class DeskReporter(_Outgoing):
 
     def recorded(self, timeout_seconds: float) -> bool:
         return self._outbox.flush(timeout_seconds)
+
+    def stored(self, timeout_seconds: float) -> bool:
+        return _until_stored(self._desk.secure, timeout_seconds)
 
     def stop_requested(self) -> bool:
         return self._desk.stop_requested
@@ -137,6 +152,18 @@ class ActorReporter(_Outgoing):
         if not may_commit:
             raise LaunchOver("the launch that this worker group belongs to is over; its state is not saved any more")
         return all_safe
+
+    def stored(self, timeout_seconds: float) -> bool:
+        import ray
+
+        def ask(end: int | None) -> tuple[int, bool]:
+            answer: tuple[int, bool] = ray.get(self._desk.secure.remote(*self._about, end), timeout=timeout_seconds)
+            return answer
+
+        try:
+            return _until_stored(ask, timeout_seconds)
+        except ray.exceptions.RayError:
+            return False
 
     def _deliver(self, readings: Sequence[Reading]) -> bool:
         import ray

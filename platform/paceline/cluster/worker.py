@@ -17,6 +17,7 @@ from paceline.engine.outcome import Outcome
 from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter, Reporter
 from paceline.engine.rungs import Rungs
+from paceline.storage.checkpoints import StoredCheckpoints
 from paceline.tracking.redact import redact, redact_tree
 
 
@@ -35,7 +36,9 @@ def run_rank(assignment: Assignment, ranks: Ranks, reporter: Reporter) -> dict[s
         config = assignment.config()
         torch.set_num_threads(worker_threads(config))
         rungs = Rungs(**assignment.rungs) if assignment.rungs is not None else None
-        trainer = build_trainer(config, ranks, reporter, Path(assignment.checkpoints), rungs)
+        store = StoredCheckpoints(assignment.store) if assignment.store is not None else None
+        checkpoints = store.folder if store is not None else Path(assignment.checkpoints)
+        trainer = build_trainer(config, ranks, reporter, checkpoints, rungs, store)
         trainer.shown_name = redact
         startup = perf_counter() - begun
         outcome = trainer.fit()

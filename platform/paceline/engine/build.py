@@ -12,7 +12,7 @@ from paceline.config.batch_sizes import BatchSizes, batch_sizes, sizes_with
 from paceline.config.experiment import ExperimentConfig
 from paceline.engine.adascale import AdaScale
 from paceline.engine.build_data import build_loaders, build_order, chosen, name_of, require_steps
-from paceline.engine.checkpoint import CheckpointWriter, Files, newest_valid
+from paceline.engine.checkpoint import CheckpointStore, CheckpointWriter, Elsewhere, Files, newest_valid
 from paceline.engine.comm_hooks import build_compression, build_powersgd
 from paceline.engine.compile_trial import try_compilation
 from paceline.engine.dataset_identity import identities
@@ -26,7 +26,7 @@ from paceline.engine.precision import Precision
 from paceline.engine.prepare import apply_process_settings, prepare
 from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import Reporter
-from paceline.engine.rungs import Rungs, RungStops
+from paceline.engine.rungs import ROUND_SECONDS, Rungs, RungStops
 from paceline.engine.state import TrainState, trainable_parameters
 from paceline.engine.strategy import Strategy, build_strategy
 from paceline.engine.trainer import Trainer
@@ -48,15 +48,17 @@ def build_trainer(
     reporter: Reporter,
     checkpoints: Path | None = None,
     rungs: Rungs | None = None,
+    store: CheckpointStore | None = None,
 ) -> Trainer:
     """Everything of one rank, from the config. Every rank must call it.
 
     Args:
         checkpoints: folder of the run's checkpoints; the newest valid one is resumed. None: neither save nor resume.
         rungs: how far to train before the reporter is asked whether to go on. None: to the end at once.
+        store: where checkpoints count; the folder has working copies of them then. None: the folder itself.
     """
     apply_process_settings(config.trainer)
-    newest = find_newest(checkpoints, ranks, reporter) if checkpoints is not None else None
+    newest = find_newest(checkpoints, ranks, reporter, config, store) if checkpoints is not None else None
     sizes, remembered = settle_sizes(config, ranks, reporter, newest)
     seed_model(config.seed)
     task = config.task.build(config.model.build())
@@ -89,7 +91,7 @@ def build_trainer(
         train_loader=train_loader,
         validation_loader=validation_loader,
         saves=checkpoints is not None,
-        writer=build_writer(config, checkpoints, reporter) if checkpoints and ranks.is_first else None,
+        writer=build_writer(config, checkpoints, reporter, store) if checkpoints and ranks.is_first else None,
         reporter=reporter,
         ranks=ranks,
         strategy=strategy,
@@ -204,7 +206,9 @@ def build_schedule(config: ExperimentConfig, plan: Plan, sizes: BatchSizes) -> S
     return config.lr_scheduler.build(plan.total_steps, warmup, plan.steps_per_epoch)
 
 
-def build_writer(config: ExperimentConfig, checkpoints: Path, reporter: Reporter) -> CheckpointWriter:
+def build_writer(
+    config: ExperimentConfig, checkpoints: Path, reporter: Reporter, store: CheckpointStore | None = None
+) -> CheckpointWriter:
     """Rank 0's writer, whose commits and failures are reported."""
 
     def wait_for_metrics() -> Files:
@@ -214,27 +218,44 @@ def build_writer(config: ExperimentConfig, checkpoints: Path, reporter: Reporter
         reporter.event("warning", message=f"a checkpoint was saved before its metrics were recorded: {kept}")
         return {UNRECORDED: as_file(checkpoints.parent.name, left)}
 
-    def failed(step: int, error: OSError) -> None:
-        message = f"the checkpoint of step {step} could not be written: {error}; training goes on without it"
+    def failed(step: int, error: Exception) -> None:
+        if isinstance(error, OSError):
+            message = f"the checkpoint of step {step} could not be written: {error}; training goes on without it"
+        else:
+            message = f"the checkpoint of step {step} is not in its store: {error}; training goes on"
         reporter.event("warning", message=message)
 
-    return CheckpointWriter(
-        checkpoints,
-        config.checkpoint.keep,
-        before_commit=wait_for_metrics,
-        on_commit=lambda step, path: reporter.event("checkpoint", step=step, path=str(path)),
-        on_failure=failed,
-    )
+    def committed(step: int, path: Path) -> None:
+        reporter.event("checkpoint", step=step, path=str(path) if store is None else store.place_of(step))
+
+    elsewhere = None if store is None else Elsewhere(store, lambda: reporter.stored(RECORDED_SECONDS))
+    return CheckpointWriter(checkpoints, config.checkpoint.keep, wait_for_metrics, committed, failed, elsewhere)
 
 
-def find_newest(checkpoints: Path, ranks: Ranks, reporter: Reporter) -> Path | None:
+def find_newest(
+    checkpoints: Path,
+    ranks: Ranks,
+    reporter: Reporter,
+    config: ExperimentConfig,
+    store: CheckpointStore | None = None,
+) -> Path | None:
     """The newest valid checkpoint, if there is one; rank 0 chooses for all. Every rank must call it."""
 
     def tell(path: Path, reason: str) -> None:
         reporter.event("warning", message=f"checkpoint {path.name} is broken and was set aside: {reason}")
 
-    found = newest_valid(checkpoints, tell) if ranks.is_first else None
+    def look() -> Path | None:
+        if not ranks.is_first:
+            return None
+        if store is None:
+            return newest_valid(checkpoints, tell)
+        return store.newest(tell, lambda: reporter.stored(RECORDED_SECONDS))
+
+    round_seconds = min(ROUND_SECONDS, config.parallel.timeout_seconds / 4)
+    found = look() if store is None else ranks.each(look, round_seconds)
     step = int(ranks.from_first([float(found.name.removeprefix("step-")) if found else -1.0])[0])
+    if step >= 0 and store is not None:
+        ranks.each(lambda: store.fetch(step), round_seconds)
     return checkpoints / f"step-{step}" if step >= 0 else None
 
 
@@ -245,4 +266,5 @@ def resume(trainer: Trainer, checkpoint: Path) -> None:
         trainer.writer.last = checkpoint
         if unrecorded := metrics_of(checkpoint):
             trainer.reporter.record_again(unrecorded)
-        trainer.reporter.event("resumed", step=trainer.state.position.step, path=str(checkpoint))
+        place = trainer.writer.place_of(checkpoint)
+        trainer.reporter.event("resumed", step=trainer.state.position.step, path=place)

@@ -10,13 +10,14 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors.torch import load_file, save
 
 from paceline.durable import sync_folder, write_synced
-from paceline.engine.manifest import BrokenCheckpoint, numbered, verify, write_manifest
+from paceline.engine.manifest import BrokenCheckpoint, numbered, set_aside, verify, write_manifest
+from paceline.errors import EnvironmentFault
 
 STATE = "state.json"
 
@@ -85,24 +86,50 @@ def newest_valid(folder: Path, on_broken: Callable[[Path, str], None]) -> Path |
     return None
 
 
-def set_aside(path: Path) -> None:
-    """Rename a broken checkpoint, so that nothing takes it for a good one and nothing is lost."""
-    aside = path.with_name(f"{path.name}.broken")
-    shutil.rmtree(aside, ignore_errors=True)
-    path.rename(aside)
-
-
 def prune(folder: Path, keep: int) -> None:
     """Remove all but the newest `keep` checkpoints."""
     for _, path in list(numbered(folder))[keep:]:
         shutil.rmtree(path, ignore_errors=True)
 
 
+class CheckpointStore(Protocol):
+    """A place elsewhere that has a run's checkpoints; the run's own folder has working copies then.
+
+    Its methods raise an `EnvironmentFault` when it cannot be used.
+    """
+
+    def place_of(self, step: int) -> str:
+        """What a checkpoint is called there."""
+
+    def put(self, checkpoint: Path, is_recorded: Callable[[], bool], patience_seconds: float | None = None) -> None:
+        """Copy a whole checkpoint there; it counts once `is_recorded`, which may take its time."""
+
+    def prune(self, keep: int) -> None:
+        """Remove all but the newest `keep` checkpoints there."""
+
+    def newest(self, on_broken: Callable[[Path, str], None], is_recorded: Callable[[], bool]) -> Path | None:
+        """The working copy of the newest whole checkpoint, which is copied here first where there is none."""
+
+    def fetch(self, step: int) -> Path:
+        """The working copy of a certain one."""
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Where a writer's checkpoints count only once they are there."""
+
+    store: CheckpointStore
+    is_recorded: Callable[[], bool]
+    """Whether what records the run has its metrics where it keeps them; may wait for it."""
+    final_seconds: float = 60.0
+    """How long the last one is tried to be put there."""
+
+
 class CheckpointWriter:
     """Writes checkpoints in the background, one at a time; lives on rank 0.
 
-    Its thread tells `on_commit` of a checkpoint that is safe. One that cannot be written is told to `on_failure` at the
-    next boundary, and training goes on: the ones before stay valid.
+    Its thread tells `on_commit` of a checkpoint that is safe. One that cannot be written, or put where it counts, is
+    told to `on_failure` at the next boundary, and training goes on: the ones before stay valid.
     """
 
     def __init__(
@@ -111,13 +138,17 @@ class CheckpointWriter:
         keep: int,
         before_commit: Callable[[], Files | None],
         on_commit: Callable[[int, Path], None],
-        on_failure: Callable[[int, OSError], None],
+        on_failure: Callable[[int, Exception], None],
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         self.folder = folder
         self.last: Path | None = None
         """The newest checkpoint that has been committed."""
-        self.error: OSError | None = None
+        self.error: OSError | EnvironmentFault | None = None
         """Why the newest one that could not be written was not."""
+        self._elsewhere = elsewhere
+        self._written: tuple[int, Path] | None = None
+        """The newest one that is in the folder."""
         self._keep = keep
         self._before_commit = before_commit
         self._on_commit = on_commit
@@ -142,9 +173,34 @@ class CheckpointWriter:
         (step, future), self._pending = self._pending, None
         try:
             future.result()
-        except OSError as error:
+        except (OSError, EnvironmentFault) as error:
             self.error = error
             self._on_failure(step, error)
+
+    def place_of(self, checkpoint: Path) -> str:
+        """What a checkpoint is called where it counts."""
+        if self._elsewhere is None:
+            return str(checkpoint)
+        return self._elsewhere.store.place_of(int(checkpoint.name.removeprefix("step-")))
+
+    def complaint(self, step: int) -> str:
+        """Where the checkpoint of a step could not be saved, why, and what is to be done."""
+        cause = "" if self.error is None else f": {getattr(self.error, 'strerror', None) or self.error}"
+        before = self.last.name if self.last else "its last checkpoint"
+        if self._elsewhere is not None and self._written is not None and self._written[0] == step:
+            return (
+                f"in its store{cause}; it is in {self._written[1]}, and the same command on this machine goes on there"
+            )
+        return f"in {self.folder}{cause}; make room there, and the same command goes on from {before}"
+
+    def put_last(self) -> None:
+        """Try for a while to put the last checkpoint where it counts, unless it is there. Training is over."""
+        if self._elsewhere is None or self._written is None or self.last == self._written[1]:
+            return
+        try:
+            self._put(*self._written, self._elsewhere.final_seconds)
+        except (OSError, EnvironmentFault) as error:
+            self.error = error
 
     def close(self) -> None:
         """Wait for what is being written and end the thread."""
@@ -155,6 +211,15 @@ class CheckpointWriter:
 
     def _write(self, snapshot: Snapshot) -> None:
         path = write_checkpoint(self.folder, snapshot, self._before_commit)
-        self.last = path
-        self._on_commit(snapshot.step, path)
+        self._written = snapshot.step, path
         prune(self.folder, self._keep)
+        self._put(snapshot.step, path)
+
+    def _put(self, step: int, path: Path, patience_seconds: float | None = None) -> None:
+        """Put a whole checkpoint where it counts, and tell that it is safe."""
+        if self._elsewhere is not None:
+            self._elsewhere.store.put(path, self._elsewhere.is_recorded, patience_seconds)
+        self.last = path
+        self._on_commit(step, path)
+        if self._elsewhere is not None:
+            self._elsewhere.store.prune(self._keep)

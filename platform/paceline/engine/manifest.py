@@ -1,6 +1,7 @@
 """A checkpoint's manifest: which files it has, their sizes and SHA-256. Whatever has a valid one is whole."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -77,6 +78,13 @@ def _verify_file(path: Path, entry: FileEntry) -> None:
         raise BrokenCheckpoint(f"{path.name} has {found.size_bytes} bytes instead of {entry.size_bytes}")
     if found.sha256 != entry.sha256:
         raise BrokenCheckpoint(f"{path.name} does not have the SHA-256 of the manifest")
+
+
+def set_aside(path: Path) -> None:
+    """Rename a broken checkpoint, so that nothing takes it for a good one and nothing is lost."""
+    aside = path.with_name(f"{path.name}.broken")
+    shutil.rmtree(aside, ignore_errors=True)
+    path.rename(aside)
 
 
 def numbered(folder: Path) -> Iterator[tuple[int, Path]]:

@@ -1,11 +1,14 @@
 """This process's place among the workers, and the few collective operations that the engine needs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,23 @@ class Ranks:
         if self.world_size > 1:
             for tensor in tensors:
                 dist.broadcast(tensor, group=self.group, group_src=0)
+
+    def each(self, work: Callable[[], Result], round_seconds: float) -> Result:
+        """Let every rank do its own work, which may take longer than a collective operation may: the ranks wait for
+        each other in rounds of so many seconds. Every rank must call it.
+
+        Raises:
+            Exception: this rank's work raised it; raised once all are done.
+        """
+        if self.world_size == 1:
+            return work()
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="rank-work") as thread:
+            future = thread.submit(work)
+            done = False
+            while not done:
+                wait([future], timeout=round_seconds)
+                done = self.sum_numbers([float(future.done())])[0] == self.world_size
+            return future.result()
 
     def union(self, names: Iterable[str]) -> list[str]:
         """All names that any rank has, sorted; every rank must call it."""

@@ -31,6 +31,10 @@ class Reporter(Protocol):
         May raise when the checkpoint must not be put in place.
         """
 
+    def stored(self, timeout_seconds: float) -> bool:
+        """Wait until the object store of the run has the metrics so far; False when it had not in time. Called before
+        a checkpoint counts there."""
+
     def unrecorded(self) -> list[Any]:
         """What `recorded` has waited for in vain, as JSON values: the checkpoint keeps it."""
 
@@ -90,6 +94,9 @@ class MemoryReporter:
 
     def recorded(self, timeout_seconds: float) -> bool:
         return not self.unsafe
+
+    def stored(self, timeout_seconds: float) -> bool:
+        return True
 
     def unrecorded(self) -> list[Any]:
         return self.unsafe

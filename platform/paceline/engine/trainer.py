@@ -128,6 +128,8 @@ class Trainer:
             self.validation_loader.close()
             if self.writer is not None:
                 self.writer.close()
+        if self.writer is not None:
+            self.writer.put_last()
         self._require_final_checkpoint()
         return self._outcome(stopped)
 
@@ -287,10 +289,8 @@ class Trainer:
     def _require_final_checkpoint(self) -> None:
         step, writer = self.state.position.step, self.writer
         if writer is not None and (writer.last is None or writer.last.name != f"step-{step}"):
-            cause = "" if writer.error is None else f": {writer.error.strerror or writer.error}"
             raise CheckpointLost(
-                f"training got to step {step}, but its state could not be saved in {writer.folder}{cause}; make room "
-                f"there, and the same command goes on from {writer.last.name if writer.last else 'its last checkpoint'}"
+                f"training got to step {step}, but its state could not be saved {writer.complaint(step)}"
             )
 
     def _outcome(self, stopped: bool) -> Outcome:
@@ -306,7 +306,7 @@ class Trainer:
             metrics=dict(self.state.metrics),
             samples_per_second=self.meter.overall_rate(),
             peak_memory_bytes=peak_memory_bytes(self.ranks.device),
-            checkpoint=str(last) if last else "",
+            checkpoint=self.writer.place_of(last) if self.writer is not None and last else "",
             weights_sha256=weights_sha256(self.state.model_tensors()),
             seconds=self.meter.split(),
         )

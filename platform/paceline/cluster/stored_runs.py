@@ -1,0 +1,189 @@
+"""Runs in an object store: claim one on this machine, in its working copy, and in the store.
+
+probe  ->  lock here  ->  lease there  ->  newest unfinished run, by its run.json  ->  its record  ->  keeper
+
+A working copy is used as it is when nobody else has worked on the run since (the `launch` in the run's file is the one
+that this machine has), and its journal goes on where the store's ends. Then its checkpoints count, too, although they
+are not in the store yet. Otherwise it is replaced by what the store has.
+"""
+
+import json
+import secrets
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from paceline.cluster.identity import (
+    ClaimedRun,
+    Resume,
+    RunFolder,
+    config_difference,
+    forks,
+    link_or_copy,
+    lock_home,
+    new_run,
+)
+from paceline.cluster.preflight import writable
+from paceline.config.experiment import ExperimentConfig
+from paceline.durable import write_durably
+from paceline.engine.manifest import MANIFEST
+from paceline.errors import EnvironmentFault
+from paceline.storage.address import StoreAddress
+from paceline.storage.checkpoints import StoredCheckpoints
+from paceline.storage.keeper import RunKeeper
+from paceline.storage.lease import Lease
+from paceline.storage.places import CHECKPOINTS, RunStore, home_of
+from paceline.storage.record import RecordCopy
+from paceline.storage.remote import RemoteFolder
+from paceline.tracking.stored import note_stored
+
+Tell = Callable[[str], object]
+LAUNCH = "launch"
+"""Entry of a run's file: the launch that has claimed it last."""
+
+
+@dataclass
+class ClaimedStoredRun(ClaimedRun[RunFolder]):
+    """A run that this process may work on, in its working copy; kept in a store."""
+
+    keeper: RunKeeper = field(kw_only=True)
+
+    @property
+    def store(self) -> RunStore:
+        return self.keeper.run
+
+    def settle(self, tell: Tell) -> None:
+        self.keeper.settle(tell)
+
+    def release(self) -> None:
+        try:
+            self.keeper.release()
+        finally:
+            super().release()
+
+
+def claim_stored_run(
+    config: ExperimentConfig, storage: StoreAddress, resume: Resume, fork: bool, tell: Tell
+) -> ClaimedStoredRun:
+    """Go on with the newest unfinished run of this name, or start a new one, in an object store.
+
+    Args:
+        tell: is told what is waited for.
+
+    Raises:
+        EnvironmentFault: the store or the working copy cannot be used, or a run of this name is going on.
+        ConfigError: the unfinished run has another config.
+    """
+    shown, storage = storage, storage.pinned()
+    RemoteFolder(storage).probe()
+    home = home_of(storage, config.name)
+    with writable(home):
+        lock = lock_home(home)
+    claiming = _Claiming(config, RunStore(str(storage), config.name, "", str(shown), secrets.token_hex(8)), home)
+    try:
+        lease = Lease(claiming.remote, claiming.base.launch)
+        lease.take(tell)
+        try:
+            with writable(home):
+                run, copy = claiming.choose(resume, fork, tell)
+        except BaseException:
+            lease.release()
+            raise
+    except BaseException:
+        lock.close()
+        raise
+    keeper = RunKeeper(run, run.folder / RunFolder.FILE, copy, lease)
+    keeper.start()
+    return ClaimedStoredRun(RunFolder(run.folder), claiming.resumed, lock, keeper=keeper)
+
+
+class _Claiming:
+    """Chooses the run, and makes its working copy.
+
+    Args:
+        base: the run's place, but for its id.
+        home: of this machine's working copies.
+    """
+
+    def __init__(self, config: ExperimentConfig, base: RunStore, home: Path) -> None:
+        self.base = base
+        self.remote = RemoteFolder(base.home)
+        self.resumed = False
+        self._config = config
+        self._home = home
+
+    def choose(self, resume: Resume, fork: bool, tell: Tell) -> tuple[RunStore, RecordCopy]:
+        """The run to work on, and the copy of its record in the store."""
+        found = None if resume == "never" else self._newest()
+        if found is None:
+            return self._begin(None, tell)
+        run, content = found
+        if content.get("status") == "finished" or not self._is_resumable(run, content):
+            return self._begin(None, tell)
+        here = str(RunFolder(run.folder).read().get(LAUNCH, "")) == content.get(LAUNCH)
+        run = replace(run, trusted=(str(content[LAUNCH]),) if here else ())
+        if forks(RunFolder(run.folder), content, self._config, fork):
+            return self._begin(run, tell)
+        return self._go_on(run, content)
+
+    def _newest(self) -> tuple[RunStore, dict[str, Any]] | None:
+        """The newest run of the name, and what its file in the store says."""
+        for run_id in reversed(self.remote.folders()):
+            data = (self.remote / run_id).read(RunFolder.FILE)
+            if data is None:
+                continue
+            try:
+                return replace(self.base, run_id=run_id), dict(json.loads(data))
+            except (ValueError, TypeError):
+                place = ((self.remote / run_id).address / RunFolder.FILE).bare
+                cure = "put it back from a copy, or remove the run to start anew"
+                raise EnvironmentFault(f"{place} is damaged: {cure}") from None
+        return None
+
+    def _is_resumable(self, run: RunStore, content: Mapping[str, Any]) -> bool:
+        """As for a folder: one that has not saved anything is only worth going on with if the config is the same."""
+        if not config_difference(content.get("config", {}), self._config.model_dump(mode="json")):
+            return True
+        return any(path.endswith(f"/{MANIFEST}") for path in (RemoteFolder(run.address) / CHECKPOINTS).files())
+
+    def _go_on(self, run: RunStore, content: Mapping[str, Any]) -> tuple[RunStore, RecordCopy]:
+        self.resumed = True
+        copy = _copy_of(run)
+        if not copy.take_over(may_be_ahead=bool(run.trusted)):
+            run = replace(run, trusted=())
+        self._claim(run, {**content, "status": "running"})
+        return run, copy
+
+    def _begin(self, origin: RunStore | None, tell: Tell) -> tuple[RunStore, RecordCopy]:
+        """A run that starts anew, or from the newest checkpoint of another one."""
+        folder = new_run(self._home, self._config, RunFolder)
+        run = replace(self.base, run_id=folder.run_id)
+        forked_from = {}
+        if origin is not None:
+            forked_from = {"forked_from": origin.run_id}
+            self._branch_off(origin, run, tell)
+        note_stored(folder.tracking, 0)
+        self._claim(run, {**folder.read(), **forked_from})  # last: without its file it is no run yet
+        return run, _copy_of(run)
+
+    def _branch_off(self, origin: RunStore, run: RunStore, tell: Tell) -> None:
+        def broken(path: Path, reason: str) -> None:
+            tell(f"checkpoint {path.name} of {origin.run_id} is broken: {reason}")
+
+        found = StoredCheckpoints(origin).newest(broken, lambda: True)
+        if found is not None:
+            own = RunFolder(run.folder).checkpoints / found.name
+            shutil.copytree(found, own, copy_function=link_or_copy)
+            StoredCheckpoints(run).put(own, lambda: True)
+
+    def _claim(self, run: RunStore, content: Mapping[str, Any]) -> None:
+        """Write into the run's file, there and then here, that this launch works on it."""
+        data = json.dumps({**content, LAUNCH: run.launch}, indent=1).encode()
+        RemoteFolder(run.address).write(RunFolder.FILE, data)
+        write_durably(run.folder / RunFolder.FILE, data)
+
+
+def _copy_of(run: RunStore) -> RecordCopy:
+    return RecordCopy(RemoteFolder(run.address), RunFolder(run.folder).tracking)
