@@ -6,10 +6,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import OK
+from paceline.errors import OK, ConfigError, Problem
 from paceline.places import place_of
 
 LAST_PORT = 65_535
+RUN_HELP = "its folder or address, or NAME, NAME/ID or NAME/ID/TRIAL, or MLflow's run id"
+STORAGE_HELP = "what holds the runs: a folder, or an address; default: ./runs"
 
 
 def add_commands(commands: Any) -> None:
@@ -55,11 +57,11 @@ def _add_sync(commands: Any) -> None:
 def _add_report(commands: Any) -> None:
     text = "Write what a run or a sweep came to as one HTML file, which opens without a network."
     report = commands.add_parser("report", help="write a run's report as one HTML file", description=text)
-    report.add_argument("run", metavar="RUN", help="its folder, or NAME, NAME/ID or NAME/ID/TRIAL, or MLflow's run id")
+    report.add_argument("run", metavar="RUN", help=RUN_HELP)
     report.add_argument(
         "--output", metavar="FILE", type=Path, help="the file; default: report.html in the run's folder"
     )
-    report.add_argument("--storage", metavar="FOLDER", type=Path, help="what holds the runs; default: ./runs")
+    report.add_argument("--storage", metavar="FOLDER", help=STORAGE_HELP)
     report.add_argument("--json", action="store_true", help="print the place as JSON")
     report.set_defaults(command=_report)
 
@@ -67,7 +69,7 @@ def _add_report(commands: Any) -> None:
 def _add_export(commands: Any) -> None:
     text = "Write the best kept checkpoint of a run, or of a sweep's best trial, into a folder of its own."
     export = commands.add_parser("export", help="write a run's best kept checkpoint into a folder", description=text)
-    export.add_argument("run", metavar="RUN", help="its folder, or NAME, NAME/ID or NAME/ID/TRIAL, or MLflow's run id")
+    export.add_argument("run", metavar="RUN", help=RUN_HELP)
     export.add_argument(
         "--format",
         choices=("safetensors", "pt2"),
@@ -78,7 +80,7 @@ def _add_export(commands: Any) -> None:
     export.add_argument("--metric", metavar="KEY", help="best in what; default: val/loss, or the sweep's objective")
     export.add_argument("--mode", choices=("min", "max"), help="which way it is better; default: as its name says")
     export.add_argument("--register", metavar="NAME", help="make it a version of this model in MLflow's registry")
-    export.add_argument("--storage", metavar="FOLDER", type=Path, help="what holds the runs; default: ./runs")
+    export.add_argument("--storage", metavar="FOLDER", help=STORAGE_HELP)
     export.add_argument("--uri", metavar="URI", help="MLflow store; default: the one that the run was recorded in")
     export.add_argument(
         "--trust", action="store_true", help="with pt2, call the code that a config from elsewhere names"
@@ -90,7 +92,11 @@ def _add_export(commands: Any) -> None:
 def _sync(options: argparse.Namespace) -> int:
     from paceline.display import print_sync
     from paceline.review.sync import sync_folder
+    from paceline.storage.address import is_address
 
+    if is_address(options.folder):
+        hint = "on the machine that it ran on, name the run's working copy; or give its command again"
+        raise ConfigError([Problem("storage", "sync cannot send what is in an object store yet", "DIR", hint=hint)])
     report = sync_folder(place_of(options.folder), store_of(options.uri) if options.uri else None, _tell)
     return print_sync(report, options.json)
 

@@ -54,7 +54,7 @@ class RunResult:
     wall_seconds: float
     """From the call to the result, this time."""
     checkpoint: str
-    """Folder of the newest checkpoint."""
+    """Folder of the newest checkpoint, or its address in an object store."""
     weights_sha256: str
     """Over the final weights, see `engine.state.weights_sha256`."""
     config: ExperimentConfig
@@ -87,16 +87,23 @@ class RunResult:
         """The trained model, rebuilt from its config, on the CPU, in eval mode. Runs the code that the config names.
 
         Args:
-            checkpoint: folder of the checkpoint, or of the export, whose weights it gets; by default `checkpoint`.
+            checkpoint: folder of the checkpoint, or of the export, whose weights it gets; by default `checkpoint`. One
+                in an object store is copied into the cache.
 
         Raises:
             EnvironmentFault: there is no such checkpoint.
         """
         from paceline.engine.rebuilding import rebuild
+        from paceline.storage.address import is_address
 
         if not (checkpoint or self.checkpoint):
             raise EnvironmentFault(f"the run {self.name}/{self.run_id} has saved no checkpoint")
-        return rebuild(self.config, Path(checkpoint or self.checkpoint))
+        place = checkpoint or self.checkpoint
+        if is_address(place):
+            from paceline.storage.copies import brought
+
+            return rebuild(self.config, brought(str(place)))
+        return rebuild(self.config, Path(place))
 
     def to_json(self) -> dict[str, Any]:
         """The result as plain JSON values, as `paceline train --json` prints it."""

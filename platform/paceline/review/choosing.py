@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paceline.cluster.kept import MEASURED
@@ -33,6 +33,27 @@ class Chosen:
 
 
 def choose(found: FoundRun, points: Sequence[Point], objective: Objective = DEFAULT) -> Chosen:
+    """See `_choose`. Of a run in an object store, only the chosen checkpoint is copied and compared."""
+    if found.store is None:
+        return _choose(found, points, objective, _whole(found))
+    from paceline.storage.copies import bring
+
+    there, broken = list(numbered(found.checkpoints)), list[str]()
+    while True:
+        chosen = _choose(found, points, objective, (there, broken))
+        try:
+            return replace(chosen, folder=bring(found.store, chosen.step))
+        except BrokenCheckpoint as error:
+            broken.append(f"step-{chosen.step} is broken: {error}")
+            there = [each for each in there if each[0] != chosen.step]
+
+
+def _choose(
+    found: FoundRun,
+    points: Sequence[Point],
+    objective: Objective,
+    checkpoints: tuple[list[tuple[int, Path]], list[str]],
+) -> Chosen:
     """The kept checkpoint with the best value; the newest where none was saved at a step at which it was measured.
 
     Every byte of a checkpoint is compared with its manifest. Of equal ones the newest goes first.
@@ -40,12 +61,13 @@ def choose(found: FoundRun, points: Sequence[Point], objective: Objective = DEFA
     Args:
         points: all that were recorded of the run.
         objective: a metric, and whether it is better when it is `min` or `max`.
+        checkpoints: step and folder of each whole one, the newest first; and what is wrong with the others.
 
     Raises:
         EnvironmentFault: the run has no whole checkpoint, or has never had such a metric.
     """
     metric, mode = objective
-    whole, broken = _whole(found)
+    whole, broken = checkpoints
     if not whole:
         troubles = f": {'; '.join(broken)}" if broken else ""
         raise EnvironmentFault(f"the {found} has no whole checkpoint in {found.checkpoints}{troubles}")

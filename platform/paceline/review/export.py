@@ -104,7 +104,7 @@ def export(
     metric: str | None = None,
     mode: Mode | None = None,
     register: str | None = None,
-    storage: Path | None = None,
+    storage: str | Path | None = None,
     uri: str | None = None,
     trust: bool = False,
     tell: Callable[[str], object] = lambda text: None,
@@ -119,7 +119,7 @@ def export(
         metric: what the best checkpoint is the best in; by default `val/loss`, or a sweep's first objective.
         mode: whether that is better when it is `min` or `max`; by default as its name says.
         register: name in MLflow's model registry, where the exported files become a version.
-        storage: the folder that holds the runs; by default `runs` in the working folder.
+        storage: the folder that holds the runs, or its address; by default `runs` in the working folder.
         uri: MLflow's address; by default the run's own.
         trust: call the code that the config names, even if the config is from outside of the working folder.
         tell: is told what begins that takes long.

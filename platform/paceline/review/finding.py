@@ -14,6 +14,8 @@ from typing import Literal
 from paceline.cluster.identity import RunFolder
 from paceline.errors import EnvironmentFault
 from paceline.places import place_of
+from paceline.storage.address import is_address, parse
+from paceline.storage.places import RunStore
 from paceline.sweeps.folder import SweepFolder
 from paceline.tracking.cursor import CURSOR_FILE
 from paceline.tracking.record import RECORD_FILE
@@ -33,6 +35,8 @@ class FoundRun:
     kind: Kind
     folder: Path
     """Its own folder, absolute."""
+    store: RunStore | None = None
+    """Where the run is when that is an object store: the folder is a copy then, without the files of checkpoints."""
 
     @property
     def id(self) -> str:
@@ -65,20 +69,24 @@ class FoundRun:
         return f"{self.kind} {self.name}/{own}"
 
 
-def find_run(text: str | Path, storage: Path | None = None, uri: str | None = None) -> FoundRun:
+def find_run(text: str | Path, storage: str | Path | None = None, uri: str | None = None) -> FoundRun:
     """The run that is meant. Where a name is that of a folder too, the folder goes first if it holds a run.
 
     Args:
         text: the folder of a run, of a sweep or of a trial; or `NAME`, `NAME/ID` or `NAME/ID/TRIAL` under the storage,
-            where a name alone means the newest run or sweep of it; or MLflow's id of a run.
-        storage: the folder that holds the runs; by default `runs` in the working folder.
+            where a name alone means the newest run or sweep of it; or MLflow's id of a run. Or the address of a run, or
+            of the runs of a name, in an object store, of which a copy is made.
+        storage: the folder that holds the runs, or its address; by default `runs` in the working folder.
         uri: the MLflow store that is asked for an id which no folder knows; by default none is.
 
     Raises:
         EnvironmentFault: there is no such run; it says what there is.
+        ConfigError: an address cannot be used.
     """
-    storage = place_of(storage or "runs")
     given = str(text).strip()
+    if is_address(given) or (is_address(storage) and given):
+        return _in_store(given if is_address(given) else f"{parse(str(storage), 'storage') / given}")
+    storage = place_of(storage or "runs")
     if not given:
         raise EnvironmentFault(f"no run is named: {_what_there_is(storage)}")
     place = Path(os.path.normpath(place_of(given)))
@@ -115,6 +123,13 @@ def _at(path: Path) -> FoundRun | None:
     if (path.parent / SweepFolder.FILE).is_file() and (path.parent / TRIALS / path.name).is_dir():
         return FoundRun("trial", path.parent / TRIALS / path.name)
     return None
+
+
+def _in_store(address: str) -> FoundRun:
+    from paceline.storage.copies import copied_run
+
+    folder, store = copied_run(address)
+    return FoundRun("run", folder, store)
 
 
 def _newest(home: Path) -> FoundRun | None:

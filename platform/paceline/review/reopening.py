@@ -128,7 +128,7 @@ def _result_of_run(found: FoundRun) -> RunResult:
     outcome = read_outcome(folder.tracking) or {}
     points = recorded_points(found)
     own = {
-        "status": _status(folder),
+        "status": _status(folder, found),
         "metrics": outcome.get("metrics") or _newest(points),
         "steps": int(outcome.get("step") or max((point.step for point in points), default=0)),
         "samples_per_second": float(outcome.get("samples_per_second") or 0.0),
@@ -157,14 +157,14 @@ def _result_of_trial(found: FoundRun) -> RunResult:
 
 
 def _result(found: FoundRun, own: dict[str, Any], points: list[Point]) -> RunResult:
-    newest = next((str(path) for _, path in numbered(found.checkpoints)), "")
+    newest = next(((step, path) for step, path in numbered(found.checkpoints)), None)
     recorded = _recorded(found, points)
     return RunResult(
         **own,
         run_id=found.id,
         name=found.name,
         wall_seconds=recorded.seconds,
-        checkpoint=newest,
+        checkpoint=_place(found, *newest) if newest is not None else "",
         config=config_of(found),
         folder=found.folder,
         mlflow_url=recorded.url,
@@ -175,6 +175,14 @@ def _result(found: FoundRun, own: dict[str, Any], points: list[Point]) -> RunRes
         straggler=recorded.straggler,
         points=tuple((point.key, point.value, point.step) for point in points),
     )
+
+
+def _place(found: FoundRun, step: int, path: Path) -> str:
+    if found.store is None:
+        return str(path)
+    from paceline.storage.checkpoints import StoredCheckpoints
+
+    return StoredCheckpoints(found.store).place_of(step)
 
 
 def _recorded(found: FoundRun, points: list[Point]) -> _Recorded:
@@ -196,11 +204,15 @@ def _recorded(found: FoundRun, points: list[Point]) -> _Recorded:
     return _Recorded(points, seconds, url, cursor.run_id or None, review, not is_http(record.uri), straggler)
 
 
-def _status(folder: RunFolder) -> str:
+def _status(folder: RunFolder, found: FoundRun) -> str:
     """One that was killed has left its status, but not its lock."""
     written = str(folder.read().get("status", ""))
     if written != "running":
         return written
+    if found.store is not None:
+        from paceline.storage.lease import is_held
+
+        return "running" if is_held(found.store.home) else "interrupted"
     try:
         with (folder.path.parent / ".lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -30,14 +30,18 @@ OnBroken = Callable[[Path, str], None]
 
 
 class StoredCheckpoints:
-    """Copies checkpoints to and from the store. Lives in each training process; only rank 0 puts something there."""
+    """Copies checkpoints to and from the store. Lives in each training process; only rank 0 puts something there.
 
-    def __init__(self, run: RunStore) -> None:
+    Args:
+        folder: of this machine's copies; by default those that the run is worked on in.
+    """
+
+    def __init__(self, run: RunStore, folder: Path | None = None) -> None:
         self._run = run
         self._remote = RemoteFolder(run.address) / CHECKPOINTS
         self._lease = Lease(RemoteFolder(run.home), run.launch)
-        self.folder = run.folder / CHECKPOINTS
-        """This machine's working copies."""
+        self.folder = folder or run.folder / CHECKPOINTS
+        """This machine's copies."""
 
     def place_of(self, step: int) -> str:
         """Address of a checkpoint."""
@@ -106,9 +110,8 @@ class StoredCheckpoints:
         Raises:
             StoreFault: the store cannot be used, or the checkpoint arrives broken.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            found = self._bring(step)
+            found = self.bring(step)
         except BrokenCheckpoint as error:
             raise StoreFault(f"{self.place_of(step)} arrived broken: {error}; start the command again") from None
         self._drop_newer_copies(found)
@@ -135,20 +138,21 @@ class StoredCheckpoints:
 
     def _bring_if_whole(self, step: int, on_broken: OnBroken) -> Path | None:
         try:
-            return self._bring(step)
+            return self.bring(step)
         except BrokenCheckpoint as error:
             reason = json.dumps({"reason": str(error)})
             (self._remote / f"step-{step}").write(BROKEN, reason.encode())
             on_broken(self.folder / f"step-{step}", str(error))
             return None
 
-    def _bring(self, step: int) -> Path:
+    def bring(self, step: int) -> Path:
         """The whole checkpoint on this machine; copied at most once, whoever else of this machine wants it.
 
         Raises:
             BrokenCheckpoint: the one in the store is not whole.
         """
         remote, final = self._remote / f"step-{step}", self.folder / f"step-{step}"
+        self.folder.mkdir(parents=True, exist_ok=True)
         with self._alone():
             data = remote.read(MANIFEST)
             if data is None:

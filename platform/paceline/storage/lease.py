@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from paceline.storage.address import StoreAddress
 from paceline.storage.faults import LeaseLost, StoreFault
 from paceline.storage.remote import RemoteFolder
 
@@ -117,6 +118,12 @@ def read_holder(home: RemoteFolder) -> Holder | None:
         return None if data is None else Holder(**json.loads(data))
     except (ValueError, TypeError):
         return None
+
+
+def is_held(home: StoreAddress) -> bool:
+    """Whether somebody works on a name, as far as the store says."""
+    holder = read_holder(RemoteFolder(home))
+    return holder is not None and not holder.is_gone and holder.until > time.time()
 
 
 def _machine() -> str:

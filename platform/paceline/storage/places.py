@@ -12,6 +12,8 @@ CACHE_VARIABLE = "PACELINE_CACHE"
 DEFAULT_CACHE = "~/.cache/paceline"
 CHECKPOINTS = "checkpoints"
 TRACKING = "tracking"
+STATUS = "run.json"
+"""As `RunFolder.FILE`, which this room cannot see."""
 
 
 def cache_folder() -> Path:

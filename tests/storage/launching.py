@@ -1,0 +1,168 @@
+"""`paceline train` as a process that may be killed, forked from one that has imported torch already."""
+
+import json
+import multiprocessing
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+PATIENCE_SECONDS = 120.0
+NAME = "kept"
+CONFIG = """\
+name: kept
+model: {path: "own_net:build"}
+data: {name: synthetic, shape: [8], num_classes: 4, num_samples: 64, num_validation_samples: 8, global_batch_size: 16}
+optimizer: {name: sgd, lr: 0.05, momentum: 0.9}
+trainer: {epochs: 10, log_every_n_steps: 1, evaluate_every_n_epochs: 5}
+checkpoint: {every_n_steps: 8, keep: 2}
+scaling: {num_workers: 0}
+tracking: {offline: allow, system_metrics: false}
+"""
+STEPS = 40
+OWN_NET = """
+import os
+import time
+from pathlib import Path
+
+import torch
+
+HERE = Path(__file__).parent
+
+
+class Net(torch.nn.Linear):
+    \"\"\"Stands still before a step of this process, for as long as the file that names it is there.\"\"\"
+
+    steps = 0
+
+    def forward(self, batch):
+        if self.training:
+            Net.steps += 1
+            while (HERE / f"wait-{Net.steps}").exists():
+                (HERE / "waits").touch()
+                time.sleep(0.05)
+        return super().forward(batch)
+
+
+def build():
+    return Net(8, 4)
+"""
+
+
+@contextmanager
+def forking() -> Iterator[Any]:
+    """A context whose processes are forked from one that has all the imports behind it."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "paceline.cluster.in_process", "paceline.engine.build", "paceline.cli"])
+    yield context
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
+    resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]
+
+
+class Training:
+    """A user's folder, and the command that is given in it, by default on a machine of its own.
+
+    Args:
+        context: from `forking`.
+        variables: of the environment, for the command.
+    """
+
+    def __init__(self, context: Any, folder: Path, storage: str, variables: Mapping[str, str]) -> None:
+        self.folder, self.storage = folder, storage
+        self._context = context
+        self._variables = dict(variables)
+        self._process: BaseProcess | None = None
+        self.cache = folder / "cache"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "kept.yaml").write_text(CONFIG)
+        (folder / "own_net.py").write_text(OWN_NET)
+
+    def start(self, *overrides: str) -> None:
+        """Give the command."""
+        (self.folder / "waits").unlink(missing_ok=True)
+        given = ["train", "kept.yaml", "--json", f"storage.path={self.storage}", *overrides]
+        variables = {**self._variables, "PACELINE_CACHE": str(self.cache)}
+        self._process = self._context.Process(target=_command, args=(self.folder, given, variables))
+        self._process.start()
+
+    def kill(self) -> None:
+        """SIGKILL for the process of the command."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.join()
+
+    def forget(self) -> None:
+        """Go to another machine: there is no working copy."""
+        shutil.rmtree(self.cache, ignore_errors=True)
+
+    def end(self) -> int:
+        """Wait for the command to end; its exit code."""
+        assert self._process is not None
+        self._process.join(PATIENCE_SECONDS)
+        assert self._process.exitcode is not None, self.told()
+        return self._process.exitcode
+
+    def result(self, *overrides: str) -> dict[str, Any]:
+        """Give the command and let it come to its end."""
+        self.start(*overrides)
+        assert self.end() == 0, self.told()
+        return self.printed()
+
+    def printed(self) -> dict[str, Any]:
+        return dict(json.loads((self.folder / "stdout").read_text()))
+
+    def wait_before(self, step: int) -> None:
+        """Stand still before a step that a process does."""
+        (self.folder / f"wait-{step}").touch()
+
+    def go_on(self) -> None:
+        for file in self.folder.glob("wait*"):
+            file.unlink()
+
+    def stands(self) -> bool:
+        return (self.folder / "waits").exists()
+
+    def told(self) -> str:
+        """What all commands so far have said."""
+        file = self.folder / "stderr"
+        return file.read_text() if file.exists() else ""
+
+    def leave(self) -> None:
+        """Leave no process."""
+        if self._process is not None and self._process.exitcode is None:
+            self.kill()
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Wait for something that happens while the command goes on."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not condition():
+            assert self._process is not None
+            assert self._process.exitcode is None, self.told()
+            assert time.monotonic() < deadline, self.told()
+            time.sleep(0.02)
+
+
+def _command(folder: Path, arguments: list[str], variables: Mapping[str, str]) -> None:
+    for key in [key for key in os.environ if key.startswith(("AWS_", "MLFLOW_", "PACELINE_"))]:
+        del os.environ[key]
+    os.environ.update(variables)
+    os.chdir(folder)
+    for name, descriptor, mode in (("stdout", 1, "w"), ("stderr", 2, "a")):
+        with (folder / name).open(mode) as file:
+            os.dup2(file.fileno(), descriptor)
+    sys.argv = ["paceline", *arguments]
+    from paceline.cli import main
+
+    try:
+        code = main(arguments)
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code or 0)
