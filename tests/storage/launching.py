@@ -1,5 +1,6 @@
 """`paceline train` as a process that may be killed, forked from one that has imported torch already."""
 
+import importlib
 import json
 import multiprocessing
 import os
@@ -77,18 +78,28 @@ class Training:
         self.folder, self.storage = folder, storage
         self._context = context
         self._variables = dict(variables)
+        self._settings: dict[str, float] = {}
         self._process: BaseProcess | None = None
         self.cache = folder / "cache"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "kept.yaml").write_text(CONFIG)
         (folder / "own_net.py").write_text(OWN_NET)
 
+    def hurry(self) -> None:
+        """Have later commands wait for the store for moments only."""
+        self._settings = {
+            "paceline.storage.remote.PATIENCE_SECONDS": 0.5,
+            "paceline.storage.checkpoints.FINAL_SECONDS": 2.0,
+            "paceline.storage.keeper.END_SECONDS": 2.0,
+            "paceline.storage.keeper.LEAVE_SECONDS": 0.5,
+        }
+
     def start(self, *overrides: str) -> None:
         """Give the command."""
         (self.folder / "waits").unlink(missing_ok=True)
         given = ["train", "kept.yaml", "--json", f"storage.path={self.storage}", *overrides]
         variables = {**self._variables, "PACELINE_CACHE": str(self.cache)}
-        self._process = self._context.Process(target=_command, args=(self.folder, given, variables))
+        self._process = self._context.Process(target=_command, args=(self.folder, given, variables, self._settings))
         self._process.start()
 
     def kill(self) -> None:
@@ -148,7 +159,7 @@ class Training:
             time.sleep(0.02)
 
 
-def _command(folder: Path, arguments: list[str], variables: Mapping[str, str]) -> None:
+def _command(folder: Path, arguments: list[str], variables: Mapping[str, str], settings: Mapping[str, float]) -> None:
     for key in [key for key in os.environ if key.startswith(("AWS_", "MLFLOW_", "PACELINE_"))]:
         del os.environ[key]
     os.environ.update(variables)
@@ -157,6 +168,10 @@ def _command(folder: Path, arguments: list[str], variables: Mapping[str, str]) -
         with (folder / name).open(mode) as file:
             os.dup2(file.fileno(), descriptor)
     sys.argv = ["paceline", *arguments]
+    for name, value in settings.items():
+        module, _, constant = name.rpartition(".")
+        assert isinstance(getattr(importlib.import_module(module), constant), float)
+        setattr(sys.modules[module], constant, value)
     from paceline.cli import main
 
     try:

@@ -8,6 +8,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -101,8 +102,12 @@ class CheckpointStore(Protocol):
     def place_of(self, step: int) -> str:
         """What a checkpoint is called there."""
 
-    def put(self, checkpoint: Path, is_recorded: Callable[[], bool], patience_seconds: float | None = None) -> None:
-        """Copy a whole checkpoint there; it counts once `is_recorded`, which may take its time."""
+    def put(self, checkpoint: Path, is_recorded: Callable[[], bool], is_last: bool = False) -> None:
+        """Copy a whole checkpoint there; it counts once `is_recorded`, which may take its time.
+
+        Args:
+            is_last: training is over, so that nothing waits: it is tried for longer.
+        """
 
     def prune(self, keep: int) -> None:
         """Remove all but the newest `keep` checkpoints there."""
@@ -121,8 +126,6 @@ class Elsewhere:
     store: CheckpointStore
     is_recorded: Callable[[], bool]
     """Whether what records the run has its metrics where it keeps them; may wait for it."""
-    final_seconds: float = 60.0
-    """How long the last one is tried to be put there."""
 
 
 class CheckpointWriter:
@@ -195,10 +198,13 @@ class CheckpointWriter:
 
     def put_last(self) -> None:
         """Try for a while to put the last checkpoint where it counts, unless it is there. Training is over."""
-        if self._elsewhere is None or self._written is None or self.last == self._written[1]:
+        if self._elsewhere is None:
+            return
+        if self._written is None or self.last == self._written[1]:
+            self._prune_elsewhere(self._elsewhere)
             return
         try:
-            self._put(*self._written, self._elsewhere.final_seconds)
+            self._put(*self._written, is_last=True)
         except (OSError, EnvironmentFault) as error:
             self.error = error
 
@@ -215,11 +221,15 @@ class CheckpointWriter:
         prune(self.folder, self._keep)
         self._put(snapshot.step, path)
 
-    def _put(self, step: int, path: Path, patience_seconds: float | None = None) -> None:
+    def _put(self, step: int, path: Path, is_last: bool = False) -> None:
         """Put a whole checkpoint where it counts, and tell that it is safe."""
         if self._elsewhere is not None:
-            self._elsewhere.store.put(path, self._elsewhere.is_recorded, patience_seconds)
+            self._elsewhere.store.put(path, self._elsewhere.is_recorded, is_last)
         self.last = path
         self._on_commit(step, path)
         if self._elsewhere is not None:
-            self._elsewhere.store.prune(self._keep)
+            self._prune_elsewhere(self._elsewhere)
+
+    def _prune_elsewhere(self, elsewhere: Elsewhere) -> None:
+        with suppress(EnvironmentFault):  # what is left goes with the next ones
+            elsewhere.store.prune(self._keep)

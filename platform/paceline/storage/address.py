@@ -104,13 +104,14 @@ def parse(text: str, key: str = "storage.path") -> StoreAddress:
     if found is None:
         raise _wrong(key, "is no address", "write it as s3://bucket/prefix")
     scheme, (place, _, query) = found[1].lower(), found[2].partition("?")
+    has_bucket = bool(place.partition("/")[0])
     place = re.sub("/+", "/", place).strip("/")
     if scheme == "file":
         raise _wrong(key, "is an address, not a folder", f"write the plain path: /{place}")
     if scheme not in SCHEMES:
         raise _wrong(key, f"{scheme}:// is not supported", f"use a folder, or one of {', '.join(SCHEMES)}")
     _refuse_credentials(key, scheme, place, query)
-    if not place.partition("@")[0].partition("/")[0]:
+    if not has_bucket:
         raise _wrong(key, "names no bucket", f"write it as {scheme}://bucket/prefix")
     if ".." in place.split("/") or "." in place.split("/"):
         raise _wrong(key, "must not have '.' or '..' in it", "write the whole prefix")

@@ -47,11 +47,12 @@ class StoredCheckpoints:
         """Address of a checkpoint."""
         return str(self._run.shown_address() / CHECKPOINTS / f"step-{step}")
 
-    def put(self, checkpoint: Path, is_recorded: Callable[[], bool], patience_seconds: float | None = None) -> None:
+    def put(self, checkpoint: Path, is_recorded: Callable[[], bool], is_last: bool = False) -> None:
         """Put a whole checkpoint into the store, in place of an older one of that step.
 
         Args:
             is_recorded: whether the store has all metrics until then; may wait for it.
+            is_last: training is over, so that nothing waits: it is tried for longer.
 
         Raises:
             StoreFault: the store cannot be used, or does not have the metrics.
@@ -59,8 +60,8 @@ class StoredCheckpoints:
             OSError: the checkpoint cannot be read.
         """
         remote = self._remote / checkpoint.name
-        if patience_seconds is not None:
-            remote = remote.patient(patience_seconds)
+        if is_last:
+            remote = remote.patient(FINAL_SECONDS)
         data = (checkpoint / MANIFEST).read_bytes()
         for name in sorted(remote.files(), key=lambda name: name != MANIFEST):
             remote.remove(name)

@@ -21,8 +21,8 @@ BYTES_PER_SECOND = 1 << 20
 """A long record is copied less often, so that it takes no more than this of the network."""
 AGAIN_SECONDS = 3.0
 """How soon what did not work is tried again."""
-END_SECONDS = 60.0
-"""How long the end of a run waits for a store that cannot be used."""
+END_SECONDS = 20.0
+"""How long the end of a run waits for a store that cannot be used. Its last checkpoint has been waited for by then."""
 LEAVE_SECONDS = 3.0
 """The same for a command that is ended at once."""
 

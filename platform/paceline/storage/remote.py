@@ -31,14 +31,14 @@ class RemoteFolder:
     All methods raise a `StoreFault` when the store cannot be used, but where a file that is not there is no fault.
 
     Args:
-        patience_seconds: how long something is tried again that did not work.
+        patience_seconds: how long something is tried again that did not work; by default `PATIENCE_SECONDS`.
     """
 
     def __init__(
-        self, address: StoreAddress, patience_seconds: float = PATIENCE_SECONDS, opened: "_Opened | None" = None
+        self, address: StoreAddress, patience_seconds: float | None = None, opened: "_Opened | None" = None
     ) -> None:
         self.address = address
-        self.patience_seconds = patience_seconds
+        self.patience_seconds = PATIENCE_SECONDS if patience_seconds is None else patience_seconds
         self._opened = opened or _Opened(address)
 
     def __truediv__(self, name: str) -> "RemoteFolder":
