@@ -387,12 +387,12 @@ def test_an_mlflow_that_does_not_answer_ends_with_3_within_seconds(folder: Path)
 
 
 @pytest.mark.parametrize("option", ["--json", "--dry-run"])
-def test_a_storage_that_is_no_folder_ends_with_2(folder: Path, option: str) -> None:
-    ended = run(folder, "train", "tiny.yaml", "storage.path=s3://bucket/runs", option)
+def test_an_address_that_is_no_store_ends_with_2(folder: Path, option: str) -> None:
+    ended = run(folder, "train", "tiny.yaml", "storage.path=ftp://bucket/runs", option)
     assert (ended.code, ended.out) == (2, "")
-    assert "storage.path: s3:// is not supported" in ended.err
+    assert "storage.path: ftp:// is not supported" in ended.err
     assert not has_traceback(ended.err)
-    assert not (folder / "s3:").exists()
+    assert not (folder / "ftp:").exists()
 
 
 def test_no_secret_of_the_tracking_address_is_printed(folder: Path) -> None:

@@ -133,12 +133,12 @@ def test_the_difference_to_an_unfinished_run_shows_no_secret(work: Path) -> None
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("s3://bucket/runs", "s3:// is not supported"),
-        ("gs://bucket", "gs:// is not supported"),
+        ("ftp://bucket/runs", "ftp:// is not supported"),
+        ("s3://me:secret@bucket/runs", "has credentials in it"),
         ("file:///shared/runs", "write the plain path: /shared/runs"),
     ],
 )
-def test_an_address_is_no_storage_folder(work: Path, path: str, words: str) -> None:
+def test_an_address_of_no_store_is_refused(work: Path, path: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
         prepare(config(storage__path=path))
     assert caught.value.problems[0].key == "storage.path"
@@ -153,6 +153,7 @@ ELSEWHERE = {"storage__path": "/shared/runs", "tracking__uri": "http://mlflow:50
     [
         ({}, []),
         ({"tracking__uri": "sqlite:////shared/mlflow.db"}, []),
+        ({"storage__path": "s3://bucket/runs"}, []),
         ({"storage__path": "~/runs"}, []),
         ({"storage__path": None, "tracking__uri": None}, ["storage.path", "tracking.uri"]),
         ({"storage__path": "runs"}, ["storage.path"]),

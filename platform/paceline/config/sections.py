@@ -164,7 +164,13 @@ class StorageConfig(Section):
     """Where runs and their checkpoints are kept."""
 
     path: Annotated[str, Field(min_length=1)] | None = None
-    """Folder for the runs; `null` is `./runs`. A cluster of several nodes needs a folder that all of them share."""
+    """What holds the runs: a folder, or the address of a place in an object store, such as `s3://bucket/prefix` (also
+    `gs://`, `abfss://`). `null` is `./runs`. A cluster of several nodes needs a store, or a folder that all nodes share.
+
+    An S3-compatible server is named by AWS_ENDPOINT_URL, or in the address (`?endpoint_override=host:port&scheme=http`,
+    `region`). Credentials never stand in the address: they come from the environment, the store's configuration files
+    or the machine's role, on each node. A run is worked on in a copy below PACELINE_CACHE (`~/.cache/paceline`), and a
+    checkpoint counts once it is in the store. Sweeps need a folder."""
 
 
 class TrackingConfig(Section):

@@ -1,0 +1,85 @@
+"""Runs in a store, looked at afterwards: by address or by name, with no more brought than is needed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from paceline import load_run
+from paceline.cli import run as command
+from paceline.errors import ConfigError, EnvironmentFault
+from paceline.review.export import export
+from paceline.review.finding import find_run
+from paceline.storage.remote import RemoteFolder
+from storage.launching import NAME, Training
+from storage.relay import Relay
+
+
+@pytest.fixture
+def ended(training: Training, monkeypatch: pytest.MonkeyPatch, relay: Relay) -> dict[str, Any]:
+    """The result of a run; this process is in another folder, where its code is."""
+    result = training.result()
+    (training.folder.parent / "desk").mkdir()
+    monkeypatch.chdir(training.folder.parent / "desk")
+    monkeypatch.syspath_prepend(str(training.folder))
+    relay.forget()
+    return result
+
+
+def brought(relay: Relay) -> set[str]:
+    """The files of checkpoints that were brought, without their manifests."""
+    names = {each.split("checkpoints/")[1] for each in relay.seen("GET .*/checkpoints/step-")}
+    return {name for name in names if "MANIFEST" not in name}
+
+
+def test_a_run_is_looked_at_by_its_address(
+    ended: dict[str, Any], training: Training, remote: RemoteFolder, relay: Relay, tmp_path: Path
+) -> None:
+    address = f"{training.storage}/{NAME}/{ended['run_id']}"
+    result = load_run(address)
+    assert (result.run_id, result.name, result.status) == (ended["run_id"], NAME, "finished")
+    assert result.weights_sha256 == ended["weights_sha256"]
+    assert result.checkpoint == ended["checkpoint"]
+    assert len(result.history) == 40
+    found = find_run(NAME, training.storage)
+    assert found == find_run(f"{NAME}/{ended['run_id']}", training.storage) == find_run(f"{training.storage}/{NAME}")
+    assert command(["report", address, "--output", str(tmp_path / "r.html")]) == 0
+    assert ended["run_id"] in (tmp_path / "r.html").read_text()
+    assert brought(relay) == set()
+
+    model = result.load_model()
+    files = ("model.safetensors", "optimizer.safetensors", "state.json")
+    assert brought(relay) == {f"step-40/{name}" for name in files}
+    relay.forget()
+    exported = export(address, output=tmp_path / "exported")
+    weights = load_file(exported.file)
+    assert exported.step == 40
+    assert brought(relay) == set()
+    assert all((weights[key] == value).all() for key, value in model.state_dict().items())
+
+    place = remote / NAME / ended["run_id"] / "checkpoints" / "step-40"
+    place.write("model.safetensors", b"x" * len(place.read("model.safetensors") or b""))
+    (exported.folder / "export.json").unlink()
+    for file in exported.folder.iterdir():
+        file.unlink()
+    for copy in tmp_path.glob("cache-of-tests/copies/**/step-40/model.safetensors"):
+        copy.unlink()
+    again = export(address, output=tmp_path / "exported")
+    assert again.step == 32
+    assert "step-40 is broken" in json.dumps(again.warnings)
+
+
+def test_what_is_not_there_is_told(ended: dict[str, Any], training: Training) -> None:
+    with pytest.raises(EnvironmentFault, match=f"there is no run at .*: there are {NAME}; write STORAGE/NAME"):
+        find_run(training.storage)
+    with pytest.raises(EnvironmentFault, match="nothing is there"):
+        find_run("other", training.storage)
+    with pytest.raises(ConfigError, match="credentials"):
+        find_run("s3://a:secretsecret@bucket/runs/x")
+
+
+def test_sync_refuses_an_address_plainly(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(["sync", "s3://bucket/runs"]) == 2
+    assert "sync cannot send what is in an object store yet" in capsys.readouterr().err
