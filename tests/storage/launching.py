@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -107,6 +108,11 @@ class Training:
         assert self._process is not None
         self._process.kill()
         self._process.join()
+
+    def interrupt(self) -> None:
+        """Ctrl-C."""
+        assert self._process is not None
+        os.kill(int(self._process.pid or 0), signal.SIGINT)
 
     def forget(self) -> None:
         """Go to another machine: there is no working copy."""

@@ -1,6 +1,7 @@
 """Runs in a store, looked at afterwards: by address or by name, with no more brought than is needed."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from paceline.cli import run as command
 from paceline.errors import ConfigError, EnvironmentFault
 from paceline.review.export import export
 from paceline.review.finding import find_run
+from paceline.review.stored_sync import sync_address
 from paceline.storage.remote import RemoteFolder
+from paceline.tracking import remote as mlflow
 from storage.launching import NAME, Training
 from storage.relay import Relay
 
@@ -80,6 +83,40 @@ def test_what_is_not_there_is_told(ended: dict[str, Any], training: Training) ->
         find_run("s3://a:secretsecret@bucket/runs/x")
 
 
-def test_sync_refuses_an_address_plainly(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command(["sync", "s3://bucket/runs"]) == 2
-    assert "sync cannot send what is in an object store yet" in capsys.readouterr().err
+def test_what_mlflow_lacks_is_sent_from_the_store(
+    ended: dict[str, Any], training: Training, remote: RemoteFolder, tmp_path: Path, prepared_database: Path
+) -> None:
+    """MLflow was not there when the run ended, nor is its working copy by now."""
+    training.forget()
+    shutil.copy(prepared_database, tmp_path / "mlflow.db")
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    assert command(["sync", training.storage, "--uri", uri]) == 0
+    client = mlflow.connect(uri)
+    experiment = client.get_experiment_by_name(NAME)
+    assert experiment is not None
+    (found,) = client.search_runs([experiment.experiment_id])
+    assert found.info.status == "FINISHED"
+    steps = [point.step for point in client.get_metric_history(found.info.run_id, "train/loss")]
+    assert sorted(steps) == list(range(1, 41))
+    assert json.loads((remote / NAME / ended["run_id"] / "tracking").read("shipped.json") or b"{}")["run_id"]
+    assert (remote / NAME).read(".lease.json") is None
+    (copy,) = (tmp_path / "cache-of-tests").glob(f"*/{NAME}/*/tracking/.stored")
+    assert int(copy.read_text()) == copy.with_name("journal.jsonl").stat().st_size
+    shutil.rmtree(tmp_path / "cache-of-tests")
+    report = sync_address(f"{training.storage}/{NAME}/{ended['run_id']}", uri)
+    assert [(record.state, record.sent) for record in report.records] == [("complete", 0)]
+
+
+def test_sync_of_nothing_is_told(remote: RemoteFolder) -> None:
+    with pytest.raises(EnvironmentFault, match="no run is recorded in it"):
+        sync_address(str(remote.address))
+
+
+def test_sweeps_refuse_an_address_plainly(
+    training: Training, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(training.folder)
+    space = "sweep={space: {optimizer.lr: [0.1, 0.2]}}"
+    for flags in ([], ["--dry-run"]):
+        assert command(["sweep", "kept.yaml", f"storage.path={training.storage}", space, *flags]) == 2
+        assert "sweeps cannot be kept in an object store yet" in capsys.readouterr().err

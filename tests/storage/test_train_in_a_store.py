@@ -247,6 +247,23 @@ def test_a_store_that_cannot_be_used_is_told_and_nothing_is_started(
     assert not training.cache.exists()
 
 
+@pytest.mark.slow
+def test_an_interrupted_run_has_saved_its_state_there(
+    training: Training, remote: RemoteFolder, undisturbed: Result
+) -> None:
+    training.wait_before(12)
+    training.start()
+    training.until(training.stands)
+    training.interrupt()
+    training.go_on()
+    assert training.end() == 130
+    assert whole_steps(remote) == [8, 12]
+    assert json.loads(run_of(remote).read("run.json") or b"")["status"] == "interrupted"
+    training.forget()
+    result = training.result()
+    assert complaints(remote, result, undisturbed()) == []
+
+
 def test_a_dry_run_asks_nobody(training: Training, relay: Relay) -> None:
     training.start("--dry-run")
     assert training.end() == 0

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import OK, ConfigError, Problem
+from paceline.errors import OK
 from paceline.places import place_of
 
 LAST_PORT = 65_535
@@ -47,7 +47,11 @@ def _add_sync(commands: Any) -> None:
     )
     sync = commands.add_parser("sync", help="send to MLflow what is left of runs", description=text)
     sync.add_argument(
-        "folder", metavar="DIR", nargs="?", default="runs", help="runs, or one run or sweep (default runs)"
+        "folder",
+        metavar="DIR",
+        nargs="?",
+        default="runs",
+        help="runs, or one run or sweep, or an address (default runs)",
     )
     sync.add_argument("--uri", metavar="URI", help="MLflow store; default: the one that each run was started with")
     sync.add_argument("--json", action="store_true", help="print what became of each run as one JSON object")
@@ -91,13 +95,17 @@ def _add_export(commands: Any) -> None:
 
 def _sync(options: argparse.Namespace) -> int:
     from paceline.display import print_sync
-    from paceline.review.sync import sync_folder
     from paceline.storage.address import is_address
 
+    uri = store_of(options.uri) if options.uri else None
     if is_address(options.folder):
-        hint = "on the machine that it ran on, name the run's working copy; or give its command again"
-        raise ConfigError([Problem("storage", "sync cannot send what is in an object store yet", "DIR", hint=hint)])
-    report = sync_folder(place_of(options.folder), store_of(options.uri) if options.uri else None, _tell)
+        from paceline.review.stored_sync import sync_address
+
+        report = sync_address(options.folder, uri, _tell)
+    else:
+        from paceline.review.sync import sync_folder
+
+        report = sync_folder(place_of(options.folder), uri, _tell)
     return print_sync(report, options.json)
 
 

@@ -165,7 +165,7 @@ class StorageConfig(Section):
 
     path: Annotated[str, Field(min_length=1)] | None = None
     """What holds the runs: a folder, or the address of a place in an object store, such as `s3://bucket/prefix` (also
-    `gs://`, `abfss://`). `null` is `./runs`. A cluster of several nodes needs a store, or a folder that all nodes share.
+    `gs://`, `abfss://`). `null` is `./runs`. A cluster of several nodes needs a store, or a folder that all share.
 
     An S3-compatible server is named by AWS_ENDPOINT_URL, or in the address (`?endpoint_override=host:port&scheme=http`,
     `region`). Credentials never stand in the address: they come from the environment, the store's configuration files

@@ -1,6 +1,7 @@
 """Copies of runs in an object store, to look at: what is needed of them, and never what a run is worked on in."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from filelock import FileLock
@@ -44,6 +45,21 @@ def copied_run(text: str) -> tuple[Path, RunStore]:
             write_durably(checkpoints / name / MANIFEST, data)
         write_durably(folder / STATUS, status)
     return folder, run
+
+
+def runs_below(address: StoreAddress) -> Iterator[RunStore]:
+    """The run at an address, or all runs below it, name by name, the oldest of each first."""
+    here = RemoteFolder(address.pinned())
+    if here.read(STATUS) is not None:
+        yield _run_at(address)
+        return
+    for name in here.folders():
+        if (here / name).read(STATUS) is not None:
+            yield _run_at(address / name)
+            continue
+        for run_id in (here / name).folders():
+            if (here / name / run_id).read(STATUS) is not None:
+                yield _run_at(address / name / run_id)
 
 
 def bring(run: RunStore, step: int) -> Path:

@@ -64,7 +64,8 @@ class RunKeeper:
 
     def release(self) -> None:
         """Let others work on the name. What is not copied yet is copied if that is quickly done."""
-        self._end(LEAVE_SECONDS)
+        if not self._trouble:
+            self._end(LEAVE_SECONDS)
         self._over.set()
         with suppress(RuntimeError):
             self._thread.join(LEAVE_SECONDS)

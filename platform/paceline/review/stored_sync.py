@@ -1,0 +1,81 @@
+"""`paceline sync` for an address: the runs of an object store, one after the other, in working copies of this machine.
+
+runs below the address  ->  lease on the name  ->  the newest record here  ->  sync, while the store is kept up
+"""
+
+import json
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from paceline.cluster.identity import RunFolder
+from paceline.durable import write_durably
+from paceline.engine.unrecorded import UNRECORDED
+from paceline.errors import EnvironmentFault
+from paceline.review.progress import unheard
+from paceline.review.sync import Synced, SyncReport, sync_folder
+from paceline.storage.address import parse
+from paceline.storage.checkpoints import StoredCheckpoints
+from paceline.storage.copies import runs_below
+from paceline.storage.keeper import RunKeeper
+from paceline.storage.lease import Lease
+from paceline.storage.places import RunStore
+from paceline.storage.record import RecordCopy
+from paceline.storage.remote import RemoteFolder
+
+Tell = Callable[[str], object]
+
+
+def sync_address(text: str, uri: str | None = None, tell: Tell = unheard) -> SyncReport:
+    """Send what is left of all runs at an address or below it, see `sync_folder`.
+
+    Args:
+        text: address of a run, of the runs of a name, or of a whole storage.
+
+    Raises:
+        ConfigError: it is no address that can be used.
+        EnvironmentFault: the store cannot be used, or there is no run.
+    """
+    records: list[Synced] = []
+    silent: list[str] = []
+    for run in runs_below(parse(text, "DIR")):
+        for report in _sync_run(replace(run, launch=secrets.token_hex(8)), uri, tell):
+            records += [replace(record, folder=str(run.shown_address())) for record in report.records]
+            silent += report.silent
+    if not records:
+        raise EnvironmentFault(f"{text}: no run is recorded in it; name the address that holds the runs")
+    return SyncReport(tuple(records), tuple(dict.fromkeys(silent)))
+
+
+def _sync_run(run: RunStore, uri: str | None, tell: Tell) -> Iterator[SyncReport]:
+    lease = Lease(RemoteFolder(run.home), run.launch)
+    try:
+        lease.take(tell)
+    except EnvironmentFault as fault:
+        yield SyncReport((Synced("", "going on", reason=str(fault)),))
+        return
+    keeper: RunKeeper | None = None
+    try:
+        keeper = _prepared(run, lease)
+        keeper.start()
+        yield sync_folder(run.folder, uri, tell)
+        keeper.settle(tell)
+    finally:
+        if keeper is None:
+            lease.release()
+        else:
+            keeper.release()
+
+
+def _prepared(run: RunStore, lease: Lease) -> RunKeeper:
+    """What keeps the store up with the working copy, which is made, or is as new as the store."""
+    folder, remote = RunFolder(run.folder), RemoteFolder(run.address)
+    status = remote.read(RunFolder.FILE) or b"{}"
+    copy = RecordCopy(remote, folder.tracking)
+    copy.take_over(may_be_ahead=folder.read().get("launch") == json.loads(status).get("launch"))
+    write_durably(folder.path / RunFolder.FILE, status)
+    checkpoints = StoredCheckpoints(run)
+    for step, _, manifest in checkpoints.kept()[:1]:
+        if UNRECORDED.encode() in manifest:  # it has metrics that nothing else has
+            checkpoints.bring(step)
+    return RunKeeper(run, folder.path / RunFolder.FILE, copy, lease)
