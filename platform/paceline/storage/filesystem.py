@@ -5,26 +5,33 @@ from typing import Any
 from paceline.storage.address import StoreAddress
 
 CONNECT_SECONDS = 3.0
+SILENT_SECONDS = 10.0
+"""How long a store may say nothing at all before a request has failed."""
 ATTEMPTS = 2
 """How often pyarrow itself tries a request; what is worth waiting for is tried again by us."""
+HASTY_SECONDS = 3.0
+"""The same for a first look, for which each request is tried once."""
 
 
-def open_store(address: StoreAddress) -> tuple[Any, str]:
+def open_store(address: StoreAddress, hasty: bool = False) -> tuple[Any, str]:
     """pyarrow's file system, and the place in it. May ask the network in which region a bucket is.
+
+    Args:
+        hasty: for a first look: a store that does not answer is not waited for.
 
     Raises:
         OSError: the store does not tell.
         ValueError: pyarrow does not take the address.
     """
     if address.scheme == "s3":
-        return _open_s3(address.pinned()), address.place
+        return _open_s3(address.pinned(), hasty), address.place
     from pyarrow.fs import FileSystem
 
     file_system, place = FileSystem.from_uri(str(address))
     return file_system, place.rstrip("/")
 
 
-def _open_s3(address: StoreAddress) -> Any:
+def _open_s3(address: StoreAddress, hasty: bool) -> Any:
     from pyarrow import fs
 
     options = address.options
@@ -33,11 +40,12 @@ def _open_s3(address: StoreAddress) -> Any:
         endpoint_override=options.get("endpoint_override"),
         scheme=options.get("scheme"),
         connect_timeout=CONNECT_SECONDS,
+        request_timeout=HASTY_SECONDS if hasty else SILENT_SECONDS,
         # in the background the parts of a large file would all be in memory at once
         background_writes=False,
         # a small file is one request then, rather than three
         allow_delayed_open=True,
-        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS),
+        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=1 if hasty else ATTEMPTS),
     )
 
 

@@ -106,7 +106,9 @@ class Lease:
                     f"a run named {self._home.address.name!r} is going on in {self._home.address.bare}, by process "
                     f"{holder.process} on {holder.host}; wait for it, or give this one another name"
                 )
-            tell(f"waiting for {holder.host}, which has {deadline - time.monotonic():.0f} s left to be heard of")
+            if holder is first:
+                left = f"{deadline - time.monotonic():.0f} s"
+                tell(f"waiting up to {left} for {holder.host}, which may still be at work on {self._home.address.name}")
             time.sleep(min(LOOK_SECONDS, max(0.0, deadline - time.monotonic())))
             holder = read_holder(self._home)
 

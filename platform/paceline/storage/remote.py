@@ -136,11 +136,11 @@ class RemoteFolder:
             StoreFault: it cannot, or does not answer in so many seconds.
         """
         name = f".probe-{secrets.token_hex(4)}"
-        here = self.patient(0.0)
+        here = RemoteFolder(self.address, 0.0, _Opened(self.address, hasty=True))
 
         def look() -> None:
-            here.write(name, b"probe")
             here.folders()
+            here.write(name, b"probe")
             here.remove(name)
 
         within(seconds, look, self.address)
@@ -164,15 +164,16 @@ class RemoteFolder:
 class _Opened:
     """pyarrow's file system of a store, opened once for all folders in it."""
 
-    def __init__(self, address: StoreAddress) -> None:
+    def __init__(self, address: StoreAddress, hasty: bool = False) -> None:
         self._address = address
+        self._hasty = hasty
         self._lock = threading.Lock()
         self._store: Any = None
 
     def store(self) -> Any:
         with self._lock:
             if self._store is None:
-                self._store, _ = open_store(self._address)
+                self._store, _ = open_store(self._address, self._hasty)
             return self._store
 
 
