@@ -45,7 +45,6 @@ from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 from multiprocessing import get_context
-from pathlib import Path
 from threading import Semaphore, Thread
 from time import perf_counter, thread_time
 from typing import Any, NamedTuple
@@ -53,6 +52,7 @@ from typing import Any, NamedTuple
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
 
 import torch
+from measuring import bootstrap, cpu_name
 from torch import nn
 from torch.nn import functional as F
 
@@ -368,15 +368,8 @@ def speed(mine: list[list[Spent]], theirs: list[list[Spent]], seconds: Callable[
         statistics.median(seconds(other) / seconds(own) for own, other in zip(turns, others, strict=True))
         for turns, others in zip(mine, theirs, strict=True)
     ]
-    low, high = bootstrap(medians)
+    low, high = bootstrap(medians, statistics.fmean)
     return {"ratio": statistics.fmean(medians), "low": low, "high": high}
-
-
-def bootstrap(values: list[float], resamples: int = 5000) -> tuple[float, float]:
-    """95 % interval of the mean."""
-    draw = random.Random(0)
-    means = sorted(statistics.fmean(draw.choices(values, k=len(values))) for _ in range(resamples))
-    return means[int(0.025 * resamples)], means[int(0.975 * resamples) - 1]
 
 
 def max_difference(model: nn.Module, other: nn.Module) -> float:
@@ -400,14 +393,6 @@ def surroundings(args: argparse.Namespace) -> dict[str, Any]:
         "batch": BATCH,
         "threads": 1,
     }
-
-
-def cpu_name() -> str:
-    """The processor's name, as far as the system tells it."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def table(rows: list[dict[str, Any]], where: dict[str, Any]) -> str:

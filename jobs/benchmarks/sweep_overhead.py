@@ -45,6 +45,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
+from measuring import cpu_name
 
 LIMIT_SECONDS = 3600
 STEP_SECONDS = 0.25
@@ -446,14 +447,6 @@ def surroundings(args: argparse.Namespace) -> dict[str, Any]:
         "stock_trials": args.stock_trials,
         "seconds": args.seconds,
     }
-
-
-def cpu_name() -> str:
-    """The processor's name, as far as the system tells it."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def main() -> None:

@@ -60,6 +60,7 @@ from typing import Any
 import torch
 import yaml
 from ladders import LADDERS, ON_CPU, ON_CUDA, Arm, Changes
+from measuring import bootstrap, cpu_name
 from one_arm import Turn, serve
 
 ROUNDING = 0.01
@@ -207,13 +208,6 @@ def compare(expected: str, mine: dict[str, Any], theirs: dict[str, Any]) -> tupl
     return f"NOT EQUAL: {difference:.1e}", False
 
 
-def bootstrap(values: list[float], resamples: int = 5000) -> tuple[float, float]:
-    """95 % interval of the median."""
-    draw = random.Random(0)
-    medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(resamples))
-    return medians[int(0.025 * resamples)], medians[int(0.975 * resamples) - 1]
-
-
 def add_mfu(rows: list[Row], model: Changes, peak_tflops: float | None) -> None:
     """Put the model FLOPs utilization into the rows of a GPT; none where the GPU's peak is not known."""
     depth, width, context = model["num_layers"], model["embedding_dim"], model["context_length"]
@@ -283,11 +277,6 @@ def cpu_info(key: str) -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     return next((line.partition(":")[2].strip() for line in lines if line.partition(":")[0].strip() == key), "")
-
-
-def cpu_name() -> str:
-    """The processor's name, as far as the system tells it."""
-    return cpu_info("model name") or platform.processor() or platform.machine()
 
 
 def cpu_has(*features: str) -> bool:

@@ -38,6 +38,8 @@ from typing import Any, NamedTuple
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 
+from measuring import bootstrap, cpu_name
+
 from paceline.cluster.assignment import Assignment
 from paceline.cluster.desk import Desk
 from paceline.cluster.reporters import DeskReporter
@@ -258,9 +260,7 @@ def measure_wall(folder: Path, uri: str, epochs: int, rounds: int) -> dict[str, 
 def ratio(values: Sequence[float], others: Sequence[float]) -> Ratio:
     """Median of the ratios of paired values, with its interval."""
     ratios = [value / other for value, other in zip(values, others, strict=True)]
-    chooser = random.Random(0)
-    medians = sorted(statistics.median(chooser.choices(ratios, k=len(ratios))) for _ in range(5000))
-    return Ratio(statistics.median(ratios), medians[125], medians[-126])
+    return Ratio(statistics.median(ratios), *bootstrap(ratios))
 
 
 # --- what it comes to --------------------------------------------------------------------------------------------
@@ -320,14 +320,6 @@ def surroundings(args: argparse.Namespace) -> dict[str, Any]:
         "epochs": args.epochs,
         "calls": args.calls,
     }
-
-
-def cpu_name() -> str:
-    """The processor's name, as far as the system tells it."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def main() -> None:
