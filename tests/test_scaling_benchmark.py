@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "jobs" / "benchmarks"
 
@@ -167,15 +169,25 @@ def work_of(scaling: Any, *overrides: str) -> Any:
 @pytest.mark.timeout(240)
 def test_two_gloo_processes_of_each_arm_take_turns_and_compute_the_same(scaling: Any, tmp_path: Path) -> None:
     raw_ddp = importlib.import_module("raw_ddp")
-    names = [raw_ddp.FIRST, raw_ddp.AGAIN, raw_ddp.LOOP]
+    names = [raw_ddp.FIRST, raw_ddp.LOOP]
     windows, differences = raw_ddp.launch(work_of(scaling), names, tmp_path, seed=0)
     assert {name: len(each) for name, each in windows.items()} == dict.fromkeys(names, 3)
     assert all(window.seconds > 0 for each in windows.values() for window in each)
     assert differences == dict.fromkeys(names, 0.0)
-    other = raw_ddp.launch(work_of(scaling, "seed=1"), names[:1], tmp_path / "other", seed=0)
-    assert other[1] == {names[0]: 0.0}
-    weights = [folder / "0" / raw_ddp.WEIGHTS for folder in (tmp_path, tmp_path / "other")]
-    assert raw_ddp.max_difference(*weights) > 0
+    untrained = scaling.choose_config(None, SMALL, 2, has_gpus=False).model.build().state_dict()
+    save_file(untrained, tmp_path / "untrained")
+    assert raw_ddp.max_difference(tmp_path / "untrained", tmp_path / "0" / raw_ddp.WEIGHTS) > 1e-4
+
+
+def test_the_difference_of_weights_is_the_largest_one(scaling: Any, tmp_path: Path) -> None:
+    raw_ddp = importlib.import_module("raw_ddp")
+    for name, value in (("one", 1.0), ("same", 1.0), ("other", 1.5)):
+        save_file({"a": torch.zeros(3), "b": torch.tensor([0.0, value])}, tmp_path / name)
+    save_file({"a": torch.zeros(3)}, tmp_path / "smaller")
+    assert raw_ddp.max_difference(tmp_path / "one", tmp_path / "same") == 0.0
+    assert raw_ddp.max_difference(tmp_path / "other", tmp_path / "one") == 0.5
+    with pytest.raises(raw_ddp.ArmFailed, match="different models"):
+        raw_ddp.max_difference(tmp_path / "one", tmp_path / "smaller")
 
 
 def test_an_arm_that_fails_says_why_and_leaves_no_process(scaling: Any, tmp_path: Path) -> None:
@@ -229,3 +241,23 @@ def test_the_benchmark_of_scaling_tells_its_options_without_ray_and_mlflow(tmp_p
     assert done.returncode == 0, done.stderr
     for option in ("--workers", "--parts", "--rounds", "--launches", "--json", "CONFIG"):
         assert option in done.stdout
+
+
+def test_the_workers_need_nothing_of_the_folder_of_the_benchmark(scaling: Any, tmp_path: Path) -> None:
+    """A node of a cluster has Paceline, and what the driver has pickled."""
+    from ray import cloudpickle
+
+    workers = importlib.import_module("scaling_workers")
+    cloudpickle.register_pickle_by_value(workers)
+    try:
+        (tmp_path / "serve").write_bytes(cloudpickle.dumps(workers.serve))
+    finally:
+        cloudpickle.unregister_pickle_by_value(workers)
+    script = (
+        "import pickle, sys; serve = pickle.load(open(sys.argv[1], 'rb'))\n"
+        "turn = serve.__globals__['ScalingTurn']('weak', 2, 64, 10, 0.5, 1)\n"
+        "print(turn.samples_per_second, list(serve.__globals__['schedule']([('weak', 1)], 0, 1.0, 10, {})))"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "serve")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.stdout == "1280.0 [(0, ('weak', 1), 20)]\n", done.stderr

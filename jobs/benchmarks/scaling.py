@@ -182,10 +182,14 @@ def measure_raw(args: argparse.Namespace, config: "ExperimentConfig") -> dict[st
         ConfigError: see `raw_config`.
         ArmFailed: an arm failed.
     """
+    from dataclasses import replace
+
+    import torch
     from raw_ddp import ARMS, Work, launch
     from scaling_figures import comparisons
 
-    from paceline.cluster.preflight import local_resources
+    from paceline.cluster.preflight import local_resources, worker_threads
+    from paceline.engine.observing.stamp import make_card, make_stamp
 
     has = local_resources()
     cuda = has.gpus >= 2 and config.scaling.use_gpu is not False
@@ -201,7 +205,10 @@ def measure_raw(args: argparse.Namespace, config: "ExperimentConfig") -> dict[st
         told = ", ".join(f"{each.arm} {each.by_clock.value:.3f}" for each in found[1:])
         say(f"launch {number + 1} of {args.launches}: raw DDP {1000 * found[0].step_seconds:.2f} ms a step; {told}")
     windows = [{name: [each._asdict() for each in mine] for name, mine in found.items()} for found, _ in launches]
-    return {"comparisons": comparisons(launches, args.steps), "windows": windows, "workers": workers}
+    device = torch.device("cuda" if cuda else "cpu")
+    card = replace(make_card(device, (), False), threads=worker_threads(config))
+    stamp = make_stamp([card] * workers, device, None)
+    return {"comparisons": comparisons(launches, args.steps), "windows": windows, "stamp": stamp}
 
 
 def say(line: str) -> None:
@@ -331,6 +338,7 @@ def main() -> None:
     try:
         run(args)
     except (PacelineError, ArmFailed) as error:
+        print(redact(getattr(error, "traceback_text", "")), file=sys.stderr)
         print(f"error: {redact(str(error))}", file=sys.stderr)
         sys.exit(getattr(error, "exit_code", FAILED))
 

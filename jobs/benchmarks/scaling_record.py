@@ -53,7 +53,7 @@ class Record:
         """Record all of it; returns a line that says where it is."""
         config = self._config
         origin = provenance(command_line(sys.argv), git_diff=config.tracking.git_diff)
-        stamp = found.get("efficiency", {}).get("stamp", {})
+        stamp = next(part["stamp"] for part in found.values())
         record = RunRecord(
             run_id=self.folder.name,
             name=f"{config.name}-scaling",
