@@ -39,6 +39,7 @@ def test_the_efficiency_is_that_of_each_worker_in_the_same_round() -> None:
             turn("again", 1, 100, 1.25 * factor, number),
             turn("weak", 2, 200, 1.25 * factor, number),
             turn("strong", 2, 100, 0.625 * factor, number),
+            turn("apart", 2, 200, factor / 0.9, number),
         )
     ]
     rows = figures.efficiency_rows(reversed(turns))
@@ -47,11 +48,12 @@ def test_the_efficiency_is_that_of_each_worker_in_the_same_round() -> None:
         ("weak", 1, 100),
         ("weak", 2, 200),
         ("strong", 2, 100),
+        ("apart", 2, 200),
     ]
-    assert [row.efficiency.value for row in rows] == pytest.approx([0.8, 1.0, 0.8, 0.8])
+    assert [row.efficiency.value for row in rows] == pytest.approx([0.8, 1.0, 0.8, 0.8, 0.9])
     # paired within the rounds, so that the drift is not in the interval
     assert all(row.efficiency.low == row.efficiency.high == pytest.approx(row.efficiency.value) for row in rows)
-    assert [row.samples_per_second.value for row in rows] == pytest.approx([400.0, 500.0, 800.0, 800.0])
+    assert [row.samples_per_second.value for row in rows] == pytest.approx([400.0, 500.0, 800.0, 800.0, 900.0])
     assert rows[2].step_seconds == pytest.approx(0.25)
     text = figures.efficiency_table(rows)
     assert text.splitlines()[3].split() == ["weak", "2", "200", "250.00", "800", "0.800", "(0.800-0.800)"]
@@ -65,6 +67,7 @@ def test_the_efficiency_is_that_of_each_worker_in_the_same_round() -> None:
         "ideal",
         "weak scaling",
         "strong scaling",
+        "each for itself",
     ]
 
 
@@ -82,11 +85,11 @@ def test_intervals_hold_the_scatter_of_rounds_and_launches() -> None:
 
 @pytest.mark.usefixtures("scaling")
 def test_ray_is_held_against_raw_ddp_in_the_same_round() -> None:
-    figures, raw_ddp = importlib.import_module("scaling_figures"), importlib.import_module("raw_ddp")
+    figures, raw_arms = importlib.import_module("scaling_figures"), importlib.import_module("raw_arms")
 
     def launch(ratio: float, difference: float) -> Any:
-        raw = [raw_ddp.Window(seconds, 2 * seconds) for seconds in (1.0, 2.0, 8.0)]
-        ray = [raw_ddp.Window(ratio * each.seconds, each.cpu_seconds) for each in raw]
+        raw = [raw_arms.Window(seconds, 2 * seconds) for seconds in (1.0, 2.0, 8.0)]
+        ray = [raw_arms.Window(ratio * each.seconds, each.cpu_seconds) for each in raw]
         return {"raw DDP": raw, "Paceline on Ray": ray}, {"raw DDP": 0.0, "Paceline on Ray": difference}
 
     raw, ray = figures.comparisons([launch(1.01, 0.0), launch(1.03, 1e-6)], steps=10)
@@ -113,6 +116,7 @@ def test_each_kind_of_turn_comes_once_a_round_and_its_warm_up_is_not_timed() -> 
     points = [(4, {"step_seconds": 9.0}), (8, {"step_seconds": 9.0}), (12, {"step_seconds": 9.0})]
     points += [(16, {"step_seconds": 0.5}), (16, {"val/loss": 1.0}), (18, {"step_seconds": 0.25})]
     assert workers.timed(points) == (6, 4 * 0.5 + 2 * 0.25)
+    assert workers.together([(10, 1.0), (10, 2.0)]) == pytest.approx((10, 10 / 7.5))
 
 
 def test_weak_scaling_keeps_the_batch_of_a_worker_and_strong_scaling_that_of_all(scaling: Any) -> None:
@@ -126,8 +130,10 @@ def test_weak_scaling_keeps_the_batch_of_a_worker_and_strong_scaling_that_of_all
         ("again", 1): (64, 64),
         ("weak", 2): (128, 64),
         ("strong", 2): (64, 32),
+        ("apart", 2): (64, 64),
         ("weak", 4): (256, 64),
         ("strong", 4): (64, 16),
+        ("apart", 4): (64, 64),
     }
 
 
@@ -158,25 +164,25 @@ SMALL = ["data.global_batch_size=16", "trainer.log_every_n_steps=2", "model.widt
 
 
 def work_of(scaling: Any, *overrides: str) -> Any:
-    raw_ddp = importlib.import_module("raw_ddp")
+    raw_arms = importlib.import_module("raw_arms")
     config = scaling.choose_config(None, [*SMALL, *overrides], 2, has_gpus=False)
     numbers = {"turns": 3, "warm_up": 1, "steps": 2}
-    work = raw_ddp.Work("", 2, False, **numbers)
+    work = raw_arms.Work("", 2, False, **numbers)
     tree = scaling.raw_config(config, 2, use_gpu=False, steps=work.total_steps).model_dump_json()
-    return raw_ddp.Work(tree, 2, False, **numbers)
+    return raw_arms.Work(tree, 2, False, **numbers)
 
 
 @pytest.mark.timeout(240)
 def test_two_gloo_processes_of_each_arm_take_turns_and_compute_the_same(scaling: Any, tmp_path: Path) -> None:
-    raw_ddp = importlib.import_module("raw_ddp")
-    names = [raw_ddp.FIRST, raw_ddp.LOOP]
+    raw_arms, raw_ddp = importlib.import_module("raw_arms"), importlib.import_module("raw_ddp")
+    names = [raw_arms.FIRST, raw_arms.LOOP]
     windows, differences = raw_ddp.launch(work_of(scaling), names, tmp_path, seed=0)
     assert {name: len(each) for name, each in windows.items()} == dict.fromkeys(names, 3)
     assert all(window.seconds > 0 for each in windows.values() for window in each)
     assert differences == dict.fromkeys(names, 0.0)
     untrained = scaling.choose_config(None, SMALL, 2, has_gpus=False).model.build().state_dict()
     save_file(untrained, tmp_path / "untrained")
-    assert raw_ddp.max_difference(tmp_path / "untrained", tmp_path / "0" / raw_ddp.WEIGHTS) > 1e-4
+    assert raw_ddp.max_difference(tmp_path / "untrained", tmp_path / "0" / raw_arms.WEIGHTS) > 1e-4
 
 
 def test_the_difference_of_weights_is_the_largest_one(scaling: Any, tmp_path: Path) -> None:
@@ -193,20 +199,20 @@ def test_the_difference_of_weights_is_the_largest_one(scaling: Any, tmp_path: Pa
 def test_an_arm_that_fails_says_why_and_leaves_no_process(scaling: Any, tmp_path: Path) -> None:
     import psutil
 
-    raw_ddp = importlib.import_module("raw_ddp")
+    raw_arms, raw_ddp = importlib.import_module("raw_arms"), importlib.import_module("raw_ddp")
     broken = work_of(scaling, "model.in_channels=3")  # the digits have one
     before = {each.pid for each in psutil.Process().children(recursive=True)}
     with pytest.raises(raw_ddp.ArmFailed, match="channels"):
-        raw_ddp.launch(broken, [raw_ddp.FIRST], tmp_path, seed=0)
+        raw_ddp.launch(broken, [raw_arms.FIRST], tmp_path, seed=0)
     after = [each for each in psutil.Process().children(recursive=True) if each.pid not in before]
-    assert [each for each in after if "_run_arm" in " ".join(each.cmdline())] == []
+    assert [each for each in after if "run_arm" in " ".join(each.cmdline())] == []
 
 
 def test_an_arm_stands_still_while_others_have_their_turn(scaling: Any, tmp_path: Path) -> None:
     import psutil
 
-    raw_ddp = importlib.import_module("raw_ddp")
-    arm = raw_ddp.RunningArm(raw_ddp.FIRST, work_of(scaling), tmp_path / "arm")
+    raw_arms, raw_ddp = importlib.import_module("raw_arms"), importlib.import_module("raw_ddp")
+    arm = raw_ddp.RunningArm(raw_arms.FIRST, work_of(scaling), tmp_path / "arm")
     try:
         arm.await_gate()
         states = [process.status() for process in arm._tree()]

@@ -13,7 +13,9 @@ efficiency   on the cluster, or on a private Ray: one group with as many workers
              of their own, while the others wait without computing; a round is a turn of each kind in random order.
              So what drifts, the machine's clock or other programs, meets all numbers of workers alike.
              weak: each worker has the batch that the config has in all, so the global batch grows. strong: the global
-             batch stays. again: the fewest workers a second time; how far it is from 1 is the noise.
+             batch stays. apart: each worker trains for itself, all at the same time: what they lose there they take
+             from each other's memory, caches and clock, and not by the exchange of gradients. again: the fewest workers
+             a second time; how far it is from 1 is the noise.
              samples/s and ms/step are those of the training loop, logs as configured included; the first steps of
              a turn, building the model, evaluation and checkpoints are left out.
              efficiency: samples/s of each worker over those of the fewest workers in the same round; median over the
@@ -47,73 +49,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from measuring import cpu_name
+from scaling_config import choose_config, numbers_of_workers, raw_config
 
 if TYPE_CHECKING:
     from scaling_figures import Comparison, Row
 
-    from paceline.cluster.preflight import Resources
     from paceline.config.experiment import ExperimentConfig
 
 PARTS = ("efficiency", "raw")
-ON_CPU = Path(__file__).resolve().parents[2] / "configs" / "mnist_cnn.yaml"
-ON_GPU: dict[str, Any] = {
-    "name": "resnet50",
-    "model": {"name": "resnet50"},
-    "data": {
-        "name": "synthetic",
-        "shape": [3, 224, 224],
-        "num_classes": 1000,
-        "num_validation_samples": 16,
-        "global_batch_size": 128,
-        "cache": "device",
-    },
-    "optimizer": {"name": "sgd", "lr": 0.01, "momentum": 0.9},
-    "trainer": {"precision": "bf16-mixed", "memory_format": "channels_last"},
-}
-TRAINER_OF_RAW = {
-    "epochs",
-    "max_steps",
-    "precision",
-    "gradient_accumulation_steps",
-    "activation_checkpointing_blocks",
-    "activation_memory_budget",
-    "memory_format",
-    "compile_scope",
-    "float32_matmul_precision",
-    "cudnn_allow_tf32",
-    "cudnn_benchmark",
-    "deterministic",
-    "log_every_n_steps",
-    "evaluate_every_n_epochs",
-}
-"""What of the section `trainer` the textbook loop follows, or what changes nothing by itself."""
 PACKAGES = ("torch", "ray", "mlflow", "paceline")
-
-
-def choose_config(file: str | None, overrides: Sequence[str], workers: int, has_gpus: bool) -> "ExperimentConfig":
-    """The experiment to train.
-
-    Args:
-        workers: the most that there will be: as many batches are needed.
-
-    Raises:
-        ConfigError: the file or an override is wrong.
-    """
-    from paceline.config import load_config
-    from paceline.config.loading import validate
-    from paceline.config.overrides import edit, parse_override
-
-    if file or not has_gpus:
-        return load_config(file or ON_CPU, overrides)
-    samples = workers * ON_GPU["data"]["global_batch_size"]
-    tree = {**ON_GPU, "data": {**ON_GPU["data"], "num_samples": samples}}
-    return validate(edit(tree, dict(map(parse_override, overrides)))[0])
-
-
-def numbers_of_workers(available: "Resources", cores_each: float) -> list[int]:
-    """1, 2, 4, ... as far as there are GPUs, or else CPU cores."""
-    most = int(available.gpus) or max(1, int(available.cpus / cores_each))
-    return [2**power for power in range(most.bit_length())]
 
 
 def measure_efficiency(
@@ -135,46 +79,6 @@ def measure_efficiency(
     return {"rows": efficiency_rows(turns), "turns": [turn.__dict__ for turn in turns], "stamp": stamp}
 
 
-def raw_config(config: "ExperimentConfig", workers: int, use_gpu: bool, steps: int) -> "ExperimentConfig":
-    """The config of the second part's arms.
-
-    Raises:
-        ConfigError: it asks for something that the textbook loop does not do.
-    """
-    from paceline.config.batch_sizes import batch_sizes
-    from paceline.config.sections import ParallelConfig, TrainerConfig
-    from paceline.errors import ConfigError, Problem
-
-    changed = {
-        "scaling.num_workers": workers,
-        "scaling.use_gpu": use_gpu,
-        "data.num_workers": 0,
-        "data.drop_last": True,
-        "trainer.epochs": None,
-        "trainer.max_steps": steps,
-        "trainer.evaluate_every_n_epochs": 0,
-        "checkpoint.every_n_steps": None,
-        "checkpoint.every_n_epochs": 10**6,
-    }
-    config = config.with_overrides(changed)
-    plain, trainer = TrainerConfig().model_dump(), config.trainer.model_dump()
-    lacking = [f"trainer.{key}" for key in plain if key not in TRAINER_OF_RAW and trainer[key] != plain[key]]
-    if config.trainer.precision not in ("32-true", "bf16-mixed"):
-        lacking.append("trainer.precision")
-    if config.parallel.strategy != ParallelConfig().strategy or config.parallel.comm_hook != "none":
-        lacking.append("parallel")
-    if getattr(config.task, "name", "") != "classification":
-        lacking.append("task")
-    if config.optimizer.lr_scaling == "adascale":
-        lacking.append("optimizer.lr_scaling")
-    if getattr(batch_sizes(config), "gradient_accumulation_steps", 0) != 1:
-        lacking.append("data.micro_batch_size")
-    if lacking:
-        reason, hint = "the textbook DDP loop does not do this", "set it to its default, or take --parts efficiency"
-        raise ConfigError([Problem("raw", reason, key, hint=hint) for key in lacking])
-    return config
-
-
 def measure_raw(args: argparse.Namespace, config: "ExperimentConfig") -> dict[str, Any]:
     """The second part, on this machine.
 
@@ -185,7 +89,8 @@ def measure_raw(args: argparse.Namespace, config: "ExperimentConfig") -> dict[st
     from dataclasses import replace
 
     import torch
-    from raw_ddp import ARMS, Work, launch
+    from raw_arms import ARMS, Work
+    from raw_ddp import launch
     from scaling_figures import comparisons
 
     from paceline.cluster.preflight import local_resources, worker_threads

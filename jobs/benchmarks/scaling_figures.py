@@ -18,7 +18,7 @@ PICTURE = "scaling.png"
 
 
 class Row(NamedTuple):
-    """A number of workers, with the batch that grows with them (`weak`) or stays (`strong`)."""
+    """A number of workers, with the batch that grows with them (`weak`) or stays (`strong`), or each for itself."""
 
     mode: str
     workers: int
@@ -54,7 +54,7 @@ def efficiency_rows(turns: Sequence["ScalingTurn"]) -> list[Row]:
         by_kind.setdefault((turn.mode, turn.workers), []).append(turn)
     first = min(workers for _, workers in by_kind)
     one = _each_workers(by_kind["weak", first])
-    order = {"weak": 0, "strong": 1}
+    order = {"weak": 0, "strong": 1, "apart": 2}
     kinds = sorted(by_kind, key=lambda kind: (order.get(kind[0], -1), kind[1]))
     return [_row(by_kind[kind], one) for kind in kinds]
 
@@ -148,9 +148,12 @@ def picture(rows: Sequence[Row], title: str) -> "Picture":
     ideal: dict[str, Any] = {"color": OTHER_COLOR, "linestyle": "--", "linewidth": 1.2, "label": "ideal"}
     speeds.plot(counts, [each * count for count in counts], **ideal)
     efficiencies.plot(counts, [1.0] * len(counts), **ideal)
-    for mode, color in zip(("weak", "strong"), COLORS, strict=False):
-        mine = [row for row in rows if row.mode == mode]
-        mine = mine if mode == "weak" else [one, *mine]
+    for mode, color in zip(("weak", "strong", "apart"), COLORS, strict=False):
+        others = [row for row in rows if row.mode == mode and row.workers > one.workers]
+        if mode == "apart" and not others:
+            continue
+        mine = [one, *others]
+        label = "each for itself" if mode == "apart" else f"{mode} scaling"
         places = [row.workers for row in mine]
         for axes, values in (
             (speeds, [row.samples_per_second for row in mine]),
@@ -158,7 +161,7 @@ def picture(rows: Sequence[Row], title: str) -> "Picture":
         ):
             middle = [value.value for value in values]
             reach = [[v.value - v.low for v in values], [v.high - v.value for v in values]]
-            axes.errorbar(places, middle, reach, color=color, marker="o", capsize=3, label=f"{mode} scaling")
+            axes.errorbar(places, middle, reach, color=color, marker="o", capsize=3, label=label)
     for axes, label in ((speeds, "samples per second"), (efficiencies, f"efficiency against {one.workers} worker(s)")):
         axes.set_xlabel("workers")
         axes.set_ylabel(label)

@@ -21,9 +21,11 @@ WARM_UP_STEPS = 10
 LISTEN_SECONDS = 60.0
 AGAIN = "again"
 """The turn of the fewest workers a second time: what differs from the first is the machine's noise."""
+APART = "apart"
+"""All workers train at the same time, but each for itself: what they take from each other without any exchange."""
 
 Key = tuple[str, int]
-"""`weak`, `strong` or `again`, and how many workers."""
+"""`weak`, `strong`, `apart` or `again`, and how many workers."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ def settings(config: ExperimentConfig, counts: Sequence[int]) -> dict[Key, Exper
     for count in sorted(counts)[1:]:
         found["weak", count] = _with(config, count, batch * count // first)
         found["strong", count] = _with(config, count, batch)
+        if first == 1:
+            found[APART, count] = one
     return found
 
 
@@ -132,7 +136,9 @@ def measure(
             continue
         if "stamp" in told:
             fitting.join(5.0)
-            return turns, told["stamp"]
+            total = {"measured_steps": sum(each.steps for each in turns)}
+            total |= {"measured_seconds": sum(each.seconds for each in turns)}
+            return turns, {**told["stamp"], **total}
         turn = ScalingTurn(**told)
         tell(turn)
         turns += [turn] if turn.round else []
@@ -214,6 +220,13 @@ def timed(points: Sequence[tuple[int, Mapping[str, float]]]) -> tuple[int, float
     return steps, seconds
 
 
+def together(ranks: Sequence[tuple[int, float]]) -> tuple[int, float]:
+    """Steps, and the seconds in which workers that each train for themselves would all have made them at the mean of
+    their speeds."""
+    speed = sum(steps / seconds for steps, seconds in ranks) / len(ranks)
+    return ranks[0][0], ranks[0][0] / speed
+
+
 def serve(order: dict[str, Any]) -> None:
     """Ray Train's training function: all turns, on each rank. Those that a turn does not need wait for its end."""
     import ray.train.torch
@@ -244,13 +257,21 @@ def serve(order: dict[str, Any]) -> None:
         if rank >= workers:
             continue
         config = configs[mode, workers].with_overrides({"trainer.max_steps": steps})
-        with fresh_process_group(store, place, rank, workers, backend, config.parallel.timeout_seconds):
+        name, *own = (f"{place}/{rank}", 0, 1) if mode == APART else (place, rank, workers)
+        with fresh_process_group(store, name, *own, backend, config.parallel.timeout_seconds):
             points, own_stamp = _train(config, device)
         state.restore()
+        if mode == APART:
+            store.set(f"{place}/timed/{rank}", json.dumps(timed(points)))
         if rank == 0:
-            turn = ScalingTurn(mode, workers, config.data.global_batch_size, *timed(points), round_number)
+            batch = config.data.global_batch_size
+            spent = timed(points)
+            if mode == APART:
+                ranks = [json.loads(_listen(store, f"{place}/timed/{each}")) for each in range(workers)]
+                batch, spent = batch * workers, together(ranks)
+            turn = ScalingTurn(mode, workers, batch, *spent, round_number)
             step_seconds[mode, workers] = turn.step_seconds
-            stamp = max(stamp, own_stamp, key=lambda each: each.get("workers", 0))
+            stamp = own_stamp if own_stamp.get("workers", 0) >= stamp.get("workers", 0) else stamp
             order["queue"].put(asdict(turn))
     if rank == 0:
         order["queue"].put({"stamp": stamp})
