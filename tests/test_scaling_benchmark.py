@@ -267,3 +267,38 @@ def test_the_workers_need_nothing_of_the_folder_of_the_benchmark(scaling: Any, t
     command = [sys.executable, "-c", script, str(tmp_path / "serve")]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert done.stdout == "1280.0 [(0, ('weak', 1), 20)]\n", done.stderr
+
+
+WORKER = """
+import json, sys
+import torch.distributed as dist
+sys.path.insert(0, sys.argv[1])
+from scaling_config import choose_config
+from scaling_workers import settings, take_turns, text_of
+rank = int(sys.argv[3])
+dist.init_process_group("gloo", f"file://{sys.argv[2]}", rank=rank, world_size=2)
+config = choose_config(None, sys.argv[4:], 2, False)
+trees = {text_of(key): each.model_dump_json() for key, each in settings(config, [1, 2]).items()}
+take_turns({"settings": trees, "rounds": 2, "seconds": 0.01}, "cpu", lambda told: print(json.dumps(told), flush=True))
+"""
+
+
+@pytest.mark.timeout(200)
+def test_a_group_trains_with_some_of_its_workers_in_turn(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WORKER, str(BENCHMARKS), str(tmp_path / "meeting")]
+    ranks = [
+        subprocess.Popen([*command, str(rank), *SMALL], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    try:
+        outputs = [rank.communicate(timeout=150) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    *turns, last = map(json.loads, outputs[0][0].splitlines())
+    kinds = [("weak", 1, 16), ("weak", 2, 32), ("strong", 2, 16), ("apart", 2, 32), ("again", 1, 16)]
+    told = [(turn["round"], turn["mode"], turn["workers"], turn["global_batch_size"]) for turn in turns]
+    assert sorted(told) == sorted((number, *kind) for number in range(3) for kind in kinds), outputs[0][1]
+    assert all(turn["steps"] > 0 and turn["seconds"] > 0 for turn in turns)
+    assert last["stamp"]["workers"] == 2
+    assert outputs[1][0] == ""

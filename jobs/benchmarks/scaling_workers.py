@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from paceline.config.experiment import ExperimentConfig
 
@@ -24,6 +24,8 @@ AGAIN = "again"
 APART = "apart"
 """All workers train at the same time, but each for itself: what they take from each other without any exchange."""
 
+Spent = tuple[int, float]
+"""Steps, and the seconds that they took."""
 Key = tuple[str, int]
 """`weak`, `strong`, `apart` or `again`, and how many workers."""
 
@@ -116,7 +118,7 @@ def measure(
 
     queue = Queue(actor_options={"num_cpus": 0})
     order = {
-        "settings": {_text(key): each.model_dump_json() for key, each in settings(config, counts).items()},
+        "settings": {text_of(key): each.model_dump_json() for key, each in settings(config, counts).items()},
         "rounds": rounds,
         "seconds": seconds,
         "queue": queue,
@@ -176,7 +178,8 @@ def _trainer(config: ExperimentConfig, workers: int, use_gpu: bool, order: dict[
     return trainer
 
 
-def _text(key: Key) -> str:
+def text_of(key: Key) -> str:
+    """A kind of turn as JSON's keys can be."""
     return f"{key[0]} {key[1]}"
 
 
@@ -207,7 +210,7 @@ def round_up(steps: float, log_every: int) -> int:
     return log_every * max(1, math.ceil(steps / log_every))
 
 
-def timed(points: Sequence[tuple[int, Mapping[str, float]]]) -> tuple[int, float]:
+def timed(points: Sequence[tuple[int, Mapping[str, float]]]) -> Spent:
     """Steps and seconds of a turn after its warm-up, from the metrics that it has logged."""
     steps, seconds, before = 0, 0.0, 0
     for step, values in points:
@@ -220,7 +223,7 @@ def timed(points: Sequence[tuple[int, Mapping[str, float]]]) -> tuple[int, float
     return steps, seconds
 
 
-def together(ranks: Sequence[tuple[int, float]]) -> tuple[int, float]:
+def together(ranks: Sequence[Spent]) -> Spent:
     """Steps, and the seconds in which workers that each train for themselves would all have made them at the mean of
     their speeds."""
     speed = sum(steps / seconds for steps, seconds in ranks) / len(ranks)
@@ -228,18 +231,28 @@ def together(ranks: Sequence[tuple[int, float]]) -> tuple[int, float]:
 
 
 def serve(order: dict[str, Any]) -> None:
-    """Ray Train's training function: all turns, on each rank. Those that a turn does not need wait for its end."""
+    """Ray Train's training function, on each rank."""
     import ray.train.torch
+
+    from paceline.config.imports import make_importable
+
+    make_importable([Path(folder) for folder in order["folders"]])
+    take_turns(order, ray.train.torch.get_device(), order["queue"].put)
+
+
+def take_turns(order: Mapping[str, Any], device: Any, put: Callable[[dict[str, Any]], object]) -> None:
+    """All turns of this rank, in the default process group. What a turn does not need waits for its end.
+
+    Args:
+        put: told of each turn on rank 0, and of the stamp at the end.
+    """
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import _get_default_store
 
-    from paceline.config.imports import make_importable
     from paceline.config.loading import validate
-    from paceline.engine.fresh import ProcessState, fresh_process_group
+    from paceline.engine.fresh import ProcessState
 
-    make_importable([Path(folder) for folder in order["folders"]])
-    store, backend = _get_default_store(), str(dist.get_backend_config())
-    rank, device = dist.get_rank(), ray.train.torch.get_device()
+    place = Place(_get_default_store(), str(dist.get_backend_config()), dist.get_rank(), device)
     configs = {_key(text): validate(json.loads(tree)) for text, tree in order["settings"].items()}
     log_every = next(iter(configs.values())).trainer.log_every_n_steps
     step_seconds: dict[Key, float] = {}
@@ -247,34 +260,51 @@ def serve(order: dict[str, Any]) -> None:
     stamp: dict[str, Any] = {}
     state = ProcessState()
     for number in range(1_000_000):
-        place = f"turn/{number}"
-        if rank == 0:
-            store.set(place, json.dumps(next(planned, None)))
-        told = json.loads(_listen(store, place))
+        name = f"turn/{number}"
+        if place.rank == 0:
+            place.store.set(name, json.dumps(next(planned, None)))
+        told = json.loads(_listen(place.store, name))
         if told is None:
             break
         round_number, (mode, workers), steps = told
-        if rank >= workers:
+        if place.rank >= workers:
             continue
         config = configs[mode, workers].with_overrides({"trainer.max_steps": steps})
-        name, *own = (f"{place}/{rank}", 0, 1) if mode == APART else (place, rank, workers)
-        with fresh_process_group(store, name, *own, backend, config.parallel.timeout_seconds):
-            points, own_stamp = _train(config, device)
+        spent, own_stamp = _take(place, name, mode, workers, config)
         state.restore()
-        if mode == APART:
-            store.set(f"{place}/timed/{rank}", json.dumps(timed(points)))
-        if rank == 0:
-            batch = config.data.global_batch_size
-            spent = timed(points)
-            if mode == APART:
-                ranks = [json.loads(_listen(store, f"{place}/timed/{each}")) for each in range(workers)]
-                batch, spent = batch * workers, together(ranks)
+        if place.rank == 0:
+            batch = config.data.global_batch_size * (workers if mode == APART else 1)
             turn = ScalingTurn(mode, workers, batch, *spent, round_number)
             step_seconds[mode, workers] = turn.step_seconds
             stamp = own_stamp if own_stamp.get("workers", 0) >= stamp.get("workers", 0) else stamp
-            order["queue"].put(asdict(turn))
-    if rank == 0:
-        order["queue"].put({"stamp": stamp})
+            put(asdict(turn))
+    if place.rank == 0:
+        put({"stamp": stamp})
+
+
+class Place(NamedTuple):
+    """Where this process stands among the workers."""
+
+    store: Any
+    """What they tell each other through."""
+    backend: str
+    rank: int
+    device: Any
+
+
+def _take(place: Place, name: str, mode: str, workers: int, config: ExperimentConfig) -> tuple[Spent, dict[str, Any]]:
+    """One turn: timed steps and seconds, of all that take part, on rank 0; and the stamp."""
+    from paceline.engine.fresh import fresh_process_group
+
+    group = (f"{name}/{place.rank}", 0, 1) if mode == APART else (name, place.rank, workers)
+    with fresh_process_group(place.store, *group, place.backend, config.parallel.timeout_seconds):
+        points, stamp = _train(config, place.device)
+    if mode != APART:
+        return timed(points), stamp
+    place.store.set(f"{name}/timed/{place.rank}", json.dumps(timed(points)))
+    if place.rank:
+        return timed(points), stamp
+    return together([json.loads(_listen(place.store, f"{name}/timed/{each}")) for each in range(workers)]), stamp
 
 
 def _train(config: ExperimentConfig, device: Any) -> tuple[list[tuple[int, dict[str, float]]], dict[str, Any]]:
