@@ -32,7 +32,8 @@ raw          on this machine only, by default left out in a submitted job: two p
              raw DDP: `DistributedDataParallel`, zero_grad, forward, mean cross-entropy, backward, step. Samples, their
              order and the optimizer are Paceline's in all arms. Paceline without Ray: its engine in such processes.
              ratio: seconds of a step over those of raw DDP in the same round, mean over the launches of each one's
-             median, with its 95 % bootstrap interval. Aimed at: at most 1.02. The final weights are compared.
+             median, with its 95 % bootstrap interval. Aimed at: an interval that ends at 1.02 at most. The final
+             weights are compared.
 """
 
 import argparse
