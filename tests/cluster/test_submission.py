@@ -300,6 +300,24 @@ def test_secrets_of_the_runtime_environment_are_warned_of(
     assert SECRET not in shown.err + shown.out
 
 
+def test_data_that_stay_at_home_are_warned_of(
+    dashboard: Dashboard, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "texts").mkdir()
+    (project / "texts" / "one.txt").write_text("a text " * 100)
+    text = [
+        "task={name: language_modeling}",
+        "model={name: gpt, context_length: 8, num_layers: 1, num_heads: 1, embedding_dim: 8}",
+        "data={name: text_file, file: texts/one.txt, context_length: 8, global_batch_size: 4}",
+    ]
+    assert paceline("configs/own.yaml", *text) == 0
+    assert "warning" not in capsys.readouterr().err
+    (project / ".gitignore").write_text("/texts/\n")
+    dashboard.jobs.clear()
+    assert paceline("configs/own.yaml", *text) == 0
+    assert "warning: data.file: " in capsys.readouterr().err
+
+
 def test_a_secret_in_the_config_file_is_not_shown(
     dashboard: Dashboard, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

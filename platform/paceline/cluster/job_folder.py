@@ -37,9 +37,8 @@ class JobFolder:
         return place.relative_to(self.folder).as_posix() in self.files
 
     def has_some_below(self, place: Path) -> bool:
-        """Whether some file below a folder in this one travels."""
-        beginning = f"{place.relative_to(self.folder).as_posix()}/"
-        return any(name.startswith(beginning) for name in self.files)
+        """Whether some file below this folder, or one in it, travels."""
+        return any((self.folder / name).is_relative_to(place) for name in self.files)
 
     def write(self, archive: Path) -> None:
         """Write the files into a zip archive, as Ray unpacks it.

@@ -31,6 +31,8 @@ CheckSweep = Callable[[ExperimentConfig], Any]
 """`make_points` of `paceline.sweeps.planning.points`, which this room knows nothing of. Raises a ConfigError."""
 
 PYTHON_PATH = "PYTHONPATH"
+DATA_PLACES = ("root", "file")
+"""Fields of data sets that name a folder or a file."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class JobPlan:
     environment: JobEnvironment
     folder: JobFolder
     package: JobFolder
+    warnings: tuple[str, ...] = ()
+    """What is hardly meant so, in sentences."""
 
     @property
     def entrypoint(self) -> str:
@@ -70,7 +74,8 @@ class JobPlan:
             *(("module", module) for module in self.environment.modules),
             ("variables", redact(" ".join(f"{name}={value}" for name, value in shown["env_vars"].items()))),
         ]
-        return rows + [(key, redact(str(value))) for key, value in self.environment.others.items()]
+        rows += [(key, redact(str(value))) for key, value in self.environment.others.items()]
+        return rows + [("warning", text) for text in self.warnings]
 
     def to_json(self) -> dict[str, Any]:
         """The same for `--json`."""
@@ -81,6 +86,7 @@ class JobPlan:
             "working_folder": {"path": str(self.folder.folder), **sizes},
             "runtime_env": redact_tree(self.environment.shown()),
             "metadata": self.identity,
+            "warnings": list(self.warnings),
         }
 
 
@@ -126,7 +132,8 @@ def plan_job(
         _check_sent(_real(place_of(file)), config, folder)
     inside = _real(place_of(file)).relative_to(environment.folder).as_posix()
     command = ("python", "-m", "paceline.cli", kind, inside, *overrides, *options)
-    return JobPlan(config, kind, command, environment, folder, look_through(package_folder()))
+    warnings = (*_data_at_home(config, folder), *_open_secrets(environment))
+    return JobPlan(config, kind, command, environment, folder, look_through(package_folder()), warnings)
 
 
 def _raise_all(*checks: Callable[[], None]) -> None:
@@ -235,6 +242,23 @@ def _check_sent(file: Path, config: ExperimentConfig, folder: JobFolder) -> None
             problems.append(Problem("left-out", f"{place} is left out of what travels", f"{section}.path", hint=hint))
     if problems:
         raise ConfigError(problems)
+
+
+def _data_at_home(config: ExperimentConfig, folder: JobFolder) -> Iterator[str]:
+    """Data that are named relative to the working folder, and are left out of what travels."""
+    for field in DATA_PLACES:
+        named = getattr(config.data, field, None)
+        if not isinstance(named, str) or Path(named).is_absolute():
+            continue
+        place = (folder.folder / named).resolve()
+        inside = place.exists() and place.is_relative_to(folder.folder)
+        if inside and not folder.has(place) and not folder.has_some_below(place):
+            yield f"data.{field}: {place} does not travel; name a place that the nodes have by its absolute path"
+
+
+def _open_secrets(environment: JobEnvironment) -> Iterator[str]:
+    if names := environment.open_secrets():
+        yield f"Ray shows {', '.join(names)} of the runtime environment to everybody who may list jobs"
 
 
 def _modules(config: ExperimentConfig) -> Iterator[tuple[str, Path]]:

@@ -91,8 +91,8 @@ def submit_plan(
 ) -> JobEnd:
     """The same for what is planned already."""
     tell = tell or _to_stderr
-    if names := plan.environment.open_secrets():
-        tell(f"warning: Ray shows {', '.join(names)} of the runtime environment to everybody who may list jobs")
+    for warning in plan.warnings:
+        tell(f"warning: {warning}")
     client = connect(job_address(address))
     url = redact(str(client.get_address()))
     with asking(url):
