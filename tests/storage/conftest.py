@@ -94,9 +94,8 @@ def remote(bucket: str, environment: dict[str, str]) -> RemoteFolder:
 
 
 @pytest.fixture(scope="session")
-def context() -> Iterator[Any]:
-    with forking() as context:
-        yield context
+def context() -> Any:
+    return forking()
 
 
 @pytest.fixture

@@ -8,9 +8,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from multiprocessing import forkserver, resource_tracker
+from collections.abc import Callable, Mapping
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -57,14 +55,11 @@ def build():
 """
 
 
-@contextmanager
-def forking() -> Iterator[Any]:
+def forking() -> Any:
     """A context whose processes are forked from one that has all the imports behind it."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "paceline.cluster.in_process", "paceline.engine.build", "paceline.cli"])
-    yield context
-    forkserver._forkserver._stop()  # type: ignore[attr-defined]
-    resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]
+    return context
 
 
 class Training:
