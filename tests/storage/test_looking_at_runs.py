@@ -48,6 +48,8 @@ def test_a_run_is_looked_at_by_its_address(
     assert len(result.history) == 40
     found = find_run(NAME, training.storage)
     assert found == find_run(f"{NAME}/{ended['run_id']}", training.storage) == find_run(f"{training.storage}/{NAME}")
+    with pytest.raises(EnvironmentFault, match=f"there is no run at .*: there are {NAME}; write STORAGE/NAME"):
+        find_run(training.storage)
     assert command(["report", address, "--output", str(tmp_path / "r.html")]) == 0
     assert ended["run_id"] in (tmp_path / "r.html").read_text()
     assert brought(relay) == set()
@@ -74,15 +76,6 @@ def test_a_run_is_looked_at_by_its_address(
     assert "step-40 is broken" in json.dumps(again.warnings)
 
 
-def test_what_is_not_there_is_told(ended: dict[str, Any], training: Training) -> None:
-    with pytest.raises(EnvironmentFault, match=f"there is no run at .*: there are {NAME}; write STORAGE/NAME"):
-        find_run(training.storage)
-    with pytest.raises(EnvironmentFault, match="nothing is there"):
-        find_run("other", training.storage)
-    with pytest.raises(ConfigError, match="credentials"):
-        find_run("s3://a:secretsecret@bucket/runs/x")
-
-
 def test_what_mlflow_lacks_is_sent_from_the_store(
     ended: dict[str, Any], training: Training, remote: RemoteFolder, tmp_path: Path, prepared_database: Path
 ) -> None:
@@ -105,6 +98,13 @@ def test_what_mlflow_lacks_is_sent_from_the_store(
     shutil.rmtree(tmp_path / "cache-of-tests")
     report = sync_address(f"{training.storage}/{NAME}/{ended['run_id']}", uri)
     assert [(record.state, record.sent) for record in report.records] == [("complete", 0)]
+
+
+def test_what_is_not_there_is_told(remote: RemoteFolder) -> None:
+    with pytest.raises(EnvironmentFault, match="nothing is there"):
+        find_run("other", str(remote.address))
+    with pytest.raises(ConfigError, match="credentials"):
+        find_run("s3://a:secretsecret@bucket/runs/x")
 
 
 def test_sync_of_nothing_is_told(remote: RemoteFolder) -> None:

@@ -176,6 +176,7 @@ def test_a_store_that_is_away_at_the_end_is_told(
     assert complaints(remote, result, undisturbed()) == []
 
 
+@pytest.mark.slow
 def test_only_what_is_needed_is_brought(training: Training, remote: RemoteFolder, relay: Relay) -> None:
     kill_at(training, relay, "PUT .*/step-40/MANIFEST.json")
     training.forget()
