@@ -61,6 +61,7 @@ def test_a_run_is_kept_in_the_store(training: Training, remote: RemoteFolder, un
     assert {"tracking/record.json", "tracking/outcome.json", "tracking/artifacts/config.yaml"} <= files
     assert not [path for path in files if "/." in path or path.startswith(".")]
     assert (remote / NAME).read(".lease.json") is None
+    assert f"`paceline sync {result['checkpoint'].partition('/checkpoints')[0]}` sends the rest" in training.told()
 
 
 MOMENTS = (

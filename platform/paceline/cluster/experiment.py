@@ -294,7 +294,8 @@ def _runner(config: ExperimentConfig) -> Callable[[Launch], tuple[dict[str, Any]
 def _conclude(launch: Launch, ending: dict[str, Any], closing: dict[str, Any], seconds: float) -> RunResult:
     run = launch.run.folder
     if closing["report"]["error"]:
-        launch.listener.event("warning", {"message": unsent_text(closing["report"]["error"], run.path)})
+        place = run.path if launch.run.store is None else str(launch.run.store.shown_address())
+        launch.listener.event("warning", {"message": unsent_text(closing["report"]["error"], place)})
     if ending["status"] == "failed":
         raise _failure(ending["failure"])
     return RunResult(
@@ -320,9 +321,14 @@ def _conclude(launch: Launch, ending: dict[str, Any], closing: dict[str, Any], s
     )
 
 
-def unsent_text(reason: str, folder: Path) -> str:
-    """What is said at the end when MLflow lacks something, and which command sends it."""
-    place = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+def unsent_text(reason: str, place: Path | str) -> str:
+    """What is said at the end when MLflow lacks something, and which command sends it.
+
+    Args:
+        place: the run's folder, or its address.
+    """
+    if isinstance(place, Path) and place.is_relative_to(Path.cwd()):
+        place = place.relative_to(Path.cwd())
     return f"MLflow does not have everything: {reason}; `paceline sync {shlex.quote(str(place))}` sends the rest"
 
 
