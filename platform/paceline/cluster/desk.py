@@ -222,7 +222,8 @@ class Desk:
         """
         end = self._recorder.size if end is None else end
         stored = stored_bytes(self._folder)
-        is_there = stored is None or stored >= end
+        # without the mark the working copy was removed: the driver is gone, and nobody brings the rest there
+        is_there = self._store is None or (stored is not None and stored >= end)
         if not is_there:
             hurry(self._folder)
         return end, is_there

@@ -63,6 +63,7 @@ class StoredCheckpoints:
         if is_last:
             remote = remote.patient(FINAL_SECONDS)
         data = (checkpoint / MANIFEST).read_bytes()
+        self._lease.require()  # before anything is removed
         for name in sorted(remote.files(), key=lambda name: name != MANIFEST):
             remote.remove(name)
         for name in _files_of(data):
