@@ -9,8 +9,10 @@ import pytest
 from paceline.cluster.desk import OUTCOME, Desk, forget_outcome, read_outcome
 from paceline.cluster.in_process import Feed
 from paceline.cluster.listener import SilentListener
+from paceline.storage.places import RunStore
 from paceline.tracking.record import RunRecord
 from paceline.tracking.recorder import Recorder
+from paceline.tracking.stored import MARK, is_hurried, note_stored
 
 FINISHED = {"status": "finished", "step": 4}
 FAILED = {"status": "failed", "failure": {"reason": "later"}}
@@ -139,3 +141,22 @@ def test_a_full_disk_does_not_keep_found_batch_sizes_from_the_user(
     fill_the_disk(monkeypatch)
     desk.event("batch", FOUND)
     assert [kind for kind, _ in desk.view(0).events] == ["batch", "warning"]
+
+
+def test_a_record_is_secure_once_its_store_has_it(tmp_path: Path) -> None:
+    record = RunRecord("r", "n", "http://127.0.0.1:9", "e")
+    assert open_desk(tmp_path / "folder").secure()[1]
+    folder = tmp_path / "stored"
+    note_stored(folder, 0)
+    desk = Desk(folder, record, store=RunStore("s3://bucket/runs", "n", "r"))
+    desk.tag({"first": "now"})
+    end, is_there = desk.secure()
+    assert not is_there
+    assert is_hurried(folder)
+    desk.tag({"more": "later"})
+    note_stored(folder, end)
+    assert desk.secure(end) == (end, True)
+    assert desk.secure()[1] is False
+    (folder / MARK).unlink()  # with the working copy, by somebody who takes the run for dead
+    assert desk.secure(end) == (end, False)
+    desk.abandon()
