@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -54,6 +55,13 @@ def _add_config(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--json", action="store_true", help="print the result as one JSON object")
     command.add_argument("--address", metavar="A", help="address of a Ray cluster; default: a private local Ray")
+    command.add_argument(
+        "--wait",
+        metavar="SECONDS",
+        type=_seconds,
+        default=0.0,
+        help="how long to wait for nodes and free resources of a cluster; default: nodes of an autoscaler alone",
+    )
 
 
 def file_name(text: str) -> str:
@@ -61,6 +69,16 @@ def file_name(text: str) -> str:
     if not text.strip():
         raise argparse.ArgumentTypeError("is empty: give the path of a YAML file")
     return text
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds, such as 600")
+    return seconds
 
 
 def _train(options: argparse.Namespace) -> int:
@@ -74,7 +92,12 @@ def _train(options: argparse.Namespace) -> int:
 
     with open_display(f"{config.name}") as display:
         result = train(
-            config, resume=options.resume, fork=options.fork, address=options.address, listener=display.listener
+            config,
+            resume=options.resume,
+            fork=options.fork,
+            address=options.address,
+            wait_seconds=options.wait,
+            listener=display.listener,
         )
     if options.json:
         print(json.dumps(result.to_json()))
@@ -105,7 +128,12 @@ def _sweep_of(config: Any, options: argparse.Namespace) -> int:
     section = section_of(config)
     with open_sweep_display(section.objectives, config.name, trial_count(section)) as display:
         result = sweep(
-            config, resume=options.resume, new=options.new, address=options.address, listener=display.listener
+            config,
+            resume=options.resume,
+            new=options.new,
+            address=options.address,
+            wait_seconds=options.wait,
+            listener=display.listener,
         )
     if options.json:
         print(json.dumps(result.to_json()))

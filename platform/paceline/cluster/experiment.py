@@ -60,6 +60,8 @@ class Launch:
     """How long the end of the run waits for MLflow."""
     began: float = field(default_factory=time.monotonic)
     """When the command began with it, of `time.monotonic`."""
+    wait_seconds: float = 0.0
+    """How long a cluster that lacks room is waited for."""
 
     def note_ending(self, ending: dict[str, Any]) -> None:
         """Write down how training ended, before anything else can go wrong."""
@@ -80,6 +82,7 @@ def train(
     resume: Resume = "auto",
     fork: bool = False,
     address: str | None = None,
+    wait_seconds: float = 0.0,
     listener: Listener | None = None,
 ) -> RunResult:
     """Run one experiment.
@@ -94,6 +97,8 @@ def train(
         resume: `auto` goes on with the newest unfinished run of this name, `never` starts a new one.
         fork: branch off an unfinished run of this name whose config differs.
         address: a Ray cluster's address; by default a private local Ray, or inside a submitted job its cluster.
+        wait_seconds: how long to wait for nodes to join a cluster that is too small, and for what others have taken of
+            it. 0: one that can never hold the run is an error at once; nodes of an autoscaler are waited for anyhow.
         listener: told of stages and progress. By default they are shown on a terminal and in a notebook;
             `SilentListener()` of `paceline.cluster.listener` shows nothing.
 
@@ -105,16 +110,19 @@ def train(
     config = with_objects(config, model=model, data=data, task=task)
     learn(secrets_of(config))
     if listener is not None:
-        return _train(config, resume, fork, address, listener)
+        return _train(config, resume, fork, address, wait_seconds, listener)
     from paceline.display import watched  # rich takes a moment to import
 
     with watched(config.name) as shown:
-        return _train(config, resume, fork, address, shown)
+        return _train(config, resume, fork, address, wait_seconds, shown)
 
 
-def _train(config: ExperimentConfig, resume: Resume, fork: bool, address: str | None, listener: Listener) -> RunResult:
+def _train(
+    config: ExperimentConfig, resume: Resume, fork: bool, address: str | None, wait_seconds: float, listener: Listener
+) -> RunResult:
     start = time.monotonic()
-    launch = replace(prepare_launch(config, resume, fork, address, listener), began=start)
+    prepared = prepare_launch(config, resume, fork, address, listener)
+    launch = replace(prepared, began=start, wait_seconds=wait_seconds)
     try:
         ending, closing = _runner(config)(launch)
         launch.run.settle(lambda text: listener.event("warning", {"message": text}))

@@ -24,11 +24,15 @@ class Events(Protocol):
         """A checkpoint, a resume, a warning."""
 
 
-class Listener(Events, Protocol):
-    """Told of a run's stages and progress. The command line has one that draws a bar."""
+class Stages(Events, Protocol):
+    """Told of the launch, too."""
 
     def stage(self, text: str) -> None:
         """A stage of the launch begins: `starting Ray`, say."""
+
+
+class Listener(Stages, Protocol):
+    """Told of a run's stages and progress. The command line has one that draws a bar."""
 
     def planned(self, lines: list[tuple[str, str]]) -> None:
         """The derived values, before anything is launched."""

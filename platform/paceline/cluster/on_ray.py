@@ -16,6 +16,7 @@ from paceline.cluster.fitting import Fitting, first_line
 from paceline.cluster.in_process import Feed, assignment, counting
 from paceline.cluster.interrupts import first_interrupt_calls
 from paceline.cluster.preflight import check_resources, cluster_resources, writable
+from paceline.cluster.readiness import ready_to_train
 from paceline.cluster.session import connected, connecting_text, is_private, on_cluster, prepare_environment
 from paceline.cluster.user_code import runtime_env
 from paceline.cluster.worker_output import only_worker_output
@@ -54,6 +55,8 @@ def train_on_ray(launch: "Launch") -> tuple[dict[str, Any], dict[str, Any]]:
     # what workers print arrives on this process's stdout, where only the result belongs
     with redirect_stdout(sys.stderr), connected(launch.address, packed), only_worker_output():
         where = "the cluster" if on_cluster(launch.address) else "this machine"
+        if not is_private():
+            ready_to_train(launch.config, launch.wait_seconds, launch.listener)
         use_gpu = check_resources(launch.config, cluster_resources(), where)
         asked = counting(launch, use_gpu, time.monotonic())
         desk = _start_desk(launch, asked)

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from paceline.cluster.placing import Request, Room, asked_text, cure_text, fits
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.places import place_of
@@ -44,6 +45,12 @@ def requested(config: ExperimentConfig, use_gpu: bool) -> Resources:
     return Resources(workers * scaling.cpus_per_worker, max(workers, 1) * per_worker)
 
 
+def request_of(config: ExperimentConfig, use_gpu: bool) -> Request:
+    """The same as a request to nodes."""
+    workers, asked = max(config.scaling.num_workers, 1), requested(config, use_gpu)
+    return Request(workers, asked.cpus / workers, asked.gpus / workers, config.scaling.placement)
+
+
 def check_resources(config: ExperimentConfig, available: Resources, where: str) -> bool:
     """Whether GPUs are used, once it is sure that the request can be met.
 
@@ -65,9 +72,28 @@ def check_resources(config: ExperimentConfig, available: Resources, where: str) 
             f"{config.scaling.cpus_per_worker:g}), {where} has {available.cpus:g}: lower scaling.num_workers or "
             "scaling.cpus_per_worker"
         )
+    check_precision(config, use_gpu, where)
+    if config.scaling.num_workers:
+        _check_placement(request_of(config, use_gpu), available, where)
+    return use_gpu
+
+
+def check_precision(config: ExperimentConfig, use_gpu: bool, where: str) -> None:
+    """Whether what the workers train on knows the config's precision.
+
+    Raises:
+        EnvironmentFault: it does not.
+    """
     if config.trainer.precision == "16-mixed" and not use_gpu:
         raise EnvironmentFault(f"trainer.precision 16-mixed needs GPUs, {where} offers none: use bf16-mixed")
-    return use_gpu
+
+
+def _check_placement(request: Request, available: Resources, where: str) -> None:
+    """Ray would wait forever for nodes that can hold the workers as they are to be placed."""
+    rooms = [Room(*each) for each in available.nodes or ((available.cpus, available.gpus),)]
+    if not fits(request, rooms):
+        nodes = f"{where} has {len(rooms)} nodes" if available.nodes else f"{where} is one node"
+        raise EnvironmentFault(f"{asked_text(request)}, {nodes}: {cure_text(request, rooms)}")
 
 
 def is_data_parallel(config: ExperimentConfig) -> bool:

@@ -55,6 +55,10 @@ class DataConfig(Component):
         """Number of samples, where it is known without loading anything; else None."""
         return None
 
+    def places(self) -> list[str]:
+        """Files and folders that must be there before the data can be built, on each node that builds them."""
+        return []
+
     def build(self) -> "tuple[Dataset[Any], Dataset[Any]]":
         """The training and validation sets.
 

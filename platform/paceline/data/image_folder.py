@@ -34,6 +34,10 @@ class ImageFolderConfig(DataConfig):
     augmentation: PhotoAugmentationConfig = PhotoAugmentationConfig()
     """Random changes of the training images; by default crop and flip."""
 
+    def places(self) -> list[str]:
+        """The two folders."""
+        return [str(Path(self.root) / folder) for folder in (self.train_folder, self.validation_folder)]
+
     def build(self) -> "tuple[Dataset[Any], Dataset[Any]]":
         """The training and validation sets: float32 of shape [3, image_size, image_size] and the class's number.
 

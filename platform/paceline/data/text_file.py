@@ -46,6 +46,10 @@ class TextFileConfig(DataConfig):
         training = self._training_bytes(size)
         return Sizes(*(count_windows(part, self.context_length) for part in (training, size - training)))
 
+    def places(self) -> list[str]:
+        """The text, where it is not Python's own."""
+        return [] if self.file is None else [self.file]
+
     def build(self) -> "tuple[Dataset[Any], Dataset[Any]]":
         """The training and validation sets: tokens and targets, int64 of shape [context_length] each.
 

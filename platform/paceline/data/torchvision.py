@@ -21,6 +21,10 @@ class TorchvisionDataConfig(DataConfig):
     download: bool = True
     """Download what is not there. `false`: files that are missing are an error."""
 
+    def places(self) -> list[str]:
+        """The folder with the files, where nothing is downloaded into it."""
+        return [] if self.download else [self.root]
+
 
 class SmallTorchvisionConfig(TorchvisionDataConfig):
     """Small images, held in memory and taken by the batch; float32, normalised with the set's mean and deviation.

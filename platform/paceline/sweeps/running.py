@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.cluster.fitting import first_line
 from paceline.cluster.interrupts import first_interrupt_calls
 from paceline.cluster.preflight import cluster_resources, writable
+from paceline.cluster.readiness import ready_to_sweep
 from paceline.cluster.session import connected, connecting_text, is_private, on_cluster, prepare_environment, stay_in
 from paceline.cluster.user_code import runtime_env
 from paceline.cluster.worker_output import only_worker_output
@@ -59,6 +60,8 @@ def run_on_ray(launch: "SweepLaunch") -> Closing:
     launch.listener.stage(connecting_text(launch.address))
     packed = runtime_env(launch.config) if launch.address else None
     with connected(launch.address, packed), only_worker_output():
+        if not is_private():
+            ready_to_sweep(launch)
         plan = Plan(launch, cluster_resources())
         if not is_private():
             _require_this_node(plan.slots)

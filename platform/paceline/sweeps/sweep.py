@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +55,8 @@ class SweepLaunch:
     close_seconds: float
     working_folder: Path
     """Of the command; what the config says is relative to it."""
+    wait_seconds: float = 0.0
+    """How long a cluster that lacks room is waited for."""
 
     @property
     def folder(self) -> SweepFolder:
@@ -89,6 +91,7 @@ def sweep(
     resume: bool = False,
     new: bool = False,
     address: str | None = None,
+    wait_seconds: float = 0.0,
     listener: "SweepListener | None" = None,
 ) -> SweepResult:
     """Run the trials of the config's `sweep` section.
@@ -101,6 +104,7 @@ def sweep(
         resume: start no new sweep, only go on with an unfinished one.
         new: start a new sweep, even if there is an unfinished one.
         address: a Ray cluster's address; by default a private local Ray, or inside a submitted job its cluster.
+        wait_seconds: how long to wait for a cluster that is too small or busy, see `train`.
         listener: told of stages and trials. By default they are shown on a terminal and in a notebook.
 
     Raises:
@@ -111,12 +115,12 @@ def sweep(
     config = with_objects(config, model=model, data=data, task=task)
     learn(secrets_of(config))
     if listener is not None:
-        return _sweep(config, resume, new, address, listener)
+        return _sweep(config, resume, new, address, wait_seconds, listener)
     from paceline.sweeps.display import watched_sweep  # rich takes a moment to import
 
     section = section_of(config)
     with watched_sweep(section.objectives, config.name, trial_count(section)) as shown:
-        return _sweep(config, resume, new, address, shown)
+        return _sweep(config, resume, new, address, wait_seconds, shown)
 
 
 def section_of(config: ExperimentConfig) -> SweepConfig:
@@ -140,10 +144,15 @@ def trial_count(section: SweepConfig) -> int:
 
 
 def _sweep(
-    config: ExperimentConfig, resume: bool, new: bool, address: str | None, listener: "SweepListener"
+    config: ExperimentConfig,
+    resume: bool,
+    new: bool,
+    address: str | None,
+    wait_seconds: float,
+    listener: "SweepListener",
 ) -> SweepResult:
     start = time.monotonic()
-    launch = _prepare(config, resume, new, address, listener)
+    launch = replace(_prepare(config, resume, new, address, listener), wait_seconds=wait_seconds)
     try:
         return _run(launch, start)
     finally:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from paceline.cluster.placing import Request
 from paceline.sweeps.trials import Point, Trial
 from paceline.tracking.costs import Unit
 from paceline.tracking.record import RunRecord
@@ -32,6 +33,10 @@ class GroupShape:
     def has_whole_gpus(self) -> bool:
         """Whether it trains on GPUs, and shares none of them."""
         return self.gpus_per_worker >= 1 and float(self.gpus_per_worker).is_integer()
+
+    def request(self, groups: int = 1) -> Request:
+        """So many of these groups, as a request to the cluster's nodes."""
+        return Request(self.num_workers, self.cpus_per_worker, self.gpus_per_worker, self.placement, groups)
 
     def units(self, unit: Unit) -> float:
         """How much of it the group reserves, so that a group on CPU costs no GPUs."""

@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from paceline.cluster import placing
+from paceline.cluster.placing import Room, workers_on
 from paceline.cluster.preflight import Resources, requested, uses_gpu
 from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
@@ -14,9 +16,6 @@ from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.sweeps.planning.points import trial_config
 from paceline.sweeps.trials import Point
 from paceline.sweeps.work import GroupShape
-
-_ROUNDING = 1e-9
-"""0.3 / 0.1 is a little less than 3."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +171,7 @@ def _check_fit(config: ExperimentConfig, shape: GroupShape, available: Resources
     if groups_that_fit(shape, available):
         return
     each = f"{shape.cpus_per_worker:g} CPU cores and {shape.gpus_per_worker:g} GPUs"
-    if not sum(_workers_by_node(shape, available)):
+    if not any(workers_on(room, shape.request()) for room in _rooms(available)):
         raise EnvironmentFault(
             f"a worker needs {each} on one node, and no node of {where} has them: lower scaling.cpus_per_worker or "
             "scaling.gpus_per_worker"
@@ -185,20 +184,11 @@ def _check_fit(config: ExperimentConfig, shape: GroupShape, available: Resources
 
 def groups_that_fit(shape: GroupShape, available: Resources) -> int:
     """How many worker groups of a shape there is room for at the same time. A worker takes what it has of one node."""
-    workers = _workers_by_node(shape, available)
-    if shape.placement == "strict_pack":
-        return sum(number // shape.num_workers for number in workers)
-    most = sum(workers) // shape.num_workers
-    if shape.placement == "strict_spread":
-        while most and sum(min(most, number) for number in workers) < most * shape.num_workers:
-            most -= 1
-    return most
+    return placing.groups_that_fit(shape.request(), _rooms(available))
 
 
-def _workers_by_node(shape: GroupShape, available: Resources) -> list[int]:
-    asked = shape.cpus_per_worker, shape.gpus_per_worker
-    nodes = available.nodes or ((available.cpus, available.gpus),)
-    return [min(int(has / each + _ROUNDING) for has, each in zip(node, asked, strict=True) if each) for node in nodes]
+def _rooms(available: Resources) -> list[Room]:
+    return [Room(*node) for node in available.nodes or ((available.cpus, available.gpus),)]
 
 
 def slots_for(section: SweepConfig, shapes: Sequence[GroupShape], available: Resources, trials: int) -> int:

@@ -1,0 +1,153 @@
+"""What an autoscaler may add to the cluster, as far as Ray tells it."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.cluster.nodes import Node
+from paceline.cluster.placing import NodeType, Room, room_text
+
+HEAD = "node:__internal_head__"
+"""A resource of the head node alone."""
+ANSWER_SECONDS = 30.0
+DEFAULT_MOST = 2
+"""Ray's own limit where a config names none."""
+_KEPT = ("available_node_types", "head_node_type", "max_workers")
+"""Of a config; the rest is not ours to carry around."""
+_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+@dataclass(frozen=True)
+class Autoscaler:
+    """One that runs beside the cluster."""
+
+    types: tuple[NodeType, ...] = ()
+    limit: int | None = None
+    """How many nodes it may add in all; None: as many as the types say."""
+    unknown: str = ""
+    """Why it does not tell what it may add; empty: it does."""
+
+
+def find_autoscaler(nodes: Sequence[Node]) -> Autoscaler | None:
+    """The cluster's autoscaler; None where there is none. Takes a moment: the head node is asked.
+
+    Args:
+        nodes: those that are there already.
+    """
+    config = _reported() or _asked_of_head()
+    return None if config is None else autoscaler_of(config, nodes)
+
+
+def autoscaler_of(config: Mapping[str, Any], nodes: Sequence[Node]) -> Autoscaler | None:
+    """What is left to add by a config in the words of Ray's `cluster.yaml`."""
+    if reason := config.get("unknown"):
+        return Autoscaler(unknown=str(reason))
+    limit = config.get("max_workers")
+    known = {name: each for name, each in (config.get("available_node_types") or {}).items() if each.get("resources")}
+    lacking = [name for name in config.get("available_node_types") or {} if name not in known]
+    types, left = [], [node for node in nodes if not node.is_head]
+    workers = len(left)
+    for name, each in known.items():
+        room = Room(float(each["resources"].get("CPU", 0)), float(each["resources"].get("GPU", 0)))
+        own = [node for node in left if node.kind == name or (not node.kind and node.total == room)]
+        left = [node for node in left if node not in own]
+        most = int(each.get("max_workers", DEFAULT_MOST if limit is None else limit))
+        if name != config.get("head_node_type"):
+            types.append(NodeType(name, room, max(0, most - len(own))))
+    unknown = f"it has no resources for {', '.join(lacking)}" if lacking else ""
+    if not types and not unknown:
+        return None
+    return Autoscaler(tuple(types), None if limit is None else max(0, int(limit) - workers), unknown)
+
+
+def autoscaler_text(scaler: Autoscaler) -> str:
+    """Such as `the autoscaler may add 4 nodes (gpu: 4 with 8 CPU cores and 1 GPU each)`."""
+    if scaler.unknown:
+        return f"the autoscaler does not tell what it may add ({scaler.unknown})"
+    more = sum(each.more for each in scaler.types)
+    more = more if scaler.limit is None else min(more, scaler.limit)
+    if not more:
+        return "the autoscaler may add no more nodes"
+    kinds = ", ".join(f"{each.name}: {each.more} with {room_text(each.room, each.more > 1)}" for each in scaler.types)
+    return f"the autoscaler may add {more} node{'' if more == 1 else 's'} ({kinds})"
+
+
+def _reported() -> dict[str, Any] | None:
+    """What the cluster's manager has told Ray; few do."""
+    with suppress(Exception):  # an inner part of Ray
+        from ray._private.state import state
+
+        told = state.get_cluster_config()
+        if told is not None and told.node_group_configs:
+            return _in_yamls_words(told)
+    return None
+
+
+def _in_yamls_words(told: Any) -> dict[str, Any]:
+    """A cluster config of Ray's protocol in the words of its `cluster.yaml`; -1 there is no limit."""
+    types = {}
+    for group in told.node_group_configs:
+        most = sys.maxsize if group.max_count < 0 else group.max_count
+        types[group.name] = {"resources": dict(group.resources), "max_workers": most}
+    return {"available_node_types": types}
+
+
+def _asked_of_head() -> dict[str, Any] | None:
+    import ray
+
+    task = ray.remote(num_cpus=0, resources={HEAD: 0.001}, max_retries=0)(config_on_head)
+    try:
+        found: dict[str, Any] | None = ray.get(
+            task.remote(ray.get_runtime_context().gcs_address), timeout=ANSWER_SECONDS
+        )
+    except ray.exceptions.RayError:
+        return None
+    return found
+
+
+def config_on_head(gcs_address: str) -> dict[str, Any] | None:
+    """On the head node: the autoscaler's config, from its command line or, on Kubernetes, from the cluster's own entry.
+
+    Args:
+        gcs_address: of this cluster; on one machine there may be several.
+    """
+    return _of_monitor(gcs_address) or _of_kubernetes()
+
+
+def _of_monitor(gcs_address: str) -> dict[str, Any] | None:
+    import psutil
+    import yaml
+
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        values = dict(word.removeprefix("--").split("=", 1) for word in words if word.startswith("--") and "=" in word)
+        file = values.get("autoscaling-config")
+        if file is None or values.get("gcs-address") != gcs_address:
+            continue
+        try:
+            config = yaml.safe_load(Path(file).expanduser().read_text())
+        except (OSError, yaml.YAMLError) as error:
+            return {"unknown": f"{file} on the head node cannot be read: {type(error).__name__}"}
+        return {key: config[key] for key in _KEPT if key in config}
+    return None
+
+
+def _of_kubernetes() -> dict[str, Any] | None:
+    cluster = os.environ.get("RAY_CLUSTER_NAME")
+    if not cluster or "KUBERNETES_SERVICE_HOST" not in os.environ:
+        return None
+    try:
+        from ray.autoscaler._private.kuberay import autoscaling_config, node_provider
+
+        namespace = os.environ.get("RAY_CLUSTER_NAMESPACE") or _NAMESPACE.read_text().strip()
+        entry = node_provider.KubernetesHttpApiClient(namespace=namespace).get(f"rayclusters/{cluster}")
+        if not entry["spec"].get("enableInTreeAutoscaling"):
+            return None
+        config: dict[str, Any] = autoscaling_config._derive_autoscaling_config_from_ray_cr(entry)
+    except Exception as error:  # no right to look, or another version: errors of many classes
+        return {"unknown": f"the RayCluster {cluster} cannot be read: {type(error).__name__}"}
+    return {key: config[key] for key in _KEPT if key in config}

@@ -1,0 +1,201 @@
+"""Whether every node that may get a worker can work: it answers, has the same software, and sees storage and data."""
+
+import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, requires
+from pathlib import Path
+from typing import Any
+
+from paceline.cluster.listener import Events
+from paceline.cluster.node_probe import Answers, Questions, all_of, answer, forget, is_seen, run_on, written_name
+from paceline.cluster.nodes import Node
+from paceline.errors import EnvironmentFault
+
+ANSWER_SECONDS = 30.0
+"""How long nodes may take to answer: what they need to start a process, and to unpack the code that travels."""
+INSTALL_SECONDS = 600.0
+"""The same where each has to install the job's packages first."""
+FORGET_SECONDS = 5.0
+INSTALLING = {"pip", "uv", "conda", "image_uri", "container"}
+"""Parts of a runtime environment that take minutes to set up."""
+STRICT = ("python", "ray", "torch")
+"""What must be the same everywhere: processes with others cannot talk, or do not compute the same."""
+_FALLBACK = ("torch", "torchvision", "ray", "mlflow", "numpy", "safetensors", "pydantic")
+_FILE = ".paceline-check-"
+
+
+def check_nodes(nodes: Sequence[Node], driver: str, storage: str, places: Sequence[str], listener: Events) -> None:
+    """Ask each node, all at the same time; one that is the driver's own and alone is not asked.
+
+    Args:
+        nodes: those that may get a worker.
+        driver: id of the node that the driver is connected to.
+        storage: folder of the runs, which the driver has made, or an address.
+        places: files and folders of the data, which each node needs.
+        listener: told of what differs, but may.
+
+    Raises:
+        EnvironmentFault: a node does not answer, has another Python, Ray or torch, or lacks storage or data.
+    """
+    if all(node.id == driver for node in nodes):
+        return
+    packages = dependencies()
+    with _file_in(storage) as token:
+        questions = Questions(packages, storage, token, tuple(places))
+        tasks = [run_on(node.id, answer, questions, node.id) for node in nodes]
+        found = dict(zip(nodes, all_of(tasks, answer_seconds()), strict=True))
+        answers = _answers(found)
+        _check_storage(answers, storage, token)
+    own = answer(Questions(packages))
+    if fault := software_fault(own, answers):
+        raise EnvironmentFault(fault)
+    for text in differences(own, answers):
+        listener.event("warning", {"message": text})
+    if fault := data_fault(answers):
+        raise EnvironmentFault(fault)
+
+
+def dependencies() -> tuple[str, ...]:
+    """Names of the packages that this one needs."""
+    try:
+        told = requires("paceline") or []
+    except PackageNotFoundError:  # it has travelled here as a folder
+        return _FALLBACK
+    names = [match[0] for text in told if "extra ==" not in text and (match := re.match(r"[\w.-]+", text))]
+    return tuple(names) or _FALLBACK
+
+
+def answer_seconds() -> float:
+    """How long nodes may take, by what this job has them set up first."""
+    import ray
+
+    with suppress(Exception):  # Ray has no such thing for some connections
+        if INSTALLING & set(ray.get_runtime_context().runtime_env or {}):
+            return INSTALL_SECONDS
+    return ANSWER_SECONDS
+
+
+def silence_fault(reasons: Mapping[Node, str], seconds: float) -> str:
+    """What is said of nodes that did not answer: for each the reason, empty where it only took too long."""
+    texts = [f"{node.name}: {reason or f'no answer within {seconds:g} s'}" for node, reason in reasons.items()]
+    return (
+        f"{_nodes(len(texts))} cannot run anything: {'; '.join(texts)}: look there for a full disk, too little memory "
+        "or a Ray that hangs, or remove it from the cluster"
+    )
+
+
+def software_fault(own: Answers, answers: Mapping[Node, Answers]) -> str:
+    """What is wrong with the nodes' software, as a table of who has what; empty for nothing."""
+    expected = _strict(own)
+    differing = {node: _strict(told) for node, told in answers.items() if _strict(told) != expected}
+    if not differing:
+        return ""
+    rows = [("", *STRICT), ("this process", *expected), *((node.name, *has) for node, has in differing.items())]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    table = ["  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]
+    lines = "\n".join(line.rstrip() for line in table)
+    return (
+        f"{_nodes(len(differing))} of {len(answers)} with other software than this process:\n{lines}\n"
+        "install the same versions everywhere, such as by one container image, or with `uv sync` on each node"
+    )
+
+
+def differences(own: Answers, answers: Mapping[Node, Answers]) -> list[str]:
+    """What differs without being in the way: a sentence for each package."""
+    texts = []
+    for name in (*own.versions, "torch's build"):
+        if name in STRICT:
+            continue
+        here = _version(own, name)
+        others: dict[str, list[str]] = {}
+        for node, told in answers.items():
+            if _version(told, name) != here:
+                others.setdefault(_version(told, name), []).append(node.name)
+        if others:
+            there = ", ".join(f"{version or 'unknown'} on {' and '.join(names)}" for version, names in others.items())
+            texts.append(f"{name} is {here or 'unknown'} here, but {there}")
+    return texts
+
+
+def data_fault(answers: Mapping[Node, Answers]) -> str:
+    """Which nodes lack which of the data; empty for none."""
+    lacking: dict[str, list[str]] = {}
+    for node, told in answers.items():
+        for place in told.missing:
+            lacking.setdefault(place, []).append(node.name)
+    if not lacking:
+        return ""
+    texts = [f"{place} is not there on {' and '.join(names)}" for place, names in lacking.items()]
+    return (
+        f"data: {'; '.join(texts)}: every node that may get a worker needs the data at the same place; copy them "
+        "there, or name a folder that all nodes share"
+    )
+
+
+def _check_storage(answers: Mapping[Node, Answers], storage: str, token: str) -> None:
+    faults = {node: told.storage_fault for node, told in answers.items()}
+    if token:
+        for node, fault in faults.items():
+            if not fault and not is_seen(Path(storage) / written_name(token, node.id)):
+                faults[node] = "is another folder there: what that node writes is not seen here"
+        _forget(storage, token, [node for node, fault in faults.items() if not answers[node].storage_fault and fault])
+    if not any(faults.values()):
+        return
+    texts = "; ".join(f"{node.name}: {fault}" for node, fault in faults.items() if fault)
+    cure = "mount the same folder at the same path on every node, such as over NFS" if token else "grant access there"
+    raise EnvironmentFault(f"storage.path {storage} is not the same place on all nodes: {texts}: {cure}")
+
+
+def _forget(storage: str, token: str, nodes: Sequence[Node]) -> None:
+    """Have nodes remove what they have written into folders that are not this one."""
+    all_of([run_on(node.id, forget, storage, written_name(token, node.id)) for node in nodes], FORGET_SECONDS)
+
+
+@contextmanager
+def _file_in(storage: str) -> Iterator[str]:
+    """A file in the storage folder, and its name; whatever nodes write beside it is gone afterwards."""
+    if not storage or "://" in storage:
+        yield ""
+        return
+    folder, token = Path(storage), f"{_FILE}{secrets.token_hex(8)}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / token).write_text(token)
+    except OSError as error:
+        raise EnvironmentFault(f"the folder {folder} is not writable: {error.strerror or error}") from error
+    try:
+        yield token
+    finally:
+        for file in (folder / token, *folder.glob(f"{token}-*")):
+            with suppress(OSError):
+                file.unlink()
+
+
+def _answers(found: Mapping[Node, Any]) -> dict[Node, Answers]:
+    reasons = {
+        node: "" if isinstance(told, TimeoutError) else _reason(told)
+        for node, told in found.items()
+        if isinstance(told, BaseException)
+    }
+    if reasons:
+        raise EnvironmentFault(silence_fault(reasons, answer_seconds()))
+    return dict(found)
+
+
+def _reason(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
+
+
+def _strict(told: Answers) -> tuple[str, ...]:
+    return told.python, *(told.versions.get(name, "missing") for name in STRICT[1:])
+
+
+def _version(told: Answers, name: str) -> str:
+    return told.build if name == "torch's build" else told.versions.get(name, "")
+
+
+def _nodes(number: int) -> str:
+    return "1 node" if number == 1 else f"{number} nodes"
