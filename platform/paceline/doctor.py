@@ -5,8 +5,8 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import cache_from_source, find_spec
 from pathlib import Path
@@ -36,6 +36,10 @@ class Check:
     """What was found."""
     cure: str = ""
     """What to do about it; empty when nothing needs to be done."""
+    node: str = ""
+    """The node of a cluster that it is about; empty: this machine, or the cluster as a whole."""
+    values: Mapping[str, float] = field(default_factory=dict)
+    """What was measured, by name with its unit."""
 
 
 def diagnose(address: str | None = None, uri: str | None = None, storage: str | Path | None = None) -> list[Check]:
@@ -53,7 +57,7 @@ def diagnose(address: str | None = None, uri: str | None = None, storage: str | 
         _bytecode,
         _gpus,
         _cores,
-        _memory,
+        memory_check,
         partial(_ray, address),
         partial(_tracking, uri),
         partial(_writable, folder),
@@ -128,7 +132,8 @@ def _cores() -> Check:
     return Check("cores", True, str(usable_cores()))
 
 
-def _memory() -> Check:
+def memory_check() -> Check:
+    """Free memory of this machine, or of the container."""
     import psutil
 
     memory = psutil.virtual_memory()
@@ -204,21 +209,21 @@ def _tracking(uri: str | None) -> Check:
 
 
 def _writable(folder: Path) -> Check:
-    nearest = _existing(folder)
+    nearest = existing(folder)
     if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
         return Check("storage", True, str(folder.absolute()))
     return Check("storage", False, f"{nearest} cannot be written to", "set storage.path to a folder of yours")
 
 
 def _disk(folder: Path) -> Check:
-    free = shutil.disk_usage(_existing(folder)).free
+    free = shutil.disk_usage(existing(folder)).free
     detail = f"{free / GIB:.1f} GiB free"
     if free < LOW_DISK_BYTES:
         return Check("disk", None, detail, "checkpoints need room: free some, or set storage.path to a larger disk")
     return Check("disk", True, detail)
 
 
-def _existing(folder: Path) -> Path:
+def existing(folder: Path) -> Path:
     """The folder itself, or the closest one above it that exists."""
     absolute = folder.absolute()
     return next(place for place in (absolute, *absolute.parents) if place.exists())

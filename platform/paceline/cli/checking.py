@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import sys
+from contextlib import redirect_stdout
 from typing import Any
 
 from paceline.errors import OK
@@ -15,7 +17,10 @@ def add_commands(commands: Any) -> None:
 
 def _add_doctor(commands: Any) -> None:
     doctor = commands.add_parser("doctor", help="check this environment", description="Check this environment.")
-    doctor.add_argument("--address", metavar="A", help="also look at the Ray cluster at this address")
+    doctor.add_argument(
+        "--address", metavar="A", help="also look at every node of the Ray cluster at this address, and between them"
+    )
+    doctor.add_argument("--storage", metavar="PATH", help="the folder of the runs, which all nodes must share")
     doctor.add_argument("--json", action="store_true", help="print the checks as JSON")
     doctor.set_defaults(command=_doctor)
 
@@ -32,7 +37,17 @@ def _doctor(options: argparse.Namespace) -> int:
     from paceline.display import print_checks
     from paceline.doctor import diagnose
 
-    return print_checks(diagnose(address=options.address, uri=store_of(None)), options.json)
+    checks = diagnose(address=options.address, uri=store_of(None), storage=options.storage)
+    if options.address not in (None, "local") and any(check.name == "ray cluster" and check.ok for check in checks):
+        checks += _nodes(options.address, options.storage or "")
+    return print_checks(checks, options.json)
+
+
+def _nodes(address: str, storage: str) -> list[Any]:
+    from paceline.cluster.examination import examine
+
+    with redirect_stdout(sys.stderr):  # where only the checks belong
+        return list(examine(address, storage))
 
 
 def _schema(options: argparse.Namespace) -> int:

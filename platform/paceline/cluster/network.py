@@ -1,35 +1,18 @@
 """The process group of workers on several machines: over the network interface by which their nodes know each other."""
 
-import os
-import socket
 from typing import Any
 
-import psutil
 import ray.util
 from ray.train.torch import TorchConfig
 from ray.train.torch.config import _TorchBackend
 
-INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-"""What gloo and NCCL take the name of an interface from. Both would otherwise guess: gloo by the machine's own name,
-which in many images stands for 127.0.0.1, NCCL by the first one that is up."""
-
-
-def interface_of(address: str) -> str | None:
-    """The name of this machine's network interface that has an IP address; None where none has."""
-    families = (socket.AF_INET, socket.AF_INET6)
-    for name, own in psutil.net_if_addrs().items():
-        if any(each.family in families and each.address.partition("%")[0] == address for each in own):
-            return name
-    return None
+from paceline.cluster.interfaces import use_interface
 
 
 def use_the_nodes_interface() -> None:
     """Have gloo and NCCL of this process talk over the interface that has its node's address, as Ray knows it; what the
     user's environment names stays."""
-    name = interface_of(ray.util.get_node_ip_address())
-    if name is not None:
-        for variable in INTERFACES:
-            os.environ.setdefault(variable, name)
+    use_interface(ray.util.get_node_ip_address())
 
 
 class _NodesBackend(_TorchBackend):  # type: ignore[misc]

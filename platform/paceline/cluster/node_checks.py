@@ -42,12 +42,13 @@ def check_nodes(nodes: Sequence[Node], driver: str, storage: str, places: Sequen
     if all(node.id == driver for node in nodes):
         return
     packages = dependencies()
-    with _file_in(storage) as token:
+    with file_in(storage) as token:
         questions = Questions(packages, storage, token, tuple(places))
         tasks = [run_on(node.id, answer, questions, node.id) for node in nodes]
         found = dict(zip(nodes, all_of(tasks, answer_seconds()), strict=True))
-        answers = _answers(found)
-        _check_storage(answers, storage, token)
+        answers = answers_in(found)
+        if fault := storage_fault(answers, storage, token):
+            raise EnvironmentFault(fault)
     own = answer(Questions(packages))
     if fault := software_fault(own, answers):
         raise EnvironmentFault(fault)
@@ -134,7 +135,8 @@ def data_fault(answers: Mapping[Node, Answers]) -> str:
     )
 
 
-def _check_storage(answers: Mapping[Node, Answers], storage: str, token: str) -> None:
+def storage_fault(answers: Mapping[Node, Answers], storage: str, token: str) -> str:
+    """Which nodes do not see the storage as this process does; empty for none. Their own files are removed there."""
     faults = {node: told.storage_fault for node, told in answers.items()}
     if token:
         for node, fault in faults.items():
@@ -142,10 +144,10 @@ def _check_storage(answers: Mapping[Node, Answers], storage: str, token: str) ->
                 faults[node] = "is another folder there: what that node writes is not seen here"
         _forget(storage, token, [node for node, fault in faults.items() if not answers[node].storage_fault and fault])
     if not any(faults.values()):
-        return
+        return ""
     texts = "; ".join(f"{node.name}: {fault}" for node, fault in faults.items() if fault)
     cure = "mount the same folder at the same path on every node, such as over NFS" if token else "grant access there"
-    raise EnvironmentFault(f"storage.path {storage} is not the same place on all nodes: {texts}: {cure}")
+    return f"storage.path {storage} is not the same place on all nodes: {texts}: {cure}"
 
 
 def _forget(storage: str, token: str, nodes: Sequence[Node]) -> None:
@@ -154,12 +156,13 @@ def _forget(storage: str, token: str, nodes: Sequence[Node]) -> None:
 
 
 @contextmanager
-def _file_in(storage: str) -> Iterator[str]:
+def file_in(storage: str) -> Iterator[str]:
     """A file in the storage folder, and its name; whatever nodes write beside it is gone afterwards."""
     if not storage or "://" in storage:
         yield ""
         return
     folder, token = Path(storage), f"{_FILE}{secrets.token_hex(8)}"
+    lacking = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / token).write_text(token)
@@ -171,9 +174,17 @@ def _file_in(storage: str) -> Iterator[str]:
         for file in (folder / token, *folder.glob(f"{token}-*")):
             with suppress(OSError):
                 file.unlink()
+        for place in lacking:  # as it was, unless somebody has come to use it
+            with suppress(OSError):
+                place.rmdir()
 
 
-def _answers(found: Mapping[Node, Any]) -> dict[Node, Answers]:
+def answers_in(found: Mapping[Node, Any]) -> dict[Node, Answers]:
+    """What the nodes answered.
+
+    Raises:
+        EnvironmentFault: one did not.
+    """
     reasons = {
         node: "" if isinstance(told, TimeoutError) else _reason(told)
         for node, told in found.items()

@@ -1,0 +1,160 @@
+"""How fast processes on the nodes of a cluster exchange gradients: a short all-reduce test.
+
+Bus bandwidth is as in NVIDIA's nccl-tests: bytes / seconds x 2 (n - 1) / n, which compares over any number of
+processes.
+"""
+
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from paceline.cluster.interfaces import use_interface
+from paceline.cluster.nodes import Node
+from paceline.errors import EnvironmentFault, text_of
+
+SIZES = (2**20, 2**23, 2**26)
+"""Bytes that are summed up: small gradients, DDP's default bucket or so, and what fills any link."""
+SIZE_SECONDS = 1.0
+"""How long each size is measured, once it has been tried; a size that takes longer is measured once."""
+SLOW_SECONDS = 4.0
+"""No larger size is tried after one that took so long."""
+START_SECONDS = 60.0
+MEASURE_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A size, and how long it took."""
+
+    size: int
+    """Bytes that each process has."""
+    seconds: float
+    """Mean of an all-reduce, by the slowest process."""
+    processes: int
+
+    @property
+    def algorithm(self) -> float:
+        """Bytes a second as the caller sees them."""
+        return self.size / self.seconds
+
+    @property
+    def bus(self) -> float:
+        """Bytes a second over each process's link: nccl-tests' bus bandwidth."""
+        return self.algorithm * 2 * (self.processes - 1) / self.processes
+
+
+def processes_on(nodes: Sequence[Node]) -> tuple[str, list[Node]]:
+    """The backend, and the node of each process: one for each free GPU, or one a node; on a single node two."""
+    gpus = [node for node in nodes for _ in range(int(node.free.gpus))]
+    if len(gpus) > 1:
+        return "nccl", gpus
+    return "gloo", list(nodes) if len(nodes) > 1 else [*nodes, *nodes]
+
+
+def measure(nodes: Sequence[Node], sizes: Sequence[int] = SIZES) -> tuple[str, list[Exchange]]:
+    """The backend that was used, and what was measured for each size.
+
+    Raises:
+        EnvironmentFault: the processes could not be started, or do not reach each other.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    backend, homes = processes_on(nodes)
+    ranks = [
+        ray.remote(Rank)
+        .options(
+            num_cpus=0,
+            num_gpus=1 if backend == "nccl" else 0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(home.id, soft=False),
+        )
+        .remote(home.address)
+        for home in homes
+    ]
+    try:
+        meeting = ray.get([rank.meeting.remote() for rank in ranks], timeout=START_SECONDS)[0]
+        tasks = [
+            rank.measure.remote(number, len(ranks), meeting, backend, list(sizes)) for number, rank in enumerate(ranks)
+        ]
+        found = ray.get(tasks, timeout=MEASURE_SECONDS)
+    except ray.exceptions.RayError as error:
+        lines = [line.strip() for line in text_of(error).splitlines() if line.strip()]
+        names = ", ".join(home.name for home in homes)
+        raise EnvironmentFault(f"{backend} over {names}: {lines[-1] if lines else type(error).__name__}") from None
+    finally:
+        for rank in ranks:
+            ray.kill(rank)
+    return backend, [
+        Exchange(of_size[0][0], max(seconds for _, seconds in of_size), len(ranks))
+        for of_size in zip(*found, strict=True)
+    ]
+
+
+class Rank:
+    """One process of the test; an actor.
+
+    Args:
+        address: of its node.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        use_interface(address)
+
+    def meeting(self) -> str:
+        """Where the processes may meet, if this is the first one."""
+        family = socket.AF_INET6 if ":" in self._address else socket.AF_INET
+        with socket.socket(family) as free:
+            free.bind((self._address, 0))
+            port = free.getsockname()[1]
+        host = f"[{self._address}]" if ":" in self._address else self._address
+        return f"tcp://{host}:{port}"
+
+    def measure(
+        self, rank: int, processes: int, meeting: str, backend: str, sizes: list[int]
+    ) -> list[tuple[int, float]]:
+        """Bytes and seconds of an all-reduce, for each size that was tried."""
+        import torch
+        from torch import distributed
+
+        device = torch.device("cuda", 0) if backend == "nccl" else torch.device("cpu")
+        distributed.init_process_group(
+            backend, meeting, timedelta(seconds=MEASURE_SECONDS), world_size=processes, rank=rank
+        )
+        try:
+            found = []
+            for size in sizes:
+                tensor = torch.ones(size // 4, device=device)
+                once = _agreed(self._seconds(tensor, 1), device)
+                seconds = _agreed(self._seconds(tensor, max(1, min(50, int(SIZE_SECONDS / once)))), device)
+                found.append((size, seconds))
+                if once > SLOW_SECONDS:
+                    break
+            return found
+        finally:
+            distributed.destroy_process_group()
+
+    def _seconds(self, tensor: Any, times: int) -> float:
+        from torch import cuda, distributed
+
+        distributed.barrier()
+        began = time.perf_counter()
+        for _ in range(times):
+            distributed.all_reduce(tensor)
+            tensor.fill_(1.0)
+        if tensor.is_cuda:
+            cuda.synchronize()
+        return (time.perf_counter() - began) / times
+
+
+def _agreed(seconds: float, device: Any) -> float:
+    """The slowest process's, on all of them: each then does the same."""
+    import torch
+    from torch import distributed
+
+    told = torch.tensor([seconds], dtype=torch.float64, device=device)
+    distributed.all_reduce(told, op=distributed.ReduceOp.MAX)
+    return float(told)
