@@ -420,6 +420,8 @@ def test_more_than_the_machine_has_ends_with_3(folder: Path, overrides: list[str
     assert (ended.code, ended.out) == (3, "")
     assert f"asks for {words}" in ended.err
     assert not has_traceback(ended.err)
+    assert "starting Ray" not in ended.err
+    assert ended.seconds < 30, "it takes one or two where nothing else runs"
 
 
 # The other commands
@@ -455,6 +457,8 @@ def test_no_command_ends_with_2_and_names_them(folder: Path, arguments: tuple[st
         (("tiny.yaml", "--epochs", "3"), "--epochs 3 (fields are set as key.path=value, such as trainer.epochs=3)"),
         (("",), "argument CONFIG: is empty"),
         ((), "arguments are required: CONFIG\n"),
+        (("tiny.yaml", "--wait", "long"), "argument --wait: 'long' is no number of seconds, such as 600"),
+        (("tiny.yaml", "--wait=-1"), "argument --wait: '-1' is no number of seconds"),
     ],
 )
 def test_mistakes_in_the_arguments_of_train_are_told(

@@ -53,9 +53,7 @@ def _gpus() -> str:
     count = torch.cuda.device_count()
     found = [torch.cuda.get_device_properties(index) for index in range(count)]
     names = "; ".join(f"{gpu.name}, {gpu.total_memory / GIB:.0f} GiB" for gpu in found)
-    nccl = (
-        ".".join(str(part) for part in torch.cuda.nccl.version()) if torch.distributed.is_nccl_available() else "none"
-    )
+    nccl = _nccl_version(torch) if torch.distributed.is_nccl_available() else "none"
     driver = _nvidia_smi("--query-gpu=driver_version", "--format=csv,noheader").partition("\n")[0] or "unknown"
     versions = f"driver {driver}, CUDA {torch.version.cuda}, NCCL {nccl}"
     return f"{names}; {versions}" + (f"; {_links(torch, count)}" if count > 1 else "")
