@@ -60,7 +60,7 @@ def run_on_ray(launch: "SweepLaunch") -> Closing:
     launch.listener.stage(connecting_text(launch.address))
     packed = runtime_env(launch.config) if launch.address else None
     with connected(launch.address, packed), only_worker_output():
-        if not is_private():
+        if launch.has_work and not is_private():
             ready_to_sweep(launch)
         plan = Plan(launch, cluster_resources())
         if not is_private():
