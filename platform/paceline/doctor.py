@@ -5,41 +5,23 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
 from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from paceline.cluster.check import Check
+from paceline.cluster.machine import GIB, existing, memory, memory_text
 from paceline.errors import EnvironmentFault
 
 PYTHON_RANGE = ((3, 11), (3, 14))
 FLOORS = {"torch": (2, 11), "torchvision": (0, 26), "ray": (2, 56), "mlflow": (3, 15)}
 """Oldest versions with the fixes that Paceline counts on."""
-GIB = 2**30
 LOW_DISK_BYTES = 2 * GIB
 LOW_MEMORY_BYTES = 2 * GIB
 RAY_PORT = 6379
 CONNECT_SECONDS = 2.0
-
-
-@dataclass(frozen=True)
-class Check:
-    """One thing that was looked at."""
-
-    name: str
-    """What was looked at, such as `torch`."""
-    ok: bool | None
-    """True: fine. False: a run would fail. None: worth knowing, but no obstacle."""
-    detail: str
-    """What was found."""
-    cure: str = ""
-    """What to do about it; empty when nothing needs to be done."""
-    node: str = ""
-    """The node of a cluster that it is about; empty: this machine, or the cluster as a whole."""
-    values: Mapping[str, float] = field(default_factory=dict)
-    """What was measured, by name with its unit."""
 
 
 def diagnose(address: str | None = None, uri: str | None = None, storage: str | Path | None = None) -> list[Check]:
@@ -57,7 +39,7 @@ def diagnose(address: str | None = None, uri: str | None = None, storage: str | 
         _bytecode,
         _gpus,
         _cores,
-        memory_check,
+        _memory,
         partial(_ray, address),
         partial(_tracking, uri),
         partial(_writable, folder),
@@ -132,29 +114,12 @@ def _cores() -> Check:
     return Check("cores", True, str(usable_cores()))
 
 
-def memory_check() -> Check:
-    """Free memory of this machine, or of the container."""
-    import psutil
-
-    memory = psutil.virtual_memory()
-    free, total = memory.available, memory.total
-    limit = _container_limit()
-    if limit is not None and limit < total:
-        free, total = min(free, limit), limit
-    detail = f"{free / GIB:.1f} GiB of {total / GIB:.1f} GiB free"
+def _memory() -> Check:
+    free, _ = memory()
+    detail = memory_text()
     if free < LOW_MEMORY_BYTES:
         return Check("memory", None, detail, "Ray and torch take about 2 GiB before the model: close other programs")
     return Check("memory", True, detail)
-
-
-def _container_limit() -> int | None:
-    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            text = Path(file).read_text().strip()
-        except OSError:
-            continue
-        return int(text) if text.isdigit() else None
-    return None
 
 
 def _ray(address: str | None) -> Check:
@@ -221,9 +186,3 @@ def _disk(folder: Path) -> Check:
     if free < LOW_DISK_BYTES:
         return Check("disk", None, detail, "checkpoints need room: free some, or set storage.path to a larger disk")
     return Check("disk", True, detail)
-
-
-def existing(folder: Path) -> Path:
-    """The folder itself, or the closest one above it that exists."""
-    absolute = folder.absolute()
-    return next(place for place in (absolute, *absolute.parents) if place.exists())

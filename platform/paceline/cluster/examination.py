@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from paceline.cluster.bandwidth import Exchange, measure
+from paceline.cluster.check import Check
 from paceline.cluster.node_checks import (
     answer_seconds,
     answers_in,
@@ -19,7 +20,6 @@ from paceline.cluster.node_probe import Questions, all_of, answer, run_on
 from paceline.cluster.nodes import Node, alive_nodes
 from paceline.cluster.session import connected
 from paceline.cluster.user_code import package_folder
-from paceline.doctor import Check
 from paceline.errors import EnvironmentFault
 
 UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))

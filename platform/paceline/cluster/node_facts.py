@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.cluster.interfaces import INTERFACES, interface_of, megabits
+from paceline.cluster.machine import GIB, existing, memory_text
 from paceline.cluster.node_probe import Answers, Questions, answer
-from paceline.doctor import GIB, existing, memory_check
 from paceline.tracking.provenance import usable_cores
 
 
@@ -38,7 +38,7 @@ def facts_of(questions: Questions, mark: str, address: str) -> NodeFacts:
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     return NodeFacts(
         answers=answer(questions, mark),
-        machine=f"{usable_cores()} CPU cores, {memory_check().detail}",
+        machine=f"{usable_cores()} CPU cores, {memory_text()}",
         gpus=_gpus(),
         disk=_disk(questions.storage),
         network=_network(address),

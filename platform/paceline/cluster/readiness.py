@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paceline.cluster.listener import Stages
 from paceline.cluster.node_checks import check_nodes
@@ -12,9 +12,6 @@ from paceline.cluster.preflight import check_precision, cluster_resources, reque
 from paceline.cluster.room import make_room
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import Imported
-
-if TYPE_CHECKING:
-    from paceline.sweeps.sweep import SweepLaunch
 
 THE_CLUSTER = "the cluster"
 
@@ -28,21 +25,6 @@ def ready_to_train(config: ExperimentConfig, wait_seconds: float, listener: Stag
     use_gpu = uses_gpu(config, cluster_resources())
     check_precision(config, use_gpu, THE_CLUSTER)
     ready([request_of(config, use_gpu)], config, wait_seconds, listener)
-
-
-def ready_to_sweep(launch: "SweepLaunch") -> None:
-    """Return once the cluster can run the worker groups of a sweep.
-
-    Raises:
-        EnvironmentFault: it cannot, or not within the sweep's `wait_seconds`.
-    """
-    from paceline.sweeps.planning.sizing import group_shape
-
-    available, section = cluster_resources(), launch.sweep
-    trials = max(1, len(launch.left) or launch.total)
-    slots = 1 if section.slots == "auto" else min(section.slots, trials)
-    shapes = dict.fromkeys(group_shape(each, available) for each in launch.configs.of(launch.left))
-    ready([each.request(slots) for each in shapes], launch.config, launch.wait_seconds, launch.listener)
 
 
 def ready(requests: Sequence[Request], config: ExperimentConfig, wait_seconds: float, listener: Stages) -> None:

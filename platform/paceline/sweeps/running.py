@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from paceline.cluster.fitting import first_line
 from paceline.cluster.interrupts import first_interrupt_calls
 from paceline.cluster.preflight import cluster_resources, writable
-from paceline.cluster.readiness import ready_to_sweep
 from paceline.cluster.session import connected, connecting_text, is_private, on_cluster, prepare_environment, stay_in
 from paceline.cluster.user_code import runtime_env
 from paceline.cluster.worker_output import only_worker_output
@@ -21,6 +20,7 @@ from paceline.sweeps.costs import SweepCosts, unit_of
 from paceline.sweeps.desk.actor import desk_of
 from paceline.sweeps.desk.rules import is_hopeless
 from paceline.sweeps.planning.plan import Plan, base_of, maker_of
+from paceline.sweeps.planning.readiness import ready_to_sweep
 from paceline.sweeps.results.closing import Closing, best_config, status_of, write_best
 from paceline.sweeps.results.drawing import Drawing
 from paceline.sweeps.results.pictures import PICTURES
