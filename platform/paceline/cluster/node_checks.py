@@ -72,6 +72,8 @@ def answer_seconds() -> float:
     """How long nodes may take, by what this job has them set up first."""
     import ray
 
+    if not ray.is_initialized():  # Ray would connect by itself, to whatever cluster it has last heard of
+        return ANSWER_SECONDS
     with suppress(Exception):  # Ray has no such thing for some connections
         if INSTALLING & set(ray.get_runtime_context().runtime_env or {}):
             return INSTALL_SECONDS
