@@ -19,7 +19,7 @@ from paceline.cluster.placing import (
     most_workers,
     nodes_to_add,
 )
-from paceline.cluster.preflight import Resources, check_resources
+from paceline.cluster.preflight import Resources, check_resources, request_of
 from paceline.config.loading import load_config
 from paceline.errors import EnvironmentFault
 
@@ -168,3 +168,15 @@ def test_one_machine_does_not_spread_its_workers_over_nodes(tmp_path) -> None:  
     with pytest.raises(EnvironmentFault, match=r"one node: lower scaling.num_workers to 1 or set .*placement=pack"):
         check_resources(config, Resources(8, 0), "this machine")
     assert check_resources(config, Resources(8, 0, 0, ((4, 0), (4, 0))), "the cluster") is False
+
+
+def test_an_elastic_run_needs_room_for_its_fewest_workers(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "c.yaml").write_text(
+        "name: c\nmodel: {name: mlp}\ndata: {name: synthetic, global_batch_size: 8}\n"
+        "scaling: {num_workers: [2, 4], use_gpu: false, cpus_per_worker: 2}\n"
+    )
+    config = load_config(tmp_path / "c.yaml")
+    assert request_of(config, use_gpu=False) == Request(2, 2.0, 0.0, "pack")
+    assert check_resources(config, Resources(4, 0), "this machine") is False
+    with pytest.raises(EnvironmentFault, match="4 CPU cores"):
+        check_resources(config, Resources(3, 0), "this machine")

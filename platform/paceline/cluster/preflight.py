@@ -47,7 +47,7 @@ def requested(config: ExperimentConfig, use_gpu: bool) -> Resources:
 
 def request_of(config: ExperimentConfig, use_gpu: bool) -> Request:
     """The same as a request to nodes."""
-    workers, asked = max(config.scaling.num_workers, 1), requested(config, use_gpu)
+    workers, asked = max(config.scaling.fewest_workers, 1), requested(config, use_gpu)
     return Request(workers, asked.cpus / workers, asked.gpus / workers, config.scaling.placement)
 
 
