@@ -41,7 +41,7 @@ RAYS_OWN = ("gcs_server", "raylet", "ray::", "python", "ray")
 """Programs of Ray's, which ask for the token; nothing else is to listen for other machines."""
 
 
-@pytest.mark.parametrize(("token", "code"), [("", 401), ("0" * 64, 401), (None, 200)], ids=["none", "wrong", "right"])
+@pytest.mark.parametrize(("token", "code"), [("", 401), ("0" * 64, 403), (None, 200)], ids=["none", "wrong", "right"])
 def test_who_asks_needs_the_token(two_hosts: TwoHosts, token: str | None, code: int) -> None:
     right = (two_hosts.home / ".ray" / "auth_token").read_text()
     told = {"env": two_hosts.environment, "cwd": two_hosts.home, "timeout": 60}
