@@ -75,9 +75,9 @@ def test_the_folder_and_the_package_travel(
     (project / ".gitignore").write_text("*.env\n")
     (project / ".rayignore").write_text("*.bin\n")
     dashboard.log = "first\nlast\n"
-    assert paceline("configs/own.yaml", "trainer.epochs=2", "--fork") == 0
+    assert paceline("configs/own.yaml", "trainer.epochs=2", "--fork", "--wait", "90") == 0
     sent = dashboard.submitted
-    assert sent["entrypoint"] == "python -m paceline.cli train configs/own.yaml trainer.epochs=2 --fork"
+    assert sent["entrypoint"] == "python -m paceline.cli train configs/own.yaml trainer.epochs=2 --wait 90 --fork"
     assert re.fullmatch(r"own-\d{8}-\d{6}", sent["submission_id"])
     environment = sent["runtime_env"]
     files = dashboard.unpacked(environment["working_dir"])

@@ -55,6 +55,11 @@ def _add_config(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--json", action="store_true", help="print the result as one JSON object")
     command.add_argument("--address", metavar="A", help="address of a Ray cluster; default: a private local Ray")
+    add_wait(command)
+
+
+def add_wait(command: argparse.ArgumentParser) -> None:
+    """Add the option that waits for room on a cluster."""
     command.add_argument(
         "--wait",
         metavar="SECONDS",

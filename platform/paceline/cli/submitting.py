@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from paceline.cli.running import file_name
+from paceline.cli.running import add_wait, file_name
 from paceline.errors import OK
 
 _RESUME_CHOICES = ("auto", "never")
@@ -55,6 +55,7 @@ def _add_of_jobs(submit: argparse.ArgumentParser) -> None:
     )
     submit.add_argument("--fork", action="store_true", help="train: branch off an unfinished run whose config differs")
     submit.add_argument("--new", action="store_true", help="sweep: start a new one, even if there is an unfinished one")
+    add_wait(submit)
 
 
 def _submit(options: argparse.Namespace) -> int:
@@ -129,7 +130,8 @@ def _flags(options: argparse.Namespace, kind: str) -> list[str]:
         options.refuse("--resume and --new exclude each other")
     resume = {None: [], _ONLY: ["--resume"]}.get(options.resume, ["--resume", options.resume])
     chosen = {"--fork": options.fork, "--new": options.new, "--json": options.json}
-    return [*resume, *(name for name, is_set in chosen.items() if is_set)]
+    wait = ["--wait", f"{options.wait:g}"] if options.wait else []
+    return [*resume, *wait, *(name for name, is_set in chosen.items() if is_set)]
 
 
 def _give_back(options: argparse.Namespace) -> None:
