@@ -17,6 +17,8 @@ from datetime import UTC, datetime
 
 METADATA = os.environ.get("SPOT_METADATA", "http://169.254.169.254")
 LOOK_SECONDS = 5.0
+DRAIN_SECONDS = 20.0
+"""How long Ray may take to hear of it, before it is told again."""
 MARGIN_SECONDS = 10
 """Before the instance goes: Ray needs a moment, too."""
 
@@ -36,7 +38,10 @@ def drain(head: str, end: float) -> bool:
     left = max(1, int(end - time.time()) - MARGIN_SECONDS)
     command = ["ray", "drain-node", f"--address={head}", "--reason=DRAIN_NODE_REASON_PREEMPTION"]
     command += ["--reason-message=spot instance", f"--deadline-remaining-seconds={left}"]
-    return subprocess.run(command, check=False).returncode == 0
+    try:
+        return subprocess.run(command, check=False, timeout=DRAIN_SECONDS).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
 
 
 def _ask(method: str, path: str, headers: dict[str, str]) -> str:

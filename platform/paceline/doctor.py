@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 
 from paceline.cluster.check import Check
 from paceline.cluster.machine import GIB, existing, memory, memory_text
-from paceline.errors import EnvironmentFault
+from paceline.errors import EnvironmentFault, PacelineError
+from paceline.storage.address import is_address, parse
 
 PYTHON_RANGE = ((3, 11), (3, 14))
 FLOORS = {"torch": (2, 11), "torchvision": (0, 26), "ray": (2, 56), "mlflow": (3, 15)}
@@ -30,9 +31,8 @@ def diagnose(address: str | None = None, uri: str | None = None, storage: str | 
     Args:
         address: a Ray cluster to look at; by default the one that RAY_ADDRESS or Ray's own file names.
         uri: MLflow's address, see `tracking.store.tracking_uri`; without one it is not looked at.
-        storage: the folder for runs; by default `./runs`.
+        storage: the folder or the object store for runs; by default `./runs`.
     """
-    folder = Path(storage) if storage else Path("runs")
     checks: list[Callable[[], Check]] = [
         _python,
         *(partial(_package, name) for name in ("paceline", *FLOORS)),
@@ -42,10 +42,26 @@ def diagnose(address: str | None = None, uri: str | None = None, storage: str | 
         _memory,
         partial(_ray, address),
         partial(_tracking, uri),
-        partial(_writable, folder),
-        partial(_disk, folder),
+        *_storage(storage),
     ]
     return [check() for check in checks]
+
+
+def _storage(storage: str | Path | None) -> list[Callable[[], Check]]:
+    if is_address(storage):
+        return [partial(_store, str(storage))]
+    folder = Path(storage) if storage else Path("runs")
+    return [partial(_writable, folder), partial(_disk, folder)]
+
+
+def _store(address: str) -> Check:
+    from paceline.storage.remote import RemoteFolder
+
+    try:
+        RemoteFolder(parse(address)).probe()
+    except PacelineError as fault:
+        return Check("storage", False, str(fault), "see the README, In an object store")
+    return Check("storage", True, parse(address).bare)
 
 
 def _python() -> Check:

@@ -2,6 +2,7 @@
 
 import copy
 import re
+import subprocess
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -102,6 +103,24 @@ def test_ray_takes_the_cluster() -> None:
 def test_the_cluster_is_closed_pinned_and_without_secrets() -> None:
     assert faults_of_cluster(loaded(CLUSTER)) == []
     assert locked("ray") == version("ray")
+
+
+def test_no_command_ends_the_shell_that_runs_it() -> None:
+    """Ray runs each as `bash -c '... (COMMAND)'`: a pattern that finds itself ends it."""
+    tree = loaded(CLUSTER)
+    commands = [*tree["head_start_ray_commands"], *tree["worker_start_ray_commands"]]
+    killing = [command for command in commands if "pkill" in command]
+    assert len(killing) == 2
+    for command in killing:
+        shown = command.replace("pkill -f", "pgrep -f")
+        wrapped = ["bash", "-c", f"echo $$; true && (echo $BASHPID; {shown})"]
+        shell, within, *found = subprocess.run(wrapped, capture_output=True, text=True).stdout.split()
+        assert not {shell, within} & set(found), command
+
+
+def test_cloudformation_gets_no_aliases() -> None:
+    tokens = yaml.scan(STACK.read_text())
+    assert not [token for token in tokens if isinstance(token, yaml.AnchorToken | yaml.AliasToken)]
 
 
 @pytest.mark.parametrize(

@@ -91,11 +91,6 @@ def test_a_folder_that_is_not_the_same(tmp_path: Path, monkeypatch: pytest.Monke
     assert [file.name for file in tmp_path.iterdir()] == ["token"]  # nothing of ours is written where it is in doubt
 
 
-def test_an_address_is_listed(tmp_path: Path) -> None:
-    assert answer(Questions((), f"file://{tmp_path}")).storage_fault == ""
-    assert "cannot be listed" in answer(Questions((), "nowhere://bucket/runs")).storage_fault
-
-
 def test_the_file_goes_whatever_happens(tmp_path: Path) -> None:
     storage = tmp_path / "runs"
 

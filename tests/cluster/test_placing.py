@@ -176,7 +176,7 @@ def test_an_elastic_run_needs_room_for_its_fewest_workers(tmp_path) -> None:  # 
         "scaling: {num_workers: [2, 4], use_gpu: false, cpus_per_worker: 2}\n"
     )
     config = load_config(tmp_path / "c.yaml")
-    assert request_of(config, use_gpu=False) == Request(2, 2.0, 0.0, "pack")
+    assert request_of(config, use_gpu=False) == Request(2, 2.0, 0.0, "pack", key="scaling.min_workers")
     assert check_resources(config, Resources(4, 0), "this machine") is False
-    with pytest.raises(EnvironmentFault, match="4 CPU cores"):
+    with pytest.raises(EnvironmentFault, match=r"4 CPU cores .* lower scaling.min_workers"):
         check_resources(config, Resources(3, 0), "this machine")

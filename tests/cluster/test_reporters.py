@@ -270,6 +270,8 @@ def test_a_notice_is_told_once(monkeypatch: pytest.MonkeyPatch, reporter: Callab
     monkeypatch.setattr("ray.train.v2._internal.execution.context.get_train_context", lambda: context)
     assert mine.is_leaving()
     assert mine.is_leaving()
+    monkeypatch.setattr(time, "time", lambda: info.deadline_ms / 1000 + 1000)  # type: ignore[operator]
+    assert not mine.is_leaving()  # it has stayed
     (_, preemption), (_, warning) = desk.events
     assert preemption == {}
     assert re.match("the machine of rank 1, 2 is taken away in (99|100) s", warning["message"])

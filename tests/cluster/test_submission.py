@@ -141,7 +141,11 @@ def test_other_ends_have_codes_of_their_own(
     [
         (["storage.path=null"], "[storage] storage.path: must be set"),
         (["storage.path=runs"], "[storage] storage.path: must be an absolute path"),
-        (["storage.path=s3://bucket"], "sweeps cannot be kept in an object store yet"),
+        (["storage.path=s3://key:secret@bucket"], "[storage] storage.path: has credentials in it"),
+        (
+            ["storage.path=s3://bucket", SWEEP.strip().replace(": ", "=", 1)],
+            "sweeps cannot be kept in an object store yet",
+        ),
         (["tracking.uri=null"], "[tracking] tracking.uri: must be set"),
         (["tracking.uri=sqlite:///mlflow.db"], "[tracking] tracking.uri: must be an absolute path"),
         (["tracking.uri=ftp://host"], "no kind of store"),

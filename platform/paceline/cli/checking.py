@@ -20,7 +20,9 @@ def _add_doctor(commands: Any) -> None:
     doctor.add_argument(
         "--address", metavar="A", help="also look at every node of the Ray cluster at this address, and between them"
     )
-    doctor.add_argument("--storage", metavar="PATH", help="the folder of the runs, which all nodes must share")
+    doctor.add_argument(
+        "--storage", metavar="PATH", help="what holds the runs: a folder that all nodes must share, or an address"
+    )
     doctor.add_argument("--json", action="store_true", help="print the checks as JSON")
     doctor.set_defaults(command=_doctor)
 

@@ -12,6 +12,7 @@ from paceline.cluster.session import UV_HOOK
 from paceline.cluster.user_code import package_folder
 from paceline.errors import ConfigError, Problem
 from paceline.places import place_of
+from paceline.storage.address import ENDPOINTS, REGIONS
 from paceline.tracking.redact import redact, redact_values
 from paceline.tracking.store import ENVIRONMENT_VARIABLE
 
@@ -102,8 +103,8 @@ def check_with_ray(environment: JobEnvironment) -> None:
 
 
 def _taken_along() -> dict[str, str]:
-    uri = os.environ.get(ENVIRONMENT_VARIABLE, "").strip()
-    return {ENVIRONMENT_VARIABLE: uri} if uri else {}
+    names = ENVIRONMENT_VARIABLE, *ENDPOINTS, *REGIONS
+    return {name: value for name in names if (value := os.environ.get(name, "").strip())}
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from paceline.cluster.job_environment import JobEnvironment, check_with_ray, job_environment
 from paceline.cluster.job_folder import JobFolder, look_through, size_text
-from paceline.cluster.preflight import storage_folder
+from paceline.cluster.preflight import storage_folder, storage_of
 from paceline.cluster.user_code import modules_by_section, package_folder
 from paceline.config.derived import derive
 from paceline.config.experiment import COMPONENT_SECTIONS, ExperimentConfig
@@ -120,7 +120,7 @@ def plan_job(
     environment = job_environment(environment_file)
     with placing(file, overrides):
         _raise_all(
-            lambda: _check_places(config, environment),
+            lambda: _check_places(config, kind, environment),
             lambda: _check_overrides(overrides),
             lambda: _check_variables(config, environment),
             lambda: _check_reach(place_of(file), config, environment),
@@ -149,19 +149,22 @@ def _raise_all(*checks: Callable[[], None]) -> None:
         raise ConfigError(problems)
 
 
-def _check_places(config: ExperimentConfig, environment: JobEnvironment) -> None:
+def _check_places(config: ExperimentConfig, kind: Kind, environment: JobEnvironment) -> None:
     """Whether results outlive the job."""
     from paceline.cluster.experiment import require_shared_places
 
     _raise_all(
-        lambda: _check_storage(config),
+        lambda: _check_storage(config, kind),
         lambda: _check_tracking(config, environment),
         lambda: require_shared_places(config, environment.env_vars),
     )
 
 
-def _check_storage(config: ExperimentConfig) -> None:
-    storage_folder(config)
+def _check_storage(config: ExperimentConfig, kind: Kind) -> None:
+    if kind == "sweep":
+        storage_folder(config)
+    else:
+        storage_of(config)
 
 
 def _check_tracking(config: ExperimentConfig, environment: JobEnvironment) -> None:

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from paceline.errors import EnvironmentFault
 from paceline.tracking.environment import package_version
 
 SIGHT_SECONDS = 3.0
@@ -111,14 +112,14 @@ def _look_at_storage(questions: Questions, mark: str) -> str:
 
 
 def _look_at_address(address: str) -> str:
-    """Whether an object store can be listed from here."""
-    from pyarrow import fs  # type: ignore[import-untyped, unused-ignore]
+    """Whether an object store can be used from here."""
+    from paceline.storage.address import parse
+    from paceline.storage.remote import RemoteFolder
 
     try:
-        system, path = fs.FileSystem.from_uri(address)
-        system.get_file_info(fs.FileSelector(path, allow_not_found=True))
-    except Exception as error:  # of each store its own
-        return f"cannot be listed there: {' '.join(str(error).split())}"
+        RemoteFolder(parse(address)).probe()
+    except EnvironmentFault as fault:
+        return f"cannot be used there: {fault}"
     return ""
 
 

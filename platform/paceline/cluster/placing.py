@@ -28,6 +28,8 @@ class Request:
     placement: str
     """As `scaling.placement`: `strict_pack` is all workers of a group on one node, `strict_spread` one node each."""
     groups: int = 1
+    key: str = "scaling.num_workers"
+    """What says how many workers there are to be."""
 
     @property
     def total(self) -> Room:
@@ -149,7 +151,7 @@ def cure_text(request: Request, rooms: Sequence[Room]) -> str:
     if request.groups > 1 and (most := groups_that_fit(request, rooms)):
         cures.append(f"lower sweep.slots to {most}")
     if most := most_workers(request, rooms):
-        cures.append(f"lower scaling.num_workers to {most}")
+        cures.append(f"lower {request.key} to {most}")
     if request.placement != "pack" and fits(replace(request, placement="pack"), rooms):
         cures.append("set scaling.placement=pack")
     return " or ".join(cures) or "lower sweep.slots"

@@ -7,6 +7,9 @@ barrier over all workers: too dear at each step.
 import time
 from typing import Any
 
+LATE_SECONDS = 120.0
+"""How long after its announced end a machine is still taken to go."""
+
 
 def notice() -> Any | None:
     """Ray Train's `PreemptionInfo` for this worker's group; None as long as all of its machines stay."""
@@ -16,6 +19,11 @@ def notice() -> Any | None:
         return get_train_context().preemption_context.preemption_info
     except (ImportError, AttributeError, RuntimeError):  # another version of Ray, or no worker of Ray Train
         return None
+
+
+def is_near(info: Any) -> bool:
+    """Whether a machine may still go as announced; one that is there long after its time stays, it seems."""
+    return info.deadline_ms is None or time.time() < info.deadline_ms / 1000 + LATE_SECONDS
 
 
 def notice_text(info: Any) -> str:

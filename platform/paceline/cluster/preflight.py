@@ -48,7 +48,14 @@ def requested(config: ExperimentConfig, use_gpu: bool) -> Resources:
 def request_of(config: ExperimentConfig, use_gpu: bool) -> Request:
     """The same as a request to nodes."""
     workers, asked = max(config.scaling.fewest_workers, 1), requested(config, use_gpu)
-    return Request(workers, asked.cpus / workers, asked.gpus / workers, config.scaling.placement)
+    key = "scaling.min_workers" if config.scaling.is_elastic else "scaling.num_workers"
+    return Request(workers, asked.cpus / workers, asked.gpus / workers, config.scaling.placement, key=key)
+
+
+def of_fixed_size(config: ExperimentConfig) -> ExperimentConfig:
+    """The config without what makes it elastic, for a sweep, whose worker groups keep their size."""
+    scaling = config.scaling.model_copy(update={"min_workers": None})
+    return config.model_copy(update={"scaling": scaling})
 
 
 def check_resources(config: ExperimentConfig, available: Resources, where: str) -> bool:
@@ -58,18 +65,18 @@ def check_resources(config: ExperimentConfig, available: Resources, where: str) 
         EnvironmentFault: more is asked for than there is.
     """
     use_gpu = uses_gpu(config, available)
-    asked = requested(config, use_gpu)
+    asked, key = requested(config, use_gpu), request_of(config, use_gpu).key
     if is_data_parallel(config):
         _check_data_parallel(asked.gpus, available, where)
     if asked.gpus > available.gpus:
         raise EnvironmentFault(
-            f"scaling asks for {asked.gpus:g} GPUs, {where} has {available.gpus:g}: lower scaling.num_workers, "
+            f"scaling asks for {asked.gpus:g} GPUs, {where} has {available.gpus:g}: lower {key}, "
             "or set scaling.use_gpu=false to train on CPU"
         )
     if asked.cpus > available.cpus:
         raise EnvironmentFault(
             f"scaling asks for {asked.cpus:g} CPU cores ({config.scaling.fewest_workers} workers x "
-            f"{config.scaling.cpus_per_worker:g}), {where} has {available.cpus:g}: lower scaling.num_workers or "
+            f"{config.scaling.cpus_per_worker:g}), {where} has {available.cpus:g}: lower {key} or "
             "scaling.cpus_per_worker"
         )
     check_precision(config, use_gpu, where)

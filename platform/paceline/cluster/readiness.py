@@ -8,7 +8,7 @@ from paceline.cluster.listener import Stages
 from paceline.cluster.node_checks import check_nodes
 from paceline.cluster.nodes import alive_nodes, here
 from paceline.cluster.placing import Request, workers_on
-from paceline.cluster.preflight import check_precision, cluster_resources, request_of, storage_folder, uses_gpu
+from paceline.cluster.preflight import check_precision, cluster_resources, request_of, storage_of, uses_gpu
 from paceline.cluster.room import make_room
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import Imported
@@ -36,9 +36,9 @@ def ready(requests: Sequence[Request], config: ExperimentConfig, wait_seconds: f
     for request in requests:
         make_room(request, wait_seconds, THE_CLUSTER, listener.stage)
     nodes = [node for node in alive_nodes() if any(workers_on(node.total, request) for request in requests)]
-    path = config.storage.path or ""
-    storage = path if "://" in path else str(storage_folder(config))
-    check_nodes(nodes, here(), storage, places_of(config), listener)
+    storage = storage_of(config)
+    place = str(storage if isinstance(storage, Path) else storage.pinned())
+    check_nodes(nodes, here(), place, places_of(config), listener)
 
 
 def places_of(config: ExperimentConfig) -> list[str]:

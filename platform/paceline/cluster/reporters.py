@@ -8,7 +8,7 @@ from typing import Any
 from paceline.cluster.desk import Desk
 from paceline.cluster.last_words import LastWords
 from paceline.cluster.outbox import MOST_READINGS, Outbox
-from paceline.cluster.preemption import notice, notice_text
+from paceline.cluster.preemption import is_near, notice, notice_text
 from paceline.tracking.points import Reading
 
 MIN_ANSWER_SECONDS = 1.0
@@ -118,7 +118,8 @@ class ActorReporter(_Outgoing):
         self._desk = desk
         self._about = about
         self._progress: Any = None
-        self._stop = self._leaves = False
+        self._stop = False
+        self._notice: Any = None
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         self._outbox.put(step, values)
@@ -175,11 +176,12 @@ class ActorReporter(_Outgoing):
         return self._stop
 
     def is_leaving(self) -> bool:
-        if not self._leaves and (info := notice()) is not None:
-            self._leaves = True
+        info = notice()
+        if info is not None and info != self._notice:
+            self._notice = info
             self.event("preemption")
             self.event("warning", message=notice_text(info))
-        return self._leaves
+        return info is not None and is_near(info)
 
     def rung(self, step: int, values: Mapping[str, float]) -> bool | None:
         import ray

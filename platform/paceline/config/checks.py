@@ -87,7 +87,9 @@ def _adascale(config: "ExperimentConfig") -> Iterator[Disagreement]:
     if config.parallel.strategy != "ddp":
         reason = f"adascale needs the whole gradients of each worker, which {config.parallel.strategy} does not make"
         yield _contradiction(reason, f"{hint}, or strategy: ddp", key, "parallel.strategy")
-    elif config.scaling.num_workers <= 1 and (accumulation(config) == 1 or config.data.micro_batch_size == "max"):
+    elif (config.scaling.num_workers <= 1 and accumulation(config) == 1) or (
+        config.scaling.fewest_workers <= 1 and config.data.micro_batch_size == "max"
+    ):
         reason = "adascale compares the gradients of a step, and one worker without accumulation has only one"
         cure = f"{hint}, accumulate, or take more workers"
         if config.data.micro_batch_size == "max":

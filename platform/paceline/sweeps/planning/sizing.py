@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from paceline.cluster import placing
 from paceline.cluster.placing import Room, workers_on
-from paceline.cluster.preflight import Resources, requested, uses_gpu
+from paceline.cluster.preflight import Resources, of_fixed_size, requested, uses_gpu
 from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.sections import TrainerConfig
@@ -132,19 +132,20 @@ def first_rung(section: SweepConfig, length: float) -> float:
 
 def group_shape(config: ExperimentConfig, available: Resources) -> GroupShape:
     """The worker group that a trial needs. One that would train without Ray gets a single worker."""
+    config = of_fixed_size(config)
     scaling = config.scaling
     workers = max(1, scaling.num_workers)
     return GroupShape(
         num_workers=workers,
         cpus_per_worker=scaling.cpus_per_worker,
-        gpus_per_worker=requested(config, uses_gpu(config, available)).gpus / max(1, scaling.fewest_workers),
+        gpus_per_worker=requested(config, uses_gpu(config, available)).gpus / workers,
         placement=scaling.placement,
     )
 
 
 def needs_fresh_processes(config: ExperimentConfig, available: Resources) -> bool:
     """Whether the config sets what only a fresh process can: cuBLAS reads its workspace setting when CUDA starts."""
-    return config.trainer.deterministic and uses_gpu(config, available)
+    return config.trainer.deterministic and uses_gpu(of_fixed_size(config), available)
 
 
 def fitting_shapes(configs: Sequence[ExperimentConfig], available: Resources, where: str) -> list[GroupShape]:

@@ -11,7 +11,7 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.config.space import LogUniform, QUniform, RandInt, Uniform
 from paceline.sweeps.planning.point_checks import Failing, PointCheck
 from paceline.sweeps.results.ranking import place, value_of
-from paceline.sweeps.search.tune_config import tune_config
+from paceline.sweeps.search.tune_config import place_in, tune_config
 from paceline.sweeps.trials import ENDED, TROUBLE, Point, Trial
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class OptunaPoints(Searcher):  # type: ignore[misc]
     def _params(self, setting: Mapping[str, Any]) -> dict[str, Any]:
         lists = self._sweep.lists
         return {
-            name: lists[name].index(setting[name]) if name in lists else setting[name] for name in self._sweep.space
+            name: place_in(lists[name], setting[name]) if name in lists else setting[name] for name in self._sweep.space
         }
 
 

@@ -4,7 +4,7 @@ Tune writes its configs into Ray's own files, which are not the sweep's to guard
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline.config.sweep import SweepConfig
@@ -33,11 +33,16 @@ def id_of(config: Mapping[str, Any]) -> str:
     return str(config[TRIAL]["id"])
 
 
-def _place(value: Any, choices: list[Any] | None) -> Any:
-    if choices is None:
-        return value
+def place_in(choices: Sequence[Any], value: Any) -> int:
+    """Where a value stands in an axis; `True == 1`, and a sweep may have both."""
     return [_text(choice) for choice in choices].index(_text(value))
 
 
+def _place(value: Any, choices: list[Any] | None) -> Any:
+    if choices is None:
+        return value
+    return place_in(choices, value)
+
+
 def _text(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)  # `True == 1`, and a sweep may have both
+    return json.dumps(value, sort_keys=True)
