@@ -67,6 +67,7 @@ def _connected(
     with redirect_stdout(sys.stderr), connected(launch.address, packed), only_worker_output():
         if on_cluster(launch.address):
             warm_up.start()
+            warm_up.join()  # what asks the nodes imports torch too, and its libraries do not stand two threads
         where = "the cluster" if on_cluster(launch.address) else "this machine"
         if not is_private():
             ready_to_train(launch.config, launch.wait_seconds, launch.listener)
