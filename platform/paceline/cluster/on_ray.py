@@ -51,13 +51,13 @@ def train_on_ray(launch: "Launch") -> tuple[dict[str, Any], dict[str, Any]]:
     warm_up = threading.Thread(target=_import_ray_train, name="import-ray-train")
     launch.listener.stage(connecting_text(launch.address))
     packed = runtime_env(launch.config) if launch.address else None
-    if not on_cluster(launch.address):  # connecting to one takes no time, or fails, and is told at once
-        warm_up.start()
+    warm_up.start()
+    if on_cluster(launch.address):
+        warm_up.join()  # connecting takes no time to import in, and may take a job's working folder away from torch
     try:
         return _connected(launch, packed, warm_up)
     finally:
-        if warm_up.is_alive():  # the end of the process would break an import off with a traceback
-            warm_up.join()
+        warm_up.join()  # the end of the process would break an import off with a traceback
 
 
 def _connected(
@@ -65,9 +65,6 @@ def _connected(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     # what workers print arrives on this process's stdout, where only the result belongs
     with redirect_stdout(sys.stderr), connected(launch.address, packed), only_worker_output():
-        if on_cluster(launch.address):
-            warm_up.start()
-            warm_up.join()  # what asks the nodes imports torch too, and its libraries do not stand two threads
         where = "the cluster" if on_cluster(launch.address) else "this machine"
         if not is_private():
             ready_to_train(launch.config, launch.wait_seconds, launch.listener)
