@@ -157,8 +157,12 @@ class Training:
 
     def kill_worker(self) -> None:
         """SIGKILL for the process that trains."""
+        deadline = time.monotonic() + 10
+        while not (process := (self.folder / "worker").read_text()):  # a new one is just writing its number down
+            assert time.monotonic() < deadline, "no process that trains has told its number"
+            time.sleep(0.001)
         with suppress(ProcessLookupError):
-            os.kill(int((self.folder / "worker").read_text()), signal.SIGKILL)
+            os.kill(int(process), signal.SIGKILL)
 
     def kill_shipper(self) -> None:
         """SIGKILL for the process that sends to MLflow, if it has come up yet."""
