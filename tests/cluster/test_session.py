@@ -55,6 +55,7 @@ def test_a_ray_that_does_not_come_up_is_a_fault_of_the_environment(
     def init(**options: object) -> None:
         raise Exception("The current node timed out during startup")  # as Ray does
 
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)  # other tests of this process may be connected
     monkeypatch.setattr(ray, "init", init)
     words = "cluster at 10.0.0.1:6379 could not be reached" if address else "could not be started.*other work"
     with pytest.raises(EnvironmentFault, match=words), connected(address):

@@ -145,6 +145,17 @@ def test_neither_an_exception_nor_a_killed_worker_changes_a_bit(settled_home: Pa
     assert points_of(home, recorded, "train/loss") == list(range(1, 37))
 
 
+def test_workers_get_the_share_of_the_processor_that_a_script_would() -> None:
+    """Ray's own choice would leave them a thirtieth beside any busy process."""
+    import ray
+
+    @ray.remote(num_cpus=0.5)
+    def niceness() -> int:
+        return os.nice(0)
+
+    assert ray.get(niceness.remote()) == os.nice(0)
+
+
 def _fails_in_time(home: Path, run: Any) -> None:
     with pytest.raises(RunFailed, match=r"rank 1: ZeroDivisionError: the user's own mistake") as caught:
         train(run)

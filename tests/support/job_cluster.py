@@ -35,6 +35,7 @@ def job_cluster(tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
         "PYTHONPATH": str(tmp_path / "hide"),
         "PATH": f"{BIN}:{os.environ['PATH']}",
         "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+        "RAY_worker_niceness": "0",  # or a busy machine leaves its workers nothing
         "HOME": str(tmp_path),
     }
     port, dashboard = free_port(), free_port()

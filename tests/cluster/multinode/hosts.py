@@ -121,4 +121,5 @@ def _plug_in(host: Host) -> None:
 def environment(home: Path, **more: str) -> Mapping[str, str]:
     """For programs on hosts: nothing of the user's own Ray and MLflow."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "MLFLOW_"))}
-    return {**kept, "HOME": str(home), "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", **more}
+    own = {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "RAY_worker_niceness": "0"}  # or a busy machine leaves workers nothing
+    return {**kept, "HOME": str(home), **own, **more}
