@@ -45,9 +45,9 @@ def compare_quality(
     """Compare the final metric over seeds by two one-sided t tests (Schuirmann 1987, Journal of Pharmacokinetics and
     Biopharmaceutics 15: 657).
 
-    Both errors are at most 5 %: that an arm which differs by the margin is called equivalent, and that one which does not
-    differ is called worse (or better). A t interval takes the differences for about normal; with 2 seeds
-    it is 6.3 standard errors wide on each side, with 3 seeds 2.9, with 5 seeds 2.1, so that little is decided by 2.
+    Each error is at most 5 %: that an arm which differs by the margin is called equivalent, and that one which does
+    not differ is called worse, or better. A t interval takes the differences for about normal; on each side it is 6.3
+    standard errors wide with 2 seeds, 2.9 with 3 and 2.1 with 5, so that 2 decide little.
 
     Where all differences are the same to the last bit, their spread is zero, and so is the width of the interval: the
     verdict is that of the difference itself. Of arms that compute the very same this is right. With a metric that takes

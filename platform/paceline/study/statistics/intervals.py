@@ -33,8 +33,8 @@ def speedup(baseline_seconds: Sequence[float], arm_seconds: Sequence[float], con
     hardly more than it moves a median, and without bursts it scatters less: 2 % more than a mean does, a median 25 %.
 
     The interval holds those factors that the signed-rank test does not reject (Hollander, Wolfe, Chicken 2014,
-    "Nonparametric Statistical Methods", 3.4). It needs no assumption about the noise but that the order within each pair
-    was drawn at random: then, whatever the machine did, each pair's noise has either sign with probability 1/2,
+    "Nonparametric Statistical Methods", 3.4). It needs no assumption about the noise but that the order within each
+    pair was drawn at random: then, whatever the machine did, each pair's noise has either sign with probability 1/2,
     independently of the others (Fisher's randomization; Rosenbaum 2002, "Observational Studies", 2.4). So neither
     bursts nor a drift nor the likeness of neighbouring pairs shorten its coverage, as they do that of a bootstrap that
     draws pairs as if they were independent, and with 5 to 40 pairs there are no blocks to draw instead.
@@ -116,7 +116,7 @@ def _rejected_counts(count: int, alpha: float) -> int:
 
 @lru_cache(maxsize=256)
 def _signed_rank_probabilities(count: int) -> Array:
-    """Of each value of the sum of those ranks 1 to `count` whose sign is positive, when all signs are equally likely."""
+    """Of each sum of those ranks from 1 to `count` whose sign is positive, when all signs are equally likely."""
     probabilities = np.zeros(count * (count + 1) // 2 + 1)
     probabilities[0] = 1.0
     for rank in range(1, count + 1):

@@ -42,9 +42,9 @@ class Noise:
     def of(cls, *duels: Sequence[tuple[float, float]]) -> "Noise":
         """From A/A duels, each with its pairs of seconds per sample, the same thing measured twice.
 
-        The floor is the largest difference among the duels that their own interval (95 %) shows to be one: two builds of
-        the same thing can differ for good, by the layout of their memory. A duel whose interval holds 1 shows
-        none, however noisy it is: then the noise is in the interval of each arm, too.
+        The floor is the largest difference among the duels that their own interval (95 %) shows to be one: two builds
+        of the same thing can differ for good, by the layout of their memory. A duel whose interval holds 1 shows none,
+        however noisy it is: that noise is in the interval of each arm, too.
 
         Raises:
             ValueError: when a time is no positive number.
@@ -60,12 +60,12 @@ class Noise:
 class Judge:
     """Decides an arm's duel as early as is safe.
 
-    It looks at the pairs some eight times, each time at about a quarter more of them, and takes the signed-rank interval
-    (see `intervals.speedup`). Looking again and again finds something in the end, so the looks share one `alpha`: of it,
-    the part n / `max_pairs` may have been spent by the n-th pair (Lan and DeMets 1983, "Discrete sequential boundaries for
-    clinical trials", Biometrika 70; linear spending). What a look may spend is taken from the whole without regard
-    to how alike the looks are: that gives away some power, and holds however the noise is correlated. What a look does
-    not use, because so few signs cannot be that unlikely, is left to the next one.
+    It looks at the pairs some eight times, each time at about a quarter more of them, and takes the signed-rank
+    interval (see `intervals.speedup`). Looking again and again finds something in the end, so the looks share one
+    `alpha`: of it, the part n / `max_pairs` may have been spent by the n-th pair (Lan and DeMets 1983, "Discrete
+    sequential boundaries for clinical trials", Biometrika 70; linear spending). The errors of the looks are simply
+    added up, as if no look resembled another: that gives away some power, and holds however the noise is correlated.
+    A look at so few pairs that no signs are unlikely enough is left out, and the next one has its part.
 
     A verdict, once given, stays. It is
 
@@ -73,8 +73,8 @@ class Judge:
     - `gain` or `harm` when the interval lies beyond the noise floor, and the estimate is at least the least effect,
     - nothing yet otherwise.
 
-    Five pairs decide nothing: signs alike by chance are likelier than 5 %. With `alpha` 0.05 and 40 pairs the first
-    look that can is at the eighth pair.
+    Five pairs decide nothing: that all have the same sign by chance is likelier than 5 %. With `alpha` 0.05 and 40
+    pairs, the first look that can decide is at the eighth pair; with `max_pairs` below 6 none can.
     """
 
     def __init__(

@@ -1,0 +1,87 @@
+"""Verdicts on step times that were recorded on a shared machine, with planted techniques.
+
+`step_times.json` was written by `jobs/benchmarks/record_step_times.py`.
+"""
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from paceline.study.statistics.judge import Judge, Noise
+from paceline.study.statistics.windows import TURNS_PER_WINDOW, turns_needed
+from support.step_times import Condition
+
+REPLAYS = 1000
+CONDITIONS = ("quiet", "one_neighbour", "two_neighbours")
+
+Array = npt.NDArray[np.float64]
+
+
+def judge(pairs: Array, noise: Noise | None = None) -> Judge:
+    """A judge that was given pairs until it had a verdict."""
+    judge = Judge(noise)
+    for baseline, arm in pairs:
+        judge.add(baseline, arm)
+        if judge.verdict:
+            return judge
+    judge.decide()
+    return judge
+
+
+@pytest.mark.parametrize(("speedup", "right"), [(1.0, "none"), (1.05, "gain"), (1 / 1.05, "harm")])
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_planted_techniques_are_seen_for_what_they_are(
+    name: str, speedup: float, right: str, record_property: pytest.RecordProperty
+) -> None:
+    condition, draw = Condition(name), np.random.default_rng(0)
+    noise = [Noise.of(condition.pairs(draw, 12, TURNS_PER_WINDOW)) for _ in range(50)]
+    judges = [
+        judge(condition.pairs(draw, 40, TURNS_PER_WINDOW, speedup), noise[replay % len(noise)])
+        for replay in range(REPLAYS)
+    ]
+    assert np.mean([each.verdict == right for each in judges]) >= 0.95
+    pairs = np.percentile([len(each) for each in judges], [50, 95])
+    record_property("pairs_median_and_95th_percentile", list(pairs))
+    if right != "none":
+        assert pairs[0] <= 20
+
+
+@pytest.mark.parametrize("turns", [1, 8])
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_no_difference_is_seen_in_windows_that_are_too_short_either(name: str, turns: int) -> None:
+    condition, draw = Condition(name), np.random.default_rng(1)
+    called = [judge(condition.pairs(draw, 40, turns)).verdict != "none" for _ in range(REPLAYS)]
+    assert np.mean(called) <= 0.05
+
+
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_two_builds_of_the_same_thing_are_equal(name: str) -> None:
+    """Whole turns as they were recorded, so that what a build keeps for good is in it."""
+    condition, draw = Condition(name), np.random.default_rng(2)
+    called = [judge(condition.recorded_pairs(draw, 40)).verdict != "none" for _ in range(REPLAYS)]
+    assert np.mean(called) <= 0.05
+
+
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_how_many_turns_are_needed_follows_from_the_noise(name: str) -> None:
+    condition, draw = Condition(name), np.random.default_rng(3)
+    few = Noise.of(condition.pairs(draw, 100, 16)).spread
+    needed = turns_needed(few, turns=16)
+    verdicts = [judge(condition.pairs(draw, 40, needed, 1.05)).verdict for _ in range(200)]
+    assert verdicts.count("gain") >= 0.9 * len(verdicts)
+    assert needed <= 2 * TURNS_PER_WINDOW
+
+
+def test_what_counts_as_decidable_is() -> None:
+    draw = np.random.default_rng(4)
+    spread = 1.5 * np.log(1.05)
+    assert turns_needed(spread, turns=10) == 10
+    assert turns_needed(2 * spread, turns=10) == 40
+    verdicts = [judge(np.exp(draw.normal([np.log(1.05), 0], [spread, 0], (40, 2)))).verdict for _ in range(500)]
+    assert verdicts.count("gain") >= 0.93 * len(verdicts)
+
+
+@pytest.mark.parametrize("wrong", [{"spread": -1.0}, {"spread": 1.0, "effect": 0.0}, {"spread": 1.0, "turns": 0}])
+def test_senseless_questions_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="needs"):
+        turns_needed(**wrong)  # type: ignore[arg-type]

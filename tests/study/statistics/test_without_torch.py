@@ -1,0 +1,15 @@
+"""The statistics can be had where there is nothing but numpy."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_the_statistics_need_no_torch(tmp_path: Path) -> None:
+    for name in ("torch", "scipy", "ray", "mlflow"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError")
+    code = "from paceline.study.statistics import speedup; print(speedup([2.0] * 9, [1.0] * 9).estimate)"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=100)
+    assert done.stdout.strip() == "2.0", done.stderr

@@ -1,0 +1,47 @@
+"""Replays of recorded step times: what a duel would have measured here, with a planted effect."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+RECORDING = Path(__file__).resolve().parents[1] / "study" / "statistics" / "step_times.json"
+
+Array = npt.NDArray[np.float64]
+
+
+class Condition:
+    """The recording under one condition, of all its processes."""
+
+    def __init__(self, name: str) -> None:
+        turns = json.loads(RECORDING.read_text())["conditions"][name]
+        self.series = [np.asarray(each["milliseconds"], dtype=np.float64).ravel() / 1000 for each in turns]
+        """Seconds of all readings of each process, in the order in which they were taken, whosever they were."""
+        self.duels = [_in_turns(each) for each in turns]
+        """Of each process, the seconds of the turns of its two equal trainings, in pairs: shape (pairs, 2)."""
+
+    def pairs(self, draw: np.random.Generator, count: int, turns: int, speedup: float = 1.0) -> Array:
+        """A duel's seconds of baseline and arm, shape (count, 2), from a contiguous stretch of one process's readings.
+
+        Each reading is a turn, and which of two neighbours is the arm's is drawn. A stretch that is longer than the
+        recording goes on at its beginning.
+        """
+        series = self.series[draw.integers(len(self.series))]
+        stretch = np.take(series, draw.integers(len(series)) + np.arange(2 * count * turns), mode="wrap")
+        swapped = draw.integers(2, size=(count, turns, 1), dtype=np.intp)
+        both = stretch.reshape(count, turns, 2)
+        return np.take_along_axis(both, swapped ^ np.array([0, 1]), axis=2).sum(axis=1) / [1.0, speedup]
+
+    def recorded_pairs(self, draw: np.random.Generator, count: int) -> Array:
+        """A stretch of an A/A duel as it was recorded: two builds of the same thing, one of them called the arm."""
+        duel = self.duels[draw.integers(len(self.duels))]
+        stretch = np.take(duel, draw.integers(len(duel)) + np.arange(count), axis=0, mode="wrap")
+        return stretch[:, :: draw.choice([1, -1])]
+
+
+def _in_turns(recorded: dict[str, Any]) -> Array:
+    owners = np.asarray(recorded["owners"]).reshape(-1, 2)
+    seconds = np.asarray(recorded["milliseconds"], dtype=np.float64).sum(axis=1).reshape(-1, 2) / 1000
+    return np.take_along_axis(seconds, owners.argsort(axis=1), axis=1)
