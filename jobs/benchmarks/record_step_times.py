@@ -6,8 +6,9 @@ Two trainings of the same small CNN by the engine take turns in one process, in 
 an A/A duel. Each turn is several readings of `--steps` steps. This is repeated in `--processes` fresh processes under
 each of three conditions: `quiet`, and with one and with two neighbours, each of which loads a core in bursts of
 exponentially distributed length, busy for 1 s and idle for 0.5 s on average. The result is one JSON object: for each
-condition its processes, and for each of these which training had which turn and the milliseconds of its readings, in
-the order in which they were taken. Takes some seven minutes.
+condition where and when it was recorded, and its processes, and for each of these which training had which turn and the
+milliseconds of its readings, in the order in which they were taken. Takes some three minutes for each condition; those
+that the file has already and that are not asked for stay in it.
 """
 
 import argparse
@@ -118,16 +119,18 @@ def surroundings(args: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     """Record all conditions, and write them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--processes", type=int, default=3, help="under each condition (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=45.0, help="of each process (default: %(default)s)")
+    parser.add_argument("--conditions", nargs="+", default=list(CONDITIONS), choices=CONDITIONS, help="only these")
+    parser.add_argument("--processes", type=int, default=2, help="under each condition (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=75.0, help="of each process (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=20, help="of a reading, a multiple of 10 (default: %(default)s)")
     parser.add_argument("--json", type=Path, required=True, metavar="FILE", help="where to write")
     args = parser.parse_args()
     if args.processes < 1 or args.steps < LOG_EVERY or args.steps % LOG_EVERY:
         parser.error(f"--processes must be at least 1, and --steps a multiple of {LOG_EVERY}")
-    where = surroundings(args)
-    conditions = {name: under(name, args.processes, args.seconds, args.steps) for name in CONDITIONS}
-    args.json.write_text(json.dumps({**where, "conditions": conditions}, separators=(",", ":")) + "\n")
+    recorded = json.loads(args.json.read_text()) if args.json.exists() else {}
+    for name in args.conditions:
+        recorded[name] = {**surroundings(args), "processes": under(name, args.processes, args.seconds, args.steps)}
+        args.json.write_text(json.dumps(recorded, separators=(",", ":")) + "\n")
 
 
 if __name__ == "__main__":
