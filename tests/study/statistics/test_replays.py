@@ -43,7 +43,7 @@ def test_planted_techniques_are_seen_for_what_they_are(
     ]
     assert np.mean([each.verdict == right for each in judges]) >= 0.95
     pairs = np.percentile([len(each) for each in judges], [50, 95])
-    record_property("pairs_median_and_95th_percentile", list(pairs))
+    record_property("pairs_median_and_95th_percentile", pairs.tolist())
     if right != "none":
         assert pairs[0] <= 20
 
