@@ -9,10 +9,11 @@ import torch
 import torch.distributed as dist
 
 from paceline.cluster.assignment import Assignment, TrialPart
+from paceline.cluster.serving import _Works
 from paceline.config.loading import validate
 from paceline.engine.ranks import Ranks
 from paceline.sweeps.work import Work
-from paceline.sweeps.worker import _run, _Works
+from paceline.sweeps.worker import _run
 from sweeps.played_actor import PlayedActor, answers_at_once
 
 SECONDS = 10.0

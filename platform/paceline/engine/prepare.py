@@ -22,6 +22,12 @@ MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.
 
 def apply_process_settings(trainer: TrainerConfig) -> None:
     """Settings of the whole process. Before anything is computed, since cuDNN remembers its first choice."""
+    apply_flags(trainer)
+    apply_compiler_settings(trainer)
+
+
+def apply_flags(trainer: TrainerConfig) -> None:
+    """Those of them that trainings which take turns in one process may change at each turn."""
     torch.set_float32_matmul_precision(trainer.float32_matmul_precision)
     torch.backends.cudnn.allow_tf32 = trainer.cudnn_allow_tf32
     torch.backends.cudnn.benchmark = trainer.cudnn_benchmark
@@ -29,7 +35,6 @@ def apply_process_settings(trainer: TrainerConfig) -> None:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS refuses without it
     if trainer.deterministic != torch.are_deterministic_algorithms_enabled():  # the call imports the compiler
         torch.use_deterministic_algorithms(trainer.deterministic)
-    apply_compiler_settings(trainer)
 
 
 def prepare(

@@ -7,7 +7,7 @@ for each epoch:
         log, evaluate, save, stop               after_step (at a rung: ask whether to go on)
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -113,25 +113,33 @@ class Trainer:
         Raises:
             Diverged: the loss is not finite.
         """
-        self.state.task.train()
-        self.rungs.begin()
-        begun = perf_counter()
-        self.observer.begin()
+        begun = self.open()
         try:
             # one that was reached before training was interrupted, and never answered
             stopped = self.rungs.is_due and not self.plan.is_over(self.state.position) and not self._ask_at_rung()
-            while not stopped and not self.plan.is_over(self.state.position):
-                stopped = self._run_epoch()
+            stopped = stopped or any(self.steps())
         finally:
             self.meter.end_loop(begun)
-            self.train_loader.close()
-            self.validation_loader.close()
-            if self.writer is not None:
-                self.writer.close()
+            self.close()
         if self.writer is not None:
             self.writer.put_last()
         self._require_final_checkpoint()
         return self._outcome(stopped)
+
+    def open(self) -> float:
+        """Make ready for the first step; returns when training begins, of `perf_counter`."""
+        self.state.task.train()
+        self.rungs.begin()
+        begun = perf_counter()
+        self.observer.begin()
+        return begun
+
+    def close(self) -> None:
+        """Let go of what works beside the training: loader processes, and the checkpoints' writer."""
+        self.train_loader.close()
+        self.validation_loader.close()
+        if self.writer is not None:
+            self.writer.close()
 
     def resume(self, folder: Path) -> None:
         """Go on from a valid checkpoint folder. Every rank must call it.
@@ -157,8 +165,16 @@ class Trainer:
             message = f"the memory of comm_hook powersgd starts anew: {reason}"
             self.reporter.event("warning", message=message)
 
-    def _run_epoch(self) -> bool:
-        """The rest of the epoch that the position is in; returns whether to stop."""
+    def steps(self) -> Iterator[bool]:
+        """Optimizer steps to the end of the plan, one each time the next is asked for; each tells whether to stop.
+
+        Every rank must take as many. `fit` takes them all; what takes some on its own calls `open` before.
+        """
+        while not self.plan.is_over(self.state.position):
+            yield from self._epoch()
+
+    def _epoch(self) -> Iterator[bool]:
+        """The steps that are left of the epoch that the position is in."""
         position = self.state.position
         first_step = position.epoch_samples // self.order.global_batch_size
         batches = self.train_loader.load(position.epoch, self.order.micro_batches(position.epoch, first_step))
@@ -166,10 +182,9 @@ class Trainer:
             samples = self.train_step(batches)
             position.advance(samples, epoch_is_over=step_in_epoch + 1 == self.order.steps_per_epoch)
             self.meter.count(samples)
-            stop = self._after_step()
-            if stop or self.plan.is_over(position):
-                return stop
-        return False
+            yield self._after_step()
+            if self.plan.is_over(position):
+                return
 
     def train_step(self, batches: Batches) -> int:
         """One optimizer step over the next micro batches; returns the samples of the global batch."""

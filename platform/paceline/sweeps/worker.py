@@ -1,47 +1,22 @@
 """What runs in each process of a sweep's worker groups: one trial after the other, until there is none left."""
 
 import pickle
-from collections.abc import Callable
-from contextlib import suppress
-from datetime import timedelta
 from typing import Any
-
-import torch.distributed as dist
-from torch.distributed.distributed_c10d import _get_default_store
 
 from paceline.cluster.assignment import Assignment, TrialPart
 from paceline.cluster.reporters import ActorReporter
+from paceline.cluster.serving import ask, serve
 from paceline.cluster.worker import device_name, run_rank
-from paceline.engine.fresh import ProcessState, fresh_process_group
 from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter
 from paceline.sweeps.desk.tracebacks import naming_its_place
 from paceline.sweeps.work import Work
 
-LISTEN_SECONDS = 60.0
-"""How long a rank listens to its store in one go; only then does it notice that it was told to end."""
-
 
 def serve_trials(loop_config: dict[str, Any]) -> None:
     """Ray Train's training function: one call per worker process, for as many trials as the desk has."""
-    import ray
-    import ray.train.torch
-
-    desk, seat, generation = (loop_config[key] for key in ("desk", "seat", "generation"))
-    store, backend = _get_default_store(), dist.get_backend_config()
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    device = ray.train.torch.get_device()
-    me = ray.cloudpickle.dumps(ray.get_runtime_context().current_actor)
-    incarnation = _ask(desk.enter.remote(seat, generation, rank, me))
-    works = _Works(store, rank, lambda: _ask(desk.take.remote(seat, generation, incarnation)))
-    if incarnation is None:
-        works.turn_away()
-        return
-    state = ProcessState()
-    while (work := works.next()) is not None:
-        with fresh_process_group(store, f"trial/{work.number}", rank, world_size, str(backend), work.timeout_seconds):
-            _run(work, loop_config["base"], desk, Ranks.current(device))
-        state.restore()
+    desk, base = loop_config["desk"], loop_config["base"]
+    serve(loop_config, lambda work, ranks: _run(work, base, desk, ranks))
 
 
 def _run(work: Work, base: Assignment, desk: Any, ranks: Ranks) -> None:
@@ -54,46 +29,4 @@ def _run(work: Work, base: Assignment, desk: Any, ranks: Ranks) -> None:
     if reporter is not None:
         ending = reporter.last_words(ending)
     if ranks.is_first or ending["status"] == "failed":
-        _ask(desk.finish.remote(*about, ending))
-
-
-def _ask(answer: Any) -> Any:
-    """The desk's answer; None when the sweep is over and its desk gone."""
-    import ray
-
-    with suppress(ray.exceptions.ActorDiedError):
-        return ray.get(answer)
-    return None
-
-
-class _Works:
-    """What a group does, one after the other: rank 0 takes it from the desk, and tells the others through the store."""
-
-    def __init__(self, store: Any, rank: int, take: Callable[[], Work | None]) -> None:
-        self._store = store
-        self._rank = rank
-        self._take = take
-        self._number = 0
-
-    def next(self) -> Work | None:
-        """The next trial; None: the group is to leave. Every rank must call it."""
-        self._number += 1
-        key = f"work/{self._number}"
-        if self._rank == 0:
-            # the ranks have met in the trial before, so that all of them have read what it was
-            self._store.delete_key(f"work/{self._number - 1}")
-            work = self._take()
-            self._store.set(key, pickle.dumps(work))
-            return work
-        return pickle.loads(self._listen(key))  # type: ignore[no-any-return]
-
-    def turn_away(self) -> None:
-        """The desk has no work for this group: rank 0 tells the others, which may have been let in before it."""
-        if self._rank == 0:
-            self._store.set("work/1", pickle.dumps(None))
-
-    def _listen(self, key: str) -> bytes:
-        while True:
-            with suppress(dist.DistStoreError):  # a time-out; a lost connection is another error
-                self._store.wait([key], timedelta(seconds=LISTEN_SECONDS))
-                return bytes(self._store.get(key))
+        ask(desk.finish.remote(*about, ending))
