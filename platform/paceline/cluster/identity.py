@@ -14,6 +14,7 @@ from typing import IO, Any, ClassVar, Generic, Literal, TypeVar
 
 from paceline.cluster.preflight import writable
 from paceline.config.experiment import ExperimentConfig
+from paceline.config.imports import remember_folders
 from paceline.durable import write_durably
 from paceline.engine.manifest import numbered
 from paceline.errors import ConfigError, EnvironmentFault, Problem
@@ -35,6 +36,7 @@ CHANGES_NO_RESULT = (
     "data.persistent_workers",
     "data.cache",
     "trainer.epochs",
+    "tuneup",
 )
 """Keys and sections that change neither what is computed nor in which order."""
 
@@ -236,6 +238,8 @@ def new_run(home: Path, config: ExperimentConfig, kind: type[Folder], origin: Ru
         forked_from = {"forked_from": origin.run_id}
         for _, checkpoint in numbered(origin.checkpoints):
             shutil.copytree(checkpoint, folder.checkpoints / checkpoint.name, copy_function=link_or_copy)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    remember_folders(folder.path)
     # last: a folder without it is no run yet
     folder.write(status="running", config=shareable(config).model_dump(mode="json"), **forked_from)
     return folder

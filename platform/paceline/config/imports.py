@@ -1,6 +1,7 @@
 """A user's own code in the config: `path: "my_pkg.nets:build"`, or the Python object itself."""
 
 import importlib
+import json
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -160,6 +161,28 @@ def make_importable(folders: list[Path]) -> None:
     for folder in reversed([str(folder.resolve()) for folder in folders]):
         if folder not in sys.path:
             sys.path.insert(0, folder)
+
+
+CODE_FILE = "code.json"
+"""In a run's folder: which folders held the user's code."""
+
+
+def remember_folders(folder: Path) -> None:
+    """Write down beside what a run or a sweep leaves behind where the user's code was.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    (folder / CODE_FILE).write_text(json.dumps({"import_folders": user_folders()}, indent=1))
+
+
+def remembered_folders(folder: Path) -> list[Path]:
+    """The folders that a config in a run's folder takes its code from; none for other folders."""
+    try:
+        found = json.loads((folder / CODE_FILE).read_bytes())["import_folders"]
+        return [Path(each) for each in found if Path(each).is_dir()]
+    except (OSError, ValueError, TypeError, KeyError):
+        return []
 
 
 def objects_in(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pydantic_core import PydanticSerializationError
 from paceline.config.checks import ERROR_TYPE
 from paceline.config.disagreement import Disagreement
 from paceline.config.experiment import COMPONENT_SECTIONS, ExperimentConfig
-from paceline.config.imports import is_path, make_importable, missing_module
+from paceline.config.imports import is_path, make_importable, missing_module, remembered_folders
 from paceline.config.overrides import copy_tree, edit, parse_override, place_of
 from paceline.config.problems import Places, broken_keys, explain, selector_problems
 from paceline.config.signatures import argument_problems
@@ -32,7 +32,8 @@ ADDED_ARGUMENTS = {"task": ("model",)}
 def load_config(path: str | PathLike[str], overrides: Overrides | None = None) -> ExperimentConfig:
     """Load an experiment.
 
-    The folder of the file and the working folder become importable, for the user's own code in `path:`.
+    The folder of the file and the working folder become importable, for the user's own code in `path:`; for a file that
+    a sweep or a tune-up has left in its folder, also those that it was started with.
 
     Args:
         path: the YAML file.
@@ -42,7 +43,8 @@ def load_config(path: str | PathLike[str], overrides: Overrides | None = None) -
         ConfigError: the file, the overrides or the config that they make are wrong; with every problem found.
     """
     file = Path(path)
-    make_importable([file.absolute().parent, Path.cwd()])
+    home = file.absolute().parent
+    make_importable([home, Path.cwd(), *remembered_folders(home)])
     changes, changed_at, problems = _read_overrides(overrides or {})
     try:
         source = read_source(file)
