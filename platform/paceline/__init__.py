@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from paceline.config import ExperimentConfig, load_config
     from paceline.errors import ConfigError, EnvironmentFault, PacelineError, RunFailed
     from paceline.review.reopening import load_run, load_sweep
+    from paceline.study.tuneup.result import TuneupResult
+    from paceline.study.tuneup.tuneup import tuneup
     from paceline.sweeps.results.result import SweepResult
     from paceline.sweeps.sweep import sweep
     from paceline.tasks.base import Task, TaskOutput
@@ -27,11 +29,13 @@ _HOMES = {
     "SweepResult": "paceline.sweeps.results.result",
     "Task": "paceline.tasks.base",
     "TaskOutput": "paceline.tasks.base",
+    "TuneupResult": "paceline.study.tuneup.result",
     "load_config": "paceline.config",
     "load_run": "paceline.review.reopening",
     "load_sweep": "paceline.review.reopening",
     "sweep": "paceline.sweeps.sweep",
     "train": "paceline.cluster.experiment",
+    "tuneup": "paceline.study.tuneup.tuneup",
 }
 
 __all__ = [
@@ -44,12 +48,14 @@ __all__ = [
     "SweepResult",
     "Task",
     "TaskOutput",
+    "TuneupResult",
     "__version__",
     "load_config",
     "load_run",
     "load_sweep",
     "sweep",
     "train",
+    "tuneup",
 ]
 
 

@@ -24,6 +24,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "val_metric": {"name": "NAME"},
     "axis_metric": {"name": "KEY"},
     "best_metric": {"name": "METRIC"},
+    "speedup_metric": {"name": "TECHNIQUE"},
     "version_tag": {"package": "PACKAGE"},
     "rank_seconds": {"figure": metrics.RANK_FIGURES},
     "trials_metric": {"ending": metrics.TRIAL_COUNTS},

@@ -17,7 +17,7 @@ def add_commands(commands: Any) -> None:
 
 def _add_train(commands: Any) -> None:
     train = commands.add_parser("train", help="run one experiment", description="Run one experiment.")
-    _add_config(train)
+    add_config(train)
     train.add_argument("--dry-run", action="store_true", help="check the config, print what follows from it, and stop")
     train.add_argument(
         "--resume",
@@ -34,7 +34,7 @@ def _add_sweep(commands: Any) -> None:
         "Run the trials of the config's sweep section. An unfinished sweep of the same name and config is gone on with."
     )
     sweep = commands.add_parser("sweep", help="run many trials of one experiment", description=text)
-    _add_config(sweep)
+    add_config(sweep)
     sweep.add_argument(
         "--dry-run", action="store_true", help="check all points, print them and what they cost, and stop"
     )
@@ -44,7 +44,8 @@ def _add_sweep(commands: Any) -> None:
     sweep.set_defaults(command=_sweep, refuse=sweep.error)
 
 
-def _add_config(command: argparse.ArgumentParser) -> None:
+def add_config(command: argparse.ArgumentParser) -> None:
+    """Add the config, its overrides, and where to run it."""
     command.add_argument("config", metavar="CONFIG", type=file_name, help="YAML file of the experiment")
     command.add_argument(
         "overrides",

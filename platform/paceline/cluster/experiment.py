@@ -276,7 +276,7 @@ def make_record(config: ExperimentConfig, run: ClaimedRun[RunFolder], uri: str, 
 
 
 def record_params(config: ExperimentConfig, derived: Derived) -> dict[str, Any]:
-    """The config and what follows from it, by dotted key, as MLflow's params; without `sweep`, which runs pass over."""
+    """The config and what follows from it, by dotted key, as MLflow's params; without what runs pass over."""
     numbers = {
         "derived.world_size": derived.batch.world_size,
         "derived.global_batch_size": derived.batch.global_batch_size,
@@ -286,7 +286,7 @@ def record_params(config: ExperimentConfig, derived: Derived) -> dict[str, Any]:
         "derived.total_steps": derived.total_steps,
         "derived.threads_per_worker": worker_threads(config),
     }
-    return {**flatten(shareable(config).model_dump(mode="json", exclude={"sweep"})), **numbers}
+    return {**flatten(shareable(config).model_dump(mode="json", exclude={"sweep", "tuneup"})), **numbers}
 
 
 def _runner(config: ExperimentConfig) -> Callable[[Launch], tuple[dict[str, Any], dict[str, Any]]]:

@@ -16,6 +16,7 @@ from paceline.config.sections import (
     TrainerConfig,
 )
 from paceline.config.sweep import SweepConfig
+from paceline.config.tuneup import TuneupConfig
 
 if TYPE_CHECKING:
     from paceline.data.base import DataConfig
@@ -75,6 +76,9 @@ class ExperimentConfig(Section):
     """Which MLflow store the run is recorded in."""
     sweep: SweepConfig | None = None
     """What `paceline sweep` tries out. `null`, and with `paceline train`: nothing."""
+    tuneup: TuneupConfig | None = None
+    """How `paceline tuneup` measures, without effect on `train` and `sweep`. `null`: as the defaults of the section
+    say."""
 
     @model_validator(mode="after")
     def _fields_agree(self) -> "ExperimentConfig":

@@ -170,6 +170,17 @@ def trials_metric(ending: str) -> str:
     return f"trials/{ending}"
 
 
+# On the run of a tune-up. Each is told once, at step 0.
+
+TUNEUP_SPEEDUP = "tuneup/speedup"
+"""Samples a second with all recommended changes, over those of the config as it was."""
+
+
+def speedup_metric(name: str) -> str:
+    """Key of the samples a second with one technique over those without: `tuneup/speedup/cache-memory`."""
+    return f"{TUNEUP_SPEEDUP}/{name}"
+
+
 COSTS = (
     "core_seconds",
     "gpu_seconds",
@@ -201,7 +212,7 @@ NAME = "paceline.name"
 """The config's `name`."""
 
 KIND = "paceline.kind"
-"""`sweep` for a sweep's own run, `trial` for one of its trials, `run` for any other."""
+"""`sweep` for a sweep's own run, `trial` for one of its trials, `tuneup` for that of a tune-up, `run` for any other."""
 
 SWEEP_ID = "paceline.sweep_id"
 """The sweep that a `sweep` or `trial` belongs to."""

@@ -114,7 +114,7 @@ def note_of(
 def changes_of(config: ExperimentConfig, best: Trial) -> dict[str, tuple[str, str]]:
     """What the config of a trial has in place of the sweep's own, by dotted key: both values as text."""
     chosen = trial_config(config, best.overrides)
-    before, after = (flatten(each.model_dump(mode="json", exclude={"sweep"})) for each in (config, chosen))
+    before, after = (flatten(each.model_dump(mode="json", exclude={"sweep", "tuneup"})) for each in (config, chosen))
     keys = [key for key in dict.fromkeys([*after, *before]) if before.get(key) != after.get(key)]
     texts = [{key: param_text(values.get(key)) for key in keys} for values in (before, after)]
     old, new = (without_secrets(values) for values in texts)

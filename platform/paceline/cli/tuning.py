@@ -1,0 +1,35 @@
+"""The command that finds out what helps: `tuneup`."""
+
+import argparse
+import json
+from typing import Any
+
+from paceline.cli.running import add_config
+from paceline.errors import OK
+
+
+def add_commands(commands: Any) -> None:
+    """Add it to the parser."""
+    text = (
+        "Measure each technique on this model and this hardware: a verdict for each, and a recommended config. "
+        "The config's section tuneup says how much time there is, and what counts as equal quality."
+    )
+    command = commands.add_parser("tuneup", help="find out which techniques help a model here", description=text)
+    add_config(command)
+    command.set_defaults(command=_tuneup, refuse=command.error)
+
+
+def _tuneup(options: argparse.Namespace) -> int:
+    from paceline.config import load_config
+
+    config = load_config(options.config, options.overrides)
+    from paceline.study.tuneup.display import open_tuneup_display
+    from paceline.study.tuneup.tuneup import tuneup
+
+    with open_tuneup_display(config) as display:
+        result = tuneup(config, address=options.address, wait_seconds=options.wait, listener=display.listener)
+    if options.json:
+        print(json.dumps(result.to_json()))
+    else:
+        display.print_result(result)
+    return OK

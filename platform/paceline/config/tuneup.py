@@ -1,0 +1,34 @@
+"""The section `tuneup`: how much time a tune-up may take, and what counts as the same quality."""
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from paceline.config.base import Section
+from paceline.config.limits import Metric
+from paceline.direction import Direction
+
+ArmName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+= -]{0,79}$")]
+
+
+class TuneupConfig(Section):
+    """What `paceline tuneup` measures; `paceline train` and `sweep` pass this section over."""
+
+    budget_seconds: Annotated[float, Field(ge=10, le=1e7)] = 600.0
+    """How long the tune-up may take from its command to its report, 10 to 10^7 seconds. It ends earlier when all is
+    decided."""
+    metric: Metric | None = None
+    """What quality is judged by, as it is recorded. `null`: `val/accuracy` where the task reports it, else
+    `val/loss`."""
+    mode: Direction | None = None
+    """Whether the metric is to be small (`min`) or large (`max`). `null`: as in `sweep.mode`."""
+    margin: Annotated[float, Field(gt=0, le=1e20)] = 0.01
+    """How much worse the metric may be, in its own unit, and still count as equal; above 0 to 10^20. Set before
+    anything is measured."""
+    seeds: Annotated[int, Field(ge=2, le=1024)] = 5
+    """With how many seeds a change of what is computed is trained to the end, beside the baseline, 2 to 1024."""
+    arms: dict[ArmName, Annotated[dict[str, Any], Field(min_length=1)]] = Field(default_factory=dict)
+    """Techniques of your own beside the known ones: a name, and the fields that it sets by dotted key, such as
+    `{bigger lr: {optimizer.lr: 0.2}}`."""
+    skip: list[ArmName] = Field(default_factory=list)
+    """Names of techniques that are not to be tried."""

@@ -1,0 +1,200 @@
+"""The techniques that a tune-up tries: which fields each sets, and whether it can help here at all."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.ignored import ignored_settings
+from paceline.errors import ConfigError
+from paceline.study.tuneup.facts import Facts
+
+Computes = Literal["same", "differently"]
+
+ADAPTIVE = ("adamw", "lamb", "nvlamb", "novograd")
+"""Optimizers whose learning rate follows the square root of the batch, where the others' follows the batch."""
+BATCH_FACTORS = (2, 4, 8, 16, 32, 64)
+FEWEST_STEPS = 8
+"""Optimizer steps that an epoch keeps when the batch grows."""
+WARM_UP_FROM = 4
+"""A batch so many times larger gets a warmup, as Goyal et al. 2017 (arXiv:1706.02677) found necessary."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A technique, as one change of the config."""
+
+    name: str
+    overrides: Mapping[str, Any]
+    family: str
+    """Arms of one family set the same thing: only one of them can be in a config."""
+    why: str
+    """What it does, in a sentence for a comment beside the line that it changes."""
+    computes: Computes = "same"
+    """`same`: the results are the same up to rounding, by how the technique works, which the project's own tests prove.
+    `differently`: the model may come out worse, which is to be measured."""
+    saves_memory: bool = False
+    """It is tried for memory, and expected to cost time."""
+    why_not: str = ""
+    """Why it is not tried here; empty when it is."""
+
+    def config(self, baseline: ExperimentConfig) -> ExperimentConfig:
+        """The baseline with this technique.
+
+        Raises:
+            ConfigError: the two contradict each other.
+        """
+        return baseline.with_overrides(self.overrides)
+
+
+def arms_for(config: ExperimentConfig, facts: Facts) -> list[Arm]:
+    """All techniques for a config, those that are not applicable with the reason; names are unique."""
+    asked = config.tuneup
+    own = [] if asked is None else list(_own(asked.arms))
+    known = [arm for arm in _known(config, facts) if not any(arm.name == each.name for each in own)]
+    skipped = () if asked is None else asked.skip
+    return [_checked(arm, config, skipped) for arm in [*known, *own]]
+
+
+def _checked(arm: Arm, config: ExperimentConfig, skipped: Iterable[str]) -> Arm:
+    if arm.why_not:
+        return arm
+    if arm.name in skipped:
+        return replace(arm, why_not="tuneup.skip names it")
+    try:
+        changed = arm.config(config)
+    except ConfigError as error:
+        return replace(arm, why_not=error.problems[0].reason if error.problems else str(error))
+    if changed == config:
+        return replace(arm, why_not="the config has it already")
+    before = set(ignored_settings(config))
+    ignored = [text for text in ignored_settings(changed) if text not in before]
+    return replace(arm, why_not=ignored[0]) if ignored else arm
+
+
+def _own(arms: Mapping[str, Mapping[str, Any]]) -> Iterator[Arm]:
+    for name, overrides in arms.items():
+        yield Arm(name, overrides, name, "of the config's own section tuneup.arms", "differently")
+
+
+def _known(config: ExperimentConfig, facts: Facts) -> Iterator[Arm]:
+    yield from _loading(config, facts)
+    yield from _batch(config, facts)
+    yield from _precision(facts)
+    yield from _kernels(config, facts)
+    yield from _bookkeeping(config)
+    yield from _exchange(facts)
+    yield from _memory(config, facts)
+
+
+def _loading(config: ExperimentConfig, facts: Facts) -> Iterator[Arm]:
+    in_memory = "the data set is in memory already, and gives whole batches" if facts.is_sliced else ""
+    for processes in (1, 2, 4, 8):
+        if processes > max(2, facts.cores * 2):
+            break
+        overrides = {"data.num_workers": processes, "data.cache": "none"}
+        why = f"{processes} loader process{'es' if processes > 1 else ''} a worker load while the model computes"
+        yield Arm(f"loader-{processes}", overrides, "loading", why, why_not=in_memory)
+    why = "each sample is loaded once, and kept in memory"
+    overrides = {"data.cache": "memory", "data.num_workers": 0}
+    yield Arm("cache-memory", overrides, "loading", why, why_not=in_memory)
+    no_gpu = "" if facts.device_type == "cuda" else "there is no GPU to keep the samples on"
+    why = "each sample is loaded once, and kept on the GPU"
+    yield Arm("cache-device", {"data.cache": "device", "data.num_workers": 0}, "loading", why, why_not=no_gpu)
+    why = "batches are copied to the GPU out of page-locked memory"
+    yield Arm("pin-memory", {"data.pin_memory": True}, "pinning", why, why_not=_needs_cuda(facts))
+
+
+def _batch(config: ExperimentConfig, facts: Facts) -> Iterator[Arm]:
+    """Larger batches, with the learning rate and the warmup that go with them."""
+    from paceline.config.derived import derive
+    from paceline.data.base import Sizes
+
+    derived = derive(config, Sizes(facts.train_samples, facts.validation_samples))
+    batch = derived.batch.global_batch_size
+    for factor in BATCH_FACTORS:
+        name, why = f"batch-x{factor}", f"a global batch {factor} times as large, with its learning rate"
+        if facts.train_samples < batch * factor * FEWEST_STEPS:
+            why_not = f"an epoch would have fewer than {FEWEST_STEPS} steps"
+            yield Arm(name, {"data.global_batch_size": batch * factor}, "batch", why, "differently", why_not=why_not)
+            return
+        yield Arm(name, batch_overrides(config, batch, factor), "batch", why, "differently")
+
+
+def batch_overrides(config: ExperimentConfig, batch: int, factor: int) -> dict[str, Any]:
+    """A batch `factor` times as large as `batch`, with the learning rate by the optimizer's rule, and a warmup."""
+    overrides: dict[str, Any] = {"data.global_batch_size": batch * factor, "data.micro_batch_size": None}
+    if config.trainer.gradient_accumulation_steps != "auto":
+        overrides["trainer.gradient_accumulation_steps"] = config.trainer.gradient_accumulation_steps
+    if config.optimizer.lr_scaling == "none":
+        rule = "sqrt" if config.optimizer.describe() in ADAPTIVE else "linear"
+        overrides |= {"optimizer.lr_scaling": rule, "optimizer.base_batch_size": batch}
+    schedule = config.lr_scheduler
+    warms_up = schedule.warmup_epochs or schedule.warmup_steps or schedule.warmup_samples
+    if factor >= WARM_UP_FROM and not warms_up:
+        # at most a fifth of the training
+        overrides["lr_scheduler.warmup_epochs"] = min(1.0, (config.trainer.epochs or 5) / 5)
+    return overrides
+
+
+def _precision(facts: Facts) -> Iterator[Arm]:
+    why = "the forward pass computes in bfloat16 where that is safe"
+    yield Arm("bf16", {"trainer.precision": "bf16-mixed"}, "precision", why, "differently")
+    why = "the forward pass computes in float16 where that is safe, with a gradient scaler"
+    needs_cuda = _needs_cuda(facts)
+    yield Arm("fp16", {"trainer.precision": "16-mixed"}, "precision", why, "differently", why_not=needs_cuda)
+    why = "float32 products are computed in TF32"
+    overrides = {"trainer.float32_matmul_precision": "high"}
+    yield Arm("tf32", overrides, "tf32", why, "differently", why_not=needs_cuda)
+
+
+def _kernels(config: ExperimentConfig, facts: Facts) -> Iterator[Arm]:
+    flat = "" if facts.has_convolutions else "the model has no convolution"
+    why = "convolutions find their channels next to each other"
+    yield Arm("channels-last", {"trainer.memory_format": "channels_last"}, "layout", why, why_not=flat)
+    why = "the model is compiled, and its operations are fused"
+    yield Arm("compile", {"trainer.compile": "default"}, "compile", why)
+    why = "cuDNN times its algorithms once, and keeps the fastest"
+    overrides = {"trainer.cudnn_benchmark": True}
+    yield Arm("cudnn-benchmark", overrides, "cudnn", why, why_not=_needs_cuda(facts) or flat)
+    why = "biases that batch normalisation subtracts again are removed"
+    none = "" if facts.redundant_biases else "the model has no bias in front of batch normalisation alone"
+    yield Arm("no-redundant-bias", {"trainer.remove_redundant_bias": True}, "bias", why, why_not=none)
+    if "fused" in type(config.optimizer).model_fields:
+        yield Arm("fused-optimizer", {"optimizer.fused": "auto"}, "fused", "the whole update runs in one kernel")
+
+
+def _bookkeeping(config: ExperimentConfig) -> Iterator[Arm]:
+    why = "gradients are let go of between steps rather than filled with zeros"
+    yield Arm("set-to-none", {"trainer.zero_grad": "set_to_none"}, "zero-grad", why)
+    often = config.trainer.log_every_n_steps
+    overrides = {"trainer.log_every_n_steps": 50}
+    not_often = f"it logs every {often} steps already" if often >= 50 else ""
+    why = "the loss is read every 50 steps, not more often"
+    yield Arm("log-every-50", overrides, "logging", why, why_not=not_often)
+
+
+def _exchange(facts: Facts) -> Iterator[Arm]:
+    alone = "" if facts.world_size > 1 else "one process exchanges no gradients"
+    why = "gradients are exchanged in bfloat16"
+    yield Arm("exchange-bf16", {"parallel.comm_hook": "bf16"}, "exchange", why, "differently", why_not=alone)
+    why = "DDP is told that the set of used parameters never changes"
+    yield Arm("static-graph", {"parallel.static_graph": True}, "static-graph", why, why_not=alone)
+    why = "gradients live in DDP's buckets"
+    overrides = {"parallel.gradient_as_bucket_view": True}
+    yield Arm("bucket-view", overrides, "bucket-view", why, why_not=alone)
+
+
+def _memory(config: ExperimentConfig, facts: Facts) -> Iterator[Arm]:
+    none = "" if facts.blocks else "the model has no repeated blocks"
+    for kind in ("selective", "full"):
+        overrides = {"trainer.activation_checkpointing": kind}
+        why = "activations are computed again in backward instead of being kept"
+        yield Arm(f"checkpointing-{kind}", overrides, "checkpointing", why, saves_memory=True, why_not=none)
+    why = "the batch goes through the model in two halves"
+    halves = {"trainer.gradient_accumulation_steps": 2, "data.micro_batch_size": None}
+    yield Arm("accumulation-2", halves, "accumulation", why, saves_memory=True)
+
+
+def _needs_cuda(facts: Facts) -> str:
+    return "" if facts.device_type == "cuda" else "it is for GPUs"

@@ -1,0 +1,32 @@
+"""How the time of a tune-up is spent: what is left, and what is kept back for the end."""
+
+import time
+from collections.abc import Callable
+
+
+class Clock:
+    """Counts down from the moment the command began."""
+
+    def __init__(self, budget_seconds: float, began: float, now: Callable[[], float] = time.monotonic) -> None:
+        """Args:
+        began: when the command began, on the same clock as `now`.
+        """
+        self._end = began + budget_seconds
+        self._now = now
+        self.began = began
+        self.reserved = 0.0
+        """Seconds kept back for what comes after the duels."""
+
+    @property
+    def left(self) -> float:
+        """Seconds until the end, without what is kept back."""
+        return self._end - self._now() - self.reserved
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the command began."""
+        return self._now() - self.began
+
+    def has(self, seconds: float) -> bool:
+        """Whether there is time for something that takes so long."""
+        return self.left >= seconds

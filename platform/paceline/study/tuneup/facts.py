@@ -1,0 +1,25 @@
+"""What of the model, the data and the hardware decides which techniques apply."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Found by the workers that are going to train."""
+
+    device_type: str
+    """`cpu` or `cuda`."""
+    world_size: int
+    cores: int
+    """Threads of a worker."""
+    parameters: int
+    has_convolutions: bool
+    """Whether there are weights of four dimensions, whose layout can be chosen."""
+    redundant_biases: int
+    """Biases of convolutions that go into batch normalisation alone."""
+    blocks: int
+    """Repeated parts of the model, which can be checkpointed or compiled one by one."""
+    is_sliced: bool
+    """Whether the data set gives whole batches out of memory."""
+    train_samples: int
+    validation_samples: int

@@ -1,0 +1,66 @@
+"""What the workers of a tune-up do: duels, trainings to the end, and looks at the model. Travels between processes.
+
+The driver asks for one job after the other; each is done by all ranks of the one worker group, and answered by rank 0.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from paceline.cluster.assignment import Assignment, TrialPart
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.imports import objects_in
+from paceline.tracking.redact import shareable
+
+Kind = Literal["look", "duel", "train", "memory", "split"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One piece of work."""
+
+    kind: Kind
+    configs: tuple[TrialPart, ...]
+    """The config, or the baseline's and the arm's."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Of that kind, in plain values."""
+
+
+@dataclass(frozen=True)
+class NumberedJob:
+    """A job as a worker group takes it from the desk."""
+
+    number: int
+    job: Job
+    timeout_seconds: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of a job."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Plain JSON values; empty when it failed."""
+    problem: str = ""
+    """Why it failed; empty when it did not."""
+    kind: str = ""
+    """`error`, `oom` or `diverged` when it failed; `lost` when its workers died."""
+
+
+def part_of(config: ExperimentConfig) -> TrialPart:
+    """A config as a part of the assignment that all jobs have in common."""
+    return TrialPart(shareable(config).model_dump_json(), tuple(objects_in(config.model_dump())))
+
+
+def config_of(base: Assignment, part: TrialPart) -> ExperimentConfig:
+    """The config, validated again where it is used."""
+    return base.for_trial(part).config()
+
+
+def plain(value: Any) -> Any:
+    """A dataclass as plain JSON values."""
+    return json.loads(json.dumps(asdict(value)))
+
+
+__all__ = ["Answer", "Job", "Kind", "NumberedJob", "config_of", "part_of", "plain", "replace"]

@@ -1,0 +1,243 @@
+"""The course of a tune-up.
+
+look at the model  ->  the baseline trained with each seed  ->  each technique against the baseline
+  ->  those that gain, together  ->  each other one beside them, each of them taken away
+  ->  the quality of what is left, without what spoils it
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from paceline.cluster.listener import Stages
+from paceline.config.experiment import ExperimentConfig
+from paceline.errors import RunFailed
+from paceline.study.statistics.judge import Noise
+from paceline.study.tuneup.arms import Arm, arms_for
+from paceline.study.tuneup.bench import Bench
+from paceline.study.tuneup.choosing import best_of_families, merged, speedups, together
+from paceline.study.tuneup.clock import Clock
+from paceline.study.tuneup.facts import Facts
+from paceline.study.tuneup.jobs import Job, part_of
+from paceline.study.tuneup.judging import Standing
+from paceline.study.tuneup.outcome import ArmResult, Findings, Quality, Verdict
+from paceline.study.tuneup.qualities import Trainings
+from paceline.study.tuneup.ring import Contest, Ring
+
+AA = "A/A"
+"""Name of the contest of the baseline against itself."""
+QUALITY_SHARE = 0.45
+"""Of the budget, what trainings for the quality may take at the most."""
+ROUNDS = 3
+"""How many more techniques are looked for beside those that gain alone."""
+HOPELESS = 0.9
+"""An arm whose speed is surely below this share of the baseline's is not tried beside others."""
+END_SECONDS = 5.0
+"""Kept back for the report."""
+
+
+class Watcher(Stages, Protocol):
+    """What is told how a tune-up goes on."""
+
+    def arms(self, arms: Sequence[Arm]) -> None:
+        """What will be tried, and what not."""
+
+    def contest(self, contest: Contest) -> None:
+        """A duel has been fought out."""
+
+
+class Measuring:
+    """One tune-up on a bench that is open."""
+
+    def __init__(self, config: ExperimentConfig, bench: Bench, clock: Clock, watcher: Watcher) -> None:
+        self._config, self._bench, self._clock, self._watcher = config, bench, clock, watcher
+        self._trainings = Trainings(bench, clock, config)
+        self._noise = Noise()
+        self._ring = Ring(bench, clock, config.seed, watcher.contest)
+        self._contests: dict[str, Contest] = {}
+        self._qualities: dict[str, Quality] = {}
+        self._notes: list[str] = []
+        self._arms: list[Arm] = []
+
+    def run(self) -> Findings:
+        """Measure, choose, and check.
+
+        Raises:
+            RunFailed: the baseline itself cannot be trained, or the workers are gone.
+        """
+        facts = self._look()
+        arms = self._arms = arms_for(self._config, facts)
+        self._watcher.arms(arms)
+        tried = [arm for arm in arms if not arm.why_not]
+        self._train_baseline()
+        self._measure_alone(tried)
+        chosen = self._combine(tried)
+        chosen, quality = self._check_quality(chosen)
+        return self._findings(arms, chosen, quality)
+
+    def _look(self) -> Facts:
+        self._watcher.stage("looking at the model")
+        answer = self._bench.do(Job("look", (part_of(self._config),)))
+        if answer.problem:
+            raise RunFailed(f"the baseline cannot be built: {answer.problem}")
+        return Facts(**answer.values)
+
+    def _train_baseline(self) -> None:
+        """Before all else, so that it is known how much time the quality of the others will take."""
+        self._watcher.stage("training the baseline")
+        if not self._trainings.train(self._config):
+            if self._trainings.problem:
+                raise RunFailed(f"the baseline cannot be trained: {self._trainings.problem}")
+            self._notes.append("there was no time to train the baseline with every seed: quality is not known")
+            return
+        needed = (self._trainings.seconds(self._config) or 0.0) * len(self._trainings.seeds)
+        self._clock.reserved = min(needed, QUALITY_SHARE * self._clock.left) + END_SECONDS
+
+    def _contest(self, name: str, baseline: ExperimentConfig, arm: ExperimentConfig) -> Contest:
+        return Contest(name, baseline, arm, Standing(self._noise))
+
+    def _measure_alone(self, arms: Sequence[Arm]) -> None:
+        self._watcher.stage("measuring the noise, and each technique alone")
+        noise = self._contest(AA, self._config, self._config)
+        self._ring.meet(noise)
+        if noise.problem:
+            raise RunFailed(f"the baseline cannot be measured: {noise.problem}")
+        self._contests[AA] = noise
+        self._noise = Noise.of([(pair.baseline, pair.arm) for pair in noise.standing.pairs])
+        for arm in arms:
+            self._contests[arm.name] = self._contest(arm.name, self._config, arm.config(self._config))
+        self._ring.run([self._contests[arm.name] for arm in arms], share=0.5)
+
+    def _combine(self, arms: Sequence[Arm]) -> list[Arm]:
+        """What gains alone, all together; then what gains beside it; then without what does not any more."""
+        self._watcher.stage("measuring what gains together")
+        gained = speedups(self._contests, arms)
+        _, chosen = together(self._config, best_of_families(gained))
+        for _ in range(ROUNDS if chosen else 0):
+            added = self._gains_beside(chosen, [arm for arm in arms if self._may_help(arm, chosen)])
+            if added is None:
+                break
+            chosen = [*chosen, added]
+        while len(chosen) > 1 and (idle := self._idle_in(chosen)) is not None:
+            chosen = [arm for arm in chosen if arm is not idle]
+        return chosen
+
+    def _may_help(self, arm: Arm, chosen: Sequence[Arm]) -> bool:
+        """Whether an arm is worth a try beside others: what hides its gain now may be gone then."""
+        contest = self._contests[arm.name]
+        if arm.saves_memory or contest.problem or any(arm.family == each.family for each in chosen):
+            return False
+        return not contest.standing.pairs or contest.standing.interval.high > HOPELESS
+
+    def _gains_beside(self, chosen: Sequence[Arm], others: Sequence[Arm]) -> Arm | None:
+        """The arm that gains most beside those chosen; None when none does."""
+        before, _ = together(self._config, chosen)
+        contests: dict[str, Contest] = {}
+        for arm in others:
+            after, taken = together(self._config, [*chosen, arm])
+            if len(taken) > len(chosen):
+                contests[arm.name] = self._contest(f"{arm.name} beside {_names(chosen)}", before, after)
+        self._ring.run(list(contests.values()), share=0.5)
+        gained = speedups(contests, others)
+        return max(gained, key=lambda each: each[1])[0] if gained else None
+
+    def _idle_in(self, chosen: Sequence[Arm]) -> Arm | None:
+        """The arm without which the others are as fast; None when there is none, or no time to find out."""
+        after, _ = together(self._config, chosen)
+        contests = {}
+        for arm in chosen:
+            before, _ = together(self._config, [each for each in chosen if each is not arm])
+            contests[arm.name] = self._contest(f"{_names(chosen)}, for {arm.name}", before, after)
+        self._ring.run(list(contests.values()), share=0.5)
+        met = [arm for arm in chosen if contests[arm.name].standing.pairs]
+        idle = [arm for arm in met if contests[arm.name].standing.final != "gain"]
+        return min(idle, key=lambda arm: contests[arm.name].standing.interval.estimate, default=None)
+
+    def _check_quality(self, chosen: list[Arm]) -> tuple[list[Arm], Quality]:
+        """Take away what makes the model worse, until it comes out as well as the baseline's."""
+        self._clock.reserved = END_SECONDS
+        self._watcher.stage("training the recommended config")
+        while any(arm.computes == "differently" for arm in chosen):
+            quality = self._quality_of(chosen)
+            if quality.is_fine:
+                for arm in chosen:
+                    self._qualities.setdefault(arm.name, quality)
+                return chosen, quality
+            chosen = self._without_the_worst(chosen)
+        return chosen, Quality("same")
+
+    def _quality_of(self, arms: Sequence[Arm]) -> Quality:
+        config, _ = together(self._config, arms)
+        self._trainings.train(config, self._trainings.seconds(self._config))
+        if self._trainings.problem:
+            self._notes.append(f"the recommended config could not be trained: {self._trainings.problem}")
+        return self._trainings.compare(self._config, config)
+
+    def _without_the_worst(self, chosen: list[Arm]) -> list[Arm]:
+        """Without the arm that spoils the quality, or with a smaller batch in its place."""
+        risky = [arm for arm in chosen if arm.computes == "differently"]
+        if len(risky) > 1:
+            for arm in risky:
+                self._qualities[arm.name] = self._quality_of([arm])
+            spoiling = [arm for arm in risky if not self._qualities[arm.name].is_fine] or risky
+        else:
+            spoiling = risky
+            self._qualities[risky[0].name] = self._quality_of(chosen)
+        worst = min(spoiling, key=lambda arm: self._qualities[arm.name].difference or 0.0)
+        smaller = self._smaller_batch(worst)
+        return [arm for arm in chosen if arm is not worst] + ([smaller] if smaller is not None else [])
+
+    def _smaller_batch(self, arm: Arm) -> Arm | None:
+        if arm.family != "batch":
+            return None
+        size = arm.overrides["data.global_batch_size"]
+        known = [each for each, _ in speedups(self._contests, self._arms) if each.family == "batch"]
+        below = [each for each in known if each.overrides["data.global_batch_size"] < size]
+        return max(below, key=lambda each: each.overrides["data.global_batch_size"], default=None)
+
+    def _findings(self, arms: Sequence[Arm], chosen: Sequence[Arm], quality: Quality) -> Findings:
+        noise = self._contests[AA].standing.interval
+        contest = self._contest("all together", self._config, together(self._config, chosen)[0])
+        if chosen:
+            self._ring.run([contest])
+        has_pairs = bool(contest.standing.pairs)
+        return Findings(
+            arms=tuple(self._result(arm, chosen) for arm in arms),
+            noise=(noise.low, noise.high),
+            recommended=merged(chosen),
+            speedup=contest.standing.interval.estimate if has_pairs else None,
+            speedup_interval=(contest.standing.interval.low, contest.standing.interval.high) if has_pairs else None,
+            quality=quality,
+            notes=tuple(self._notes),
+        )
+
+    def _result(self, arm: Arm, chosen: Sequence[Arm]) -> ArmResult:
+        contest = self._contests.get(arm.name)
+        plain = ArmResult(
+            arm.name, arm.overrides, "not applicable", arm.why_not or "there was no time for it", arm.family
+        )
+        if arm.why_not or contest is None or (not contest.standing.pairs and not contest.problem):
+            return plain
+        if contest.problem:
+            return replace(plain, reason=f"it cannot be run: {contest.problem}")
+        interval = contest.standing.interval
+        quality = self._qualities.get(arm.name, Quality("same" if arm.computes == "same" else "not measured"))
+        return replace(
+            plain,
+            verdict=_verdict(contest.standing.final, quality),
+            reason=arm.why,
+            speedup=interval.estimate,
+            speedup_interval=(interval.low, interval.high),
+            pairs=len(contest.standing.pairs),
+            quality=quality,
+            is_recommended=any(each.name == arm.name for each in chosen),
+        )
+
+
+def _names(arms: Sequence[Arm]) -> str:
+    return " + ".join(arm.name for arm in arms)
+
+
+def _verdict(speed: Any, quality: Quality) -> Verdict:
+    """Whatever makes the model worse does harm, however fast it is."""
+    return "harm" if quality.verdict == "worse" else speed

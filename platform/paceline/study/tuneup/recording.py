@@ -1,0 +1,83 @@
+"""What MLflow is told of a tune-up: one run, with a note that has the table, and the files."""
+
+import json
+import sys
+import time
+
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.loading import dump_yaml
+from paceline.study.tuneup.folder import TuneupFolder
+from paceline.study.tuneup.outcome import Findings
+from paceline.study.tuneup.result import findings_json
+from paceline.study.tuneup.texts import HEADING, arm_cells, quality_text, speed_text
+from paceline.tracking import metrics
+from paceline.tracking.cursor import ShipReport
+from paceline.tracking.note import code, escaped
+from paceline.tracking.points import Point
+from paceline.tracking.provenance import command_line, provenance
+from paceline.tracking.record import RunRecord, flatten
+from paceline.tracking.recorder import Recorder
+from paceline.tracking.redact import redact, secrets_of, shareable
+
+
+def record_of(config: ExperimentConfig, tuneup_id: str, uri: str) -> RunRecord:
+    """The record of a tune-up's own run."""
+    own = shareable(config)
+    origin = provenance(command_line(sys.argv), git_diff=config.tracking.git_diff)
+    return RunRecord(
+        run_id=tuneup_id,
+        name=config.name,
+        uri=uri,
+        experiment=config.tracking.experiment or config.name,
+        params=flatten(own.model_dump(mode="json", exclude={"sweep"})),
+        tags={**origin.tags, metrics.KIND: "tuneup"},
+        artifacts={"config.yaml": dump_yaml(own), **origin.artifacts},
+        secrets=secrets_of(config),
+        picture=False,
+    )
+
+
+def tell_mlflow(
+    folder: TuneupFolder, record: RunRecord, findings: Findings, recommended: str | None, timeout_seconds: float
+) -> ShipReport:
+    """Record all that was found out, and send it; what is unsent at the time-out stays in the folder's journal."""
+    recorder = Recorder(folder.tracking, record)
+    now = int(time.time() * 1000)
+    recorder.append([Point(key, value, 0, now) for key, value in figures(findings).items()])
+    recorder.add_artifact("findings.json", json.dumps(findings_json(findings), indent=1).encode())
+    if recommended is not None:
+        recorder.add_artifact("recommended.yaml", recommended.encode())
+    return recorder.close("FINISHED", None, timeout_seconds, note_of(record.name, findings))
+
+
+def figures(findings: Findings) -> dict[str, float]:
+    """The metrics of a tune-up's run."""
+    values = {metrics.speedup_metric(arm.name): arm.speedup for arm in findings.arms}
+    values[metrics.TUNEUP_SPEEDUP] = findings.speedup
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def note_of(name: str, findings: Findings) -> str:
+    """The answer first, then the table, as Markdown."""
+    parts = [f"## {escaped(name)}, tuned", _answer(findings)]
+    if findings.recommended:
+        changes = "\n".join(f"{key}={json.dumps(value)}" for key, value in findings.recommended.items())
+        parts.append(f"Recommended changes (`recommended.yaml` among the artifacts has them all):\n\n{code(changes)}")
+    noise = f"{findings.noise[0]:.2f}-{findings.noise[1]:.2f}"
+    parts.append(f"Speed is samples a second over the baseline's; the baseline against itself: {noise}.")
+    parts.append(_table(findings))
+    parts += [f"- {escaped(note)}" for note in findings.notes]
+    return redact("\n\n".join(parts))
+
+
+def _answer(findings: Findings) -> str:
+    if not findings.recommended:
+        return "**Nothing that was tried makes it faster.**"
+    speed = speed_text(findings.speedup, findings.speedup_interval)
+    return f"**{escaped(speed)} the speed**, {escaped(quality_text(findings.quality))}."
+
+
+def _table(findings: Findings) -> str:
+    rows = [HEADING, *(arm_cells(arm) for arm in findings.arms)]
+    lines = [f"| {' | '.join(escaped(cell) for cell in row)} |" for row in rows]
+    return "\n".join([lines[0], "|---" * len(HEADING) + "|", *lines[1:]])

@@ -1,0 +1,101 @@
+"""Duels on a bench: which configs meet, for how long, and what is known of them so far."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline.config.experiment import ExperimentConfig
+from paceline.study.statistics.budget import next_arm
+from paceline.study.tuneup.bench import Bench
+from paceline.study.tuneup.clock import Clock
+from paceline.study.tuneup.duel import Pair
+from paceline.study.tuneup.jobs import Job, part_of
+from paceline.study.tuneup.judging import PAIRS_OF_A_DUEL, Standing
+
+ROUGH_SECONDS = 8.0
+"""What a duel is taken to last before one has been seen."""
+
+
+@dataclass
+class Contest:
+    """A config against another one: all duels between them."""
+
+    name: str
+    baseline: ExperimentConfig
+    arm: ExperimentConfig
+    standing: Standing
+    problem: str = ""
+    """Why it cannot be measured; empty when it can."""
+    warnings: list[str] = field(default_factory=list)
+    build_seconds: float = 0.0
+    duels: int = 0
+    seconds: float = 0.0
+    """What its duels took together."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether more pairs may change what is known."""
+        return not self.problem and self.standing.verdict is None
+
+
+class Ring:
+    """Has contests fought out on a bench, as long as there is time."""
+
+    def __init__(
+        self, bench: Bench, clock: Clock, seed: int, told: Callable[[Contest], None] = lambda contest: None
+    ) -> None:
+        self._bench, self._clock, self._told = bench, clock, told
+        self._random = random.Random(seed)
+        self._longest = ROUGH_SECONDS
+
+    def run(self, contests: Sequence[Contest], share: float = 1.0) -> None:
+        """Let all meet, in random order; then again where a further duel is worth most, until all is decided.
+
+        Args:
+            share: of the time that is left, what this may take; the first round of all is fought out as far as there is
+                time at all.
+        """
+        stop_at = self._clock.left * (1 - share)
+        waiting = [contest for contest in contests if not contest.duels]
+        self._random.shuffle(waiting)
+        for contest in waiting:
+            if self._clock.has(self._longest):
+                self.meet(contest)
+        while (next_one := self._most_worth(contests, self._clock.left - stop_at)) is not None:
+            self.meet(next_one)
+
+    def _most_worth(self, contests: Sequence[Contest], left_seconds: float) -> Contest | None:
+        by_name = {contest.name: contest for contest in contests if contest.is_open and contest.duels}
+        judges = {name: contest.standing.judge for name, contest in by_name.items()}
+        costs = {name: contest.seconds / max(1, len(contest.standing.pairs)) for name, contest in by_name.items()}
+        whole_duels = left_seconds / PAIRS_OF_A_DUEL
+        chosen = next_arm(judges, costs, whole_duels, self._random.randrange(2**31))
+        return None if chosen is None else by_name[chosen]
+
+    def meet(self, contest: Contest) -> None:
+        """One duel."""
+        standing = contest.standing
+        options: dict[str, Any] = {
+            "seed": self._random.randrange(2**31),
+            "seconds": max(self._longest, self._clock.left / 4),
+            **standing.options(),
+        }
+        begun = self._clock.elapsed
+        answer = self._bench.do(Job("duel", (part_of(contest.baseline), part_of(contest.arm)), options))
+        took = self._clock.elapsed - begun
+        contest.duels += 1
+        contest.seconds += took
+        if answer.problem:
+            contest.problem = answer.problem
+        else:
+            self._longest = max(self._longest * 0.8, took)
+            standing.add(pairs_of(answer.values))
+            contest.warnings = list(answer.values["warnings"])
+            contest.build_seconds = answer.values["build_seconds"]
+        self._told(contest)
+
+
+def pairs_of(values: Mapping[str, Any]) -> list[Pair]:
+    """The pairs of a duel's answer."""
+    return [Pair(*each) for each in values["pairs"]]

@@ -1,0 +1,150 @@
+"""`tuneup`: each technique measured on the user's own model and hardware.
+
+claim a folder  ->  measure on one warm worker group  ->  recommended config, report, MLflow  ->  TuneupResult
+"""
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.cluster.experiment import (
+    check_this_machine,
+    close_seconds_of,
+    require_shared_places,
+    unsent_text,
+    with_objects,
+)
+from paceline.cluster.preflight import storage_folder, writable
+from paceline.cluster.session import on_cluster
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.loading import missing_modules
+from paceline.config.tuneup import TuneupConfig
+from paceline.durable import write_durably
+from paceline.errors import ConfigError
+from paceline.study.tuneup.bench import open_bench
+from paceline.study.tuneup.clock import Clock
+from paceline.study.tuneup.folder import TuneupFolder, claim_tuneup
+from paceline.study.tuneup.measuring import Measuring, Watcher
+from paceline.study.tuneup.outcome import Findings
+from paceline.study.tuneup.recommending import recommended_yaml
+from paceline.study.tuneup.recording import record_of, tell_mlflow
+from paceline.study.tuneup.result import TuneupResult, findings_json
+from paceline.tracking.redact import learn, secrets_of
+from paceline.tracking.store import is_http, start_creating, tracking_uri
+
+
+def tuneup(
+    config: ExperimentConfig,
+    *,
+    model: Any = None,
+    data: Any = None,
+    task: Any = None,
+    address: str | None = None,
+    wait_seconds: float = 0.0,
+    listener: Watcher | None = None,
+) -> TuneupResult:
+    """Measure which techniques help this config here, and recommend a config of those that do.
+
+    Args:
+        config: from `load_config`; its section `tuneup` says how much time there is and what counts as equal quality.
+        model: a callable in place of the config's `model`; likewise the next two, see `train`.
+        address: a Ray cluster's address; by default a private local Ray, or inside a submitted job its cluster.
+        wait_seconds: how long to wait for a cluster that is too small or busy, see `train`.
+        listener: told of stages and duels. By default they are shown on a terminal and in a notebook.
+
+    Raises:
+        ConfigError: something about the config is wrong.
+        EnvironmentFault: GPUs, cores, MLflow, data or disk are lacking.
+        RunFailed: the baseline itself cannot be trained, or the workers are gone. Techniques that fail do not raise.
+    """
+    began = time.monotonic()
+    config = with_objects(config, model=model, data=data, task=task)
+    learn(secrets_of(config))
+    if listener is not None:
+        return _tuneup(config, address, wait_seconds, listener, began)
+    from paceline.study.tuneup.display import watched_tuneup  # rich takes a moment to import
+
+    with watched_tuneup(config) as shown:
+        return _tuneup(config, address, wait_seconds, shown, began)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What is settled before the first process is started."""
+
+    uri: str
+    close_seconds: float
+
+
+def _tuneup(
+    config: ExperimentConfig, address: str | None, wait_seconds: float, listener: Watcher, began: float
+) -> TuneupResult:
+    if problems := missing_modules(config.model_dump()):
+        raise ConfigError(problems)
+    storage = storage_folder(config)
+    if on_cluster(address):
+        require_shared_places(config)
+    else:
+        check_this_machine(config)
+    uri = tracking_uri(config.tracking, Path.cwd())
+    close_seconds = close_seconds_of(uri, config.tracking.offline, listener)
+    claimed = claim_tuneup(config, storage)
+    try:
+        start_creating(uri)
+        findings = _measure(config, claimed.folder, address, wait_seconds, listener, began)
+        return _conclude(config, claimed.folder, findings, Prepared(uri, close_seconds), listener, began)
+    except BaseException:
+        claimed.folder.write(status="failed")
+        raise
+    finally:
+        claimed.release()
+
+
+def _measure(
+    config: ExperimentConfig,
+    folder: TuneupFolder,
+    address: str | None,
+    wait_seconds: float,
+    listener: Watcher,
+    began: float,
+) -> Findings:
+    clock = Clock((config.tuneup or TuneupConfig()).budget_seconds, began)
+    with writable(folder.path):
+        folder.ray.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with open_bench(config, address, wait_seconds, folder.ray, listener) as bench:
+        return Measuring(config, bench, clock, listener).run()
+
+
+def _conclude(
+    config: ExperimentConfig,
+    folder: TuneupFolder,
+    findings: Findings,
+    prepared: Prepared,
+    listener: Watcher,
+    began: float,
+) -> TuneupResult:
+    text = recommended_yaml(config, findings)
+    with writable(folder.path):
+        if text is not None:
+            write_durably(folder.recommended, text.encode())
+        write_durably(folder.findings, json.dumps(findings_json(findings), indent=1).encode())
+    listener.stage("recording the tune-up in MLflow")
+    report = tell_mlflow(folder, record_of(config, folder.run_id, prepared.uri), findings, text, prepared.close_seconds)
+    if report.error:
+        listener.event("warning", {"message": unsent_text(report.error, folder.path)})
+    folder.write(status="finished")
+    return TuneupResult(
+        tuneup_id=folder.run_id,
+        name=config.name,
+        findings=findings,
+        config=config,
+        recommended_path=str(folder.recommended) if text is not None else "",
+        report_path="",
+        folder=folder.path,
+        wall_seconds=time.monotonic() - began,
+        mlflow_url=report.url,
+        mlflow_run_id=report.run_id,
+        needs_ui=not is_http(prepared.uri),
+    )

@@ -1,0 +1,98 @@
+"""How each kind of job is done, by all ranks of a worker group or by this process alone."""
+
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
+from dataclasses import asdict
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from paceline.cluster.assignment import Assignment
+from paceline.cluster.preflight import worker_threads
+from paceline.engine.blocks import find_blocks
+from paceline.engine.build import build_trainer, seed_model
+from paceline.engine.failure import RankFailed, failing_together
+from paceline.engine.loading import SlicedDataset
+from paceline.engine.ranks import Ranks
+from paceline.engine.redundant_bias import find_redundant_bias
+from paceline.engine.reporter import MemoryReporter
+from paceline.study.tuneup.duel import DuelRules, duel
+from paceline.study.tuneup.facts import Facts
+from paceline.study.tuneup.jobs import Answer, Job, config_of
+from paceline.study.tuneup.stepper import Stepper
+
+
+def do_job(job: Job, base: Assignment, ranks: Ranks) -> Answer:
+    """Do a job. Every rank must call it; the answer of rank 0 counts, or that of a rank that failed.
+
+    Raises:
+        Exception: the loss of a process or of its connection.
+    """
+
+    def body() -> Mapping[str, Any]:
+        torch.set_num_threads(worker_threads(config_of(base, job.configs[0])))
+        return _WAYS[job.kind](job, base, ranks)
+
+    try:
+        return Answer(failing_together(ranks, body))
+    except RankFailed as error:
+        return Answer(problem=error.failure.reason, kind=error.failure.kind)
+
+
+def _look(job: Job, base: Assignment, ranks: Ranks) -> Mapping[str, Any]:
+    """What of the model and the data decides which techniques apply."""
+    config = config_of(base, job.configs[0])
+    seed_model(config.seed)
+    task = config.task.build(config.model.build())
+    train, validation = config.data.build()
+    parameters = list(task.parameters())
+    facts = Facts(
+        device_type=ranks.device.type,
+        world_size=ranks.world_size,
+        cores=torch.get_num_threads(),
+        parameters=sum(each.numel() for each in parameters),
+        has_convolutions=any(each.dim() == 4 for each in parameters),
+        redundant_biases=_redundant_biases(task.model),
+        blocks=sum(1 for _ in find_blocks(task.model)),
+        is_sliced=isinstance(train, SlicedDataset),
+        train_samples=len(train),  # type: ignore[arg-type]
+        validation_samples=len(validation),  # type: ignore[arg-type]
+    )
+    return asdict(facts)
+
+
+def _redundant_biases(model: torch.nn.Module) -> int:
+    with suppress(Exception):  # a model's own code, run on stand-ins for tensors, may raise anything
+        return len(find_redundant_bias(model))
+    return 0
+
+
+def _duel(job: Job, base: Assignment, ranks: Ranks) -> Mapping[str, Any]:
+    rules = DuelRules(**job.options)
+    first, second = (config_of(base, part) for part in job.configs)
+    with closing(Stepper(first, ranks)) as baseline, closing(Stepper(second, ranks)) as arm:
+        return asdict(duel(baseline, arm, rules, ranks))
+
+
+def _train(job: Job, base: Assignment, ranks: Ranks) -> Mapping[str, Any]:
+    """Train to the end, without checkpoints; `seconds` are those of the training steps alone."""
+    reporter = MemoryReporter()
+    begun = perf_counter()
+    trainer = build_trainer(config_of(base, job.configs[0]), ranks, reporter)
+    outcome = trainer.fit()
+    validation = [(step, values) for step, values in reporter.points if any(key.startswith("val/") for key in values)]
+    return {
+        "metrics": outcome.metrics,
+        "seconds": outcome.seconds.get("training", 0.0),
+        "wall_seconds": perf_counter() - begun,
+        "samples": outcome.samples,
+        "validation": validation,
+    }
+
+
+_WAYS: dict[str, Callable[[Job, Assignment, Ranks], Mapping[str, Any]]] = {
+    "look": _look,
+    "duel": _duel,
+    "train": _train,
+}

@@ -1,0 +1,95 @@
+"""A bench without workers: it answers as if some fields of the config made training faster, slower or worse."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from paceline.cluster.listener import SilentListener
+from paceline.study.tuneup.facts import Facts
+from paceline.study.tuneup.jobs import Answer, Job
+
+FACTS = Facts("cpu", 1, 1, 1000, False, 0, 0, True, 96, 30)
+DUEL_SECONDS = 4.0
+TRAINING_SECONDS = 2.0
+
+Speed = Callable[[dict[str, Any]], float]
+Quality = Callable[[dict[str, Any]], float]
+
+
+class PlayedClock:
+    """Time that passes when something is played."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class PlayedBench:
+    """Args:
+    speed: samples a second of a config, as plain values.
+    accuracy: its accuracy after training, likewise.
+    noise: standard deviation of the logarithm of a window's time.
+    """
+
+    def __init__(
+        self,
+        clock: PlayedClock,
+        speed: Speed,
+        accuracy: Quality = lambda config: 0.95,
+        noise: float = 0.02,
+        seed: int = 0,
+    ) -> None:
+        self._clock, self._speed, self._accuracy, self._noise = clock, speed, accuracy, noise
+        self._random = np.random.default_rng(seed)
+        self.done: Counter[str] = Counter()
+        self.failing: Callable[[Job], str] = lambda job: ""
+
+    def do(self, job: Job) -> Answer:
+        self.done[job.kind] += 1
+        problem = self.failing(job)
+        if problem:
+            return Answer(problem=problem, kind="error")
+        configs = [json.loads(part.config_json) for part in job.configs]
+        return Answer({"look": self._look, "duel": self._duel, "train": self._train}[job.kind](configs, job))
+
+    def _look(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
+        return asdict(FACTS)
+
+    def _duel(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
+        self._clock.now += DUEL_SECONDS
+        pairs = []
+        for _ in range(job.options["max_pairs"]):
+            drift = self._random.normal(0, 0.1)  # what hits both windows of a pair
+            noise = self._random.normal(0, self._noise, 2) + drift
+            pairs.append(
+                [float(np.exp(each) / self._speed(config)) for each, config in zip(noise, configs, strict=True)]
+            )
+        return {"pairs": pairs, "warnings": [], "build_seconds": 0.1}
+
+    def _train(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
+        self._clock.now += TRAINING_SECONDS
+        seed = np.random.default_rng(configs[0]["seed"])  # what a seed does, it does to every config
+        accuracy = self._accuracy(configs[0]) + seed.normal(0, 0.003) + self._random.normal(0, 0.001)
+        return {"metrics": {"val/accuracy": float(accuracy)}, "wall_seconds": TRAINING_SECONDS}
+
+
+class Recording(SilentListener):
+    """A watcher that keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.contests: list[str] = []
+        self.arms_told: list[str] = []
+
+    def arms(self, arms: Any) -> None:
+        self.arms_told = [arm.name for arm in arms]
+
+    def contest(self, contest: Any) -> None:
+        self.contests.append(contest.name)

@@ -1,0 +1,125 @@
+"""Which techniques are tried, and what each of them changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from paceline.study.tuneup.arms import Arm, arms_for, batch_overrides
+from paceline.study.tuneup.choosing import KNEE, best_of_families, merged, together
+from paceline.study.tuneup.facts import Facts
+from support.toys import toy_config
+
+FACTS = Facts(
+    device_type="cpu",
+    world_size=1,
+    cores=2,
+    parameters=1000,
+    has_convolutions=True,
+    redundant_biases=1,
+    blocks=2,
+    is_sliced=False,
+    train_samples=4000,
+    validation_samples=1000,
+)
+
+
+def reasons(config: Any, facts: Facts = FACTS) -> dict[str, str]:
+    return {arm.name: arm.why_not for arm in arms_for(config, facts)}
+
+
+def plain(**overrides: Any) -> Any:
+    return toy_config(trainer__precision="32-true", trainer__zero_grad="zero", **overrides)
+
+
+def test_each_technique_that_is_tried_gives_a_valid_config_that_differs() -> None:
+    config = plain()
+    arms = arms_for(config, FACTS)
+    tried = [arm for arm in arms if not arm.why_not]
+    assert len({arm.name for arm in arms}) == len(arms)
+    assert {"loader-2", "cache-memory", "batch-x4", "bf16", "channels-last", "compile"} <= {arm.name for arm in tried}
+    assert all(arm.config(config) != config for arm in tried)
+    assert all(arm.why for arm in arms)
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "reason"),
+    [
+        ({"is_sliced": True}, "cache-memory", "in memory already"),
+        ({"has_convolutions": False}, "channels-last", "no convolution"),
+        ({"redundant_biases": 0}, "no-redundant-bias", "no bias"),
+        ({"blocks": 0}, "checkpointing-full", "no repeated blocks"),
+        ({"train_samples": 600}, "batch-x8", "fewer than 8 steps"),
+        ({}, "fp16", "for GPUs"),
+        ({}, "exchange-bf16", "one process"),
+        ({}, "log-every-50", ""),
+    ],
+)
+def test_a_technique_that_cannot_help_here_says_why(changes: dict[str, Any], name: str, reason: str) -> None:
+    told = reasons(plain(), replace(FACTS, **changes))[name]
+    assert reason in told
+    assert bool(told) == bool(reason)
+
+
+def test_what_the_config_has_already_is_not_tried_again() -> None:
+    config = plain().with_overrides({"trainer.zero_grad": "set_to_none", "trainer.log_every_n_steps": 100})
+    told = reasons(config)
+    assert "already" in told["set-to-none"]
+    assert "already" in told["log-every-50"]
+
+
+def test_ones_own_techniques_stand_beside_the_known_ones_and_in_their_place() -> None:
+    own = {"mine": {"optimizer.lr": 0.2}, "bf16": {"trainer.precision": "bf16-mixed", "optimizer.lr": 0.3}}
+    config = plain().with_overrides({"tuneup": {"arms": own, "skip": ["compile"]}})
+    arms = {arm.name: arm for arm in arms_for(config, FACTS)}
+    assert arms["mine"].computes == "differently"
+    assert arms["bf16"].overrides == own["bf16"]
+    assert "tuneup.skip" in arms["compile"].why_not
+
+
+def test_one_that_contradicts_the_config_tells_the_configs_own_reason() -> None:
+    config = plain().with_overrides({"trainer.deterministic": True})
+    told = reasons(config.with_overrides({"tuneup": {"arms": {"autotune": {"trainer.cudnn_benchmark": True}}}}))
+    assert "deterministic" in told["autotune"]
+
+
+@pytest.mark.parametrize(("optimizer", "rule"), [("sgd", "linear"), ("adamw", "sqrt"), ("lamb", "sqrt")])
+def test_a_larger_batch_takes_the_learning_rate_along(optimizer: str, rule: str) -> None:
+    from paceline.config.derived import derive
+
+    config = plain().with_overrides({"optimizer": {"name": optimizer, "lr": 0.01}, "trainer.epochs": 10})
+    larger = config.with_overrides(batch_overrides(config, 16, 8))
+    assert larger.optimizer.lr_scaling == rule
+    expected = 0.01 * (8 if rule == "linear" else 8**0.5)
+    assert derive(larger, None).lr == pytest.approx(expected)
+    assert larger.lr_scheduler.warmup_epochs == 1.0
+    assert derive(config.with_overrides(batch_overrides(config, 16, 1)), None).lr == pytest.approx(0.01)
+
+
+def arm(name: str, family: str = "", **overrides: Any) -> Arm:
+    return Arm(name, {key.replace("__", "."): value for key, value in overrides.items()}, family or name, "why")
+
+
+def batch(size: int) -> Arm:
+    return arm(f"batch-{size}", "batch", data__global_batch_size=size)
+
+
+def test_of_batches_the_knee_is_chosen_and_of_other_families_the_fastest() -> None:
+    gained = [(batch(64), 1.5), (batch(128), 2.0 * KNEE + 0.01), (batch(256), 2.0)]
+    loading = [(arm("loader", "loading"), 1.2), (arm("cache", "loading"), 3.0)]
+    assert [each.name for each in best_of_families([*gained, *loading])] == ["cache", "batch-128"]
+
+
+def test_arms_that_contradict_each_other_do_not_go_together() -> None:
+    deterministic = arm("deterministic", trainer__deterministic=True)
+    autotune = arm("autotune", trainer__cudnn_benchmark=True)
+    config, taken = together(plain(), [deterministic, autotune, batch(64)])
+    assert [each.name for each in taken] == ["deterministic", "batch-64"]
+    assert config.data.global_batch_size == 64
+    assert not config.trainer.cudnn_benchmark
+
+
+def test_of_two_that_set_the_same_field_the_first_counts() -> None:
+    assert merged([batch(64), batch(128)]) == {"data.global_batch_size": 64}

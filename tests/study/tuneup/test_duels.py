@@ -1,0 +1,92 @@
+"""Two trainings that take turns in one process: neither changes the other, and what differs is seen."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+import pytest
+import torch
+
+from paceline.engine.ranks import Ranks
+from paceline.engine.state import weights_sha256
+from paceline.study.tuneup.duel import DuelRules, duel
+from paceline.study.tuneup.stepper import Stepper
+from support.ranks import run_ranks
+from support.toys import net_with_dropout_and_norm, toy_config
+
+
+def config(**overrides: Any) -> Any:
+    return toy_config(model__path=net_with_dropout_and_norm, trainer__precision="32-true", **overrides)
+
+
+def weights(stepper: Stepper) -> str:
+    return weights_sha256(stepper.trainer.state.model_tensors())
+
+
+def test_a_training_that_takes_turns_computes_what_it_computes_alone() -> None:
+    ranks = Ranks.current()
+    with closing(Stepper(config(), ranks)) as alone:
+        alone.run(30)
+        expected = weights(alone)
+    other = config(optimizer__lr=0.7, trainer__float32_matmul_precision="medium", seed=5)
+    with closing(Stepper(config(), ranks)) as first, closing(Stepper(other, ranks)) as second:
+        for _ in range(10):
+            first.run(3)
+            second.run(2)
+        assert weights(first) == expected
+        assert weights(second) != expected
+
+
+def test_a_window_counts_the_samples_of_its_steps_over_the_ends_of_epochs() -> None:
+    with closing(Stepper(config(data__global_batch_size=36), Ranks.current())) as stepper:  # 96 samples: 36, 36, 24
+        windows = [stepper.run(2) for _ in range(3)]
+    assert [(window.steps, window.samples) for window in windows] == [(2, 72), (2, 60), (2, 60)]
+    assert all(window.seconds > 0 for window in windows)
+
+
+def test_what_a_config_says_of_the_process_holds_in_its_turns_alone() -> None:
+    ranks = Ranks.current()
+    seen: dict[str, set[str]] = {"highest": set(), "medium": set()}
+    with (
+        closing(Stepper(config(), ranks)) as first,
+        closing(Stepper(config(trainer__float32_matmul_precision="medium"), ranks)) as second,
+    ):
+        for name, stepper in [("highest", first), ("medium", second)] * 2:
+            stepper.run(1)
+            seen[name].add(torch.get_float32_matmul_precision())
+    torch.set_float32_matmul_precision("highest")
+    assert seen == {"highest": {"highest"}, "medium": {"medium"}}
+
+
+def slow(seconds: float) -> Any:
+    """A task that sleeps in each forward pass, which is a time that no noise hides."""
+    from time import sleep
+
+    from support.toys import PointsTask
+
+    class Slow(PointsTask):
+        def forward(self, batch: Any) -> Any:
+            sleep(seconds)
+            return super().forward(batch)
+
+    return Slow
+
+
+def fought_out(ranks: Ranks) -> list[float]:
+    own = {"trainer__precision": "32-true", "scaling__num_workers": ranks.world_size}
+    rules = DuelRules(window_seconds=0.1, min_pairs=3, max_pairs=3)
+    with (
+        closing(Stepper(toy_config(task__path=slow(0.008), **own), ranks)) as baseline,
+        closing(Stepper(toy_config(task__path=slow(0.002), **own), ranks)) as arm,
+    ):
+        found = duel(baseline, arm, rules, ranks)
+    return [float(len(found.pairs)), *(pair.baseline / pair.arm for pair in found.pairs), *map(float, found.steps)]
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_an_arm_that_sleeps_less_wins_on_all_ranks_alike(world_size: int) -> None:
+    for pairs, *ratios, baseline_steps, arm_steps in run_ranks(fought_out, world_size):
+        assert pairs == 3
+        assert all(ratio > 1.5 for ratio in ratios)
+        assert arm_steps > baseline_steps >= 2

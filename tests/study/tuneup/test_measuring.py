@@ -1,0 +1,144 @@
+"""The course of a tune-up, on a bench that plays techniques whose effects are known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from paceline.errors import RunFailed
+from paceline.study.tuneup.clock import Clock
+from paceline.study.tuneup.jobs import Job
+from paceline.study.tuneup.measuring import AA, Measuring
+from paceline.study.tuneup.outcome import Findings
+from support.toys import toy_config
+
+from .played_bench import DUEL_SECONDS, PlayedBench, PlayedClock, Recording
+
+PLANTED = {
+    "nothing": {"parallel.timeout_seconds": 301.0},
+    "faster": {"checkpoint.keep": 5},
+    "slower": {"scaling.max_failures": 7},
+    "spoils": {"optimizer.weight_decay": 0.5},
+}
+"""Fields that a played bench takes for techniques."""
+
+
+def config(budget_seconds: float = 600.0, **overrides: Any) -> Any:
+    section = {"arms": PLANTED, "budget_seconds": budget_seconds, "skip": ["compile", "log-every-50"]}
+    changes = {"trainer.precision": "32-true", "scaling.num_workers": 1, "tuneup": section, **overrides}
+    return toy_config().with_overrides(changes)
+
+
+def speed(tree: dict[str, Any]) -> float:
+    """5 % faster, 5 % slower, and 20 % faster where the model comes out worse."""
+    factor = 1.0
+    factor *= 1.05 if tree["checkpoint"]["keep"] == 5 else 1.0
+    factor /= 1.05 if tree["scaling"]["max_failures"] == 7 else 1.0
+    factor *= 1.2 if tree["optimizer"]["weight_decay"] == 0.5 else 1.0
+    return 1000 * factor
+
+
+def accuracy(tree: dict[str, Any]) -> float:
+    return 0.95 - (0.03 if tree["optimizer"]["weight_decay"] == 0.5 else 0.0)
+
+
+def measured(bench: PlayedBench, clock: PlayedClock, tuned: Any, watcher: Any = None) -> Findings:
+    budget = tuned.tuneup.budget_seconds
+    return Measuring(tuned, bench, Clock(budget, 0.0, clock), watcher or Recording()).run()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_planted_techniques_get_their_verdicts_and_the_good_one_is_recommended(seed: int) -> None:
+    clock = PlayedClock()
+    found = measured(PlayedBench(clock, speed, accuracy, seed=seed), clock, config())
+    verdicts = {arm.name: arm.verdict for arm in found.arms if arm.name in PLANTED}
+    assert verdicts == {"nothing": "none", "faster": "gain", "slower": "harm", "spoils": "harm"}
+    assert found.recommended == PLANTED["faster"]
+    assert found.speedup == pytest.approx(1.05, rel=0.02)
+    spoiling = next(arm for arm in found.arms if arm.name == "spoils")
+    assert spoiling.quality.verdict == "worse"
+    assert spoiling.speedup == pytest.approx(1.2, rel=0.05)
+    assert clock.now < 600
+
+
+def test_clearly_decided_arms_stop_early_and_the_time_goes_to_the_others() -> None:
+    clock = PlayedClock()
+
+    def widely(tree: dict[str, Any]) -> float:
+        return 1000 * (2.0 if tree["checkpoint"]["keep"] == 5 else 1.0)
+
+    watcher = Recording()
+    found = measured(PlayedBench(clock, widely), clock, config(), watcher)
+    pairs = {arm.name: arm.pairs for arm in found.arms if arm.name in PLANTED}
+    assert pairs["faster"] < pairs["nothing"]
+    assert watcher.contests[0] == AA
+
+
+def test_the_baseline_against_itself_recommends_nothing() -> None:
+    clock = PlayedClock()
+    found = measured(PlayedBench(clock, lambda tree: 1000.0), clock, config())
+    assert not found.recommended
+    assert found.speedup is None
+    assert found.noise[0] < 1 < found.noise[1]
+
+
+def test_a_gain_that_another_one_hides_is_found_beside_it() -> None:
+    """Where loading takes nine tenths of a step, what makes computing faster shows only once loading is fast."""
+    clock = PlayedClock()
+
+    def hidden(tree: dict[str, Any]) -> float:
+        loading = 0.05 if tree["checkpoint"]["keep"] == 5 else 9.0
+        computing = 0.5 if tree["scaling"]["max_failures"] == 7 else 1.0
+        return 1000 / (loading + computing)
+
+    found = measured(PlayedBench(clock, hidden, noise=0.1), clock, config())
+    assert found.recommended == {**PLANTED["faster"], **PLANTED["slower"]}
+
+
+def test_of_two_that_do_the_same_one_is_left_out() -> None:
+    clock = PlayedClock()
+
+    def either(tree: dict[str, Any]) -> float:
+        return 2000.0 if tree["checkpoint"]["keep"] == 5 or tree["scaling"]["max_failures"] == 7 else 1000.0
+
+    found = measured(PlayedBench(clock, either), clock, config())
+    assert len(found.recommended) == 1
+
+
+def test_a_technique_that_fails_is_told_with_its_reason_and_the_rest_goes_on() -> None:
+    clock = PlayedClock()
+    bench = PlayedBench(clock, speed)
+    bench.failing = lambda job: "out of memory" if any('"keep":5' in part.config_json for part in job.configs) else ""
+    found = measured(bench, clock, config())
+    failing = next(arm for arm in found.arms if arm.name == "faster")
+    assert failing.verdict == "not applicable"
+    assert "out of memory" in failing.reason
+    assert next(arm for arm in found.arms if arm.name == "slower").verdict == "harm"
+
+
+@pytest.mark.parametrize("kind", ["look", "train", "duel"])
+def test_a_baseline_that_cannot_be_trained_ends_the_tune_up(kind: str) -> None:
+    clock = PlayedClock()
+    bench = PlayedBench(clock, speed)
+
+    def fails(job: Job) -> str:
+        return "the user's own mistake" if job.kind == kind else ""
+
+    bench.failing = fails
+    with pytest.raises(RunFailed, match=r"the baseline.*the user's own mistake"):
+        measured(bench, clock, config())
+
+
+@pytest.mark.parametrize("budget", [30.0, 100.0, 300.0])
+def test_it_ends_in_time(budget: float) -> None:
+    clock = PlayedClock()
+    measured(PlayedBench(clock, speed, accuracy), clock, config(budget))
+    assert clock.now < budget + DUEL_SECONDS
+
+
+def test_without_time_for_the_quality_only_what_computes_the_same_is_recommended() -> None:
+    clock = PlayedClock()
+    bench = PlayedBench(clock, speed, accuracy)
+    found = measured(bench, clock, config(40.0))
+    assert not set(found.recommended) & set(PLANTED["spoils"])

@@ -1,0 +1,83 @@
+"""The recommended config is a file that `train` accepts, and says why each line is as it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from paceline import load_config
+from paceline.study.tuneup.outcome import ArmResult, Findings, Quality
+from paceline.study.tuneup.recommending import recommended_config, recommended_yaml
+from support.toys import toy_config
+
+SAME = Quality("same")
+CACHE = ArmResult(
+    "cache-memory",
+    {"data.cache": "memory", "data.num_workers": 0},
+    "gain",
+    "each sample is loaded once",
+    "loading",
+    2.6,
+    (2.5, 2.8),
+    8,
+    quality=SAME,
+    is_recommended=True,
+)
+BATCH = ArmResult(
+    "batch-x8",
+    {"data.global_batch_size": 256, "optimizer.lr_scaling": "linear"},
+    "gain",
+    "a global batch 8 times as large",
+    "batch",
+    1.4,
+    (1.3, 1.5),
+    8,
+    quality=Quality("equivalent", "val/accuracy", -0.001, (-0.004, 0.002), 5, True),
+    is_recommended=True,
+)
+IDLE = replace(CACHE, name="bf16", overrides={"trainer.precision": "bf16-mixed"}, is_recommended=False)
+
+
+def findings(*arms: ArmResult) -> Findings:
+    chosen = {key: value for arm in arms if arm.is_recommended for key, value in arm.overrides.items()}
+    return Findings(arms, (0.95, 1.05), chosen, 5.35, (4.85, 6.0), BATCH.quality)
+
+
+def config(**overrides: Any) -> Any:
+    named = {"task": {"name": "classification"}, "model": {"name": "mlp"}, "data": {"name": "mnist5k"}}
+    return toy_config(trainer__precision="32-true").with_overrides({**named, **overrides})
+
+
+def test_the_file_is_the_recommended_config(tmp_path: Path) -> None:
+    base = config(tuneup={"margin": 0.02})
+    text = recommended_yaml(base, findings(CACHE, BATCH, IDLE))
+    file = tmp_path / "recommended.yaml"
+    file.write_text(text or "")
+    loaded = load_config(file)
+    assert loaded == recommended_config(base, findings(CACHE, BATCH, IDLE))
+    assert loaded.data.cache == "memory"
+    assert loaded.data.global_batch_size == 256
+    assert loaded.trainer.precision == "32-true"
+    assert loaded.tuneup is None
+
+
+def test_each_changed_line_has_its_reason_above_it() -> None:
+    lines = (recommended_yaml(config(), findings(CACHE, BATCH)) or "").splitlines()
+    above = {
+        line.strip(): lines[number - 1].strip() for number, line in reversed([*enumerate(lines)])
+    }  # the first of each
+    told = "# cache-memory: each sample is loaded once; alone 2.60 (2.50-2.80) x the speed"
+    assert above["num_workers: 0"] == told
+    assert above["cache: memory"] == "# cache-memory"
+    assert above["global_batch_size: 256"].startswith("# batch-x8: a global batch 8 times as large")
+    assert above["lr_scaling: linear"].startswith("# batch-x8")
+    assert "5.35 x (4.85-6.00)" in lines[0]
+    assert "equivalent" in lines[1]
+
+
+def test_where_nothing_helps_the_file_says_so_and_is_the_config_as_it_was(tmp_path: Path) -> None:
+    file = tmp_path / "recommended.yaml"
+    file.write_text(recommended_yaml(config(), findings(IDLE)) or "")
+    assert file.read_text().startswith("# What was measured of toy: nothing makes it faster.")
+    assert load_config(file) == config()
