@@ -13,7 +13,7 @@ second. Of 1,000 replays with a planted 5 % gain, and as many with harm, so many
     turns, two neighbours                 38 %    61 %   90 %  100 %
 
 With turns of 1 s in all on each side, a verdict on 5 % took 8 pairs (95th percentile: 20) in the quiet, and 16 (32)
-beside one or two neighbours. A planted nothing was called a difference in at most 3 % of the replays of any row.
+beside one or two neighbours. A planted nothing was called a difference in at most 3.5 % of the replays of any row.
 
 In one piece, a longer window catches more of a burst, and so does not help. In turns of 30 ms, the bursts fall on both
 sides alike. Medians and low quantiles of the turns were tried instead of the total: the least of 32 turns decides
