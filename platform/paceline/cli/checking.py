@@ -1,4 +1,4 @@
-"""The commands that look at the environment and at config files: `doctor` and `schema`."""
+"""The commands that look at the environment and at config files: `doctor`, `lint` and `schema`."""
 
 import argparse
 import json
@@ -6,12 +6,14 @@ import sys
 from contextlib import redirect_stdout
 from typing import Any
 
-from paceline.errors import OK
+from paceline.cli.running import file_name
+from paceline.errors import FAILED, OK
 
 
 def add_commands(commands: Any) -> None:
     """Add them to the parser."""
     _add_doctor(commands)
+    _add_lint(commands)
     _add_schema(commands)
 
 
@@ -25,6 +27,24 @@ def _add_doctor(commands: Any) -> None:
     )
     doctor.add_argument("--json", action="store_true", help="print the checks as JSON")
     doctor.set_defaults(command=_doctor)
+
+
+def _add_lint(commands: Any) -> None:
+    text = (
+        "Look for faults of the model and the config that slow training down or break it, without training: the model "
+        "runs on stand-ins for tensors. Exit code 1: there is one that breaks it."
+    )
+    lint = commands.add_parser("lint", help="look for faults of a model and its config", description=text)
+    lint.add_argument("config", metavar="CONFIG", type=file_name, help="YAML file of the experiment")
+    lint.add_argument(
+        "overrides",
+        metavar="KEY=VALUE",
+        nargs="*",
+        default=[],
+        help="change a field, such as trainer.precision=bf16-mixed (value as in YAML)",
+    )
+    lint.add_argument("--json", action="store_true", help="print the findings as one JSON object")
+    lint.set_defaults(command=_lint, refuse=lint.error)
 
 
 def _add_schema(commands: Any) -> None:
@@ -50,6 +70,23 @@ def _nodes(address: str, storage: str) -> list[Any]:
 
     with redirect_stdout(sys.stderr):  # where only the checks belong
         return list(examine(address, storage))
+
+
+def _lint(options: argparse.Namespace) -> int:
+    from paceline.config import load_config
+    from paceline.study.lint import lint
+    from paceline.study.lint.display import lines
+    from paceline.tracking.redact import learn, redact_tree, secrets_of
+
+    config = load_config(options.config, options.overrides)
+    learn(secrets_of(config))
+    with redirect_stdout(sys.stderr):  # where what the user's code prints belongs
+        findings = lint(config)
+    if options.json:
+        print(json.dumps({"findings": [redact_tree(finding.to_json()) for finding in findings]}))
+    else:
+        print("\n".join(lines(findings)))
+    return FAILED if any(finding.severity == "error" for finding in findings) else OK
 
 
 def _schema(options: argparse.Namespace) -> int:

@@ -1,0 +1,124 @@
+"""The task and some batches for lint, with stand-ins for tensors: shapes without memory or values."""
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils import _pytree
+
+from paceline.config.experiment import ExperimentConfig
+from paceline.engine.build import seed_model
+from paceline.engine.build_data import chosen
+from paceline.engine.loading import SeededFetcher
+from paceline.errors import PacelineError, UnusableCode, text_of
+from paceline.tasks._task import Task
+
+SMALL, LARGE = 2, 4
+"""Samples of the batches that are tried."""
+
+
+@dataclass(frozen=True)
+class Batches:
+    """What the data give, and how much of it there is."""
+
+    small: Any
+    large: Any
+    datasets: tuple[Any, Any]
+    """Of training and validation."""
+
+
+def build_task(config: ExperimentConfig) -> Task:
+    """The task that training would begin with, in real memory.
+
+    Raises:
+        UnusableCode: the user's code raised, or gave no model.
+    """
+    seed_model(config.seed)
+    try:
+        return config.task.build(config.model.build())
+    except PacelineError:
+        raise
+    except Exception as error:
+        what = f"{chosen('model', config.model)}, {chosen('task', config.task)}"
+        raise UnusableCode(f"{what}: building it failed: {type(error).__name__}: {text_of(error)}") from error
+
+
+@contextmanager
+def copyable_stand_ins() -> Iterator[None]:
+    """Inside, `copy.deepcopy` takes stand-ins; otherwise it copies memory that they do not have, and Python crashes."""
+
+    def copied(self: Any, memo: dict[int, Any]) -> Any:
+        if id(self) not in memo:
+            with torch.no_grad():
+                new = self.clone().requires_grad_(self.requires_grad)
+            is_parameter = isinstance(self, nn.Parameter)
+            memo[id(self)] = nn.Parameter(new, self.requires_grad) if is_parameter else new
+        return memo[id(self)]
+
+    with patch.object(FakeTensor, "__deepcopy__", copied):
+        yield
+
+
+def build_fake_task(config: ExperimentConfig, mode: FakeTensorMode) -> Task:
+    """The same of stand-ins; in real memory first where the user's code needs values.
+
+    Raises:
+        UnusableCode: as `build_task`.
+    """
+    try:
+        with mode:
+            task = build_task(config)
+    except Exception:  # what needs values fails here in any way; what is wrong with the code is told by the next line
+        task = build_task(config)
+    return _with_stand_ins(task, mode)
+
+
+def _with_stand_ins(task: Task, mode: FakeTensorMode) -> Task:
+    held = [*task.parameters(), *task.buffers()]
+    if not any(isinstance(tensor, FakeTensor) for tensor in held):
+        task = copy.deepcopy(task)  # the user's code may hold on to it
+    made: dict[int, Any] = {}
+
+    def stand_in(tensor: Any) -> Any:
+        if tensor is None or isinstance(tensor, FakeTensor):
+            return tensor
+        if id(tensor) not in made:
+            fake = mode.from_tensor(tensor.detach())
+            is_parameter = isinstance(tensor, nn.Parameter)
+            made[id(tensor)] = nn.Parameter(fake, requires_grad=tensor.requires_grad) if is_parameter else fake
+        return made[id(tensor)]
+
+    for module in task.modules():
+        for group in (module._parameters, module._buffers):
+            for name, tensor in group.items():
+                group[name] = stand_in(tensor)
+    return task
+
+
+def build_batches(config: ExperimentConfig) -> Batches:
+    """A small and a larger batch of the training set."""
+    data: Any = config.data
+    if data.describe() == "synthetic":  # the only one that is as large as the config says
+        few = max(LARGE, data.num_classes)
+        data = data.model_copy(update={"num_samples": min(few, data.num_samples), "num_validation_samples": 1})
+    sets = data.build()
+    fetcher = SeededFetcher(sets[0], config.seed)
+    small, large = (fetcher.fetch(0, torch.arange(size) % len(fetcher)) for size in (SMALL, LARGE))
+    if config.trainer.precision == "64-true":
+        small, large = _as_double(small), _as_double(large)
+    return Batches(small, large, sets)
+
+
+def _as_double(batch: Any) -> Any:
+    return map_tensors(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, batch)
+
+
+def map_tensors(function: Any, batch: Any) -> Any:
+    """The batch with `function` applied to each tensor."""
+    return _pytree.tree_map_only(torch.Tensor, function, batch)

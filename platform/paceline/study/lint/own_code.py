@@ -1,0 +1,79 @@
+"""Which lines are the user's own: neither Python's, nor of an installed package, nor of this one."""
+
+import sys
+import sysconfig
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+import torch
+
+_PACKAGE = Path(__file__).resolve().parents[2]
+_TORCH = str(Path(torch.__file__).resolve().parent)
+_THROUGH = (
+    *("_tensor.py", "overrides.py", "_ops.py", "_subclasses/", "utils/_python_dispatch.py", "nn/functional.py"),
+    *("amp/", "cuda/amp/", "cpu/amp/"),
+)
+"""Files of torch between a call in somebody's code and what is called."""
+
+
+class Line(NamedTuple):
+    """A line of the user's code."""
+
+    file: str
+    number: int
+    function: str
+
+    def __str__(self) -> str:
+        path = Path(self.file)
+        shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+        return f"{shown}:{self.number}"
+
+
+@lru_cache(maxsize=4096)
+def is_own(file: str) -> bool:
+    """Whether a file holds the user's code."""
+    if file.startswith("<") and not file.startswith("<ipython"):
+        return False
+    path = Path(file).resolve()
+    return not any(path.is_relative_to(folder) for folder in (_PACKAGE, *_installed()))
+
+
+@lru_cache(maxsize=1)
+def _installed() -> tuple[Path, ...]:
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    return tuple(Path(sysconfig.get_path(name)).resolve() for name in names)
+
+
+def nearest_line() -> Line | None:
+    """The innermost line of the user's code on the stack."""
+    return next((_line(frame) for frame in _frames() if is_own(frame.f_code.co_filename)), None)
+
+
+def calling_line() -> Line | None:
+    """The line that calls torch, if it is the user's; None where a layer or another library calls it."""
+    frame = next((frame for frame in _frames() if not _is_between(frame.f_code.co_filename)), None)
+    return _line(frame) if frame is not None and is_own(frame.f_code.co_filename) else None
+
+
+def _frames() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(_LINT):
+            yield frame
+        frame = frame.f_back
+
+
+_LINT = str(Path(__file__).resolve().parent)
+
+
+@lru_cache(maxsize=4096)
+def _is_between(file: str) -> bool:
+    inner = file.removeprefix(_TORCH).lstrip("/\\").replace("\\", "/")
+    return file.startswith(_TORCH) and inner.startswith(_THROUGH)
+
+
+def _line(frame: FrameType) -> Line:
+    return Line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname)

@@ -1,0 +1,228 @@
+"""Records what one forward pass does that costs time or goes wrong: who calls which function of torch, on what."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from paceline.study.lint.own_code import Line, calling_line, nearest_line
+
+LOSSES = ("cross_entropy", "nll_loss", "binary_cross_entropy_with_logits")
+ACTIVATIONS = ("softmax", "log_softmax", "sigmoid", "relu", "softmax_")
+"""Functions whose results are followed to what takes them."""
+_SHAPES = (
+    *("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "transpose", "permute", "movedim", "t"),
+    *("contiguous", "clone", "float", "double", "to", "type", "__getitem__"),
+)
+"""Functions that leave the numbers what they are."""
+READS = ("item", "__bool__", "__int__", "__float__", "__index__", "tolist", "numpy", "__array__", "cpu")
+"""Methods that wait for the device until a value is there."""
+SHOWS = ("__repr__", "__format__", "__str__")
+MOVES = ("cuda", "to")
+DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
+_FACTORIES = (
+    *(torch.zeros, torch.ones, torch.full, torch.empty, torch.eye, torch.arange, torch.linspace, torch.tensor),
+    *(torch.rand, torch.randn, torch.randint, torch.randperm),
+)
+ATTRIBUTE = "attribute"
+"""Stands for the function that has made a tensor, where that is one that a module has as a plain attribute."""
+_FALSE_IN_HEALTH = ("any", "isnan", "isinf")
+
+
+class Call(NamedTuple):
+    """One call of a function of torch."""
+
+    name: str
+    line: Line | None
+    """The user's line that calls it; None where a layer of torch or another library does."""
+    module: str
+    """Name of the innermost module that is being called, such as `model.encoder`; empty outside of all."""
+    detail: str = ""
+
+    @property
+    def place(self) -> str:
+        """Where it is, for the user."""
+        return str(self.line) if self.line is not None else self.module or "task"
+
+
+class Flow(NamedTuple):
+    """A result that goes into another function as it is."""
+
+    source: Call
+    into: Call
+
+
+@dataclass
+class Record:
+    """What one forward pass did."""
+
+    reads: list[Call] = field(default_factory=list)
+    """Values of tensors on the device that the user's code asked for."""
+    shown: list[Call] = field(default_factory=list)
+    """Tensors turned into text."""
+    moved: list[Call] = field(default_factory=list)
+    """Tensors moved to a device that the code names; `detail` is the device."""
+    from_host: list[Call] = field(default_factory=list)
+    """Tensors that were made in host memory, and met one of the device."""
+    flows: list[Flow] = field(default_factory=list)
+    dropouts: list[Call] = field(default_factory=list)
+    """Dropout that was on, by calls of the user's code."""
+    mean_losses: dict[int, Call] = field(default_factory=dict)
+    """By id of the result: losses that are means over the batch."""
+    lines: Counter[Line] = field(default_factory=Counter)
+    """How many functions of torch each line of the user's code called, also by way of layers."""
+    shapes: dict[str, torch.Size] = field(default_factory=dict)
+    """Shape of the first input of each module, by name."""
+    calls: list[Call] = field(default_factory=list)
+    """Calls that `watching` looks out for."""
+
+
+class Recorder(TorchFunctionMode):
+    """Fills a record while it is entered."""
+
+    def __init__(self, stands_in: bool, attributes: Mapping[str, Tensor]) -> None:
+        """Args:
+        stands_in: tensors have no values, so that reading one gives an invented value.
+        attributes: tensors that do not follow the model to its device, by `Class.name`.
+        """
+        super().__init__()
+        self.record = Record()
+        self.modules: list[str] = [""]
+        self.stands_in = stands_in
+        self._origins: dict[int, tuple[Tensor, Call]] = {}
+        self._on_host = {id(each): (each, Call(ATTRIBUTE, None, name)) for name, each in attributes.items()}
+
+    def call(self, name: str, detail: str = "") -> Call:
+        """A call that is being made now."""
+        return Call(name, calling_line(), self.modules[-1], detail)
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        name = getattr(func, "__name__", "")
+        if name in ("__get__", "__set__"):
+            return func(*args, **kwargs)
+        if (line := nearest_line()) is not None:
+            self.record.lines[line] += 1
+        given = list(_tensors((args, kwargs.values())))
+        if name in (*READS, *SHOWS) and given:
+            self._note_read(name, given[0])
+            if self.stands_in:
+                return _invented(name, given[0], self._origins.get(id(given[0])))
+        if name in MOVES and given and (device := _named_device(name, args, kwargs)):
+            self._note_move(name, device)
+            if device != "cpu":
+                return self._passed_on(given[0])
+        if "device" in kwargs and torch.device(kwargs["device"] or "cpu").type == "cuda":
+            kwargs["device"] = "cpu"
+        self._note_losses_and_dropout(name, args, kwargs, given)
+        result = func(*args, **kwargs)
+        self._follow(func, name, kwargs, given, result)
+        return result
+
+    def _note_read(self, name: str, tensor: Tensor) -> None:
+        call = self.call(name)
+        if call.line is not None and id(tensor) not in self._on_host:
+            (self.record.shown if name in SHOWS else self.record.reads).append(call)
+
+    def _note_move(self, name: str, device: str) -> None:
+        call = self.call(name, device)
+        if call.line is not None and device != "same":
+            (self.record.reads if device == "cpu" else self.record.moved).append(call)
+
+    def _passed_on(self, tensor: Tensor) -> Tensor:
+        """A tensor of the host, once it has been copied to the device."""
+        if id(tensor) in self._on_host:
+            self.record.from_host.append(self._on_host[id(tensor)][1])
+            return tensor.view_as(tensor)
+        return tensor
+
+    def _note_losses_and_dropout(
+        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], given: list[Tensor]
+    ) -> None:
+        origin = self._origins.get(id(given[0])) if given else None
+        if origin is not None and name in (*LOSSES, "softmax"):
+            self.record.flows.append(Flow(origin[1], self.call(name)))
+        if _drops(name, args, kwargs) and (call := self.call(name)).line is not None:
+            self.record.dropouts.append(call)
+
+    def _follow(self, func: Any, name: str, kwargs: Mapping[str, Any], given: list[Tensor], result: Any) -> None:
+        if not isinstance(result, Tensor):
+            return
+        if name in (*ACTIVATIONS, *_FALSE_IN_HEALTH):
+            self._origins[id(result)] = result, self.call(name)
+        elif name in _SHAPES and given and (origin := self._origins.get(id(given[0]))):
+            self._origins[id(result)] = result, origin[1]
+        if name in LOSSES and kwargs.get("reduction", "mean") == "mean":
+            self.record.mean_losses[id(result)] = self.call(name)
+        is_made_here = func in _FACTORIES and kwargs.get("device") is None
+        self._follow_host(name, is_made_here, given, result)
+
+    def _follow_host(self, name: str, is_made_here: bool, given: list[Tensor], result: Tensor) -> None:
+        if not given and is_made_here:
+            self._on_host[id(result)] = result, self.call(name)
+            return
+        of_host = [tensor for tensor in given if id(tensor) in self._on_host]
+        if of_host and len(of_host) == len(given):
+            self._on_host[id(result)] = result, self._on_host[id(of_host[0])][1]
+        elif of_host:
+            self.record.from_host += [self._on_host[id(each)][1] for each in of_host if each.ndim]
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (tuple, list)) or type(value).__name__ == "dict_values":
+            yield from _tensors(value)
+
+
+def _named_device(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """The kind of device that a move names; `same` if it is taken from a tensor on the CPU; empty if there is none."""
+    if name == "cuda":
+        return "cuda"
+    device = kwargs.get("device") or next((each for each in args[1:2] if isinstance(each, (str, torch.device))), None)
+    if device is None:
+        return ""
+    kind = torch.device(device).type
+    # a trace is on the CPU: `x.device` is an object, while a device that the code names is mostly text
+    return "same" if kind == "cpu" and isinstance(device, torch.device) else kind
+
+
+def _drops(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    if name == "scaled_dot_product_attention":
+        return bool((args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0)) > 0)
+    if name not in DROPOUTS:
+        return False
+    p = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
+    training = args[2] if len(args) > 2 else kwargs.get("training", True)
+    return bool(training) and p > 0
+
+
+def _invented(name: str, tensor: Tensor, origin: tuple[Tensor, Call] | None) -> Any:
+    """A value for one that a stand-in has not: as if all were well, so that the code goes on."""
+    if name in SHOWS:
+        return "tensor"
+    if name == "cpu":
+        return tensor
+    if name in ("numpy", "__array__"):
+        return np.ones(tuple(tensor.shape), dtype=_numpy_type(tensor.dtype))
+    if name == "tolist":
+        return np.ones(tuple(tensor.shape), dtype=_numpy_type(tensor.dtype)).tolist()
+    is_bad_news = origin is not None and origin[1].name in _FALSE_IN_HEALTH
+    kind = {"__bool__": bool, "__int__": int, "__index__": int, "__float__": float}.get(name) or (
+        bool if tensor.dtype is torch.bool else float if tensor.is_floating_point() else int
+    )
+    return kind(not is_bad_news)
+
+
+def _numpy_type(dtype: torch.dtype) -> Any:
+    return {torch.bool: np.bool_, torch.float64: np.float64, torch.float32: np.float32}.get(
+        dtype, np.float32 if dtype.is_floating_point else np.int64
+    )

@@ -1,0 +1,70 @@
+"""All rules, by theme. A rule is a function of the subject that gives its faults; it is named as the function is."""
+
+from collections.abc import Callable, Iterable
+
+from paceline.study.lint.finding import Fault
+from paceline.study.lint.rules import (
+    batches,
+    forward,
+    learning,
+    loops,
+    losses,
+    modes,
+    norms,
+    own_techniques,
+    parameters,
+    shapes,
+)
+from paceline.study.lint.subject import Subject
+
+Rule = Callable[[Subject], Iterable[Fault]]
+
+RULES: tuple[Rule, ...] = (
+    norms.bias_before_norm,
+    norms.linear_bias_before_norm,
+    norms.batchnorm_on_single_samples,
+    norms.batchnorm_on_small_batches,
+    losses.softmax_before_cross_entropy,
+    losses.sigmoid_before_bce_with_logits,
+    losses.nll_of_probabilities,
+    losses.double_softmax,
+    losses.relu_before_cross_entropy,
+    losses.loss_is_a_mean,
+    losses.loss_without_gradient,
+    losses.in_place_breaks_backward,
+    losses.graphs_are_kept,
+    forward.waits_for_the_device,
+    forward.tensor_is_printed,
+    forward.numpy_in_forward,
+    forward.device_is_named,
+    forward.made_in_host_memory,
+    forward.cache_or_synchronize_in_forward,
+    forward.loop_over_the_batch,
+    own_techniques.backward_in_forward,
+    own_techniques.graph_is_retained,
+    own_techniques.own_autocast,
+    own_techniques.own_grad_scaler,
+    own_techniques.parallel_wrapper,
+    parameters.not_registered,
+    parameters.tensor_not_registered,
+    parameters.made_in_forward,
+    parameters.never_used,
+    parameters.weights_in_16_bit,
+    modes.eval_is_undone,
+    modes.training_mode_in_evaluation,
+    modes.dropout_in_evaluation,
+    shapes.not_multiples_of_8,
+    shapes.vocabulary_not_multiple_of_64,
+    learning.linear_rule_with_adam,
+    learning.sqrt_rule_with_sgd,
+    learning.large_batch_without_warmup,
+    learning.large_batch_decays_norms,
+    batches.small_micro_batches,
+    loops.images_loaded_in_training_process,
+    loops.samples_taken_one_by_one,
+    loops.checkpoint_every_few_steps,
+    loops.logs_every_step,
+    loops.evaluation_outweighs_training,
+    loops.checkpointing_one_block,
+    loops.float32_where_bf16_is_fast,
+)

@@ -1,0 +1,46 @@
+"""Faults of the learning rate and of the decay for large batches; found in the config alone."""
+
+from collections.abc import Iterator
+
+from paceline.study.lint.finding import Fault
+from paceline.study.lint.rules.norms import norm_names
+from paceline.study.lint.subject import Subject
+
+ADAPTIVE = ("adamw", "lamb", "nvlamb")
+FEW = 2.0
+"""Growths of the batch below this make no difference between the rules."""
+LARGE = 8.0
+
+
+def linear_rule_with_adam(subject: Subject) -> Iterator[Fault]:
+    """The rule of SGD for an optimizer whose steps do not shrink with the gradient's noise."""
+    optimizer = subject.config.optimizer
+    if optimizer.describe() in ADAPTIVE and optimizer.lr_scaling == "linear" and subject.growth >= FEW:
+        reason = f"for {optimizer.describe()} the learning rate follows the root of the batch (arXiv:2205.10287)"
+        yield Fault("optimizer.lr_scaling", reason, "write lr_scaling: sqrt")
+
+
+def sqrt_rule_with_sgd(subject: Subject) -> Iterator[Fault]:
+    """The rule of Adam for SGD."""
+    optimizer = subject.config.optimizer
+    if optimizer.describe() == "sgd" and optimizer.lr_scaling == "sqrt" and subject.growth >= FEW:
+        reason = "for sgd the learning rate follows the batch itself; the root loses accuracy (arXiv:1706.02677)"
+        yield Fault("optimizer.lr_scaling", reason, "write lr_scaling: linear, with a warmup")
+
+
+def large_batch_without_warmup(subject: Subject) -> Iterator[Fault]:
+    """A learning rate that was raised much, from the first step on."""
+    schedule, scaling = subject.config.lr_scheduler, subject.config.optimizer.lr_scaling
+    warms_up = schedule.warmup_epochs or schedule.warmup_steps or schedule.warmup_samples
+    if scaling in ("linear", "sqrt") and subject.growth >= LARGE and not warms_up:
+        reason = f"the batch is {subject.growth:g} times base_batch_size, and the raised learning rate has no warmup"
+        yield Fault("lr_scheduler", reason, "write warmup_epochs: 5 (arXiv:1706.02677), or a part of a short training")
+
+
+def large_batch_decays_norms(subject: Subject) -> Iterator[Fault]:
+    """Decay and trust ratios on parameters of one dimension."""
+    optimizer = subject.config.optimizer
+    large = optimizer.describe() in ("lars", "lamb", "nvlamb") or subject.growth >= LARGE
+    if large and optimizer.weight_decay and optimizer.weight_decay_exclude == "none" and norm_names(subject.task):
+        reason = "the decay also pulls on biases and normalisation, which costs accuracy with large batches"
+        yield Fault("optimizer.weight_decay_exclude", reason, "write weight_decay_exclude: norms_and_biases")
