@@ -80,8 +80,7 @@ def _lint(options: argparse.Namespace) -> int:
 
     config = load_config(options.config, options.overrides)
     learn(secrets_of(config))
-    with redirect_stdout(sys.stderr):  # where what the user's code prints belongs
-        findings = lint(config)
+    findings = lint(config)
     if options.json:
         print(json.dumps({"findings": [redact_tree(finding.to_json()) for finding in findings]}))
     else:

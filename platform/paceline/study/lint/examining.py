@@ -1,7 +1,9 @@
 """Examines a config: builds its task, runs it on stand-ins, and asks each rule."""
 
 import copy
+import io
 import logging
+from contextlib import redirect_stdout
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -9,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from paceline.config.experiment import ExperimentConfig
 from paceline.data.base import Sizes
 from paceline.engine.trial_steps import undisturbed
+from paceline.errors import text_of
 from paceline.study.lint.building import Batches, build_batches, build_fake_task, build_task, copyable_stand_ins
 from paceline.study.lint.finding import Finding
 from paceline.study.lint.rules import RULES, Rule
@@ -23,14 +26,15 @@ def lint(config: ExperimentConfig) -> list[Finding]:
     """What of the user's model and config slows training down or breaks it, found without training; errors first.
 
     The model is built and run on stand-ins for tensors. Where that is not possible it is run for real, if it is small,
-    or what would be seen in a run is not looked for; `paceline.study.lint` tells its logger so at the level DEBUG.
+    or a finding says that what only a run shows was not looked for.
 
     Raises:
         UnusableCode: the model or the task cannot be built.
         ConfigError: their modules cannot be imported.
         EnvironmentFault: pretrained weights cannot be had.
     """
-    with undisturbed(torch.device("cpu")), copyable_stand_ins():
+    quiet = redirect_stdout(io.StringIO())  # the user's code is run more often than it would be
+    with undisturbed(torch.device("cpu")), copyable_stand_ins(), quiet:
         subject = examine(config)
         found = [finding for rule in RULES for finding in _ask(rule, subject)]
     return sorted(found, key=lambda finding: finding.severity != "error")
@@ -41,18 +45,19 @@ def examine(config: ExperimentConfig) -> Subject:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     task = build_fake_task(config, mode)
     asleep = frozenset(name for name, module in task.named_modules() if not module.training)
-    batches = _batches(config)
-    seen = _seen(task, config, batches, mode)
+    batches, obstacle = _batches(config)
+    seen = None
+    if batches is not None:
+        seen, obstacle = _seen(task, config, batches, mode)
     task.train()
-    return Subject(config, task, asleep, batches, seen, _sizes(config, batches))
+    return Subject(config, task, asleep, batches, seen, obstacle, _sizes(config, batches))
 
 
-def _batches(config: ExperimentConfig) -> Batches | None:
+def _batches(config: ExperimentConfig) -> tuple[Batches | None, str]:
     try:
-        return build_batches(config)
+        return build_batches(config), ""
     except Exception as error:  # the user's own code, or files that only the cluster has
-        _log.debug("the data cannot be built: %s", error)
-        return None
+        return None, _told("the data cannot be loaded here", error)
 
 
 def _sizes(config: ExperimentConfig, batches: Batches | None) -> Sizes | None:
@@ -62,20 +67,24 @@ def _sizes(config: ExperimentConfig, batches: Batches | None) -> Sizes | None:
     return Sizes(len(train), len(validation))
 
 
-def _seen(task: Task, config: ExperimentConfig, batches: Batches | None, mode: FakeTensorMode) -> Trace | None:
-    if batches is None:
-        return None
+def _seen(task: Task, config: ExperimentConfig, batches: Batches, mode: FakeTensorMode) -> tuple[Trace | None, str]:
+    """What a run shows, or why there is none."""
     try:
-        return trace(task, config, batches, mode)
+        return trace(task, config, batches, mode), ""
     except Exception as error:
-        _log.debug("the task cannot be run on stand-ins: %s", error)
+        obstacle = _told("the forward pass cannot be run without values", error)
     if sum(parameter.numel() for parameter in task.parameters()) > LARGEST_REAL:
-        return None
+        return None, obstacle
     try:
-        return trace(copy.deepcopy(build_task(config)), config, batches, None)
+        return trace(copy.deepcopy(build_task(config)), config, batches, None), ""
     except Exception as error:
-        _log.debug("nor for real: %s", error)
-        return None
+        return None, _told("the forward pass fails", error)
+
+
+def _told(what: str, error: Exception) -> str:
+    _log.debug(what, exc_info=error)
+    first = next(iter(text_of(error).splitlines()), "")
+    return f"{what}: {type(error).__name__}: {first}"
 
 
 def _ask(rule: Rule, subject: Subject) -> list[Finding]:
@@ -83,5 +92,5 @@ def _ask(rule: Rule, subject: Subject) -> list[Finding]:
     try:
         return [Finding(name, *fault) for fault in rule(subject)]
     except Exception as error:  # a model may be anything; the other rules still have something to say
-        _log.debug("the rule %s is dropped: %s", name, error)
+        _log.debug("the rule %s is dropped", name, exc_info=error)
         return []

@@ -30,6 +30,8 @@ class Subject:
     """None where the data cannot be built here."""
     trace: Trace | None
     """None where the task cannot be run on stand-ins, nor for real here."""
+    obstacle: str
+    """Why there is no trace; empty when there is one."""
     sizes: Sizes | None
 
     @property

@@ -1,9 +1,9 @@
 """Runs the user's task on stand-ins for tensors as training and evaluation do, and keeps what was seen."""
 
-import io
+import logging
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, redirect_stdout
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from paceline.study.lint.recorder import Record, Recorder
 from paceline.study.lint.watching import watching
 from paceline.tasks._task import Task
 
+_log = logging.getLogger(__name__)
 LARGEST_REAL = 30_000_000
 """Parameters of the largest model that is run in real memory when stand-ins do not do."""
 
@@ -33,8 +34,8 @@ class Trace:
     evaluation: Record
     loss_sum: Any
     weight: Any
-    used: set[int]
-    """Ids of the parameters that the loss depends on."""
+    used: set[str]
+    """Names of the parameters that the loss depends on."""
     grown: list[str]
     """Attributes that hold more results with their graphs after each step."""
     backward_error: str
@@ -57,7 +58,6 @@ def trace(task: Task, config: ExperimentConfig, batches: Batches, mode: FakeTens
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
-        stack.enter_context(redirect_stdout(io.StringIO()))
         stack.enter_context(mode or nullcontext())
         if config.trainer.precision == "64-true":
             task.double()
@@ -71,12 +71,13 @@ def _trace(run: "_Runner", batches: Batches) -> Trace:
     held = _kept_graphs(task)
     output, training = run(batches.small)
     grown = [name for name, count in _kept_graphs(task).items() if count > held.get(name, 0)]
-    used = {id(tensor) for tensor in (*_behind(first.loss_sum), *_behind(output.loss_sum))}
-    _, larger = run(batches.large)
+    behind = {id(tensor) for tensor in (*_behind(first.loss_sum), *_behind(output.loss_sum))}
+    used = {name for name, each in task.named_parameters() if id(each) in behind}
+    larger = run.if_possible(batches.large)
     error = _backward_error(output.loss_sum)
     task.eval()
     with torch.no_grad(), _noting_training_mode(task) as trained:
-        _, evaluation = run(batches.small)
+        evaluation = run.if_possible(batches.small)
     same = len(_pytree.tree_leaves(batches.small)) == len(_pytree.tree_leaves(batches.large))
     return Trace(training, larger, evaluation, output.loss_sum, output.weight, used, grown, error, same, trained)
 
@@ -97,6 +98,14 @@ class _Runner:
         with low, _naming(self.task, recorder), watching(recorder), recorder:
             output = self.task(given)
         return output, recorder.record
+
+    def if_possible(self, batch: Any) -> Record:
+        """The record of one that may fail, such as an evaluation that takes gradients; empty then."""
+        try:
+            return self(batch)[1]
+        except Exception as error:
+            _log.debug("a forward pass failed: %s", error)
+            return Record()
 
 
 def _plain_attributes(task: Task) -> dict[str, Tensor]:

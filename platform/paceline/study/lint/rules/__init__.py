@@ -33,6 +33,7 @@ RULES: tuple[Rule, ...] = (
     losses.loss_without_gradient,
     losses.in_place_breaks_backward,
     losses.graphs_are_kept,
+    forward.could_not_be_run,
     forward.waits_for_the_device,
     forward.tensor_is_printed,
     forward.numpy_in_forward,

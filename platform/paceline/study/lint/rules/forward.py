@@ -25,6 +25,13 @@ def _by_place(calls: Iterable[Call]) -> Iterator[Call]:
     yield from {call.place: call for call in calls}.values()
 
 
+def could_not_be_run(subject: Subject) -> Iterator[Fault]:
+    """What only a run shows was not looked for."""
+    if subject.obstacle:
+        reason = f"{subject.obstacle}; faults that only a run shows were not looked for"
+        yield Fault("task", reason, "mend it, or run lint where the data are")
+
+
 def waits_for_the_device(subject: Subject) -> Iterator[Fault]:
     """Values that are read from the device in each step."""
     if subject.trace is None or not subject.may_use_gpu:

@@ -69,7 +69,7 @@ def never_used(subject: Subject) -> Iterator[Fault]:
     unused = [
         name
         for name, parameter in subject.task.named_parameters()
-        if parameter.requires_grad and id(parameter) not in subject.trace.used
+        if parameter.requires_grad and name not in subject.trace.used
     ]
     if not unused:
         return

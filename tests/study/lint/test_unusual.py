@@ -1,0 +1,298 @@
+"""Lint on large and odd models, on a user's files, and by the command."""
+
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from paceline.config import load_config
+from paceline.config.loading import validate
+from paceline.errors import UnusableCode
+from paceline.study.lint import Finding, lint
+from paceline.study.lint.display import lines
+from study.lint import plants
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+PHOTOS = {
+    "name": "synthetic",
+    "shape": [3, 224, 224],
+    "num_classes": 8,
+    "num_samples": 10**6,
+    "global_batch_size": 64,
+}
+GPT = {
+    "name": "gpt",
+    "vocab_size": 50304,
+    "context_length": 256,
+    "num_layers": 12,
+    "num_heads": 12,
+    "embedding_dim": 768,
+}
+
+
+def of_model(name: str, **model: Any) -> Any:
+    """A config for photographs, of which there are too many to be made."""
+    return validate(
+        {"name": "big", "model": {"name": name, **model}, "data": PHOTOS, "trainer": {"precision": "bf16-mixed"}}
+    )
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["as-installed", "as-the-users-own"])
+@pytest.mark.parametrize("name", ["resnet50", "vit_b_16"])
+def test_torchvisions_models_are_silent(name: str, own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if own:
+        everything_is_own(monkeypatch)
+    assert lint(of_model(name)) == []
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["as-installed", "as-the-users-own"])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_gpt_is_silent(own: bool, dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    if own:
+        everything_is_own(monkeypatch)
+    config = validate(
+        {
+            "name": "gpt",
+            "task": {"name": "language_modeling"},
+            "model": {**GPT, "dropout": dropout},
+            "data": {"name": "text_file", "context_length": 256, "global_batch_size": 32},
+            "optimizer": {"name": "adamw", "lr": 0.001},
+            "trainer": {"precision": "bf16-mixed"},
+        }
+    )
+    assert lint(config) == []
+
+
+def everything_is_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look at installed code as if the user had written it, but for torch's."""
+    from paceline.study.lint import own_code
+
+    monkeypatch.setattr(own_code, "is_own", lambda file: "/torch/" not in file and not file.startswith("<"))
+
+
+def test_installed_code_is_seen_when_it_counts_as_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests above would be silent on anything if it were not."""
+    from paceline.study.lint.examining import examine
+
+    config = validate({"name": "big", "model": {"name": "resnet18"}, "data": PHOTOS})
+    trace = examine(config).trace
+    assert trace is not None
+    assert not [line for line in trace.training.lines if "torchvision" in line.file]
+    everything_is_own(monkeypatch)
+    trace = examine(config).trace
+    assert trace is not None
+    assert [line for line in trace.training.lines if "torchvision" in line.file]
+
+
+@pytest.mark.parametrize("file", ["mnist_cnn.yaml", "gpt_tiny.yaml", "mnist_batch_lr.yaml", "mnist_pareto.yaml"])
+def test_shipped_configs_are_silent(file: str) -> None:
+    assert lint(load_config(CONFIGS / file)) == []
+
+
+# Models that cannot be run on stand-ins ---------------------------------------------------------------------------
+
+
+class Crashing(plants.Net):
+    def forward(self, images: Tensor) -> Tensor:
+        raise ZeroDivisionError("the user's own mistake")
+
+
+class Chosen(plants.Net):
+    """Takes the samples that a mask names: how many there are follows from their values."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        chosen = images[images.mean((1, 2, 3)) > -100]
+        logging.getLogger("own").debug(f"{chosen}")
+        return super().forward(chosen)
+
+
+def no_data() -> Any:
+    raise FileNotFoundError("only the cluster has it")
+
+
+def hidden(base: type[nn.Module] = plants.Net) -> Callable[[], nn.Module]:
+    """A fault that is seen without a run."""
+
+    def build() -> nn.Module:
+        model = base()
+        model.extra = [nn.Linear(4, 4)]  # type: ignore[assignment]
+        return model
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("odd", "reason"),
+    [
+        ({"model": hidden(Crashing)}, "the forward pass fails: ZeroDivisionError: the user's own mistake"),
+        ({"model": hidden(), "data": no_data}, "cannot be loaded here: FileNotFoundError: only the cluster has it"),
+    ],
+    ids=["forward-raises", "data-raise"],
+)
+def test_what_needs_no_run_is_found_without_one(
+    odd: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG, "paceline.study.lint"):
+        found = lint(plants.config(**odd))
+    assert [finding.rule for finding in found] == ["not-registered", "could-not-be-run"]
+    assert reason in found[1].reason
+    assert reason.rpartition(": ")[2] in caplog.text
+
+
+def test_a_small_model_is_run_for_real_where_values_decide_on_shapes() -> None:
+    assert [finding.rule for finding in lint(plants.config(Chosen))] == ["tensor-is-printed"]
+
+
+def test_a_rule_that_raises_is_dropped(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    from paceline.study.lint import examining
+
+    def broken_rule(subject: Any) -> Any:
+        raise KeyError("nobody thought of this")
+
+    monkeypatch.setattr(examining, "RULES", (broken_rule, *examining.RULES))
+    with caplog.at_level(logging.DEBUG, "paceline.study.lint"):
+        assert len(lint(plants.config(plants.conv_norm(True)))) == 1
+    assert "broken-rule is dropped" in caplog.text
+
+
+def test_a_model_that_cannot_be_built_is_told() -> None:
+    def build() -> nn.Module:
+        raise ZeroDivisionError("the user's own mistake")
+
+    with pytest.raises(UnusableCode, match="ZeroDivisionError: the user's own mistake"):
+        lint(plants.config(build))
+
+
+def test_a_model_that_the_user_holds_stays_as_it_is() -> None:
+    held = plants.conv_norm(True)().eval()
+    before = {name: value.clone() for name, value in held.state_dict().items()}
+    state = torch.get_rng_state()
+    lint(plants.config(lambda: held))
+    assert not held.training
+    assert all(type(each) in (Tensor, nn.Parameter) for each in held.state_dict(keep_vars=True).values())
+    assert all(torch.equal(value, before[name]) for name, value in held.state_dict().items())
+    assert all(parameter.grad is None for parameter in held.parameters())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not held[0]._forward_hooks
+    assert not held[0]._forward_pre_hooks
+
+
+def test_models_that_copy_their_layers_are_built_of_stand_ins() -> None:
+    """`deepcopy` of a stand-in corrupts Python's memory unless it is told how."""
+
+    class Encoder(plants.Net):
+        def __init__(self) -> None:
+            layer = nn.TransformerEncoderLayer(plants.WIDTH, 2, 32, dropout=0.0, batch_first=True)
+            stack = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+            super().__init__(lambda net, x: net.extra(x[:, None])[:, 0], extra=stack)
+
+    assert lint(plants.config(Encoder)) == []
+
+
+# Rules that need files or a GPU -----------------------------------------------------------------------------------
+
+
+def test_image_files_that_the_training_process_loads(tmp_path: Path) -> None:
+    for role in ("train", "val"):
+        for kind in ("cat", "dog"):
+            (tmp_path / role / kind).mkdir(parents=True)
+            Image.new("RGB", (64, 64)).save(tmp_path / role / kind / "1.png")
+    data = {"name": "image_folder", "root": str(tmp_path), "global_batch_size": 2}
+    tree = {"name": "photos", "model": {"name": "squeezenet1_1", "num_classes": 2}, "data": data}
+    rule = "images-loaded-in-training-process"
+    assert rule in {finding.rule for finding in lint(validate(tree))}
+    assert rule not in {finding.rule for finding in lint(validate(tree | {"data": {**data, "num_workers": 1}}))}
+
+
+@pytest.mark.parametrize(("capability", "found"), [((8, 0), 1), ((7, 5), 0)])
+def test_float32_on_a_gpu_that_has_better(
+    capability: tuple[int, int], found: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = plants.config()
+    from paceline.study.lint.rules import loops
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "A GPU")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    rule = loops.float32_where_bf16_is_fast
+    for changed, count in (({}, found), ({"trainer.precision": "bf16-mixed"}, 0)):
+        subject: Any = type("S", (), {"config": config.with_overrides(changed), "may_use_gpu": True})
+        assert len(list(rule(subject))) == count
+
+
+# The command ------------------------------------------------------------------------------------------------------
+
+OWN = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+
+    def forward(self, x):
+        print("the user's own text")
+        return torch.softmax(self.layer(x), dim=1)
+
+
+def build():
+    return Net()
+"""
+YAML = """
+name: own
+model: {path: "own_net:build"}
+data: {name: synthetic, shape: [8], num_classes: 4, num_samples: 64, num_validation_samples: 8, global_batch_size: 16}
+scaling: {num_workers: 0}
+"""
+
+
+def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`paceline lint own.yaml` with more arguments."""
+    (folder / "own_net.py").write_text(OWN)
+    (folder / "own.yaml").write_text(YAML)
+    line = [sys.executable, "-m", "paceline.cli", "lint", "own.yaml", *arguments]
+    return subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=200, check=False)
+
+
+def test_the_command_names_line_and_cure(tmp_path: Path) -> None:
+    ended = command(tmp_path)
+    assert ended.returncode == 1, ended.stderr
+    first, cure, count = ended.stdout.splitlines()
+    assert first.startswith("error: own_net.py:13: ")
+    assert first.endswith("[softmax-before-cross-entropy]")
+    assert cure == "    cure: leave out the softmax in training"
+    assert count == "1 error"
+    assert "Traceback" not in ended.stderr
+
+
+def test_the_command_gives_one_json_object(tmp_path: Path) -> None:
+    ended = command(tmp_path, "--json", "model={name: mlp, in_features: 8, num_classes: 4}")
+    assert (ended.returncode, json.loads(ended.stdout)) == (0, {"findings": []}), ended.stderr
+
+
+def test_a_wrong_config_ends_with_2(tmp_path: Path) -> None:
+    ended = command(tmp_path, "trainer.epoch=2")
+    assert ended.returncode == 2
+    assert "trainer.epoch" in ended.stderr
+
+
+def test_lines_hide_secrets_and_count() -> None:
+    secret = "ghp_" + "a1" * 18
+    found = [
+        Finding("rule", f"own.py:1 {secret}", "reason", "cure", "error"),
+        *[Finding("r", "p", "a", "c", "warning")] * 2,
+    ]
+    shown = lines(found)
+    assert secret not in "\n".join(shown)
+    assert shown[-1] == "1 error, 2 warnings"
+    assert lines([]) == ["no faults found"]
