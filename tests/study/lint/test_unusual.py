@@ -1,9 +1,11 @@
 """Lint on large and odd models, on a user's files, and by the command."""
 
+import functools
 import json
 import logging
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,12 +14,15 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from paceline import Task
 from paceline.config import load_config
 from paceline.config.loading import validate
 from paceline.errors import UnusableCode
 from paceline.study.lint import Finding, lint
 from paceline.study.lint.display import lines
+from paceline.tasks.base import TaskOutput
 from study.lint import plants
 
 CONFIGS = Path(__file__).parents[3] / "configs"
@@ -195,6 +200,50 @@ def test_models_that_copy_their_layers_are_built_of_stand_ins() -> None:
             super().__init__(lambda net, x: net.extra(x[:, None])[:, 0], extra=stack)
 
     assert lint(plants.config(Encoder)) == []
+
+
+@functools.lru_cache
+def slope(width: int) -> Tensor:
+    return torch.linspace(0, 1, width)
+
+
+def test_nothing_stays_in_caches_that_training_would_take_for_values() -> None:
+    class Cached(plants.Net):
+        def __init__(self) -> None:
+            super().__init__(lambda net, x: x * slope(plants.WIDTH).to(x.device))
+            slope(8)
+
+    assert lint(plants.config(Cached)) == []
+    assert slope.cache_info().currsize == 0
+    assert slope(8).tolist()[-1] == 1.0
+
+
+def test_a_models_numbers_are_read_on_the_host_without_a_word() -> None:
+    """Whether a tensor is on the device is told by what it was made from."""
+
+    class Mixed(Task):
+        def __init__(self, model: nn.Module) -> None:
+            super().__init__(model)
+            self.share = torch.distributions.Beta(0.2, 0.2)
+
+        def forward(self, batch: Any) -> TaskOutput:
+            images, targets = batch
+            share = self.share.sample().item()
+            order = torch.randperm(len(images), device=images.device)
+            logits = self.model(share * images + (1 - share) * images[order]).to(images.device, torch.float64)
+            losses = [F.cross_entropy(logits, each, reduction="sum") for each in (targets, targets[order])]
+            return TaskOutput(share * losses[0] + (1 - share) * losses[1], len(images))
+
+    assert lint(plants.config(task=Mixed)) == []
+
+
+def test_scripted_models_are_run() -> None:
+    def build() -> nn.Module:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.jit.script(nn.Sequential(nn.Flatten(), nn.Linear(192, 4)))
+
+    assert lint(plants.config(build)) == []
 
 
 # Rules that need files or a GPU -----------------------------------------------------------------------------------

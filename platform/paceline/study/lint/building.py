@@ -1,15 +1,10 @@
 """The task and some batches for lint, with stand-ins for tensors: shapes without memory or values."""
 
-import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-from unittest.mock import patch
 
 import torch
-from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree
 
 from paceline.config.experiment import ExperimentConfig
@@ -17,6 +12,7 @@ from paceline.engine.build import seed_model
 from paceline.engine.build_data import chosen
 from paceline.engine.loading import SeededFetcher
 from paceline.errors import PacelineError, UnusableCode, text_of
+from paceline.study.lint.stand_ins import with_stand_ins
 from paceline.tasks._task import Task
 
 SMALL, LARGE = 2, 4
@@ -49,22 +45,6 @@ def build_task(config: ExperimentConfig) -> Task:
         raise UnusableCode(f"{what}: building it failed: {type(error).__name__}: {text_of(error)}") from error
 
 
-@contextmanager
-def copyable_stand_ins() -> Iterator[None]:
-    """Inside, `copy.deepcopy` takes stand-ins; otherwise it copies memory that they do not have, and Python crashes."""
-
-    def copied(self: Any, memo: dict[int, Any]) -> Any:
-        if id(self) not in memo:
-            with torch.no_grad():
-                new = self.clone().requires_grad_(self.requires_grad)
-            is_parameter = isinstance(self, nn.Parameter)
-            memo[id(self)] = nn.Parameter(new, self.requires_grad) if is_parameter else new
-        return memo[id(self)]
-
-    with patch.object(FakeTensor, "__deepcopy__", copied):
-        yield
-
-
 def build_fake_task(config: ExperimentConfig, mode: FakeTensorMode) -> Task:
     """The same of stand-ins; in real memory first where the user's code needs values.
 
@@ -76,29 +56,7 @@ def build_fake_task(config: ExperimentConfig, mode: FakeTensorMode) -> Task:
             task = build_task(config)
     except Exception:  # what needs values fails here in any way; what is wrong with the code is told by the next line
         task = build_task(config)
-    return _with_stand_ins(task, mode)
-
-
-def _with_stand_ins(task: Task, mode: FakeTensorMode) -> Task:
-    held = [*task.parameters(), *task.buffers()]
-    if not any(isinstance(tensor, FakeTensor) for tensor in held):
-        task = copy.deepcopy(task)  # the user's code may hold on to it
-    made: dict[int, Any] = {}
-
-    def stand_in(tensor: Any) -> Any:
-        if tensor is None or isinstance(tensor, FakeTensor):
-            return tensor
-        if id(tensor) not in made:
-            fake = mode.from_tensor(tensor.detach())
-            is_parameter = isinstance(tensor, nn.Parameter)
-            made[id(tensor)] = nn.Parameter(fake, requires_grad=tensor.requires_grad) if is_parameter else fake
-        return made[id(tensor)]
-
-    for module in task.modules():
-        for group in (module._parameters, module._buffers):
-            for name, tensor in group.items():
-                group[name] = stand_in(tensor)
-    return task
+    return with_stand_ins(task, mode)
 
 
 def build_batches(config: ExperimentConfig) -> Batches:

@@ -12,9 +12,10 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.data.base import Sizes
 from paceline.engine.trial_steps import undisturbed
 from paceline.errors import text_of
-from paceline.study.lint.building import Batches, build_batches, build_fake_task, build_task, copyable_stand_ins
+from paceline.study.lint.building import Batches, build_batches, build_fake_task, build_task
 from paceline.study.lint.finding import Finding
 from paceline.study.lint.rules import RULES, Rule
+from paceline.study.lint.stand_ins import caches_emptied, copyable_stand_ins
 from paceline.study.lint.subject import Subject
 from paceline.study.lint.tracing import LARGEST_REAL, Trace, trace
 from paceline.tasks._task import Task
@@ -34,7 +35,7 @@ def lint(config: ExperimentConfig) -> list[Finding]:
         EnvironmentFault: pretrained weights cannot be had.
     """
     quiet = redirect_stdout(io.StringIO())  # the user's code is run more often than it would be
-    with undisturbed(torch.device("cpu")), copyable_stand_ins(), quiet:
+    with undisturbed(torch.device("cpu")), copyable_stand_ins(), caches_emptied(), quiet:
         subject = examine(config)
         found = [finding for rule in RULES for finding in _ask(rule, subject)]
     return sorted(found, key=lambda finding: finding.severity != "error")

@@ -1,16 +1,18 @@
 """Records what one forward pass does that costs time or goes wrong: who calls which function of torch, on what."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from paceline.study.lint.calls import Call, Flow
 from paceline.study.lint.own_code import Line, calling_line, nearest_line
+from paceline.study.lint.whereabouts import Whereabouts, tensors_in
 
 LOSSES = ("cross_entropy", "nll_loss", "binary_cross_entropy_with_logits")
 ACTIVATIONS = ("softmax", "log_softmax", "sigmoid", "relu", "softmax_")
@@ -29,32 +31,7 @@ _FACTORIES = (
     *(torch.zeros, torch.ones, torch.full, torch.empty, torch.eye, torch.arange, torch.linspace, torch.tensor),
     *(torch.rand, torch.randn, torch.randint, torch.randperm),
 )
-ATTRIBUTE = "attribute"
-"""Stands for the function that has made a tensor, where that is one that a module has as a plain attribute."""
 _FALSE_IN_HEALTH = ("any", "isnan", "isinf")
-
-
-class Call(NamedTuple):
-    """One call of a function of torch."""
-
-    name: str
-    line: Line | None
-    """The user's line that calls it; None where a layer of torch or another library does."""
-    module: str
-    """Name of the innermost module that is being called, such as `model.encoder`; empty outside of all."""
-    detail: str = ""
-
-    @property
-    def place(self) -> str:
-        """Where it is, for the user."""
-        return str(self.line) if self.line is not None else self.module or "task"
-
-
-class Flow(NamedTuple):
-    """A result that goes into another function as it is."""
-
-    source: Call
-    into: Call
 
 
 @dataclass
@@ -85,17 +62,17 @@ class Record:
 class Recorder(TorchFunctionMode):
     """Fills a record while it is entered."""
 
-    def __init__(self, stands_in: bool, attributes: Mapping[str, Tensor]) -> None:
+    def __init__(self, stands_in: bool, whereabouts: Whereabouts) -> None:
         """Args:
         stands_in: tensors have no values, so that reading one gives an invented value.
-        attributes: tensors that do not follow the model to its device, by `Class.name`.
+        whereabouts: of the tensors that there are before.
         """
         super().__init__()
         self.record = Record()
         self.modules: list[str] = [""]
         self.stands_in = stands_in
         self._origins: dict[int, tuple[Tensor, Call]] = {}
-        self._on_host = {id(each): (each, Call(ATTRIBUTE, None, name)) for name, each in attributes.items()}
+        self._whereabouts = whereabouts
 
     def call(self, name: str, detail: str = "") -> Call:
         """A call that is being made now."""
@@ -110,7 +87,7 @@ class Recorder(TorchFunctionMode):
             return func(*args, **kwargs)
         if (line := nearest_line()) is not None:
             self.record.lines[line] += 1
-        given = list(_tensors((args, kwargs.values())))
+        given = list(tensors_in((args, [*kwargs.values()])))
         if name in (*READS, *SHOWS) and given:
             self._note_read(name, given[0])
             if self.stands_in:
@@ -118,7 +95,7 @@ class Recorder(TorchFunctionMode):
         if name in MOVES and given and (device := _named_device(name, args, kwargs)):
             self._note_move(name, device)
             if device != "cpu":
-                return self._passed_on(given[0])
+                return self._on_device(given[0], _named_dtype(args, kwargs))
         if "device" in kwargs and torch.device(kwargs["device"] or "cpu").type == "cuda":
             kwargs["device"] = "cpu"
         self._note_losses_and_dropout(name, args, kwargs, given)
@@ -128,7 +105,7 @@ class Recorder(TorchFunctionMode):
 
     def _note_read(self, name: str, tensor: Tensor) -> None:
         call = self.call(name)
-        if call.line is not None and id(tensor) not in self._on_host:
+        if call.line is not None and self._whereabouts.is_on_device(tensor):
             (self.record.shown if name in SHOWS else self.record.reads).append(call)
 
     def _note_move(self, name: str, device: str) -> None:
@@ -136,12 +113,18 @@ class Recorder(TorchFunctionMode):
         if call.line is not None and device != "same":
             (self.record.reads if device == "cpu" else self.record.moved).append(call)
 
-    def _passed_on(self, tensor: Tensor) -> Tensor:
-        """A tensor of the host, once it has been copied to the device."""
-        if id(tensor) in self._on_host:
-            self.record.from_host.append(self._on_host[id(tensor)][1])
-            return tensor.view_as(tensor)
-        return tensor
+    def _on_device(self, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+        """What a copy to the device gives: of what is there already, the tensor itself."""
+        result = tensor if dtype is None else tensor.to(dtype)
+        if self._whereabouts.is_on_device(tensor):
+            self._whereabouts.put_on_device(result)
+            return result
+        origin = self._whereabouts.origin(tensor)
+        if origin is not None:
+            self.record.from_host.append(origin)
+        copy = result.view_as(result)
+        self._whereabouts.put_on_device(copy)
+        return copy
 
     def _note_losses_and_dropout(
         self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], given: list[Tensor]
@@ -153,6 +136,10 @@ class Recorder(TorchFunctionMode):
             self.record.dropouts.append(call)
 
     def _follow(self, func: Any, name: str, kwargs: Mapping[str, Any], given: list[Tensor], result: Any) -> None:
+        if given:
+            self.record.from_host += self._whereabouts.note_result(given, result)
+        elif func in _FACTORIES:
+            self._whereabouts.note_made(result, kwargs.get("device") is not None, self.call(name))
         if not isinstance(result, Tensor):
             return
         if name in (*ACTIVATIONS, *_FALSE_IN_HEALTH):
@@ -161,26 +148,6 @@ class Recorder(TorchFunctionMode):
             self._origins[id(result)] = result, origin[1]
         if name in LOSSES and kwargs.get("reduction", "mean") == "mean":
             self.record.mean_losses[id(result)] = self.call(name)
-        is_made_here = func in _FACTORIES and kwargs.get("device") is None
-        self._follow_host(name, is_made_here, given, result)
-
-    def _follow_host(self, name: str, is_made_here: bool, given: list[Tensor], result: Tensor) -> None:
-        if not given and is_made_here:
-            self._on_host[id(result)] = result, self.call(name)
-            return
-        of_host = [tensor for tensor in given if id(tensor) in self._on_host]
-        if of_host and len(of_host) == len(given):
-            self._on_host[id(result)] = result, self._on_host[id(of_host[0])][1]
-        elif of_host:
-            self.record.from_host += [self._on_host[id(each)][1] for each in of_host if each.ndim]
-
-
-def _tensors(values: Any) -> Iterator[Tensor]:
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, (tuple, list)) or type(value).__name__ == "dict_values":
-            yield from _tensors(value)
 
 
 def _named_device(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
@@ -193,6 +160,10 @@ def _named_device(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     kind = torch.device(device).type
     # a trace is on the CPU: `x.device` is an object, while a device that the code names is mostly text
     return "same" if kind == "cpu" and isinstance(device, torch.device) else kind
+
+
+def _named_dtype(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.dtype | None:
+    return next((value for value in (*args, *kwargs.values()) if isinstance(value, torch.dtype)), None)
 
 
 def _drops(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -210,7 +181,7 @@ def _invented(name: str, tensor: Tensor, origin: tuple[Tensor, Call] | None) -> 
     if name in SHOWS:
         return "tensor"
     if name == "cpu":
-        return tensor
+        return tensor.view_as(tensor)
     if name in ("numpy", "__array__"):
         return np.ones(tuple(tensor.shape), dtype=_numpy_type(tensor.dtype))
     if name == "tolist":

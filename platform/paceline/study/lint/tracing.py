@@ -17,6 +17,7 @@ from paceline.engine.loading import seed_everything
 from paceline.study.lint.building import Batches, map_tensors
 from paceline.study.lint.recorder import Record, Recorder
 from paceline.study.lint.watching import watching
+from paceline.study.lint.whereabouts import Whereabouts
 from paceline.tasks._task import Task
 
 _log = logging.getLogger(__name__)
@@ -94,7 +95,9 @@ class _Runner:
         seed_everything(0)
         given = map_tensors(self.mode.from_tensor, batch) if self.mode is not None else batch
         low: AbstractContextManager[Any] = torch.autocast("cpu", torch.bfloat16) if self.is_low else nullcontext()
-        recorder = Recorder(self.mode is not None, _plain_attributes(self.task))
+        leaves = (leaf for leaf in _pytree.tree_leaves(given) if isinstance(leaf, Tensor))
+        on_device = (*self.task.parameters(), *self.task.buffers(), *leaves)
+        recorder = Recorder(self.mode is not None, Whereabouts(on_device, _plain_attributes(self.task)))
         with low, _naming(self.task, recorder), watching(recorder), recorder:
             output = self.task(given)
         return output, recorder.record
@@ -122,13 +125,17 @@ def _plain_attributes(task: Task) -> dict[str, Tensor]:
 def _naming(task: Task, recorder: Recorder) -> Iterator[None]:
     """Tell the recorder which module is being called."""
     with ExitStack() as stack:
-        for name, module in task.named_modules():
+        for name, module in _hookable(task):
             if name:
                 before = module.register_forward_pre_hook(_entering(name, recorder))
                 after = module.register_forward_hook(_leaving(recorder), always_call=True)
                 stack.callback(before.remove)
                 stack.callback(after.remove)
         yield
+
+
+def _hookable(task: Task) -> Iterator[tuple[str, nn.Module]]:
+    yield from ((name, each) for name, each in task.named_modules() if not isinstance(each, torch.jit.ScriptModule))
 
 
 def _entering(name: str, recorder: Recorder) -> Callable[[nn.Module, Any], None]:
@@ -158,7 +165,7 @@ def _noting_training_mode(task: Task) -> Iterator[list[str]]:
 
         return before
 
-    hooks = [module.register_forward_pre_hook(look(name)) for name, module in task.named_modules() if name]
+    hooks = [module.register_forward_pre_hook(look(name)) for name, module in _hookable(task) if name]
     yield found
     for hook in hooks:
         hook.remove()

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator
 
 from paceline.study.lint.building import LARGE, SMALL
+from paceline.study.lint.calls import ATTRIBUTE, Call
 from paceline.study.lint.finding import Fault
 from paceline.study.lint.own_code import Line
-from paceline.study.lint.recorder import ATTRIBUTE, Call
 from paceline.study.lint.subject import Subject
 from paceline.study.lint.watching import HOUSEKEEPING
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
+from paceline.study.lint.calls import Flow
 from paceline.study.lint.finding import Fault
-from paceline.study.lint.recorder import Flow
 from paceline.study.lint.subject import Subject
 
 

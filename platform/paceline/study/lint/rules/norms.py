@@ -35,6 +35,8 @@ def linear_bias_before_norm(subject: Subject) -> Iterator[Fault]:
         for (first, linear), (second, norm) in pairwise(children):
             if type(linear) is not nn.Linear or type(norm) is not nn.BatchNorm1d or linear.bias is None:
                 continue
+            if not linear.bias.requires_grad:
+                continue
             # with three dimensions the norm's channels are not what the layer gives one bias each
             if subject.trace and len(subject.trace.training.shapes.get(f"{name}.{second}", ())) == 2:
                 reason = f"its bias is subtracted again by {name}.{second}, and costs time and memory"

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
+from paceline.study.lint.calls import Call
 from paceline.study.lint.finding import Fault
-from paceline.study.lint.recorder import Call
 from paceline.study.lint.subject import Subject
 
 

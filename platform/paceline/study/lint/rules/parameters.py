@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from paceline.study.lint.calls import ATTRIBUTE
 from paceline.study.lint.finding import Fault, Severity
-from paceline.study.lint.recorder import ATTRIBUTE
 from paceline.study.lint.subject import Subject
 
 _SHOWN = 3
