@@ -1,10 +1,7 @@
-"""Lint on large and odd models, on a user's files, and by the command."""
+"""Lint on models that cannot be run without values, and rules that need files or a GPU."""
 
 import functools
-import json
 import logging
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -17,92 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from paceline import Task
-from paceline.config import load_config
 from paceline.config.loading import validate
 from paceline.errors import UnusableCode
-from paceline.study.lint import Finding, lint
-from paceline.study.lint.display import lines
+from paceline.study.lint import lint
 from paceline.tasks.base import TaskOutput
 from study.lint import plants
-
-CONFIGS = Path(__file__).parents[3] / "configs"
-PHOTOS = {
-    "name": "synthetic",
-    "shape": [3, 224, 224],
-    "num_classes": 8,
-    "num_samples": 10**6,
-    "global_batch_size": 64,
-}
-GPT = {
-    "name": "gpt",
-    "vocab_size": 50304,
-    "context_length": 256,
-    "num_layers": 12,
-    "num_heads": 12,
-    "embedding_dim": 768,
-}
-
-
-def of_model(name: str, **model: Any) -> Any:
-    """A config for photographs, of which there are too many to be made."""
-    return validate(
-        {"name": "big", "model": {"name": name, **model}, "data": PHOTOS, "trainer": {"precision": "bf16-mixed"}}
-    )
-
-
-@pytest.mark.parametrize("own", [False, True], ids=["as-installed", "as-the-users-own"])
-@pytest.mark.parametrize("name", ["resnet50", "vit_b_16"])
-def test_torchvisions_models_are_silent(name: str, own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if own:
-        everything_is_own(monkeypatch)
-    assert lint(of_model(name)) == []
-
-
-@pytest.mark.parametrize("own", [False, True], ids=["as-installed", "as-the-users-own"])
-@pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_gpt_is_silent(own: bool, dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    if own:
-        everything_is_own(monkeypatch)
-    config = validate(
-        {
-            "name": "gpt",
-            "task": {"name": "language_modeling"},
-            "model": {**GPT, "dropout": dropout},
-            "data": {"name": "text_file", "context_length": 256, "global_batch_size": 32},
-            "optimizer": {"name": "adamw", "lr": 0.001},
-            "trainer": {"precision": "bf16-mixed"},
-        }
-    )
-    assert lint(config) == []
-
-
-def everything_is_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look at installed code as if the user had written it, but for torch's."""
-    from paceline.study.lint import own_code
-
-    monkeypatch.setattr(own_code, "is_own", lambda file: "/torch/" not in file and not file.startswith("<"))
-
-
-def test_installed_code_is_seen_when_it_counts_as_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests above would be silent on anything if it were not."""
-    from paceline.study.lint.examining import examine
-
-    config = validate({"name": "big", "model": {"name": "resnet18"}, "data": PHOTOS})
-    trace = examine(config).trace
-    assert trace is not None
-    assert not [line for line in trace.training.lines if "torchvision" in line.file]
-    everything_is_own(monkeypatch)
-    trace = examine(config).trace
-    assert trace is not None
-    assert [line for line in trace.training.lines if "torchvision" in line.file]
-
-
-@pytest.mark.parametrize("file", ["mnist_cnn.yaml", "gpt_tiny.yaml", "mnist_batch_lr.yaml", "mnist_pareto.yaml"])
-def test_shipped_configs_are_silent(file: str) -> None:
-    assert lint(load_config(CONFIGS / file)) == []
-
-
-# Models that cannot be run on stand-ins ---------------------------------------------------------------------------
 
 
 class Crashing(plants.Net):
@@ -246,9 +162,6 @@ def test_scripted_models_are_run() -> None:
     assert lint(plants.config(build)) == []
 
 
-# Rules that need files or a GPU -----------------------------------------------------------------------------------
-
-
 def test_image_files_that_the_training_process_loads(tmp_path: Path) -> None:
     for role in ("train", "val"):
         for kind in ("cat", "dog"):
@@ -275,73 +188,3 @@ def test_float32_on_a_gpu_that_has_better(
     for changed, count in (({}, found), ({"trainer.precision": "bf16-mixed"}, 0)):
         subject: Any = type("S", (), {"config": config.with_overrides(changed), "may_use_gpu": True})
         assert len(list(rule(subject))) == count
-
-
-# The command ------------------------------------------------------------------------------------------------------
-
-OWN = """
-import torch
-from torch import nn
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 4)
-
-    def forward(self, x):
-        print("the user's own text")
-        return torch.softmax(self.layer(x), dim=1)
-
-
-def build():
-    return Net()
-"""
-YAML = """
-name: own
-model: {path: "own_net:build"}
-data: {name: synthetic, shape: [8], num_classes: 4, num_samples: 64, num_validation_samples: 8, global_batch_size: 16}
-scaling: {num_workers: 0}
-"""
-
-
-def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`paceline lint own.yaml` with more arguments."""
-    (folder / "own_net.py").write_text(OWN)
-    (folder / "own.yaml").write_text(YAML)
-    line = [sys.executable, "-m", "paceline.cli", "lint", "own.yaml", *arguments]
-    return subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=200, check=False)
-
-
-def test_the_command_names_line_and_cure(tmp_path: Path) -> None:
-    ended = command(tmp_path)
-    assert ended.returncode == 1, ended.stderr
-    first, cure, count = ended.stdout.splitlines()
-    assert first.startswith("error: own_net.py:13: ")
-    assert first.endswith("[softmax-before-cross-entropy]")
-    assert cure == "    cure: leave out the softmax in training"
-    assert count == "1 error"
-    assert "Traceback" not in ended.stderr
-
-
-def test_the_command_gives_one_json_object(tmp_path: Path) -> None:
-    ended = command(tmp_path, "--json", "model={name: mlp, in_features: 8, num_classes: 4}")
-    assert (ended.returncode, json.loads(ended.stdout)) == (0, {"findings": []}), ended.stderr
-
-
-def test_a_wrong_config_ends_with_2(tmp_path: Path) -> None:
-    ended = command(tmp_path, "trainer.epoch=2")
-    assert ended.returncode == 2
-    assert "trainer.epoch" in ended.stderr
-
-
-def test_lines_hide_secrets_and_count() -> None:
-    secret = "ghp_" + "a1" * 18
-    found = [
-        Finding("rule", f"own.py:1 {secret}", "reason", "cure", "error"),
-        *[Finding("r", "p", "a", "c", "warning")] * 2,
-    ]
-    shown = lines(found)
-    assert secret not in "\n".join(shown)
-    assert shown[-1] == "1 error, 2 warnings"
-    assert lines([]) == ["no faults found"]
