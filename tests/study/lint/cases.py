@@ -63,7 +63,7 @@ MODEL_CASES = [
         "softmax-before-cross-entropy",
         "model",
         model(end=lambda net, x: net.extra(x), extra=lambda: nn.Softmax(dim=1)),
-        model(end=lambda net, x: x * F.softmax(x, dim=1)),
+        model(end=lambda net, x: F.softmax(x, dim=1).clone().mul_(8)),
         "error",
     ),
     Case("softmax-before-cross-entropy", r"cases\.py:\d+$", model(end=softmax(1)), model(), "error"),
@@ -97,7 +97,7 @@ MODEL_CASES = [
     Case(
         "relu-before-cross-entropy",
         r"cases\.py",
-        model(end=lambda net, x: F.relu(x)),
+        model(end=lambda net, x: F.relu(x, inplace=True)),
         model(lambda net, x: F.relu(x)),
         "error",
     ),
@@ -129,7 +129,12 @@ MODEL_CASES = [
     Case("waits-for-the-device", r"cases\.py", model(lambda net, x: x + x.cpu()), model()),
     Case("tensor-is-printed", HERE, model(plants.printed), model(plants.printed_shape)),
     Case("numpy-in-forward", HERE, model(plants.by_numpy), model(lambda net, x: x + torch.tanh(x))),
-    Case("device-is-named", HERE, model(plants.to_cuda), model(lambda net, x: x.to(net.head.weight.device))),
+    Case(
+        "device-is-named",
+        HERE,
+        model(plants.to_cuda),
+        model(lambda net, x: x.to(x.device, torch.float32)),
+    ),
     Case(
         "made-in-host-memory",
         r"cases\.py",

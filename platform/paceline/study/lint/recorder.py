@@ -15,7 +15,7 @@ from paceline.study.lint.own_code import Line, calling_line, nearest_line
 from paceline.study.lint.whereabouts import Whereabouts, tensors_in
 
 LOSSES = ("cross_entropy", "nll_loss", "binary_cross_entropy_with_logits")
-ACTIVATIONS = ("softmax", "log_softmax", "sigmoid", "relu", "softmax_")
+ACTIVATIONS = ("softmax", "log_softmax", "sigmoid", "relu", "relu_", "sigmoid_")
 """Functions whose results are followed to what takes them."""
 _SHAPES = (
     *("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "transpose", "permute", "movedim", "t"),
@@ -96,7 +96,7 @@ class Recorder(TorchFunctionMode):
             self._note_move(name, device)
             if device != "cpu":
                 return self._on_device(given[0], _named_dtype(args, kwargs))
-        if "device" in kwargs and torch.device(kwargs["device"] or "cpu").type == "cuda":
+        if kwargs.get("device") is not None and _kind(kwargs["device"]) == "cuda":
             kwargs["device"] = "cpu"
         self._note_losses_and_dropout(name, args, kwargs, given)
         result = func(*args, **kwargs)
@@ -140,6 +140,8 @@ class Recorder(TorchFunctionMode):
             self.record.from_host += self._whereabouts.note_result(given, result)
         elif func in _FACTORIES:
             self._whereabouts.note_made(result, kwargs.get("device") is not None, self.call(name))
+        if name == "__setitem__" or (given and result is given[0] and name not in _SHAPES):
+            self._origins.pop(id(given[0]), None)  # it has been changed in place
         if not isinstance(result, Tensor):
             return
         if name in (*ACTIVATIONS, *_FALSE_IN_HEALTH):
@@ -151,15 +153,18 @@ class Recorder(TorchFunctionMode):
 
 
 def _named_device(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """The kind of device that a move names; `same` if it is taken from a tensor on the CPU; empty if there is none."""
+    """The kind of device that a move names; `same` if it is given as an object; empty if there is none."""
     if name == "cuda":
         return "cuda"
     device = kwargs.get("device") or next((each for each in args[1:2] if isinstance(each, (str, torch.device))), None)
     if device is None:
         return ""
-    kind = torch.device(device).type
-    # a trace is on the CPU: `x.device` is an object, while a device that the code names is mostly text
-    return "same" if kind == "cpu" and isinstance(device, torch.device) else kind
+    # `x.device` is an object, as is what has been chosen with care
+    return "same" if isinstance(device, torch.device) else _kind(device)
+
+
+def _kind(device: Any) -> str:
+    return "cuda" if isinstance(device, int) else torch.device(device).type
 
 
 def _named_dtype(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.dtype | None:

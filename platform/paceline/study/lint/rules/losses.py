@@ -19,7 +19,7 @@ def _flows(subject: Subject, source: tuple[str, ...], into: str) -> Iterator[Flo
 
 def softmax_before_cross_entropy(subject: Subject) -> Iterator[Fault]:
     """Cross-entropy, which takes logits, of probabilities."""
-    for flow in _flows(subject, ("softmax", "sigmoid"), "cross_entropy"):
+    for flow in _flows(subject, ("softmax", "sigmoid", "sigmoid_"), "cross_entropy"):
         reason = f"cross-entropy takes logits and gets the result of {flow.source.name}: the gradients are too small"
         yield Fault(flow.source.place, reason, f"leave out the {flow.source.name} in training", "error")
     for flow in _flows(subject, ("log_softmax",), "cross_entropy"):
@@ -29,7 +29,7 @@ def softmax_before_cross_entropy(subject: Subject) -> Iterator[Fault]:
 
 def sigmoid_before_bce_with_logits(subject: Subject) -> Iterator[Fault]:
     """The binary loss of logits, of probabilities."""
-    for flow in _flows(subject, ("sigmoid", "softmax"), "binary_cross_entropy_with_logits"):
+    for flow in _flows(subject, ("sigmoid", "sigmoid_", "softmax"), "binary_cross_entropy_with_logits"):
         reason = f"the loss takes logits and gets the result of {flow.source.name}: the gradients are too small"
         yield Fault(flow.source.place, reason, f"leave out the {flow.source.name} in training", "error")
 
@@ -50,7 +50,7 @@ def double_softmax(subject: Subject) -> Iterator[Fault]:
 
 def relu_before_cross_entropy(subject: Subject) -> Iterator[Fault]:
     """Logits that cannot be negative."""
-    for flow in _flows(subject, ("relu",), "cross_entropy"):
+    for flow in _flows(subject, ("relu", "relu_"), "cross_entropy"):
         reason = "the logits go through relu: where all are 0, no gradient passes, and no class can be made less likely"
         yield Fault(flow.source.place, reason, "leave out the relu behind the last layer", "error")
 
