@@ -9,6 +9,7 @@ from typing import Any
 from paceline import load_config
 from paceline.study.tuneup.outcome import ArmResult, Findings, Quality
 from paceline.study.tuneup.recommending import recommended_config, recommended_yaml
+from paceline.study.tuneup.reporting import report_html
 from support.toys import toy_config
 
 SAME = Quality("same")
@@ -81,3 +82,19 @@ def test_where_nothing_helps_the_file_says_so_and_is_the_config_as_it_was(tmp_pa
     file.write_text(recommended_yaml(config(), findings(IDLE)) or "")
     assert file.read_text().startswith("# What was measured of toy: nothing makes it faster.")
     assert load_config(file) == config()
+
+
+def test_the_report_has_the_answer_the_techniques_and_the_config_and_loads_nothing() -> None:
+    import re
+
+    bad = replace(IDLE, verdict="harm", speedup=0.9, speedup_interval=(0.0, float("inf")), reason="<b>no</b>")
+    left_out = ArmResult("fp16", {}, "not applicable", "it is for <GPUs>")
+    found = replace(findings(CACHE, BATCH, bad, left_out), notes=("there was <no> time",))
+    html = report_html("toy", "20261122", found, recommended_yaml(config(), found), 361.0)
+    assert "5.35 x (4.85-6.00) the speed" in html
+    assert "it is for &lt;GPUs&gt;" in html
+    assert "there was &lt;no&gt; time" in html
+    assert "# batch-x8: a global batch 8 times as large" in html
+    assert html.count('class="pill good">gain') == 2
+    assert "inf" not in re.findall(r'[xy]2="([^"]*)"', html)
+    assert not re.search(r'(?:src|href)="(?!#|data:)', html)

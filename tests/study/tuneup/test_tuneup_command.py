@@ -84,7 +84,9 @@ def _is_in_mlflow(home: Path, found: dict[str, Any]) -> None:
     arms = {arm["name"]: arm for arm in found["arms"]}
     assert run.data.metrics["tuneup/speedup/cache-memory"] == pytest.approx(arms["cache-memory"]["speedup"])
     assert "| cache-memory | gain |" in run.data.tags["mlflow.note.content"]
-    assert {"recommended.yaml", "findings.json"} <= {item.path for item in client.list_artifacts(run.info.run_id)}
+    assert {"recommended.yaml", "findings.json", "report.html"} <= {
+        item.path for item in client.list_artifacts(run.info.run_id)
+    }
 
 
 def test_a_slow_data_set_is_found_out_and_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,6 +140,35 @@ def bar_chart(title: str, bars: Sequence[tuple[str, float, str]]) -> Markup:
     return _svg(title, parts, top * 2 + height * len(bars))
 
 
+def interval_chart(title: str, rows: Sequence[tuple[str, float, float, float, str]], at: float = 1.0) -> Markup:
+    """Points with intervals, one below the other, beside a line at the value that stands for no difference.
+
+    Args:
+        rows: label, value, lower and upper end, and the text at the right; ends are cut where the chart ends.
+        at: where the line stands.
+    """
+    height, top = 26.0, 22.0
+    ends = [value for _, *values, _ in rows for value in values] + [at]
+    x = scale(ends, 170.0, WIDTH - 150.0, log=min(ends) > 0 and max(ends) / max(min(ends), 1e-9) > 4)
+    bottom = top + height * len(rows)
+    parts = [tag("line", x1=x(at), y1=top - 4, x2=x(at), y2=bottom, class_="axis")]
+    parts += [_tick(x(each), axis_text(each), top, bottom) for each in x.ticks]
+    for number, (label, value, low, high, words) in enumerate(rows):
+        y = top + (number + 0.5) * height
+        parts += [
+            tag("text", label, x=160.0, y=y + 4, text_anchor="end", class_="tick"),
+            tag("line", x1=x(low), y1=y, x2=x(high), y2=y, class_="axis"),
+            tag("circle", tag("title", f"{label}: {words}"), cx=x(value), cy=y, r=5, class_="point filled"),
+            tag("text", words, x=WIDTH - 142.0, y=y + 4, class_="tick"),
+        ]
+    return _svg(title, parts, bottom + 6)
+
+
+def _tick(x: float, words: str, top: float, bottom: float) -> Markup:
+    line = tag("line", x1=x, y1=top - 4, x2=x, y2=bottom, class_="grid")
+    return tag("g", line, tag("text", words, x=x, y=top - 8, text_anchor="middle", class_="tick"))
+
+
 def _extent(line: Line) -> list[Place]:
     return [*line.places, *line.band.low, *line.band.high] if line.band and line.color is not None else [*line.places]
 

@@ -17,6 +17,8 @@ _KINDS = {
     "stopped": "warn",
     "running": "live",
     "pruned": "warn",
+    "gain": GOOD,
+    "harm": BAD,
 }
 
 
@@ -41,7 +43,7 @@ class Report:
     """Everything that a page shows."""
 
     kind: str
-    """`sweep`, `run` or `trial`."""
+    """`sweep`, `run`, `trial` or `tune-up`."""
     name: str
     id: str
     status: str

@@ -22,6 +22,11 @@ class TuneupFolder(RunFolder):
         return self.path / "findings.json"
 
     @property
+    def report(self) -> Path:
+        """The report, one HTML file."""
+        return self.path / "report.html"
+
+    @property
     def ray(self) -> Path:
         """Where Ray writes."""
         return self.path / "ray"

@@ -37,16 +37,15 @@ def record_of(config: ExperimentConfig, tuneup_id: str, uri: str) -> RunRecord:
     )
 
 
-def tell_mlflow(
-    folder: TuneupFolder, record: RunRecord, findings: Findings, recommended: str | None, timeout_seconds: float
-) -> ShipReport:
+def tell_mlflow(folder: TuneupFolder, record: RunRecord, findings: Findings, timeout_seconds: float) -> ShipReport:
     """Record all that was found out, and send it; what is unsent at the time-out stays in the folder's journal."""
     recorder = Recorder(folder.tracking, record)
     now = int(time.time() * 1000)
     recorder.append([Point(key, value, 0, now) for key, value in figures(findings).items()])
     recorder.add_artifact("findings.json", json.dumps(findings_json(findings), indent=1).encode())
-    if recommended is not None:
-        recorder.add_artifact("recommended.yaml", recommended.encode())
+    for file in (folder.recommended, folder.report):
+        if file.exists():
+            recorder.add_artifact(file.name, file.read_bytes())
     return recorder.close("FINISHED", None, timeout_seconds, note_of(record.name, findings))
 
 

@@ -30,6 +30,7 @@ from paceline.study.tuneup.measuring import Measuring, Watcher
 from paceline.study.tuneup.outcome import Findings
 from paceline.study.tuneup.recommending import recommended_yaml
 from paceline.study.tuneup.recording import record_of, tell_mlflow
+from paceline.study.tuneup.reporting import report_html
 from paceline.study.tuneup.result import TuneupResult, findings_json
 from paceline.tracking.redact import learn, secrets_of
 from paceline.tracking.store import is_http, start_creating, tracking_uri
@@ -126,12 +127,14 @@ def _conclude(
     began: float,
 ) -> TuneupResult:
     text = recommended_yaml(config, findings)
+    html = report_html(config.name, folder.run_id, findings, text, time.monotonic() - began)
     with writable(folder.path):
+        write_durably(folder.report, html.encode())
         if text is not None:
             write_durably(folder.recommended, text.encode())
         write_durably(folder.findings, json.dumps(findings_json(findings), indent=1).encode())
     listener.stage("recording the tune-up in MLflow")
-    report = tell_mlflow(folder, record_of(config, folder.run_id, prepared.uri), findings, text, prepared.close_seconds)
+    report = tell_mlflow(folder, record_of(config, folder.run_id, prepared.uri), findings, prepared.close_seconds)
     if report.error:
         listener.event("warning", {"message": unsent_text(report.error, folder.path)})
     folder.write(status="finished")
@@ -141,7 +144,7 @@ def _conclude(
         findings=findings,
         config=config,
         recommended_path=str(folder.recommended) if text is not None else "",
-        report_path="",
+        report_path=str(folder.report),
         folder=folder.path,
         wall_seconds=time.monotonic() - began,
         mlflow_url=report.url,
