@@ -40,12 +40,6 @@ class Condition:
         swapped = draw.integers(2, size=(*both.shape[:2], 1), dtype=np.intp)
         return np.take_along_axis(both, swapped ^ np.array([0, 1]), axis=2).sum(axis=1) / [1.0, speedup]
 
-    def recorded_pairs(self, draw: np.random.Generator, count: int) -> Array:
-        """A stretch of an A/A duel as it was recorded: two builds of the same thing, one of them called the arm."""
-        duel = self.duels[draw.integers(len(self.duels))]
-        stretch = np.take(duel, draw.integers(len(duel)) + np.arange(count), axis=0, mode="wrap")
-        return stretch[:, :: draw.choice([1, -1])]
-
 
 def _in_turns(recorded: dict[str, Any]) -> Array:
     owners = np.asarray(recorded["owners"]).reshape(-1, 2)
