@@ -1,0 +1,89 @@
+"""What CPU kernels take for themselves while they run: measured by running each of them once, on zeros.
+
+oneDNN, say, brings what a convolution reads and writes into a layout of its own, depending on processor and shape.
+"""
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from time import monotonic
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+from torch.utils._mode_utils import no_dispatch
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+MARK = "paceline kernel "
+SECONDS = 30.0
+"""How long kernels may be tried out for all traces together."""
+
+
+class Kernels:
+    """Runs kernels, each with the same arguments once, and knows afterwards what they took."""
+
+    def __init__(self, seconds: float = SECONDS) -> None:
+        self._left = seconds
+        self._marks: dict[Hashable, str] = {}
+        self.taken: dict[str, int] = {}
+        """Bytes beside arguments and results, by mark; of those that have been run under an earlier `profiled`."""
+
+    def run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+        """The mark of a kernel with its arguments, which is run if it was not before; None where it cannot be.
+
+        Args:
+            args: with tensors without data, which zeros stand in for.
+        """
+        key = _signature(func, args, kwargs)
+        if key not in self._marks and self._left > 0:
+            self._marks[key] = f"{MARK}{len(self._marks)}"
+            begun = monotonic()
+            with no_dispatch():
+                _run(self._marks[key], func, *tree_map_only(torch.Tensor, _zeros, (args, kwargs)))
+            self._left -= monotonic() - begun
+        return self._marks.get(key)
+
+    @contextmanager
+    def profiled(self) -> Iterator[None]:
+        """For a body in which kernels are run."""
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+            yield
+        events = sorted(profiler.profiler.kineto_results.events(), key=lambda event: event.start_ns())  # type: ignore[union-attr]
+        self.taken.update(_taken(events))
+
+
+def _run(mark: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    try:
+        with record_function(mark):
+            result = func(*args, **kwargs)
+    except Exception:  # it does not compute with zeros
+        return
+    del result
+
+
+def _taken(events: list[Any]) -> Iterator[tuple[str, int]]:
+    mark, end, held, most = "", 0, 0, 0
+    for event in events:
+        if mark and event.start_ns() > end:
+            yield mark, max(most - held, 0)
+            mark = ""
+        if event.name().startswith(MARK):
+            mark, end, held, most = event.name(), event.start_ns() + event.duration_ns(), 0, 0
+        elif mark and event.name() == "[memory]":
+            held += event.nbytes()
+            most = max(most, held)
+    if mark:
+        yield mark, max(most - held, 0)
+
+
+def _zeros(like: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype).zero_()
+
+
+def _signature(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
+    return func, tuple(map(_described, tree_leaves((args, kwargs))))
+
+
+def _described(leaf: Any) -> Hashable:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.dtype, tuple(leaf.shape), leaf.stride()
+    return repr(leaf)

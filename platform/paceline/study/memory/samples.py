@@ -1,0 +1,68 @@
+"""Batches of any size without their numbers, made from a few real samples."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from paceline.config.experiment import ExperimentConfig
+from paceline.engine.loading import SeededFetcher
+
+PROBED = (2, 3)
+"""Batches of so many samples tell which dimensions of a batch follow its size."""
+
+
+class Batches:
+    """What the training set of a config gives.
+
+    Raises:
+        EnvironmentFault: the data are not there.
+    """
+
+    def __init__(self, config: ExperimentConfig) -> None:
+        train, self._validation = config.data.build()
+        self._fetcher = SeededFetcher(train, config.seed)
+        self.samples = len(self._fetcher)
+        self._shapes: Any = None
+
+    def real(self, size: int) -> Any:
+        """A batch of `size` samples, some of them more than once where there are fewer."""
+        return self._fetcher.fetch(0, torch.arange(size) % self.samples)
+
+    def cached_bytes(self) -> int:
+        """What all samples of both sets take when they are kept."""
+        validation = SeededFetcher(self._validation, 0)
+        one = sum(_bytes(self.real(2)) for _ in range(1)) / 2
+        return round(one * (self.samples + len(validation)))
+
+    def maker(self) -> Callable[[int], Any]:
+        """What makes a batch of `size` samples in the mode that is active when it is called, such as one of fake tensors.
+
+        Samples of different lengths, which a data set puts together by a rule of its own, are taken as long as the
+        first ones.
+        """
+        few, more = map(self.real, PROBED)
+        sizes = [(small.shape, large.shape) for small, large in zip(_tensors(few), _tensors(more), strict=True)]
+
+        def make(size: int) -> Any:
+            shapes = iter(sizes)
+            return tree_map_only(torch.Tensor, lambda tensor: _resized(tensor, next(shapes), size), few)
+
+        return make
+
+
+def _resized(like: torch.Tensor, shapes: tuple[torch.Size, torch.Size], size: int) -> torch.Tensor:
+    small, large = shapes
+    grown = [a * size // PROBED[0] if a != b and a * PROBED[1] == b * PROBED[0] else a for a, b in zip(small, large)]
+    return torch.empty(grown, dtype=like.dtype)
+
+
+def _tensors(batch: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    tree_map_only(torch.Tensor, found.append, batch)
+    return found
+
+
+def _bytes(batch: Any) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(batch))
