@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from paceline.config import ExperimentConfig, load_config
     from paceline.errors import ConfigError, EnvironmentFault, PacelineError, RunFailed
     from paceline.review.reopening import load_run, load_sweep
+    from paceline.study.memory.plan import MemoryPlan, plan
     from paceline.study.tuneup.result import TuneupResult
     from paceline.study.tuneup.tuneup import tuneup
     from paceline.sweeps.results.result import SweepResult
@@ -23,6 +24,7 @@ _HOMES = {
     "ConfigError": "paceline.errors",
     "EnvironmentFault": "paceline.errors",
     "ExperimentConfig": "paceline.config",
+    "MemoryPlan": "paceline.study.memory.plan",
     "PacelineError": "paceline.errors",
     "RunFailed": "paceline.errors",
     "RunResult": "paceline.cluster.result",
@@ -33,6 +35,7 @@ _HOMES = {
     "load_config": "paceline.config",
     "load_run": "paceline.review.reopening",
     "load_sweep": "paceline.review.reopening",
+    "plan": "paceline.study.memory.plan",
     "sweep": "paceline.sweeps.sweep",
     "train": "paceline.cluster.experiment",
     "tuneup": "paceline.study.tuneup.tuneup",
@@ -42,6 +45,7 @@ __all__ = [
     "ConfigError",
     "EnvironmentFault",
     "ExperimentConfig",
+    "MemoryPlan",
     "PacelineError",
     "RunFailed",
     "RunResult",
@@ -53,6 +57,7 @@ __all__ = [
     "load_config",
     "load_run",
     "load_sweep",
+    "plan",
     "sweep",
     "train",
     "tuneup",

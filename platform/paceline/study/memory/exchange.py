@@ -18,10 +18,13 @@ class Buckets:
         """Whether backward now exchanges gradients, or only adds them up."""
         self._views = {parameter: torch.empty_like(parameter) for parameter in parameters}
         total = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
-        self.tensors = [*self._views.values(), torch.empty(round(COPIES[parallel.comm_hook] * total), dtype=torch.uint8)]
+        self.tensors = [
+            *self._views.values(),
+            torch.empty(round(COPIES[parallel.comm_hook] * total), dtype=torch.uint8),
+        ]
         if parallel.gradient_as_bucket_view:
             for parameter in parameters:
-                parameter.register_post_accumulate_grad_hook(self._exchange)
+                parameter.register_post_accumulate_grad_hook(self._exchange)  # type: ignore[no-untyped-call]
 
     def _exchange(self, parameter: torch.Tensor) -> None:
         if self.exchanging:

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 def on_fakes() -> Iterator[FakeTensorMode]:
     """Let every tensor that the body makes have no data."""
     apply = nn.Module._apply
-    nn.Module._apply = _apply  # type: ignore[method-assign, assignment]
+    nn.Module._apply = _apply  # type: ignore[method-assign]
     try:
         with warnings.catch_warnings(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
             warnings.simplefilter("ignore")

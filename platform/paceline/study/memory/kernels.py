@@ -47,7 +47,7 @@ class Kernels:
         """For a body in which kernels are run."""
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
             yield
-        events = sorted(profiler.profiler.kineto_results.events(), key=lambda event: event.start_ns())  # type: ignore[union-attr]
+        events = sorted(profiler.profiler.kineto_results.events(), key=lambda event: event.start_ns())
         self.taken.update(_taken(events))
 
 

@@ -6,38 +6,41 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
+from paceline.config.batch_sizes import batch_sizes
 from paceline.config.experiment import ExperimentConfig
+from paceline.engine.build_data import require_steps
 from paceline.engine.loading import SeededFetcher
 
 PROBED = (2, 3)
 """Batches of so many samples tell which dimensions of a batch follow its size."""
 
 
-class Batches:
+class Samples:
     """What the training set of a config gives.
 
     Raises:
         EnvironmentFault: the data are not there.
+        TrainingError: they make no global batch.
     """
 
     def __init__(self, config: ExperimentConfig) -> None:
         train, self._validation = config.data.build()
         self._fetcher = SeededFetcher(train, config.seed)
         self.samples = len(self._fetcher)
-        self._shapes: Any = None
+        require_steps(config, self.samples, batch_sizes(config).global_batch_size)
 
     def real(self, size: int) -> Any:
         """A batch of `size` samples, some of them more than once where there are fewer."""
         return self._fetcher.fetch(0, torch.arange(size) % self.samples)
 
-    def cached_bytes(self) -> int:
+    def kept_bytes(self) -> int:
         """What all samples of both sets take when they are kept."""
         validation = SeededFetcher(self._validation, 0)
-        one = sum(_bytes(self.real(2)) for _ in range(1)) / 2
+        one = _bytes(self.real(2)) / 2
         return round(one * (self.samples + len(validation)))
 
     def maker(self) -> Callable[[int], Any]:
-        """What makes a batch of `size` samples in the mode that is active when it is called, such as one of fake tensors.
+        """What makes a batch of `size` samples, in the mode that is active when it is called.
 
         Samples of different lengths, which a data set puts together by a rule of its own, are taken as long as the
         first ones.
@@ -54,7 +57,10 @@ class Batches:
 
 def _resized(like: torch.Tensor, shapes: tuple[torch.Size, torch.Size], size: int) -> torch.Tensor:
     small, large = shapes
-    grown = [a * size // PROBED[0] if a != b and a * PROBED[1] == b * PROBED[0] else a for a, b in zip(small, large)]
+    grown = [
+        a * size // PROBED[0] if a != b and a * PROBED[1] == b * PROBED[0] else a
+        for a, b in zip(small, large, strict=True)
+    ]
     return torch.empty(grown, dtype=like.dtype)
 
 

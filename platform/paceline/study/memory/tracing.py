@@ -1,14 +1,17 @@
 """One optimizer step of one rank on tensors without data, by the engine's own code, with every storage noted."""
 
+import gc
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.utils.flop_counter import FlopCounterMode
 
+from paceline.config.batch_sizes import BatchSizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.engine.build import build_adascale, build_optimizer, require_trainable, seed_model
 from paceline.engine.loading import Transfer
@@ -18,11 +21,10 @@ from paceline.engine.precision import Precision
 from paceline.engine.prepare import MEMORY_FORMATS, prepare
 from paceline.engine.ranks import Ranks
 from paceline.engine.running import RunningLoss
-from paceline.engine.state import trainable_parameters
 from paceline.engine.strategy import Strategy
 from paceline.engine.trial_steps import uncompiled
 from paceline.study.memory.exchange import Buckets
-from paceline.study.memory.fakes import on_fakes
+from paceline.study.memory.fakes import on_fakes, without_data
 from paceline.study.memory.kernels import Kernels
 from paceline.study.memory.timeline import Timeline
 from paceline.study.memory.tracking import StorageTracker
@@ -33,6 +35,11 @@ ALONE = Ranks(0, 1, CPU)
 STAND_IN = {"16-mixed": "bf16-mixed"}
 """Formats that are not computed with on CPU, and one that takes as much."""
 
+How = Literal["fake", "converted", "real"]
+"""Without data from the start; with a model that was made with data, which then loses them; or with data."""
+BatchMaker = Callable[[int], Any]
+"""Gives a micro batch of so many samples."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -40,8 +47,8 @@ class Step:
 
     size: int
     """Samples of a micro batch."""
-    micro_batches: int
-    """Of the optimizer step. More than 2 take no more than 2."""
+    accumulates: bool = False
+    """Whether there are more micro batches in the optimizer step. They take no more than the last of them does."""
     exchanges: bool = False
     """Whether there are other ranks that gradients are exchanged with, by DDP."""
     ahead: bool = False
@@ -59,44 +66,97 @@ class Traced:
     precision: Precision
     parameters: list[nn.Parameter]
 
+    @property
+    def aside(self) -> bool:
+        """Whether the gradients of each micro batch are set aside, instead of added up where they are."""
+        return self.config.optimizer.lr_scaling == "adascale"
 
-def trace(config: ExperimentConfig, step: Step, make_batch: Callable[[int], Any], kernels: Kernels | None = None) -> Timeline:
-    """The second optimizer step, on fake tensors.
+
+def trace(
+    config: ExperimentConfig, step: Step, make_batch: BatchMaker, kernels: Kernels | None = None, how: How = "fake"
+) -> Timeline:
+    """The second optimizer step.
 
     Args:
-        make_batch: gives a micro batch of so many samples.
         kernels: measures what the operations take beside their results; None: that is left out.
 
     Raises:
         Exception: whatever the user's code raises where it meets tensors without data.
     """
-    with on_fakes():
-        traced = built(config, step)
+    with _model_of(config, how) as task, _without_collections():
+        traced = _after_first_step(config, task)
+        if step.accumulates and not traced.aside:
+            for parameter in traced.parameters:
+                parameter.grad = torch.zeros_like(parameter)
         buckets = Buckets(config.parallel, traced.parameters) if step.exchanges else None
         tracker = StorageTracker(kernels)
-        tracker.add([*traced.task.parameters(), *traced.task.buffers()], "weights")
-        tracker.add([traced.optimizer.state[parameter] for parameter in traced.parameters], "optimizer")
-        tracker.add([parameter.grad for parameter in traced.parameters], "gradients")
-        if buckets is not None:
-            tracker.add(buckets.tensors, "gradients")
-        for parameter in traced.parameters:
-            parameter.register_post_accumulate_grad_hook(lambda each: tracker.add([each.grad], "gradients"))
+        _tell_roles(tracker, traced, buckets)
         with kernels.profiled() if kernels is not None else nullcontext(), tracker:
-            run_step(traced, step, make_batch, buckets)
-    return tracker.timeline()
+            _run(traced, step, make_batch, buckets)
+        return tracker.timeline()
 
 
-def built(config: ExperimentConfig, step: Step) -> Traced:
-    """Everything that a rank holds between its first and its second step."""
+def count_flops(config: ExperimentConfig, size: int, make_batch: BatchMaker, how: How = "fake") -> tuple[float, float]:
+    """Floating-point operations of the forward pass over a sample, and of the backward pass, two a multiplication with
+    addition; without what activation checkpointing computes again."""
+    plain = config.model_copy(
+        update={"trainer": config.trainer.model_copy(update={"activation_checkpointing": "none"})}
+    )
+    with _model_of(plain, how) as task:
+        traced = _after_first_step(plain, task)
+        batch = next(_batches(traced, Step(size), make_batch, None))[1]
+        with FlopCounterMode(display=False) as forward, traced.precision.autocast():
+            output = traced.model(batch)
+        with FlopCounterMode(display=False) as backward:
+            output.loss_sum.backward()
+    return forward.get_total_flops() / size, backward.get_total_flops() / size
+
+
+def count_parameters(config: ExperimentConfig, how: How = "fake") -> tuple[int, int]:
+    """The model's parameters, and those of them that are trained."""
+    with _model_of(config, how) as task:
+        traced = _after_first_step(config, task)
+    return sum(each.numel() for each in task.parameters()), sum(each.numel() for each in traced.parameters)
+
+
+@contextmanager
+def _model_of(config: ExperimentConfig, how: How) -> Iterator[Task]:
+    """The task, in the mode in which it is to be used."""
+    with_data = _build(config) if how != "fake" else None
+    with nullcontext() if how == "real" else on_fakes() as mode:
+        if with_data is not None and mode is not None:
+            without_data(with_data, mode)
+        yield _build(config) if with_data is None else with_data
+
+
+def _build(config: ExperimentConfig) -> Task:
     seed_model(config.seed)
     task = config.task.build(config.model.build())
     require_trainable(config, task)
+    return task
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Let nothing go at random moments: what refers to itself would, such as checkpointed blocks of models before."""
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _after_first_step(config: ExperimentConfig, task: Task) -> Traced:
+    """Everything that a rank holds between its first and its second step."""
     name = config.trainer.precision
     precision = Precision(STAND_IN.get(name, name), CPU)
     model = prepare(task, uncompiled(config.trainer), precision, Strategy(config.parallel, ALONE))
     optimizer = build_optimizer(config, task, config.optimizer.lr, CPU)
     task.train()
-    parameters = trainable_parameters(task, Strategy(config.parallel, ALONE).layout)
+    parameters = [parameter for parameter in task.parameters() if parameter.requires_grad]
     for parameter in parameters:
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()  # for its state
@@ -104,40 +164,43 @@ def built(config: ExperimentConfig, step: Step) -> Traced:
     return Traced(config, task, model, optimizer, precision, parameters)
 
 
-def run_step(traced: Traced, step: Step, make_batch: Callable[[int], Any], buckets: "Buckets | None" = None) -> None:
-    """The step itself, as the trainer makes it."""
+def _tell_roles(tracker: StorageTracker, traced: Traced, buckets: Buckets | None) -> None:
+    tracker.add([*traced.task.parameters(), *traced.task.buffers()], "weights")
+    tracker.add([list(traced.optimizer.state[parameter].values()) for parameter in traced.parameters], "optimizer")
+    tracker.add([parameter.grad for parameter in traced.parameters], "gradients")
+    if buckets is not None:
+        tracker.add(buckets.tensors, "gradients")
+
+    def _noted(parameter: torch.Tensor) -> None:
+        tracker.add([parameter.grad], "gradients")
+
+    for parameter in traced.parameters:
+        parameter.register_post_accumulate_grad_hook(_noted)  # type: ignore[no-untyped-call]
+
+
+def _run(traced: Traced, step: Step, make_batch: BatchMaker, buckets: Buckets | None) -> None:
+    """The step itself, as the trainer makes it, from its last micro batch on where gradients have been added up."""
     config, parameters = traced.config, traced.parameters
-    if config.trainer.zero_grad == "zero":
-        traced.optimizer.zero_grad(set_to_none=False)
-    micro_batches = min(step.micro_batches, 2)
     adascale = None
-    if config.optimizer.lr_scaling == "adascale" and not step.exchanges:
-        adascale = build_adascale(config, parameters, _sizes(step), ALONE)
-    batches = _batches(traced, step, micro_batches, make_batch, buckets)
-    run = LocalPass(traced.model, traced.precision, ALONE, RunningLoss(ALONE), config.seed, adascale)
-    done = run(batches, 1)
+    if traced.aside and step.accumulates and not step.exchanges:
+        adascale = build_adascale(config, parameters, BatchSizes(2 * step.size, step.size, 2, 1), ALONE)
+    batches = _batches(traced, step, make_batch, buckets)
+    forward_backward = LocalPass(traced.model, traced.precision, ALONE, RunningLoss(ALONE), config.seed, adascale)
+    done = forward_backward(batches, 1)
     if not traced.task.weight_is_samples:
         divide_by_weight(done, parameters, Strategy(config.parallel, ALONE).layout, ALONE)
     traced.precision.step(traced.optimizer, parameters, config.trainer.max_grad_norm)
 
 
-def _sizes(step: Step) -> Any:
-    from paceline.config.batch_sizes import BatchSizes
-
-    return BatchSizes(step.size * step.micro_batches, step.size, step.micro_batches, 1)
-
-
 def _batches(
-    traced: Traced, step: Step, count: int, make_batch: Callable[[int], Any], buckets: "Buckets | None"
+    traced: Traced, step: Step, make_batch: BatchMaker, buckets: Buckets | None
 ) -> Iterator[tuple[MicroBatch, Any]]:
-    trainer = traced.config.trainer
-    transfer = Transfer(CPU, traced.precision.input_dtype, MEMORY_FORMATS[trainer.memory_format])
-    ids = torch.arange(1)
+    memory_format = MEMORY_FORMATS[traced.config.trainer.memory_format]
+    transfer = Transfer(CPU, traced.precision.input_dtype, memory_format)
     ahead = transfer(make_batch(step.size)) if step.ahead else None
-    for index in range(count):
-        is_last = index + 1 == count
+    for is_last in (False, True) if traced.aside and step.accumulates else (True,):
         if buckets is not None:
             buckets.exchanging = is_last
         batch = transfer(make_batch(step.size))
-        yield MicroBatch(ids, step.size * count, is_last), batch
+        yield MicroBatch(torch.arange(1), step.size, is_last), batch
     del ahead

@@ -1,7 +1,7 @@
 """What sees every storage that operations make, and when it is let go of."""
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ SMALL = 0.005
 """Share of what is held, below which the result of an operation is too small to look at its kernel."""
 
 
-class StorageTracker(TorchDispatchMode):
+class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes the storages of all results while it is active; of tensors from before, those that it is told of.
 
     What is made with gradients on is an activation (in checkpointed blocks also during backward), anything else is
@@ -26,7 +26,7 @@ class StorageTracker(TorchDispatchMode):
         """Args:
         kernels: tells what each operation takes while it runs, unless it is small beside what there is; None: nothing.
         """
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._kernels = kernels
         self._live = 0
         self._passing: list[tuple[int, str]] = []
@@ -48,31 +48,28 @@ class StorageTracker(TorchDispatchMode):
         sizes = list(self._sizes)
         for number, mark in self._passing:
             sizes[number] = self._kernels.taken.get(mark, 0) if self._kernels else 0
-        return Timeline(sizes, self._roles, self._moments)
+        return Timeline(sizes, list(self._roles), list(self._moments))
 
     def __torch_dispatch__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         role: Role = "activations" if torch.is_grad_enabled() else "workspace"
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
                 self._number(leaf.untyped_storage(), role)
-        if self._kernels is not None and self._is_worth_it(func, result):
-            self._note_kernel(self._kernels.run(func, args, kwargs or {}))
+        if self._kernels is not None and not func.is_view and func.namespace == "aten":
+            self._note_kernel(self._kernels, func, args, kwargs or {}, result)
         return result
 
-    def _is_worth_it(self, func: Any, result: Any) -> bool:
-        if func.is_view or not func._schema.name.startswith("aten::"):
-            return False
-        return sum(map(_bytes, tree_leaves(result))) > SMALL * self._live
-
-    def _note_kernel(self, mark: str | None) -> None:
-        if mark is not None:
-            self._sizes.append(0)
-            self._roles.append("workspace")
-            self._moments += [len(self._sizes), -len(self._sizes)]
-            self._passing.append((len(self._sizes) - 1, mark))
+    def _note_kernel(self, kernels: Kernels, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        self._sizes.append(0)
+        self._roles.append("workspace")
+        self._moments += [len(self._sizes), -len(self._sizes)]  # also of those left out: timelines are compared
+        if sum(map(_bytes, tree_leaves(result))) > SMALL * self._live:
+            mark = kernels.run(func, args, kwargs)
+            if mark is not None:
+                self._passing.append((len(self._sizes) - 1, mark))
 
     def _number(self, storage: torch.UntypedStorage, role: Role) -> int:
         key = id(storage)

@@ -1,0 +1,68 @@
+"""The command that looks ahead: `plan`."""
+
+import argparse
+import json
+import re
+from typing import Any
+
+from paceline.cli.running import file_name
+from paceline.errors import OK
+
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+def add_commands(commands: Any) -> None:
+    """Add it to the parser."""
+    text = "Predict the memory of a training step, and which settings fit, without training and without a GPU."
+    plan = commands.add_parser("plan", help="predict the memory of training", description=text)
+    plan.add_argument("config", metavar="CONFIG", type=file_name, help="YAML file of the experiment")
+    plan.add_argument(
+        "overrides",
+        metavar="KEY=VALUE",
+        nargs="*",
+        default=[],
+        help="change a field, such as trainer.precision=bf16-mixed (value as in YAML)",
+    )
+    plan.add_argument(
+        "--memory",
+        metavar="SIZE",
+        type=size_of,
+        help="memory of a worker's device, such as 16GiB; default: that of the GPU here, or a worker's part of this "
+        "machine's",
+    )
+    plan.add_argument(
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="what is trained on; auto: a GPU where the config asks for one or this machine has enough (default)",
+    )
+    plan.add_argument("--json", action="store_true", help="print the plan as one JSON object")
+    plan.set_defaults(command=_plan, refuse=plan.error)
+
+
+def size_of(text: str) -> int:
+    """A number of bytes, with or without a unit, for argparse."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    unit = UNITS.get(found[2].upper()) if found else None
+    if found is None or unit is None or float(found[1]) * unit < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size, such as 16GiB, 24GB or 512MiB")
+    return round(float(found[1]) * unit)
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from paceline.config import load_config
+    from paceline.config.loading import placing
+
+    config = load_config(options.config, options.overrides)
+    with placing(options.config, options.overrides):
+        from paceline.study.memory.plan import plan
+
+        found = plan(config, memory_bytes=options.memory, device=options.device)
+    if options.json:
+        print(json.dumps(found.to_json()))
+        return OK
+    from paceline.study.memory.shown import show
+
+    show(found)
+    return OK

@@ -1,0 +1,118 @@
+"""Work on a config in a process of its own: what it is told, what it answers, and how its errors come back."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from paceline.cluster.assignment import Assignment
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.imports import objects_in, user_folders
+from paceline.errors import (
+    ConfigError,
+    EnvironmentFault,
+    PacelineError,
+    Problem,
+    RunFailed,
+    TrainingError,
+    UnusableCode,
+)
+
+DIED = "the process that was to find out ended with code {code}; it may have run out of memory"
+
+
+class Errand:
+    """A process of `python -m module` that has been told a config and options, and will answer once.
+
+    Args:
+        module: calls `answer` as its main program.
+        options: plain values.
+        environment: variables that the process has beside this one's.
+    """
+
+    def __init__(
+        self, module: str, config: ExperimentConfig, options: Any, environment: dict[str, str] | None = None
+    ) -> None:
+        objects = objects_in(config.model_dump())
+        assignment = Assignment(config.model_dump_json(), import_folders=user_folders(), objects=objects)
+        payload = pickle.dumps((assignment.travelling() if objects else assignment, options))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **(environment or {})},
+        )
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it has died, as its answer will tell
+            self._process.stdin.write(payload)
+            self._process.stdin.close()
+
+    def answer(self, timeout_seconds: float) -> Any:
+        """What it found; ends the process.
+
+        Raises:
+            PacelineError: what it raised.
+            EnvironmentFault: it died, or took too long.
+        """
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin = None  # closed already, which `communicate` does not expect
+            text, _ = self._process.communicate(timeout=timeout_seconds)
+        except subprocess.TimeoutExpired:
+            raise EnvironmentFault(f"it took more than {timeout_seconds:g} s to find out about the memory") from None
+        finally:
+            self.end()
+        if not text:
+            raise EnvironmentFault(DIED.format(code=self._process.returncode))
+        told = json.loads(text)
+        if "error" in told:
+            raise _error(told["error"])
+        return told["answer"]
+
+    def end(self) -> None:
+        """End the process, if it has not ended."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+
+def answer(work: Callable[[ExperimentConfig, Any], Any]) -> None:
+    """The main program of such a process. What the user's code prints goes to stderr.
+
+    Args:
+        work: takes the config and the options; gives plain JSON values.
+    """
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's library tells of every start
+    try:
+        assignment, options = pickle.load(sys.stdin.buffer)
+        told = {"answer": work(assignment.config(), options)}
+    except Exception as error:
+        told = {"error": _told(error)}
+    out.write(json.dumps(told))
+    out.close()
+
+
+def _told(error: Exception) -> dict[str, Any]:
+    if isinstance(error, ConfigError):
+        return {"kind": "ConfigError", "problems": [vars(problem) for problem in error.problems]}
+    if isinstance(error, PacelineError):
+        return {"kind": type(error).__name__, "text": str(error)}
+    return {"kind": "", "text": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+
+
+def _error(told: dict[str, Any]) -> PacelineError:
+    if told["kind"] == "ConfigError":
+        return ConfigError([Problem(**problem) for problem in told["problems"]])
+    for kind in (EnvironmentFault, TrainingError, UnusableCode):
+        if told["kind"] == kind.__name__:
+            return kind(told["text"])
+    return RunFailed(told["text"], told.get("traceback", ""))

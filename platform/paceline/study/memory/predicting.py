@@ -1,0 +1,75 @@
+"""The process that predicts: torch is imported once for all points of a plan."""
+
+from dataclasses import asdict
+from typing import Any
+
+from paceline.config.experiment import ExperimentConfig
+from paceline.errors import PacelineError
+from paceline.study.memory.errand import Errand, answer
+
+TIMEOUT_SECONDS = 1800.0
+BEFORE_HOPPER = 8_519_680
+HOPPER = 32 * 2**20
+"""Bytes of cuBLAS's workspace: 2 x 4 MiB and 8 x 16 KiB, and what torch gives it on devices of compute capability 9."""
+
+
+def ask(config: ExperimentConfig, points: list[dict[str, Any]], on_cuda: bool, facts: bool = True) -> dict[str, Any]:
+    """What the process finds: `facts` of the config, `device_memory_bytes`, `warnings`, and for each point `memory` and
+    `notes`, or None where it does not suit the model.
+
+    Args:
+        points: overrides of the config, each of which makes a valid one. The first must suit the model.
+        on_cuda: whether the memory is a GPU's.
+        facts: whether those are asked for.
+
+    Raises:
+        PacelineError: what the config, the data or the user's code raise.
+    """
+    found: dict[str, Any] = Errand(__name__, config, [points, on_cuda, facts]).answer(TIMEOUT_SECONDS)
+    return found
+
+
+def _predict(config: ExperimentConfig, options: Any) -> dict[str, Any]:
+    import torch
+
+    from paceline.cluster.preflight import worker_threads
+    from paceline.study.memory.predictor import Prediction, Predictor
+
+    points, on_cuda, facts = options
+    torch.set_num_threads(worker_threads(config))
+    predictor = Predictor(on_cuda, _workspace_bytes() if on_cuda else 0)
+    configs = [config.with_overrides(point) if point else config for point in points]
+    predicted = predictor.predict(configs)
+    if isinstance(predicted[0], PacelineError):
+        raise predicted[0]
+    return {
+        "points": [asdict(each) if isinstance(each, Prediction) else None for each in predicted],
+        "facts": predictor.facts(config) if facts else {},
+        "warnings": predictor.warnings,
+        "device_memory_bytes": _device_memory_bytes(config, on_cuda),
+    }
+
+
+def _workspace_bytes() -> int:
+    import torch
+
+    is_hopper = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] >= 9
+    return HOPPER if is_hopper else BEFORE_HOPPER
+
+
+def _device_memory_bytes(config: ExperimentConfig, on_cuda: bool) -> int | None:
+    """The memory that a rank has here: a GPU's, or its part of the machine's. None: there is no such device."""
+    import psutil
+    import torch
+
+    from paceline.engine.free_memory import below_cgroup_limits
+
+    if on_cuda:
+        return torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else None
+    used = psutil.virtual_memory().used
+    machine = min([psutil.virtual_memory().total, *(left + used for left in below_cgroup_limits())])
+    return int(machine // max(config.scaling.num_workers, 1))
+
+
+if __name__ == "__main__":
+    answer(_predict)

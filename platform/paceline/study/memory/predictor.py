@@ -1,0 +1,169 @@
+"""Predictions for many configs that differ in their techniques and batch sizes. Runs in a process of its own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline.config.batch_sizes import BatchSizes, batch_sizes
+from paceline.config.experiment import ExperimentConfig
+from paceline.errors import ConfigError, PacelineError, text_of
+from paceline.study.memory.kernels import Kernels
+from paceline.study.memory.samples import Samples
+from paceline.study.memory.sharing import share
+from paceline.study.memory.timeline import Growing, Role, Timeline
+from paceline.study.memory.tracing import BatchMaker, How, Step, count_flops, count_parameters, trace
+
+BATCHING = {"global_batch_size", "micro_batch_size", "num_workers", "pin_memory", "prefetch_factor"}
+HOWS: tuple[How, ...] = ("fake", "converted", "real")
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What one rank's second step takes at its peak."""
+
+    memory: dict[Role, int]
+    """Bytes by what they are for."""
+    notes: tuple[str, ...] = ()
+    """What is approximate about it."""
+
+    @property
+    def peak_memory_bytes(self) -> int:
+        """All of it."""
+        return sum(self.memory.values())
+
+
+@dataclass
+class _Data:
+    """Of one data set: where batches come from."""
+
+    samples: Samples
+    maker: BatchMaker
+
+
+@dataclass
+class Predictor:
+    """Traces each combination of techniques at no more than two batch sizes."""
+
+    on_cuda: bool
+    """Whether the memory is a GPU's."""
+    workspace_bytes: int = 0
+    """What the device's libraries take beside."""
+    warnings: list[str] = field(default_factory=list)
+    """What has to be said of all predictions together."""
+
+    def __post_init__(self) -> None:
+        self._kernels = None if self.on_cuda else Kernels()
+        self._data: dict[str, _Data] = {}
+        self._how: dict[str, How] = {}
+
+    def predict(self, configs: Sequence[ExperimentConfig]) -> list[Prediction | PacelineError]:
+        """The prediction for each config; the error where a config does not suit the model.
+
+        Raises:
+            EnvironmentFault: the data are not there.
+        """
+        groups: dict[str, list[ExperimentConfig]] = {}
+        for config in configs:
+            groups.setdefault(_techniques(config), []).append(config)
+        found: dict[int, Prediction | PacelineError] = {}
+        for group in groups.values():
+            found.update(zip(map(id, group), self._of_group(group), strict=True))
+        return [found[id(config)] for config in configs]
+
+    def facts(self, config: ExperimentConfig) -> dict[str, Any]:
+        """The parameters and the operations of a sample, forward and backward; of a model that has been predicted."""
+        how = self._how.get(_model_key(config), "fake")
+        parameters, trainable = count_parameters(config, how)
+        forward, backward = count_flops(config, 2, self._maker(config, how), how)
+        return {
+            "parameters": parameters,
+            "trainable_parameters": trainable,
+            "flops_per_sample": round(forward + backward),
+            "forward_flops_per_sample": round(forward),
+        }
+
+    def _of_group(self, group: Sequence[ExperimentConfig]) -> list[Prediction | PacelineError]:
+        """Of configs that differ in the size of the micro batch alone."""
+        config = group[0]
+        sizes = [_sizes(each).micro_batch_size for each in group]
+        try:
+            timelines = self._timelines(config, sorted(set(sizes)))
+        except ConfigError as error:
+            return [error] * len(group)
+        return [self._prediction(each, timelines[size]) for each, size in zip(group, sizes, strict=True)]
+
+    def _timelines(self, config: ExperimentConfig, sizes: list[int]) -> dict[int, Timeline]:
+        traced = {size: self._trace(config, size) for size in {sizes[0], sizes[-1]}}
+        between = sizes[1:-1]
+        if between and traced[sizes[0]].is_like(traced[sizes[-1]]):
+            growing = Growing(traced[sizes[0]], sizes[0], traced[sizes[-1]], sizes[-1])
+            return traced | {size: growing.at(size) for size in between}
+        return traced | {size: self._trace(config, size) for size in between}
+
+    def _trace(self, config: ExperimentConfig, size: int) -> Timeline:
+        sizes = _sizes(config)
+        step = Step(
+            size,
+            accumulates=sizes.gradient_accumulation_steps > 1,
+            exchanges=config.parallel.strategy == "ddp" and config.scaling.num_workers > 1,
+            ahead=self.on_cuda and config.data.pin_memory is not False,
+        )
+        key = _model_key(config)
+        hows = HOWS[HOWS.index(self._how.get(key, "fake")) :]
+        for how in hows:
+            try:
+                timeline = trace(config, step, self._maker(config, how), self._kernels, how)
+            except PacelineError:
+                raise
+            except Exception as error:
+                if how == "real":
+                    raise
+                reason = f"{type(error).__name__}: {(text_of(error).splitlines() or [''])[0]}"
+                continue
+            if how == "real" and key not in self._how:
+                no_trace = f"the model cannot be traced on tensors without data ({reason})"
+                self.warnings.append(f"{no_trace}: a real step on the CPU was looked at instead")
+            self._how[key] = how
+            return timeline
+        raise AssertionError("the last way raises what is wrong")
+
+    def _prediction(self, config: ExperimentConfig, timeline: Timeline) -> Prediction:
+        memory = timeline.peak(rounded=self.on_cuda)
+        memory["workspace"] += self.workspace_bytes
+        memory["activations"] += self._kept_samples(config)
+        return Prediction(*share(memory, config, _sizes(config), self.on_cuda))
+
+    def _kept_samples(self, config: ExperimentConfig) -> int:
+        return self._of(config).samples.kept_bytes() if config.data.cache == "device" and self.on_cuda else 0
+
+    def _maker(self, config: ExperimentConfig, how: How) -> BatchMaker:
+        data = self._of(config)
+        return data.samples.real if how == "real" else data.maker
+
+    def _of(self, config: ExperimentConfig) -> _Data:
+        key = config.data.model_dump_json(exclude=BATCHING)
+        if key not in self._data:
+            samples = Samples(config)
+            self._data[key] = _Data(samples, samples.maker())
+        return self._data[key]
+
+
+def _sizes(config: ExperimentConfig) -> BatchSizes:
+    sizes = batch_sizes(config)
+    if isinstance(sizes, BatchSizes):
+        return sizes
+    return sizes.settled(-(-sizes.global_batch_size // sizes.world_size))
+
+
+def _techniques(config: ExperimentConfig) -> str:
+    """All of a config but the size of its micro batch and how many there are, beyond whether there are several."""
+    sizes = _sizes(config)
+    data = config.data.model_copy(update={"global_batch_size": None, "micro_batch_size": None})
+    trainer = config.trainer.model_copy(update={"gradient_accumulation_steps": 1})
+    optimizer = config.optimizer.model_copy(update={"lr": 1.0})
+    same = config.model_copy(update={"data": data, "trainer": trainer, "optimizer": optimizer, "sweep": None})
+    return f"{sizes.gradient_accumulation_steps > 1} {same.model_dump_json()}"
+
+
+def _model_key(config: ExperimentConfig) -> str:
+    return config.model_dump_json(include={"model", "task", "data"}, exclude={"data": BATCHING})
