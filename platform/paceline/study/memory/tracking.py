@@ -54,11 +54,13 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
+        if func.is_view:  # of something that is known, or from before: a data set, say
+            return result
         role: Role = "activations" if torch.is_grad_enabled() else "workspace"
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
                 self._number(leaf.untyped_storage(), role)
-        if self._kernels is not None and not func.is_view and func.namespace == "aten":
+        if self._kernels is not None and func.namespace == "aten":
             self._note_kernel(self._kernels, func, args, kwargs or {}, result)
         return result
 
