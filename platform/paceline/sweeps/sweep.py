@@ -6,9 +6,9 @@ claim the sweep  ->  points  ->  desk, worker groups and Tune, side by side  -> 
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from paceline.config.sweep import SweepConfig
 from paceline.errors import ConfigError, Problem, RunFailed
 from paceline.sweeps.folder import SweepFolder, claim_sweep
 from paceline.sweeps.log import SweepHistory, SweepLog, read_log
+from paceline.sweeps.planning.memory import fitting
 from paceline.sweeps.planning.points import make_points
 from paceline.sweeps.planning.sizing import PointConfigs, fitting_shapes, slots_for
 from paceline.sweeps.results.closing import Closing
@@ -57,6 +58,8 @@ class SweepLaunch:
     """Of the command; what the config says is relative to it."""
     wait_seconds: float = 0.0
     """How long a cluster that lacks room is waited for."""
+    predicted_bytes: Mapping[str, int] = field(default_factory=dict)
+    """The predicted memory of one worker, by the point's id, as far as it is known."""
 
     @property
     def folder(self) -> SweepFolder:
@@ -182,7 +185,9 @@ def _prepare(
         start_creating(uri)
         with writable(claimed.folder.path):
             claimed.folder.trials.mkdir(parents=True, exist_ok=True)
-            _write_skipped(claimed.folder.path, made.skipped)
+            ended = read_log(claimed.folder.path).ended
+            fit = fitting(config, made, ended, on_cluster(address), listener)
+            _write_skipped(claimed.folder.path, fit.made.skipped)
         history = read_log(claimed.folder.path)
     except BaseException:
         claimed.release()
@@ -192,14 +197,15 @@ def _prepare(
         section,
         claimed,
         uri,
-        tuple(made.points),
-        tuple(made.skipped),
+        tuple(fit.made.points),
+        tuple(fit.made.skipped),
         configs,
         history,
         address,
         listener,
         close_seconds,
         here,
+        predicted_bytes=fit.predicted_bytes,
     )
     listener.planned(_plan_lines(launch))
     return launch
@@ -216,8 +222,11 @@ def _write_skipped(folder: Path, skipped: Sequence[Trial]) -> None:
 def _plan_lines(launch: SweepLaunch) -> list[tuple[str, str]]:
     known = launch.history
     lines = [("trials", f"{launch.total} over {', '.join(launch.sweep.space)}")]
-    if launch.skipped:
-        lines.append(("skipped", f"{len(launch.skipped)} that are no valid config"))
+    unfit = sum(trial.state == "predicted_oom" for trial in launch.skipped)
+    if len(launch.skipped) > unfit:
+        lines.append(("skipped", f"{len(launch.skipped) - unfit} that are no valid config"))
+    if unfit:
+        lines.append(("left out", f"{unfit} predicted to run out of memory"))
     if launch.claimed.resumed:
         lines.append(("resumed", f"{launch.folder.run_id}: {len(known.ended) - len(launch.skipped)} have ended"))
     return lines

@@ -223,6 +223,10 @@ TRIAL_ID = "paceline.trial_id"
 TRIAL_STATE = "paceline.trial_state"
 """How the trial stands: `running`, `paused`, `finished`, `pruned`, `failed`, `oom`, `diverged`."""
 
+PREDICTED_PEAK_MEMORY_BYTES = "paceline.predicted_peak_memory_bytes"
+"""What tensors were predicted to take on one worker before the trial began, in bytes; on a GPU to be held against
+`peak_memory_bytes`. Only where points were checked for whether they fit."""
+
 PARENT_RUN = "mlflow.parentRunId"
 """MLflow's id of the sweep's own run: MLflow shows its trials under it."""
 

@@ -196,13 +196,14 @@ def sweep_tags(sweep_id: str) -> dict[str, str]:
     return {metrics.KIND: "sweep", metrics.SWEEP_ID: sweep_id}
 
 
-def trial_tags(sweep_id: str, trial_id: str) -> dict[str, str]:
+def trial_tags(sweep_id: str, trial_id: str, predicted_bytes: int | None = None) -> dict[str, str]:
     """What tells the run of a sweep's trial from others.
 
     `metrics.TRIAL_STATE` is not among them, and must not be in a record: what changes goes through
     `Recorder.set_tags`, since MLflow is told a record's tags again whenever the run is opened.
     """
-    return {metrics.KIND: "trial", metrics.SWEEP_ID: sweep_id, metrics.TRIAL_ID: trial_id}
+    predicted = {} if predicted_bytes is None else {metrics.PREDICTED_PEAK_MEMORY_BYTES: str(predicted_bytes)}
+    return {metrics.KIND: "trial", metrics.SWEEP_ID: sweep_id, metrics.TRIAL_ID: trial_id, **predicted}
 
 
 def trial_state_tags(state: str) -> dict[str, str]:

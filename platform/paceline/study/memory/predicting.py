@@ -18,9 +18,9 @@ def ask(config: ExperimentConfig, points: list[dict[str, Any]], on_cuda: bool, f
     `notes`, or None where it does not suit the model.
 
     Args:
-        points: overrides of the config, each of which makes a valid one. The first must suit the model.
+        points: overrides of the config, each of which makes a valid one.
         on_cuda: whether the memory is a GPU's.
-        facts: whether those are asked for.
+        facts: whether those are asked for; the first point must then suit the model.
 
     Raises:
         PacelineError: what the config, the data or the user's code raise.
@@ -40,7 +40,7 @@ def _predict(config: ExperimentConfig, options: Any) -> dict[str, Any]:
     predictor = Predictor(on_cuda, _workspace_bytes() if on_cuda else 0)
     configs = [config.with_overrides(point) if point else config for point in points]
     predicted = predictor.predict(configs)
-    if isinstance(predicted[0], PacelineError):
+    if facts and isinstance(predicted[0], PacelineError):
         raise predicted[0]
     return {
         "points": [asdict(each) if isinstance(each, Prediction) else None for each in predicted],

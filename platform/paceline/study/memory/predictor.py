@@ -14,6 +14,10 @@ from paceline.study.memory.timeline import Growing, Role, Timeline
 from paceline.study.memory.tracing import BatchMaker, How, Step, count_flops, count_parameters, trace
 
 BATCHING = {"global_batch_size", "micro_batch_size", "num_workers", "pin_memory", "prefetch_factor"}
+TECHNIQUES = {
+    *("precision", "activation_checkpointing", "activation_checkpointing_blocks", "activation_memory_budget"),
+    *("max_grad_norm", "memory_format", "compile", "remove_redundant_bias", "zero_grad"),
+}
 HOWS: tuple[How, ...] = ("fake", "converted", "real")
 
 
@@ -156,13 +160,11 @@ def _sizes(config: ExperimentConfig) -> BatchSizes:
 
 
 def _techniques(config: ExperimentConfig) -> str:
-    """All of a config but the size of its micro batch and how many there are, beyond whether there are several."""
-    sizes = _sizes(config)
-    data = config.data.model_copy(update={"global_batch_size": None, "micro_batch_size": None})
-    trainer = config.trainer.model_copy(update={"gradient_accumulation_steps": 1})
-    optimizer = config.optimizer.model_copy(update={"lr": 1.0})
-    same = config.model_copy(update={"data": data, "trainer": trainer, "optimizer": optimizer, "sweep": None})
-    return f"{sizes.gradient_accumulation_steps > 1} {same.model_dump_json()}"
+    """Of a config, what its timeline depends on, but for the size of the micro batch."""
+    several = _sizes(config).gradient_accumulation_steps > 1
+    optimizer = {name: bool(value) if isinstance(value, float) else value for name, value in config.optimizer}
+    trainer = config.trainer.model_dump_json(include=TECHNIQUES)
+    return f"{several} {optimizer} {trainer} {config.parallel} {config.scaling.num_workers} {_model_key(config)}"
 
 
 def _model_key(config: ExperimentConfig) -> str:

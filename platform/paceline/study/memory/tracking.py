@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 from paceline.study.memory.kernels import Kernels
 from paceline.study.memory.timeline import Role, Timeline
 
-SMALL = 0.005
+SMALL = 0.0002
 """Share of what is held, below which the result of an operation is too small to look at its kernel."""
 
 

@@ -61,4 +61,5 @@ def maker_of(launch: "SweepLaunch", plan: Plan, base: Assignment) -> OrderMaker:
         tags=common_tags(),
         available=plan.available,
         rungs=plan.rungs,
+        predicted_bytes=launch.predicted_bytes,
     )

@@ -38,6 +38,8 @@ class OrderMaker:
     """Those that all trials have in common."""
     available: Resources
     rungs: Mapping[str, Any] | None = None
+    predicted_bytes: Mapping[str, int] = field(default_factory=dict)
+    """The predicted memory of one worker, by the point's id, as far as it is known."""
     sizes: KnownSizes = field(default_factory=KnownSizes, repr=False, compare=False)
 
     @cached_property
@@ -80,7 +82,7 @@ class OrderMaker:
             uri=self.uri,
             experiment=self.experiment,
             params=params,
-            tags={**self.tags, **trial_tags(self.sweep_id, point.id)},
+            tags={**self.tags, **trial_tags(self.sweep_id, point.id, self.predicted_bytes.get(point.id))},
             artifacts={"config.yaml": dump_yaml(shareable(config))},
             secrets=secrets_of(config),
             parent=self.sweep_id,

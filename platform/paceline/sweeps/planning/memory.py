@@ -1,0 +1,119 @@
+"""Which points of a sweep are left out, since they are predicted not to fit into the memory of a worker's device."""
+
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from paceline.cluster.preflight import local_resources, uses_gpu
+from paceline.config.batch_sizes import OpenBatchSizes, batch_sizes
+from paceline.config.experiment import ExperimentConfig
+from paceline.errors import EnvironmentFault, PacelineError
+from paceline.sweeps.planning.points import Points, trial_config
+from paceline.sweeps.trials import Point, Trial
+
+if TYPE_CHECKING:
+    from paceline.sweeps.display import SweepListener
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """The points of a sweep, and what is known of their memory."""
+
+    made: Points
+    """Without the points that cannot fit, which are among those passed over, as `predicted_oom`."""
+    predicted_bytes: Mapping[str, int]
+    """What was predicted for the points that are left, by id."""
+
+
+def fitting(
+    config: ExperimentConfig, made: Points, ended: Mapping[str, Trial], on_cluster: bool, listener: "SweepListener"
+) -> Fitting:
+    """Leave out what cannot fit, where the memory is known: `sweep.device_memory_gib`, or that of this machine's GPUs.
+
+    A point stays when the prediction is within its stated error of the memory, or cannot be made.
+
+    Args:
+        ended: the trials of an earlier launch that are over, by id.
+
+    Raises:
+        EnvironmentFault: no point is left.
+    """
+    made = _as_before(made, ended)
+    points = [point for point in made.points if point.id not in ended]
+    if not points or not _is_limited(config, on_cluster):
+        return Fitting(made, {})
+    listener.stage("predicting the memory of the points")
+    try:
+        predicted, limit = _predicted(config, points)
+    except (PacelineError, pickle.PicklingError, AttributeError, TypeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        listener.event("warning", {"message": f"the memory of the points could not be predicted: {reason}"})
+        return Fitting(made, {})
+    too_large = {} if limit is None else {id: size for id, size in predicted.items() if cannot_fit(size, limit)}
+    if limit is not None and len(too_large) == len(made.points):
+        raise EnvironmentFault(_none_fits(min(too_large.values()), limit))
+    left_out = [_left_out(point, too_large[point.id], limit or 0) for point in points if point.id in too_large]
+    return Fitting(_without(made, left_out), {id: size for id, size in predicted.items() if id not in too_large})
+
+
+def _as_before(made: Points, ended: Mapping[str, Trial]) -> Points:
+    """What an earlier launch has left out stays left out, whatever this machine has."""
+    return _without(made, [trial for trial in ended.values() if trial.state == "predicted_oom"])
+
+
+def _without(made: Points, left_out: Sequence[Trial]) -> Points:
+    ids = {trial.id for trial in left_out}
+    kept = [point for point in made.points if point.id not in ids]
+    return Points(kept, sorted([*made.skipped, *left_out], key=lambda trial: trial.id))
+
+
+def cannot_fit(predicted_bytes: int, limit_bytes: int) -> bool:
+    """Whether more than the memory is taken, however far off the prediction is."""
+    from paceline.study.memory.plan import STATED_ERROR
+
+    return predicted_bytes > (1 + STATED_ERROR) * limit_bytes
+
+
+def _is_limited(config: ExperimentConfig, on_cluster: bool) -> bool:
+    if config.sweep is not None and config.sweep.device_memory_gib is not None:
+        return True
+    return not on_cluster and uses_gpu(config, local_resources())
+
+
+def _predicted(config: ExperimentConfig, points: Sequence[Point]) -> tuple[dict[str, int], int | None]:
+    """Bytes by id, of the points for which they are known, and the memory that there is."""
+    from paceline.study.memory.plan import trains_on_cuda
+    from paceline.study.memory.predicting import ask
+
+    settings: dict[str, dict[str, Any]] = {}
+    for point in points:
+        # with `max`, training finds out by itself what fits
+        if not isinstance(batch_sizes(trial_config(config, point.overrides)), OpenBatchSizes):
+            settings.setdefault(repr(point.setting), point.setting)
+    plain = config.model_copy(update={"sweep": None})
+    found = ask(plain, list(settings.values()), trains_on_cuda(config), facts=False)
+    by_setting = dict(zip(settings, found["points"], strict=True))
+    sizes = {
+        point.id: sum(each["memory"].values())
+        for point in points
+        if (each := by_setting.get(repr(point.setting))) is not None
+    }
+    asked = config.sweep.device_memory_gib if config.sweep is not None else None
+    return sizes, found["device_memory_bytes"] if asked is None else round(asked * 2**30)
+
+
+def _left_out(point: Point, size: int, limit: int) -> Trial:
+    reason = f"a worker is predicted to take {_gib(size)}, its device has {_gib(limit)}"
+    return Trial(point.id, point.overrides, state="predicted_oom", reason=reason)
+
+
+def _none_fits(least: int, limit: int) -> str:
+    return (
+        f"no point of the sweep fits into memory: the smallest is predicted to take {_gib(least)}, a worker's device "
+        f"has {_gib(limit)}; lower data.micro_batch_size, or see `paceline plan` for what fits"
+    )
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.3g} GiB"
