@@ -127,6 +127,8 @@ def _model_of(config: ExperimentConfig, how: How) -> Iterator[Task]:
         if with_data is not None and mode is not None:
             without_data(with_data, mode)
         yield _build(config) if with_data is None else with_data
+    if how != "fake":
+        gc.collect()  # checkpointed blocks refer to themselves, and hold the weights
 
 
 def _build(config: ExperimentConfig) -> Task:
@@ -138,9 +140,8 @@ def _build(config: ExperimentConfig) -> Task:
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """Let nothing go at random moments: what refers to itself would, such as checkpointed blocks of models before."""
+    """Let nothing go at a random moment."""
     was_enabled = gc.isenabled()
-    gc.collect()
     gc.disable()
     try:
         yield
