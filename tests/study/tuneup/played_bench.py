@@ -17,6 +17,7 @@ from paceline.study.tuneup.jobs import Answer, Job
 FACTS = Facts("cpu", 1, 1, 1000, False, 0, 0, True, 96, 30)
 DUEL_SECONDS = 4.0
 TRAINING_SECONDS = 2.0
+ERRAND_SECONDS = 3.0
 
 Speed = Callable[[dict[str, Any]], float]
 Quality = Callable[[dict[str, Any]], float]
@@ -58,7 +59,8 @@ class PlayedBench:
         if problem:
             return Answer(problem=problem, kind="error")
         configs = [json.loads(part.config_json) for part in job.configs]
-        return Answer({"look": self._look, "duel": self._duel, "train": self._train}[job.kind](configs, job))
+        ways = {"look": self._look, "duel": self._duel, "train": self._train, "memory": self._memory}
+        return Answer(ways[job.kind](configs, job))
 
     def _look(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
         return asdict(FACTS)
@@ -79,6 +81,10 @@ class PlayedBench:
         seed = np.random.default_rng(configs[0]["seed"])  # what a seed does, it does to every config
         accuracy = self._accuracy(configs[0]) + seed.normal(0, 0.003) + self._random.normal(0, 0.001)
         return {"metrics": {"val/accuracy": float(accuracy)}, "wall_seconds": TRAINING_SECONDS}
+
+    def _memory(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
+        self._clock.now += ERRAND_SECONDS
+        return {"bytes": 2**20 if configs[0]["checkpoint"]["keep"] == 5 else 2**21}
 
 
 class Recording(SilentListener):

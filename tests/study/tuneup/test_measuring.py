@@ -56,6 +56,13 @@ def test_planted_techniques_get_their_verdicts_and_the_good_one_is_recommended(s
     assert verdicts == {"nothing": "none", "faster": "gain", "slower": "harm", "spoils": "harm"}
     assert found.recommended == PLANTED["faster"]
     assert found.speedup == pytest.approx(1.05, rel=0.02)
+    assert found.peak_memory_ratio == 0.5
+    assert {arm.name: arm.peak_memory_ratio for arm in found.arms if arm.name in PLANTED} == {
+        "nothing": 1.0,
+        "faster": 0.5,
+        "slower": 1.0,
+        "spoils": 1.0,
+    }
     spoiling = next(arm for arm in found.arms if arm.name == "spoils")
     assert spoiling.quality.verdict == "worse"
     assert spoiling.speedup == pytest.approx(1.2, rel=0.05)

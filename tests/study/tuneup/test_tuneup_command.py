@@ -66,6 +66,7 @@ def _looks_right(home: Path, found: dict[str, Any]) -> None:
     low, high = arms["cache-memory"]["speedup_interval"]
     assert low < arms["cache-memory"]["speedup"] < high
     assert arms["cache-memory"]["quality"]["verdict"] == "same"
+    assert arms["cache-memory"]["peak_memory_ratio"] == pytest.approx(1.0, rel=0.05)
     assert arms["fp16"]["verdict"] == "not applicable"
     assert found["recommended"]["data.cache"] == "memory"
     assert found["wall_seconds"] > 0

@@ -3,9 +3,8 @@
 The driver asks for one job after the other; each is done by all ranks of the one worker group, and answered by rank 0.
 """
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from paceline.cluster.assignment import Assignment, TrialPart
@@ -13,7 +12,7 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import objects_in
 from paceline.tracking.redact import shareable
 
-Kind = Literal["look", "duel", "train", "memory", "split"]
+Kind = Literal["look", "duel", "train", "memory"]
 
 
 @dataclass(frozen=True)
@@ -56,11 +55,3 @@ def part_of(config: ExperimentConfig) -> TrialPart:
 def config_of(base: Assignment, part: TrialPart) -> ExperimentConfig:
     """The config, validated again where it is used."""
     return base.for_trial(part).config()
-
-
-def plain(value: Any) -> Any:
-    """A dataclass as plain JSON values."""
-    return json.loads(json.dumps(asdict(value)))
-
-
-__all__ = ["Answer", "Job", "Kind", "NumberedJob", "config_of", "part_of", "plain", "replace"]

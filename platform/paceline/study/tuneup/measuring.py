@@ -32,6 +32,9 @@ ROUNDS = 3
 """How many more techniques are looked for beside those that gain alone."""
 HOPELESS = 0.9
 """An arm whose speed is surely below this share of the baseline's is not tried beside others."""
+TOGETHER = "all together"
+ERRAND_SECONDS = 6.0
+"""What it is taken to last to measure the memory of one config, before it has been seen."""
 END_SECONDS = 5.0
 """Kept back for the report."""
 
@@ -58,6 +61,8 @@ class Measuring:
         self._qualities: dict[str, Quality] = {}
         self._notes: list[str] = []
         self._arms: list[Arm] = []
+        self._memory: dict[str, float] = {}
+        self._errand_seconds = ERRAND_SECONDS
 
     def run(self) -> Findings:
         """Measure, choose, and check.
@@ -73,6 +78,7 @@ class Measuring:
         self._measure_alone(tried)
         chosen = self._combine(tried)
         chosen, quality = self._check_quality(chosen)
+        self._measure_memory(tried, chosen)
         return self._findings(arms, chosen, quality)
 
     def _look(self) -> Facts:
@@ -195,9 +201,30 @@ class Measuring:
         below = [each for each in known if each.overrides["data.global_batch_size"] < size]
         return max(below, key=lambda each: each.overrides["data.global_batch_size"], default=None)
 
+    def _measure_memory(self, arms: Sequence[Arm], chosen: Sequence[Arm]) -> None:
+        """In fresh processes, what is recommended first; then each technique, as long as there is time."""
+        self._watcher.stage("measuring the memory")
+        before = self._peak_of(self._config)
+        if before is None:
+            return
+        peaks = {TOGETHER: self._peak_of(together(self._config, chosen)[0])} if chosen else {}
+        for arm in sorted(arms, key=lambda each: not each.saves_memory):
+            contest = self._contests[arm.name]
+            if contest.standing.pairs:
+                peaks[arm.name] = self._peak_of(arm.config(self._config))
+        self._memory = {name: peak / before for name, peak in peaks.items() if peak is not None}
+
+    def _peak_of(self, config: ExperimentConfig) -> int | None:
+        if not self._clock.has(self._errand_seconds):
+            return None
+        begun = self._clock.elapsed
+        answer = self._bench.do(Job("memory", (part_of(config),), {"timeout_seconds": self._clock.left}))
+        self._errand_seconds = max(self._errand_seconds, self._clock.elapsed - begun)
+        return None if answer.problem else int(answer.values["bytes"])
+
     def _findings(self, arms: Sequence[Arm], chosen: Sequence[Arm], quality: Quality) -> Findings:
         noise = self._contests[AA].standing.interval
-        contest = self._contest("all together", self._config, together(self._config, chosen)[0])
+        contest = self._contest(TOGETHER, self._config, together(self._config, chosen)[0])
         if chosen:
             self._ring.run([contest])
         has_pairs = bool(contest.standing.pairs)
@@ -208,6 +235,7 @@ class Measuring:
             speedup=contest.standing.interval.estimate if has_pairs else None,
             speedup_interval=(contest.standing.interval.low, contest.standing.interval.high) if has_pairs else None,
             quality=quality,
+            peak_memory_ratio=self._memory.get(TOGETHER),
             notes=tuple(self._notes),
         )
 
@@ -229,6 +257,7 @@ class Measuring:
             speedup=interval.estimate,
             speedup_interval=(interval.low, interval.high),
             pairs=len(contest.standing.pairs),
+            peak_memory_ratio=self._memory.get(arm.name),
             quality=quality,
             is_recommended=any(each.name == arm.name for each in chosen),
         )

@@ -42,7 +42,6 @@ class ArmResult:
     """Samples per second with it, over those without: the median of paired ratios."""
     speedup_interval: tuple[float, float] | None = None
     pairs: int = 0
-    peak_memory_bytes: int | None = None
     peak_memory_ratio: float | None = None
     """Its peak memory over the baseline's."""
     quality: Quality = Quality("not measured")

@@ -10,6 +10,8 @@ import torch
 
 from paceline.cluster.assignment import Assignment
 from paceline.cluster.preflight import worker_threads
+from paceline.config.derived import derive
+from paceline.config.experiment import ExperimentConfig
 from paceline.engine.blocks import find_blocks
 from paceline.engine.build import build_trainer, seed_model
 from paceline.engine.failure import RankFailed, failing_together
@@ -17,6 +19,7 @@ from paceline.engine.loading import SlicedDataset
 from paceline.engine.ranks import Ranks
 from paceline.engine.redundant_bias import find_redundant_bias
 from paceline.engine.reporter import MemoryReporter
+from paceline.study.memory.measuring import measure_peak
 from paceline.study.tuneup.duel import DuelRules, duel
 from paceline.study.tuneup.facts import Facts
 from paceline.study.tuneup.jobs import Answer, Job, config_of
@@ -91,8 +94,26 @@ def _train(job: Job, base: Assignment, ranks: Ranks) -> Mapping[str, Any]:
     }
 
 
+def _memory(job: Job, base: Assignment, ranks: Ranks) -> Mapping[str, Any]:
+    """The peak of one worker's share of the work in a fresh process beside this one, without what the exchange of
+    gradients takes."""
+    config = config_of(base, job.configs[0])
+    if not ranks.is_first:
+        return {}
+    workers = max(1, config.scaling.num_workers)
+    batch = max(1, batch_of(config) // workers)
+    share = config.with_overrides({"scaling.num_workers": 0, "data.global_batch_size": batch})
+    return {"bytes": measure_peak(share, ranks.device.type == "cuda", job.options["timeout_seconds"])}
+
+
+def batch_of(config: ExperimentConfig) -> int:
+    """The global batch size of a config."""
+    return derive(config, None).batch.global_batch_size
+
+
 _WAYS: dict[str, Callable[[Job, Assignment, Ranks], Mapping[str, Any]]] = {
     "look": _look,
     "duel": _duel,
     "train": _train,
+    "memory": _memory,
 }
