@@ -144,7 +144,7 @@ def test_other_ends_have_codes_of_their_own(
         (["storage.path=s3://key:secret@bucket"], "[storage] storage.path: has credentials in it"),
         (
             ["storage.path=s3://bucket", SWEEP.strip().replace(": ", "=", 1)],
-            "sweeps cannot be kept in an object store yet",
+            "sweeps and tune-ups cannot be kept in an object store yet",
         ),
         (["tracking.uri=null"], "[tracking] tracking.uri: must be set"),
         (["tracking.uri=sqlite:///mlflow.db"], "[tracking] tracking.uri: must be an absolute path"),
@@ -406,6 +406,28 @@ def test_a_dry_run_asks_nobody(dashboard: Dashboard, project: Path, capsys: pyte
     assert told["working_folder"] == {"path": str(project), "files": 2, "size_bytes": len(NET) + len(CONFIG)}
     assert told["address"] == dashboard.url
     assert dashboard.requests == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "kind"),
+    [
+        ([], "train"),
+        (["tuneup={margin: 0.01}"], "tuneup"),
+        (["sweep={space: {optimizer.lr: [0.1, 0.2]}}"], "sweep"),
+        (["tuneup={margin: 0.01}", "--job", "train"], "train"),
+        (["--job", "tuneup"], "tuneup"),
+    ],
+)
+def test_the_sections_of_a_config_say_what_it_is_submitted_for(
+    overrides: list[str], kind: str, dashboard: Dashboard, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert paceline("configs/own.yaml", *overrides, "--dry-run") == 0
+    assert f"python -m paceline.cli {kind} configs/own.yaml" in capsys.readouterr().out
+
+
+def test_a_tune_up_cannot_be_gone_on_with(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert paceline("configs/own.yaml", "--job", "tuneup", "--resume") == 2
+    assert "each starts anew" in capsys.readouterr().err
 
 
 def test_an_option_goes_before_the_environment(

@@ -119,4 +119,4 @@ def test_sweeps_refuse_an_address_plainly(
     space = "sweep={space: {optimizer.lr: [0.1, 0.2]}}"
     for flags in ([], ["--dry-run"]):
         assert command(["sweep", "kept.yaml", f"storage.path={training.storage}", space, *flags]) == 2
-        assert "sweeps cannot be kept in an object store yet" in capsys.readouterr().err
+        assert "sweeps and tune-ups cannot be kept in an object store yet" in capsys.readouterr().err

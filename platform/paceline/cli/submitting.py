@@ -25,7 +25,11 @@ def add_commands(commands: Any) -> None:
     submit.add_argument(
         "overrides", metavar="KEY=VALUE", nargs="*", default=[], help="change a field, such as trainer.epochs=2"
     )
-    submit.add_argument("--job", choices=("train", "sweep"), help="default: sweep, when the config has such a section")
+    submit.add_argument(
+        "--job",
+        choices=("train", "sweep", "tuneup"),
+        help="default: sweep or tuneup, when the config has such a section",
+    )
     submit.add_argument(
         "--address",
         metavar="A",
@@ -126,6 +130,8 @@ def _flags(options: argparse.Namespace, kind: str) -> list[str]:
         options.refuse("for train: --resume auto or never, and --fork; --new and --resume alone are for sweep")
     if kind == "sweep" and (options.fork or options.resume in _RESUME_CHOICES):
         options.refuse("for sweep: --resume without a value, or --new; --fork and --resume auto or never are for train")
+    if kind == "tuneup" and (options.new or options.fork or options.resume):
+        options.refuse("for tuneup: neither --resume nor --new nor --fork, each starts anew")
     if options.new and options.resume:
         options.refuse("--resume and --new exclude each other")
     resume = {None: [], _ONLY: ["--resume"]}.get(options.resume, ["--resume", options.resume])

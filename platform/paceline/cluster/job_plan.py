@@ -22,7 +22,7 @@ from paceline.places import place_of
 from paceline.tracking.redact import learn, redact, redact_tree, secrets_of
 from paceline.tracking.store import ENVIRONMENT_VARIABLE, tracking_uri
 
-Kind = Literal["train", "sweep"]
+Kind = Literal["train", "sweep", "tuneup"]
 
 Flags = Sequence[str] | Callable[[Kind], Sequence[str]]
 """Options of the command that the driver runs, or what gives them once it is known which command that is."""
@@ -103,7 +103,7 @@ def plan_job(
     Args:
         file: the config file, in the working folder or below.
         overrides: texts of the form `key.path=value`.
-        kind: None: `sweep` when the config has such a section, else `train`.
+        kind: None: see `kind_of`.
         flags: options of the command that the driver runs, such as `--fork`.
         environment_file: of a runtime environment; None: `configs/runtime_env.yaml`, where it is there.
         check_sweep: looks at a sweep's points, see `CheckSweep`; None: they are looked at on the cluster.
@@ -115,7 +115,7 @@ def plan_job(
     overrides = list(overrides)
     config = load_config(file, overrides)
     learn(secrets_of(config))
-    kind = kind or ("train" if config.sweep is None else "sweep")
+    kind = kind or kind_of(config)
     options = flags(kind) if callable(flags) else flags
     environment = job_environment(environment_file)
     with placing(file, overrides):
@@ -149,6 +149,13 @@ def _raise_all(*checks: Callable[[], None]) -> None:
         raise ConfigError(problems)
 
 
+def kind_of(config: ExperimentConfig) -> Kind:
+    """`sweep` or `tuneup` when the config has such a section, `sweep` when it has both; else `train`."""
+    if config.sweep is not None:
+        return "sweep"
+    return "train" if config.tuneup is None else "tuneup"
+
+
 def _check_places(config: ExperimentConfig, kind: Kind, environment: JobEnvironment) -> None:
     """Whether results outlive the job."""
     from paceline.cluster.experiment import require_shared_places
@@ -161,7 +168,7 @@ def _check_places(config: ExperimentConfig, kind: Kind, environment: JobEnvironm
 
 
 def _check_storage(config: ExperimentConfig, kind: Kind) -> None:
-    if kind == "sweep":
+    if kind != "train":
         storage_folder(config)
     else:
         storage_of(config)
@@ -224,7 +231,7 @@ def _check_reach(file: Path, config: ExperimentConfig, environment: JobEnvironme
 
 def _check_kind(config: ExperimentConfig, kind: Kind, check_sweep: CheckSweep | None) -> None:
     """What the command itself would find wrong at its start."""
-    if kind == "train":
+    if kind != "sweep":
         derive(config, config.data.sizes())
     elif config.sweep is None:
         hint = "add one, such as sweep: {space: {optimizer.lr: [0.01, 0.1]}}, or submit with --job train"

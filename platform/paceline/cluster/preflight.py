@@ -167,7 +167,9 @@ def storage_folder(config: ExperimentConfig) -> Path:
     if isinstance(storage, Path):
         return storage
     hint = "name a folder, on a cluster one that all nodes share"
-    raise ConfigError([Problem("storage", "sweeps cannot be kept in an object store yet", "storage.path", hint=hint)])
+    raise ConfigError(
+        [Problem("storage", "sweeps and tune-ups cannot be kept in an object store yet", "storage.path", hint=hint)]
+    )
 
 
 @contextmanager

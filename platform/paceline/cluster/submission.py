@@ -65,7 +65,7 @@ def submit(
     Args:
         file: the config file, in the working folder or below. That folder travels.
         overrides: texts of the form `key.path=value`.
-        kind: `train` or `sweep`; None: `sweep` when the config has such a section.
+        kind: `train`, `sweep` or `tuneup`; None: as the config's sections say, see `kind_of`.
         flags: options of that command, such as `--fork`.
         address: of the cluster's dashboard; None: as `job_address` finds it.
         environment_file: Ray's runtime environment; None: `configs/runtime_env.yaml`, where it is there.

@@ -42,3 +42,13 @@ def test_train_is_submitted(two_hosts: TwoHosts) -> None:
 def test_a_sweep_is_submitted(two_hosts: TwoHosts) -> None:
     told = submitted(two_hosts, "sweep", SWEEP, "trainer.epochs=1", "trainer.max_steps=20", "name=swept-by-job")
     assert {trial["state"] for trial in told["trials"]} == {"finished"}
+
+
+def test_a_tune_up_is_submitted_and_measures_over_both_hosts(two_hosts: TwoHosts) -> None:
+    spread = "scaling.num_workers=2", "scaling.placement=strict_spread", "data.global_batch_size=64"
+    brief = 'tuneup={"budget_seconds": 240, "seeds": 2, "skip": ["compile", "bf16", "exchange-bf16", "channels-last"]}'
+    told = submitted(two_hosts, "tuneup", brief, "trainer.epochs=1", "name=tuned-by-job", *spread)
+    arms = {arm["name"]: arm for arm in told["arms"]}
+    assert arms["static-graph"]["speedup"] > 0
+    assert arms["batch-x2"]["speedup"] > 1
+    assert Path(told["recommended_path"]).read_text().startswith("#")
