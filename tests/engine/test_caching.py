@@ -385,7 +385,7 @@ class FakeStream:
 @pytest.mark.parametrize("taken", [1, 5, 10])
 def test_a_loader_with_a_copy_stream_is_one_ahead(taken: int) -> None:
     loader, stream = BatchLoader(SeededFetcher(Points(40), SEED), CPU, num_workers=1), FakeStream()
-    loader._copy_stream, loader._start = stream, stream.start  # type: ignore[assignment]
+    loader._copy_stream, loader.start = stream, stream.start  # type: ignore[assignment]
     order = DataOrder(40, global_batch_size=4, micro_batch_size=4, seed=SEED)
     batches = loader.load(1, order.micro_batches(1, 0))
     for number, (micro_batch, (_, _, ids)) in enumerate(islice(batches, taken), 1):
@@ -408,4 +408,4 @@ def test_only_what_has_to_be_collated_keeps_its_loader_processes() -> None:
 def test_without_page_locked_memory_there_is_no_copy_stream() -> None:
     for loader in (BatchLoader(SeededFetcher(Points(4), SEED), CPU, num_workers) for num_workers in (0, 1)):
         assert loader._copy_stream is None
-        assert loader._start is loader.transfer
+        assert loader.start is loader.transfer

@@ -78,14 +78,14 @@ def engine_operations(fused: bool = False, **overrides: Any) -> Operations:
         trainer={"epochs": 2, "log_every_n_steps": LOG_EVERY, "evaluate_every_n_epochs": 0, **overrides},
     )
     trainer = build_trainer(config, Ranks.current(), MemoryReporter(stop_at_step=STEPS))
-    after_step = trainer._after_step
+    after_step = trainer.after_step
 
     def counted() -> bool:
         stop = after_step()
         operations.end_step()
         return stop
 
-    trainer._after_step = counted  # type: ignore[method-assign]
+    trainer.after_step = counted  # type: ignore[method-assign]
     with Operations() as operations, Reads(operations):
         trainer.fit()
     assert len(operations.steps) == STEPS

@@ -105,7 +105,7 @@ def run(steps: int, look_at: tuple[int, ...], log_every_n_steps: int) -> Run:
     seen = Run({}, set(), set())
     Watched.graphs.clear()
     trainer = build_trainer(config, Ranks.current(), Silent())
-    after_step, train_step = trainer._after_step, trainer.train_step
+    after_step, train_step = trainer.after_step, trainer.train_step
 
     def watched_step(batches: Any) -> int:
         with saved_bytes(seen.saved_bytes.add):
@@ -118,7 +118,7 @@ def run(steps: int, look_at: tuple[int, ...], log_every_n_steps: int) -> Run:
             seen.held[trainer.state.position.step] = held()
         return stop
 
-    trainer.train_step, trainer._after_step = watched_step, watched_end  # type: ignore[method-assign]
+    trainer.train_step, trainer.after_step = watched_step, watched_end  # type: ignore[method-assign]
     trainer.fit()
     return seen
 

@@ -268,7 +268,7 @@ def test_no_step_between_two_log_points_waits_for_the_device(changes: dict[str, 
 def take_steps(trainer: Trainer, batches: Any, count: int) -> None:
     for _ in range(count):
         trainer.state.position.advance(trainer.train_step(batches), epoch_is_over=False)
-        assert not trainer._after_step()
+        assert not trainer.after_step()
 
 
 # The largest batch

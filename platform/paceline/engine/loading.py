@@ -105,7 +105,8 @@ class BatchLoader:
         pin = device.type == "cuda" and pin_memory is not False and not fetcher.is_on_device
         # From memory that is not page-locked a copy would wait anyway.
         self._copy_stream = CopyStream(device, self.transfer) if pin else None
-        self._start: Callable[[Any], Any] = self.transfer if self._copy_stream is None else self._copy_stream.start
+        self.start: Callable[[Any], Any] = self.transfer if self._copy_stream is None else self._copy_stream.start
+        """Moves a batch to the device, or begins to."""
         # Without loader processes and pinning the DataLoader would only add its overhead to every batch.
         self._loader: DataLoader[Any] | None = (
             DataLoader(
@@ -133,7 +134,7 @@ class BatchLoader:
     def _load_here(self, epoch: int, micro_batches: Iterable[MicroBatch]) -> Iterator[tuple[MicroBatch, Any]]:
         for micro_batch in micro_batches:
             start = perf_counter()
-            batch = self.transfer(self.fetcher.fetch(epoch, micro_batch.ids))
+            batch = self.start(self.fetcher.fetch(epoch, micro_batch.ids))
             self.wait_seconds += perf_counter() - start
             yield micro_batch, batch
 
@@ -146,7 +147,7 @@ class BatchLoader:
         while True:
             start = perf_counter()
             try:
-                batch = self._start(next(batches))
+                batch = self.start(next(batches))
             except StopIteration:
                 return
             self.wait_seconds += perf_counter() - start

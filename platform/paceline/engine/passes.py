@@ -76,12 +76,11 @@ class LocalPass:
             if not self._forward_is_own:
                 own_time.stop()
             with gradient_exchange(self.model, now=micro_batch.is_last):
-                with self._precision.autocast():
-                    output: TaskOutput = self.model(batch)
+                output = self.forward(batch)
                 loss = self._precision.scale(output.loss_sum)
                 if micro_batch.is_last:
                     own_time.stop()  # from here on gradients are exchanged
-                loss.backward(self._loss_gradient(micro_batch, loss.dtype))  # type: ignore[no-untyped-call]
+                self.backward(loss, self._loss_gradient(micro_batch, loss.dtype))
             if self._adascale is not None:
                 self._adascale.end_micro_batch(micro_batch.is_last)
             if micro_batch.counts:
@@ -92,6 +91,20 @@ class LocalPass:
             own_time.start()
         own_time.end_step()
         return StepDone(micro_batch.step_samples, weights)
+
+    def forward(self, batch: Any) -> TaskOutput:
+        """The model's output for one micro batch."""
+        with self._precision.autocast():
+            output: TaskOutput = self.model(batch)
+            return output
+
+    def backward(self, loss: torch.Tensor, gradient: torch.Tensor) -> None:
+        """From the loss of one micro batch to the parameters' gradients.
+
+        Args:
+            gradient: the loss's own.
+        """
+        loss.backward(gradient)  # type: ignore[no-untyped-call]
 
     def _loss_factor(self, micro_batch: MicroBatch) -> float:
         """Makes the sum of the micro batches' gradients that of the global batch's mean loss: DDP's mean undone."""

@@ -182,7 +182,7 @@ class Trainer:
             samples = self.train_step(batches)
             position.advance(samples, epoch_is_over=step_in_epoch + 1 == self.order.steps_per_epoch)
             self.meter.count(samples)
-            yield self._after_step()
+            yield self.after_step()
             if self.plan.is_over(position):
                 return
 
@@ -215,7 +215,8 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = self.lr
 
-    def _after_step(self) -> bool:
+    def after_step(self) -> bool:
+        """What is due once a step is counted: log, evaluate, agree, save; returns whether to stop."""
         position = self.state.position
         if self.plan.logs(position):
             self._log()
