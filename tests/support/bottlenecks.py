@@ -1,4 +1,4 @@
-"""Bottlenecks to be found: each is planted into a small training of its own, which without it is held up by nothing."""
+"""Bottlenecks to be found and mended: each is planted into a small training, which without it is held up by nothing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -141,7 +141,7 @@ def base_config() -> ExperimentConfig:
 
 TINY = {"model__args": {"width": 64, "layers": 4}}
 PLANTS: dict[str, Plant] = {
-    "data": Plant(planted={"data__args": {"delay": DELAY / MICRO}}),
+    "data": Plant(planted={"data__args": {"delay": DELAY / MICRO, "samples": 1024}}),
     "small_batch": Plant(
         overrides={**TINY, "data__micro_batch_size": 256, "data__args": {"samples": SAMPLES}},
         planted={"data__micro_batch_size": 2},
@@ -154,3 +154,16 @@ PLANTS: dict[str, Plant] = {
     "compute": Plant(overrides={"model__args": {"width": 768}, "data__micro_batch_size": 128}),
 }
 """By the kind of bottleneck that is to be named."""
+
+ACCELERATED = Plant(
+    overrides={"task__args": {"delay": 0.6 * DELAY}},  # stands in for a GPU: the cores are free while it computes
+    planted={"data__args": {"delay": DELAY / MICRO}},
+)
+TO_MEND: dict[str, tuple[Plant, str]] = {
+    "loaders": (ACCELERATED, "data.num_workers"),
+    "cache": (PLANTS["data"], "data.cache"),
+    "small_batch": (PLANTS["small_batch"], "data.micro_batch_size"),
+    "communication": (PLANTS["communication"], "trainer.gradient_accumulation_steps"),
+    "logging": (PLANTS["logging"], "trainer.log_every_n_steps"),
+}
+"""A plant, and the field that its fix is known by. Whether loaders or a cache come first, the cores decide."""

@@ -1,0 +1,266 @@
+"""What a split measures, and that measuring changes nothing that is computed."""
+
+import json
+from pathlib import Path
+from time import perf_counter, sleep
+from typing import Any
+
+import pytest
+import torch
+
+from paceline.engine.build import build_trainer
+from paceline.engine.ranks import Ranks
+from paceline.engine.reporter import MemoryReporter
+from paceline.engine.state import weights_sha256
+from paceline.errors import ConfigError
+from paceline.study.step_split.clock import BlockedTime, PartClock
+from paceline.study.step_split.parts import OWN, PARTS, RankSplit, StepSplit, fixed_seconds, share_waited
+from paceline.study.step_split.splitting import split_steps
+from support.bottlenecks import DELAY, PLANTS, Plant
+from support.ranks import run_ranks
+from support.toys import net_with_dropout_and_norm, toy_config
+
+ALONE = Ranks.current()
+
+
+def split_of(ranks: Ranks, plant: Plant, steps: int = 12, warm_up: int = 3, folder: Any = None) -> StepSplit:
+    """One rank's split of the planted training."""
+    return split_steps(plant.build(plant.config(), ranks, folder), steps, warm_up)
+
+
+# --- what is measured --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["data", "communication", "straggler", "logging", "small_batch"])
+def test_the_parts_add_up_to_the_step(kind: str) -> None:
+    plant = PLANTS[kind]
+    splits = run_ranks(split_of, plant.ranks, plant)
+    assert [split.rank for split in splits] == list(range(plant.ranks))
+    assert all(split.ranks == splits[0].ranks for split in splits)
+    for split in splits:
+        assert set(split.seconds) == set(PARTS)
+        assert min(split.seconds.values()) >= 0
+        assert sum(split.seconds.values()) == pytest.approx(split.step_seconds, rel=0.02)
+        assert sum(map(split.fraction, PARTS)) == pytest.approx(1, rel=0.02)
+
+
+def by_another_clock(ranks: Ranks) -> tuple[float, StepSplit]:
+    plant = PLANTS["data"]
+    trainer = plant.build(plant.config(), ranks)
+    start = perf_counter()
+    split = split_steps(trainer, 20, 0)
+    return perf_counter() - start, split
+
+
+def test_the_steps_take_as_long_as_by_another_clock() -> None:
+    ((seconds, split),) = run_ranks(by_another_clock, 1)
+    assert 20 * split.step_seconds <= seconds
+    assert 20 * sum(split.seconds.values()) > 0.8 * seconds  # what is around the steps is little
+
+
+@pytest.mark.parametrize(
+    ("plant", "part"),
+    [
+        (PLANTS["data"], "data"),
+        (PLANTS["synchronisation"], "forward"),
+        (PLANTS["communication"], "communication"),
+        (PLANTS["logging"], "logging"),
+    ],
+)
+def test_what_was_planted_is_in_its_part_and_in_no_other(plant: Plant, part: str) -> None:
+    split = run_ranks(split_of, plant.ranks, plant)[0]
+    assert split.seconds[part] >= DELAY
+    assert split.fraction(part) > 0.5
+    assert max(split.fraction(other) for other in PARTS if other != part) < 0.3
+
+
+def test_waiting_for_a_slow_rank_is_no_communication() -> None:
+    plant = PLANTS["straggler"]
+    fast, slow = run_ranks(split_of, 2, plant)
+    assert fast.seconds["waiting"] > 0.7 * DELAY > slow.seconds["waiting"]
+    assert fast.fraction("communication") < 0.3
+    assert fast.seconds["communication"] == slow.seconds["communication"]
+    found = fast.straggler()
+    assert found is not None
+    assert found.rank == 1
+    assert fast.max("forward") == slow.seconds["forward"] > DELAY > fast.seconds["forward"]
+    assert fast.median("forward") == pytest.approx((fast.seconds["forward"] + slow.seconds["forward"]) / 2)
+
+
+def test_evaluations_and_checkpoints_are_told_apart(tmp_path: Path) -> None:
+    plant = Plant(
+        overrides={"data__args": {"samples": 64, "validation": 512}, "checkpoint__every_n_steps": 1}, saves=True
+    )
+    (split,) = run_ranks(split_of, 1, plant, 8, 0, tmp_path)  # two epochs
+    (alone,) = split.ranks
+    assert all(seconds > 0 for seconds in alone.after_step.values())
+    assert sum(alone.after_step.values()) <= split.seconds["logging"]
+    (without,) = run_ranks(split_of, 1, Plant(), 4)
+    assert without.ranks[0].after_step == {"evaluation": 0.0, "checkpoints": 0.0}
+
+
+def test_the_time_in_which_nothing_is_done_is_told() -> None:
+    blocked = BlockedTime()
+    if not blocked.is_known:
+        pytest.skip("only Linux tells")
+
+    def work() -> None:
+        end = perf_counter() + 0.2
+        while perf_counter() < end:
+            pass
+
+    blocked.watched("sleep", sleep)(0.2)
+    blocked.watched("work", work)()
+    blocked.close()
+    assert blocked.seconds["sleep"] == pytest.approx(0.2, abs=0.05)
+    assert blocked.seconds["work"] < 0.1
+
+
+def test_loader_processes_are_waited_for_in_data() -> None:
+    plant = Plant(planted={"data__args": {"delay": 2 * DELAY / 16}, "data__num_workers": 1})
+    (split,) = run_ranks(split_of, 1, plant)
+    assert split.fraction("data") > 0.5
+
+
+# --- what is computed stays the same -----------------------------------------------------------------------------
+
+
+def weights_after(ranks: Ranks, splits: bool, **overrides: Any) -> tuple[str, int]:
+    """Of 9 steps, the last ones of them measured or all of them trained."""
+    config = toy_config(trainer__max_steps=9, scaling__num_workers=ranks.world_size, **overrides)
+    trainer = build_trainer(config, ranks, MemoryReporter())
+    if splits:
+        split_steps(trainer, 6, 3)
+    else:
+        trainer.fit()
+    # without buffers: rank 0's reach the others with the next forward pass, or with the evaluation at the end
+    parameters = {name: each.detach() for name, each in trainer.state.task.named_parameters()}
+    return weights_sha256(parameters), trainer.state.position.samples
+
+
+@pytest.mark.parametrize(
+    ("world_size", "overrides"),
+    [
+        (1, {"model__path": net_with_dropout_and_norm, "trainer__max_grad_norm": 0.5}),
+        (2, {"trainer__gradient_accumulation_steps": 2}),
+        (2, {"model__path": net_with_dropout_and_norm, "parallel__comm_hook": "bf16"}),
+    ],
+)
+def test_measuring_changes_nothing(world_size: int, overrides: dict[str, Any]) -> None:
+    trained = run_ranks(weights_after, world_size, False, **overrides)
+    assert run_ranks(weights_after, world_size, True, **overrides) == trained
+
+
+def test_the_watch_is_taken_off() -> None:
+    trainer = build_trainer(toy_config(), ALONE, MemoryReporter())
+    watched = [trainer, trainer.train_loader, trainer.forward_backward, trainer.state.precision, trainer.meter]
+    before = [vars(each).keys() - {"lr"} for each in watched]
+    ranks, start = trainer.ranks, trainer.train_loader.start
+    split_steps(trainer, 2, 1)
+    assert [vars(each).keys() - {"lr"} for each in watched] == before
+    assert trainer.ranks is ranks
+    assert trainer.train_loader.start == start
+
+
+def hooks_left(ranks: Ranks) -> int:
+    trainer = build_trainer(toy_config(scaling__num_workers=2), ranks, MemoryReporter())
+    split_steps(trainer, 2, 1)
+    return sum(len(each._post_accumulate_grad_hooks or ()) for each in trainer.parameters)
+
+
+def test_no_gradient_stays_watched() -> None:
+    assert run_ranks(hooks_left, 2) == [0, 0]
+
+
+def test_a_split_goes_past_the_end_of_the_plan() -> None:
+    trainer = build_trainer(toy_config(trainer__epochs=1), ALONE, MemoryReporter())
+    assert split_steps(trainer, 10, 2).steps == 10
+    assert trainer.state.position.step == 12
+
+
+def in_a_pipeline(ranks: Ranks) -> str:
+    from torch import nn
+
+    config = toy_config(
+        task={"name": "classification"},
+        model__path=lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)),
+        data__path=lambda: 2 * (torch.utils.data.TensorDataset(torch.ones(96, 6), torch.zeros(96).long()),),
+        parallel__strategy="pipeline",
+        scaling__num_workers=2,
+    )
+    trainer = build_trainer(config, ranks, MemoryReporter())
+    with pytest.raises(ConfigError) as refused:
+        split_steps(trainer, 2, 1)
+    return str(refused.value)
+
+
+def test_a_pipeline_is_refused() -> None:
+    (said, _) = run_ranks(in_a_pipeline, 2)
+    assert "parallel.strategy" in said
+
+
+def test_no_steps_are_refused() -> None:
+    with pytest.raises(ValueError, match="0 steps"):
+        split_steps(build_trainer(toy_config(), ALONE, MemoryReporter()), 0, 1)
+
+
+# --- numbers that can be followed --------------------------------------------------------------------------------
+
+
+def test_who_comes_last_waits_for_nobody() -> None:
+    communication, waiting = share_waited([[5.0, 1.0], [2.0, 4.0], [2.0, 1.0]])
+    assert communication == [2.0, 1.0]
+    assert waiting == [[3.0, 0.0], [0.0, 3.0], [0.0, 0.0]]
+
+
+def test_an_inner_part_is_not_the_outer_ones() -> None:
+    clock = PartClock()
+    clock.begin()
+    with clock.part("data"):
+        sleep(0.02)
+        with clock.part("transfer"):
+            sleep(0.02)
+    clock.end_step()
+    (step,) = clock.steps
+    assert step["data"] >= 0.02
+    assert step["transfer"] >= 0.02
+    clock.begin()
+    with clock.part("backward"):
+        sleep(0.02)
+    before = dict(clock._step)
+    clock.move(1.0, "backward", "communication")  # never more than there is
+    assert clock._step["communication"] == before["backward"]
+    assert clock._step["backward"] == 0
+
+
+def test_a_device_is_waited_for_at_each_change_of_part_unless_it_runs_free() -> None:
+    waits = []
+    clock = PartClock(lambda: waits.append(1))
+    with clock.part("forward"):
+        assert len(waits) == 1
+    assert len(waits) == 2
+    clock.waits_for_device = False
+    with clock.part("forward"):
+        pass
+    assert len(waits) == 2
+
+
+def made(micro_batch_size: int, *compute: float) -> StepSplit:
+    """A split of ranks that only compute for so many seconds."""
+    ranks = tuple(RankSplit({**dict.fromkeys(PARTS, 0.0), "forward": each}, each) for each in compute)
+    return StepSplit(0, ranks, 1, micro_batch_size, micro_batch_size * len(ranks), 1000)
+
+
+def test_the_fixed_part_of_a_step_follows_from_two_sizes() -> None:
+    assert fixed_seconds(made(2, 1.2), made(8, 1.8)) == pytest.approx(1.0)  # 1.0 + 0.1 a sample
+    assert fixed_seconds(made(2, 2.0), made(8, 8.0)) == pytest.approx(0.0)
+    assert fixed_seconds(made(2, 2.0), made(8, 1.0)) == 2.0  # noise: no more than there is
+    assert fixed_seconds(made(2, 2.0), None) is fixed_seconds(made(2, 2.0), made(2, 2.0)) is None
+
+
+def test_a_split_as_json() -> None:
+    told = json.loads(json.dumps(made(4, 1.0, 3.0).to_json()))
+    assert told["world_size"] == 2
+    assert told["own_seconds_of_ranks"] == [1.0, 3.0]
+    assert told["parts"]["forward"] == {"seconds": 1, "fraction": 1, "median_seconds": 2, "max_seconds": 3}
+    assert set(told["parts"]) == set(PARTS) > set(OWN)

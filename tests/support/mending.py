@@ -1,0 +1,30 @@
+"""How much of what a planted bottleneck costs its fix gives back."""
+
+from statistics import median
+
+from paceline.engine.ranks import Ranks
+from paceline.study.step_split.diagnosis import diagnose
+from paceline.study.step_split.fixes import Fix
+from paceline.study.step_split.splitting import split_steps
+from support.bottlenecks import Plant
+
+
+def sample_seconds(ranks: Ranks, plant: Plant, field: str, times: int = 1) -> tuple[dict[str, list[float]], Fix]:
+    """Seconds per sample with the plant, with its first fix that changes a field, and without the plant; and the fix."""
+    planted, plain = plant.config(), plant.config(is_planted=False)
+    found = diagnose(planted, lambda each: plant.build(each, ranks), 15, 4).bottleneck
+    fix = next(fix for fix in found.fixes if field in fix.overrides)
+    fixed = planted.with_overrides(fix.overrides)
+    seconds: dict[str, list[float]] = {"planted": [], "fixed": [], "plain": []}
+    for _ in range(times):
+        seconds["planted"].append(split_steps(plant.build(planted, ranks), 10, 3).sample_seconds)
+        # as many steps as are needed to see one log
+        seconds["fixed"].append(split_steps(plant.build(fixed, ranks), 50 if times > 1 else 10, 5).sample_seconds)
+        seconds["plain"].append(split_steps(plant.build(plain, ranks, is_planted=False), 10, 3).sample_seconds)
+    return seconds, fix
+
+
+def recovered(seconds: dict[str, list[float]]) -> float:
+    """Share of the loss that the fix gives back."""
+    planted, fixed, plain = (median(seconds[key]) for key in ("planted", "fixed", "plain"))
+    return (planted - fixed) / (planted - plain)
