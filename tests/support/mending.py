@@ -10,7 +10,7 @@ from support.bottlenecks import Plant
 
 
 def sample_seconds(ranks: Ranks, plant: Plant, field: str, times: int = 1) -> tuple[dict[str, list[float]], Fix]:
-    """Seconds per sample with the plant, with its first fix that changes a field, and without the plant; and the fix."""
+    """Seconds per sample with the plant, with its first fix that changes a field, and without it; and the fix."""
     planted, plain = plant.config(), plant.config(is_planted=False)
     found = diagnose(planted, lambda each: plant.build(each, ranks), 15, 4).bottleneck
     fix = next(fix for fix in found.fixes if field in fix.overrides)

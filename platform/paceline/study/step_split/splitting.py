@@ -7,7 +7,6 @@ steps are slower, and nothing overlaps. This has not been seen at work on a GPU 
 """
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from time import perf_counter
 
@@ -24,7 +23,7 @@ from paceline.study.step_split.parts import (
     StepSplit,
     share_waited,
 )
-from paceline.study.step_split.watching import Watch, put
+from paceline.study.step_split.watching import Watch
 
 ENDLESS = 10**12
 """Steps: the split is one of the middle of a training, not of its end."""
@@ -55,10 +54,7 @@ def split_steps(trainer: Trainer, steps: int, warm_up: int) -> StepSplit:
     try:
         return _together(trainer, _measure(trainer, trainer.forward_backward, steps, warm_up), steps)
     finally:
-        trainer.train_loader.close()
-        trainer.validation_loader.close()
-        if trainer.writer is not None:
-            trainer.writer.close()
+        trainer.close()
 
 
 @dataclass
@@ -105,24 +101,14 @@ def _measure(trainer: Trainer, forward_backward: LocalPass, steps: int, warm_up:
 
 def _run(trainer: Trainer, steps: int, end_step: Callable[[int], None]) -> None:
     """The trainer's own loop for so many steps; `end_step` is told how many are done, from 0."""
-    plan, after_step, done = trainer.plan, trainer.after_step, 0
+    plan = trainer.plan
     trainer.plan = replace(plan, trainer=plan.trainer.model_copy(update={"epochs": None, "max_steps": ENDLESS}))
-    trainer.state.task.train()
-    trainer.rungs.begin()
-    trainer.observer.begin()
-
-    def counted() -> bool:
-        nonlocal done
-        after_step()
-        done += 1
+    trainer.open()
+    end_step(0)
+    for done, _ in enumerate(trainer.steps(), start=1):
         end_step(done)
-        return done == steps
-
-    with ExitStack() as stack:
-        put(stack, trainer, "after_step", counted)
-        end_step(0)
-        while done < steps:
-            trainer.run_epoch()
+        if done == steps:
+            return
 
 
 def _together(trainer: Trainer, measured: _Measured, steps: int) -> StepSplit:
