@@ -83,6 +83,15 @@ def test_kernels_are_run_once_for_what_they_take_themselves() -> None:
 def test_kernels_out_of_time_are_left_out() -> None:
     kernels = Kernels(seconds=0.0)
     assert kernels.run(torch.ops.aten.relu.default, (torch.zeros(3),), {}) is None
+    assert kernels.left_out
+
+
+def test_kernels_that_would_take_the_machines_memory_are_left_out() -> None:
+    kernels = Kernels()
+    with on_fakes():
+        large = torch.empty(2**40)
+        assert kernels.run(torch.ops.aten.relu.default, (large,), {}) is None
+    assert kernels.left_out
 
 
 def test_weights_that_are_shared_stay_shared_without_data() -> None:

@@ -16,6 +16,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 MARK = "paceline kernel "
 SECONDS = 30.0
 """How long kernels may be tried out for all traces together."""
+LARGEST_BYTES = 2**31
+"""Kernels with larger arguments are not run: their zeros would take this machine's memory."""
 
 
 class Kernels:
@@ -24,6 +26,8 @@ class Kernels:
     def __init__(self, seconds: float = SECONDS) -> None:
         self._left = seconds
         self._marks: dict[Hashable, str] = {}
+        self.left_out = False
+        """Whether some kernel was not run, since it was too large, or there was no time left."""
         self.taken: dict[str, int] = {}
         """Bytes beside arguments and results, by mark; of those that have been run under an earlier `profiled`."""
 
@@ -34,7 +38,9 @@ class Kernels:
             args: with tensors without data, which zeros stand in for.
         """
         key = _signature(func, args, kwargs)
-        if key not in self._marks and self._left > 0:
+        if key not in self._marks and (self._left <= 0 or _bytes((args, kwargs)) > LARGEST_BYTES):
+            self.left_out = True
+        elif key not in self._marks:
             self._marks[key] = f"{MARK}{len(self._marks)}"
             begun = monotonic()
             with no_dispatch():
@@ -77,6 +83,10 @@ def _taken(events: list[Any]) -> Iterator[tuple[str, int]]:
 
 def _zeros(like: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype).zero_()
+
+
+def _bytes(arguments: Any) -> int:
+    return sum(each.numel() * each.element_size() for each in tree_leaves(arguments) if isinstance(each, torch.Tensor))
 
 
 def _signature(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:

@@ -18,6 +18,7 @@ TECHNIQUES = {
     *("precision", "activation_checkpointing", "activation_checkpointing_blocks", "activation_memory_budget"),
     *("max_grad_norm", "memory_format", "compile", "remove_redundant_bias", "zero_grad"),
 }
+LEFT_OUT = "what some kernels take for themselves is left out: they are too large, or too many, to be tried out"
 HOWS: tuple[How, ...] = ("fake", "converted", "real")
 
 
@@ -135,7 +136,10 @@ class Predictor:
         memory = timeline.peak(rounded=self.on_cuda)
         memory["workspace"] += self.workspace_bytes
         memory["activations"] += self._kept_samples(config)
-        return Prediction(*share(memory, config, _sizes(config), self.on_cuda))
+        memory, notes = share(memory, config, _sizes(config), self.on_cuda)
+        if self._kernels is not None and self._kernels.left_out:
+            notes = (*notes, LEFT_OUT)
+        return Prediction(memory, notes)
 
     def _kept_samples(self, config: ExperimentConfig) -> int:
         return self._of(config).samples.kept_bytes() if config.data.cache == "device" and self.on_cuda else 0
