@@ -93,6 +93,15 @@ def test_training_finds_out_by_itself_what_fits_at_most(sizes: dict[str, Any]) -
     assert sizes["asked"] == [[{"data.micro_batch_size": 8}]]
 
 
+def test_what_is_but_an_estimate_removes_nothing(sizes: dict[str, Any]) -> None:
+    sizes |= {"8": 10 * GIB}
+    config = config_of(axis=("parallel.strategy", ["fsdp", "pipeline"])).with_overrides(
+        {"scaling.num_workers": 2, "model.hidden": [8, 8], "trainer.gradient_accumulation_steps": 2}
+    )
+    assert len(fit(config).made.points) == 2
+    assert not sizes["asked"]
+
+
 def test_without_a_limit_nothing_is_asked(sizes: dict[str, Any]) -> None:
     assert len(fit(config_of(limit=None)).made.points) == 2
     assert not sizes["asked"]

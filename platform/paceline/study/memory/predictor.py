@@ -11,7 +11,7 @@ from paceline.study.memory.kernels import Kernels
 from paceline.study.memory.samples import Samples
 from paceline.study.memory.sharing import share
 from paceline.study.memory.timeline import Growing, Role, Timeline
-from paceline.study.memory.tracing import BatchMaker, How, Step, count_flops, count_parameters, trace
+from paceline.study.memory.tracing import BatchMaker, How, Step, count_flops, count_parameters, gathered_bytes, trace
 
 BATCHING = {"global_batch_size", "micro_batch_size", "num_workers", "pin_memory", "prefetch_factor"}
 TECHNIQUES = {
@@ -136,10 +136,15 @@ class Predictor:
         memory = timeline.peak(rounded=self.on_cuda)
         memory["workspace"] += self.workspace_bytes
         memory["activations"] += self._kept_samples(config)
-        memory, notes = share(memory, config, _sizes(config), self.on_cuda)
+        memory, notes = share(memory, config, _sizes(config), self.on_cuda, self._gathered_bytes(config))
         if self._kernels is not None and self._kernels.left_out:
             notes = (*notes, LEFT_OUT)
         return Prediction(memory, notes)
+
+    def _gathered_bytes(self, config: ExperimentConfig) -> int:
+        if config.parallel.strategy != "fsdp":
+            return 0
+        return gathered_bytes(config, self._how[_model_key(config)])
 
     def _kept_samples(self, config: ExperimentConfig) -> int:
         return self._of(config).samples.kept_bytes() if config.data.cache == "device" and self.on_cuda else 0

@@ -8,22 +8,22 @@ SHARED: tuple[Role, ...] = ("weights", "gradients", "optimizer")
 
 
 def share(
-    memory: dict[Role, int], config: ExperimentConfig, sizes: BatchSizes, on_cuda: bool
+    memory: dict[Role, int], config: ExperimentConfig, sizes: BatchSizes, on_cuda: bool, gathered_bytes: int = 0
 ) -> tuple[dict[Role, int], tuple[str, ...]]:
     """One rank's part, and what is approximate about it.
 
     Args:
         memory: bytes of one rank that holds all of the model.
         sizes: the rank's batches.
+        gathered_bytes: what `fsdp` holds of whole weights and gradients at once.
     """
     workers, strategy = config.scaling.num_workers, config.parallel.strategy
     notes = list(_unmodelled(config, on_cuda))
     if strategy == "fsdp" and workers > 1:
         parts = config.parallel.shard_size or workers
-        notes.append("fsdp: the state divided by the ranks, and the weights put together at once; an upper estimate")
-        whole = memory["weights"]
+        notes.append("fsdp: the state divided by the ranks, and the largest block put together; an estimate")
         memory = memory | {role: memory[role] // parts for role in SHARED}
-        memory["workspace"] += whole
+        memory["workspace"] += gathered_bytes
     if strategy == "pipeline" and workers > 1:
         stages = config.parallel.pipeline_stages or workers
         flying = min(stages, sizes.gradient_accumulation_steps)

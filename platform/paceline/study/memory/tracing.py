@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from paceline.config.batch_sizes import BatchSizes
 from paceline.config.experiment import ExperimentConfig
+from paceline.engine.blocks import find_blocks
 from paceline.engine.build import build_adascale, build_optimizer, require_trainable, seed_model
 from paceline.engine.loading import Transfer
 from paceline.engine.order import MicroBatch
@@ -117,6 +118,18 @@ def count_parameters(config: ExperimentConfig, how: How = "fake") -> tuple[int, 
     with _model_of(config, how) as task:
         traced = _after_first_step(config, task)
     return sum(each.numel() for each in task.parameters()), sum(each.numel() for each in traced.parameters)
+
+
+def gathered_bytes(config: ExperimentConfig, how: How = "fake") -> int:
+    """What a rank of `fsdp` holds of whole weights and gradients at once: those outside of blocks; and of the largest
+    block the weights, those of a block to come, the gradients, and the copy that is exchanged."""
+    with _model_of(config, how) as task:
+        blocks = [_parameter_bytes(block) for _, block in find_blocks(task.model)]
+        return _parameter_bytes(task) - sum(blocks) + 4 * max(blocks, default=0)
+
+
+def _parameter_bytes(module: nn.Module) -> int:
+    return sum(parameter.numel() * parameter.element_size() for parameter in module.parameters())
 
 
 @contextmanager

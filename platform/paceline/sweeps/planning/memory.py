@@ -88,9 +88,10 @@ def _predicted(config: ExperimentConfig, points: Sequence[Point]) -> tuple[dict[
 
     settings: dict[str, dict[str, Any]] = {}
     for point in points:
-        # with `max`, training finds out by itself what fits
-        if not isinstance(batch_sizes(trial_config(config, point.overrides)), OpenBatchSizes):
+        if _is_predictable(trial_config(config, point.overrides)):
             settings.setdefault(repr(point.setting), point.setting)
+    if not settings:
+        return {}, None
     plain = config.model_copy(update={"sweep": None})
     found = ask(plain, list(settings.values()), trains_on_cuda(config), facts=False)
     by_setting = dict(zip(settings, found["points"], strict=True))
@@ -101,6 +102,11 @@ def _predicted(config: ExperimentConfig, points: Sequence[Point]) -> tuple[dict[
     }
     asked = config.sweep.device_memory_gib if config.sweep is not None else None
     return sizes, found["device_memory_bytes"] if asked is None else round(asked * 2**30)
+
+
+def _is_predictable(config: ExperimentConfig) -> bool:
+    """Not with strategies for which there are but estimates, and with `max`, training finds out what fits."""
+    return config.parallel.strategy == "ddp" and not isinstance(batch_sizes(config), OpenBatchSizes)
 
 
 def _left_out(point: Point, size: int, limit: int) -> Trial:
