@@ -32,7 +32,7 @@ def config_of(
 
 
 def fit(config: ExperimentConfig, ended: dict[str, Trial] | None = None, told: Any = None) -> Fitting:
-    return fitting(config, make_points(config), ended or {}, False, told or Told())
+    return fitting(config, make_points(config), ended or {}, told or Told())
 
 
 @pytest.fixture

@@ -78,8 +78,7 @@ class SweepConfig(Section):
     """What is done about points that are no valid config: `refuse` to begin, or `skip` them."""
     device_memory_gib: Annotated[float, Field(gt=0, le=1e6)] | None = None
     """Memory of a worker's device in GiB, above 0 to 10^6: points that are predicted to take more (`paceline plan`) are
-    left out, as `predicted_oom`, unless the prediction's error decides it. `null`: that of the GPU where this machine's
-    are used, else nothing is left out."""
+    left out, as `predicted_oom`, unless the prediction's error decides it. `null`: nothing is left out."""
     stop: StopConfig = StopConfig()
     """What ends a trial or the sweep before its time."""
 

@@ -186,7 +186,7 @@ def _prepare(
         with writable(claimed.folder.path):
             claimed.folder.trials.mkdir(parents=True, exist_ok=True)
             ended = read_log(claimed.folder.path).ended
-            fit = fitting(config, made, ended, on_cluster(address), listener)
+            fit = fitting(config, made, ended, listener)
             _write_skipped(claimed.folder.path, fit.made.skipped)
         history = read_log(claimed.folder.path)
     except BaseException:

@@ -59,11 +59,22 @@ class PlayedBench:
         if problem:
             return Answer(problem=problem, kind="error")
         configs = [json.loads(part.config_json) for part in job.configs]
-        ways = {"look": self._look, "duel": self._duel, "train": self._train, "memory": self._memory}
+        ways = {
+            "look": self._look,
+            "split": self._split,
+            "duel": self._duel,
+            "train": self._train,
+            "memory": self._memory,
+        }
         return Answer(ways[job.kind](configs, job))
 
     def _look(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
         return asdict(FACTS)
+
+    def _split(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
+        fractions = {"data": 0.7, "forward": 0.2, "backward": 0.1, "idle": 0.0}
+        fix = {"overrides": {"data.drop_last": True}, "why": "it mends nothing"}
+        return {"fractions": fractions, "kind": "data", "share": 0.7, "reason": "it waits for data", "fixes": [fix]}
 
     def _duel(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
         self._clock.now += DUEL_SECONDS

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paceline.study.tuneup.arms import Arm, arms_for, batch_overrides
+from paceline.study.tuneup.arms import Arm, arms_for, batch_overrides, fix_arm, with_fixes
 from paceline.study.tuneup.choosing import KNEE, best_of_families, merged, together
 from paceline.study.tuneup.facts import Facts
 from support.toys import toy_config
@@ -119,6 +119,17 @@ def test_arms_that_contradict_each_other_do_not_go_together() -> None:
     assert [each.name for each in taken] == ["deterministic", "batch-64"]
     assert config.data.global_batch_size == 64
     assert not config.trainer.cudnn_benchmark
+
+
+def test_fixes_come_first_and_none_is_tried_twice() -> None:
+    arms = arms_for(plain(), FACTS)
+    rarer = fix_arm("fix-logging-1", {"trainer.log_every_n_steps": 50}, "why")
+    larger = fix_arm("fix-small-batch-1", {"data.global_batch_size": 32, "optimizer.lr": 0.2}, "why")
+    found = with_fixes(arms, [rarer, larger], plain())
+    assert [arm.name for arm in found[:2]] == ["log-every-50", "fix-small-batch-1"]
+    assert len(found) == len(arms) + 1
+    assert (larger.family, larger.computes) == ("batch", "differently")
+    assert (rarer.family, rarer.computes) == ("fix-logging-1", "same")
 
 
 def test_of_two_that_set_the_same_field_the_first_counts() -> None:

@@ -56,6 +56,9 @@ def test_planted_techniques_get_their_verdicts_and_the_good_one_is_recommended(s
     assert verdicts == {"nothing": "none", "faster": "gain", "slower": "harm", "spoils": "harm"}
     assert found.recommended == PLANTED["faster"]
     assert found.speedup == pytest.approx(1.05, rel=0.02)
+    assert found.bottleneck == "data: it waits for data"
+    assert found.split == {"data": 0.7, "forward": 0.2, "backward": 0.1}
+    assert next(arm.verdict for arm in found.arms if arm.name == "fix-data-1") == "none"
     assert found.peak_memory_ratio == 0.5
     assert {arm.name: arm.peak_memory_ratio for arm in found.arms if arm.name in PLANTED} == {
         "nothing": 1.0,

@@ -1,6 +1,6 @@
 """The techniques that a tune-up tries: which fields each sets, and whether it can help here at all."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -54,6 +54,28 @@ def arms_for(config: ExperimentConfig, facts: Facts) -> list[Arm]:
     known = [arm for arm in _known(config, facts) if not any(arm.name == each.name for each in own)]
     skipped = () if asked is None else asked.skip
     return [_checked(arm, config, skipped) for arm in [*known, *own]]
+
+
+SAME = ("data.num_workers", "data.prefetch_factor", "data.persistent_workers", "data.cache", "data.pin_memory")
+"""Fields that change nothing of what is computed, beside those of logging, evaluation and checkpoints."""
+BOOKKEEPING = ("trainer.log_every_n_steps", "trainer.evaluate_every_n_epochs", "checkpoint.", "tracking.")
+
+
+def fix_arm(name: str, overrides: Mapping[str, Any], why: str) -> Arm:
+    """What was proposed against a bottleneck, as a technique like any other."""
+    is_harmless = all(key in SAME or key.startswith(BOOKKEEPING) for key in overrides)
+    family = "loading" if any(key in SAME for key in overrides) else name
+    if "data.global_batch_size" in overrides:
+        family = "batch"
+    return Arm(name, overrides, family, why, "same" if is_harmless else "differently")
+
+
+def with_fixes(arms: Sequence[Arm], fixes: Sequence[Arm], config: ExperimentConfig) -> list[Arm]:
+    """The fixes first, as what is likeliest to help, then the others; those that come to the same are tried once."""
+    known = {arm.config(config).model_dump_json(): arm for arm in arms if not arm.why_not}
+    own = [known.get(fix.config(config).model_dump_json(), fix) for fix in fixes]
+    first = list({arm.name: arm for arm in own}.values())
+    return [*first, *(arm for arm in arms if arm not in first)]
 
 
 def _checked(arm: Arm, config: ExperimentConfig, skipped: Iterable[str]) -> Arm:

@@ -13,7 +13,7 @@ from paceline.cluster.listener import Stages
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import RunFailed
 from paceline.study.statistics.judge import Noise
-from paceline.study.tuneup.arms import Arm, arms_for
+from paceline.study.tuneup.arms import Arm, arms_for, fix_arm, with_fixes
 from paceline.study.tuneup.bench import Bench
 from paceline.study.tuneup.choosing import best_of_families, merged, speedups, together
 from paceline.study.tuneup.clock import Clock
@@ -32,9 +32,13 @@ ROUNDS = 3
 """How many more techniques are looked for beside those that gain alone."""
 HOPELESS = 0.9
 """An arm whose speed is surely below this share of the baseline's is not tried beside others."""
+SPLIT_STEPS = 20
+"""Optimizer steps that the split of a step's time is taken over."""
 TOGETHER = "all together"
 ERRAND_SECONDS = 6.0
 """What it is taken to last to measure the memory of one config, before it has been seen."""
+MEMORY_SECONDS = 3 * ERRAND_SECONDS
+"""Kept back for the memory of the baseline, of what is recommended and of one technique; more, where there is time."""
 END_SECONDS = 5.0
 """Kept back for the report."""
 
@@ -61,6 +65,9 @@ class Measuring:
         self._qualities: dict[str, Quality] = {}
         self._notes: list[str] = []
         self._arms: list[Arm] = []
+        self._fixes: list[Arm] = []
+        self._split: dict[str, float] = {}
+        self._bottleneck = ""
         self._memory: dict[str, float] = {}
         self._errand_seconds = ERRAND_SECONDS
 
@@ -71,7 +78,8 @@ class Measuring:
             RunFailed: the baseline itself cannot be trained, or the workers are gone.
         """
         facts = self._look()
-        arms = self._arms = arms_for(self._config, facts)
+        self._diagnose()
+        arms = self._arms = with_fixes(arms_for(self._config, facts), self._fixes, self._config)
         self._watcher.arms(arms)
         tried = [arm for arm in arms if not arm.why_not]
         self._train_baseline()
@@ -88,6 +96,19 @@ class Measuring:
             raise RunFailed(f"the baseline cannot be built: {answer.problem}")
         return Facts(**answer.values)
 
+    def _diagnose(self) -> None:
+        """Where the baseline's time goes; what would mend it is tried like any other technique."""
+        self._watcher.stage("splitting the time of a step")
+        answer = self._bench.do(Job("split", (part_of(self._config),), {"steps": SPLIT_STEPS}))
+        if answer.problem:
+            self._notes.append(f"the time of a step could not be split: {answer.problem}")
+            return
+        self._split = {part: share for part, share in answer.values["fractions"].items() if share > 0}
+        self._bottleneck = f"{answer.values['kind']}: {answer.values['reason']}"
+        for number, fix in enumerate(answer.values["fixes"], start=1):
+            name = f"fix-{answer.values['kind'].replace('_', '-')}-{number}"
+            self._fixes.append(fix_arm(name, fix["overrides"], fix["why"]))
+
     def _train_baseline(self) -> None:
         """Before all else, so that it is known how much time the quality of the others will take."""
         self._watcher.stage("training the baseline")
@@ -97,7 +118,7 @@ class Measuring:
             self._notes.append("there was no time to train the baseline with every seed: quality is not known")
             return
         needed = (self._trainings.seconds(self._config) or 0.0) * len(self._trainings.seeds)
-        self._clock.reserved = min(needed, QUALITY_SHARE * self._clock.left) + END_SECONDS
+        self._clock.reserved = min(needed, QUALITY_SHARE * self._clock.left) + MEMORY_SECONDS + END_SECONDS
 
     def _contest(self, name: str, baseline: ExperimentConfig, arm: ExperimentConfig) -> Contest:
         return Contest(name, baseline, arm, Standing(self._noise))
@@ -161,7 +182,7 @@ class Measuring:
 
     def _check_quality(self, chosen: list[Arm]) -> tuple[list[Arm], Quality]:
         """Take away what makes the model worse, until it comes out as well as the baseline's."""
-        self._clock.reserved = END_SECONDS
+        self._clock.reserved = MEMORY_SECONDS + END_SECONDS
         self._watcher.stage("training the recommended config")
         while any(arm.computes == "differently" for arm in chosen):
             quality = self._quality_of(chosen)
@@ -203,12 +224,13 @@ class Measuring:
 
     def _measure_memory(self, arms: Sequence[Arm], chosen: Sequence[Arm]) -> None:
         """In fresh processes, what is recommended first; then each technique, as long as there is time."""
+        self._clock.reserved = END_SECONDS
         self._watcher.stage("measuring the memory")
         before = self._peak_of(self._config)
         if before is None:
             return
         peaks = {TOGETHER: self._peak_of(together(self._config, chosen)[0])} if chosen else {}
-        for arm in sorted(arms, key=lambda each: not each.saves_memory):
+        for arm in sorted(arms, key=lambda each: (each not in chosen, not each.saves_memory)):
             contest = self._contests[arm.name]
             if contest.standing.pairs:
                 peaks[arm.name] = self._peak_of(arm.config(self._config))
@@ -236,6 +258,8 @@ class Measuring:
             speedup_interval=(contest.standing.interval.low, contest.standing.interval.high) if has_pairs else None,
             quality=quality,
             peak_memory_ratio=self._memory.get(TOGETHER),
+            split=self._split,
+            bottleneck=self._bottleneck,
             notes=tuple(self._notes),
         )
 

@@ -50,7 +50,8 @@ class Ring:
         self._longest = ROUGH_SECONDS
 
     def run(self, contests: Sequence[Contest], share: float = 1.0) -> None:
-        """Let all meet, in random order; then again where a further duel is worth most, until all is decided.
+        """Let all meet, in random order, or in the given one where the time will not do for all; then again where a
+        further duel is worth most, until all is decided.
 
         Args:
             share: of the time that is left, what this may take; the first round of all is fought out as far as there is
@@ -58,7 +59,8 @@ class Ring:
         """
         stop_at = self._clock.left * (1 - share)
         waiting = [contest for contest in contests if not contest.duels]
-        self._random.shuffle(waiting)
+        if self._clock.has(len(waiting) * self._longest):
+            self._random.shuffle(waiting)
         for contest in waiting:
             if self._clock.has(self._longest):
                 self.meet(contest)

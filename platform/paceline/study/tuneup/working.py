@@ -20,10 +20,12 @@ from paceline.engine.ranks import Ranks
 from paceline.engine.redundant_bias import find_redundant_bias
 from paceline.engine.reporter import MemoryReporter
 from paceline.study.memory.measuring import measure_peak
+from paceline.study.step_split.diagnosis import diagnose
+from paceline.study.step_split.parts import PARTS
 from paceline.study.tuneup.duel import DuelRules, duel
 from paceline.study.tuneup.facts import Facts
 from paceline.study.tuneup.jobs import Answer, Job, config_of
-from paceline.study.tuneup.stepper import Stepper
+from paceline.study.tuneup.stepper import ENDLESS, Quiet, Stepper
 
 
 def do_job(job: Job, base: Assignment, ranks: Ranks) -> Answer:
@@ -71,6 +73,21 @@ def _redundant_biases(model: torch.nn.Module) -> int:
     return 0
 
 
+def _split(job: Job, base: Assignment, ranks: Ranks) -> Mapping[str, Any]:
+    """Where the time of a step goes, what holds it up, and what mends that."""
+    config = config_of(base, job.configs[0])
+    endless = config.with_overrides(ENDLESS)
+    found = diagnose(endless, lambda each: build_trainer(each, ranks, Quiet()), **job.options)
+    split, bottleneck = found.split, found.bottleneck
+    return {
+        "fractions": {part: split.fraction(part) for part in PARTS},
+        "kind": bottleneck.kind,
+        "share": bottleneck.share,
+        "reason": bottleneck.reason,
+        "fixes": [asdict(fix) for fix in bottleneck.fixes],
+    }
+
+
 def _duel(job: Job, base: Assignment, ranks: Ranks) -> Mapping[str, Any]:
     rules = DuelRules(**job.options)
     first, second = (config_of(base, part) for part in job.configs)
@@ -113,6 +130,7 @@ def batch_of(config: ExperimentConfig) -> int:
 
 _WAYS: dict[str, Callable[[Job, Assignment, Ranks], Mapping[str, Any]]] = {
     "look": _look,
+    "split": _split,
     "duel": _duel,
     "train": _train,
     "memory": _memory,

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from paceline.cluster.preflight import local_resources, uses_gpu
 from paceline.config.batch_sizes import OpenBatchSizes, batch_sizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import EnvironmentFault, PacelineError
@@ -26,10 +25,8 @@ class Fitting:
     """What was predicted for the points that are left, by id."""
 
 
-def fitting(
-    config: ExperimentConfig, made: Points, ended: Mapping[str, Trial], on_cluster: bool, listener: "SweepListener"
-) -> Fitting:
-    """Leave out what cannot fit, where the memory is known: `sweep.device_memory_gib`, or that of this machine's GPUs.
+def fitting(config: ExperimentConfig, made: Points, ended: Mapping[str, Trial], listener: "SweepListener") -> Fitting:
+    """Leave out what cannot fit, where `sweep.device_memory_gib` says how much memory there is.
 
     A point stays when the prediction is within its stated error of the memory, or cannot be made.
 
@@ -41,19 +38,20 @@ def fitting(
     """
     made = _as_before(made, ended)
     points = [point for point in made.points if point.id not in ended]
-    if not points or not _is_limited(config, on_cluster):
+    limit = _limit(config)
+    if not points or limit is None:
         return Fitting(made, {})
     listener.stage("predicting the memory of the points")
     try:
-        predicted, limit = _predicted(config, points)
+        predicted = _predicted(config, points)
     except (PacelineError, pickle.PicklingError, AttributeError, TypeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         listener.event("warning", {"message": f"the memory of the points could not be predicted: {reason}"})
         return Fitting(made, {})
-    too_large = {} if limit is None else {id: size for id, size in predicted.items() if cannot_fit(size, limit)}
-    if limit is not None and len(too_large) == len(made.points):
+    too_large = {id: size for id, size in predicted.items() if cannot_fit(size, limit)}
+    if len(too_large) == len(made.points):
         raise EnvironmentFault(_none_fits(min(too_large.values()), limit))
-    left_out = [_left_out(point, too_large[point.id], limit or 0) for point in points if point.id in too_large]
+    left_out = [_left_out(point, too_large[point.id], limit) for point in points if point.id in too_large]
     return Fitting(_without(made, left_out), {id: size for id, size in predicted.items() if id not in too_large})
 
 
@@ -75,14 +73,15 @@ def cannot_fit(predicted_bytes: int, limit_bytes: int) -> bool:
     return predicted_bytes > (1 + STATED_ERROR) * limit_bytes
 
 
-def _is_limited(config: ExperimentConfig, on_cluster: bool) -> bool:
-    if config.sweep is not None and config.sweep.device_memory_gib is not None:
-        return True
-    return not on_cluster and uses_gpu(config, local_resources())
+def _limit(config: ExperimentConfig) -> int | None:
+    """Bytes that a worker's device has, as the config says. A GPU's own memory is not taken for it: predictions for
+    CUDA have not been held against a GPU yet, and must not take points away unasked."""
+    asked = config.sweep.device_memory_gib if config.sweep is not None else None
+    return None if asked is None else round(asked * 2**30)
 
 
-def _predicted(config: ExperimentConfig, points: Sequence[Point]) -> tuple[dict[str, int], int | None]:
-    """Bytes by id, of the points for which they are known, and the memory that there is."""
+def _predicted(config: ExperimentConfig, points: Sequence[Point]) -> dict[str, int]:
+    """Bytes by id, of the points for which they are known."""
     from paceline.study.memory.plan import trains_on_cuda
     from paceline.study.memory.predicting import ask
 
@@ -91,17 +90,15 @@ def _predicted(config: ExperimentConfig, points: Sequence[Point]) -> tuple[dict[
         if _is_predictable(trial_config(config, point.overrides)):
             settings.setdefault(repr(point.setting), point.setting)
     if not settings:
-        return {}, None
+        return {}
     plain = config.model_copy(update={"sweep": None})
     found = ask(plain, list(settings.values()), trains_on_cuda(config), facts=False)
     by_setting = dict(zip(settings, found["points"], strict=True))
-    sizes = {
+    return {
         point.id: sum(each["memory"].values())
         for point in points
         if (each := by_setting.get(repr(point.setting))) is not None
     }
-    asked = config.sweep.device_memory_gib if config.sweep is not None else None
-    return sizes, found["device_memory_bytes"] if asked is None else round(asked * 2**30)
 
 
 def _is_predictable(config: ExperimentConfig) -> bool:
