@@ -8,7 +8,7 @@ from typing import Any
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import EnvironmentFault
-from paceline.study.memory.errand import Errand, answer
+from paceline.study.errand import Errand, answer
 
 SECOND_STEP = "second step"
 TIMEOUT_SECONDS = 1800.0

@@ -5,7 +5,7 @@ from typing import Any
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import PacelineError
-from paceline.study.memory.errand import Errand, answer
+from paceline.study.errand import Errand, answer
 
 TIMEOUT_SECONDS = 1800.0
 BEFORE_HOPPER = 8_519_680

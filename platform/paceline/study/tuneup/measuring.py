@@ -56,14 +56,19 @@ class Watcher(Stages, Protocol):
 class Measuring:
     """One tune-up on a bench that is open."""
 
-    def __init__(self, config: ExperimentConfig, bench: Bench, clock: Clock, watcher: Watcher) -> None:
+    def __init__(
+        self, config: ExperimentConfig, bench: Bench, clock: Clock, watcher: Watcher, notes: Sequence[str] = ()
+    ) -> None:
+        """Args:
+        notes: what the findings are to say beside what is measured.
+        """
         self._config, self._bench, self._clock, self._watcher = config, bench, clock, watcher
         self._trainings = Trainings(bench, clock, config)
         self._noise = Noise()
         self._ring = Ring(bench, clock, config.seed, watcher.contest)
         self._contests: dict[str, Contest] = {}
         self._qualities: dict[str, Quality] = {}
-        self._notes: list[str] = []
+        self._notes = list(notes)
         self._arms: list[Arm] = []
         self._fixes: list[Arm] = []
         self._split: dict[str, float] = {}

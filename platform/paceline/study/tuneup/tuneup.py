@@ -5,6 +5,7 @@ claim a folder  ->  measure on one warm worker group  ->  recommended config, re
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from paceline.config.loading import missing_modules
 from paceline.config.tuneup import TuneupConfig
 from paceline.durable import write_durably
 from paceline.errors import ConfigError
+from paceline.study.lint.apart import LintApart
 from paceline.study.tuneup.bench import open_bench
 from paceline.study.tuneup.clock import Clock
 from paceline.study.tuneup.folder import TuneupFolder, claim_tuneup
@@ -94,13 +96,26 @@ def _tuneup(
     claimed = claim_tuneup(config, storage)
     try:
         start_creating(uri)
-        findings = _measure(config, claimed.folder, address, wait_seconds, listener, began)
+        findings = _measure(config, claimed.folder, address, wait_seconds, listener, began, _lint(config, listener))
         return _conclude(config, claimed.folder, findings, Prepared(uri, close_seconds), listener, began)
     except BaseException:
         claimed.folder.write(status="failed")
         raise
     finally:
         claimed.release()
+
+
+def _lint(config: ExperimentConfig, listener: Watcher) -> list[str]:
+    """What is wrong with the model and the config without any measuring; before it, since the cores are to be free."""
+    listener.stage("looking for faults")
+    found = LintApart(config)
+    try:
+        notes = [f"{each.severity}: {each.place}: {each.reason}; {each.cure}" for each in found.findings()]
+    finally:
+        found.end()
+    for note in notes:
+        listener.event("warning", {"message": note})
+    return notes
 
 
 def _measure(
@@ -110,12 +125,13 @@ def _measure(
     wait_seconds: float,
     listener: Watcher,
     began: float,
+    notes: Sequence[str],
 ) -> Findings:
     clock = Clock((config.tuneup or TuneupConfig()).budget_seconds, began)
     with writable(folder.path):
         folder.ray.mkdir(mode=0o700, parents=True, exist_ok=True)
     with open_bench(config, address, wait_seconds, folder.ray, listener) as bench:
-        return Measuring(config, bench, clock, listener).run()
+        return Measuring(config, bench, clock, listener, notes).run()
 
 
 def _conclude(

@@ -64,7 +64,7 @@ class Errand:
             self._process.stdin = None  # closed already, which `communicate` does not expect
             text, _ = self._process.communicate(timeout=timeout_seconds)
         except subprocess.TimeoutExpired:
-            raise EnvironmentFault(f"it took more than {timeout_seconds:g} s to find out about the memory") from None
+            raise EnvironmentFault(f"it took more than {timeout_seconds:g} s to find out") from None
         finally:
             self.end()
         if not text:
