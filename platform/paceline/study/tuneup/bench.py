@@ -181,6 +181,7 @@ def _trainer(config: ExperimentConfig, base: Assignment, desk: Any, use_gpu: boo
     from paceline.cluster.lean import LeanTorchTrainer
     from paceline.cluster.network import torch_config
     from paceline.cluster.on_ray import ray_scaling
+    from paceline.cluster.preflight import of_fixed_size
     from paceline.cluster.session import is_private
     from paceline.study.tuneup.serving import serve_jobs
 
@@ -190,7 +191,7 @@ def _trainer(config: ExperimentConfig, base: Assignment, desk: Any, use_gpu: boo
         serve_jobs,
         train_loop_config={"desk": desk, "base": base, "seat": 0, "generation": 0},
         torch_config=torch_config(use_gpu, START_TIMEOUT_SECONDS, is_private()),
-        scaling_config=ray_scaling(config, use_gpu),
+        scaling_config=ray_scaling(of_fixed_size(config), use_gpu),
         run_config=RunConfig(
             name=f"tuneup-{time.time_ns()}",  # Ray would silently resume a name that it knows
             storage_path=str(folder),

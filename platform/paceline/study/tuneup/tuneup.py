@@ -6,6 +6,7 @@ claim a folder  ->  measure on one warm worker group  ->  recommended config, re
 import json
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,8 @@ def _tuneup(
         findings = _measure(config, claimed.folder, address, wait_seconds, listener, began, _lint(config, listener))
         return _conclude(config, claimed.folder, findings, Prepared(uri, close_seconds), listener, began)
     except BaseException:
-        claimed.folder.write(status="failed")
+        with suppress(OSError):
+            claimed.folder.write(status="failed")
         raise
     finally:
         claimed.release()
