@@ -37,8 +37,8 @@ SPLIT_STEPS = 20
 TOGETHER = "all together"
 ERRAND_SECONDS = 6.0
 """What it is taken to last to measure the memory of one config, before it has been seen."""
-MEMORY_SECONDS = 3 * ERRAND_SECONDS
-"""Kept back for the memory of the baseline, of what is recommended and of one technique; more, where there is time."""
+MEMORY_SECONDS = 4 * ERRAND_SECONDS
+"""Kept back for the last duel, and for the memory of the baseline and of what is recommended."""
 END_SECONDS = 5.0
 """Kept back for the report."""
 
@@ -91,6 +91,7 @@ class Measuring:
         self._measure_alone(tried)
         chosen = self._combine(tried)
         chosen, quality = self._check_quality(chosen)
+        self._measure_together(chosen)
         self._measure_memory(tried, chosen)
         return self._findings(arms, chosen, quality)
 
@@ -193,7 +194,8 @@ class Measuring:
             quality = self._quality_of(chosen)
             if quality.is_fine:
                 for arm in chosen:
-                    self._qualities.setdefault(arm.name, quality)
+                    if arm.computes == "differently":
+                        self._qualities.setdefault(arm.name, quality)
                 return chosen, quality
             chosen = self._without_the_worst(chosen)
         return chosen, Quality("same")
@@ -227,6 +229,13 @@ class Measuring:
         below = [each for each in known if each.overrides["data.global_batch_size"] < size]
         return max(below, key=lambda each: each.overrides["data.global_batch_size"], default=None)
 
+    def _measure_together(self, chosen: Sequence[Arm]) -> None:
+        """All that is recommended against the baseline."""
+        contest = self._contest(TOGETHER, self._config, together(self._config, chosen)[0])
+        self._contests[TOGETHER] = contest
+        if chosen:
+            self._ring.run([contest])
+
     def _measure_memory(self, arms: Sequence[Arm], chosen: Sequence[Arm]) -> None:
         """In fresh processes, what is recommended first; then each technique, as long as there is time."""
         self._clock.reserved = END_SECONDS
@@ -251,9 +260,7 @@ class Measuring:
 
     def _findings(self, arms: Sequence[Arm], chosen: Sequence[Arm], quality: Quality) -> Findings:
         noise = self._contests[AA].standing.interval
-        contest = self._contest(TOGETHER, self._config, together(self._config, chosen)[0])
-        if chosen:
-            self._ring.run([contest])
+        contest = self._contests[TOGETHER]
         has_pairs = bool(contest.standing.pairs)
         return Findings(
             arms=tuple(self._result(arm, chosen) for arm in arms),
