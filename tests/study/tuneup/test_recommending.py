@@ -10,6 +10,7 @@ from paceline import load_config
 from paceline.study.tuneup.outcome import ArmResult, Findings, Quality
 from paceline.study.tuneup.recommending import recommended_config, recommended_yaml
 from paceline.study.tuneup.reporting import report_html
+from paceline.study.tuneup.result import TuneupResult
 from support.toys import toy_config
 
 SAME = Quality("same")
@@ -98,3 +99,13 @@ def test_the_report_has_the_answer_the_techniques_and_the_config_and_loads_nothi
     assert html.count('class="pill good">gain') == 2
     assert "inf" not in re.findall(r'[xy]2="([^"]*)"', html)
     assert not re.search(r'(?:src|href)="(?!#|data:)', html)
+
+
+def test_the_result_shows_itself_as_text_table_and_frame(tmp_path: Path) -> None:
+    found = findings(CACHE, BATCH, replace(IDLE, name="<b>"))
+    result = TuneupResult("id", "toy", found, config(), "", "", tmp_path, 1.0, None, None)
+    assert repr(result) == "<TuneupResult toy/id; cache-memory, batch-x8: 5.35 x (4.85-6.00)>"
+    assert "<td>cache-memory</td><td>gain</td>" in result._repr_html_()
+    assert "<td>&lt;b&gt;</td>" in result._repr_html_()
+    assert result.df.loc[1, "speedup"] == 1.4
+    assert result.recommended.data.global_batch_size == 256

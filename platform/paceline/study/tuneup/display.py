@@ -1,10 +1,9 @@
 """What a tune-up shows while it runs: its arms in a live table on a terminal, lines elsewhere."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
-from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -97,10 +96,6 @@ class LiveWatcher(PlainWatcher):
     def contest(self, contest: Contest) -> None:
         """A duel has been fought out."""
         self._contests[contest.name] = contest
-
-    def event(self, kind: str, details: Mapping[str, Any]) -> None:
-        """A warning, say."""
-        super().event(kind, details)
 
     def _draw(self) -> RenderableType:
         spent = min(monotonic() - self._begun, self._budget)

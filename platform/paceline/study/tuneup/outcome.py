@@ -84,7 +84,6 @@ class Findings:
     quality: Quality = Quality("same")
     """Of all recommended changes together."""
     peak_memory_ratio: float | None = None
-    baseline_samples_per_second: float | None = None
     split: Mapping[str, float] = field(default_factory=dict)
     """Share of a step's time by what it goes into, of the baseline."""
     bottleneck: str = ""
