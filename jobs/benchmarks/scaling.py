@@ -27,8 +27,9 @@ raw          on this machine only, by default left out in a submitted job: two p
              slower for good.
              In the measured time: forward, backward, all-reduce, optimizer, learning rate, loading of the batch, and
              logging as configured, which in raw DDP is `loss.item()`, and on Ray goes to the recorder and to MLflow on
-             SQLite. Not in it: starting, evaluation, checkpoints. Since turns are in wall time, what Ray and Paceline
-             do by the clock comes up to four times as often as without turns.
+             SQLite. Not in it: starting, evaluation, checkpoints. What Ray and Paceline do by the
+             clock, once a second and rarer, would come up to four times as often in short turns as without any: it is
+             overdue whenever they go on. So turns last more than a second, after half a second that is not timed.
              raw DDP: `DistributedDataParallel`, zero_grad, forward, mean cross-entropy, backward, step. Samples, their
              order and the optimizer are Paceline's in all arms. Paceline without Ray: its engine in such processes.
              ratio: seconds of a step over those of raw DDP in the same round, mean over the launches of each one's
@@ -169,10 +170,10 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--parts", nargs="+", choices=PARTS, help="only these")
     parser.add_argument("--rounds", type=int, default=20, help="of the part efficiency (%(default)s)")
     parser.add_argument("--seconds", type=float, default=1.0, help="of a turn there, about (%(default)s)")
-    parser.add_argument("--launches", type=int, default=3, help="of the part raw (%(default)s)")
-    parser.add_argument("--turns", type=int, default=50, help="of each arm in a launch (%(default)s)")
-    parser.add_argument("--steps", type=int, default=30, help="timed steps of a turn (%(default)s)")
-    parser.add_argument("--warm-up", type=int, default=5, help="steps of a turn before these (%(default)s)")
+    parser.add_argument("--launches", type=int, default=4, help="of the part raw (%(default)s)")
+    parser.add_argument("--turns", type=int, default=10, help="of each arm in a launch (%(default)s)")
+    parser.add_argument("--steps", type=int, default=150, help="timed steps of a turn (%(default)s)")
+    parser.add_argument("--warm-up", type=int, default=60, help="steps of a turn before these (%(default)s)")
     parser.add_argument("--address", metavar="A", help="address of a Ray cluster; default: a private local Ray")
     parser.add_argument("--json", action="store_true", help="print JSON, with every turn's times")
     args = parser.parse_intermixed_args(arguments)
