@@ -7,7 +7,8 @@ import pytest
 from paceline.config import ExperimentConfig
 from paceline.config.loading import validate
 from paceline.errors import EnvironmentFault, RunFailed
-from paceline.sweeps.planning.memory import Fitting, cannot_fit, fitting
+from paceline.study.memory.plan import cannot_fit
+from paceline.sweeps.planning.memory import Fitting, fitting
 from paceline.sweeps.planning.points import make_points
 from paceline.sweeps.trials import Trial
 from sweeps.launches import Told

@@ -32,3 +32,6 @@ class TuneupConfig(Section):
     `{bigger lr: {optimizer.lr: 0.2}}`."""
     skip: list[ArmName] = Field(default_factory=list)
     """Names of techniques that are not to be tried."""
+    device_memory_gib: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    """Memory of a worker's device in GiB, above 0 to 10^6: techniques that are predicted to take more (`paceline plan`)
+    are not tried, as `predicted_oom`, unless the prediction's error decides it. `null`: all are tried."""

@@ -51,6 +51,7 @@ class PlayedBench:
         self._clock, self._speed, self._accuracy, self._noise = clock, speed, accuracy, noise
         self._random = np.random.default_rng(seed)
         self.done: Counter[str] = Counter()
+        self.facts = FACTS
         self.failing: Callable[[Job], str] = lambda job: ""
 
     def do(self, job: Job) -> Answer:
@@ -65,11 +66,12 @@ class PlayedBench:
             "duel": self._duel,
             "train": self._train,
             "memory": self._memory,
+            "predict": self._predict,
         }
         return Answer(ways[job.kind](configs, job))
 
     def _look(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
-        return asdict(FACTS)
+        return asdict(self.facts)
 
     def _split(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
         fractions = {"data": 0.7, "forward": 0.2, "backward": 0.1, "idle": 0.0}
@@ -96,6 +98,15 @@ class PlayedBench:
     def _memory(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
         self._clock.now += ERRAND_SECONDS
         return {"bytes": 2**20 if configs[0]["checkpoint"]["keep"] == 5 else 2**21}
+
+    def _predict(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
+        self._clock.now += ERRAND_SECONDS
+        return {"bytes": [self._predicted(point) for point in job.options["points"]]}
+
+    def _predicted(self, point: dict[str, Any]) -> int | None:
+        if "scaling.max_failures" in point:
+            return None  # of some it cannot be said
+        return 2**31 if "optimizer.weight_decay" in point else 2**21
 
 
 class Recording(SilentListener):

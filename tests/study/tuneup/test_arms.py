@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from paceline.config.batch_sizes import BatchSizes, batch_sizes
 from paceline.study.tuneup.arms import Arm, arms_for, batch_overrides, fix_arm, with_fixes
 from paceline.study.tuneup.choosing import KNEE, best_of_families, merged, together
 from paceline.study.tuneup.facts import Facts
@@ -134,3 +135,33 @@ def test_fixes_come_first_and_none_is_tried_twice() -> None:
 
 def test_of_two_that_set_the_same_field_the_first_counts() -> None:
     assert merged([batch(64), batch(128)]) == {"data.global_batch_size": 64}
+
+
+def in_pieces(config: Any, pieces: int) -> Any:
+    return config.with_overrides(
+        {
+            "data.micro_batch_size": 4,
+            "trainer.gradient_accumulation_steps": pieces,
+            "data.global_batch_size": None,
+            "optimizer.lr_scaling": "none",
+        }
+    )
+
+
+def test_larger_pieces_of_the_same_batch_are_tried_where_it_goes_through_in_several() -> None:
+    whole = plain()
+    assert "one piece already" in reasons(whole)["micro-batch-x2"]
+    config = in_pieces(whole, 6)
+    arms = {arm.name: arm for arm in arms_for(config, FACTS) if arm.family == "micro-batch" and not arm.why_not}
+    assert set(arms) == {"micro-batch-x2", "accumulation-2"}  # six pieces do not go four at a time
+    before, after = batch_sizes(config), batch_sizes(arms["micro-batch-x2"].config(config))
+    assert isinstance(after, BatchSizes)
+    assert (after.micro_batch_size, after.gradient_accumulation_steps) == (8, 3)
+    assert after.global_batch_size == before.global_batch_size
+
+
+def test_pieces_of_another_size_compute_the_same_but_for_batch_normalisation() -> None:
+    config = in_pieces(plain(), 4)
+    for normalises, computes in ((False, "same"), (True, "differently")):
+        arms = arms_for(config, replace(FACTS, normalises_batches=normalises))
+        assert {arm.computes for arm in arms if arm.family == "micro-batch"} == {computes}

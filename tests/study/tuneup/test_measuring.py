@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from paceline.study.tuneup.measuring import AA, Measuring
 from paceline.study.tuneup.outcome import Findings
 from support.toys import toy_config
 
-from .played_bench import DUEL_SECONDS, PlayedBench, PlayedClock, Recording
+from .played_bench import DUEL_SECONDS, FACTS, PlayedBench, PlayedClock, Recording
 
 PLANTED = {
     "nothing": {"parallel.timeout_seconds": 301.0},
@@ -152,3 +153,49 @@ def test_without_time_for_the_quality_only_what_computes_the_same_is_recommended
     bench = PlayedBench(clock, speed, accuracy)
     found = measured(bench, clock, config(40.0))
     assert not set(found.recommended) & set(PLANTED["spoils"])
+
+
+def test_what_is_predicted_not_to_fit_is_not_tried() -> None:
+    clock = PlayedClock()
+    tuned = config().with_overrides({"tuneup.device_memory_gib": 1.0})
+    found = {arm.name: arm for arm in measured(PlayedBench(clock, speed, accuracy), clock, tuned).arms}
+    assert found["spoils"].verdict == "not applicable"
+    assert found["spoils"].reason == "predicted_oom: it is predicted to take 2 GiB of the device's 1"
+    assert found["slower"].verdict == "harm"  # nothing could be predicted for it
+    assert found["faster"].verdict == "gain"
+
+
+def test_without_a_limit_all_are_tried_and_predicted_memory_stands_beside_measured() -> None:
+    clock = PlayedClock()
+    found = {arm.name: arm for arm in measured(PlayedBench(clock, speed, accuracy), clock, config()).arms}
+    assert (found["faster"].predicted_peak_memory_bytes, found["faster"].peak_memory_bytes) == (2**21, 2**20)
+    assert (found["slower"].predicted_peak_memory_bytes, found["slower"].peak_memory_bytes) == (None, 2**21)
+    assert found["spoils"].speedup is not None
+
+
+def test_a_prediction_that_fails_takes_nothing_away() -> None:
+    clock = PlayedClock()
+    bench = PlayedBench(clock, speed, accuracy)
+    bench.failing = lambda job: "it cannot be traced" if job.kind == "predict" else ""
+    found = measured(bench, clock, config().with_overrides({"tuneup.device_memory_gib": 1.0}))
+    assert next(arm for arm in found.arms if arm.name == "spoils").speedup is not None
+    assert any("it cannot be traced" in note for note in found.notes)
+
+
+def test_what_has_an_effect_beside_others_alone_is_tried_beside_them() -> None:
+    """More batches ahead mean nothing without loader processes, and count once these are chosen."""
+    clock = PlayedClock()
+
+    def fed(tree: dict[str, Any]) -> float:
+        if tree["data"]["num_workers"] == 0:
+            return 1000.0
+        return 2000.0 if tree["data"]["prefetch_factor"] == 8 else 1500.0
+
+    bench = PlayedBench(clock, fed)
+    bench.facts = replace(FACTS, is_sliced=False)
+    found = measured(bench, clock, config())
+    arm = next(arm for arm in found.arms if arm.name == "prefetch-8")
+    assert arm.verdict == "gain"
+    assert arm.speedup == pytest.approx(2000 / 1500, rel=0.05)
+    assert "beside loader-" in arm.reason
+    assert found.recommended["data.prefetch_factor"] == 8

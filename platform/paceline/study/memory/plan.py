@@ -134,6 +134,11 @@ def _planned(config: ExperimentConfig, derived: Derived, on_cuda: bool, memory_b
     )
 
 
+def cannot_fit(predicted_bytes: int, limit_bytes: int) -> bool:
+    """Whether more than the memory is taken, however far off the prediction is."""
+    return predicted_bytes > (1 + STATED_ERROR) * limit_bytes
+
+
 def _own(config: ExperimentConfig) -> Overrides:
     """With `micro_batch_size: max`, a worker's whole share: the most that it can come to."""
     sizes = batch_sizes(config)

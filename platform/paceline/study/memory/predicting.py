@@ -13,7 +13,13 @@ HOPPER = 32 * 2**20
 """Bytes of cuBLAS's workspace: 2 x 4 MiB and 8 x 16 KiB, and what torch gives it on devices of compute capability 9."""
 
 
-def ask(config: ExperimentConfig, points: list[dict[str, Any]], on_cuda: bool, facts: bool = True) -> dict[str, Any]:
+def ask(
+    config: ExperimentConfig,
+    points: list[dict[str, Any]],
+    on_cuda: bool,
+    facts: bool = True,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+) -> dict[str, Any]:
     """What the process finds: `facts` of the config, `device_memory_bytes`, `warnings`, and for each point `memory` and
     `notes`, or None where it does not suit the model.
 
@@ -21,11 +27,13 @@ def ask(config: ExperimentConfig, points: list[dict[str, Any]], on_cuda: bool, f
         points: overrides of the config, each of which makes a valid one.
         on_cuda: whether the memory is a GPU's.
         facts: whether those are asked for; the first point must then suit the model.
+        timeout_seconds: after so long the process is ended.
 
     Raises:
         PacelineError: what the config, the data or the user's code raise.
+        EnvironmentFault: the process died, or took too long.
     """
-    found: dict[str, Any] = Errand(__name__, config, [points, on_cuda, facts]).answer(TIMEOUT_SECONDS)
+    found: dict[str, Any] = Errand(__name__, config, [points, on_cuda, facts]).answer(timeout_seconds)
     return found
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from paceline.config.batch_sizes import MICRO, OpenBatchSizes, batch_sizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.ignored import ignored_settings
 from paceline.errors import ConfigError
@@ -16,6 +17,7 @@ ADAPTIVE = ("adamw", "lamb", "nvlamb", "novograd")
 BATCH_FACTORS = (2, 4, 8, 16, 32, 64)
 FEWEST_STEPS = 8
 """Optimizer steps that an epoch keeps when the batch grows."""
+LARGER_PIECES = "the same global batch in fewer and larger pieces"
 WARM_UP_FROM = 4
 """A batch so many times larger gets a warmup, as Goyal et al. 2017 (arXiv:1706.02677) found necessary."""
 
@@ -102,6 +104,7 @@ def _own(arms: Mapping[str, Mapping[str, Any]]) -> Iterator[Arm]:
 def _known(config: ExperimentConfig, facts: Facts) -> Iterator[Arm]:
     yield from _loading(config, facts)
     yield from _batch(config, facts)
+    yield from _micro_batch(config, facts)
     yield from _precision(facts)
     yield from _kernels(config, facts)
     yield from _bookkeeping(config)
@@ -117,6 +120,9 @@ def _loading(config: ExperimentConfig, facts: Facts) -> Iterator[Arm]:
         overrides = {"data.num_workers": processes, "data.cache": "none"}
         why = f"{processes} loader process{'es' if processes > 1 else ''} a worker load while the model computes"
         yield Arm(f"loader-{processes}", overrides, "loading", why, why_not=in_memory)
+    for batches in (4, 8):
+        why = f"each loader process holds {batches} batches ready"
+        yield Arm(f"prefetch-{batches}", {"data.prefetch_factor": batches}, "prefetch", why, why_not=in_memory)
     why = "each sample is loaded once, and kept in memory"
     overrides = {"data.cache": "memory", "data.num_workers": 0}
     yield Arm("cache-memory", overrides, "loading", why, why_not=in_memory)
@@ -141,6 +147,29 @@ def _batch(config: ExperimentConfig, facts: Facts) -> Iterator[Arm]:
             yield Arm(name, {"data.global_batch_size": batch * factor}, "batch", why, "differently", why_not=why_not)
             return
         yield Arm(name, batch_overrides(config, batch, factor), "batch", why, "differently")
+
+
+def _micro_batch(config: ExperimentConfig, facts: Facts) -> Iterator[Arm]:
+    """The same global batch in fewer, larger pieces, up to the whole of it at once."""
+    sizes = batch_sizes(config)
+    if isinstance(sizes, OpenBatchSizes):
+        return  # the largest that fits is looked for already
+    pieces = sizes.gradient_accumulation_steps
+    computes = _in_other_pieces(facts)
+    if pieces == 1:
+        why_not, twice = "the batch goes through the model in one piece already", {MICRO: 2 * sizes.micro_batch_size}
+        yield Arm("micro-batch-x2", twice, "micro-batch", LARGER_PIECES, computes, why_not=why_not)
+    for factor in (factor for factor in BATCH_FACTORS if pieces % factor == 0):
+        overrides = {
+            MICRO: factor * sizes.micro_batch_size,
+            "trainer.gradient_accumulation_steps": pieces // factor,
+        }
+        yield Arm(f"micro-batch-x{factor}", overrides, "micro-batch", LARGER_PIECES, computes)
+
+
+def _in_other_pieces(facts: Facts) -> Computes:
+    """Batch normalisation looks at one piece at a time."""
+    return "differently" if facts.normalises_batches else "same"
 
 
 def batch_overrides(config: ExperimentConfig, batch: int, factor: int) -> dict[str, Any]:
@@ -214,8 +243,8 @@ def _memory(config: ExperimentConfig, facts: Facts) -> Iterator[Arm]:
         why = "activations are computed again in backward instead of being kept"
         yield Arm(f"checkpointing-{kind}", overrides, "checkpointing", why, saves_memory=True, why_not=none)
     why = "the batch goes through the model in two halves"
-    halves = {"trainer.gradient_accumulation_steps": 2, "data.micro_batch_size": None}
-    yield Arm("accumulation-2", halves, "accumulation", why, saves_memory=True)
+    halves = {"trainer.gradient_accumulation_steps": 2, MICRO: None}
+    yield Arm("accumulation-2", halves, "micro-batch", why, _in_other_pieces(facts), saves_memory=True)
 
 
 def _needs_cuda(facts: Facts) -> str:

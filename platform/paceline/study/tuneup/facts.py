@@ -23,3 +23,5 @@ class Facts:
     """Whether the data set gives whole batches out of memory."""
     train_samples: int
     validation_samples: int
+    normalises_batches: bool = False
+    """Whether what the model computes for a sample depends on the others of its micro batch."""

@@ -12,7 +12,7 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import objects_in
 from paceline.tracking.redact import shareable
 
-Kind = Literal["look", "split", "duel", "train", "memory"]
+Kind = Literal["look", "split", "duel", "train", "memory", "predict"]
 
 
 @dataclass(frozen=True)

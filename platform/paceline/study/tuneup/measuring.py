@@ -21,6 +21,7 @@ from paceline.study.tuneup.facts import Facts
 from paceline.study.tuneup.jobs import Job, part_of
 from paceline.study.tuneup.judging import Standing
 from paceline.study.tuneup.outcome import ArmResult, Findings, Quality, Verdict
+from paceline.study.tuneup.peaks import BASELINE, ERRAND_SECONDS, PREDICTED_OOM, Peaks
 from paceline.study.tuneup.qualities import Trainings
 from paceline.study.tuneup.ring import Contest, Ring
 
@@ -35,8 +36,6 @@ HOPELESS = 0.9
 SPLIT_STEPS = 20
 """Optimizer steps that the split of a step's time is taken over."""
 TOGETHER = "all together"
-ERRAND_SECONDS = 6.0
-"""What it is taken to last to measure the memory of one config, before it has been seen."""
 MEMORY_SECONDS = 4 * ERRAND_SECONDS
 """Kept back for the last duel, and for the memory of the baseline and of what is recommended."""
 END_SECONDS = 5.0
@@ -73,8 +72,7 @@ class Measuring:
         self._fixes: list[Arm] = []
         self._split: dict[str, float] = {}
         self._bottleneck = ""
-        self._memory: dict[str, float] = {}
-        self._errand_seconds = ERRAND_SECONDS
+        self._peaks = Peaks(bench, clock, config)
 
     def run(self) -> Findings:
         """Measure, choose, and check.
@@ -84,16 +82,18 @@ class Measuring:
         """
         facts = self._look()
         self._diagnose()
-        arms = self._arms = with_fixes(arms_for(self._config, facts), self._fixes, self._config)
-        self._watcher.arms(arms)
-        tried = [arm for arm in arms if not arm.why_not]
+        self._arms = self._peaks.without_too_large(with_fixes(arms_for(self._config, facts), self._fixes, self._config))
+        if self._peaks.problem:
+            self._notes.append(f"the memory of the techniques could not be predicted: {self._peaks.problem}")
+        self._watcher.arms(self._arms)
+        tried = [arm for arm in self._arms if not arm.why_not]
         self._train_baseline()
         self._measure_alone(tried)
-        chosen = self._combine(tried)
+        chosen = self._combine(tried, facts)
         chosen, quality = self._check_quality(chosen)
         self._measure_together(chosen)
         self._measure_memory(tried, chosen)
-        return self._findings(arms, chosen, quality)
+        return self._findings(chosen, quality)
 
     def _look(self) -> Facts:
         self._watcher.stage("looking at the model")
@@ -141,13 +141,14 @@ class Measuring:
             self._contests[arm.name] = self._contest(arm.name, self._config, arm.config(self._config))
         self._ring.run([self._contests[arm.name] for arm in arms], share=0.5)
 
-    def _combine(self, arms: Sequence[Arm]) -> list[Arm]:
+    def _combine(self, arms: Sequence[Arm], facts: Facts) -> list[Arm]:
         """What gains alone, all together; then what gains beside it; then without what does not any more."""
         self._watcher.stage("measuring what gains together")
         gained = speedups(self._contests, arms)
         _, chosen = together(self._config, best_of_families(gained))
         for _ in range(ROUNDS if chosen else 0):
-            added = self._gains_beside(chosen, [arm for arm in arms if self._may_help(arm, chosen)])
+            others = [*arms, *self._opened_by(chosen, facts)]
+            added = self._gains_beside(chosen, [arm for arm in others if self._may_help(arm, chosen)])
             if added is None:
                 break
             chosen = [*chosen, added]
@@ -155,10 +156,20 @@ class Measuring:
             chosen = [arm for arm in chosen if arm is not idle]
         return chosen
 
+    def _opened_by(self, chosen: Sequence[Arm], facts: Facts) -> list[Arm]:
+        """What has an effect beside those chosen alone, such as more batches ahead beside loader processes."""
+        closed = {arm.name for arm in self._arms if arm.why_not and not arm.why_not.startswith(PREDICTED_OOM)}
+        beside, _ = together(self._config, chosen)
+        return [arm for arm in arms_for(beside, facts) if arm.name in closed and not arm.why_not]
+
     def _may_help(self, arm: Arm, chosen: Sequence[Arm]) -> bool:
         """Whether an arm is worth a try beside others: what hides its gain now may be gone then."""
-        contest = self._contests[arm.name]
-        if arm.saves_memory or contest.problem or any(arm.family == each.family for each in chosen):
+        contest = self._contests.get(arm.name)
+        if arm.saves_memory or any(arm.family == each.family for each in chosen):
+            return False
+        if contest is None:
+            return True
+        if contest.problem:
             return False
         return not contest.standing.pairs or contest.standing.interval.high > HOPELESS
 
@@ -171,8 +182,17 @@ class Measuring:
             if len(taken) > len(chosen):
                 contests[arm.name] = self._contest(f"{arm.name} beside {_names(chosen)}", before, after)
         self._ring.run(list(contests.values()), share=0.5)
+        self._list(others, contests, f"measured beside {_names(chosen)}")
         gained = speedups(contests, others)
         return max(gained, key=lambda each: each[1])[0] if gained else None
+
+    def _list(self, arms: Sequence[Arm], contests: dict[str, Contest], where: str) -> None:
+        """Those that have no contest of their own yet get this one."""
+        for arm in arms:
+            if arm.name in contests and arm.name not in self._contests:
+                self._contests[arm.name] = contests[arm.name]
+                told = replace(arm, why=f"{arm.why} ({where})")
+                self._arms = [told if each.name == arm.name else each for each in self._arms]
 
     def _idle_in(self, chosen: Sequence[Arm]) -> Arm | None:
         """The arm without which the others are as fast; None when there is none, or no time to find out."""
@@ -240,36 +260,27 @@ class Measuring:
         """In fresh processes, what is recommended first; then each technique, as long as there is time."""
         self._clock.reserved = END_SECONDS
         self._watcher.stage("measuring the memory")
-        before = self._peak_of(self._config)
-        if before is None:
-            return
-        peaks = {TOGETHER: self._peak_of(together(self._config, chosen)[0])} if chosen else {}
-        for arm in sorted(arms, key=lambda each: (each not in chosen, not each.saves_memory)):
-            contest = self._contests[arm.name]
-            if contest.standing.pairs:
-                peaks[arm.name] = self._peak_of(arm.config(self._config))
-        self._memory = {name: peak / before for name, peak in peaks.items() if peak is not None}
+        self._peaks.measure(BASELINE, self._config)
+        if chosen:
+            self._peaks.measure(TOGETHER, together(self._config, chosen)[0])
+        met = [arm for arm in arms if self._contests[arm.name].standing.pairs]
+        for arm in sorted(met, key=lambda each: (each not in chosen, not each.saves_memory)):
+            self._peaks.measure(arm.name, arm.config(self._config))
+        if not self._peaks.predicted:
+            self._peaks.predict({arm.name: arm for arm in met if arm.name in self._peaks.measured})
 
-    def _peak_of(self, config: ExperimentConfig) -> int | None:
-        if not self._clock.has(self._errand_seconds):
-            return None
-        begun = self._clock.elapsed
-        answer = self._bench.do(Job("memory", (part_of(config),), {"timeout_seconds": self._clock.left}))
-        self._errand_seconds = max(self._errand_seconds, self._clock.elapsed - begun)
-        return None if answer.problem else int(answer.values["bytes"])
-
-    def _findings(self, arms: Sequence[Arm], chosen: Sequence[Arm], quality: Quality) -> Findings:
+    def _findings(self, chosen: Sequence[Arm], quality: Quality) -> Findings:
         noise = self._contests[AA].standing.interval
         contest = self._contests[TOGETHER]
         has_pairs = bool(contest.standing.pairs)
         return Findings(
-            arms=tuple(self._result(arm, chosen) for arm in arms),
+            arms=tuple(self._result(arm, chosen) for arm in self._arms),
             noise=(noise.low, noise.high),
             recommended=merged(chosen),
             speedup=contest.standing.interval.estimate if has_pairs else None,
             speedup_interval=(contest.standing.interval.low, contest.standing.interval.high) if has_pairs else None,
             quality=quality,
-            peak_memory_ratio=self._memory.get(TOGETHER),
+            peak_memory_ratio=self._peaks.ratio(TOGETHER),
             split=self._split,
             bottleneck=self._bottleneck,
             notes=tuple(self._notes),
@@ -293,7 +304,9 @@ class Measuring:
             speedup=interval.estimate,
             speedup_interval=(interval.low, interval.high),
             pairs=len(contest.standing.pairs),
-            peak_memory_ratio=self._memory.get(arm.name),
+            peak_memory_ratio=self._peaks.ratio(arm.name),
+            peak_memory_bytes=self._peaks.measured.get(arm.name),
+            predicted_peak_memory_bytes=self._peaks.predicted.get(arm.name),
             quality=quality,
             is_recommended=any(each.name == arm.name for each in chosen),
         )

@@ -44,6 +44,10 @@ class ArmResult:
     pairs: int = 0
     peak_memory_ratio: float | None = None
     """Its peak memory over the baseline's."""
+    peak_memory_bytes: int | None = None
+    """Of one worker's share, in a fresh process."""
+    predicted_peak_memory_bytes: int | None = None
+    """What was predicted for it; see `plan`."""
     quality: Quality = Quality("not measured")
     is_recommended: bool = False
 
@@ -56,6 +60,8 @@ class ArmResult:
             "speedup": self.speedup,
             "speedup_interval": list(self.speedup_interval) if self.speedup_interval else None,
             "peak_memory_ratio": self.peak_memory_ratio,
+            "peak_memory_bytes": self.peak_memory_bytes,
+            "predicted_peak_memory_bytes": self.predicted_peak_memory_bytes,
             "quality": {
                 "verdict": self.quality.verdict,
                 "metric": self.quality.metric,

@@ -7,6 +7,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from paceline.cluster.assignment import Assignment
 from paceline.cluster.preflight import worker_threads
@@ -20,6 +21,7 @@ from paceline.engine.ranks import Ranks
 from paceline.engine.redundant_bias import find_redundant_bias
 from paceline.engine.reporter import MemoryReporter
 from paceline.study.memory.measuring import measure_peak
+from paceline.study.memory.predicting import ask
 from paceline.study.step_split.diagnosis import diagnose
 from paceline.study.step_split.parts import PARTS
 from paceline.study.tuneup.duel import DuelRules, duel
@@ -63,6 +65,7 @@ def _look(job: Job, base: Assignment, ranks: Ranks) -> Mapping[str, Any]:
         is_sliced=isinstance(train, SlicedDataset),
         train_samples=len(train),  # type: ignore[arg-type]
         validation_samples=len(validation),  # type: ignore[arg-type]
+        normalises_batches=any(isinstance(each, _BatchNorm) for each in task.modules()),
     )
     return asdict(facts)
 
@@ -123,6 +126,16 @@ def _memory(job: Job, base: Assignment, ranks: Ranks) -> Mapping[str, Any]:
     return {"bytes": measure_peak(share, ranks.device.type == "cuda", job.options["timeout_seconds"])}
 
 
+def _predict(job: Job, base: Assignment, ranks: Ranks) -> Mapping[str, Any]:
+    """What one worker is predicted to take with each of some overrides; None where that cannot be said."""
+    if not ranks.is_first:
+        return {}
+    config = config_of(base, job.configs[0])
+    on_cuda, timeout_seconds = ranks.device.type == "cuda", job.options["timeout_seconds"]
+    found = ask(config, job.options["points"], on_cuda, facts=False, timeout_seconds=timeout_seconds)
+    return {"bytes": [None if each is None else sum(each["memory"].values()) for each in found["points"]]}
+
+
 def batch_of(config: ExperimentConfig) -> int:
     """The global batch size of a config."""
     return derive(config, None).batch.global_batch_size
@@ -134,4 +147,5 @@ _WAYS: dict[str, Callable[[Job, Assignment, Ranks], Mapping[str, Any]]] = {
     "duel": _duel,
     "train": _train,
     "memory": _memory,
+    "predict": _predict,
 }

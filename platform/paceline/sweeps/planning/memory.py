@@ -41,6 +41,8 @@ def fitting(config: ExperimentConfig, made: Points, ended: Mapping[str, Trial], 
     limit = _limit(config)
     if not points or limit is None:
         return Fitting(made, {})
+    from paceline.study.memory.plan import cannot_fit
+
     listener.stage("predicting the memory of the points")
     try:
         predicted = _predicted(config, points)
@@ -64,13 +66,6 @@ def _without(made: Points, left_out: Sequence[Trial]) -> Points:
     ids = {trial.id for trial in left_out}
     kept = [point for point in made.points if point.id not in ids]
     return Points(kept, sorted([*made.skipped, *left_out], key=lambda trial: trial.id))
-
-
-def cannot_fit(predicted_bytes: int, limit_bytes: int) -> bool:
-    """Whether more than the memory is taken, however far off the prediction is."""
-    from paceline.study.memory.plan import STATED_ERROR
-
-    return predicted_bytes > (1 + STATED_ERROR) * limit_bytes
 
 
 def _limit(config: ExperimentConfig) -> int | None:

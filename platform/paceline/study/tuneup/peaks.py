@@ -1,0 +1,79 @@
+"""What a worker's memory takes with each technique: predicted before it is tried, measured in fresh processes after."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from paceline.config.experiment import ExperimentConfig
+from paceline.study.tuneup.arms import Arm
+from paceline.study.tuneup.bench import Bench
+from paceline.study.tuneup.clock import Clock
+from paceline.study.tuneup.jobs import Job, part_of
+
+ERRAND_SECONDS = 6.0
+"""What it is taken to last to measure or predict the memory of one config, before it has been seen."""
+PREDICTED_OOM = "predicted_oom"
+"""What the reason of a technique begins with that is predicted not to fit."""
+BASELINE = ""
+"""The name that the baseline's memory goes by."""
+
+
+class Peaks:
+    """The peaks of one tune-up, by the name of the technique; `BASELINE` is the config as it is."""
+
+    def __init__(self, bench: Bench, clock: Clock, config: ExperimentConfig) -> None:
+        self._bench, self._clock, self._config = bench, clock, config
+        self._errand_seconds = ERRAND_SECONDS
+        self.measured: dict[str, int] = {}
+        """Bytes."""
+        self.predicted: dict[str, int] = {}
+        """Bytes."""
+        self.problem = ""
+        """Why nothing could be predicted; empty when it could, or was not tried."""
+
+    def without_too_large(self, arms: Sequence[Arm]) -> list[Arm]:
+        """The arms, those that are predicted not to fit into `tuneup.device_memory_gib` with that as the reason."""
+        from paceline.study.memory.plan import cannot_fit
+
+        asked = self._config.tuneup.device_memory_gib if self._config.tuneup is not None else None
+        if asked is None:
+            return list(arms)
+        self.predict({arm.name: arm for arm in arms if not arm.why_not})
+        limit = round(asked * 2**30)
+        sizes = {arm.name: self.predicted.get(arm.name, 0) for arm in arms}
+        return [
+            replace(arm, why_not=_too_large(sizes[arm.name], limit)) if cannot_fit(sizes[arm.name], limit) else arm
+            for arm in arms
+        ]
+
+    def predict(self, arms: Mapping[str, Arm]) -> None:
+        """Predict the baseline's memory and that of the arms, in one process that trains nothing."""
+        if not self._clock.has(self._errand_seconds):
+            return
+        points = [{}, *(dict(arm.overrides) for arm in arms.values())]
+        answer = self._bench.do(
+            Job("predict", (part_of(self._config),), {"points": points, "timeout_seconds": self._clock.left})
+        )
+        self.problem = answer.problem
+        if not answer.problem:
+            told = zip([BASELINE, *arms], answer.values["bytes"], strict=True)
+            self.predicted |= {name: size for name, size in told if size is not None}
+
+    def measure(self, name: str, config: ExperimentConfig) -> None:
+        """Measure what a config takes, where there is time for that."""
+        if not self._clock.has(self._errand_seconds):
+            return
+        begun = self._clock.elapsed
+        answer = self._bench.do(Job("memory", (part_of(config),), {"timeout_seconds": self._clock.left}))
+        self._errand_seconds = max(self._errand_seconds, self._clock.elapsed - begun)
+        if not answer.problem:
+            self.measured[name] = int(answer.values["bytes"])
+
+    def ratio(self, name: str) -> float | None:
+        """The measured peak over the baseline's."""
+        if name not in self.measured or BASELINE not in self.measured:
+            return None
+        return self.measured[name] / self.measured[BASELINE]
+
+
+def _too_large(size: int, limit: int) -> str:
+    return f"{PREDICTED_OOM}: it is predicted to take {size / 2**30:.3g} GiB of the device's {limit / 2**30:.3g}"
