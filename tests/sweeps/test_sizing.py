@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import ray
 
-from paceline.cluster.preflight import Resources, cluster_resources
+from paceline.cluster.preflight import Resources, cluster_resources, warn_of_fixed_size
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import validate
 from paceline.data.synthetic import SyntheticConfig
@@ -23,10 +23,10 @@ from paceline.sweeps.planning.sizing import (
     slots_for,
     trial_length,
 )
-from paceline.sweeps.sweep import section_of
+from paceline.sweeps.sweep import section_of, sweep
 from paceline.sweeps.trials import Point
 from paceline.sweeps.work import GroupShape
-from sweeps.launches import launch_of
+from sweeps.launches import Told, launch_of
 
 POINTS = [Point("0000", {"optimizer.lr": 0.1}), Point("0001", {"data.global_batch_size": 64})]
 
@@ -191,3 +191,23 @@ def test_a_first_rung_that_has_to_be_given(unit: str, example: str) -> None:
     assert f"the length of a trial in {unit} is not known" in problem.reason
     assert example in problem.hint
     assert "trials are first compared" in problem.hint
+
+
+@pytest.mark.parametrize(("workers", "warns"), [([1, 2], True), ([2, 2], False), (2, False)])
+def test_who_asks_for_elastic_workers_is_told_where_their_number_stays(workers: object, warns: bool) -> None:
+    told = Told()
+    warn_of_fixed_size(config(scaling={"num_workers": workers}), "a sweep", told)
+    messages = [str(details["message"]) for _, details in told.events]
+    assert messages == ["a sweep keeps its 2 workers: scaling.min_workers: 1 has no effect"] * warns
+
+
+def test_a_sweep_tells_it_before_anything_is_started(tmp_path: Path) -> None:
+    told = Told()
+    asked = config(
+        scaling={"num_workers": [1, 2]},
+        storage={"path": str(tmp_path / "runs")},
+        sweep={"space": {"data.global_batch_size": [33]}},  # which two workers cannot share
+    )
+    with pytest.raises(ConfigError, match="33"):
+        sweep(asked, listener=told)  # type: ignore[arg-type]
+    assert any("has no effect" in str(details["message"]) for _, details in told.events)

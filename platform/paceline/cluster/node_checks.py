@@ -12,6 +12,7 @@ from paceline.cluster.listener import Events
 from paceline.cluster.node_probe import Answers, Questions, all_of, answer, forget, is_seen, run_on, written_name
 from paceline.cluster.nodes import Node
 from paceline.errors import EnvironmentFault
+from paceline.storage.address import is_address
 
 ANSWER_SECONDS = 30.0
 """How long nodes may take to answer: what they need to start a process, and to unpack the code that travels."""
@@ -160,7 +161,7 @@ def _forget(storage: str, token: str, nodes: Sequence[Node]) -> None:
 @contextmanager
 def file_in(storage: str) -> Iterator[str]:
     """A file in the storage folder, and its name; whatever nodes write beside it is gone afterwards."""
-    if not storage or "://" in storage:
+    if not storage or is_address(storage):
         yield ""
         return
     folder, token = Path(storage), f"{_FILE}{secrets.token_hex(8)}"

@@ -12,6 +12,7 @@ from typing import Any
 from paceline.cluster.interfaces import INTERFACES, interface_of, megabits
 from paceline.cluster.machine import GIB, existing, memory_text
 from paceline.cluster.node_probe import Answers, Questions, answer
+from paceline.storage.address import is_address
 from paceline.tracking.provenance import usable_cores
 
 
@@ -90,7 +91,7 @@ def _nvidia_smi(*arguments: str) -> str:
 
 
 def _disk(storage: str) -> str:
-    folder = Path("/" if not storage or "://" in storage else storage)
+    folder = Path("/" if not storage or is_address(storage) else storage)
     return f"{shutil.disk_usage(existing(folder)).free / GIB:.1f} GiB free in {folder}"
 
 

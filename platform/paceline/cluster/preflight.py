@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from paceline.cluster.listener import Events
 from paceline.cluster.placing import Request, Room, asked_text, cure_text, fits
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import ConfigError, EnvironmentFault, Problem
@@ -56,6 +57,18 @@ def of_fixed_size(config: ExperimentConfig) -> ExperimentConfig:
     """The config without what makes it elastic, for a sweep, whose worker groups keep their size."""
     scaling = config.scaling.model_copy(update={"min_workers": None})
     return config.model_copy(update={"scaling": scaling})
+
+
+def warn_of_fixed_size(config: ExperimentConfig, what: str, listener: Events) -> None:
+    """Say of an elastic config that its number of workers stays the same here.
+
+    Args:
+        what: is about to be done, such as `a sweep`.
+    """
+    if config.scaling.is_elastic:
+        scaling = config.scaling
+        reason = f"{what} keeps its {scaling.num_workers} workers: scaling.min_workers: {scaling.min_workers}"
+        listener.event("warning", {"message": f"{reason} has no effect"})
 
 
 def check_resources(config: ExperimentConfig, available: Resources, where: str) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.cluster.experiment import close_seconds_of, require_shared_places, unsent_text, with_objects
 from paceline.cluster.identity import ClaimedRun
-from paceline.cluster.preflight import local_resources, storage_folder, writable
+from paceline.cluster.preflight import local_resources, storage_folder, warn_of_fixed_size, writable
 from paceline.cluster.session import on_cluster
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import missing_modules
@@ -172,6 +172,7 @@ def _prepare(
     storage = storage_folder(config)
     if on_cluster(address):
         require_shared_places(config)
+    warn_of_fixed_size(config, "a sweep", listener)
     made, configs = make_points(config), PointConfigs(config)
     if not on_cluster(address):
         available = local_resources()

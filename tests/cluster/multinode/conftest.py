@@ -17,6 +17,8 @@ from support.job_cluster import HIDE_PACKAGE
 
 BIN = Path(sys.executable).parent
 PORT = 6379
+SESSIONS = Path("/tmp/ray")
+"""Where Ray keeps its sessions."""
 CONFIG = """\
 name: over-hosts
 model: {name: mlp, in_features: 16, num_classes: 4, hidden: [32]}
@@ -96,11 +98,21 @@ class TwoHosts:
             own += ["--head", f"--port={PORT}", "--dashboard-host=127.0.0.1"]
         else:
             own += [f"--address={self.address}"]
+        isolated = [] if host is self.hosts[0] else self._with_own_sessions(host)
+        command = [*isolated, BIN / "ray", "start"]
         with (self.home / f"{host.name}.log").open("a") as log:
             nodes = {**self.environment, "PYTHONPATH": str(self.home / "hide"), "PATH": f"{BIN}:{os.environ['PATH']}"}
             told = {"stdout": log, "stderr": log, "env": nodes, "cwd": self.home}
-            self.nodes[host.name] = host.start(BIN / "ray", "start", *own, **told)
+            self.nodes[host.name] = host.start(*command, *own, **told)
         _wait_for(host, self.hosts[0].address, PORT)
+
+    def _with_own_sessions(self, host: Host) -> list[str | Path]:
+        """What has a node keep its session in a folder of its own, as it would on another machine: what one of the
+        nodes lets go of, such as a job's folder, is not to vanish from the other."""
+        folder = self.home / f"{host.name}-sessions"
+        folder.mkdir(exist_ok=True)
+        SESSIONS.mkdir(exist_ok=True)
+        return ["unshare", "--mount", "sh", "-c", f'mount --bind "$0" {SESSIONS} && exec "$@"', folder]
 
     def until_complete(self) -> None:
         """Wait until the cluster counts all hosts as alive."""

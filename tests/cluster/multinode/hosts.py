@@ -17,7 +17,7 @@ def missing() -> str:
     """Why there can be no hosts here; empty where there can."""
     if os.geteuid() != 0:
         return "network namespaces are root's"
-    tools = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
+    tools = [tool for tool in ("ip", "tc", "unshare") if shutil.which(tool) is None]
     if tools:
         return f"{' and '.join(tools)} are not installed"
     name = f"pl{os.getpid()}try"

@@ -18,7 +18,7 @@ from paceline.cluster.experiment import (
     unsent_text,
     with_objects,
 )
-from paceline.cluster.preflight import storage_folder, writable
+from paceline.cluster.preflight import storage_folder, warn_of_fixed_size, writable
 from paceline.cluster.session import on_cluster
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import missing_modules
@@ -88,6 +88,7 @@ def _tuneup(
     if problems := missing_modules(config.model_dump()):
         raise ConfigError(problems)
     storage = storage_folder(config)
+    warn_of_fixed_size(config, "a tune-up", listener)
     if on_cluster(address):
         require_shared_places(config)
     else:
