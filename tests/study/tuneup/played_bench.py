@@ -52,6 +52,7 @@ class PlayedBench:
         self._random = np.random.default_rng(seed)
         self.done: Counter[str] = Counter()
         self.facts = FACTS
+        self.split_seconds = 0.0
         self.failing: Callable[[Job], str] = lambda job: ""
 
     def do(self, job: Job) -> Answer:
@@ -74,6 +75,7 @@ class PlayedBench:
         return asdict(self.facts)
 
     def _split(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
+        self._clock.now += self.split_seconds
         fractions = {"data": 0.7, "forward": 0.2, "backward": 0.1, "idle": 0.0}
         fix = {"overrides": {"data.drop_last": True}, "why": "it mends nothing"}
         return {"fractions": fractions, "kind": "data", "share": 0.7, "reason": "it waits for data", "fixes": [fix]}

@@ -69,6 +69,7 @@ def test_planted_techniques_get_their_verdicts_and_the_good_one_is_recommended(s
     }
     spoiling = next(arm for arm in found.arms if arm.name == "spoils")
     assert spoiling.quality.verdict == "worse"
+    assert spoiling.quality.margin == 0.01
     assert spoiling.speedup == pytest.approx(1.2, rel=0.05)
     assert clock.now < 600
 
@@ -105,6 +106,37 @@ def test_a_gain_that_another_one_hides_is_found_beside_it() -> None:
 
     found = measured(PlayedBench(clock, hidden, noise=0.1), clock, config())
     assert found.recommended == {**PLANTED["faster"], **PLANTED["slower"]}
+    helping = next(each for each in found.beside if each.name == "slower")
+    assert (helping.others, helping.question, helping.verdict) == (("faster",), "helps", "gain")
+    assert helping.speedup == pytest.approx(1.05 / 0.55, rel=0.2)
+    assert ("faster", ("slower",), "needed") in [(each.name, each.others, each.question) for each in found.beside]
+
+
+def twice(tree: dict[str, Any]) -> float:
+    return 2000.0 if tree["checkpoint"]["keep"] == 5 else 1000.0
+
+
+def test_what_there_was_no_time_for_beside_others_is_told_with_the_reason() -> None:
+    clock = PlayedClock()
+    found = measured(PlayedBench(clock, twice), clock, config(90.0))
+    untold = [each for each in found.beside if each.speedup is None]
+    assert untold
+    assert {(each.others, each.reason) for each in untold} == {(("faster",), "there was no time for it")}
+
+
+def test_the_recommended_config_is_split_too_but_not_at_the_cost_of_its_memory() -> None:
+    clock = PlayedClock()
+    bench = PlayedBench(clock, twice)
+    found = measured(bench, clock, config())
+    assert found.recommended_split == {"data": 0.7, "forward": 0.2, "backward": 0.1}
+    clock = PlayedClock()
+    bench = PlayedBench(clock, twice)
+    bench.split_seconds = 30.0
+    hurried = measured(bench, clock, config(140.0))
+    assert hurried.recommended
+    assert hurried.split
+    assert not hurried.recommended_split
+    assert hurried.peak_memory_ratio == 0.5
 
 
 def test_of_two_that_do_the_same_one_is_left_out() -> None:

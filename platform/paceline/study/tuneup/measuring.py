@@ -5,7 +5,7 @@ look at the model  ->  the baseline trained with each seed  ->  each technique a
   ->  the quality of what is left, without what spoils it
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -15,12 +15,13 @@ from paceline.errors import RunFailed
 from paceline.study.statistics.judge import Noise
 from paceline.study.tuneup.arms import Arm, arms_for, fix_arm, with_fixes
 from paceline.study.tuneup.bench import Bench
+from paceline.study.tuneup.beside import beside_of
 from paceline.study.tuneup.choosing import best_of_families, merged, speedups, together
 from paceline.study.tuneup.clock import Clock
 from paceline.study.tuneup.facts import Facts
-from paceline.study.tuneup.jobs import Job, part_of
+from paceline.study.tuneup.jobs import Answer, Job, part_of
 from paceline.study.tuneup.judging import Standing
-from paceline.study.tuneup.outcome import ArmResult, Findings, Quality, Verdict
+from paceline.study.tuneup.outcome import ArmResult, Beside, Findings, Quality, Question, Verdict
 from paceline.study.tuneup.peaks import BASELINE, ERRAND_SECONDS, PREDICTED_OOM, Peaks
 from paceline.study.tuneup.qualities import Trainings
 from paceline.study.tuneup.ring import Contest, Ring
@@ -71,7 +72,10 @@ class Measuring:
         self._arms: list[Arm] = []
         self._fixes: list[Arm] = []
         self._split: dict[str, float] = {}
+        self._split_seconds = 0.0
+        self._recommended_split: dict[str, float] = {}
         self._bottleneck = ""
+        self._beside: list[Beside] = []
         self._peaks = Peaks(bench, clock, config)
 
     def run(self) -> Findings:
@@ -92,6 +96,7 @@ class Measuring:
         chosen = self._combine(tried, facts)
         chosen, quality = self._check_quality(chosen)
         self._measure_together(chosen)
+        self._split_recommended(chosen)
         self._measure_memory(tried, chosen)
         return self._findings(chosen, quality)
 
@@ -105,11 +110,13 @@ class Measuring:
     def _diagnose(self) -> None:
         """Where the baseline's time goes; what would mend it is tried like any other technique."""
         self._watcher.stage("splitting the time of a step")
+        begun = self._clock.elapsed
         answer = self._bench.do(Job("split", (part_of(self._config),), {"steps": SPLIT_STEPS}))
+        self._split_seconds = self._clock.elapsed - begun
         if answer.problem:
             self._notes.append(f"the time of a step could not be split: {answer.problem}")
             return
-        self._split = {part: share for part, share in answer.values["fractions"].items() if share > 0}
+        self._split = parts_of(answer)
         self._bottleneck = f"{answer.values['kind']}: {answer.values['reason']}"
         for number, fix in enumerate(answer.values["fixes"], start=1):
             name = f"fix-{answer.values['kind'].replace('_', '-')}-{number}"
@@ -183,6 +190,7 @@ class Measuring:
                 contests[arm.name] = self._contest(f"{arm.name} beside {_names(chosen)}", before, after)
         self._ring.run(list(contests.values()), share=0.5)
         self._list(others, contests, f"measured beside {_names(chosen)}")
+        self._tell_beside("helps", contests, dict.fromkeys(contests, chosen))
         gained = speedups(contests, others)
         return max(gained, key=lambda each: each[1])[0] if gained else None
 
@@ -197,14 +205,22 @@ class Measuring:
     def _idle_in(self, chosen: Sequence[Arm]) -> Arm | None:
         """The arm without which the others are as fast; None when there is none, or no time to find out."""
         after, _ = together(self._config, chosen)
-        contests = {}
+        contests: dict[str, Contest] = {}
+        others = {arm.name: [each for each in chosen if each is not arm] for arm in chosen}
         for arm in chosen:
-            before, _ = together(self._config, [each for each in chosen if each is not arm])
+            before, _ = together(self._config, others[arm.name])
             contests[arm.name] = self._contest(f"{_names(chosen)}, for {arm.name}", before, after)
         self._ring.run(list(contests.values()), share=0.5)
+        self._tell_beside("needed", contests, others)
         met = [arm for arm in chosen if contests[arm.name].standing.pairs]
         idle = [arm for arm in met if contests[arm.name].standing.final != "gain"]
         return min(idle, key=lambda arm: contests[arm.name].standing.interval.estimate, default=None)
+
+    def _tell_beside(
+        self, question: Question, contests: Mapping[str, Contest], others: Mapping[str, Sequence[Arm]]
+    ) -> None:
+        for name, contest in contests.items():
+            self._beside.append(beside_of(name, [arm.name for arm in others[name]], question, contest))
 
     def _check_quality(self, chosen: list[Arm]) -> tuple[list[Arm], Quality]:
         """Take away what makes the model worse, until it comes out as well as the baseline's."""
@@ -256,6 +272,16 @@ class Measuring:
         if chosen:
             self._ring.run([contest])
 
+    def _split_recommended(self, chosen: Sequence[Arm]) -> None:
+        """Where the time of a step goes now, as long as it takes none from the memory of what is recommended."""
+        self._clock.reserved = END_SECONDS + 2 * self._peaks.errand_seconds
+        if not (chosen and self._split and self._clock.has(self._split_seconds)):
+            return
+        self._watcher.stage("splitting the time of a step of the recommended config")
+        config, _ = together(self._config, chosen)
+        answer = self._bench.do(Job("split", (part_of(config),), {"steps": SPLIT_STEPS}))
+        self._recommended_split = {} if answer.problem else parts_of(answer)
+
     def _measure_memory(self, arms: Sequence[Arm], chosen: Sequence[Arm]) -> None:
         """In fresh processes, what is recommended first; then each technique, as long as there is time."""
         self._clock.reserved = END_SECONDS
@@ -282,7 +308,9 @@ class Measuring:
             quality=quality,
             peak_memory_ratio=self._peaks.ratio(TOGETHER),
             split=self._split,
+            recommended_split=self._recommended_split,
             bottleneck=self._bottleneck,
+            beside=tuple(self._beside),
             notes=tuple(self._notes),
         )
 
@@ -310,6 +338,11 @@ class Measuring:
             quality=quality,
             is_recommended=any(each.name == arm.name for each in chosen),
         )
+
+
+def parts_of(answer: Answer) -> dict[str, float]:
+    """The shares of a step's time, without those that are none."""
+    return {part: share for part, share in answer.values["fractions"].items() if share > 0}
 
 
 def _names(arms: Sequence[Arm]) -> str:

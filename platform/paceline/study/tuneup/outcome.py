@@ -21,11 +21,25 @@ class Quality:
     seeds: int = 0
     is_not_inferior: bool = False
     """Shown to be worse by less than the margin, or not at all."""
+    margin: float | None = None
+    """What counts as equal, in the metric's unit; None where nothing was compared."""
 
     @property
     def is_fine(self) -> bool:
         """Whether a config with it may be recommended."""
         return self.verdict in ("same", "equivalent", "better") or self.is_not_inferior
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return {
+            "verdict": self.verdict,
+            "metric": self.metric,
+            "difference": self.difference,
+            "interval": list(self.interval) if self.interval else None,
+            "seeds": self.seeds,
+            "not_inferior": self.is_not_inferior,
+            "margin": self.margin,
+        }
 
 
 @dataclass(frozen=True)
@@ -56,22 +70,49 @@ class ArmResult:
         return {
             "name": self.name,
             "overrides": dict(self.overrides),
+            "family": self.family,
             "verdict": self.verdict,
             "speedup": self.speedup,
             "speedup_interval": list(self.speedup_interval) if self.speedup_interval else None,
             "peak_memory_ratio": self.peak_memory_ratio,
             "peak_memory_bytes": self.peak_memory_bytes,
             "predicted_peak_memory_bytes": self.predicted_peak_memory_bytes,
-            "quality": {
-                "verdict": self.quality.verdict,
-                "metric": self.quality.metric,
-                "difference": self.quality.difference,
-                "interval": list(self.quality.interval) if self.quality.interval else None,
-                "seeds": self.quality.seeds,
-            },
+            "quality": self.quality.to_json(),
             "reason": self.reason,
             "pairs": self.pairs,
             "recommended": self.is_recommended,
+        }
+
+
+Question = Literal["helps", "needed"]
+"""What a technique beside others was asked: whether it `helps` them, or whether it is still `needed` among them."""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A technique together with others, against these others alone."""
+
+    name: str
+    others: tuple[str, ...]
+    question: Question
+    verdict: Verdict
+    speedup: float | None = None
+    speedup_interval: tuple[float, float] | None = None
+    pairs: int = 0
+    reason: str = ""
+    """Why it was not measured; empty when it was."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return {
+            "name": self.name,
+            "others": list(self.others),
+            "question": self.question,
+            "verdict": self.verdict,
+            "speedup": self.speedup,
+            "speedup_interval": list(self.speedup_interval) if self.speedup_interval else None,
+            "pairs": self.pairs,
+            "reason": self.reason,
         }
 
 
@@ -92,6 +133,10 @@ class Findings:
     peak_memory_ratio: float | None = None
     split: Mapping[str, float] = field(default_factory=dict)
     """Share of a step's time by what it goes into, of the baseline."""
+    recommended_split: Mapping[str, float] = field(default_factory=dict)
+    """The same of the recommended config; empty where there was no time for it."""
     bottleneck: str = ""
+    beside: tuple[Beside, ...] = ()
+    """Each technique that was tried beside others, in the order of the trials."""
     notes: tuple[str, ...] = ()
     """What the reader is to know beside: what there was no time for, and what failed."""

@@ -22,7 +22,8 @@ class Peaks:
 
     def __init__(self, bench: Bench, clock: Clock, config: ExperimentConfig) -> None:
         self._bench, self._clock, self._config = bench, clock, config
-        self._errand_seconds = ERRAND_SECONDS
+        self.errand_seconds = ERRAND_SECONDS
+        """What measuring one config takes at the most, as far as has been seen."""
         self.measured: dict[str, int] = {}
         """Bytes."""
         self.predicted: dict[str, int] = {}
@@ -47,7 +48,7 @@ class Peaks:
 
     def predict(self, arms: Mapping[str, Arm]) -> None:
         """Predict the baseline's memory and that of the arms, in one process that trains nothing."""
-        if not self._clock.has(self._errand_seconds):
+        if not self._clock.has(self.errand_seconds):
             return
         points = [{}, *(dict(arm.overrides) for arm in arms.values())]
         answer = self._bench.do(
@@ -60,11 +61,11 @@ class Peaks:
 
     def measure(self, name: str, config: ExperimentConfig) -> None:
         """Measure what a config takes, where there is time for that."""
-        if not self._clock.has(self._errand_seconds):
+        if not self._clock.has(self.errand_seconds):
             return
         begun = self._clock.elapsed
         answer = self._bench.do(Job("memory", (part_of(config),), {"timeout_seconds": self._clock.left}))
-        self._errand_seconds = max(self._errand_seconds, self._clock.elapsed - begun)
+        self.errand_seconds = max(self._errand_seconds, self._clock.elapsed - begun)
         if not answer.problem:
             self.measured[name] = int(answer.values["bytes"])
 

@@ -114,10 +114,12 @@ def findings_json(findings: Findings) -> dict[str, Any]:
         "noise": list(findings.noise),
         "bottleneck": findings.bottleneck,
         "split": dict(findings.split),
+        "recommended_split": dict(findings.recommended_split),
         "recommended": dict(findings.recommended),
         "speedup": findings.speedup,
         "speedup_interval": list(findings.speedup_interval) if findings.speedup_interval else None,
-        "quality": {"verdict": findings.quality.verdict, "metric": findings.quality.metric},
+        "quality": findings.quality.to_json(),
         "peak_memory_ratio": findings.peak_memory_ratio,
+        "beside": [each.to_json() for each in findings.beside],
         "notes": list(findings.notes),
     }
