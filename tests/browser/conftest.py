@@ -1,4 +1,4 @@
-"""A sweep and a run in a store of their own, shown by `paceline ui`, and a browser to look at them."""
+"""A sweep, a run and a tune-up in a store of their own, shown by `paceline ui`, and a browser to look at them."""
 
 import os
 import shutil
@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, Page
 from browser.chromium import chromium, place, visitor
 from browser.played_run import hostile, play_hostile_run
 from browser.played_sweep import Played, play_sweep
+from browser.played_tuneup import play_tuneup
 from browser.served import Served, serve
 from paceline.tracking.server import free_port
 
@@ -25,6 +26,10 @@ class Reviewed:
     """Folder of a run all of whose words are markup."""
     mlflow_run_id: str
     """MLflow's id of that run."""
+    tuneup: Path
+    """Folder of a tune-up all of whose names are markup."""
+    tuneup_ids: tuple[str, str]
+    """MLflow's ids of its experiment and of its run."""
     served: Served
 
 
@@ -39,16 +44,17 @@ def executable() -> str:
 
 @pytest.fixture(scope="module")
 def reviewed(executable: str, prepared_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reviewed]:
-    """A sweep and a run, and the server that shows them."""
+    """A sweep, a run and a tune-up, and the server that shows them."""
     folder = tmp_path_factory.mktemp("reviewed")
     shutil.copy(prepared_database, folder / "mlflow.db")
     uri = f"sqlite:///{folder / 'mlflow.db'}"
     sweep = play_sweep(folder / "runs", uri, f"RuntimeError: {hostile('failure')}")
     run, run_id = play_hostile_run(folder / "runs", uri)
+    tuneup, *tuneup_ids = play_tuneup(folder / "runs", uri)
     # apart from those of other test processes, which may look for a free one at the same moment
     own = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     with serve(folder, free_port(16_000 + 40 * own)) as served:
-        yield Reviewed(sweep, run, run_id, served)
+        yield Reviewed(sweep, run, run_id, tuneup, (tuneup_ids[0], tuneup_ids[1]), served)
 
 
 @pytest.fixture(scope="module")

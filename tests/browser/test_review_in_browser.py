@@ -1,6 +1,7 @@
 """What a reviewer sees, in a real browser: the link that `paceline ui` prints, MLflow's pages, and the HTML report."""
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -19,10 +20,13 @@ from browser.played_run import hostile
 from browser.played_sweep import BATCH, LR
 from paceline.review.finding import FoundRun
 from paceline.review.report.report import write_report
+from paceline.study.tuneup.pictures import PICTURES as TUNEUP_PICTURES
+from paceline.study.tuneup.reporting import report_html
 from paceline.sweeps.results.pictures import PICTURES
 from paceline.tracking.metrics import VALIDATION_EPOCH as VALIDATION
 from paceline.tracking.metrics import axis_metric
 from paceline.tracking.store import run_url
+from study.tuneup.found import findings
 
 SETTINGS = 12
 
@@ -130,6 +134,19 @@ def test_markup_in_a_runs_words_is_text_on_mlflows_pages(page: Page, reviewed: R
     require_no_markup(page)
 
 
+def test_a_tune_ups_page_answers_and_has_its_pictures(page: Page, reviewed: Reviewed) -> None:
+    page.goto(reviewed.served.run(*reviewed.tuneup_ids))
+    note = whole_note(page)
+    expect(note).to_contain_text("3.61 times as fast (3.50-3.70), val/accuracy equal within 0.01.")
+    require_text(page, hostile("technique") + "cache")
+    page.goto(reviewed.served.run(*reviewed.tuneup_ids, "model-metrics"))
+    expect(page.get_by_text("tuneup/split/data").first).to_be_visible()
+    page.goto(reviewed.served.run(*reviewed.tuneup_ids, "artifacts"))
+    for name in TUNEUP_PICTURES:
+        page.get_by_text(name, exact=True).first.click()
+        require_pictures(page.locator(f"img[alt='{name}']"), 1)
+
+
 # The HTML report
 
 
@@ -164,4 +181,56 @@ def test_a_runs_report_shows_markup_as_text(
     page.goto(report.as_uri())
     assert page.locator("svg").count() > 0
     require_text(page, hostile("name"), hostile("reason"), hostile("metric"))
+    assert alone == ([report.as_uri()], [])
+
+
+SIZES = [(1600, 1000), (390, 844)]
+"""Of windows: a desk's, and a phone's."""
+_OVERLAPS = """svg => {
+    const boxes = [...svg.querySelectorAll("text")].map(text => text.getBoundingClientRect());
+    const over = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 2
+        && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 4;
+    return boxes.filter((box, index) => boxes.slice(index + 1).some(other => over(box, other))).length;
+}"""
+_CLIPPED = """svg => {
+    const whole = svg.getBoundingClientRect();
+    return [...svg.querySelectorAll("text")].map(text => [text.textContent, text.getBoundingClientRect()])
+        .filter(([words, box]) => box.left < whole.left - 1 || box.right > whole.right + 1
+            || box.top < whole.top - 1 || box.bottom > whole.bottom + 1).map(([words]) => words);
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_tune_ups_report_answers_at_a_glance_in_any_window(
+    page: Page, alone: tuple[list[str], list[str]], tmp_path: Path, scheme: Literal["light", "dark"]
+) -> None:
+    report = tmp_path / "report.html"
+    report.write_text(report_html("digits", "20260101-000000-abcdef", findings(), "name: digits\n", 473.0))
+    page.emulate_media(color_scheme=scheme)
+    for width, height in SIZES:
+        page.set_viewport_size({"width": width, "height": height})
+        page.goto(report.as_uri())
+        expect(page.locator(".headline")).to_have_text(
+            "3.61 times as fast (3.50-3.70), val/accuracy equal within 0.01."
+        )
+        expect(page.locator(".headline")).to_be_in_viewport()
+        charts = page.locator("svg.chart")
+        expect(charts).to_have_count(len(TUNEUP_PICTURES))
+        for chart in charts.all():
+            box = chart.bounding_box()
+            assert box is not None
+            assert box["width"] > 300
+            assert chart.evaluate(_OVERLAPS) == 0
+            assert chart.evaluate(_CLIPPED) == []
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert alone[1] == []
+
+
+def test_a_tune_ups_report_shows_markup_as_text(
+    page: Page, alone: tuple[list[str], list[str]], reviewed: Reviewed, tmp_path: Path
+) -> None:
+    report = write_report(FoundRun("tune-up", reviewed.tuneup), tmp_path / "report.html")
+    page.goto(report.as_uri())
+    assert page.locator("svg.chart").count() == len(TUNEUP_PICTURES)
+    require_text(page, hostile("technique") + "cache", hostile("reason"))
     assert alone == ([report.as_uri()], [])

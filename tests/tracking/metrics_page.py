@@ -25,6 +25,8 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "axis_metric": {"name": "KEY"},
     "best_metric": {"name": "METRIC"},
     "speedup_metric": {"name": "TECHNIQUE"},
+    "split_metric": {"part": "PART"},
+    "recommended_split_metric": {"part": "PART"},
     "version_tag": {"package": "PACKAGE"},
     "rank_seconds": {"figure": metrics.RANK_FIGURES},
     "trials_metric": {"ending": metrics.TRIAL_COUNTS},

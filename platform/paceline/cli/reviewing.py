@@ -59,7 +59,7 @@ def _add_sync(commands: Any) -> None:
 
 
 def _add_report(commands: Any) -> None:
-    text = "Write what a run or a sweep came to as one HTML file, which opens without a network."
+    text = "Write what a run, a sweep or a tune-up came to as one HTML file, which opens without a network."
     report = commands.add_parser("report", help="write a run's report as one HTML file", description=text)
     report.add_argument("run", metavar="RUN", help=RUN_HELP)
     report.add_argument(
@@ -123,7 +123,7 @@ def _report(options: argparse.Namespace) -> int:
     from paceline.review.finding import find_run
     from paceline.review.report.report import write_report
 
-    found = find_run(options.run, options.storage)
+    found = find_run(options.run, options.storage, tuneups=True)
     place = write_report(found, options.output)
     told = {"report": str(place), "kind": found.kind, "folder": str(found.folder), "size_bytes": place.stat().st_size}
     print(json.dumps(told) if options.json else place)

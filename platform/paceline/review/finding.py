@@ -20,11 +20,12 @@ from paceline.sweeps.folder import SweepFolder
 from paceline.tracking.cursor import CURSOR_FILE
 from paceline.tracking.record import RECORD_FILE
 
-Kind = Literal["run", "sweep", "trial"]
+Kind = Literal["run", "sweep", "trial", "tune-up"]
 
 SHOWN_NAMES = 8
 """Names that an error lists, at the most."""
 TRIALS = "trials"
+TUNEUP_FILE = "tuneup.json"
 _MLFLOW_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -69,7 +70,9 @@ class FoundRun:
         return f"{self.kind} {self.name}/{own}"
 
 
-def find_run(text: str | Path, storage: str | Path | None = None, uri: str | None = None) -> FoundRun:
+def find_run(
+    text: str | Path, storage: str | Path | None = None, uri: str | None = None, *, tuneups: bool = False
+) -> FoundRun:
     """The run that is meant. Where a name is that of a folder too, the folder goes first if it holds a run.
 
     Args:
@@ -78,6 +81,7 @@ def find_run(text: str | Path, storage: str | Path | None = None, uri: str | Non
             of the runs of a name, in an object store, of which a copy is made.
         storage: the folder that holds the runs, or its address; by default `runs` in the working folder.
         uri: the MLflow store that is asked for an id which no folder knows; by default none is.
+        tuneups: find tune-ups, too; else they are passed over, since they are not trained.
 
     Raises:
         EnvironmentFault: there is no such run; it says what there is.
@@ -92,7 +96,7 @@ def find_run(text: str | Path, storage: str | Path | None = None, uri: str | Non
     place = Path(os.path.normpath(place_of(given)))
     places = [place] if Path(given).is_absolute() else [place, Path(os.path.normpath(place_of(storage / given)))]
     for each in places:
-        if (found := _at(each) or _newest(each)) is not None:
+        if (found := _at(each, tuneups) or _newest(each, tuneups)) is not None:
             return found
     if _MLFLOW_ID.fullmatch(given):
         return _by_mlflow_id(given, storage, uri)
@@ -111,12 +115,14 @@ def trials_of(sweep: Path) -> list[FoundRun]:
     return [FoundRun("trial", path) for path in folders]
 
 
-def _at(path: Path) -> FoundRun | None:
+def _at(path: Path, tuneups: bool = False) -> FoundRun | None:
     """What the folder itself is."""
     if (path / RunFolder.FILE).is_file():
         return FoundRun("run", path)
     if (path / SweepFolder.FILE).is_file():
         return FoundRun("sweep", path)
+    if tuneups and (path / TUNEUP_FILE).is_file():
+        return FoundRun("tune-up", path)
     home = path.parent if path.parent.name == TRIALS else path / TRIALS
     if path.parent.name == TRIALS and path.is_dir() and (home.parent / SweepFolder.FILE).is_file():
         return FoundRun("trial", path)
@@ -132,13 +138,14 @@ def _in_store(address: str) -> FoundRun:
     return FoundRun("run", folder, store)
 
 
-def _newest(home: Path) -> FoundRun | None:
-    return next(reversed(_runs_in(home)), None)
+def _newest(home: Path, tuneups: bool = False) -> FoundRun | None:
+    return next(reversed(_runs_in(home, tuneups)), None)
 
 
-def _runs_in(home: Path) -> list[FoundRun]:
+def _runs_in(home: Path, tuneups: bool = False) -> list[FoundRun]:
     """The runs and sweeps of one name, the oldest first: their ids begin with the time."""
-    return [found for path in sorted(_folders(home)) if (found := _at(path)) is not None and found.kind != "trial"]
+    each = (_at(path, tuneups) for path in sorted(_folders(home)))
+    return [found for found in each if found is not None and found.kind != "trial"]
 
 
 def _folders(path: Path) -> list[Path]:

@@ -181,6 +181,17 @@ def speedup_metric(name: str) -> str:
     return f"{TUNEUP_SPEEDUP}/{name}"
 
 
+def split_metric(part: str) -> str:
+    """Key of the share of a step's time that goes into a part of it, of the config as it was, 0 to 1:
+    `tuneup/split/data`."""
+    return f"tuneup/split/{part}"
+
+
+def recommended_split_metric(part: str) -> str:
+    """The same of the recommended config, of its own step, 0 to 1: `tuneup/recommended_split/data`."""
+    return f"tuneup/recommended_split/{part}"
+
+
 COSTS = (
     "core_seconds",
     "gpu_seconds",

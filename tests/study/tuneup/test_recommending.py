@@ -92,7 +92,7 @@ def test_the_report_has_the_answer_the_techniques_and_the_config_and_loads_nothi
     left_out = ArmResult("fp16", {}, "not applicable", "it is for <GPUs>")
     found = replace(findings(CACHE, BATCH, bad, left_out), notes=("there was <no> time",))
     html = report_html("toy", "20261122", found, recommended_yaml(config(), found), 361.0)
-    assert "5.35 x (4.85-6.00) the speed" in html
+    assert "5.35 times as fast (4.85-6.00), val/accuracy equal" in html
     assert "it is for &lt;GPUs&gt;" in html
     assert "there was &lt;no&gt; time" in html
     assert "# batch-x8: a global batch 8 times as large" in html

@@ -86,8 +86,9 @@ def _is_in_mlflow(home: Path, found: dict[str, Any]) -> None:
     assert run.data.tags["paceline.kind"] == "tuneup"
     arms = {arm["name"]: arm for arm in found["arms"]}
     assert run.data.metrics["tuneup/speedup/cache-memory"] == pytest.approx(arms["cache-memory"]["speedup"])
+    assert run.data.metrics["tuneup/split/data"] == pytest.approx(found["split"]["data"])
     assert "| cache-memory | gain |" in run.data.tags["mlflow.note.content"]
-    assert {"recommended.yaml", "findings.json", "report.html"} <= {
+    assert {"recommended.yaml", "findings.json", "report.html", "step_split.svg", "speed_memory.svg"} <= {
         item.path for item in client.list_artifacts(run.info.run_id)
     }
 

@@ -1,9 +1,10 @@
-"""Pictures as SVG within the page: lines with bands, points, grids and bars. Their colors are those of the page."""
+"""Pictures with two axes as SVG within the page: lines with bands, and points. Their colors are those of the page."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from paceline.review.report.html import Markup, tag
+from paceline.review.report.labels import Room
 from paceline.review.report.numbers import axis_formatter, axis_text, unit_of
 from paceline.review.report.scales import Scale, scale
 from paceline.tracking.curves import Place, thinned
@@ -76,6 +77,8 @@ class Dot:
     """Written beside it."""
     fill: str = ""
     """A color in place of its kind's."""
+    ends: Place | None = None
+    """Of its interval upwards."""
 
 
 @dataclass(frozen=True)
@@ -101,72 +104,29 @@ def line_chart(title: str, lines: Sequence[Line], x: Axis, y: Axis, marks: Seque
     bands = [_area(line.band, line.color, frame) for line in drawn if line.band and line.color is not None]
     front = [_colored(line, frame, y.format) for line in drawn if line.color is not None]
     upright = [_mark(mark, frame) for mark in marks]
-    return _svg(title, [*frame.parts, tag("g", upright, behind, bands, front, clip_path="url(#inner)")])
+    return svg(title, [*frame.parts, tag("g", upright, behind, bands, front, clip_path="url(#inner)")])
 
 
-def scatter_chart(title: str, dots: Sequence[Dot], x: Axis, y: Axis, steps: Sequence[Place] = ()) -> Markup:
-    """Points, and through some places a line of steps: the edge of what is reached."""
-    frame = _frame([(dot.x, dot.y) for dot in dots], x, y)
+def scatter_chart(
+    title: str, dots: Sequence[Dot], x: Axis, y: Axis, steps: Sequence[Place] = (), cross: Place | None = None
+) -> Markup:
+    """Points with their intervals.
+
+    Args:
+        steps: places through which a line of steps goes: the edge of what is reached.
+        cross: a place that all others are held against, with a thin line in each direction.
+    """
+    places = [(dot.x, value) for dot in dots for value in (dot.y, *(dot.ends or ()))]
+    frame = _frame([*places, *([cross] if cross else [])], x, y)
     edge = [_shape(steps, frame, "front")] if len(steps) > 1 else []
+    behind = [*_cross(cross, frame), *(_interval(dot, frame) for dot in dots if dot.ends)]
     order = {"open": 0, "plain": 1, "filled": 1, "front": 2, "best": 3}
     circles = [_circle(dot, frame) for dot in sorted(dots, key=lambda dot: order[dot.kind])]
+    words = _words(sorted(dots, key=lambda dot: -order[dot.kind]), frame)
     middle = (TOP + HEIGHT - BOTTOM) / 2
     turned = f"rotate(-90 12 {middle:g})"
     upwards = tag("text", y.label, x=12.0, y=middle, text_anchor="middle", class_="label", transform=turned)
-    return _svg(title, [*frame.parts, upwards, *edge, *circles])
-
-
-def bar_chart(title: str, bars: Sequence[tuple[str, float, str]]) -> Markup:
-    """Bars to the right: label, length from 0 to 1, and the text at its end."""
-    height, top = 34.0, 6.0
-    parts = []
-    for number, (label, share, words) in enumerate(bars):
-        y = top + number * height
-        length = round(max(share, 0.0) * (WIDTH - 230), 1)
-        parts += [
-            tag("text", label, x=170.0, y=y + 20, text_anchor="end", class_="tick"),
-            tag(
-                "rect",
-                tag("title", f"{label}: {words}"),
-                x=178.0,
-                y=y + 5,
-                width=max(length, 1.0),
-                height=21.0,
-                rx=3,
-                class_="bar",
-            ),
-            tag("text", words, x=186.0 + length, y=y + 20, class_="tick"),
-        ]
-    return _svg(title, parts, top * 2 + height * len(bars))
-
-
-def interval_chart(title: str, rows: Sequence[tuple[str, float, float, float, str]], at: float = 1.0) -> Markup:
-    """Points with intervals, one below the other, beside a line at the value that stands for no difference.
-
-    Args:
-        rows: label, value, lower and upper end, and the text at the right; ends are cut where the chart ends.
-        at: where the line stands.
-    """
-    height, top = 26.0, 22.0
-    ends = [value for _, *values, _ in rows for value in values] + [at]
-    x = scale(ends, 170.0, WIDTH - 150.0, log=min(ends) > 0 and max(ends) / max(min(ends), 1e-9) > 4)
-    bottom = top + height * len(rows)
-    parts = [tag("line", x1=x(at), y1=top - 4, x2=x(at), y2=bottom, class_="axis")]
-    parts += [_tick(x(each), axis_text(each), top, bottom) for each in x.ticks]
-    for number, (label, value, low, high, words) in enumerate(rows):
-        y = top + (number + 0.5) * height
-        parts += [
-            tag("text", label, x=160.0, y=y + 4, text_anchor="end", class_="tick"),
-            tag("line", x1=x(low), y1=y, x2=x(high), y2=y, class_="axis"),
-            tag("circle", tag("title", f"{label}: {words}"), cx=x(value), cy=y, r=5, class_="point filled"),
-            tag("text", words, x=WIDTH - 142.0, y=y + 4, class_="tick"),
-        ]
-    return _svg(title, parts, bottom + 6)
-
-
-def _tick(x: float, words: str, top: float, bottom: float) -> Markup:
-    line = tag("line", x1=x, y1=top - 4, x2=x, y2=bottom, class_="grid")
-    return tag("g", line, tag("text", words, x=x, y=top - 8, text_anchor="middle", class_="tick"))
+    return svg(title, [*frame.parts, upwards, *behind, *edge, *circles, *words])
 
 
 def _extent(line: Line) -> list[Place]:
@@ -238,7 +198,7 @@ def _colored(line: Line, frame: Frame, text: Format) -> Markup:
 
 def _circle(dot: Dot, frame: Frame) -> Markup:
     x, y = frame.x(dot.x), frame.y(dot.y)
-    circle = tag(
+    return tag(
         "circle",
         tag("title", dot.label),
         cx=x,
@@ -247,9 +207,39 @@ def _circle(dot: Dot, frame: Frame) -> Markup:
         class_=f"point {dot.kind}",
         fill=dot.fill or None,
     )
-    mark = tag("text", dot.mark, x=x + 8, y=y - 7, class_="mark") if dot.mark else None
-    return tag("g", circle, mark)
 
 
-def _svg(title: str, parts: Sequence[Markup], height: float = HEIGHT) -> Markup:
+def _interval(dot: Dot, frame: Frame) -> Markup:
+    low, high = dot.ends or (dot.y, dot.y)
+    x = frame.x(dot.x)
+    return tag("line", x1=x, x2=x, y1=frame.y(low), y2=frame.y(high), class_="axis")
+
+
+def _cross(place: Place | None, frame: Frame) -> list[Markup]:
+    if place is None:
+        return []
+    x, y = frame.x(place[0]), frame.y(place[1])
+    return [
+        tag("line", x1=x, x2=x, y1=TOP, y2=HEIGHT - BOTTOM, class_="resumed"),
+        tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y, class_="resumed"),
+    ]
+
+
+def _words(dots: Sequence[Dot], frame: Frame) -> list[Markup]:
+    """What is written beside the points, the first where there is most room for it."""
+    at = [(frame.x(dot.x), frame.y(dot.y)) for dot in dots]
+    room = Room(LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM, at)
+    parts = []
+    for dot, place in zip(dots, at, strict=True):
+        if dot.mark:
+            label = room.place(dot.mark, place)
+            if label.is_far:
+                parts.append(tag("line", x1=place[0], y1=place[1], x2=label.x, y2=label.y - 4, class_="leader"))
+            kind = "mark" if dot.kind in ("best", "front") else "name"
+            parts.append(tag("text", dot.mark, x=label.x, y=label.y, text_anchor=label.anchor, class_=kind))
+    return parts
+
+
+def svg(title: str, parts: Sequence[Markup], height: float = HEIGHT) -> Markup:
+    """A whole picture."""
     return tag("svg", parts, viewBox=f"0 0 {WIDTH:g} {height:g}", role="img", aria_label=title, class_="chart")

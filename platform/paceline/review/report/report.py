@@ -51,4 +51,8 @@ def report_of(found: FoundRun) -> bytes:
     """The report as the content of a file. Raises as `write_report` does."""
     if found.kind == "sweep":
         return page(sweep_report(sweep_story(found.folder))).encode()
+    if found.kind == "tune-up":
+        from paceline.study.tuneup.stored import stored_report
+
+        return stored_report(found.folder).encode()
     return page(run_report(run_story(found))).encode()

@@ -8,10 +8,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from paceline.review.report.charts import COLORS, Axis, Band, Dot, Line, axis_of, bar_chart, line_chart, scatter_chart
+from paceline.review.report.charts import COLORS, Axis, Band, Dot, Line, axis_of, line_chart, scatter_chart
 from paceline.review.report.html import Child, Markup, tag
 from paceline.review.report.numbers import formatter, percent_text
 from paceline.review.report.parts import caveat, figure, legend, picture
+from paceline.review.report.rows import bar_chart
 from paceline.review.report.scales import spans_decades
 from paceline.review.report.sweep_map import axes_map
 from paceline.review.report.sweep_story import SweepStory

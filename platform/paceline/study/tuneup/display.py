@@ -16,6 +16,7 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.config.tuneup import TuneupConfig
 from paceline.display import PlainListener, Waiting, print_rows, print_table
 from paceline.study.tuneup.arms import Arm
+from paceline.study.tuneup.bars import tables_of
 from paceline.study.tuneup.measuring import AA, Watcher
 from paceline.study.tuneup.result import TuneupResult
 from paceline.study.tuneup.ring import Contest
@@ -35,9 +36,12 @@ class TuneupDisplay:
         self.listener = listener
 
     def print_result(self, result: TuneupResult) -> None:
-        """The table of all techniques, and what came out, on stdout."""
+        """The table of all techniques, the pictures as bars, and what came out, on stdout."""
         heading, rows = result.table()
         print_table(heading, rows)
+        for bars in tables_of(result.findings):
+            print()
+            print_table(*bars)
         print()
         print_rows(result.rows())
 

@@ -6,13 +6,17 @@ import time
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import dump_yaml
+from paceline.study.tuneup.answering import certainty, changes_text, headline
+from paceline.study.tuneup.explaining import rows_of
 from paceline.study.tuneup.folder import TuneupFolder
 from paceline.study.tuneup.outcome import Findings
+from paceline.study.tuneup.pictures import PICTURES, files_of
 from paceline.study.tuneup.result import findings_json
-from paceline.study.tuneup.texts import HEADING, arm_cells, quality_text, speed_text
+from paceline.study.tuneup.texts import HEADING
 from paceline.tracking import metrics
 from paceline.tracking.cursor import ShipReport
 from paceline.tracking.note import code, escaped
+from paceline.tracking.note_parts import pictures_part
 from paceline.tracking.points import Point
 from paceline.tracking.provenance import command_line, provenance
 from paceline.tracking.record import RunRecord, flatten
@@ -43,6 +47,8 @@ def tell_mlflow(folder: TuneupFolder, record: RunRecord, findings: Findings, tim
     now = int(time.time() * 1000)
     recorder.append([Point(key, value, 0, now) for key, value in figures(findings).items()])
     recorder.add_artifact("findings.json", json.dumps(findings_json(findings), indent=1).encode())
+    for name, picture in files_of(findings).items():
+        recorder.add_artifact(name, picture)
     for file in (folder.recommended, folder.report):
         if file.exists():
             recorder.add_artifact(file.name, file.read_bytes())
@@ -53,30 +59,25 @@ def figures(findings: Findings) -> dict[str, float]:
     """The metrics of a tune-up's run."""
     values = {metrics.speedup_metric(arm.name): arm.speedup for arm in findings.arms}
     values[metrics.TUNEUP_SPEEDUP] = findings.speedup
+    values |= {metrics.split_metric(part): share for part, share in findings.split.items()}
+    values |= {metrics.recommended_split_metric(part): share for part, share in findings.recommended_split.items()}
     return {key: value for key, value in values.items() if value is not None}
 
 
 def note_of(name: str, findings: Findings) -> str:
     """The answer first, then the table, as Markdown."""
-    parts = [f"## {escaped(name)}, tuned", _answer(findings)]
+    parts = [f"## {escaped(name)}, tuned", f"**{escaped(headline(findings))}**"]
     if findings.recommended:
-        changes = "\n".join(f"{key}={json.dumps(value)}" for key, value in findings.recommended.items())
-        parts.append(f"Recommended changes (`recommended.yaml` among the artifacts has them all):\n\n{code(changes)}")
-    noise = f"{findings.noise[0]:.2f}-{findings.noise[1]:.2f}"
-    parts.append(f"Speed is samples a second over the baseline's; the baseline against itself: {noise}.")
+        changes = code(changes_text(findings))
+        parts.append(f"Recommended changes (`recommended.yaml` among the artifacts has them all):\n\n{changes}")
+    parts.append(escaped(certainty(findings)))
     parts.append(_table(findings))
+    parts.append(pictures_part(PICTURES, ""))
     parts += [f"- {escaped(note)}" for note in findings.notes]
     return redact("\n\n".join(parts))
 
 
-def _answer(findings: Findings) -> str:
-    if not findings.recommended:
-        return "**Nothing that was tried makes it faster.**"
-    speed = speed_text(findings.speedup, findings.speedup_interval)
-    return f"**{escaped(speed)} the speed**, {escaped(quality_text(findings.quality))}."
-
-
 def _table(findings: Findings) -> str:
-    rows = [HEADING, *(arm_cells(arm) for arm in findings.arms)]
+    rows = [HEADING, *rows_of(findings)]
     lines = [f"| {' | '.join(escaped(cell) for cell in row)} |" for row in rows]
     return "\n".join([lines[0], "|---" * len(HEADING) + "|", *lines[1:]])

@@ -2,15 +2,19 @@
 
 from collections.abc import Sequence
 
-from paceline.review.report.charts import bar_chart, interval_chart
-from paceline.review.report.html import Child, Markup, tag
-from paceline.review.report.numbers import seconds_text
+from paceline.review.report.html import Child, tag
+from paceline.review.report.numbers import counted, seconds_text
 from paceline.review.report.page import page
-from paceline.review.report.parts import Report, Section, code, figure, pill, table
-from paceline.study.tuneup.outcome import ArmResult, Findings
-from paceline.study.tuneup.texts import arm_cells, interval_text, quality_text, ratio_text, speed_text
+from paceline.review.report.parts import Report, Section, code, figure, legend, pill, table
+from paceline.study.tuneup.answering import answer, tiles
+from paceline.study.tuneup.explaining import explanation, shown_arms
+from paceline.study.tuneup.outcome import ArmResult, Beside, Findings
+from paceline.study.tuneup.pictures import PICTURES, SPEEDS, SPLIT, TRADE, pictures_of
+from paceline.study.tuneup.texts import arm_cells, quality_text, speed_text
 
-HEADING = (("technique", False), ("verdict", False), ("speed", True), ("memory", True), ("quality", False))
+HEADING = (("technique", False), ("verdict", False), ("speed", True), ("memory", True), ("why", False))
+BESIDE = (("technique", False), ("beside", False), ("asked", False), ("verdict", False), ("speed", True))
+ASKED = {"helps": "does it help them?", "needed": "is it still needed?"}
 
 
 def report_html(name: str, tuneup_id: str, findings: Findings, recommended: str | None, wall_seconds: float) -> str:
@@ -18,84 +22,89 @@ def report_html(name: str, tuneup_id: str, findings: Findings, recommended: str 
 
     Args:
         recommended: the recommended config as YAML; None where no file can hold it.
+        wall_seconds: what the tune-up took; 0 where that is not known.
     """
     sections = [
+        _pictures(findings),
         _techniques(findings),
-        *_split(findings),
+        *_beside(findings),
         *([Section("config", "The recommended config", code(recommended))] if recommended else []),
         *_notes(findings.notes),
     ]
+    measured = sum(arm.speedup is not None for arm in findings.arms)
     report = Report(
         kind="tune-up",
         name=name,
         id=tuneup_id,
         status="finished",
-        subtitle=f"{sum(arm.speedup is not None for arm in findings.arms)} techniques in {seconds_text(wall_seconds)}",
-        answer=_answer(findings),
-        tiles=_tiles(findings),
+        subtitle=counted(measured, "technique") + (f" in {seconds_text(wall_seconds)}" if wall_seconds else ""),
+        answer=answer(findings),
+        tiles=tiles(findings),
         sections=sections,
     )
     return page(report)
 
 
-def _answer(findings: Findings) -> Child:
-    if not findings.recommended:
-        return tag("p", "Nothing that was tried makes it faster.")
-    names = ", ".join(arm.name for arm in findings.arms if arm.is_recommended)
-    speed = speed_text(findings.speedup, findings.speedup_interval)
-    return [
-        tag("p", tag("b", f"{speed} the speed"), f" with {names}; {quality_text(findings.quality)}."),
-        code("\n".join(f"{key}={value}" for key, value in findings.recommended.items())),
-    ]
+def _pictures(findings: Findings) -> Section:
+    drawn = pictures_of(findings)
+    beside: dict[str, Child] = {
+        TRADE: tag("p", "Recommended in blue, all of it together in orange; the lines upwards are 95 % intervals."),
+        SPLIT: [_split_legend(findings), tag("p", findings.bottleneck)],
+    }
+    figures = {name: figure(PICTURES[name], [picture, beside.get(name)]) for name, picture in drawn.items()}
+    right = [figures[name] for name in (TRADE, SPLIT) if name in figures]
+    order = tag("div", figures.get(SPEEDS), tag("div", right, class_="stack") if right else None, class_="columns")
+    note = "Speed is samples a second over the baseline's: the median of pairs of turns, and its 95 % interval."
+    return Section("pictures", "At a glance", order, note)
 
 
-def _tiles(findings: Findings) -> list[tuple[str, Child, str]]:
-    tiles: list[tuple[str, Child, str]] = []
-    if findings.recommended and findings.speedup is not None:
-        interval = interval_text(findings.speedup, findings.speedup_interval).partition(" ")[2]
-        tiles.append(("speed", f"{findings.speedup:.2f} x", interval.strip("()")))
-    tiles.append(("noise", f"{findings.noise[0]:.2f}-{findings.noise[1]:.2f} x", "the baseline against itself"))
-    if findings.peak_memory_ratio is not None:
-        tiles.append(("peak memory", ratio_text(findings.peak_memory_ratio), "of the baseline's"))
-    if findings.bottleneck:
-        tiles.append(("bottleneck", findings.bottleneck.partition(":")[0], ""))
-    return tiles
+def _split_legend(findings: Findings) -> Child:
+    if not findings.recommended_split:
+        return None
+    return legend([(0, "the config as it was"), (1, "the recommended one, of its own step")])
 
 
 def _techniques(findings: Findings) -> Section:
-    measured = [arm for arm in findings.arms if arm.speedup is not None]
-    rows = [_row(arm) for arm in findings.arms]
-    note = "Samples a second over the baseline's: the median of pairs of windows that alternate, and its 95 % interval."
-    chart = figure("Speed of each technique alone", _chart(measured)) if measured else None
-    return Section("techniques", "Each technique alone", [chart, table(HEADING, rows, name="techniques")], note)
+    rows = [_row(arm, findings) for arm in shown_arms(findings)]
+    note = "Against the config as it was, each by itself."
+    return Section("techniques", "Each technique alone", table(HEADING, rows, "sortable told", "techniques"), note)
 
 
-def _chart(arms: Sequence[ArmResult]) -> Markup:
-    ordered = sorted(arms, key=lambda arm: -(arm.speedup or 0.0))
-    rows = []
-    for arm in ordered:
-        value = arm.speedup or 1.0
-        low, high = arm.speedup_interval or (value, value)
-        # of very few pairs the interval has no ends
-        rows.append((arm.name, value, max(low, value / 2), min(high, value * 2), interval_text(value, (low, high))))
-    return interval_chart("Speed of each technique alone", rows)
+def _row(arm: ArmResult, findings: Findings) -> list[tuple[Child, float | None]]:
+    name, _, speed, memory = arm_cells(arm)
+    why: list[Child] = [explanation(arm, findings)]
+    if arm.speedup is not None:
+        told = [arm.reason, *([quality_text(arm.quality)] if arm.quality.difference is not None else [])]
+        why.append([tag("br"), tag("span", "; ".join(told), class_="quiet")])
+    shown = tag("b", name) if arm.is_recommended else name
+    return [
+        (shown, None),
+        (pill(arm.verdict), None),
+        (speed, arm.speedup),
+        (memory, arm.peak_memory_ratio),
+        (why, None),
+    ]
 
 
-def _row(arm: ArmResult) -> list[tuple[Child, float | None]]:
-    name, _, speed, memory, quality = arm_cells(arm)
-    star = [tag("b", name), " (recommended)"] if arm.is_recommended else name
-    verdict = pill(arm.verdict)
-    return [(star, None), (verdict, None), (speed, arm.speedup), (memory, arm.peak_memory_ratio), (quality, None)]
-
-
-def _split(findings: Findings) -> list[Section]:
-    if not findings.split:
+def _beside(findings: Findings) -> list[Section]:
+    if not findings.beside:
         return []
-    bars = [(part, share, f"{share:.0%}") for part, share in findings.split.items()]
-    content: list[Child] = [figure("Where the time of a step goes", bar_chart("Where the time of a step goes", bars))]
-    if findings.bottleneck:
-        content.append(tag("p", findings.bottleneck))
-    return [Section("why", "Why it is slow", content, "Of the baseline, as it was.")]
+    rows = [_beside_row(each) for each in findings.beside]
+    if findings.speedup is not None:
+        speed = speed_text(findings.speedup, findings.speedup_interval)
+        last: list[Child] = [tag("b", "all together"), "nothing: the config as it was", "", pill("gain"), speed]
+        rows.append([(cell, findings.speedup if cell is speed else None) for cell in last])
+    note = (
+        "What gains alone goes together. What was hidden is tried beside it, and what gains nothing any more among the "
+        "others is left out. In the order of the trials."
+    )
+    return [Section("beside", "Beside others", table(BESIDE, rows, "sortable beside", "beside others"), note)]
+
+
+def _beside_row(beside: Beside) -> list[tuple[Child, float | None]]:
+    speed = beside.reason if beside.speedup is None else speed_text(beside.speedup, beside.speedup_interval)
+    words = [beside.name, " + ".join(beside.others), ASKED[beside.question]]
+    return [*((each, None) for each in words), (pill(beside.verdict), None), (speed, beside.speedup)]
 
 
 def _notes(notes: Sequence[str]) -> list[Section]:

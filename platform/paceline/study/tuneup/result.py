@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.config.experiment import ExperimentConfig
+from paceline.study.tuneup.answering import changes_text
+from paceline.study.tuneup.explaining import rows_of
 from paceline.study.tuneup.outcome import ArmResult, Findings
-from paceline.study.tuneup.texts import HEADING, arm_cells, quality_text, speed_text
+from paceline.study.tuneup.texts import HEADING, quality_text, speed_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +36,7 @@ class TuneupResult:
 
     @property
     def arms(self) -> tuple[ArmResult, ...]:
-        """The techniques, those that were recommended first."""
+        """The techniques, in the order of the trials."""
         return self.findings.arms
 
     @property
@@ -70,7 +72,7 @@ class TuneupResult:
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Heading and rows: a technique each."""
-        return HEADING, [arm_cells(arm) for arm in self.arms]
+        return HEADING, rows_of(self.findings)
 
     def rows(self) -> list[tuple[str, str]]:
         """What is shown at the end, below the table."""
@@ -81,7 +83,7 @@ class TuneupResult:
         rows = [
             ("noise", f"the baseline against itself: {found.noise[0]:.2f}-{found.noise[1]:.2f} x"),
             ("bottleneck", found.bottleneck),
-            ("recommended", ", ".join(f"{key}={value}" for key, value in found.recommended.items())),
+            ("recommended", ", ".join(changes_text(found).splitlines())),
             ("speed", together),
             ("quality", quality_text(found.quality) if found.recommended else ""),
             *(("note", note) for note in found.notes),

@@ -1,6 +1,11 @@
 """A tune-up's figures in words, the same wherever they are shown."""
 
+from collections.abc import Mapping
+
 from paceline.study.tuneup.outcome import ArmResult, Quality
+
+LEAST_SHARE = 0.005
+"""A part of a step that takes less of it is not shown."""
 
 
 def speed_text(speedup: float | None, interval: tuple[float, float] | None) -> str:
@@ -30,12 +35,16 @@ def quality_text(quality: Quality) -> str:
     return f"{quality.metric} {verdict}, {difference} over {quality.seeds} seeds"
 
 
-def arm_cells(arm: ArmResult) -> tuple[str, ...]:
-    """Name, verdict, speed, memory, and quality or reason: a row of the table."""
-    if arm.verdict == "not applicable":
-        return arm.name, arm.verdict, "", "", arm.reason
-    speed = speed_text(arm.speedup, arm.speedup_interval)
-    return arm.name, arm.verdict, speed, ratio_text(arm.peak_memory_ratio), quality_text(arm.quality)
+def arm_cells(arm: ArmResult) -> tuple[str, str, str, str]:
+    """Name, verdict, speed and memory: a row of the table, but for why."""
+    if arm.speedup is None:
+        return arm.name, arm.verdict, "", ""
+    return arm.name, arm.verdict, speed_text(arm.speedup, arm.speedup_interval), ratio_text(arm.peak_memory_ratio)
 
 
-HEADING = ("technique", "verdict", "speed", "memory", "quality")
+HEADING = ("technique", "verdict", "speed", "memory", "why")
+
+
+def split_texts(split: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Each part of a step with its share, such as `62 %`; without those that hardly take any time."""
+    return [(part, f"{100 * share:.0f} %") for part, share in split.items() if share >= LEAST_SHARE]

@@ -156,7 +156,7 @@ def _conclude(
     report = tell_mlflow(folder, record_of(config, folder.run_id, prepared.uri), findings, prepared.close_seconds)
     if report.error:
         listener.event("warning", {"message": unsent_text(report.error, folder.path)})
-    folder.write(status="finished")
+    folder.write(status="finished", wall_seconds=time.monotonic() - began)
     return TuneupResult(
         tuneup_id=folder.run_id,
         name=config.name,

@@ -1,0 +1,83 @@
+"""Why each technique is in the recommended config, or is not, in a sentence."""
+
+from paceline.study.tuneup.outcome import ArmResult, Beside, Findings
+from paceline.study.tuneup.texts import arm_cells, quality_text, ratio_text, speed_text
+
+
+def explanation(arm: ArmResult, findings: Findings) -> str:
+    """What came of a technique: why it is recommended, or why it is not."""
+    if arm.verdict == "not applicable":
+        return f"not tried: {arm.reason}" if arm.speedup is None else arm.reason
+    if arm.is_recommended:
+        return _recommended(arm, findings)
+    if arm.quality.verdict == "worse":
+        return f"it makes the model worse: {quality_text(arm.quality)}"
+    met = _met(arm, findings)
+    if arm.verdict == "harm":
+        saves = arm.peak_memory_ratio is not None and arm.peak_memory_ratio < 0.95
+        return f"slower, at {ratio_text(arm.peak_memory_ratio)} the memory" if saves else f"slower{_and_beside(met)}"
+    if arm.verdict == "none":
+        return f"no difference that counts{_and_beside(met)}"
+    return _gains_alone(arm, findings, met)
+
+
+def shown_arms(findings: Findings) -> list[ArmResult]:
+    """The techniques in the order to read them: what is recommended, what was tried, by speed, and the rest."""
+    return sorted(findings.arms, key=lambda arm: (not arm.is_recommended, arm.speedup is None, -(arm.speedup or 0.0)))
+
+
+def rows_of(findings: Findings) -> list[tuple[str, ...]]:
+    """A row for each technique, under `texts.HEADING`."""
+    return [(*arm_cells(arm), explanation(arm, findings)) for arm in shown_arms(findings)]
+
+
+def unhelpful(findings: Findings) -> list[tuple[str, list[str]]]:
+    """The techniques that were tried and are not recommended, by what came of them."""
+    left = [arm for arm in findings.arms if not arm.is_recommended]
+    worse = [arm.name for arm in left if arm.quality.verdict == "worse"]
+    rest = [arm for arm in left if arm.name not in worse]
+    groups = {
+        "no difference": [arm.name for arm in rest if arm.verdict == "none"],
+        "slower": [arm.name for arm in rest if arm.verdict == "harm"],
+        "a worse model": worse,
+        "faster, but not beside the others": [arm.name for arm in rest if arm.verdict == "gain"],
+    }
+    return [(what, names) for what, names in groups.items() if names]
+
+
+def beside_text(beside: Beside) -> str:
+    """Such as `1.33 x (1.30-1.34) beside cache-memory + batch-x8`."""
+    others = " + ".join(beside.others)
+    if beside.speedup is None:
+        return f"not tried beside {others}: {beside.reason}"
+    return f"{speed_text(beside.speedup, beside.speedup_interval)} beside {others}"
+
+
+def _recommended(arm: ArmResult, findings: Findings) -> str:
+    met = [each for each in findings.beside if each.name == arm.name and each.verdict == "gain"]
+    if not met:
+        return "recommended"
+    alone = "" if arm.verdict == "gain" else "alone it shows little, but "
+    return f"recommended: {alone}{beside_text(met[-1])}"
+
+
+def _gains_alone(arm: ArmResult, findings: Findings, met: Beside | None) -> str:
+    if met is not None and met.question == "needed":
+        return f"faster alone, but not needed any more: {beside_text(met)}"
+    rival = next((each for each in findings.arms if each.is_recommended and each.family == arm.family), None)
+    if rival is not None and arm.family:
+        return f"faster, but {rival.name} sets the same and is recommended"
+    if met is not None:
+        return f"faster alone; {beside_text(met)}"
+    if not arm.quality.is_fine:
+        return f"faster, but its quality was {quality_text(arm.quality)}"
+    return "faster alone, but it does not go with what is recommended"
+
+
+def _met(arm: ArmResult, findings: Findings) -> Beside | None:
+    """The last time that it was tried beside others."""
+    return next((each for each in reversed(findings.beside) if each.name == arm.name), None)
+
+
+def _and_beside(met: Beside | None) -> str:
+    return f", nor beside others: {beside_text(met)}" if met is not None and met.speedup is not None else ""

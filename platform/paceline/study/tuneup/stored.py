@@ -1,0 +1,108 @@
+"""A tune-up's findings out of its folder, and its report written again from them."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import EnvironmentFault
+from paceline.study.tuneup.folder import TuneupFolder
+from paceline.study.tuneup.outcome import ArmResult, Beside, Findings, Quality
+
+
+def stored_report(path: Path) -> str:
+    """The report of a tune-up that has come to its end, made anew.
+
+    Args:
+        path: the tune-up's folder.
+
+    Raises:
+        EnvironmentFault: it has no findings, or they are damaged.
+    """
+    from paceline.study.tuneup.reporting import report_html
+
+    folder = TuneupFolder(path)
+    about = folder.read()
+    if not folder.findings.exists():
+        state = about.get("status", "unknown")
+        cure = "wait for its end, or start it anew by `paceline tuneup`"
+        raise EnvironmentFault(f"the tune-up in {path} is {state}, and has found out nothing: {cure}")
+    try:
+        findings = findings_of(json.loads(folder.findings.read_bytes()))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise EnvironmentFault(f"{folder.findings} is damaged: put it back from a copy") from None
+    recommended = folder.recommended.read_text() if folder.recommended.exists() else None
+    return report_html(path.parent.name, path.name, findings, recommended, float(about.get("wall_seconds", 0.0)))
+
+
+def findings_of(told: Mapping[str, Any]) -> Findings:
+    """What `findings_json` made plain values of.
+
+    Raises:
+        KeyError, TypeError, ValueError: they are something else.
+    """
+    low, high = told["noise"]
+    return Findings(
+        arms=tuple(_arm(each) for each in told["arms"]),
+        noise=(float(low), float(high)),
+        recommended=dict(told["recommended"]),
+        speedup=told["speedup"],
+        speedup_interval=_pair(told["speedup_interval"]),
+        quality=_quality(told["quality"]),
+        peak_memory_ratio=told["peak_memory_ratio"],
+        split=dict(told["split"]),
+        recommended_split=dict(told.get("recommended_split", {})),
+        bottleneck=told["bottleneck"],
+        beside=tuple(_beside(each) for each in told.get("beside", [])),
+        notes=tuple(told["notes"]),
+    )
+
+
+def _arm(told: Mapping[str, Any]) -> ArmResult:
+    return ArmResult(
+        name=told["name"],
+        overrides=dict(told["overrides"]),
+        verdict=told["verdict"],
+        reason=told["reason"],
+        family=told.get("family", ""),
+        speedup=told["speedup"],
+        speedup_interval=_pair(told["speedup_interval"]),
+        pairs=told["pairs"],
+        peak_memory_ratio=told["peak_memory_ratio"],
+        peak_memory_bytes=told.get("peak_memory_bytes"),
+        predicted_peak_memory_bytes=told.get("predicted_peak_memory_bytes"),
+        quality=_quality(told["quality"]),
+        is_recommended=told["recommended"],
+    )
+
+
+def _quality(told: Mapping[str, Any]) -> Quality:
+    return Quality(
+        verdict=told["verdict"],
+        metric=told["metric"],
+        difference=told.get("difference"),
+        interval=_pair(told.get("interval")),
+        seeds=told.get("seeds", 0),
+        is_not_inferior=told.get("not_inferior", False),
+        margin=told.get("margin"),
+    )
+
+
+def _beside(told: Mapping[str, Any]) -> Beside:
+    return Beside(
+        name=told["name"],
+        others=tuple(told["others"]),
+        question=told["question"],
+        verdict=told["verdict"],
+        speedup=told["speedup"],
+        speedup_interval=_pair(told["speedup_interval"]),
+        pairs=told["pairs"],
+        reason=told["reason"],
+    )
+
+
+def _pair(told: Any) -> tuple[float, float] | None:
+    if told is None:
+        return None
+    low, high = told
+    return float(low), float(high)

@@ -1,0 +1,163 @@
+"""What a tune-up tells of its findings: why each technique ended as it did, the answer, the pictures, bars of text."""
+
+from __future__ import annotations
+
+import io
+import sys
+from dataclasses import replace
+from math import inf
+from xml.etree import ElementTree
+
+import pytest
+
+from paceline.study.tuneup.answering import certainty, headline
+from paceline.study.tuneup.bars import tables_of
+from paceline.study.tuneup.explaining import explanation, shown_arms, unhelpful
+from paceline.study.tuneup.outcome import Findings, Quality
+from paceline.study.tuneup.pictures import PICTURES, SPLIT, TRADE, files_of
+from paceline.study.tuneup.recording import note_of
+from paceline.study.tuneup.reporting import report_html
+
+from .found import findings
+
+HOSTILE = "<script>alert('x')</script>"
+WHY = {
+    "cache": "recommended",
+    "loader-2": "faster, but cache sets the same and is recommended",
+    "bf16": "recommended: alone it shows little, but 1.33 x (1.30-1.34) beside cache",
+    "channels-last": "no difference that counts, nor beside others: 0.95 x (0.94-0.96) beside cache",
+    "seldom-logged": "faster alone, but not needed any more: 1.00 x (0.99-1.01) beside cache + bf16",
+    "compile": "slower",
+    "halves": "slower, at 0.56 x the memory",
+    "batch": "it makes the model worse: val/accuracy worse, -0.0400 (-0.0500 to -0.0300) over 5 seeds",
+    "fp16": "not tried: it is for GPUs",
+}
+
+
+def test_each_technique_says_why_it_is_recommended_or_is_not() -> None:
+    found = findings()
+    assert {arm.name: explanation(arm, found) for arm in found.arms} == WHY
+
+
+def test_a_gain_that_there_was_no_time_to_try_beside_others_says_so() -> None:
+    found = findings()
+    late = replace(
+        found.beside[3], question="helps", speedup=None, verdict="not applicable", reason="there was no time"
+    )
+    found = replace(found, beside=(*found.beside[:3], late))
+    logged = next(arm for arm in found.arms if arm.name == "seldom-logged")
+    assert explanation(logged, found) == "faster alone; not tried beside cache + bf16: there was no time"
+
+
+def test_the_answer_says_how_much_faster_and_within_which_margin() -> None:
+    found = findings()
+    assert headline(found) == "3.61 times as fast (3.50-3.70), val/accuracy equal within 0.01."
+    assert "0.99-1.01 x" in certainty(found)
+    assert "-0.0010 (-0.0040 to +0.0020) over 5 seeds; what counts as equal was set to 0.01" in certainty(found)
+    assert dict(unhelpful(found)) == {
+        "no difference": ["channels-last"],
+        "slower": ["compile", "halves"],
+        "a worse model": ["batch"],
+        "faster, but not beside the others": ["loader-2", "seldom-logged"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("quality", "words"),
+    [
+        (Quality("same"), "computing the same"),
+        (Quality("not measured", "val/loss"), "quality not measured"),
+        (Quality("undecided", "val/loss", 0.1, (-0.01, 0.2), 3, True, 0.02), "val/loss not worse within 0.02"),
+    ],
+)
+def test_the_answer_claims_no_more_of_the_quality_than_was_shown(quality: Quality, words: str) -> None:
+    assert headline(replace(findings(), quality=quality)) == f"3.61 times as fast (3.50-3.70), {words}."
+
+
+def test_without_a_recommendation_the_answer_is_that() -> None:
+    nothing = replace(findings(), recommended={}, speedup=None)
+    assert headline(nothing) == "Nothing that was tried makes it faster."
+    assert headline(replace(findings(), speedup=None, speedup_interval=None)).startswith("Faster; by how much")
+
+
+def _points(file: bytes) -> dict[str, str]:
+    """The kind of each point, by the first line of what it says under the mouse."""
+    circles = [each for each in ElementTree.fromstring(file).iter() if each.tag.endswith("circle")]
+    return {(each[0].text or "").partition("\n")[0]: each.attrib["class"] for each in circles}
+
+
+def test_the_pictures_are_files_of_their_own_that_load_nothing() -> None:
+    files = files_of(findings())
+    assert files.keys() == PICTURES.keys()
+    for file in files.values():
+        root = ElementTree.fromstring(file)
+        assert root.tag == "{http://www.w3.org/2000/svg}svg"
+        assert float(root.attrib["width"]) > 300
+        assert b"href" not in file
+        assert b"url(" not in file
+    assert _points(files[TRADE]) == {
+        "cache: gain": "point front",
+        "loader-2: gain": "point plain",
+        "bf16: none": "point front",
+        "halves: harm": "point plain",
+        "all together": "point best",
+        "baseline: the config as it was": "point open",
+    }
+    split = ElementTree.fromstring(files[SPLIT])
+    bars = [each.attrib["class"] for each in split.iter() if "bar" in each.attrib.get("class", "")]
+    assert bars == ["bar", "bar b1"] * 3  # not of the transfer, which takes nothing
+
+
+def test_what_was_not_measured_is_not_drawn() -> None:
+    found = findings()
+    bare = replace(found, arms=found.arms[-1:], speedup=None, split={}, recommended_split={}, beside=())
+    assert files_of(bare) == {}
+    html = report_html("toy", "id", bare, None, 0.0)
+    assert "Beside others" not in html
+    assert 'class="chart"' not in html
+
+
+def test_an_interval_without_ends_is_drawn_within_the_chart() -> None:
+    found = findings()
+    few = replace(found.arms[0], speedup_interval=(0.0, inf))
+    for file in files_of(replace(found, arms=(few, *found.arms[1:]))).values():
+        drawn = file.split(b"</style>")[1]
+        assert b'="inf"' not in drawn
+        assert b'="nan"' not in drawn
+
+
+def test_names_that_are_markup_stay_text_everywhere() -> None:
+    found = findings(HOSTILE)
+    html = report_html(HOSTILE, "id", found, f"# {HOSTILE}", 1.0)
+    assert html.count("<script>") == 1  # its own
+    for file in files_of(found).values():
+        assert b"<script" not in file
+        ElementTree.fromstring(file)
+    assert "<script" not in note_of(HOSTILE, found)
+
+
+def test_the_report_tells_the_whole_course() -> None:
+    html = report_html("toy", "id", findings(), None, 10.0)
+    beside = html.split('id="beside"')[1].split("</section>")[0]
+    assert beside.count("<tr>") == 1 + 4 + 1
+    assert "1.33 x (1.30-1.34)" in beside
+    assert "there was no time for it" in beside
+    assert "3.61 x (3.50-3.70)" in beside
+    assert "data.micro_batch_size=null" in html
+
+
+def test_bars_of_text_show_speeds_and_the_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
+    speeds, split = tables_of(findings())
+    assert speeds[1][0] == ("all together", "\u2588" * 28, "3.61 x (3.50-3.70)")
+    assert speeds[1][1][:2] == ("cache", "\u2588" * 21)
+    assert split[0] == ("time of a step", "as it was", "", "recommended", "")
+    assert split[1][0] == ("data", "\u2588" * 17, "62 %", "\u2588", "4 %")
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="latin-1"))
+    assert tables_of(findings())[0][1][0][1] == "#" * 28
+
+
+def test_bars_are_left_out_where_nothing_was_measured() -> None:
+    nothing = Findings((), (0.99, 1.01), {})
+    assert tables_of(nothing) == []
+    assert shown_arms(nothing) == []
