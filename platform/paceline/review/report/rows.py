@@ -1,6 +1,6 @@
 """Pictures of rows below each other as SVG within the page: bars, and points with intervals."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from paceline.review.report.charts import WIDTH, svg
 from paceline.review.report.html import Markup, tag
@@ -34,12 +34,15 @@ def grouped_bar_chart(title: str, rows: Sequence[tuple[str, Sequence[Bar]]]) -> 
     return svg(title, parts, y + top)
 
 
-def interval_chart(title: str, rows: Sequence[tuple[str, float, float, float, str]], at: float = 1.0) -> Markup:
+def interval_chart(
+    title: str, rows: Sequence[tuple[str, float, float, float, str]], at: float = 1.0, strong: Collection[str] = ()
+) -> Markup:
     """Points with intervals, one below the other, beside a line at the value that stands for no difference.
 
     Args:
         rows: label, value, lower and upper end, and the text at the right; ends are cut where the chart ends.
         at: where the line stands.
+        strong: labels of the rows that stand out.
     """
     height, top = 26.0, 22.0
     ends = [value for _, *values, _ in rows for value in values] + [at]
@@ -49,10 +52,11 @@ def interval_chart(title: str, rows: Sequence[tuple[str, float, float, float, st
     parts.append(tag("line", x1=x(at), y1=top - 4, x2=x(at), y2=bottom, class_="axis"))
     for number, (label, value, low, high, words) in enumerate(rows):
         y = top + (number + 0.5) * height
+        kind = "point front" if label in strong else "point filled"
         parts += [
-            tag("text", label, x=160.0, y=y + 4, text_anchor="end", class_="tick"),
+            tag("text", label, x=160.0, y=y + 4, text_anchor="end", class_="mark" if label in strong else "tick"),
             tag("line", x1=x(low), y1=y, x2=x(high), y2=y, class_="axis"),
-            tag("circle", tag("title", f"{label}: {words}"), cx=x(value), cy=y, r=5, class_="point filled"),
+            tag("circle", tag("title", f"{label}: {words}"), cx=x(value), cy=y, r=5, class_=kind),
             tag("text", words, x=WIDTH - 142.0, y=y + 4, class_="tick"),
         ]
     return svg(title, parts, bottom + 6)

@@ -65,7 +65,7 @@ class Peaks:
             return
         begun = self._clock.elapsed
         answer = self._bench.do(Job("memory", (part_of(config),), {"timeout_seconds": self._clock.left}))
-        self.errand_seconds = max(self._errand_seconds, self._clock.elapsed - begun)
+        self.errand_seconds = max(self.errand_seconds, self._clock.elapsed - begun)
         if not answer.problem:
             self.measured[name] = int(answer.values["bytes"])
 

@@ -49,7 +49,8 @@ def speed_chart(findings: Findings) -> Markup | None:
         if arm.speedup is not None:
             words = interval_text(arm.speedup, arm.speedup_interval)
             rows.append((arm.name, arm.speedup, *_ends(arm.speedup, arm.speedup_interval), words))
-    return interval_chart(PICTURES[SPEEDS], rows) if rows else None
+    strong = {arm.name for arm in findings.arms if arm.is_recommended}
+    return interval_chart(PICTURES[SPEEDS], rows, strong=strong) if rows else None
 
 
 def trade_chart(findings: Findings) -> Markup | None:
