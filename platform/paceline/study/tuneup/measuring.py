@@ -13,18 +13,19 @@ from paceline.cluster.listener import Stages
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import RunFailed
 from paceline.study.statistics.judge import Noise
-from paceline.study.tuneup.arms import Arm, arms_for, fix_arm, with_fixes
+from paceline.study.tuneup.arms import Arm, arms_for, with_fixes
 from paceline.study.tuneup.bench import Bench
 from paceline.study.tuneup.beside import beside_of
 from paceline.study.tuneup.choosing import best_of_families, merged, speedups, together
 from paceline.study.tuneup.clock import Clock
 from paceline.study.tuneup.facts import Facts
-from paceline.study.tuneup.jobs import Answer, Job, part_of
+from paceline.study.tuneup.jobs import Job, part_of
 from paceline.study.tuneup.judging import Standing
 from paceline.study.tuneup.outcome import ArmResult, Beside, Findings, Quality, Question, Verdict
 from paceline.study.tuneup.peaks import BASELINE, ERRAND_SECONDS, PREDICTED_OOM, Peaks
 from paceline.study.tuneup.qualities import Trainings
 from paceline.study.tuneup.ring import Contest, Ring
+from paceline.study.tuneup.splits import Splits
 
 AA = "A/A"
 """Name of the contest of the baseline against itself."""
@@ -34,8 +35,6 @@ ROUNDS = 3
 """How many more techniques are looked for beside those that gain alone."""
 HOPELESS = 0.9
 """An arm whose speed is surely below this share of the baseline's is not tried beside others."""
-SPLIT_STEPS = 20
-"""Optimizer steps that the split of a step's time is taken over."""
 TOGETHER = "all together"
 MEMORY_SECONDS = 4 * ERRAND_SECONDS
 """Kept back for the last duel, and for the memory of the baseline and of what is recommended."""
@@ -70,11 +69,7 @@ class Measuring:
         self._qualities: dict[str, Quality] = {}
         self._notes = list(notes)
         self._arms: list[Arm] = []
-        self._fixes: list[Arm] = []
-        self._split: dict[str, float] = {}
-        self._split_seconds = 0.0
-        self._recommended_split: dict[str, float] = {}
-        self._bottleneck = ""
+        self._splits = Splits(bench, clock)
         self._beside: list[Beside] = []
         self._peaks = Peaks(bench, clock, config)
 
@@ -86,7 +81,9 @@ class Measuring:
         """
         facts = self._look()
         self._diagnose()
-        self._arms = self._peaks.without_too_large(with_fixes(arms_for(self._config, facts), self._fixes, self._config))
+        self._arms = self._peaks.without_too_large(
+            with_fixes(arms_for(self._config, facts), self._splits.fixes, self._config)
+        )
         if self._peaks.problem:
             self._notes.append(f"the memory of the techniques could not be predicted: {self._peaks.problem}")
         self._watcher.arms(self._arms)
@@ -110,17 +107,9 @@ class Measuring:
     def _diagnose(self) -> None:
         """Where the baseline's time goes; what would mend it is tried like any other technique."""
         self._watcher.stage("splitting the time of a step")
-        begun = self._clock.elapsed
-        answer = self._bench.do(Job("split", (part_of(self._config),), {"steps": SPLIT_STEPS}))
-        self._split_seconds = self._clock.elapsed - begun
-        if answer.problem:
-            self._notes.append(f"the time of a step could not be split: {answer.problem}")
-            return
-        self._split = parts_of(answer)
-        self._bottleneck = f"{answer.values['kind']}: {answer.values['reason']}"
-        for number, fix in enumerate(answer.values["fixes"], start=1):
-            name = f"fix-{answer.values['kind'].replace('_', '-')}-{number}"
-            self._fixes.append(fix_arm(name, fix["overrides"], fix["why"]))
+        self._splits.split_baseline(self._config)
+        if self._splits.problem:
+            self._notes.append(f"the time of a step could not be split: {self._splits.problem}")
 
     def _train_baseline(self) -> None:
         """Before all else, so that it is known how much time the quality of the others will take."""
@@ -275,12 +264,8 @@ class Measuring:
     def _split_recommended(self, chosen: Sequence[Arm]) -> None:
         """Where the time of a step goes now, as long as it takes none from the memory of what is recommended."""
         self._clock.reserved = END_SECONDS + 2 * self._peaks.errand_seconds
-        if not (chosen and self._split and self._clock.has(self._split_seconds)):
-            return
-        self._watcher.stage("splitting the time of a step of the recommended config")
-        config, _ = together(self._config, chosen)
-        answer = self._bench.do(Job("split", (part_of(config),), {"steps": SPLIT_STEPS}))
-        self._recommended_split = {} if answer.problem else parts_of(answer)
+        if chosen:
+            self._splits.split_recommended(together(self._config, chosen)[0])
 
     def _measure_memory(self, arms: Sequence[Arm], chosen: Sequence[Arm]) -> None:
         """In fresh processes, what is recommended first; then each technique, as long as there is time."""
@@ -307,9 +292,9 @@ class Measuring:
             speedup_interval=(contest.standing.interval.low, contest.standing.interval.high) if has_pairs else None,
             quality=quality,
             peak_memory_ratio=self._peaks.ratio(TOGETHER),
-            split=self._split,
-            recommended_split=self._recommended_split,
-            bottleneck=self._bottleneck,
+            split=self._splits.baseline,
+            recommended_split=self._splits.recommended,
+            bottleneck=self._splits.bottleneck,
             beside=tuple(self._beside),
             notes=tuple(self._notes),
         )
@@ -338,11 +323,6 @@ class Measuring:
             quality=quality,
             is_recommended=any(each.name == arm.name for each in chosen),
         )
-
-
-def parts_of(answer: Answer) -> dict[str, float]:
-    """The shares of a step's time, without those that are none."""
-    return {part: share for part, share in answer.values["fractions"].items() if share > 0}
 
 
 def _names(arms: Sequence[Arm]) -> str:
