@@ -1,6 +1,7 @@
-"""Takes the pictures of a real sweep that are in docs/: `python tests/browser/screenshots.py FOLDER [DOCS]`.
+"""Takes the pictures of real runs that are in docs/: `python tests/browser/screenshots.py FOLDER [DOCS]`.
 
-FOLDER is where `paceline sweep` was run: `mlflow.db` and `runs/` are in it.
+FOLDER is where `paceline sweep` or `paceline tuneup` was run: `mlflow.db` and `runs/` are in it. Those of the newest
+sweep and of the newest tune-up are taken, as far as there is one.
 """
 
 import sys
@@ -19,6 +20,7 @@ from browser.pages import require_lines, require_parallel_lines, require_picture
 from browser.served import Served, serve
 from paceline.review.finding import FoundRun
 from paceline.review.report.report import write_report
+from paceline.study.tuneup.folder import TuneupFolder
 from paceline.sweeps.folder import SweepFolder
 from paceline.sweeps.results.pictures import PICTURES
 from paceline.sweeps.results.reopening import sweep_in
@@ -27,6 +29,8 @@ MOST_BYTES = 300_000
 COLORS = 256
 PORT = 16_800
 SHOT_MS = 120_000.0
+TUNEUP_SIZE = 1240, 1420
+"""Of a window in which a tune-up's answer and its pictures are seen."""
 _SHOW = """(note, place) => {
     for (const code of note.querySelectorAll("code")) code.textContent = code.textContent.replaceAll(place, "");
     note.scrollIntoView();
@@ -35,24 +39,39 @@ _SHOW = """(note, place) => {
 
 
 def take(folder: Path, docs: Path) -> None:
-    """Take all of them of the newest sweep in a folder."""
+    """Take all of them of the newest sweep and the newest tune-up in a folder."""
     executable = place()
     assert executable is not None, "Chromium is not installed"
-    newest = max((folder / "runs").glob(f"*/*/{SweepFolder.FILE}"), key=lambda file: file.parent.name).parent
     docs.mkdir(parents=True, exist_ok=True)
+    if (sweep := _newest(folder, SweepFolder.FILE)) is not None:
+        take_sweep(folder, sweep, docs, executable)
+    if (tuneup := _newest(folder, TuneupFolder.FILE)) is not None:
+        with chromium(executable) as browser:
+            picture = shoot(browser, lambda page: _report(page, FoundRun("tune-up", tuneup), "svg.chart"), *TUNEUP_SIZE)
+            save(picture, docs / "tuneup_report.png")
+
+
+def _newest(folder: Path, file: str) -> Path | None:
+    return max(
+        (each.parent for each in (folder / "runs").glob(f"*/*/{file}")), key=lambda each: each.name, default=None
+    )
+
+
+def take_sweep(folder: Path, newest: Path, docs: Path, executable: str) -> None:
+    """MLflow's view and note of a sweep, and its report."""
     with serve(folder, PORT, ("sweep",)) as served, chromium(executable) as browser:
         shots: dict[str, Callable[[Page], None]] = {
             "review_view": lambda page: _view(page, served),
             "review_note": lambda page: _note(page, served, newest),
-            "review_report": lambda page: _report(page, newest),
+            "review_report": lambda page: _report(page, FoundRun("sweep", newest), "#ranking table"),
         }
         for name, show in shots.items():
             save(shoot(browser, show), docs / f"{name}.png")
 
 
-def shoot(browser: Browser, show: Callable[[Page], None]) -> bytes:
-    """What a window shows."""
-    with visitor(browser) as context:
+def shoot(browser: Browser, show: Callable[[Page], None], width: int = 1600, height: int = 1000) -> bytes:
+    """What a window of this size shows."""
+    with visitor(browser, width, height) as context:
         page = context.new_page()
         show(page)
         return page.screenshot(timeout=SHOT_MS)
@@ -86,11 +105,11 @@ def _note(page: Page, served: Served, folder: Path) -> None:
     page.wait_for_timeout(1000)
 
 
-def _report(page: Page, folder: Path) -> None:
+def _report(page: Page, found: FoundRun, seen: str) -> None:
     with tempfile.TemporaryDirectory() as own:
-        report = write_report(FoundRun("sweep", folder), Path(own) / "report.html")
+        report = write_report(found, Path(own) / "report.html")
         page.goto(report.as_uri())
-        page.locator("#ranking table").wait_for()
+        page.locator(seen).first.wait_for()
 
 
 if __name__ == "__main__":
