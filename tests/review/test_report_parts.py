@@ -8,6 +8,7 @@ import pytest
 from paceline.review.report.charts import Axis, Dot, Line, line_chart, scatter_chart
 from paceline.review.report.heat import color_of
 from paceline.review.report.html import is_web, join, link, tag, text
+from paceline.review.report.labels import LETTER, LINE, Label, Room
 from paceline.review.report.numbers import axis_formatter, bytes_text, formatter, seconds_text
 from paceline.review.report.scales import scale
 from paceline.tracking.curves import MOST_STRETCHES, Curve, thinned
@@ -164,3 +165,24 @@ def test_dots_lie_where_their_values_are() -> None:
 def test_the_colors_go_from_dark_to_bright() -> None:
     assert color_of(0.0) == ("#440154", True)
     assert color_of(1.0) == ("#fde725", False)
+
+
+def _box(label: Label, words: str) -> tuple[float, float, float, float]:
+    left = label.x - {"start": 0.0, "middle": 0.5, "end": 1.0}[label.anchor] * LETTER * len(words)
+    return left, left + LETTER * len(words), label.y - LINE + 3, label.y + 3
+
+
+def test_words_beside_points_that_lie_together_lie_apart_and_within_the_chart() -> None:
+    points = [(200.0, 100.0 + number) for number in range(8)] + [(395.0, 12.0)]
+    room = Room(0.0, 400.0, 0.0, 300.0, points)
+    words = [f"technique-{number}" for number in range(9)]
+    labels = [room.place(each, point) for each, point in zip(words, points, strict=True)]
+    boxes = [_box(*each) for each in zip(labels, words, strict=True)]
+    for index, (left, right, top, bottom) in enumerate(boxes):
+        assert min(left, top) >= 0
+        assert right <= 400
+        for other in boxes[index + 1 :]:
+            assert min(right, other[1]) <= max(left, other[0]) or min(bottom, other[3]) <= max(top, other[2])
+    assert labels[0] == Label(209.0, 104.0, "start", False)  # the nearest place goes to the first
+    assert any(label.is_far for label in labels)
+    assert labels[-1].anchor == "end"

@@ -25,7 +25,7 @@ WHY = {
     "cache": "recommended",
     "loader-2": "faster, but cache sets the same and is recommended",
     "bf16": "recommended: alone it shows little, but 1.33 x (1.30-1.34) beside cache",
-    "channels-last": "no difference that counts, nor beside others: 0.95 x (0.94-0.96) beside cache",
+    "channels-last": "no difference that counts; 0.95 x (0.94-0.96) beside cache",
     "seldom-logged": "faster alone, but not needed any more: 1.00 x (0.99-1.01) beside cache + bf16",
     "compile": "slower",
     "halves": "slower, at 0.56 x the memory",
@@ -47,6 +47,17 @@ def test_a_gain_that_there_was_no_time_to_try_beside_others_says_so() -> None:
     found = replace(found, beside=(*found.beside[:3], late))
     logged = next(arm for arm in found.arms if arm.name == "seldom-logged")
     assert explanation(logged, found) == "faster alone; not tried beside cache + bf16: there was no time"
+
+
+def test_a_gain_whose_quality_was_not_shown_says_that_and_not_how_fast_it_is() -> None:
+    found = findings()
+    undecided = Quality("undecided", "val/loss", -0.1, (-0.3, 0.1), 2, False, 0.02)
+    arms = [replace(arm, quality=undecided) if arm.name == "seldom-logged" else arm for arm in found.arms]
+    logged = next(arm for arm in arms if arm.name == "seldom-logged")
+    told = explanation(logged, replace(found, arms=tuple(arms)))
+    assert told.startswith("faster, but not shown to be as good: val/loss undecided, -0.1000")
+    unknown = replace(logged, quality=Quality("not measured"))
+    assert explanation(unknown, replace(found, beside=())) == "faster, but its quality is not measured"
 
 
 def test_the_answer_says_how_much_faster_and_within_which_margin() -> None:

@@ -62,7 +62,9 @@ def _recommended(arm: ArmResult, findings: Findings) -> str:
 
 
 def _gains_alone(arm: ArmResult, findings: Findings, met: Beside | None) -> str:
-    if met is not None and met.question == "needed":
+    if arm.quality.difference is not None and not arm.quality.is_fine:
+        return f"faster, but not shown to be as good: {quality_text(arm.quality)}"
+    if met is not None and met.question == "needed" and met.verdict != "gain":
         return f"faster alone, but not needed any more: {beside_text(met)}"
     rival = next((each for each in findings.arms if each.is_recommended and each.family == arm.family), None)
     if rival is not None and arm.family:
@@ -70,7 +72,7 @@ def _gains_alone(arm: ArmResult, findings: Findings, met: Beside | None) -> str:
     if met is not None:
         return f"faster alone; {beside_text(met)}"
     if not arm.quality.is_fine:
-        return f"faster, but its quality was {quality_text(arm.quality)}"
+        return f"faster, but its quality is {quality_text(arm.quality)}"
     return "faster alone, but it does not go with what is recommended"
 
 
@@ -80,4 +82,4 @@ def _met(arm: ArmResult, findings: Findings) -> Beside | None:
 
 
 def _and_beside(met: Beside | None) -> str:
-    return f", nor beside others: {beside_text(met)}" if met is not None and met.speedup is not None else ""
+    return f"; {beside_text(met)}" if met is not None and met.speedup is not None else ""
