@@ -1,0 +1,77 @@
+"""The techniques of a tune-up as axes, and all combinations of their members that do not contradict themselves."""
+
+import random
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import TYPE_CHECKING, NamedTuple
+
+from paceline.study.tuneup.choosing import merged, together
+
+if TYPE_CHECKING:
+    from paceline.config.experiment import ExperimentConfig
+    from paceline.study.tuneup.arms import Arm
+
+AS_IT_IS = "as it is"
+
+
+class Combination(NamedTuple):
+    """A member of each axis, or none of it."""
+
+    name: str
+    """Names of its techniques, or `as it is`; no other combination has it."""
+    config: "ExperimentConfig"
+
+
+class Product(NamedTuple):
+    """All combinations."""
+
+    axes: dict[str, list["Arm"]]
+    """By family its techniques; each axis has one member more, the config as it is."""
+    combinations: list[Combination]
+    contradictory: int
+    """How many are left out because two of their techniques set the same field, or exclude each other."""
+    repeated: int
+    """How many are left out because they come to the same config as one before."""
+
+
+def axes_of(arms: Sequence["Arm"]) -> dict[str, list["Arm"]]:
+    """The techniques that are tried here, by family; those that are tried to save memory are left out."""
+    axes: dict[str, list[Arm]] = {}
+    for arm in arms:
+        if not arm.why_not and not arm.saves_memory:
+            axes.setdefault(arm.family, []).append(arm)
+    return axes
+
+
+def product_of(config: "ExperimentConfig", arms: Sequence["Arm"], seed: int = 0) -> Product:
+    """All combinations of the techniques that are tried here, in an order drawn at random, the same for a seed."""
+    axes = axes_of(arms)
+    found: dict[str, Combination] = {}
+    contradictory = repeated = 0
+    for chosen in _choices(list(axes.values())):
+        changed, taken = together(config, chosen)
+        if len(taken) < len(chosen) or not _agree(chosen):
+            contradictory += 1
+            continue
+        key = changed.model_dump_json()
+        repeated += key in found
+        found.setdefault(key, Combination(name_of(chosen), changed))
+    combinations = list(found.values())
+    random.Random(seed).shuffle(combinations)
+    return Product(axes, combinations, contradictory, repeated)
+
+
+def name_of(arms: Sequence["Arm"]) -> str:
+    """The name of a combination."""
+    return " + ".join(arm.name for arm in arms) or AS_IT_IS
+
+
+def _choices(axes: Sequence[Sequence["Arm"]]) -> Iterator[list["Arm"]]:
+    for members in product(*([None, *axis] for axis in axes)):
+        yield [arm for arm in members if arm is not None]
+
+
+def _agree(arms: Sequence["Arm"]) -> bool:
+    """Whether no two set a field to different values."""
+    overrides = merged(arms)
+    return all(overrides[key] == value for arm in arms for key, value in arm.overrides.items())
