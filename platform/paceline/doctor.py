@@ -2,17 +2,16 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
 from importlib.util import cache_from_source, find_spec
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from paceline.cluster.check import Check
 from paceline.cluster.machine import GIB, existing, memory, memory_text
+from paceline.cluster.session import answers
 from paceline.errors import EnvironmentFault, PacelineError
 from paceline.storage.address import is_address, parse
 
@@ -21,7 +20,6 @@ FLOORS = {"torch": (2, 11), "torchvision": (0, 26), "ray": (2, 56), "mlflow": (3
 """Oldest versions with the fixes that Paceline counts on."""
 LOW_DISK_BYTES = 2 * GIB
 LOW_MEMORY_BYTES = 2 * GIB
-RAY_PORT = 6379
 CONNECT_SECONDS = 2.0
 
 
@@ -152,27 +150,17 @@ def _ray_file() -> Check:
         found = file.read_text().strip()
     except OSError:
         return Check("ray cluster", None, "none is running here; each run starts its own")
-    if _answers(found):
+    if answers(found, CONNECT_SECONDS):
         return Check("ray cluster", True, f"running at {found}")
     cure = f"a cluster ended without tidying up: remove {file}; runs on a private Ray do not mind it"
     return Check("ray cluster", None, f"{file} names {found}, which does not answer", cure)
 
 
 def _ray_cluster(address: str, source: str) -> Check:
-    if _answers(address):
+    if answers(address, CONNECT_SECONDS):
         return Check("ray cluster", True, f"{address} answers ({source})")
     cure = "start the cluster, open a tunnel to it, or correct the address"
     return Check("ray cluster", False, f"{address} does not answer ({source})", cure)
-
-
-def _answers(address: str) -> bool:
-    try:
-        parts = urlsplit(address if "://" in address else f"//{address}")
-        port = parts.port or {"ray": 10001, "http": 80, "https": 443}.get(parts.scheme, RAY_PORT)
-        socket.create_connection((parts.hostname or "127.0.0.1", port), CONNECT_SECONDS).close()
-    except (OSError, ValueError):
-        return False
-    return True
 
 
 def _tracking(uri: str | None) -> Check:

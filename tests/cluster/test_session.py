@@ -1,8 +1,10 @@
 """How this process meets Ray."""
 
 import os
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,12 +28,20 @@ def test_workers_are_not_started_through_uv_though_ray_was_imported_first() -> N
     assert shown.stdout.strip() == "False"
 
 
-@pytest.mark.parametrize(("address", "private"), [(None, True), ("10.0.0.1:6379", False)])
-def test_what_holds_for_a_private_ray_ends_with_it(
-    address: str | None, private: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def head() -> Iterator[str]:
+    """Host and port that take connections."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_what_holds_for_a_private_ray_ends_with_it(head: str, private: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
+    address = None if private else head
     given: list[dict[str, object]] = []
     monkeypatch.delenv(WATCHER, raising=False)
     monkeypatch.setattr(ray, "is_initialized", lambda: bool(given))
@@ -46,20 +56,45 @@ def test_what_holds_for_a_private_ray_ends_with_it(
     assert WATCHER not in os.environ
 
 
-@pytest.mark.parametrize("address", [None, "10.0.0.1:6379"])
+@pytest.mark.parametrize("private", [True, False])
 def test_a_ray_that_does_not_come_up_is_a_fault_of_the_environment(
-    address: str | None, monkeypatch: pytest.MonkeyPatch
+    head: str, private: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import ray
+
+    address = None if private else head
 
     def init(**options: object) -> None:
         raise Exception("The current node timed out during startup")  # as Ray does
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)  # other tests of this process may be connected
     monkeypatch.setattr(ray, "init", init)
-    words = "cluster at 10.0.0.1:6379 could not be reached" if address else "could not be started.*other work"
+    words = f"cluster at {head} could not be reached" if address else "could not be started.*other work"
     with pytest.raises(EnvironmentFault, match=words), connected(address):
         pass
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("127.0.0.1:{port}", "no Ray cluster answers at 127.0.0.1:{port}: start the cluster"),
+        ("ray://127.0.0.1:{port}", "no Ray cluster answers at ray://127.0.0.1:{port}"),
+        ("http://127.0.0.1:{port}", "is a dashboard's address.*such as 127.0.0.1:6379, or use `paceline submit`"),
+    ],
+)
+def test_an_address_that_no_driver_reaches_is_told_before_ray_tries_it(
+    address: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray goes on for more than ten minutes where nobody listens."""
+    import ray
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **options: pytest.fail("Ray was asked"))
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+        with pytest.raises(EnvironmentFault, match=words.format(port=port)), connected(address.format(port=port)):
+            pass
 
 
 def test_a_working_folder_that_was_replaced_is_entered_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

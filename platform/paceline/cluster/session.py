@@ -2,11 +2,13 @@
 
 import logging
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from paceline.errors import EnvironmentFault
 
@@ -15,6 +17,8 @@ WATCHER = "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"
 NICENESS = "RAY_worker_niceness"
 JOB_VARIABLE = "RAY_JOB_ID"
 """Set by Ray in the driver of a submitted job."""
+PORT = 6379
+CONNECT_SECONDS = 5.0
 
 
 def prepare_environment() -> None:
@@ -48,6 +52,17 @@ def connecting_text(address: str | None) -> str:
         return "starting Ray"
     address = address or os.environ.get("RAY_ADDRESS")  # Ray sets it for a submitted job
     return f"connecting to the cluster at {address}" if address else "connecting to the cluster"
+
+
+def answers(address: str, seconds: float = CONNECT_SECONDS) -> bool:
+    """Whether something takes connections at `HOST:PORT`, or at an address with a scheme that has a port of its own."""
+    try:
+        parts = urlsplit(address if "://" in address else f"//{address}")
+        port = parts.port or {"ray": 10001, "http": 80, "https": 443}.get(parts.scheme, PORT)
+        socket.create_connection((parts.hostname or "127.0.0.1", port), seconds).close()
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def is_private() -> bool:
@@ -88,6 +103,7 @@ def connected(address: str | None, runtime_env: dict[str, Any] | None = None) ->
     if ray.is_initialized():
         yield
         return
+    _require_answer(address)
     try:
         ray.init(**_init_options(address, runtime_env))
     except Exception as error:  # Ray raises a plain one when its node takes more than 30 s to come up
@@ -116,6 +132,19 @@ def _alone() -> Iterator[None]:
         _private = False
         if before is None:
             del os.environ[WATCHER]
+
+
+def _require_answer(address: str | None) -> None:
+    """Ray itself would go on trying for more than ten minutes, and show its own log lines meanwhile."""
+    if address is None or address in ("auto", "local"):
+        return
+    if address.startswith(("http://", "https://")):
+        host = urlsplit(address).hostname or "HEAD"
+        cure = f"give the head's own port, such as {host}:{PORT}, or use `paceline submit`"
+        raise EnvironmentFault(f"{address} is a dashboard's address, by which no driver joins a cluster: {cure}")
+    if not answers(address):
+        cure = f"start the cluster, or give the address of the head's own port, such as HEAD:{PORT}"
+        raise EnvironmentFault(f"no Ray cluster answers at {address}: {cure}; through a tunnel, use `paceline submit`")
 
 
 def _unreached(address: str | None, error: Exception) -> str:
