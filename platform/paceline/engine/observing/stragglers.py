@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isnan
+from math import inf, isnan
 from statistics import median
 from time import perf_counter
 
@@ -33,7 +33,7 @@ class StragglerWatch:
     def __init__(self) -> None:
         self._suspect: int | None = None
         self._logs = 0
-        self._since = self._before = perf_counter()
+        self._since = self._before = inf  # until the first log, whose steps began at a time that is not known
         self._named: set[int] = set()
 
     def see(self, seconds: Sequence[float]) -> Straggler | None:
@@ -44,6 +44,7 @@ class StragglerWatch:
         """
         found = slowest(seconds)
         now = perf_counter()
+        self._before = min(self._before, now)
         if found is None or found.rank != self._suspect:
             # what was measured now began at the last log
             self._suspect, self._logs, self._since = (found.rank if found else None), 0, self._before
