@@ -40,7 +40,7 @@ def told(ranks: Ranks, slow: int | None, part: str, **overrides: Any) -> dict[st
     config = toy_config(
         data__path=lambda: (Loading(96), Points(4)),
         task__path=Computing,
-        trainer__epochs=3,
+        trainer__epochs=5,
         trainer__evaluate_every_n_epochs=0,
         trainer__log_every_n_steps=2,
         scaling__num_workers=ranks.world_size,
@@ -87,7 +87,7 @@ def test_ranks_that_are_alike_are_not_named() -> None:
 
 def test_the_times_of_the_ranks_are_told_at_each_log() -> None:
     first, second = run_ranks(told, 2, 1, "data")
-    assert len(first["points"]) == 9
+    assert len(first["points"]) == 15
     for values in first["points"]:
         least, middle, most = (values[key] for key in FIGURES)
         assert 8 * PAUSE <= least < most < values["step_seconds"] * 1.5
