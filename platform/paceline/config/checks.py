@@ -10,6 +10,7 @@ from paceline.config.disagreement import Disagreement
 from paceline.config.disagreement import contradiction as _contradiction
 from paceline.config.parallel_checks import PARALLEL_CHECKS
 from paceline.config.sweep_checks import SWEEP_CHECKS
+from paceline.config.tuneup_checks import TUNEUP_CHECKS
 from paceline.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
@@ -165,4 +166,5 @@ _CHECKS: tuple[Callable[["ExperimentConfig"], Iterator[Disagreement]], ...] = (
     _checkpoint,
     *PARALLEL_CHECKS,
     *SWEEP_CHECKS,
+    *TUNEUP_CHECKS,
 )

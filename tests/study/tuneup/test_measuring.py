@@ -74,6 +74,13 @@ def test_planted_techniques_get_their_verdicts_and_the_good_one_is_recommended(s
     assert clock.now < 600
 
 
+def test_the_largest_seeds_can_be_tuned_with() -> None:
+    clock = PlayedClock()
+    bench = PlayedBench(clock, speed, accuracy)
+    measured(bench, clock, config(seed=2**63 - 5))
+    assert bench.done["train"] >= 5
+
+
 def test_clearly_decided_arms_stop_early_and_the_time_goes_to_the_others() -> None:
     clock = PlayedClock()
 

@@ -49,7 +49,7 @@ class Trainings:
             expected = self.seconds(config) or estimate or 0.0
             if not self._clock.has(expected):
                 return False
-            answer = self._bench.do(Job("train", (part_of(config.with_overrides({"seed": seed})),)))
+            answer = self._bench.do(Job("train", (part_of(config.with_overrides({"seed": seed, "tuneup": None})),)))
             if answer.problem:
                 self.problem = answer.problem
                 return False

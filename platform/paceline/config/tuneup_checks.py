@@ -1,0 +1,64 @@
+"""What `tuneup.*` must agree on with itself and with the rest of the config."""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from paceline.config.disagreement import Disagreement, contradiction
+from paceline.config.source import Key
+from paceline.config.space import LARGEST_WHOLE
+from paceline.config.tuneup import TuneupConfig
+from paceline.errors import Problem
+
+if TYPE_CHECKING:
+    from paceline.config.experiment import ExperimentConfig
+
+ARMS, SEEDS = "tuneup.arms", "tuneup.seeds"
+NOT_COMPUTED = ("name", "seed", "storage", "sweep", "tuneup")
+"""What says where a training is kept, or what it begins with, and nothing of how it is computed."""
+OF_THE_WORKERS = "scaling"
+MAY_CHANGE = "scaling.max_failures"
+"""The one field of that section that needs no other workers."""
+
+
+def _tuneup(config: "ExperimentConfig") -> Iterator[Disagreement]:
+    if config.tuneup is None:
+        return
+    for name, overrides in config.tuneup.arms.items():
+        for key in overrides:
+            yield from _arm_key(config, f"{ARMS}.{name}", overrides, key)
+    yield from _seeds(config, config.tuneup)
+
+
+def _arm_key(
+    config: "ExperimentConfig", place: str, overrides: Mapping[str, Any], dotted: str
+) -> Iterator[Disagreement]:
+    from paceline.config.fields import is_key, nearest_key  # which need the config of which this is a part
+
+    key: Key = tuple(dotted.split("."))
+    tree = _tree(config, overrides, str(key[0]))
+    if key[0] in NOT_COMPUTED:
+        reason = f"{key[0]} does not change how a training is computed, so there is nothing to compare"
+        yield contradiction(reason, f"take {dotted} out", place)
+    elif key[0] == OF_THE_WORKERS and dotted != MAY_CHANGE:
+        reason = f"{dotted} needs other workers, and all techniques are measured on the same ones"
+        yield contradiction(reason, f"take {dotted} out, and compare by a sweep over it", place)
+    elif not is_key(tree, key):
+        problem = Problem("unknown-key", f"there is no such key as {dotted}", place, hint=nearest_key(tree, key))
+        yield Disagreement(problem, (place,))
+
+
+def _tree(config: "ExperimentConfig", overrides: Mapping[str, Any], section: str) -> dict[str, Any]:
+    """The sections among which a key is looked for: the config's own, or a component that the arm itself chooses."""
+    own = {name: getattr(config, name) for name in type(config).model_fields}
+    chosen = {name: overrides[f"{section}.{name}"] for name in ("name", "path") if f"{section}.{name}" in overrides}
+    return {**own, section: chosen} if chosen else own
+
+
+def _seeds(config: "ExperimentConfig", tuneup: TuneupConfig) -> Iterator[Disagreement]:
+    if config.seed + tuneup.seeds - 1 > LARGEST_WHOLE:
+        reason = f"the last of {tuneup.seeds} seeds from {config.seed} is more than 2^63 - 1"
+        yield contradiction(reason, "lower seed", SEEDS, "seed")
+
+
+TUNEUP_CHECKS = (_tuneup,)
+"""Each yields what disagrees in a config."""
