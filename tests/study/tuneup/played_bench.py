@@ -54,6 +54,9 @@ class PlayedBench:
         self.facts = FACTS
         self.split_seconds = 0.0
         self.failing: Callable[[Job], str] = lambda job: ""
+        self.training_seconds = TRAINING_SECONDS
+        self.seconds_per_sample = 0.0
+        """What the steps alone take."""
 
     def do(self, job: Job) -> Answer:
         self.done[job.kind] += 1
@@ -78,7 +81,8 @@ class PlayedBench:
         self._clock.now += self.split_seconds
         fractions = {"data": 0.7, "forward": 0.2, "backward": 0.1, "idle": 0.0}
         fix = {"overrides": {"data.drop_last": True}, "why": "it mends nothing"}
-        return {"fractions": fractions, "kind": "data", "share": 0.7, "reason": "it waits for data", "fixes": [fix]}
+        told = {"fractions": fractions, "seconds_per_sample": self.seconds_per_sample}
+        return {**told, "kind": "data", "share": 0.7, "reason": "it waits for data", "fixes": [fix]}
 
     def _duel(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
         self._clock.now += DUEL_SECONDS
@@ -92,10 +96,12 @@ class PlayedBench:
         return {"pairs": pairs, "warnings": [], "build_seconds": 0.1}
 
     def _train(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
-        self._clock.now += TRAINING_SECONDS
+        seconds = min(self.training_seconds, job.options["seconds"])
+        self._clock.now += seconds
         seed = np.random.default_rng(configs[0]["seed"])  # what a seed does, it does to every config
         accuracy = self._accuracy(configs[0]) + seed.normal(0, 0.003) + self._random.normal(0, 0.001)
-        return {"metrics": {"val/accuracy": float(accuracy)}, "wall_seconds": TRAINING_SECONDS}
+        metrics = {"val/accuracy": float(accuracy)}
+        return {"metrics": metrics, "wall_seconds": seconds, "stopped": seconds < self.training_seconds}
 
     def _memory(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
         self._clock.now += ERRAND_SECONDS

@@ -81,6 +81,40 @@ def test_the_largest_seeds_can_be_tuned_with() -> None:
     assert bench.done["train"] >= 5
 
 
+def test_a_training_that_takes_longer_than_there_is_time_is_not_begun() -> None:
+    clock = PlayedClock()
+    bench = PlayedBench(clock, speed, accuracy)
+    bench.training_seconds, bench.seconds_per_sample = 36_000.0, 36_000.0 / 96 / toy_config().trainer.epochs
+    found = measured(bench, clock, config())
+    assert bench.done["train"] == 0
+    assert any("36,000 s" in note for note in found.notes)
+    assert next(arm.verdict for arm in found.arms if arm.name == "faster") == "gain"
+    assert found.recommended == {}  # of which nobody knows what the model comes out like
+    assert clock.now < 600
+
+
+def test_a_training_that_turns_out_to_be_too_long_is_ended_in_time() -> None:
+    clock = PlayedClock()
+    bench = PlayedBench(clock, speed, accuracy)
+    bench.training_seconds = 36_000.0  # evaluations, say, of which the steps say nothing
+    found = measured(bench, clock, config())
+    assert clock.now < 600 + DUEL_SECONDS * 3
+    assert any("no time to train the baseline" in note for note in found.notes)
+
+
+def test_a_training_that_failed_says_nothing_of_the_next_one() -> None:
+    clock = PlayedClock()
+    bench = PlayedBench(clock, speed, accuracy)
+    bench.failing = lambda job: (
+        "it broke" if job.kind == "train" and '"weight_decay":0.5' in job.configs[0].config_json else ""
+    )
+    arms = {"spoils": PLANTED["spoils"], "other": {"optimizer.momentum": 0.3, "checkpoint.keep": 5}}
+    section = {"arms": arms, "budget_seconds": 600.0, "skip": ["compile"]}
+    found = measured(bench, clock, config(tuneup=section))
+    assert found.recommended == arms["other"]
+    assert sum("it broke" in note for note in found.notes) == 2
+
+
 def test_clearly_decided_arms_stop_early_and_the_time_goes_to_the_others() -> None:
     clock = PlayedClock()
 

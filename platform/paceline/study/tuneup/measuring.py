@@ -10,7 +10,9 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from paceline.cluster.listener import Stages
+from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
+from paceline.data.base import Sizes
 from paceline.errors import RunFailed
 from paceline.study.statistics.judge import Noise
 from paceline.study.tuneup.arms import Arm, arms_for, with_fixes
@@ -31,6 +33,8 @@ AA = "A/A"
 """Name of the contest of the baseline against itself."""
 QUALITY_SHARE = 0.45
 """Of the budget, what trainings for the quality may take at the most."""
+FEWEST_SEEDS = 2
+"""Trainings without which nothing can be said of the quality."""
 ROUNDS = 3
 """How many more techniques are looked for beside those that gain alone."""
 HOPELESS = 0.9
@@ -88,7 +92,7 @@ class Measuring:
             self._notes.append(f"the memory of the techniques could not be predicted: {self._peaks.problem}")
         self._watcher.arms(self._arms)
         tried = [arm for arm in self._arms if not arm.why_not]
-        self._train_baseline()
+        self._train_baseline(facts)
         self._measure_alone(tried)
         chosen = self._combine(tried, facts)
         chosen, quality = self._check_quality(chosen)
@@ -111,16 +115,27 @@ class Measuring:
         if self._splits.problem:
             self._notes.append(f"the time of a step could not be split: {self._splits.problem}")
 
-    def _train_baseline(self) -> None:
+    def _train_baseline(self, facts: Facts) -> None:
         """Before all else, so that it is known how much time the quality of the others will take."""
+        expected = self._training_seconds(facts)
+        if FEWEST_SEEDS * expected > QUALITY_SHARE * self._clock.left:
+            self._notes.append(
+                f"training the baseline takes too long here, some {expected:,.0f} s: quality is not known"
+            )
+            return
         self._watcher.stage("training the baseline")
-        if not self._trainings.train(self._config):
+        if not self._trainings.train(self._config, expected):
             if self._trainings.problem:
                 raise RunFailed(f"the baseline cannot be trained: {self._trainings.problem}")
             self._notes.append("there was no time to train the baseline with every seed: quality is not known")
             return
         needed = (self._trainings.seconds(self._config) or 0.0) * len(self._trainings.seeds)
         self._clock.reserved = min(needed, QUALITY_SHARE * self._clock.left) + MEMORY_SECONDS + END_SECONDS
+
+    def _training_seconds(self, facts: Facts) -> float:
+        """What a training of the baseline is expected to take, by the time of its steps; 0 where that is not known."""
+        plan = derive(self._config, Sizes(facts.train_samples, facts.validation_samples))
+        return self._splits.seconds_per_sample * plan.batch.global_batch_size * (plan.total_steps or 0)
 
     def _contest(self, name: str, baseline: ExperimentConfig, arm: ExperimentConfig) -> Contest:
         return Contest(name, baseline, arm, Standing(self._noise))
@@ -227,6 +242,8 @@ class Measuring:
 
     def _quality_of(self, arms: Sequence[Arm]) -> Quality:
         config, _ = together(self._config, arms)
+        if len(self._trainings.values(self._config)) < FEWEST_SEEDS:
+            return Quality("not measured", self._trainings.metric)
         self._trainings.train(config, self._trainings.seconds(self._config))
         if self._trainings.problem:
             self._notes.append(f"the recommended config could not be trained: {self._trainings.problem}")

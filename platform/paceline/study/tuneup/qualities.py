@@ -41,17 +41,21 @@ class Trainings:
     def train(self, config: ExperimentConfig, estimate: float | None = None) -> bool:
         """Train with all seeds that are missing, as far as there is time; returns whether all are there.
 
+        A training that takes longer than there is time is ended, and does not count.
+
         Args:
             estimate: seconds that a training takes, where it is known.
         """
+        self.problem = ""
         done = self._known.setdefault(_key(config), [])
         for seed in self.seeds[len(done) :]:
             expected = self.seconds(config) or estimate or 0.0
             if not self._clock.has(expected):
                 return False
-            answer = self._bench.do(Job("train", (part_of(config.with_overrides({"seed": seed, "tuneup": None})),)))
-            if answer.problem:
-                self.problem = answer.problem
+            seeded = part_of(config.with_overrides({"seed": seed, "tuneup": None}))
+            answer = self._bench.do(Job("train", (seeded,), {"seconds": self._clock.left}))
+            self.problem = answer.problem
+            if self.problem or answer.values["stopped"]:
                 return False
             self._choose_metric(answer.values["metrics"])
             if self.metric not in answer.values["metrics"]:

@@ -20,6 +20,8 @@ class Splits:
         self._seconds = 0.0
         self.baseline: Mapping[str, float] = {}
         self.recommended: Mapping[str, float] = {}
+        self.seconds_per_sample = 0.0
+        """Of the baseline, of the global batch; 0 where its step could not be split."""
         self.bottleneck = ""
         """Of the baseline: its kind, and what was measured."""
         self.fixes: list[Arm] = []
@@ -37,6 +39,7 @@ class Splits:
             return
         told = answer.values
         self.baseline = _without_nothing(told["fractions"])
+        self.seconds_per_sample = told["seconds_per_sample"]
         self.bottleneck = f"{told['kind']}: {told['reason']}"
         for number, fix in enumerate(told["fixes"], start=1):
             name = f"fix-{told['kind'].replace('_', '-')}-{number}"

@@ -90,6 +90,17 @@ class Stepper:
             torch.cuda.synchronize(self._ranks.device)
 
 
+class Until(MemoryReporter):
+    """Asks to stop once the time is over."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._end = perf_counter() + seconds
+
+    def stop_requested(self) -> bool:
+        return perf_counter() >= self._end
+
+
 class Quiet(MemoryReporter):
     """Keeps nothing but warnings: a training that is measured for long would fill the memory with its points."""
 

@@ -19,7 +19,6 @@ from paceline.engine.failure import RankFailed, failing_together
 from paceline.engine.loading import SlicedDataset
 from paceline.engine.ranks import Ranks
 from paceline.engine.redundant_bias import find_redundant_bias
-from paceline.engine.reporter import MemoryReporter
 from paceline.study.memory.measuring import measure_peak
 from paceline.study.memory.predicting import ask
 from paceline.study.step_split.diagnosis import diagnose
@@ -27,7 +26,7 @@ from paceline.study.step_split.parts import PARTS
 from paceline.study.tuneup.duel import DuelRules, duel
 from paceline.study.tuneup.facts import Facts
 from paceline.study.tuneup.jobs import Answer, Job, config_of
-from paceline.study.tuneup.stepper import ENDLESS, Quiet, Stepper
+from paceline.study.tuneup.stepper import ENDLESS, Quiet, Stepper, Until
 
 
 def do_job(job: Job, base: Assignment, ranks: Ranks) -> Answer:
@@ -84,6 +83,7 @@ def _split(job: Job, base: Assignment, ranks: Ranks) -> Mapping[str, Any]:
     split, bottleneck = found.split, found.bottleneck
     return {
         "fractions": {part: split.fraction(part) for part in PARTS},
+        "seconds_per_sample": split.sample_seconds,
         "kind": bottleneck.kind,
         "share": bottleneck.share,
         "reason": bottleneck.reason,
@@ -99,13 +99,15 @@ def _duel(job: Job, base: Assignment, ranks: Ranks) -> Mapping[str, Any]:
 
 
 def _train(job: Job, base: Assignment, ranks: Ranks) -> Mapping[str, Any]:
-    """Train to the end, without checkpoints; `seconds` are those of the training steps alone."""
-    reporter = MemoryReporter()
+    """Train to the end, without checkpoints, unless the time is over before; `seconds` are those of the training steps
+    alone."""
+    reporter = Until(job.options["seconds"])
     begun = perf_counter()
     trainer = build_trainer(config_of(base, job.configs[0]), ranks, reporter)
     outcome = trainer.fit()
     validation = [(step, values) for step, values in reporter.points if any(key.startswith("val/") for key in values)]
     return {
+        "stopped": outcome.stopped,
         "metrics": outcome.metrics,
         "seconds": outcome.seconds.get("training", 0.0),
         "wall_seconds": perf_counter() - begun,
