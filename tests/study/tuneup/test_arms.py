@@ -133,6 +133,30 @@ def test_fixes_come_first_and_none_is_tried_twice() -> None:
     assert (rarer.family, rarer.computes) == ("fix-logging-1", "same")
 
 
+def test_what_is_skipped_is_not_tried_under_the_name_of_a_fix() -> None:
+    config = plain().with_overrides({"tuneup": {"skip": ["log-every-50", "fix-data-1"]}})
+    fixes = [
+        fix_arm("fix-logging-1", {"trainer.log_every_n_steps": 50}, "why"),
+        fix_arm("fix-data-1", {"data.prefetch_factor": 5, "data.num_workers": 3}, "why"),
+    ]
+    found = {arm.name: arm.why_not for arm in with_fixes(arms_for(config, FACTS), fixes, config)}
+    assert "tuneup.skip" in found["log-every-50"]
+    assert not [name for name in found if name.startswith("fix-")]
+
+
+def test_a_fix_that_contradicts_the_config_is_not_tried() -> None:
+    config = plain(trainer__deterministic=True)
+    fix = fix_arm("fix-data-1", {"trainer.cudnn_benchmark": True}, "why")
+    assert with_fixes(arms_for(config, FACTS), [fix], config) == arms_for(config, FACTS)
+
+
+def test_ones_own_technique_counts_rather_than_a_fix_of_its_name() -> None:
+    config = plain().with_overrides({"tuneup": {"arms": {"fix-data-1": {"optimizer.lr": 0.3}}}})
+    fix = fix_arm("fix-data-1", {"data.num_workers": 3}, "why")
+    found = [arm for arm in with_fixes(arms_for(config, FACTS), [fix], config) if arm.name == "fix-data-1"]
+    assert [arm.overrides for arm in found] == [{"optimizer.lr": 0.3}]
+
+
 def test_of_two_that_set_the_same_field_the_first_counts() -> None:
     assert merged([batch(64), batch(128)]) == {"data.global_batch_size": 64}
 

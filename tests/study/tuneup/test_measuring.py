@@ -115,6 +115,15 @@ def test_a_training_that_failed_says_nothing_of_the_next_one() -> None:
     assert sum("it broke" in note for note in found.notes) == 2
 
 
+def test_a_technique_of_ones_own_may_be_called_all_together() -> None:
+    clock = PlayedClock()
+    arms = {"all together": PLANTED["slower"], "faster": PLANTED["faster"]}
+    section = {"arms": arms, "budget_seconds": 600.0, "skip": ["compile"]}
+    found = measured(PlayedBench(clock, speed, accuracy), clock, config(tuneup=section))
+    assert next(arm.verdict for arm in found.arms if arm.name == "all together") == "harm"
+    assert found.recommended == PLANTED["faster"]
+
+
 def test_clearly_decided_arms_stop_early_and_the_time_goes_to_the_others() -> None:
     clock = PlayedClock()
 

@@ -18,6 +18,7 @@ BATCH_FACTORS = (2, 4, 8, 16, 32, 64)
 FEWEST_STEPS = 8
 """Optimizer steps that an epoch keeps when the batch grows."""
 LARGER_PIECES = "the same global batch in fewer and larger pieces"
+SKIPPED = "tuneup.skip names it"
 WARM_UP_FROM = 4
 """A batch so many times larger gets a warmup, as Goyal et al. 2017 (arXiv:1706.02677) found necessary."""
 
@@ -73,18 +74,30 @@ def fix_arm(name: str, overrides: Mapping[str, Any], why: str) -> Arm:
 
 
 def with_fixes(arms: Sequence[Arm], fixes: Sequence[Arm], config: ExperimentConfig) -> list[Arm]:
-    """The fixes first, as what is likeliest to help, then the others; those that come to the same are tried once."""
-    known = {arm.config(config).model_dump_json(): arm for arm in arms if not arm.why_not}
-    own = [known.get(fix.config(config).model_dump_json(), fix) for fix in fixes]
-    first = list({arm.name: arm for arm in own}.values())
+    """The fixes first, as what is likeliest to help, then the others; those that come to the same are tried once, and
+    what `tuneup.skip` names is not tried under another name either."""
+    known = {text: arm for arm in arms if (text := _text_of(arm, config)) and arm.why_not in ("", SKIPPED)}
+    skipped = () if config.tuneup is None else config.tuneup.skip
+    names = [*skipped, *(arm.name for arm in arms)]
+    texts = {fix.name: _text_of(fix, config) for fix in fixes if fix.name not in names}
+    own = [known.get(texts[fix.name], fix) for fix in fixes if texts.get(fix.name)]
+    first = list({arm.name: arm for arm in own if not arm.why_not}.values())
     return [*first, *(arm for arm in arms if arm not in first)]
+
+
+def _text_of(arm: Arm, config: ExperimentConfig) -> str:
+    """The whole config that it comes to; empty where it contradicts the other settings."""
+    try:
+        return arm.config(config).model_dump_json()
+    except ConfigError:
+        return ""
 
 
 def _checked(arm: Arm, config: ExperimentConfig, skipped: Iterable[str]) -> Arm:
     if arm.why_not:
         return arm
     if arm.name in skipped:
-        return replace(arm, why_not="tuneup.skip names it")
+        return replace(arm, why_not=SKIPPED)
     try:
         changed = arm.config(config)
     except ConfigError as error:

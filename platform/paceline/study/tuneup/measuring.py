@@ -39,7 +39,8 @@ ROUNDS = 3
 """How many more techniques are looked for beside those that gain alone."""
 HOPELESS = 0.9
 """An arm whose speed is surely below this share of the baseline's is not tried beside others."""
-TOGETHER = "all together"
+TOGETHER = "all/together"
+"""Name of the contest of all that is recommended. As with `AA`, no technique of the user's can have it."""
 MEMORY_SECONDS = 4 * ERRAND_SECONDS
 """Kept back for the last duel, and for the memory of the baseline and of what is recommended."""
 END_SECONDS = 5.0
