@@ -81,8 +81,15 @@ def test_each_changed_line_has_its_reason_above_it() -> None:
 def test_where_nothing_helps_the_file_says_so_and_is_the_config_as_it_was(tmp_path: Path) -> None:
     file = tmp_path / "recommended.yaml"
     file.write_text(recommended_yaml(config(), findings(IDLE)) or "")
-    assert file.read_text().startswith("# What was measured of toy: nothing makes it faster.")
+    assert file.read_text().startswith("# What was measured of toy: nothing helps.")
     assert load_config(file) == config()
+
+
+def test_where_there_was_no_time_nobody_is_told_that_nothing_helps(tmp_path: Path) -> None:
+    found = findings(ArmResult("loader-1", {}, "not applicable", "there was no time for it"))
+    result = TuneupResult("id", "toy", found, config(), "", "", tmp_path, 1.0, None, None)
+    for told in (repr(result), dict(result.rows())["speed"], recommended_yaml(config(), found) or ""):
+        assert "nothing was measured; give tuneup.budget_seconds more" in told
 
 
 def test_the_report_has_the_answer_the_techniques_and_the_config_and_loads_nothing() -> None:

@@ -87,7 +87,7 @@ def test_the_answer_claims_no_more_of_the_quality_than_was_shown(quality: Qualit
 
 def test_without_a_recommendation_the_answer_is_that() -> None:
     nothing = replace(findings(), recommended={}, speedup=None)
-    assert headline(nothing) == "Nothing that was tried makes it faster."
+    assert headline(nothing) == "Nothing helps."
     assert headline(replace(findings(), speedup=None, speedup_interval=None)).startswith("Faster; by how much")
 
 

@@ -6,13 +6,14 @@ from paceline.review.report.html import Child, tag
 from paceline.review.report.parts import code
 from paceline.study.tuneup.explaining import unhelpful
 from paceline.study.tuneup.outcome import Findings, Quality
-from paceline.study.tuneup.texts import interval_text, quality_text, ratio_text, split_texts
+from paceline.study.tuneup.texts import interval_text, quality_text, ratio_text, split_texts, without_gain
 
 
 def headline(findings: Findings) -> str:
     """Such as `5.35 times as fast (4.85-6.00), at equivalent quality`."""
     if not findings.recommended:
-        return "Nothing that was tried makes it faster."
+        told = without_gain(findings)
+        return f"{told[0].upper()}{told[1:]}."
     if findings.speedup is None:
         return f"Faster; by how much all together, there was no time to measure. {_quality_words(findings.quality)}."
     value, _, ends = interval_text(findings.speedup, findings.speedup_interval).partition(" ")

@@ -7,7 +7,7 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import dump_yaml
 from paceline.errors import ConfigError
 from paceline.study.tuneup.outcome import ArmResult, Findings
-from paceline.study.tuneup.texts import interval_text, quality_text, speed_text
+from paceline.study.tuneup.texts import interval_text, quality_text, speed_text, without_gain
 from paceline.tracking.redact import redact, shareable
 
 WIDTH = 118
@@ -29,7 +29,8 @@ def recommended_yaml(config: ExperimentConfig, findings: Findings) -> str | None
 
 def _head(config: ExperimentConfig, findings: Findings) -> list[str]:
     if not findings.recommended:
-        return [f"# What was measured of {config.name}: nothing makes it faster. This is the config as it was."]
+        said = without_gain(findings)
+        return [f"# What was measured of {config.name}: {said}. This is the config as it was."]
     parts = [f"# {config.name}, tuned: {speed_text(findings.speedup, findings.speedup_interval)} of the speed before."]
     if findings.quality.verdict != "same":
         parts.append(f"# Quality: {quality_text(findings.quality)}.")

@@ -8,7 +8,7 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.study.tuneup.answering import changes_text
 from paceline.study.tuneup.explaining import rows_of
 from paceline.study.tuneup.outcome import ArmResult, Findings
-from paceline.study.tuneup.texts import HEADING, quality_text, speed_text
+from paceline.study.tuneup.texts import HEADING, quality_text, speed_text, without_gain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,7 +77,7 @@ class TuneupResult:
     def rows(self) -> list[tuple[str, str]]:
         """What is shown at the end, below the table."""
         found = self.findings
-        together = speed_text(found.speedup, found.speedup_interval) if found.recommended else "nothing helps"
+        together = speed_text(found.speedup, found.speedup_interval) if found.recommended else without_gain(found)
         link = self.mlflow_url or ""
         hint = " (after `paceline ui`, which may print another port)" if self.needs_ui and link else ""
         rows = [
@@ -97,7 +97,7 @@ class TuneupResult:
     def __repr__(self) -> str:
         gains = [arm.name for arm in self.arms if arm.is_recommended]
         speed = speed_text(self.findings.speedup, self.findings.speedup_interval)
-        what = f"{', '.join(gains)}: {speed}" if gains else "nothing helps"
+        what = f"{', '.join(gains)}: {speed}" if gains else without_gain(self.findings)
         return f"<TuneupResult {self.name}/{self.tuneup_id}; {what}>"
 
     def _repr_html_(self) -> str:

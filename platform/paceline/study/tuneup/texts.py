@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from paceline.study.tuneup.outcome import ArmResult, Quality
+from paceline.study.tuneup.outcome import ArmResult, Findings, Quality
 
 LEAST_SHARE = 0.005
 """A part of a step that takes less of it is not shown."""
@@ -48,3 +48,10 @@ HEADING = ("technique", "verdict", "speed", "memory", "why")
 def split_texts(split: Mapping[str, float]) -> list[tuple[str, str]]:
     """Each part of a step with its share, such as `62 %`; without those that hardly take any time."""
     return [(part, f"{100 * share:.0f} %") for part, share in split.items() if share >= LEAST_SHARE]
+
+
+def without_gain(found: Findings) -> str:
+    """What is said where nothing is recommended: that nothing helps is known only of what was measured."""
+    if any(arm.verdict != "not applicable" for arm in found.arms):
+        return "nothing helps"
+    return "nothing was measured; give tuneup.budget_seconds more if there was no time for it"
