@@ -155,6 +155,9 @@ def test_the_report_tells_the_whole_course() -> None:
     assert "there was no time for it" in beside
     assert "3.61 x (3.50-3.70)" in beside
     assert "data.micro_batch_size=null" in html
+    unclear = replace(findings(), speedup=1.0, speedup_interval=(0.9, 1.1))
+    shown = report_html("toy", "id", unclear, None, 10.0).split('id="beside"')[1].split("</section>")[0]
+    assert (beside.count('good">gain'), shown.count('good">gain')) == (2, 1)
 
 
 def test_bars_of_text_show_speeds_and_the_split(monkeypatch: pytest.MonkeyPatch) -> None:

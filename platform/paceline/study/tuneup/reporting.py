@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from paceline.review.report.html import Child, tag
+from paceline.review.report.html import Child, Markup, tag
 from paceline.review.report.numbers import counted, seconds_text
 from paceline.review.report.page import page
 from paceline.review.report.parts import Report, Section, code, figure, legend, pill, table
@@ -92,13 +92,25 @@ def _beside(findings: Findings) -> list[Section]:
     rows = [_beside_row(each) for each in findings.beside]
     if findings.speedup is not None:
         speed = speed_text(findings.speedup, findings.speedup_interval)
-        last: list[Child] = [tag("b", "all together"), "nothing: the config as it was", "", pill("gain"), speed]
+        last: list[Child] = [
+            tag("b", "all together"),
+            "nothing: the config as it was",
+            "",
+            _together_pill(findings),
+            speed,
+        ]
         rows.append([(cell, findings.speedup if cell is speed else None) for cell in last])
     note = (
         "What gains alone goes together. What was hidden is tried beside it, and what gains nothing any more among the "
         "others is left out. In the order of the trials."
     )
     return [Section("beside", "Beside others", table(BESIDE, rows, "sortable beside", "beside others"), note)]
+
+
+def _together_pill(findings: Findings) -> Markup | None:
+    """Its verdict, where the interval is clear of no difference."""
+    low, high = findings.speedup_interval or (1.0, 1.0)
+    return pill("gain") if low > 1 else pill("harm") if high < 1 else None
 
 
 def _beside_row(beside: Beside) -> list[tuple[Child, float | None]]:
