@@ -122,6 +122,14 @@ def test_arms_that_contradict_each_other_do_not_go_together() -> None:
     assert not config.trainer.cudnn_benchmark
 
 
+def test_arms_that_set_the_same_field_to_different_values_do_not_go_together() -> None:
+    slow, fast = arm("slow", optimizer__lr=0.2, data__drop_last=True), arm("fast", optimizer__lr=0.3)
+    alike = arm("alike", optimizer__lr=0.2, trainer__zero_grad="set_to_none")
+    config, taken = together(plain(), [slow, fast, alike])
+    assert [each.name for each in taken] == ["slow", "alike"]
+    assert config.optimizer.lr == 0.2
+
+
 def test_fixes_come_first_and_none_is_tried_twice() -> None:
     arms = arms_for(plain(), FACTS)
     rarer = fix_arm("fix-logging-1", {"trainer.log_every_n_steps": 50}, "why")

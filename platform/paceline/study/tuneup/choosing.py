@@ -43,9 +43,12 @@ def merged(arms: Sequence[Arm]) -> dict[str, Any]:
 
 
 def together(config: ExperimentConfig, arms: Sequence[Arm]) -> tuple[ExperimentConfig, list[Arm]]:
-    """The config with all arms that go together, and which these are; one that contradicts those before is left out."""
+    """The config with all arms that go together, and which these are; one that contradicts those before is left out,
+    or sets one of their fields to something else."""
     taken: list[Arm] = []
     for arm in arms:
+        if any(arm.overrides[key] != value for key, value in merged(taken).items() if key in arm.overrides):
+            continue
         try:
             config.with_overrides(merged([*taken, arm]))
         except ConfigError:
