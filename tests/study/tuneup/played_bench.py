@@ -54,6 +54,8 @@ class PlayedBench:
         self.facts = FACTS
         self.split_seconds = 0.0
         self.failing: Callable[[Job], str] = lambda job: ""
+        self.warning: Callable[[dict[str, Any]], list[str]] = lambda config: []
+        """What is told when a config is built."""
         self.training_seconds = TRAINING_SECONDS
         self.seconds_per_sample = 0.0
         """What the steps alone take."""
@@ -93,7 +95,7 @@ class PlayedBench:
             pairs.append(
                 [float(np.exp(each) / self._speed(config)) for each, config in zip(noise, configs, strict=True)]
             )
-        return {"pairs": pairs, "warnings": [], "build_seconds": 0.1}
+        return {"pairs": pairs, "warnings": self.warning(configs[1]), "build_seconds": 0.1}
 
     def _train(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
         seconds = min(self.training_seconds, job.options["seconds"])

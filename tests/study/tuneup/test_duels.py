@@ -59,6 +59,15 @@ def test_what_a_config_says_of_the_process_holds_in_its_turns_alone() -> None:
     assert seen == {"highest": {"highest"}, "medium": {"medium"}}
 
 
+def test_what_the_engine_could_not_apply_is_told_with_the_duel() -> None:
+    ranks, rules = Ranks.current(), DuelRules(window_seconds=0.1, min_pairs=1, max_pairs=1)
+    unneeded = config(trainer__remove_redundant_bias=True)  # there is no convolution
+    with closing(Stepper(config(), ranks)) as baseline, closing(Stepper(unneeded, ranks)) as arm:
+        found = duel(baseline, arm, rules, ranks)
+    assert any("has no effect" in each for each in found.warnings)
+    assert found.build_seconds > 0
+
+
 def slow(seconds: float) -> Any:
     """A task that sleeps in each forward pass, which is a time that no noise hides."""
     from time import sleep

@@ -9,6 +9,7 @@ import pytest
 
 from paceline.errors import RunFailed
 from paceline.study.tuneup.clock import Clock
+from paceline.study.tuneup.explaining import explanation
 from paceline.study.tuneup.jobs import Job
 from paceline.study.tuneup.measuring import AA, Measuring
 from paceline.study.tuneup.outcome import Findings
@@ -221,6 +222,20 @@ def test_a_baseline_that_cannot_be_trained_ends_the_tune_up(kind: str) -> None:
     bench.failing = fails
     with pytest.raises(RunFailed, match=r"the baseline.*the user's own mistake"):
         measured(bench, clock, config())
+
+
+def test_what_could_not_be_applied_says_so_in_its_row_and_what_the_baseline_tells_does_not() -> None:
+    clock = PlayedClock()
+    bench = PlayedBench(clock, speed)
+    bench.warning = lambda tree: ["of both", *(["it was not applied"] if tree["checkpoint"]["keep"] == 5 else [])]
+    found = measured(bench, clock, config())
+    reasons = {arm.name: arm.reason for arm in found.arms if arm.name in PLANTED}
+    assert "it was not applied" in reasons.pop("faster")
+    assert not any("it was not applied" in reason or "of both" in reason for reason in reasons.values())
+    faster = next(arm for arm in found.arms if arm.name == "faster")
+    assert "it was not applied" in explanation(faster, found)
+    assert faster.to_json()["build_seconds"] == 0.1
+    assert next(arm for arm in found.arms if arm.name == "compile").to_json()["build_seconds"] is None
 
 
 @pytest.mark.parametrize("budget", [30.0, 100.0, 300.0])

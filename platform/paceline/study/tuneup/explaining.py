@@ -5,7 +5,11 @@ from paceline.study.tuneup.texts import arm_cells, quality_text, ratio_text, spe
 
 
 def explanation(arm: ArmResult, findings: Findings) -> str:
-    """What came of a technique: why it is recommended, or why it is not."""
+    """What came of a technique: why it is recommended, or why it is not, and what was told while it was built."""
+    return "; ".join([_came_of(arm, findings), *arm.warnings])
+
+
+def _came_of(arm: ArmResult, findings: Findings) -> str:
     if arm.verdict == "not applicable":
         return f"not tried: {arm.reason}" if arm.speedup is None else arm.reason
     if arm.is_recommended:

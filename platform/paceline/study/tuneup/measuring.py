@@ -328,10 +328,13 @@ class Measuring:
             return replace(plain, reason=f"it cannot be run: {contest.problem}")
         interval = contest.standing.interval
         quality = self._qualities.get(arm.name, Quality("same" if arm.computes == "same" else "not measured"))
+        warnings = tuple(each for each in contest.warnings if each not in self._contests[AA].warnings)
         return replace(
             plain,
             verdict=_verdict(contest.standing.final, quality),
-            reason=arm.why,
+            reason="; ".join([arm.why, *warnings]),
+            warnings=warnings,
+            build_seconds=contest.build_seconds,
             speedup=interval.estimate,
             speedup_interval=(interval.low, interval.high),
             pairs=len(contest.standing.pairs),

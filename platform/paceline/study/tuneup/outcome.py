@@ -50,7 +50,7 @@ class ArmResult:
     overrides: Mapping[str, Any]
     verdict: Verdict
     reason: str
-    """Why it is not applicable, or what it does."""
+    """Why it is not applicable, or what it does and the `warnings`."""
     family: str = ""
     speedup: float | None = None
     """Samples per second with it, over those without: the median of paired ratios."""
@@ -64,6 +64,10 @@ class ArmResult:
     """What was predicted for it; see `plan`."""
     quality: Quality = Quality("not measured")
     is_recommended: bool = False
+    warnings: tuple[str, ...] = ()
+    """What was told when it was built and was not of the baseline: that it could not be applied."""
+    build_seconds: float | None = None
+    """How long a training with it takes to be ready for its first step, compiling included."""
 
     def to_json(self) -> dict[str, Any]:
         """As `paceline tuneup --json` prints it."""
@@ -80,6 +84,7 @@ class ArmResult:
             "quality": self.quality.to_json(),
             "reason": self.reason,
             "pairs": self.pairs,
+            "build_seconds": self.build_seconds,
             "recommended": self.is_recommended,
         }
 

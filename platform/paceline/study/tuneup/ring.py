@@ -32,6 +32,9 @@ class Contest:
     duels: int = 0
     seconds: float = 0.0
     """What its duels took together."""
+    """What was told when the arm was built."""
+
+    """How long it took to be ready for its first step, compiling included, the longest time."""
 
     @property
     def is_open(self) -> bool:
@@ -93,8 +96,8 @@ class Ring:
         else:
             self._longest = max(self._longest * 0.8, took)
             standing.add(pairs_of(answer.values))
-            contest.warnings = list(answer.values["warnings"])
-            contest.build_seconds = answer.values["build_seconds"]
+            contest.warnings = list(dict.fromkeys([*contest.warnings, *answer.values["warnings"]]))
+            contest.build_seconds = max(contest.build_seconds, answer.values["build_seconds"])
         self._told(contest)
 
 
