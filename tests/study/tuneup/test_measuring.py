@@ -126,6 +126,18 @@ def test_a_technique_of_ones_own_may_be_called_all_together() -> None:
 
 
 def test_clearly_decided_arms_stop_early_and_the_time_goes_to_the_others() -> None:
+def test_what_a_spoiling_technique_left_no_room_for_comes_back_when_it_goes() -> None:
+    clock = PlayedClock()
+    milder = {"optimizer.weight_decay": 0.25}
+    tuned = config().with_overrides({"tuneup.arms": {"spoils": PLANTED["spoils"], "milder": milder}})
+
+    def either(tree: dict[str, Any]) -> float:
+        return 1000 * (1.1 if tree["optimizer"]["weight_decay"] == 0.25 else 1.0) * speed(tree) / 1000
+
+    found = measured(PlayedBench(clock, either, accuracy), clock, tuned)
+    assert found.recommended == milder
+
+
     clock = PlayedClock()
 
     def widely(tree: dict[str, Any]) -> float:

@@ -251,7 +251,7 @@ class Measuring:
         return self._trainings.compare(self._config, config)
 
     def _without_the_worst(self, chosen: list[Arm]) -> list[Arm]:
-        """Without the arm that spoils the quality, or with a smaller batch in its place."""
+        """Without the arm that spoils the quality; in its place a smaller batch, or what it had left no room for."""
         risky = [arm for arm in chosen if arm.computes == "differently"]
         if len(risky) > 1:
             for arm in risky:
@@ -262,7 +262,15 @@ class Measuring:
             self._qualities[risky[0].name] = self._quality_of(chosen)
         worst = min(spoiling, key=lambda arm: self._qualities[arm.name].difference or 0.0)
         smaller = self._smaller_batch(worst)
-        return [arm for arm in chosen if arm is not worst] + ([smaller] if smaller is not None else [])
+        rest = [arm for arm in chosen if arm is not worst] + ([smaller] if smaller is not None else [])
+        return together(self._config, [*rest, *self._kept_out_by(worst, chosen)])[1]
+
+    def _kept_out_by(self, worst: Arm, chosen: Sequence[Arm]) -> list[Arm]:
+        """What gains and is not known to spoil, but sets a field that an arm has set until now; the best first."""
+        families = {arm.family for arm in chosen}
+        free = [(arm, gain) for arm, gain in speedups(self._contests, self._arms) if arm.family not in families]
+        fine = [(arm, gain) for arm, gain in free if self._qualities.get(arm.name, Quality("same")).is_fine]
+        return best_of_families([(arm, gain) for arm, gain in fine if arm.overrides.keys() & worst.overrides.keys()])
 
     def _smaller_batch(self, arm: Arm) -> Arm | None:
         if arm.family != "batch":
