@@ -13,9 +13,11 @@ import numpy as np
 from paceline.cluster.listener import SilentListener
 from paceline.study.tuneup.facts import Facts
 from paceline.study.tuneup.jobs import Answer, Job
+from paceline.study.tuneup.ring import WINDOW_SECONDS
 
 FACTS = Facts("cpu", 1, 1, 1000, False, 0, 0, True, 96, 30)
-DUEL_SECONDS = 4.0
+DUEL_SECONDS = 9.0
+"""Of a duel with whole windows."""
 TRAINING_SECONDS = 2.0
 ERRAND_SECONDS = 3.0
 
@@ -87,7 +89,7 @@ class PlayedBench:
         return {**told, "kind": "data", "share": 0.7, "reason": "it waits for data", "fixes": [fix]}
 
     def _duel(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
-        self._clock.now += DUEL_SECONDS
+        self._clock.now += DUEL_SECONDS * job.options["window_seconds"] / WINDOW_SECONDS
         pairs = []
         for _ in range(job.options["max_pairs"]):
             drift = self._random.normal(0, 0.1)  # what hits both windows of a pair

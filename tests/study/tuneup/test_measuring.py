@@ -11,6 +11,7 @@ from paceline.errors import RunFailed
 from paceline.study.tuneup.clock import Clock
 from paceline.study.tuneup.explaining import explanation
 from paceline.study.tuneup.jobs import Job
+from paceline.study.tuneup.judging import PAIRS_OF_A_DUEL
 from paceline.study.tuneup.measuring import AA, Measuring
 from paceline.study.tuneup.outcome import Findings
 from support.toys import toy_config
@@ -125,7 +126,6 @@ def test_a_technique_of_ones_own_may_be_called_all_together() -> None:
     assert found.recommended == PLANTED["faster"]
 
 
-def test_clearly_decided_arms_stop_early_and_the_time_goes_to_the_others() -> None:
 def test_what_a_spoiling_technique_left_no_room_for_comes_back_when_it_goes() -> None:
     clock = PlayedClock()
     milder = {"optimizer.weight_decay": 0.25}
@@ -138,6 +138,7 @@ def test_what_a_spoiling_technique_left_no_room_for_comes_back_when_it_goes() ->
     assert found.recommended == milder
 
 
+def test_clearly_decided_arms_stop_early_and_the_time_goes_to_the_others() -> None:
     clock = PlayedClock()
 
     def widely(tree: dict[str, Any]) -> float:
@@ -223,19 +224,6 @@ def test_a_technique_that_fails_is_told_with_its_reason_and_the_rest_goes_on() -
     assert next(arm for arm in found.arms if arm.name == "slower").verdict == "harm"
 
 
-@pytest.mark.parametrize("kind", ["look", "train", "duel"])
-def test_a_baseline_that_cannot_be_trained_ends_the_tune_up(kind: str) -> None:
-    clock = PlayedClock()
-    bench = PlayedBench(clock, speed)
-
-    def fails(job: Job) -> str:
-        return "the user's own mistake" if job.kind == kind else ""
-
-    bench.failing = fails
-    with pytest.raises(RunFailed, match=r"the baseline.*the user's own mistake"):
-        measured(bench, clock, config())
-
-
 def test_what_could_not_be_applied_says_so_in_its_row_and_what_the_baseline_tells_does_not() -> None:
     clock = PlayedClock()
     bench = PlayedBench(clock, speed)
@@ -250,11 +238,36 @@ def test_what_could_not_be_applied_says_so_in_its_row_and_what_the_baseline_tell
     assert next(arm for arm in found.arms if arm.name == "compile").to_json()["build_seconds"] is None
 
 
+@pytest.mark.parametrize("kind", ["look", "train", "duel"])
+def test_a_baseline_that_cannot_be_trained_ends_the_tune_up(kind: str) -> None:
+    clock = PlayedClock()
+    bench = PlayedBench(clock, speed)
+
+    def fails(job: Job) -> str:
+        return "the user's own mistake" if job.kind == kind else ""
+
+    bench.failing = fails
+    with pytest.raises(RunFailed, match=r"the baseline.*the user's own mistake"):
+        measured(bench, clock, config())
+
+
 @pytest.mark.parametrize("budget", [30.0, 100.0, 300.0])
 def test_it_ends_in_time(budget: float) -> None:
     clock = PlayedClock()
     measured(PlayedBench(clock, speed, accuracy), clock, config(budget))
     assert clock.now < budget + DUEL_SECONDS
+
+
+def test_with_little_time_each_technique_is_measured_all_the_same() -> None:
+    clock = PlayedClock()
+
+    def widely(tree: dict[str, Any]) -> float:
+        return 1000 * (1.5 if tree["checkpoint"]["keep"] == 5 else 1.0)
+
+    found = measured(PlayedBench(clock, widely, accuracy), clock, config(60.0))
+    pairs = {arm.name: arm.pairs for arm in found.arms if arm.name in PLANTED}
+    assert all(each >= PAIRS_OF_A_DUEL for each in pairs.values()), pairs
+    assert found.recommended == PLANTED["faster"]
 
 
 def test_without_time_for_the_quality_only_what_computes_the_same_is_recommended() -> None:

@@ -11,6 +11,7 @@ class Clock:
         """Args:
         began: when the command began, on the same clock as `now`.
         """
+        self.budget_seconds = budget_seconds
         self._end = began + budget_seconds
         self._now = now
         self.began = began

@@ -42,7 +42,9 @@ HOPELESS = 0.9
 TOGETHER = "all/together"
 """Name of the contest of all that is recommended. As with `AA`, no technique of the user's can have it."""
 MEMORY_SECONDS = 4 * ERRAND_SECONDS
-"""Kept back for the last duel, and for the memory of the baseline and of what is recommended."""
+"""Kept back for the last duel, and for the memory of the baseline and of what is recommended; of a short budget at most
+`MEMORY_SHARE`."""
+MEMORY_SHARE = 0.15
 END_SECONDS = 5.0
 """Kept back for the report."""
 
@@ -77,6 +79,7 @@ class Measuring:
         self._splits = Splits(bench, clock)
         self._beside: list[Beside] = []
         self._peaks = Peaks(bench, clock, config)
+        self._memory_seconds = min(MEMORY_SECONDS, MEMORY_SHARE * clock.budget_seconds)
 
     def run(self) -> Findings:
         """Measure, choose, and check.
@@ -131,7 +134,7 @@ class Measuring:
             self._notes.append("there was no time to train the baseline with every seed: quality is not known")
             return
         needed = (self._trainings.seconds(self._config) or 0.0) * len(self._trainings.seeds)
-        self._clock.reserved = min(needed, QUALITY_SHARE * self._clock.left) + MEMORY_SECONDS + END_SECONDS
+        self._clock.reserved = min(needed, QUALITY_SHARE * self._clock.left) + self._memory_seconds + END_SECONDS
 
     def _training_seconds(self, facts: Facts) -> float:
         """What a training of the baseline is expected to take, by the time of its steps; 0 where that is not known."""
@@ -143,6 +146,7 @@ class Measuring:
 
     def _measure_alone(self, arms: Sequence[Arm]) -> None:
         self._watcher.stage("measuring the noise, and each technique alone")
+        self._ring.fit_windows(len(arms) + 1)
         noise = self._contest(AA, self._config, self._config)
         self._ring.meet(noise)
         if noise.problem:
@@ -229,7 +233,7 @@ class Measuring:
 
     def _check_quality(self, chosen: list[Arm]) -> tuple[list[Arm], Quality]:
         """Take away what makes the model worse, until it comes out as well as the baseline's."""
-        self._clock.reserved = MEMORY_SECONDS + END_SECONDS
+        self._clock.reserved = self._memory_seconds + END_SECONDS
         self._watcher.stage("training the recommended config")
         while any(arm.computes == "differently" for arm in chosen):
             quality = self._quality_of(chosen)

@@ -13,8 +13,12 @@ from paceline.study.tuneup.duel import Pair
 from paceline.study.tuneup.jobs import Job, part_of
 from paceline.study.tuneup.judging import PAIRS_OF_A_DUEL, Standing
 
-ROUGH_SECONDS = 8.0
-"""What a duel is taken to last before one has been seen."""
+WINDOW_SECONDS = 0.5
+"""How long a window of each side takes, where there is time."""
+LEAST_WINDOW_SECONDS = 0.1
+"""A window that is shorter has too few turns for a busy machine to hit both sides alike."""
+FIRST_ROUND_SHARE = 0.5
+"""Of the time, what a first duel of each is to take at the most."""
 
 
 @dataclass
@@ -28,13 +32,12 @@ class Contest:
     problem: str = ""
     """Why it cannot be measured; empty when it can."""
     warnings: list[str] = field(default_factory=list)
+    """What was told when the arm was built."""
     build_seconds: float = 0.0
+    """How long it took to be ready for its first step, compiling included, the longest time."""
     duels: int = 0
     seconds: float = 0.0
     """What its duels took together."""
-    """What was told when the arm was built."""
-
-    """How long it took to be ready for its first step, compiling included, the longest time."""
 
     @property
     def is_open(self) -> bool:
@@ -50,23 +53,29 @@ class Ring:
     ) -> None:
         self._bench, self._clock, self._told = bench, clock, told
         self._random = random.Random(seed)
-        self._longest = ROUGH_SECONDS
+        self._window = WINDOW_SECONDS
+        self._longest = _duel_seconds(self._window)
+
+    def fit_windows(self, contests: int) -> None:
+        """With little time, shorten the windows, so that each of so many contests gets the pairs of a first duel."""
+        fair = FIRST_ROUND_SHARE * self._clock.left / max(1, contests) / _duel_seconds(1.0)
+        self._window = min(WINDOW_SECONDS, max(LEAST_WINDOW_SECONDS, fair))
+        self._longest = _duel_seconds(self._window)
 
     def run(self, contests: Sequence[Contest], share: float = 1.0) -> None:
         """Let all meet, in random order, or in the given one where the time will not do for all; then again where a
         further duel is worth most, until all is decided.
 
         Args:
-            share: of the time that is left, what this may take; the first round of all is fought out as far as there is
-                time at all.
+            share: of the time that is left after the first round of all, what further rounds may take.
         """
-        stop_at = self._clock.left * (1 - share)
         waiting = [contest for contest in contests if not contest.duels]
         if self._clock.has(len(waiting) * self._longest):
             self._random.shuffle(waiting)
         for contest in waiting:
             if self._clock.has(self._longest):
                 self.meet(contest)
+        stop_at = self._clock.left * (1 - share)
         while (next_one := self._most_worth(contests, self._clock.left - stop_at)) is not None:
             self.meet(next_one)
 
@@ -83,6 +92,7 @@ class Ring:
         standing = contest.standing
         options: dict[str, Any] = {
             "seed": self._random.randrange(2**31),
+            "window_seconds": self._window,
             "seconds": max(self._longest, self._clock.left / 4),
             **standing.options(),
         }
@@ -99,6 +109,11 @@ class Ring:
             contest.warnings = list(dict.fromkeys([*contest.warnings, *answer.values["warnings"]]))
             contest.build_seconds = max(contest.build_seconds, answer.values["build_seconds"])
         self._told(contest)
+
+
+def _duel_seconds(window_seconds: float) -> float:
+    """What a duel of such windows takes, about; before one has been seen."""
+    return 2 * PAIRS_OF_A_DUEL * window_seconds
 
 
 def pairs_of(values: Mapping[str, Any]) -> list[Pair]:
