@@ -49,10 +49,11 @@ def told(arm: ArmResult) -> str:
 def test_planted_techniques_of_five_percent_get_their_verdicts_in_ten_tune_ups(
     tmp_path: Path, record_property: Record
 ) -> None:
-    wrong, recommended = [], []
+    wrong, recommended, equal = [], [], 0
     for seed in SEEDS:
         found = tuned(tmp_path, seed, BUDGET_SECONDS)
         low, high = found.noise
+        equal += low <= 1 <= high
         record_property(f"seed {seed}, A/A", f"{low:.3f}-{high:.3f}")
         for name, arm in planted(found).items():
             record_property(f"seed {seed}, {name}", told(arm))
@@ -61,6 +62,7 @@ def test_planted_techniques_of_five_percent_get_their_verdicts_in_ten_tune_ups(
             recommended += [name] if arm.is_recommended else []
     assert len(wrong) <= 0.05 * len(SEEDS) * len(RIGHT), wrong
     assert "spoils" not in recommended
+    assert equal >= len(SEEDS) - 2  # an interval of 95 % leaves 1 out now and then
 
 
 def measured(home: Path, budget_seconds: float) -> Findings:
