@@ -6,12 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from paceline import load_config
+from paceline.errors import EnvironmentFault
+from paceline.study.tuneup.folder import TuneupFolder
 from paceline.study.tuneup.outcome import ArmResult, Findings, Quality
 from paceline.study.tuneup.recommending import recommended_config, recommended_yaml
 from paceline.study.tuneup.reporting import report_html
 from paceline.study.tuneup.result import TuneupResult
+from paceline.study.tuneup.tuneup import Prepared, _conclude
 from support.toys import toy_config
+
+from .played_bench import Recording
 
 SAME = Quality("same")
 CACHE = ArmResult(
@@ -62,6 +69,16 @@ def test_the_file_is_the_recommended_config(tmp_path: Path) -> None:
     assert loaded.data.global_batch_size == 256
     assert loaded.trainer.precision == "32-true"
     assert loaded.tuneup is None
+
+
+def test_what_was_found_out_is_told_where_the_folder_takes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    gone = TuneupFolder(tmp_path / "file" / "gone")
+    with pytest.raises(EnvironmentFault) as caught:
+        _conclude(config(), gone, findings(CACHE, BATCH), Prepared("", 0.0), Recording(), 0.0)
+    assert "gone is not writable" in str(caught.value)
+    assert 'data.cache="memory" data.num_workers=0 data.global_batch_size=256' in str(caught.value)
+    assert "5.35 x (4.85-6.00)" in str(caught.value)
 
 
 def test_each_changed_line_has_its_reason_above_it() -> None:

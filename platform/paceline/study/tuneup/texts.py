@@ -1,5 +1,6 @@
 """A tune-up's figures in words, the same wherever they are shown."""
 
+import json
 from collections.abc import Mapping
 
 from paceline.study.tuneup.outcome import ArmResult, Findings, Quality
@@ -33,6 +34,14 @@ def quality_text(quality: Quality) -> str:
     verdict = "not worse" if quality.verdict == "undecided" and quality.is_not_inferior else quality.verdict
     difference = f"{quality.difference:+.4f} ({low:+.4f} to {high:+.4f})"
     return f"{quality.metric} {verdict}, {difference} over {quality.seeds} seeds"
+
+
+def answer_text(findings: Findings) -> str:
+    """All that is recommended in one line, as overrides that a command takes."""
+    if not findings.recommended:
+        return without_gain(findings)
+    changes = " ".join(f"{key}={json.dumps(value)}" for key, value in findings.recommended.items())
+    return f"{changes}: {speed_text(findings.speedup, findings.speedup_interval)}, {quality_text(findings.quality)}"
 
 
 def arm_cells(arm: ArmResult) -> tuple[str, str, str, str]:

@@ -5,8 +5,8 @@ claim a folder  ->  measure on one warm worker group  ->  recommended config, re
 
 import json
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import missing_modules
 from paceline.config.tuneup import TuneupConfig
 from paceline.durable import write_durably
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, EnvironmentFault
 from paceline.study.lint.apart import LintApart
 from paceline.study.tuneup.bench import open_bench
 from paceline.study.tuneup.clock import Clock
@@ -35,6 +35,7 @@ from paceline.study.tuneup.recommending import recommended_yaml
 from paceline.study.tuneup.recording import record_of, tell_mlflow
 from paceline.study.tuneup.reporting import report_html
 from paceline.study.tuneup.result import TuneupResult, findings_json
+from paceline.study.tuneup.texts import answer_text
 from paceline.tracking.redact import learn, secrets_of
 from paceline.tracking.store import is_http, start_creating, tracking_uri
 
@@ -137,6 +138,15 @@ def _measure(
         return Measuring(config, bench, clock, listener, notes).run()
 
 
+@contextmanager
+def _not_lost(findings: Findings) -> Iterator[None]:
+    """What took so long to find out is told where no folder takes it."""
+    try:
+        yield
+    except EnvironmentFault as fault:
+        raise EnvironmentFault(f"{fault}; what was found out: {answer_text(findings)}") from fault
+
+
 def _conclude(
     config: ExperimentConfig,
     folder: TuneupFolder,
@@ -147,11 +157,11 @@ def _conclude(
 ) -> TuneupResult:
     text = recommended_yaml(config, findings)
     html = report_html(config.name, folder.run_id, findings, text, time.monotonic() - began)
-    with writable(folder.path):
-        write_durably(folder.report, html.encode())
+    with _not_lost(findings), writable(folder.path):
+        write_durably(folder.findings, json.dumps(findings_json(findings), indent=1).encode())
         if text is not None:
             write_durably(folder.recommended, text.encode())
-        write_durably(folder.findings, json.dumps(findings_json(findings), indent=1).encode())
+        write_durably(folder.report, html.encode())
     listener.stage("recording the tune-up in MLflow")
     report = tell_mlflow(folder, record_of(config, folder.run_id, prepared.uri), findings, prepared.close_seconds)
     if report.error:
