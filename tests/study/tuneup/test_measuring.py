@@ -138,6 +138,18 @@ def test_what_a_spoiling_technique_left_no_room_for_comes_back_when_it_goes() ->
     assert found.recommended == milder
 
 
+def test_what_there_was_no_time_for_is_told_beside_the_answer() -> None:
+    clock = PlayedClock()
+    found = measured(PlayedBench(clock, speed, accuracy), clock, config(budget_seconds=10.0))
+    assert found.recommended == {}
+    (note,) = [each for each in found.notes if "tuneup.budget_seconds" in each]
+    assert all(name in note for name in PLANTED)
+    roomy = PlayedClock()
+    assert not any(
+        "budget_seconds" in note for note in measured(PlayedBench(roomy, speed), roomy, config(2000.0)).notes
+    )
+
+
 def test_clearly_decided_arms_stop_early_and_the_time_goes_to_the_others() -> None:
     clock = PlayedClock()
 

@@ -17,7 +17,7 @@ from paceline.errors import RunFailed
 from paceline.study.statistics.judge import Noise
 from paceline.study.tuneup.arms import Arm, arms_for, with_fixes
 from paceline.study.tuneup.bench import Bench
-from paceline.study.tuneup.beside import beside_of
+from paceline.study.tuneup.beside import NO_TIME, beside_of
 from paceline.study.tuneup.choosing import best_of_families, merged, speedups, together
 from paceline.study.tuneup.clock import Clock
 from paceline.study.tuneup.facts import Facts
@@ -45,6 +45,7 @@ MEMORY_SECONDS = 4 * ERRAND_SECONDS
 """Kept back for the last duel, and for the memory of the baseline and of what is recommended; of a short budget at most
 `MEMORY_SHARE`."""
 MEMORY_SHARE = 0.15
+MORE_TIME = "nothing is known, for want of time (tuneup.budget_seconds)"
 END_SECONDS = 5.0
 """Kept back for the report."""
 
@@ -314,8 +315,12 @@ class Measuring:
         noise = self._contests[AA].standing.interval
         contest = self._contests[TOGETHER]
         has_pairs = bool(contest.standing.pairs)
+        results = tuple(self._result(arm, chosen) for arm in self._arms)
+        untried = [each.name for each in results if each.reason == NO_TIME]
+        if untried:
+            self._notes.append(f"{MORE_TIME}, of {len(untried)} techniques: {', '.join(untried)}")
         return Findings(
-            arms=tuple(self._result(arm, chosen) for arm in self._arms),
+            arms=results,
             noise=(noise.low, noise.high),
             recommended=merged(chosen),
             speedup=contest.standing.interval.estimate if has_pairs else None,
@@ -331,9 +336,7 @@ class Measuring:
 
     def _result(self, arm: Arm, chosen: Sequence[Arm]) -> ArmResult:
         contest = self._contests.get(arm.name)
-        plain = ArmResult(
-            arm.name, arm.overrides, "not applicable", arm.why_not or "there was no time for it", arm.family
-        )
+        plain = ArmResult(arm.name, arm.overrides, "not applicable", arm.why_not or NO_TIME, arm.family)
         if arm.why_not or contest is None or (not contest.standing.pairs and not contest.problem):
             return plain
         if contest.problem:
