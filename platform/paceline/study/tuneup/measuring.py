@@ -7,7 +7,7 @@ look at the model  ->  the baseline trained with each seed  ->  each technique a
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from paceline.cluster.listener import Stages
 from paceline.config.derived import derive
@@ -20,10 +20,11 @@ from paceline.study.tuneup.bench import Bench
 from paceline.study.tuneup.beside import NO_TIME, beside_of
 from paceline.study.tuneup.choosing import best_of_families, merged, speedups, together
 from paceline.study.tuneup.clock import Clock
+from paceline.study.tuneup.concluding import result_of
 from paceline.study.tuneup.facts import Facts
 from paceline.study.tuneup.jobs import Job, part_of
 from paceline.study.tuneup.judging import Standing
-from paceline.study.tuneup.outcome import ArmResult, Beside, Findings, Quality, Question, Verdict
+from paceline.study.tuneup.outcome import ArmResult, Beside, Findings, Quality, Question
 from paceline.study.tuneup.peaks import BASELINE, ERRAND_SECONDS, PREDICTED_OOM, Peaks
 from paceline.study.tuneup.qualities import Trainings
 from paceline.study.tuneup.ring import Contest, Ring
@@ -335,36 +336,10 @@ class Measuring:
         )
 
     def _result(self, arm: Arm, chosen: Sequence[Arm]) -> ArmResult:
-        contest = self._contests.get(arm.name)
-        plain = ArmResult(arm.name, arm.overrides, "not applicable", arm.why_not or NO_TIME, arm.family)
-        if arm.why_not or contest is None or (not contest.standing.pairs and not contest.problem):
-            return plain
-        if contest.problem:
-            return replace(plain, reason=f"it cannot be run: {contest.problem}")
-        interval = contest.standing.interval
         quality = self._qualities.get(arm.name, Quality("same" if arm.computes == "same" else "not measured"))
-        warnings = tuple(each for each in contest.warnings if each not in self._contests[AA].warnings)
-        return replace(
-            plain,
-            verdict=_verdict(contest.standing.final, quality),
-            reason="; ".join([arm.why, *warnings]),
-            warnings=warnings,
-            build_seconds=contest.build_seconds,
-            speedup=interval.estimate,
-            speedup_interval=(interval.low, interval.high),
-            pairs=len(contest.standing.pairs),
-            peak_memory_ratio=self._peaks.ratio(arm.name),
-            peak_memory_bytes=self._peaks.measured.get(arm.name),
-            predicted_peak_memory_bytes=self._peaks.predicted.get(arm.name),
-            quality=quality,
-            is_recommended=any(each.name == arm.name for each in chosen),
-        )
+        result = result_of(arm, self._contests.get(arm.name), quality, self._contests[AA].warnings, self._peaks)
+        return replace(result, is_recommended=any(each.name == arm.name for each in chosen))
 
 
 def _names(arms: Sequence[Arm]) -> str:
     return " + ".join(arm.name for arm in arms)
-
-
-def _verdict(speed: Any, quality: Quality) -> Verdict:
-    """Whatever makes the model worse does harm, however fast it is."""
-    return "harm" if quality.verdict == "worse" else speed
