@@ -333,3 +333,27 @@ def test_what_has_an_effect_beside_others_alone_is_tried_beside_them() -> None:
     assert arm.speedup == pytest.approx(2000 / 1500, rel=0.05)
     assert "beside loader-" in arm.reason
     assert found.recommended["data.prefetch_factor"] == 8
+
+
+@pytest.mark.parametrize(("seconds", "chosen"), [(0.4, 64), (0.49, 32)])
+def test_the_knee_of_the_batch_is_looked_for_where_loading_is_fast_already(seconds: float, chosen: int) -> None:
+    """While loading takes nine tenths of a step, batches of 32 and 64 are as good as the same. Then 64 is a quarter
+    faster, or two hundredths, which are not worth it."""
+    clock = PlayedClock()
+
+    def fed(tree: dict[str, Any]) -> float:
+        loading = 0.0 if tree["checkpoint"]["keep"] == 5 else 9.0
+        return 1000 / (loading + {16: 1.0, 32: 0.5}.get(tree["data"]["global_batch_size"], seconds))
+
+    bench = PlayedBench(clock, fed, noise=0.005)
+    bench.facts = replace(FACTS, train_samples=4000)
+    skipped = ["compile", "batch-x8", "batch-x16", "batch-x32"]
+    section = {"arms": {"faster": PLANTED["faster"]}, "budget_seconds": 2000.0, "skip": skipped}
+    found = measured(bench, clock, config(tuneup=section))
+    assert found.recommended["data.global_batch_size"] == chosen
+    instead = next(each for each in found.beside if each.question == "instead")
+    assert (instead.name, instead.others, instead.verdict) == ("batch-x4", ("faster",), "gain")
+    assert instead.speedup == pytest.approx(0.5 / seconds, rel=0.03)
+    told = {arm.name: explanation(arm, found) for arm in found.arms}
+    left = "batch-x2" if chosen == 64 else "batch-x4"
+    assert "sets the same" in told[left]

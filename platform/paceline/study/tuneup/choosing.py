@@ -31,7 +31,12 @@ def _best(members: Sequence[tuple[Arm, float]]) -> tuple[Arm, float]:
     if best[0].family != "batch":
         return best
     enough = [each for each in members if each[1] >= KNEE * best[1]]
-    return min(enough, key=lambda each: int(each[0].overrides["data.global_batch_size"]))
+    return min(enough, key=lambda each: size_of(each[0]))
+
+
+def size_of(arm: Arm) -> int:
+    """The global batch of an arm of the family `batch`."""
+    return int(arm.overrides["data.global_batch_size"])
 
 
 def merged(arms: Sequence[Arm]) -> dict[str, Any]:

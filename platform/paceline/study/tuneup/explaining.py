@@ -51,10 +51,12 @@ def unhelpful(findings: Findings) -> list[tuple[str, list[str]]]:
 
 def beside_text(beside: Beside) -> str:
     """Such as `1.33 x (1.30-1.34) beside cache-memory + batch-x8`."""
-    others = " + ".join(beside.others)
+    where = f"beside {' + '.join(beside.others)}" if beside.others else ""
+    if beside.question == "instead":
+        where = f"in place of the other of its kind {where}".rstrip()
     if beside.speedup is None:
-        return f"not tried beside {others}: {beside.reason}"
-    return f"{speed_text(beside.speedup, beside.speedup_interval)} beside {others}"
+        return f"not tried {where}: {beside.reason}"
+    return f"{speed_text(beside.speedup, beside.speedup_interval)} {where}"
 
 
 def _recommended(arm: ArmResult, findings: Findings) -> str:

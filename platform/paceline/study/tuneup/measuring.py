@@ -5,7 +5,7 @@ look at the model  ->  the baseline trained with each seed  ->  each technique a
   ->  the quality of what is left, without what spoils it
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -17,15 +17,16 @@ from paceline.errors import RunFailed
 from paceline.study.statistics.judge import Noise
 from paceline.study.tuneup.arms import Arm, arms_for, with_fixes
 from paceline.study.tuneup.bench import Bench
-from paceline.study.tuneup.beside import NO_TIME, beside_of
+from paceline.study.tuneup.beside import NO_TIME
 from paceline.study.tuneup.choosing import best_of_families, merged, speedups, together
 from paceline.study.tuneup.clock import Clock
+from paceline.study.tuneup.combining import Combining
 from paceline.study.tuneup.concluding import result_of
 from paceline.study.tuneup.facts import Facts
 from paceline.study.tuneup.jobs import Job, part_of
 from paceline.study.tuneup.judging import Standing
-from paceline.study.tuneup.outcome import ArmResult, Beside, Findings, Quality, Question
-from paceline.study.tuneup.peaks import BASELINE, ERRAND_SECONDS, PREDICTED_OOM, Peaks
+from paceline.study.tuneup.outcome import ArmResult, Beside, Findings, Quality
+from paceline.study.tuneup.peaks import BASELINE, ERRAND_SECONDS, Peaks
 from paceline.study.tuneup.qualities import Trainings
 from paceline.study.tuneup.ring import Contest, Ring
 from paceline.study.tuneup.splits import Splits
@@ -36,10 +37,6 @@ QUALITY_SHARE = 0.45
 """Of the budget, what trainings for the quality may take at the most."""
 FEWEST_SEEDS = 2
 """Trainings without which nothing can be said of the quality."""
-ROUNDS = 3
-"""How many more techniques are looked for beside those that gain alone."""
-HOPELESS = 0.9
-"""An arm whose speed is surely below this share of the baseline's is not tried beside others."""
 TOGETHER = "all/together"
 """Name of the contest of all that is recommended. As with `AA`, no technique of the user's can have it."""
 MEMORY_SECONDS = 4 * ERRAND_SECONDS
@@ -159,79 +156,12 @@ class Measuring:
             self._contests[arm.name] = self._contest(arm.name, self._config, arm.config(self._config))
         self._ring.run([self._contests[arm.name] for arm in arms], share=0.5)
 
-    def _combine(self, arms: Sequence[Arm], facts: Facts) -> list[Arm]:
-        """What gains alone, all together; then what gains beside it; then without what does not any more."""
+    def _combine(self, tried: Sequence[Arm], facts: Facts) -> list[Arm]:
         self._watcher.stage("measuring what gains together")
-        gained = speedups(self._contests, arms)
-        _, chosen = together(self._config, best_of_families(gained))
-        for _ in range(ROUNDS if chosen else 0):
-            others = [*arms, *self._opened_by(chosen, facts)]
-            added = self._gains_beside(chosen, [arm for arm in others if self._may_help(arm, chosen)])
-            if added is None:
-                break
-            chosen = [*chosen, added]
-        while len(chosen) > 1 and (idle := self._idle_in(chosen)) is not None:
-            chosen = [arm for arm in chosen if arm is not idle]
+        combining = Combining(self._config, facts, self._ring, self._noise, self._arms, self._contests)
+        chosen = combining.run(tried)
+        self._arms, self._beside = combining.arms, combining.beside
         return chosen
-
-    def _opened_by(self, chosen: Sequence[Arm], facts: Facts) -> list[Arm]:
-        """What has an effect beside those chosen alone, such as more batches ahead beside loader processes."""
-        closed = {arm.name for arm in self._arms if arm.why_not and not arm.why_not.startswith(PREDICTED_OOM)}
-        beside, _ = together(self._config, chosen)
-        return [arm for arm in arms_for(beside, facts) if arm.name in closed and not arm.why_not]
-
-    def _may_help(self, arm: Arm, chosen: Sequence[Arm]) -> bool:
-        """Whether an arm is worth a try beside others: what hides its gain now may be gone then."""
-        contest = self._contests.get(arm.name)
-        if arm.saves_memory or any(arm.family == each.family for each in chosen):
-            return False
-        if contest is None:
-            return True
-        if contest.problem:
-            return False
-        return not contest.standing.pairs or contest.standing.interval.high > HOPELESS
-
-    def _gains_beside(self, chosen: Sequence[Arm], others: Sequence[Arm]) -> Arm | None:
-        """The arm that gains most beside those chosen; None when none does."""
-        before, _ = together(self._config, chosen)
-        contests: dict[str, Contest] = {}
-        for arm in others:
-            after, taken = together(self._config, [*chosen, arm])
-            if len(taken) > len(chosen):
-                contests[arm.name] = self._contest(f"{arm.name} beside {_names(chosen)}", before, after)
-        self._ring.run(list(contests.values()), share=0.5)
-        self._list(others, contests, f"measured beside {_names(chosen)}")
-        self._tell_beside("helps", contests, dict.fromkeys(contests, chosen))
-        gained = speedups(contests, others)
-        return max(gained, key=lambda each: each[1])[0] if gained else None
-
-    def _list(self, arms: Sequence[Arm], contests: dict[str, Contest], where: str) -> None:
-        """Those that have no contest of their own yet get this one."""
-        for arm in arms:
-            if arm.name in contests and arm.name not in self._contests:
-                self._contests[arm.name] = contests[arm.name]
-                told = replace(arm, why=f"{arm.why} ({where})")
-                self._arms = [told if each.name == arm.name else each for each in self._arms]
-
-    def _idle_in(self, chosen: Sequence[Arm]) -> Arm | None:
-        """The arm without which the others are as fast; None when there is none, or no time to find out."""
-        after, _ = together(self._config, chosen)
-        contests: dict[str, Contest] = {}
-        others = {arm.name: [each for each in chosen if each is not arm] for arm in chosen}
-        for arm in chosen:
-            before, _ = together(self._config, others[arm.name])
-            contests[arm.name] = self._contest(f"{_names(chosen)}, for {arm.name}", before, after)
-        self._ring.run(list(contests.values()), share=0.5)
-        self._tell_beside("needed", contests, others)
-        met = [arm for arm in chosen if contests[arm.name].standing.pairs]
-        idle = [arm for arm in met if contests[arm.name].standing.final != "gain"]
-        return min(idle, key=lambda arm: contests[arm.name].standing.interval.estimate, default=None)
-
-    def _tell_beside(
-        self, question: Question, contests: Mapping[str, Contest], others: Mapping[str, Sequence[Arm]]
-    ) -> None:
-        for name, contest in contests.items():
-            self._beside.append(beside_of(name, [arm.name for arm in others[name]], question, contest))
 
     def _check_quality(self, chosen: list[Arm]) -> tuple[list[Arm], Quality]:
         """Take away what makes the model worse, until it comes out as well as the baseline's."""
@@ -339,7 +269,3 @@ class Measuring:
         quality = self._qualities.get(arm.name, Quality("same" if arm.computes == "same" else "not measured"))
         result = result_of(arm, self._contests.get(arm.name), quality, self._contests[AA].warnings, self._peaks)
         return replace(result, is_recommended=any(each.name == arm.name for each in chosen))
-
-
-def _names(arms: Sequence[Arm]) -> str:
-    return " + ".join(arm.name for arm in arms)

@@ -89,13 +89,14 @@ class ArmResult:
         }
 
 
-Question = Literal["helps", "needed"]
-"""What a technique beside others was asked: whether it `helps` them, or whether it is still `needed` among them."""
+Question = Literal["helps", "instead", "needed"]
+"""What a technique beside others was asked: whether it `helps` them, is faster than another of its family `instead`, or
+is still `needed` among them."""
 
 
 @dataclass(frozen=True)
 class Beside:
-    """A technique together with others, against these others alone."""
+    """A technique together with others, against these others alone; or, `instead`, with the one of its family."""
 
     name: str
     others: tuple[str, ...]

@@ -14,7 +14,11 @@ from paceline.study.tuneup.texts import arm_cells, quality_text, speed_text
 
 HEADING = (("technique", False), ("verdict", False), ("speed", True), ("memory", True), ("why", False))
 BESIDE = (("technique", False), ("beside", False), ("asked", False), ("verdict", False), ("speed", True))
-ASKED = {"helps": "does it help them?", "needed": "is it still needed?"}
+ASKED = {
+    "helps": "does it help them?",
+    "instead": "is it faster than the other of its kind?",
+    "needed": "is it still needed?",
+}
 
 
 def report_html(name: str, tuneup_id: str, findings: Findings, recommended: str | None, wall_seconds: float) -> str:
