@@ -69,7 +69,7 @@ def test_the_answer_says_how_much_faster_and_within_which_margin() -> None:
         "no difference": ["channels-last"],
         "slower": ["compile", "halves"],
         "a worse model": ["batch"],
-        "faster, but not beside the others": ["loader-2", "seldom-logged"],
+        "faster alone, but left out": ["loader-2", "seldom-logged"],
     }
 
 

@@ -122,7 +122,7 @@ def scatter_chart(
     behind = [*_cross(cross, frame), *(_interval(dot, frame) for dot in dots if dot.ends)]
     order = {"open": 0, "plain": 1, "filled": 1, "front": 2, "best": 3}
     circles = [_circle(dot, frame) for dot in sorted(dots, key=lambda dot: order[dot.kind])]
-    words = _words(sorted(dots, key=lambda dot: -order[dot.kind]), frame)
+    words = _words(sorted(dots, key=lambda dot: -(order[dot.kind] or 1.5)), frame)
     middle = (TOP + HEIGHT - BOTTOM) / 2
     turned = f"rotate(-90 12 {middle:g})"
     upwards = tag("text", y.label, x=12.0, y=middle, text_anchor="middle", class_="label", transform=turned)

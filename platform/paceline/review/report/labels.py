@@ -46,7 +46,8 @@ class Room:
 
     def __init__(self, left: float, right: float, top: float, bottom: float, points: Sequence[Place]) -> None:
         self._frame = _Box(left, right, top, bottom)
-        self._taken = [_Box(x - 6, x + 6, y - 6, y + 6) for x, y in points]
+        self._points = [_Box(x - 6, x + 6, y - 6, y + 6) for x, y in points]
+        self._taken: list[_Box] = []
 
     def place(self, words: str, point: Place) -> Label:
         """The nearest free place beside a point; where there is none, the one that is most free."""
@@ -59,7 +60,8 @@ class Room:
 
     def _cost(self, box: _Box) -> float:
         outside = (box.right - box.left) * (box.bottom - box.top) - box.over(self._frame)
-        return round(10 * outside + sum(box.over(each) for each in self._taken), 3)
+        hidden = sum(box.over(each) for each in self._points)
+        return round(10 * outside + 10 * hidden + sum(box.over(each) for each in self._taken), 3)
 
 
 def _candidates(x: float, y: float, width: float) -> Iterator[Label]:

@@ -44,7 +44,7 @@ def unhelpful(findings: Findings) -> list[tuple[str, list[str]]]:
         "no difference": [arm.name for arm in rest if arm.verdict == "none"],
         "slower": [arm.name for arm in rest if arm.verdict == "harm"],
         "a worse model": worse,
-        "faster, but not beside the others": [arm.name for arm in rest if arm.verdict == "gain"],
+        "faster alone, but left out": [arm.name for arm in rest if arm.verdict == "gain"],
     }
     return [(what, names) for what, names in groups.items() if names]
 

@@ -20,6 +20,8 @@ PICTURES = {
 BASELINE, TOGETHER = "baseline", "all together"
 _WIDEST = 2.0
 """An interval is drawn to so many times its value at the most: of very few pairs it has no ends."""
+_NEAR = 0.05
+"""What is as near to the baseline in both is named under the mouse alone."""
 _STYLE = """
 text { font: 12px system-ui, "Segoe UI", Roboto, "Liberation Sans", sans-serif; fill: #5b6472; }
 .mark { fill: #1b1f27; font-weight: 650; }
@@ -89,7 +91,9 @@ def _dot(arm: ArmResult, speed: float, memory: float) -> Dot:
     about = f"{arm.name}: {arm.verdict}\n{speed_text(speed, arm.speedup_interval)} the speed\n"
     kind = "front" if arm.is_recommended else "plain"
     ends = _ends(speed, arm.speedup_interval)
-    return Dot(memory, speed, f"{about}{ratio_text(memory)} the memory", kind, arm.name, ends=ends)
+    is_named = arm.is_recommended or abs(speed - 1) > _NEAR or abs(memory - 1) > _NEAR
+    name = arm.name if is_named else ""
+    return Dot(memory, speed, f"{about}{ratio_text(memory)} the memory", kind, name, ends=ends)
 
 
 def _ends(value: float, interval: Sequence[float] | None) -> tuple[float, float]:

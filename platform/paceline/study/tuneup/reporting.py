@@ -52,7 +52,10 @@ def report_html(name: str, tuneup_id: str, findings: Findings, recommended: str 
 def _pictures(findings: Findings) -> Section:
     drawn = pictures_of(findings)
     beside: dict[str, Child] = {
-        TRADE: tag("p", "Recommended in blue, all of it together in orange; the lines upwards are 95 % intervals."),
+        TRADE: tag(
+            "p",
+            "Recommended in blue, all of it together in orange, with 95 % intervals; without a name: within 5 %.",
+        ),
         SPLIT: [_split_legend(findings), tag("p", findings.bottleneck)],
     }
     figures = {name: figure(PICTURES[name], [picture, beside.get(name)]) for name, picture in drawn.items()}
