@@ -31,7 +31,7 @@ def findings(prefix: str = "") -> Findings:
         arm(bf16, "precision", "none", 1.01, peak_memory_ratio=0.61, is_recommended=True, quality=EQUIVALENT),
         arm(f"{prefix}channels-last", "layout", "none", 0.99),
         arm(f"{prefix}seldom-logged", "logging", "gain", 1.03),
-        arm(f"{prefix}compile", "compile", "harm", 0.88),
+        arm(f"{prefix}compile", "compile", "harm", 0.88, build_seconds=7.5, warnings=("it breaks the graph",)),
         arm(f"{prefix}halves", "accumulation", "harm", 0.87, peak_memory_ratio=0.56),
         arm(f"{prefix}batch", "batch", "harm", 1.9, quality=WORSE),
         ArmResult(f"{prefix}fp16", {"trainer.precision": "16-mixed"}, "not applicable", f"{prefix}it is for GPUs"),

@@ -27,7 +27,7 @@ WHY = {
     "bf16": "recommended: alone it shows little, but 1.33 x (1.30-1.34) beside cache",
     "channels-last": "no difference that counts; 0.95 x (0.94-0.96) beside cache",
     "seldom-logged": "faster alone, but not needed any more: 1.00 x (0.99-1.01) beside cache + bf16",
-    "compile": "slower",
+    "compile": "slower; it breaks the graph",
     "halves": "slower, at 0.56 x the memory",
     "batch": "it makes the model worse: val/accuracy worse, -0.0400 (-0.0500 to -0.0300) over 5 seeds",
     "fp16": "not tried: it is for GPUs",
@@ -37,6 +37,12 @@ WHY = {
 def test_each_technique_says_why_it_is_recommended_or_is_not() -> None:
     found = findings()
     assert {arm.name: explanation(arm, found) for arm in found.arms} == WHY
+
+
+def test_what_was_tried_and_failed_is_not_called_untried() -> None:
+    found = findings()
+    failed = replace(found.arms[-1], reason="it cannot be run: out of memory")
+    assert explanation(failed, found) == "it cannot be run: out of memory"
 
 
 def test_a_gain_that_there_was_no_time_to_try_beside_others_says_so() -> None:

@@ -43,7 +43,7 @@ def certainty(findings: Findings) -> str:
 
 
 def untried(findings: Findings) -> int:
-    """How many techniques were not tried."""
+    """How many techniques were not tried, or failed."""
     return sum(arm.verdict == "not applicable" for arm in findings.arms)
 
 
@@ -55,7 +55,7 @@ def answer(findings: Findings) -> Child:
         parts += [tag("p", tag("b", "What to change: "), names), code(changes_text(findings))]
     useless = [f"{what}: {', '.join(names)}" for what, names in unhelpful(findings)]
     if count := untried(findings):
-        useless.append(f"{count} not tried, with the reason in the table")
+        useless.append(f"{count} not measured, with the reason in the table")
     if useless:
         parts.append(tag("p", tag("b", "What did not help: "), "; ".join(useless), "."))
     parts.append(tag("p", tag("b", "How sure: "), certainty(findings)))

@@ -3,6 +3,9 @@
 from paceline.study.tuneup.outcome import ArmResult, Beside, Findings
 from paceline.study.tuneup.texts import arm_cells, quality_text, ratio_text, speed_text
 
+FAILED = "it cannot be run"
+"""What the reason of a technique begins with that was tried, and failed."""
+
 
 def explanation(arm: ArmResult, findings: Findings) -> str:
     """What came of a technique: why it is recommended, or why it is not, and what was told while it was built."""
@@ -11,7 +14,7 @@ def explanation(arm: ArmResult, findings: Findings) -> str:
 
 def _came_of(arm: ArmResult, findings: Findings) -> str:
     if arm.verdict == "not applicable":
-        return f"not tried: {arm.reason}" if arm.speedup is None else arm.reason
+        return arm.reason if arm.reason.startswith(FAILED) else f"not tried: {arm.reason}"
     if arm.is_recommended:
         return _recommended(arm, findings)
     if arm.quality.verdict == "worse":

@@ -84,6 +84,7 @@ class ArmResult:
             "quality": self.quality.to_json(),
             "reason": self.reason,
             "pairs": self.pairs,
+            "warnings": list(self.warnings),
             "build_seconds": self.build_seconds,
             "recommended": self.is_recommended,
         }

@@ -73,6 +73,8 @@ def _arm(told: Mapping[str, Any]) -> ArmResult:
         predicted_peak_memory_bytes=told.get("predicted_peak_memory_bytes"),
         quality=_quality(told["quality"]),
         is_recommended=told["recommended"],
+        warnings=tuple(told.get("warnings", ())),
+        build_seconds=told.get("build_seconds"),
     )
 
 
