@@ -48,6 +48,24 @@ def test_a_job_that_loses_its_workers_is_done_again_but_not_for_ever() -> None:
     assert "died" in answer.problem
 
 
+def test_a_job_that_was_answered_is_not_done_again_when_its_workers_die_after_it() -> None:
+    async def play() -> list[int]:
+        desk = TuneupDesk(60.0)
+        numbers = []
+        incarnation = await desk.enter(0, 0, 0, b"worker")
+        for _ in range(2):
+            asked = asyncio.create_task(desk.do(JOB))
+            work = await desk.take(0, 0, incarnation or 0)
+            assert work is not None
+            numbers.append(work.number)
+            await desk.finish(work.number, Answer({"found": 1}))
+            await asyncio.wait_for(asked, 10)
+            incarnation = await desk.enter(0, 0, 0, b"another worker")
+        return numbers
+
+    assert asyncio.run(play()) == [1, 2]
+
+
 def test_workers_of_an_earlier_group_get_nothing_and_leave() -> None:
     async def play() -> None:
         desk = TuneupDesk(60.0)

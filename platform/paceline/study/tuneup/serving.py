@@ -80,8 +80,12 @@ class TuneupDesk:
         return self._begun
 
     async def finish(self, number: int, answer: Answer) -> None:
-        """A job has been done; the first answer counts."""
+        """A job has been done; the first answer counts, and nothing of it is lost any more."""
+        if number != self._numbers:
+            return  # of a job that was answered before
         self._answers.setdefault(number, answer)
+        if self._begun is not None and self._begun.number == number:
+            self._begun = None
         await self._notify()
 
     async def do(self, job: Job) -> Answer:
