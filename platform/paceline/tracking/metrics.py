@@ -177,8 +177,11 @@ TUNEUP_SPEEDUP = "tuneup/speedup"
 
 
 def speedup_metric(name: str) -> str:
-    """Key of the samples a second with one technique over those without: `tuneup/speedup/cache-memory`."""
-    return f"{TUNEUP_SPEEDUP}/{name}"
+    """Key of the samples a second with one technique over those without: `tuneup/speedup/cache-memory`.
+
+    What MLflow takes in no name, such as the plus of `bf16 + compile`, becomes an underscore.
+    """
+    return f"{TUNEUP_SPEEDUP}/{re.sub(r'[^A-Za-z0-9_. -]', '_', name)}"
 
 
 def split_metric(part: str) -> str:

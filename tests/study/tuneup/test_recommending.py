@@ -13,6 +13,7 @@ from paceline.errors import EnvironmentFault
 from paceline.study.tuneup.folder import TuneupFolder
 from paceline.study.tuneup.outcome import ArmResult, Findings, Quality
 from paceline.study.tuneup.recommending import recommended_config, recommended_yaml
+from paceline.study.tuneup.recording import figures, note_of
 from paceline.study.tuneup.reporting import report_html
 from paceline.study.tuneup.result import TuneupResult
 from paceline.study.tuneup.tuneup import Prepared, _conclude
@@ -133,3 +134,22 @@ def test_the_result_shows_itself_as_text_table_and_frame(tmp_path: Path) -> None
     assert "<td>&lt;b&gt;</td>" in result._repr_html_()
     assert result.df.loc[1, "speedup"] == 1.4
     assert result.recommended.data.global_batch_size == 256
+
+
+def test_long_reasons_leave_room_for_the_others_in_the_note() -> None:
+    told = "an exception says a lot\n" * 160
+    broken = replace(CACHE, name="mine", verdict="not applicable", reason=told, is_recommended=False)
+    others = [replace(broken, name=f"mine {number}") for number in range(3)]
+    note = note_of("digits", replace(findings(broken, *others, CACHE), notes=("the last note",)))
+    assert len(note) < 8000
+    assert "the last note" in note
+    assert "| cache-memory | gain |" in note
+    assert broken.to_json()["reason"] == told
+
+
+def test_mlflow_takes_the_speed_of_each_name_that_the_config_takes() -> None:
+    from mlflow.utils.validation import _validate_metric_name
+
+    arm = replace(CACHE, name="bf16 + compile=default")
+    for key in figures(findings(arm)):
+        _validate_metric_name(key)

@@ -1,10 +1,14 @@
 """Why each technique is in the recommended config, or is not, in a sentence."""
 
+from textwrap import shorten
+
 from paceline.study.tuneup.outcome import ArmResult, Beside, Findings
 from paceline.study.tuneup.texts import arm_cells, quality_text, ratio_text, speed_text
 
 FAILED = "it cannot be run"
 """What the reason of a technique begins with that was tried, and failed."""
+REASON_WIDTH = 200
+"""Characters of a reason in a table."""
 
 
 def explanation(arm: ArmResult, findings: Findings) -> str:
@@ -14,7 +18,9 @@ def explanation(arm: ArmResult, findings: Findings) -> str:
 
 def _came_of(arm: ArmResult, findings: Findings) -> str:
     if arm.verdict == "not applicable":
-        return arm.reason if arm.reason.startswith(FAILED) else f"not tried: {arm.reason}"
+        # an exception may say a lot; `findings.json` has all of it
+        reason = shorten(arm.reason, REASON_WIDTH, placeholder=" ...")
+        return reason if reason.startswith(FAILED) else f"not tried: {reason}"
     if arm.is_recommended:
         return _recommended(arm, findings)
     if arm.quality.verdict == "worse":
