@@ -160,6 +160,15 @@ def test_what_is_recommended_was_measured_together_with_little_time_too(budget_s
     assert clock.now < budget_seconds
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_a_baseline_whose_metric_is_no_number_leaves_the_speeds(value: float) -> None:
+    clock = PlayedClock()
+    found = measured(PlayedBench(clock, speed, lambda tree: value), clock, config())
+    assert {arm.name: arm.verdict for arm in found.arms if arm.name in PLANTED}["slower"] == "harm"
+    assert found.recommended == {}
+    assert any("no finite number" in note for note in found.notes)
+
+
 def test_clearly_decided_arms_stop_early_and_the_time_goes_to_the_others() -> None:
     clock = PlayedClock()
 

@@ -132,6 +132,9 @@ class Measuring:
                 raise RunFailed(f"the baseline cannot be trained: {self._trainings.problem}")
             self._notes.append("there was no time to train the baseline with every seed: quality is not known")
             return
+        if not self._trainings.is_finite(self._config):
+            self._notes.append(f"{self._trainings.metric} of the baseline is no finite number: quality is not known")
+            return
         needed = (self._trainings.seconds(self._config) or 0.0) * len(self._trainings.seeds)
         self._clock.reserved = min(needed, QUALITY_SHARE * self._clock.left) + self._memory_seconds + END_SECONDS
 
@@ -179,7 +182,7 @@ class Measuring:
 
     def _quality_of(self, arms: Sequence[Arm]) -> Quality:
         config, _ = together(self._config, arms)
-        if len(self._trainings.values(self._config)) < FEWEST_SEEDS:
+        if len(self._trainings.values(self._config)) < FEWEST_SEEDS or not self._trainings.is_finite(self._config):
             return Quality("not measured", self._trainings.metric)
         self._trainings.train(config, self._trainings.seconds(self._config))
         if self._trainings.problem:

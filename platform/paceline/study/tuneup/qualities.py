@@ -1,5 +1,6 @@
 """Trainings to the end over some seeds, and whether one config's come out as well as another's."""
 
+from math import isfinite
 from typing import Any
 
 from paceline.config.experiment import ExperimentConfig
@@ -37,6 +38,10 @@ class Trainings:
     def values(self, config: ExperimentConfig) -> list[float]:
         """The metric at the end of each training, in order of the seeds."""
         return [each["metrics"][self.metric] for each in self._known.get(_key(config), [])]
+
+    def is_finite(self, config: ExperimentConfig) -> bool:
+        """Whether the metric is a number at the end of each training."""
+        return all(isfinite(value) for value in self.values(config))
 
     def train(self, config: ExperimentConfig, estimate: float | None = None) -> bool:
         """Train with all seeds that are missing, as far as there is time; returns whether all are there.
