@@ -223,7 +223,7 @@ class Measuring:
         """All that is recommended against the baseline."""
         contest = self._contest(TOGETHER, self._config, together(self._config, chosen)[0])
         self._contests[TOGETHER] = contest
-        self._clock.reserved = MEMORY_SECONDS / 2 + END_SECONDS
+        self._clock.reserved = self._memory_seconds / 2 + END_SECONDS
         if chosen:
             self._ring.run([contest])
 
