@@ -135,8 +135,13 @@ class Measuring:
         if not self._trainings.is_finite(self._config):
             self._notes.append(f"{self._trainings.metric} of the baseline is no finite number: quality is not known")
             return
-        needed = (self._trainings.seconds(self._config) or 0.0) * len(self._trainings.seeds)
-        self._clock.reserved = min(needed, QUALITY_SHARE * self._clock.left) + self._memory_seconds + END_SECONDS
+        self._reserve_trainings(1)
+
+    def _reserve_trainings(self, configs: int) -> None:
+        """Keep time back for so many configs to be trained with each seed, and for what comes after."""
+        needed = configs * (self._trainings.seconds(self._config) or 0.0) * len(self._trainings.seeds)
+        left = self._clock.left + self._clock.reserved
+        self._clock.reserved = min(needed, QUALITY_SHARE * left) + self._memory_seconds + END_SECONDS
 
     def _training_seconds(self, facts: Facts) -> float:
         """What a training of the baseline is expected to take, by the time of its steps; 0 where that is not known."""
@@ -161,6 +166,9 @@ class Measuring:
 
     def _combine(self, tried: Sequence[Arm], facts: Facts) -> list[Arm]:
         self._watcher.stage("measuring what gains together")
+        gained = best_of_families(speedups(self._contests, tried))
+        if (risky := sum(arm.computes == "differently" for arm in gained)) > 1:
+            self._reserve_trainings(risky + 1)  # if they spoil the model together, each is to be tried by itself
         combining = Combining(self._config, facts, self._ring, self._noise, self._arms, self._contests)
         chosen = combining.run(tried)
         self._arms, self._beside = combining.arms, combining.beside
