@@ -16,7 +16,6 @@ LEAST_SHARE = 0.95
 MOST_TIME = 0.1
 """Of the exhaustive search's time, what the tune-up may take."""
 SHOWN = 10
-QUANTILES = 10
 
 
 def ranking(scanned: Sequence[Scanned]) -> list[Scanned]:
@@ -27,12 +26,20 @@ def ranking(scanned: Sequence[Scanned]) -> list[Scanned]:
 def training_seconds(scanned: Sequence[Scanned], samples: int) -> dict[str, float]:
     """Seconds of one training of each to its end, start-up included, without evaluation.
 
-    Each one's speed is its ratio to the config as it is, times that one's speed in the middle of the scan: what slowed
-    the machine down while a combination had its turn is not in it.
+    Each one's speed is its ratio to the config as it is, times that one's speed in the least disturbed tenth of its
+    windows: what slowed the machine down during the scan is not in it.
     """
     found = ranking(scanned)
-    middle = statistics.median(each.baseline_seconds for each in found)
-    return {each.name: each.build_seconds + samples * middle / each.speedup for each in found}
+    undisturbed = tenths([each.baseline_seconds for each in found])[0]
+    return {each.name: each.build_seconds + samples * undisturbed / each.speedup for each in found}
+
+
+def tenths(values: Sequence[float]) -> tuple[float, float]:
+    """The first and the last of the values that part others into ten equal groups."""
+    if len(values) < 2:
+        return values[0], values[0]
+    parts = statistics.quantiles(values, n=10, method="inclusive")
+    return parts[0], parts[-1]
 
 
 def fast_built(scanned: Sequence[Scanned]) -> set[str]:
@@ -90,10 +97,10 @@ def scan_lines(scanned: Sequence[Scanned], recommended: str | None) -> list[str]
     failed = [each for each in scanned if each.problem]
     lines += [f"  FAILED {each.name}: {each.problem}" for each in failed]
     baseline = [1e6 * each.baseline_seconds for each in found]
-    if len(baseline) >= 2:
-        tenths = statistics.quantiles(baseline, n=QUANTILES, method="inclusive")
+    if baseline:
+        low, high = tenths(baseline)
         middle = statistics.median(baseline)
-        lines.append(f"the config as it is: {middle:.1f} us a sample, 80 % of windows {tenths[0]:.1f}-{tenths[-1]:.1f}")
+        lines.append(f"the config as it is: {middle:.1f} us a sample, 80 % of windows {low:.1f}-{high:.1f}")
     return lines
 
 
@@ -104,11 +111,12 @@ def time_lines(times: Times, check: Check | None) -> list[str]:
         f"each combination trained once to the end: {times.search:.0f} s, COMPUTED from measured speed and start-up, "
         "without evaluation",
     ]
+    factor = 1.0
     if check is not None and check.names:
-        ratio = check.seconds / check.computed_seconds
+        factor = check.seconds / check.computed_seconds
         lines.append(
             f"  checked: {len(check.names)} of them, drawn at random, were trained to the end with evaluation: "
-            f"{check.seconds:.0f} s, {ratio:.2f} of what was computed"
+            f"{check.seconds:.0f} s, {factor:.2f} of what was computed"
         )
     if times.tuneup is None or times.ratio is None:
         return [*lines, "how long the tune-up took is not known: --tuneup-seconds says it"]
@@ -117,6 +125,7 @@ def time_lines(times: Times, check: Check | None) -> list[str]:
         *lines,
         f"the tune-up took {times.tuneup:.0f} s: {times.ratio:.3f} of that; aimed at: at most {MOST_TIME}: {verdict}",
         f"  with {times.seeds} seeds each, as the tune-up trains what it compares: {times.ratio / times.seeds:.3f}",
+        f"  of the computed time, times what the check found: {times.ratio / factor:.3f}",
         f"  of the scan alone, which says nothing of accuracy: {times.tuneup / times.scan:.3f}",
     ]
 

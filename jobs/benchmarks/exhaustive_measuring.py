@@ -25,6 +25,9 @@ WINDOW_SECONDS = 0.5
 """Of each side, in turns of some 30 ms."""
 COMPILED_SECONDS = 5.0
 """A combination that took longer than this to be ready has been compiled, and would now come from the cache."""
+PAIRS_OF_COMPILED = 2
+"""Of a compiled combination the better one of so many counts: in one of them a batch of another size may be compiled,
+the last one of an epoch."""
 MOST_SEEDS = 10
 """With so many seeds at the most are two configs compared that fewer do not tell apart."""
 SEEDS_MORE = 2
@@ -95,11 +98,13 @@ def scan(
 
 def _scanned(bench: Bench, config: "ExperimentConfig", name: str, changed: "ExperimentConfig", seed: int) -> Scanned:
     begun = time.monotonic()
-    pairs, build_seconds, problem = _duel(bench, config, changed, 1, seed)
+    count = 1 if changed.trainer.compile == "none" else PAIRS_OF_COMPILED
+    pairs, build_seconds, problem = _duel(bench, config, changed, count, seed)
     took = time.monotonic() - begun
     if problem:
         return Scanned(name, took_seconds=took, problem=problem)
-    return Scanned(name, pairs[0].baseline, pairs[0].arm, build_seconds, took)
+    best = max(pairs, key=lambda pair: pair.baseline / pair.arm)
+    return Scanned(name, best.baseline, best.arm, build_seconds, took)
 
 
 def _duel(

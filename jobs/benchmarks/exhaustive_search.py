@@ -13,13 +13,15 @@ axes         the techniques that `paceline tuneup` tries with this config here, 
              beside another technique (more batches ahead, beside loader processes). With them the search would take
              longer. Combinations whose members set the same field, or exclude each other, are left out.
 scan         each combination once, in random order, in a duel with the config as it is: both in turns of some 30 ms,
-             half a second each, so that what slows the machine down hits both alike. Building, compiling, filling the
-             cache and starting loader processes come before the window. Compiled code is kept in a cache that is empty
-             when the scan begins. With --resume each one's figures are written to FILE at once; the scan goes on there
-             when it is started again with the same FILE, and with --minutes it stops after so long (exit code 75).
+             half a second each (twice, if it is compiled), so that what slows the machine down hits both alike.
+             Building, compiling, filling the cache and starting loader processes come before the window. Compiled code
+             is kept in a cache that is empty when the scan begins. With --resume each one's figures are written to FILE
+             at once; the scan goes on there when it is started again with the same FILE, and with --minutes it stops
+             after so long (exit code 75).
 time         what the scan took; and what it would take to train each combination once to the end of its epochs, which
              is how its accuracy becomes known. That is COMPUTED: start-up, and samples by measured speed, without
-             evaluation. Some drawn at random are trained to the end, to see how far the computed time is off.
+             evaluation, at the speed of the least disturbed tenth of the scan. Some drawn at random are trained to the
+             end, to see how far the computed time is off.
              Aimed at: the tune-up took at most 0.1 of it. --tuneup-seconds says how long that was.
 final        the fastest of the scan in duels with the recommended config, eight pairs of windows each, by median with
              its 95 % bootstrap interval. Then from the fastest on, one is trained with some seeds beside the
