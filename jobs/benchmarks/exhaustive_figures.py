@@ -50,6 +50,7 @@ def fast_built(scanned: Sequence[Scanned]) -> set[str]:
 class Times(NamedTuple):
     """How long the search takes, and the tune-up, in seconds."""
 
+    combinations: int
     scan: float
     """What the scan took, one pair of windows for each combination."""
     search: float
@@ -79,14 +80,16 @@ def product_lines(product: Product) -> list[str]:
     return ["axes, without what is tried to save memory:", *lines, f"combinations: {count} ({left_out})"]
 
 
-def scan_lines(scanned: Sequence[Scanned], recommended: str | None) -> list[str]:
+def scan_lines(scanned: Sequence[Scanned], combinations: int, recommended: str | None) -> list[str]:
     """The fastest, and how steady the machine was.
 
     Args:
+        combinations: how many there are to scan.
         recommended: the name of the combination that is the recommended config, where there is one.
     """
     found = ranking(scanned)
-    lines = ["fastest of the scan, one pair of windows each (x the speed of the config as it is):"]
+    part = "" if len(scanned) == combinations else f", ONLY {len(scanned)} OF {combinations} SO FAR"
+    lines = [f"fastest of the scan{part} (x the speed of the config as it is):"]
     lines += [f"  {number:3} {each.speedup:5.2f} {each.name}" for number, each in enumerate(found[:SHOWN], 1)]
     names = [each.name for each in found]
     if recommended in names[SHOWN:]:
@@ -108,8 +111,8 @@ def time_lines(times: Times, check: Check | None) -> list[str]:
     """What the search and the tune-up take."""
     lines = [
         f"the scan took {times.scan:.0f} s",
-        f"each combination trained once to the end: {times.search:.0f} s, COMPUTED from measured speed and start-up, "
-        "without evaluation",
+        f"each of {times.combinations} trained once to the end: {times.search:.0f} s, COMPUTED from measured speed and "
+        "start-up, without evaluation",
     ]
     factor = 1.0
     if check is not None and check.names:

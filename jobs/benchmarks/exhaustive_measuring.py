@@ -79,14 +79,15 @@ def scan(
     seconds: float,
     say: Say,
 ) -> bool:
-    """One pair of windows for each combination that has none; returns whether all have one.
+    """A duel for each combination that has had none, the compiled ones last; returns whether all have had one.
 
     Args:
         seconds: after so many, no further one begins, but one is measured in any case.
     """
     by_name = {each.name: each.config for each in combinations}
+    in_order = sorted(by_name, key=lambda name: _is_compiled(by_name[name]))
     begun = time.monotonic()
-    for number, name in enumerate(journal.left(list(by_name))):
+    for number, name in enumerate(journal.left(in_order)):
         if number and time.monotonic() - begun > seconds:
             return False
         scanned = _scanned(bench, config, name, by_name[name], seed=number)
@@ -96,9 +97,13 @@ def scan(
     return True
 
 
+def _is_compiled(config: "ExperimentConfig") -> bool:
+    return bool(config.trainer.compile != "none")
+
+
 def _scanned(bench: Bench, config: "ExperimentConfig", name: str, changed: "ExperimentConfig", seed: int) -> Scanned:
     begun = time.monotonic()
-    count = 1 if changed.trainer.compile == "none" else PAIRS_OF_COMPILED
+    count = PAIRS_OF_COMPILED if _is_compiled(changed) else 1
     pairs, build_seconds, problem = _duel(bench, config, changed, count, seed)
     took = time.monotonic() - begun
     if problem:

@@ -12,12 +12,13 @@ axes         the techniques that `paceline tuneup` tries with this config here, 
              (checkpointing, accumulation), fixes that it takes from the split of a step, and what has an effect only
              beside another technique (more batches ahead, beside loader processes). With them the search would take
              longer. Combinations whose members set the same field, or exclude each other, are left out.
-scan         each combination once, in random order, in a duel with the config as it is: both in turns of some 30 ms,
-             half a second each (twice, if it is compiled), so that what slows the machine down hits both alike.
-             Building, compiling, filling the cache and starting loader processes come before the window. Compiled code
-             is kept in a cache that is empty when the scan begins. With --resume each one's figures are written to FILE
-             at once; the scan goes on there when it is started again with the same FILE, and with --minutes it stops
-             after so long (exit code 75).
+scan         each combination once, in random order with the compiled ones last, in a duel with the config as it is:
+             both in turns of some 30 ms, half a second each (twice, if it is compiled), so that what slows the machine
+             down hits both alike. Building, compiling, filling the cache and starting loader processes come before the
+             window. Compiled code is kept in a cache that is empty when the scan begins. With --resume each one's
+             figures are written to FILE at once; the scan goes on there when it is started again with the same FILE,
+             and with --minutes it stops after so long (exit code 75). --so-far concludes from what has been scanned by
+             then, and says so.
 time         what the scan took; and what it would take to train each combination once to the end of its epochs, which
              is how its accuracy becomes known. That is COMPUTED: start-up, and samples by measured speed, without
              evaluation, at the speed of the least disturbed tenth of the scan. Some drawn at random are trained to the
@@ -162,10 +163,17 @@ def conclude(search: Search) -> tuple[list[str], dict[str, Any]]:
     scanned, recommended = search.journal.scanned, search.recommended_name()
     took = sum(each.took_seconds for each in scanned)
     seeds = (search.config.tuneup or TuneupConfig()).seeds
-    times = Times(took, sum(search.computed().values()), seeds, search.args.tuneup_seconds)
+    computed = search.computed()
+    times = Times(len(computed), took, sum(computed.values()), seeds, search.args.tuneup_seconds)
     found = search.final()
     check = search.check() if search.args.checked else None
-    lines = [*product_lines(search.product), "", *scan_lines(scanned, recommended), "", *time_lines(times, check)]
+    lines = [
+        *product_lines(search.product),
+        "",
+        *scan_lines(scanned, len(search.product.combinations), recommended),
+        "",
+        *time_lines(times, check),
+    ]
     values: dict[str, Any] = {
         "combinations": len(search.product.combinations),
         "scan": [each._asdict() for each in scanned],
@@ -208,6 +216,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--tuneup-seconds", type=float, metavar="S", help="how long the tune-up took")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="write the scan there, and go on with it")
     parser.add_argument("--minutes", type=float, help="stop the scan after so long; needs --resume")
+    parser.add_argument("--so-far", action="store_true", help="scan no more, and conclude from what FILE has")
     parser.add_argument("--finalists", type=int, default=8, help="of the scan, at once (%(default)s)")
     parser.add_argument("--pairs", type=int, default=8, help="of windows in a duel of the final (%(default)s)")
     parser.add_argument("--duels", type=int, default=3, help="that the best one fights anew (%(default)s)")
@@ -221,6 +230,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     args.config, args.overrides = files[0], [each for each in args.given if "=" in each]
     if args.minutes is not None and args.resume is None:
         parser.error("--minutes needs --resume: what has been scanned would be lost")
+    if args.so_far and (args.resume is None or not args.resume.exists()):
+        parser.error("--so-far needs the FILE of a scan: --resume")
     if min(args.finalists, args.pairs, args.duels) < 1 or args.seeds < 2 or args.checked < 0:
         parser.error("--finalists, --pairs and --duels must be at least 1, --seeds at least 2, --checked at least 0")
     return args
@@ -240,7 +251,7 @@ def run(args: argparse.Namespace, folder: Path) -> int:
     # a cache of its own, so that compiling costs what it costs whoever searches for the first time
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{file.absolute()}.compiled"
     search = Search(args, file)
-    if not search.scan():
+    if not args.so_far and not search.scan():
         say(f"{len(search.journal.scanned)} of {len(search.product.combinations)} scanned; start it again to go on")
         return TO_BE_CONTINUED
     lines, values = conclude(search)

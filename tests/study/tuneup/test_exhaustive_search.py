@@ -224,7 +224,7 @@ def test_the_time_of_the_search_is_start_up_and_samples_by_speed() -> None:
     seconds = figures.training_seconds(found, 10_000)
     assert seconds == pytest.approx({"a": 2.0 + 5.0, "b": 6.0 + 5.0, "c": 10.0})
     assert figures.fast_built(found) == {"a", "c"}
-    times = figures.Times(13.0, sum(seconds.values()), 5, 2.1)
+    times = figures.Times(3, 13.0, sum(seconds.values()), 5, 2.1)
     assert times.ratio == pytest.approx(0.075)
     check = module("measuring").Check(["a", "c"], 17.0, 20.4)
     text = "\n".join(figures.time_lines(times, check))
@@ -233,6 +233,15 @@ def test_the_time_of_the_search_is_start_up_and_samples_by_speed() -> None:
     assert "0.075 of that; aimed at: at most 0.1: met" in text
     assert "not known" in "\n".join(figures.time_lines(times._replace(tuneup=None), None))
     assert ": not met" in "\n".join(figures.time_lines(times._replace(tuneup=4.0), None))
+
+
+def test_what_is_concluded_from_a_part_of_the_scan_says_so() -> None:
+    figures, scanned = module("figures"), module("journal").Scanned
+    found = [scanned(f"{number}", 0.001, 0.001 / number, 0.1, 2.0) for number in range(1, 15)]
+    text = "\n".join(figures.scan_lines(found, 20, "3"))
+    assert "ONLY 14 OF 20 SO FAR" in text
+    assert "12  3.00 3" in text  # its place, though only the first ten are shown
+    assert "ONLY" not in "\n".join(figures.scan_lines(found, 14, None))
 
 
 def test_a_rejected_one_without_a_comparison_is_told_too() -> None:
