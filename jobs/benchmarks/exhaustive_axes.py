@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator, Sequence
 from itertools import product
+from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from paceline.study.tuneup.choosing import merged, together
@@ -32,13 +33,15 @@ class Product(NamedTuple):
     """How many are left out because two of their techniques set the same field, or exclude each other."""
     repeated: int
     """How many are left out because they come to the same config as one before."""
+    with_savers: int
+    """How many there would be with what is tried for memory, those that contradict themselves included."""
 
 
-def axes_of(arms: Sequence["Arm"]) -> dict[str, list["Arm"]]:
-    """The techniques that are tried here, by family; those that are tried to save memory are left out."""
+def axes_of(arms: Sequence["Arm"], with_savers: bool = False) -> dict[str, list["Arm"]]:
+    """The techniques that are tried here, by family; those that are tried to save memory only on request."""
     axes: dict[str, list[Arm]] = {}
     for arm in arms:
-        if not arm.why_not and not arm.saves_memory:
+        if not arm.why_not and (with_savers or not arm.saves_memory):
             axes.setdefault(arm.family, []).append(arm)
     return axes
 
@@ -58,7 +61,8 @@ def product_of(config: "ExperimentConfig", arms: Sequence["Arm"], seed: int = 0)
         found.setdefault(key, Combination(name_of(chosen), changed))
     combinations = list(found.values())
     random.Random(seed).shuffle(combinations)
-    return Product(axes, combinations, contradictory, repeated)
+    with_savers = prod(1 + len(each) for each in axes_of(arms, with_savers=True).values())
+    return Product(axes, combinations, contradictory, repeated, with_savers)
 
 
 def name_of(arms: Sequence["Arm"]) -> str:

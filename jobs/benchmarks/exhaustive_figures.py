@@ -77,7 +77,8 @@ def product_lines(product: Product) -> list[str]:
     lines = [f"  {family}: as it is, {', '.join(arm.name for arm in arms)}" for family, arms in product.axes.items()]
     left_out = f"{product.contradictory} contradict themselves, {product.repeated} come to the same config"
     count = len(product.combinations)
-    return ["axes, without what is tried to save memory:", *lines, f"combinations: {count} ({left_out})"]
+    more = f"  with what is tried to save memory, too: up to {product.with_savers}"
+    return ["axes, without what is tried to save memory:", *lines, f"combinations: {count} ({left_out})", more]
 
 
 def scan_lines(scanned: Sequence[Scanned], combinations: int, recommended: str | None) -> list[str]:

@@ -86,7 +86,7 @@ def test_each_family_is_an_axis_and_all_combinations_are_there_once() -> None:
     assert by_name["as it is"] == plain()
     both = by_name["batch-x4 + slower"]
     assert (both.data.global_batch_size, both.scaling.max_failures, both.checkpoint.keep) == (64, 7, 3)
-    assert (product.contradictory, product.repeated) == (0, 0)
+    assert (product.contradictory, product.repeated, product.with_savers) == (0, 0, 24)
 
 
 def test_the_order_is_random_and_the_same_for_a_seed() -> None:
