@@ -4,9 +4,9 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from exhaustive_axes import Product
+from exhaustive_axes import Combination, Product
 from exhaustive_journal import Scanned
-from exhaustive_measuring import COMPILED_SECONDS, Best, Check, Finalist
+from exhaustive_measuring import Best, Check, Finalist
 from measuring import Interval
 
 from paceline.study.tuneup.texts import quality_text
@@ -42,9 +42,10 @@ def tenths(values: Sequence[float]) -> tuple[float, float]:
     return parts[0], parts[-1]
 
 
-def fast_built(scanned: Sequence[Scanned]) -> set[str]:
-    """Names of those whose start-up would take as long again."""
-    return {each.name for each in ranking(scanned) if each.build_seconds < COMPILED_SECONDS}
+def uncompiled(scanned: Sequence[Scanned], combinations: Sequence[Combination]) -> set[str]:
+    """Names of those whose start-up would take as long again: what was compiled would come from the cache."""
+    plain = {each.name for each in combinations if each.config.trainer.compile == "none"}
+    return {each.name for each in ranking(scanned) if each.name in plain}
 
 
 class Times(NamedTuple):

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 WINDOW_SECONDS = 0.5
 """Of each side, in turns of some 30 ms."""
-COMPILED_SECONDS = 5.0
-"""A combination that took longer than this to be ready has been compiled, and would now come from the cache."""
 PAIRS_OF_COMPILED = 2
 """Of a compiled combination the better one of so many counts: in one of them a batch of another size may be compiled,
 the last one of an epoch."""
 MOST_SEEDS = 10
 """With so many seeds at the most are two configs compared that fewer do not tell apart."""
 SEEDS_MORE = 2
+TRAINING_SECONDS = 1e6
+"""After so long a training is ended: never."""
 
 Say = Callable[[str], None]
 
@@ -209,19 +209,19 @@ class Check(NamedTuple):
 
 
 def check_computed(
-    bench: Bench, combinations: Sequence[Combination], computed: dict[str, float], fast_built: set[str], count: int
+    bench: Bench, combinations: Sequence[Combination], computed: dict[str, float], names: set[str], count: int
 ) -> Check:
     """Train some combinations to the end, drawn at random of those that need not be compiled anew.
 
     Args:
         computed: seconds by name.
-        fast_built: the names to draw from.
+        names: those to draw from.
     """
     by_name = {each.name: each.config for each in combinations}
-    names = random.Random(0).sample(sorted(fast_built), min(count, len(fast_built)))
+    drawn = random.Random(0).sample(sorted(names), min(count, len(names)))
     answers: dict[str, dict[str, Any]] = {}
-    for name in names:
-        answer = bench.do(Job("train", (part_of(by_name[name]),)))
+    for name in drawn:
+        answer = bench.do(Job("train", (part_of(by_name[name]),), {"seconds": TRAINING_SECONDS}))
         if not answer.problem:
             answers[name] = dict(answer.values)
     took = sum(each["wall_seconds"] for each in answers.values())

@@ -112,10 +112,10 @@ class Search:
 
     def check(self) -> "Check":
         """Some combinations trained to the end."""
-        from exhaustive_figures import fast_built
+        from exhaustive_figures import uncompiled
         from exhaustive_measuring import check_computed
 
-        names = fast_built(self.journal.scanned)
+        names = uncompiled(self.journal.scanned, self.product.combinations)
         return check_computed(self.bench, self.product.combinations, self.computed(), names, self.args.checked)
 
     def final(self) -> "tuple[Final, Best | None] | None":

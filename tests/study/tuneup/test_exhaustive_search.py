@@ -223,7 +223,9 @@ def test_the_time_of_the_search_is_start_up_and_samples_by_speed() -> None:
     ]
     seconds = figures.training_seconds(found, 10_000)
     assert seconds == pytest.approx({"a": 2.0 + 5.0, "b": 6.0 + 5.0, "c": 10.0})
-    assert figures.fast_built(found) == {"a", "c"}
+    combination, compiled = module("axes").Combination, toy_config(trainer__compile="default")
+    configs = {"a": toy_config(), "b": compiled, "c": toy_config(), "d": toy_config(), "e": toy_config()}
+    assert figures.uncompiled(found, [combination(*each) for each in configs.items()]) == {"a", "c"}
     times = figures.Times(3, 13.0, sum(seconds.values()), 5, 2.1)
     assert times.ratio == pytest.approx(0.075)
     check = module("measuring").Check(["a", "c"], 17.0, 20.4)
