@@ -90,3 +90,23 @@ def test_a_closed_desk_lets_its_group_leave() -> None:
         assert await desk.enter(0, 0, 0, b"late") is None
 
     asyncio.run(play())
+
+
+def test_a_job_that_is_given_up_is_answered_and_its_workers_do_the_next_one_anew() -> None:
+    async def play() -> tuple[Answer, Answer]:
+        desk = TuneupDesk(60.0)
+        incarnation = await desk.enter(0, 0, 0, b"worker")
+        hanging = asyncio.create_task(desk.do(JOB))
+        assert await desk.take(0, 0, incarnation or 0) is not None
+        await desk.give_up("it took more than 60 s")
+        first = await hanging
+        asked = asyncio.create_task(desk.do(JOB))
+        incarnation = await desk.enter(0, 0, 0, b"new worker")  # the old one is ended
+        work = await desk.take(0, 0, incarnation or 0)
+        assert work is not None
+        await desk.finish(work.number, Answer({"found": 2}))
+        return first, await asked
+
+    first, second = asyncio.run(play())
+    assert (first.problem, first.kind) == ("it took more than 60 s", "lost")
+    assert second.values == {"found": 2}

@@ -20,19 +20,20 @@ from torch.utils.data import Dataset
 
 
 class Slow(Dataset):
-    def __init__(self, samples):
+    def __init__(self, samples, hangs=False):
         self.samples = samples
+        self.hangs = hangs
 
     def __len__(self):
         return self.samples
 
     def __getitem__(self, index):
-        time.sleep(0.0005)
+        time.sleep(3600.0 if self.hangs else 0.0005)
         return torch.full((6,), float(index % 3)), index % 3
 
 
-def build():
-    return Slow(192), Slow(24)
+def build(hangs=False):
+    return Slow(192, hangs), Slow(24)
 """
 CONFIG = """
 name: slow-data
@@ -49,11 +50,11 @@ tuneup:
 """Loading takes 8 ms a step, all else less than 1: caching the samples is what helps."""
 
 
-def tuned(home: Path, workers: int, budget_seconds: float) -> dict[str, Any]:
+def tuned(home: Path, workers: int, budget_seconds: float, *overrides: str) -> dict[str, Any]:
     (home / "slow_data.py").write_text(CODE)
     text = CONFIG.replace("WORKERS", str(workers)).replace("BUDGET", str(budget_seconds))
     (home / "slow.yaml").write_text(text)
-    command = [sys.executable, "-m", "paceline.cli", "tuneup", "slow.yaml", "--json"]
+    command = [sys.executable, "-m", "paceline.cli", "tuneup", "slow.yaml", "--json", *overrides]
     done = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=540)
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))
@@ -109,6 +110,22 @@ def test_the_same_on_two_workers_under_ray(tmp_path: Path, monkeypatch: pytest.M
     _looks_right(tmp_path, found)
     arms = {arm["name"]: arm for arm in found["arms"]}
     assert arms["exchange-bf16"]["verdict"] != "not applicable"
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.timeout(600)
+def test_a_technique_that_hangs_is_given_up_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    found = tuned(tmp_path, 1, 240, 'tuneup.arms={"hangs": {"data.args": {"hangs": true}}}')
+    arms = {arm["name"]: arm for arm in found["arms"]}
+    assert arms["hangs"]["verdict"] == "not applicable"
+    assert arms["hangs"]["reason"] == "it cannot be run: it took more than 60 s, and was ended"
+    assert arms["cache-memory"]["verdict"] == "gain"
+    assert found["recommended"]["data.cache"] == "memory"
+    assert found["wall_seconds"] < 300
 
 
 def test_a_config_error_says_what_is_wrong_before_anything_starts(tmp_path: Path) -> None:

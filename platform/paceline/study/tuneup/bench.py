@@ -32,7 +32,7 @@ class Bench(Protocol):
     """Does one job after the other."""
 
     def do(self, job: Job) -> Answer:
-        """Do a job, and wait for it.
+        """Do a job, and wait for it, where that can be helped not longer than its limit.
 
         Raises:
             RunFailed: there are no workers any more.
@@ -69,7 +69,7 @@ def open_bench(
 
 
 class LocalBench:
-    """Does the jobs in this process, each as if it were the first."""
+    """Does the jobs in this process, each as if it were the first. One that hangs cannot be given up here."""
 
     def __init__(self, base: Assignment, config: ExperimentConfig) -> None:
         from paceline.cluster.preflight import check_resources, process_resources
@@ -109,14 +109,24 @@ class RayBench:
         import ray
 
         try:
-            answer = self._desk.do.remote(job)
+            answer, begun = self._desk.do.remote(job), time.monotonic()
             while not ray.wait([answer], timeout=POLL_SECONDS)[0]:
                 if not self._fitting.is_alive():
                     reason = first_line(self._fitting.error) if self._fitting.error else "it left without being told to"
                     raise RunFailed(f"the worker group ended: {reason}")
+                if time.monotonic() - begun > job.limit_seconds:
+                    self._give_up(job)
             return ray.get(answer)  # type: ignore[no-any-return]
         except ray.exceptions.RayActorError as error:
             raise RunFailed(f"the process that holds the tune-up together has died: {first_line(error)}") from None
+
+    def _give_up(self, job: Job) -> None:
+        import ray
+
+        from paceline.study.tuneup.serving import end_workers
+
+        ray.get(self._desk.give_up.remote(f"it took more than {job.limit_seconds:.0f} s, and was ended"))
+        end_workers(self._desk, DISMISS_SECONDS)
 
 
 @contextmanager

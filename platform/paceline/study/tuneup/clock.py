@@ -3,6 +3,8 @@
 import time
 from collections.abc import Callable
 
+PATIENCE_SHARE, LEAST_PATIENCE_SECONDS = 0.25, 60.0
+
 
 class Clock:
     """Counts down from the moment the command began."""
@@ -27,6 +29,12 @@ class Clock:
     def elapsed(self) -> float:
         """Seconds since the command began."""
         return self._now() - self.began
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which what should have ended counts as hanging: a share of the budget, since a duel compiles as
+        well, but not less than a minute."""
+        return max(LEAST_PATIENCE_SECONDS, PATIENCE_SHARE * self.budget_seconds)
 
     def has(self, seconds: float) -> bool:
         """Whether there is time for something that takes so long."""

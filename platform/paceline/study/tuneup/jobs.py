@@ -5,6 +5,7 @@ The driver asks for one job after the other; each is done by all ranks of the on
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Literal
 
 from paceline.cluster.assignment import Assignment, TrialPart
@@ -24,6 +25,8 @@ class Job:
     """The config, or the baseline's and the arm's."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of that kind, in plain values."""
+    limit_seconds: float = inf
+    """After so long it is given up, and the worker processes that may hang in it are ended."""
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,9 @@ class Trainings:
             if not self._clock.has(expected):
                 return False
             seeded = part_of(config.with_overrides({"seed": seed, "tuneup": None}))
-            answer = self._bench.do(Job("train", (seeded,), {"seconds": self._clock.left}))
+            # told to end, it takes one more step, and an evaluation
+            left, limit = self._clock.left, self._clock.left + self._clock.patience
+            answer = self._bench.do(Job("train", (seeded,), {"seconds": left}, limit))
             self.problem = answer.problem
             if self.problem or answer.values["stopped"]:
                 return False

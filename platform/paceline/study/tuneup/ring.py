@@ -97,7 +97,8 @@ class Ring:
             **standing.options(),
         }
         begun = self._clock.elapsed
-        answer = self._bench.do(Job("duel", (part_of(contest.baseline), part_of(contest.arm)), options))
+        parts = part_of(contest.baseline), part_of(contest.arm)
+        answer = self._bench.do(Job("duel", parts, options, self._clock.patience))
         took = self._clock.elapsed - begun
         contest.duels += 1
         contest.seconds += took

@@ -4,6 +4,7 @@ import asyncio
 import pickle
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from paceline.cluster.serving import ask, serve
@@ -97,6 +98,10 @@ class TuneupDesk:
         await self._until(lambda: number in self._answers)
         return self._answers.pop(number)
 
+    async def give_up(self, problem: str) -> None:
+        """Answer the job that is waited for, whose workers may hang in it and are going to be ended."""
+        await self.finish(self._numbers, Answer(problem=problem, kind="lost"))
+
     async def close(self) -> None:
         """Let the group leave."""
         self._closed = True
@@ -115,16 +120,21 @@ class TuneupDesk:
             await self._changed.wait_for(condition)
 
 
+def end_workers(desk: Any, timeout_seconds: float) -> None:
+    """End the group's processes; Ray Train starts others in their place."""
+    import ray
+
+    with suppress(ray.exceptions.RayError):
+        for worker in ray.get(desk.workers.remote(), timeout=timeout_seconds):
+            ray.kill(pickle.loads(worker))
+
+
 def kill_group(desk: Any, timeout_seconds: float) -> None:
     """End the group's processes, and the desk."""
-    from contextlib import suppress
-
     import ray
 
     try:
-        with suppress(ray.exceptions.RayError):
-            for worker in ray.get(desk.workers.remote(), timeout=timeout_seconds):
-                ray.kill(pickle.loads(worker))
+        end_workers(desk, timeout_seconds)
     finally:
         with suppress(ray.exceptions.RayError):
             ray.kill(desk)
