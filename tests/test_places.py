@@ -86,7 +86,7 @@ def test_a_working_folder_that_is_gone_is_told(
 def test_what_nobody_has_looked_at_before_is_told_with_its_file(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], raised: OSError, told: str
 ) -> None:
-    def fails(*_: object) -> None:
+    def fails(*_: object, **__: object) -> None:
         raise raised
 
     monkeypatch.setattr("paceline.review.finding.find_run", fails)

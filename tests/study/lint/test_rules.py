@@ -27,9 +27,11 @@ def _one_thread() -> Any:
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{number}-{case.rule}" for number, case in enumerate(CASES)])
-def test_a_planted_fault_is_found_and_its_repaired_twin_is_silent(case: Case) -> None:
+def test_a_planted_fault_is_found_and_its_repaired_twin_is_silent(case: Case, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "paceline.study.lint")  # which tells of rules that fail, and of models that cannot be run
     found = lint(plants.config(**case.faulty))
-    assert {(finding.rule, finding.severity) for finding in found} == {(case.rule, case.severity)}, found
+    told = f"{found}\n{caplog.text}"
+    assert {(finding.rule, finding.severity) for finding in found} == {(case.rule, case.severity)}, told
     assert all(re.search(case.place, finding.place) for finding in found), found
     assert lint(plants.config(**case.repaired)) == []
 

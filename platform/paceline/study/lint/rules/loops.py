@@ -48,7 +48,7 @@ def logs_every_step(subject: Subject) -> Iterator[Fault]:
     """The loss is read from the device at each step."""
     every, total = subject.config.trainer.log_every_n_steps, subject.total_steps
     if every == 1 and (total or 0) >= LONG and subject.may_use_gpu:
-        reason = f"the loss of each of {total:,} steps is read from the GPU, which is waited for"
+        reason = f"each of {total:,} steps reads the loss, for which a GPU has to be waited for"
         yield Fault("trainer.log_every_n_steps", reason, "write 10 or more")
 
 
