@@ -109,7 +109,7 @@ class TwoHosts:
     def _with_own_sessions(self, host: Host) -> list[str | Path]:
         """What has a node keep its session in a folder of its own, as it would on another machine: what one of the
         nodes lets go of, such as a job's folder, is not to vanish from the other."""
-        folder = self.home / f"{host.name}-sessions"
+        folder = self.home.with_name(f"{self.home.name}-{host.name}")  # not inside: Ray sends the home to the nodes
         folder.mkdir(exist_ok=True)
         SESSIONS.mkdir(exist_ok=True)
         return ["unshare", "--mount", "sh", "-c", f'mount --bind "$0" {SESSIONS} && exec "$@"', folder]
