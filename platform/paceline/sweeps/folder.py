@@ -2,19 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from paceline.cluster.identity import (
-    CHANGES_NO_RESULT,
-    ClaimedRun,
-    RunFolder,
-    claim,
-    config_difference,
-    new_run,
-    other_config,
-)
+from paceline.cluster.identity import CHANGES_NO_RESULT, ClaimedRun, RunFolder, claim
+from paceline.cluster.unfinished import Unfinished
 from paceline.config.experiment import ExperimentConfig
-from paceline.errors import ConfigError, Problem
 from paceline.sweeps.log import read_log
 
 OF_ONE_LENGTH = "trainer.epochs"
@@ -45,6 +36,9 @@ class SweepFolder(RunFolder):
         return self.path / "best.yaml"
 
 
+SWEEPS = Unfinished(SweepFolder, "sweep", MAY_DIFFER, lambda folder: any(folder.trials.glob("*")))
+
+
 def claim_sweep(config: ExperimentConfig, storage: Path, must_resume: bool, anew: bool) -> ClaimedRun[SweepFolder]:
     """Go on with the newest unfinished sweep of this name, or start a new one.
 
@@ -57,27 +51,11 @@ def claim_sweep(config: ExperimentConfig, storage: Path, must_resume: bool, anew
         ConfigError: the unfinished sweep has another config, or there is none to resume.
     """
 
-    def choose(home: Path) -> tuple[SweepFolder, bool]:
-        unfinished = None if anew else _newest_unfinished(home)
-        if unfinished is None and must_resume:
-            hint = "leave --resume out to start one"
-            raise ConfigError([Problem("resume", f"there is no unfinished sweep in {home}", "name", hint=hint)])
-        if unfinished is None:
-            return new_run(home, config, SweepFolder), False
-        difference = _difference(unfinished, config)
-        if difference and (must_resume or any(unfinished.trials.glob("*"))):
-            hint = "undo the change to go on with it, or start anew with --new"
-            raise other_config("sweep", config.name, unfinished, difference, hint)
-        if difference:
-            return new_run(home, config, SweepFolder), False
-        unfinished.write(status="running")
-        return unfinished, True
-
-    return claim(storage / config.name, choose)
+    return claim(storage / config.name, lambda home: SWEEPS.choose(home, config, must_resume, anew))
 
 
 @dataclass(frozen=True)
-class Unfinished:
+class UnfinishedSweep:
     """A sweep that the same command would find, and go on with unless its config differs."""
 
     sweep_id: str
@@ -87,32 +65,20 @@ class Unfinished:
     """Keys that may not differ, and do: the command would be refused."""
 
 
-def find_unfinished(config: ExperimentConfig, home: Path) -> Unfinished | None:
+def find_unfinished(config: ExperimentConfig, home: Path) -> UnfinishedSweep | None:
     """The unfinished sweep that `claim_sweep` would come upon; None when it would start a new one. Changes nothing.
 
     Args:
         home: `<storage>/<name>`.
     """
-    found = _newest_unfinished(home) if home.is_dir() else None
+    found = SWEEPS.newest(home) if home.is_dir() else None
     if found is None:
         return None
-    differing = tuple(_difference(found, config))
-    if differing and not any(found.trials.glob("*")):
+    differing = tuple(SWEEPS.difference(found, config))
+    if differing and not SWEEPS.has_begun(found):
         return None
     try:
         ended = [trial for trial in read_log(found.path).ended.values() if trial.state != "skipped"]
     except (OSError, KeyError, TypeError):  # of another version
         ended = []
-    return Unfinished(found.run_id, len(ended), differing)
-
-
-def _difference(unfinished: SweepFolder, config: ExperimentConfig) -> dict[str, tuple[Any, Any]]:
-    return config_difference(unfinished.read().get("config", {}), config.model_dump(mode="json"), MAY_DIFFER)
-
-
-def _newest_unfinished(home: Path) -> SweepFolder | None:
-    for path in sorted(home.iterdir(), reverse=True):
-        if (path / SweepFolder.FILE).exists():
-            folder = SweepFolder(path)
-            return folder if folder.read().get("status") != "finished" else None
-    return None
+    return UnfinishedSweep(found.run_id, len(ended), differing)

@@ -9,7 +9,7 @@ from typing import Any
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.space import Range
 from paceline.errors import BAD_ENVIRONMENT, OK
-from paceline.sweeps.folder import Unfinished
+from paceline.sweeps.folder import UnfinishedSweep
 from paceline.sweeps.planning.forecast import Cost, Forecast, RungPlan, forecast
 from paceline.sweeps.planning.preview import PointRow
 from paceline.sweeps.results.labels import number_text, setting_text, short_names, value_text
@@ -175,7 +175,7 @@ def _samples_text(found: Forecast, most: str) -> str:
     return text + (f", if the data are as large as in {found.samples_from}" if found.samples_from else "")
 
 
-def _unfinished(found: Unfinished | None) -> list[tuple[str, str]]:
+def _unfinished(found: UnfinishedSweep | None) -> list[tuple[str, str]]:
     if found is None:
         return []
     trials = "1 trial has" if found.ended == 1 else f"{found.ended:,} trials have"

@@ -15,7 +15,7 @@ from paceline.config.loading import missing_modules
 from paceline.config.overrides import ConfigWarning
 from paceline.config.sweep import StopConfig, SweepConfig
 from paceline.errors import ConfigError, EnvironmentFault
-from paceline.sweeps.folder import Unfinished, find_unfinished
+from paceline.sweeps.folder import UnfinishedSweep, find_unfinished
 from paceline.sweeps.log import read_log
 from paceline.sweeps.planning.points import Points, make_points
 from paceline.sweeps.planning.preview import Preview, describe_points
@@ -94,7 +94,7 @@ class Forecast:
     """The earlier run or sweep that told how large the data are; empty where they tell it themselves."""
     cost: Cost | None
     """None where no speed was measured, or the samples are not known."""
-    unfinished: Unfinished | None
+    unfinished: UnfinishedSweep | None
     """The sweep of this name that the same command would find; None where it would start a new one."""
 
     @property

@@ -1,0 +1,66 @@
+"""Whether a command goes on with the newest unfinished sweep or tune-up of a name, or starts a new one."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic
+
+from paceline.cluster.identity import Folder, config_difference, new_run, other_config
+from paceline.config.experiment import ExperimentConfig
+from paceline.errors import ConfigError, Problem
+
+
+@dataclass(frozen=True)
+class Unfinished(Generic[Folder]):
+    """How unfinished ones of a kind are found, and gone on with."""
+
+    kind: type[Folder]
+    word: str
+    """What a user calls it."""
+    may_differ: Sequence[str]
+    """Keys and sections of the config that may differ when it is gone on with."""
+    has_begun: Callable[[Folder], bool]
+    """Whether there is anything in it that would be lost."""
+    over: Collection[str] = ("finished",)
+    """The status of those that are never gone on with."""
+
+    def newest(self, home: Path) -> Folder | None:
+        """The newest one of a name, when it is unfinished.
+
+        Args:
+            home: `<storage>/<name>`.
+        """
+        for path in sorted(home.iterdir(), reverse=True):
+            if (path / self.kind.FILE).exists():
+                folder = self.kind(path)
+                return None if folder.read().get("status") in self.over else folder
+        return None
+
+    def difference(self, folder: Folder, config: ExperimentConfig) -> Mapping[str, tuple[Any, Any]]:
+        """What differs between its config and another one, and may not: dotted key to (its value, the other's)."""
+        return config_difference(folder.read().get("config", {}), config.model_dump(mode="json"), self.may_differ)
+
+    def choose(self, home: Path, config: ExperimentConfig, must_resume: bool, anew: bool) -> tuple[Folder, bool]:
+        """The folder to work in, and whether it is that of an earlier launch.
+
+        Args:
+            must_resume: start no new one.
+            anew: do not look for an unfinished one.
+
+        Raises:
+            ConfigError: the unfinished one has another config, or there is none to resume.
+        """
+        unfinished = None if anew else self.newest(home)
+        if unfinished is None and must_resume:
+            hint = "leave --resume out to start one"
+            raise ConfigError([Problem("resume", f"there is no unfinished {self.word} in {home}", "name", hint=hint)])
+        if unfinished is None:
+            return new_run(home, config, self.kind), False
+        difference = self.difference(unfinished, config)
+        if difference and (must_resume or self.has_begun(unfinished)):
+            hint = "undo the change to go on with it, or start anew with --new"
+            raise other_config(self.word, config.name, unfinished, difference, hint)
+        if difference:
+            return new_run(home, config, self.kind), False
+        unfinished.write(status="running")
+        return unfinished, True
