@@ -1,0 +1,51 @@
+"""A limit to what hangs in this very process."""
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+AGAIN_SECONDS = 5.0
+"""What catches every exception is told again."""
+SOON_SECONDS = 0.001
+"""The shortest time of an alarm; 0 would switch it off."""
+
+
+class TookTooLong(BaseException):
+    """The limit has been reached. No `Exception`, since the code that hangs may catch those."""
+
+
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """End the body by an exception when it takes longer; one that hangs outside of Python goes on until it comes back.
+
+    Away from the main thread, where Python delivers no signals, this does nothing; likewise for an infinite limit.
+
+    Raises:
+        TookTooLong: it did.
+    """
+    if math.isinf(seconds) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    is_over = False
+
+    def end(number: int, frame: FrameType | None) -> None:
+        nonlocal is_over
+        is_over = True
+        raise TookTooLong
+
+    begun, before = time.monotonic(), signal.signal(signal.SIGALRM, end)
+    others, again = signal.setitimer(signal.ITIMER_REAL, max(seconds, SOON_SECONDS), AGAIN_SECONDS)
+    try:
+        yield
+        if is_over:  # and something has caught that
+            raise TookTooLong
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+        if others:  # somebody else's alarm goes off when it would have
+            signal.setitimer(signal.ITIMER_REAL, max(others - (time.monotonic() - begun), SOON_SECONDS), again)
