@@ -425,9 +425,17 @@ def test_the_sections_of_a_config_say_what_it_is_submitted_for(
     assert f"python -m paceline.cli {kind} configs/own.yaml" in capsys.readouterr().out
 
 
-def test_a_tune_up_cannot_be_gone_on_with(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert paceline("configs/own.yaml", "--job", "tuneup", "--resume") == 2
-    assert "each starts anew" in capsys.readouterr().err
+@pytest.mark.parametrize("option", ["--resume", "--new"])
+def test_a_tune_up_is_told_to_go_on_or_to_start_anew(
+    option: str, dashboard: Dashboard, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert paceline("configs/own.yaml", "--job", "tuneup", option, "--dry-run") == 0
+    assert f"tuneup configs/own.yaml {option}" in capsys.readouterr().out
+
+
+def test_a_tune_up_is_no_run_to_branch_off(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert paceline("configs/own.yaml", "--job", "tuneup", "--fork") == 2
+    assert "for tuneup: --resume without a value, or --new" in capsys.readouterr().err
 
 
 def test_an_option_goes_before_the_environment(

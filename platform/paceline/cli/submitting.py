@@ -11,7 +11,7 @@ from paceline.errors import OK
 
 _RESUME_CHOICES = ("auto", "never")
 _ONLY = "only"
-"""`--resume` without a value, as `paceline sweep` takes it."""
+"""`--resume` without a value, as `paceline sweep` and `paceline tuneup` take it."""
 
 
 def add_commands(commands: Any) -> None:
@@ -55,10 +55,10 @@ def _add_of_jobs(submit: argparse.ArgumentParser) -> None:
         nargs="?",
         const=_ONLY,
         metavar="auto|never",
-        help="train: auto or never, see `paceline train`; sweep: without a value, see `paceline sweep`",
+        help="train: auto or never, see `paceline train`; sweep and tuneup: without a value, see there",
     )
     submit.add_argument("--fork", action="store_true", help="train: branch off an unfinished run whose config differs")
-    submit.add_argument("--new", action="store_true", help="sweep: start a new one, even if there is an unfinished one")
+    submit.add_argument("--new", action="store_true", help="sweep, tuneup: start a new one, even if one is unfinished")
     add_wait(submit)
 
 
@@ -127,11 +127,12 @@ def _flags(options: argparse.Namespace, kind: str) -> list[str]:
         SystemExit: they are those of the other command.
     """
     if kind == "train" and (options.new or options.resume == _ONLY):
-        options.refuse("for train: --resume auto or never, and --fork; --new and --resume alone are for sweep")
-    if kind == "sweep" and (options.fork or options.resume in _RESUME_CHOICES):
-        options.refuse("for sweep: --resume without a value, or --new; --fork and --resume auto or never are for train")
-    if kind == "tuneup" and (options.new or options.fork or options.resume):
-        options.refuse("for tuneup: neither --resume nor --new nor --fork, each starts anew")
+        options.refuse(
+            "for train: --resume auto or never, and --fork; --new and --resume alone are for sweep and tuneup"
+        )
+    if kind != "train" and (options.fork or options.resume in _RESUME_CHOICES):
+        cure = "--resume without a value, or --new; --fork and --resume auto or never are for train"
+        options.refuse(f"for {kind}: {cure}")
     if options.new and options.resume:
         options.refuse("--resume and --new exclude each other")
     resume = {None: [], _ONLY: ["--resume"]}.get(options.resume, ["--resume", options.resume])

@@ -12,10 +12,14 @@ def add_commands(commands: Any) -> None:
     """Add it to the parser."""
     text = (
         "Measure each technique on this model and this hardware: a verdict for each, and a recommended config. "
-        "The config's section tuneup says how much time there is, and what counts as equal quality."
+        "The config's section tuneup says how much time there is, and what counts as equal quality. "
+        "An unfinished tune-up of the same name and config is gone on with."
     )
     command = commands.add_parser("tuneup", help="find out which techniques help a model here", description=text)
     add_config(command)
+    which = command.add_mutually_exclusive_group()
+    which.add_argument("--resume", action="store_true", help="start no new tune-up: only go on with an unfinished one")
+    which.add_argument("--new", action="store_true", help="start a new tune-up, even if there is an unfinished one")
     command.set_defaults(command=_tuneup, refuse=command.error)
 
 
@@ -27,7 +31,14 @@ def _tuneup(options: argparse.Namespace) -> int:
     from paceline.study.tuneup.tuneup import tuneup
 
     with open_tuneup_display(config) as display:
-        result = tuneup(config, address=options.address, wait_seconds=options.wait, listener=display.listener)
+        result = tuneup(
+            config,
+            resume=options.resume,
+            new=options.new,
+            address=options.address,
+            wait_seconds=options.wait,
+            listener=display.listener,
+        )
     if options.json:
         print(json.dumps(result.to_json()))
     else:

@@ -1,10 +1,30 @@
-"""Ctrl-C: the first one asks for a clean stop, the second one ends the program at once."""
+"""Ctrl-C and SIGTERM: the first one asks for a clean stop, the second one ends the program at once."""
 
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+
+@contextmanager
+def terminating_interrupts() -> Iterator[None]:
+    """While the body runs, SIGTERM raises KeyboardInterrupt, as Ctrl-C does.
+
+    Away from the main thread, where Python delivers no signals, this does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
-from paceline.study.tuneup.jobs import Answer, Job
+from paceline.study.tuneup.jobs import Answer, Job, gave_up
 from paceline.study.tuneup.serving import LOSSES, TuneupDesk
 
 JOB = Job("look", ())
@@ -98,7 +99,7 @@ def test_a_job_that_is_given_up_is_answered_and_its_workers_do_the_next_one_anew
         incarnation = await desk.enter(0, 0, 0, b"worker")
         hanging = asyncio.create_task(desk.do(JOB))
         assert await desk.take(0, 0, incarnation or 0) is not None
-        await desk.give_up("it took more than 60 s")
+        await desk.give_up(gave_up(replace(JOB, limit_seconds=60.0)))
         first = await hanging
         asked = asyncio.create_task(desk.do(JOB))
         incarnation = await desk.enter(0, 0, 0, b"new worker")  # the old one is ended
@@ -108,5 +109,5 @@ def test_a_job_that_is_given_up_is_answered_and_its_workers_do_the_next_one_anew
         return first, await asked
 
     first, second = asyncio.run(play())
-    assert (first.problem, first.kind) == ("it took more than 60 s", "lost")
+    assert (first.problem, first.kind) == ("it took more than 60 s, and was ended", "lost")
     assert second.values == {"found": 2}

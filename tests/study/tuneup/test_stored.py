@@ -70,5 +70,10 @@ def test_a_tune_up_without_an_end_or_with_damaged_findings_says_so(folder: Tuneu
         stored_report(folder.path)
     folder.findings.unlink()
     folder.write(status="failed")
-    with pytest.raises(EnvironmentFault, match="is failed, and has found out nothing"):
+    with pytest.raises(EnvironmentFault, match="is failed, with nothing found out: start it anew by"):
+        stored_report(folder.path)
+    folder.write(status="interrupted")
+    with pytest.raises(
+        EnvironmentFault, match="is interrupted, with nothing found out: wait for its end, or go on with it by"
+    ):
         stored_report(folder.path)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -50,12 +52,18 @@ tuneup:
 """Loading takes 8 ms a step, all else less than 1: caching the samples is what helps."""
 
 
-def tuned(home: Path, workers: int, budget_seconds: float, *overrides: str) -> dict[str, Any]:
+COMMAND = [sys.executable, "-m", "paceline.cli", "tuneup", "slow.yaml", "--json"]
+
+
+def lay_out(home: Path, workers: int, budget_seconds: float) -> None:
     (home / "slow_data.py").write_text(CODE)
     text = CONFIG.replace("WORKERS", str(workers)).replace("BUDGET", str(budget_seconds))
     (home / "slow.yaml").write_text(text)
-    command = [sys.executable, "-m", "paceline.cli", "tuneup", "slow.yaml", "--json", *overrides]
-    done = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=540)
+
+
+def tuned(home: Path, workers: int, budget_seconds: float, *overrides: str) -> dict[str, Any]:
+    lay_out(home, workers, budget_seconds)
+    done = subprocess.run([*COMMAND, *overrides], cwd=home, capture_output=True, text=True, timeout=540)
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))
 
@@ -126,6 +134,60 @@ def test_a_technique_that_hangs_is_given_up_and_the_others_go_on(
     assert arms["cache-memory"]["verdict"] == "gain"
     assert found["recommended"]["data.cache"] == "memory"
     assert found["wall_seconds"] < 300
+
+
+def answered(home: Path) -> list[str]:
+    """The lines of its journal that hold an answer."""
+    journals = list((home / "runs" / "slow-data").glob("*/jobs.jsonl"))
+    assert len(journals) <= 1
+    return [line for journal in journals for line in journal.read_text().splitlines() if '"kind":"done"' in line]
+
+
+def end_after(home: Path, jobs: int, how: signal.Signals) -> tuple[int, str]:
+    """Begin it, or go on with it, and end it after so many more jobs; returns the exit code and what it told."""
+    before = len(answered(home))
+    with subprocess.Popen(COMMAND, cwd=home, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        deadline = monotonic() + 240
+        while len(answered(home)) < before + jobs:
+            assert process.poll() is None, process.communicate()[1]
+            assert monotonic() < deadline
+            sleep(0.05)
+        process.send_signal(how)
+        _, told = process.communicate(timeout=60)
+    return process.returncode, told
+
+
+def _goes_on_after_kills(home: Path, workers: int, budget_seconds: float) -> None:
+    lay_out(home, workers, budget_seconds)
+    code, told = end_after(home, 5, signal.SIGTERM)
+    assert code == 130, told
+    first = answered(home)
+    (folder,) = (each.parent for each in (home / "runs" / "slow-data").glob("*/tuneup.json"))
+    assert f"interrupted: the same command goes on with {folder.name}" in told
+    assert json.loads((folder / "tuneup.json").read_text())["status"] == "interrupted"
+    assert end_after(home, 3, signal.SIGKILL)[0] == -signal.SIGKILL
+    second = answered(home)
+    assert second[: len(first)] == first
+    found = tuned(home, workers, budget_seconds)
+    third = answered(home)
+    assert third[: len(second)] == second
+    assert found["wall_seconds"] < budget_seconds + 30  # of three launches together
+    assert f"{len(second)} of its jobs were done by an earlier launch" in "".join(found["notes"])
+    _looks_right(home, found)
+    _is_in_mlflow(home, found)
+
+
+def test_a_tune_up_that_is_ended_twice_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    _goes_on_after_kills(tmp_path, workers=0, budget_seconds=60)
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.timeout(600)
+def test_the_same_under_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    _goes_on_after_kills(tmp_path, workers=1, budget_seconds=120)
 
 
 def test_a_config_error_says_what_is_wrong_before_anything_starts(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from paceline.cluster.listener import Stages
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import user_folders
 from paceline.errors import RunFailed
-from paceline.study.tuneup.jobs import Answer, Job
+from paceline.study.tuneup.jobs import Answer, Job, gave_up
+from paceline.study.tuneup.limits import TookTooLong, at_most
 from paceline.tracking.redact import shareable
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ def open_bench(
 
 
 class LocalBench:
-    """Does the jobs in this process, each as if it were the first. One that hangs cannot be given up here."""
+    """Does the jobs in this process, each as if it were the first. One that hangs outside of Python cannot be given up
+    here."""
 
     def __init__(self, base: Assignment, config: ExperimentConfig) -> None:
         from paceline.cluster.preflight import check_resources, process_resources
@@ -88,7 +90,10 @@ class LocalBench:
 
         threads = torch.get_num_threads()
         try:
-            return do_job(job, self._base, Ranks.current(self._device))
+            with at_most(job.limit_seconds):
+                return do_job(job, self._base, Ranks.current(self._device))
+        except TookTooLong:
+            return gave_up(job)
         finally:
             torch.set_num_threads(threads)
             self._state.restore()
@@ -125,7 +130,7 @@ class RayBench:
 
         from paceline.study.tuneup.serving import end_workers
 
-        ray.get(self._desk.give_up.remote(f"it took more than {job.limit_seconds:.0f} s, and was ended"))
+        ray.get(self._desk.give_up.remote(gave_up(job)))
         end_workers(self._desk, DISMISS_SECONDS)
 
 

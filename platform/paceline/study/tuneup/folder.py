@@ -2,12 +2,17 @@
 
 from pathlib import Path
 
-from paceline.cluster.identity import ClaimedRun, RunFolder, claim, new_run
+from paceline.cluster.identity import ClaimedRun, RunFolder, claim
+from paceline.cluster.unfinished import Unfinished
 from paceline.config.experiment import ExperimentConfig
+from paceline.study.tuneup.job_log import FILE as JOBS
+
+MAY_DIFFER = ("storage", "sweep", "tracking.uri", "tracking.offline")
+"""Keys and sections that change neither what a tune-up measures nor how fast anything is."""
 
 
 class TuneupFolder(RunFolder):
-    """`<storage>/<name>/<tuneup_id>`: the config, what was found out, the recommended config and the report."""
+    """`<storage>/<name>/<tuneup_id>`: the config, the journal, what was found out, what is recommended, the report."""
 
     FILE = "tuneup.json"
 
@@ -32,10 +37,26 @@ class TuneupFolder(RunFolder):
         return self.path / "ray"
 
 
-def claim_tuneup(config: ExperimentConfig, storage: Path) -> ClaimedRun[TuneupFolder]:
-    """A new tune-up's folder, while nothing else of this name goes on.
+TUNEUPS = Unfinished(
+    TuneupFolder,
+    "tune-up",
+    MAY_DIFFER,
+    lambda folder: (folder.path / JOBS).exists(),
+    over=("finished", "failed"),  # what has failed would fail again at the same place
+)
+
+
+def claim_tuneup(
+    config: ExperimentConfig, storage: Path, must_resume: bool = False, anew: bool = False
+) -> ClaimedRun[TuneupFolder]:
+    """Go on with the newest unfinished tune-up of this name, or start a new one.
+
+    Args:
+        must_resume: start none.
+        anew: do not look for an unfinished one.
 
     Raises:
         EnvironmentFault: the storage is not writable, or a run, sweep or tune-up of this name is going on.
+        ConfigError: the unfinished tune-up has another config, or there is none to resume.
     """
-    return claim(storage / config.name, lambda home: (new_run(home, config, TuneupFolder), False))
+    return claim(storage / config.name, lambda home: TUNEUPS.choose(home, config, must_resume, anew))

@@ -50,6 +50,11 @@ class Answer:
     """`error`, `oom` or `diverged` when it failed; `lost` when its workers died."""
 
 
+def gave_up(job: Job) -> Answer:
+    """The answer to a job that has reached its limit."""
+    return Answer(problem=f"it took more than {job.limit_seconds:.0f} s, and was ended", kind="lost")
+
+
 def part_of(config: ExperimentConfig) -> TrialPart:
     """A config as a part of the assignment that all jobs have in common."""
     return TrialPart(shareable(config).model_dump_json(), tuple(objects_in(config.model_dump())))

@@ -13,7 +13,6 @@ from paceline.cluster.listener import Stages
 from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.data.base import Sizes
-from paceline.errors import RunFailed
 from paceline.study.statistics.judge import Noise
 from paceline.study.tuneup.arms import Arm, arms_for, with_fixes
 from paceline.study.tuneup.bench import Bench
@@ -25,7 +24,7 @@ from paceline.study.tuneup.concluding import result_of
 from paceline.study.tuneup.facts import Facts
 from paceline.study.tuneup.jobs import Job, part_of
 from paceline.study.tuneup.judging import Standing
-from paceline.study.tuneup.outcome import ArmResult, Beside, Findings, Quality
+from paceline.study.tuneup.outcome import ArmResult, BaselineFailed, Beside, Findings, Quality
 from paceline.study.tuneup.peaks import BASELINE, ERRAND_SECONDS, Peaks
 from paceline.study.tuneup.qualities import Trainings
 from paceline.study.tuneup.ring import Contest, Ring
@@ -84,7 +83,8 @@ class Measuring:
         """Measure, choose, and check.
 
         Raises:
-            RunFailed: the baseline itself cannot be trained, or the workers are gone.
+            BaselineFailed: the baseline itself cannot be trained.
+            RunFailed: the workers are gone.
         """
         facts = self._look()
         self._diagnose()
@@ -108,7 +108,7 @@ class Measuring:
         self._watcher.stage("looking at the model")
         answer = self._bench.do(Job("look", (part_of(self._config),)))
         if answer.problem:
-            raise RunFailed(f"the baseline cannot be built: {answer.problem}")
+            raise BaselineFailed(f"the baseline cannot be built: {answer.problem}")
         return Facts(**answer.values)
 
     def _diagnose(self) -> None:
@@ -129,7 +129,7 @@ class Measuring:
         self._watcher.stage("training the baseline")
         if not self._trainings.train(self._config, expected):
             if self._trainings.problem:
-                raise RunFailed(f"the baseline cannot be trained: {self._trainings.problem}")
+                raise BaselineFailed(f"the baseline cannot be trained: {self._trainings.problem}")
             self._notes.append("there was no time to train the baseline with every seed: quality is not known")
             return
         if not self._trainings.is_finite(self._config):
@@ -157,7 +157,7 @@ class Measuring:
         noise = self._contest(AA, self._config, self._config)
         self._ring.meet(noise)
         if noise.problem:
-            raise RunFailed(f"the baseline cannot be measured: {noise.problem}")
+            raise BaselineFailed(f"the baseline cannot be measured: {noise.problem}")
         self._contests[AA] = noise
         self._noise = Noise.of([(pair.baseline, pair.arm) for pair in noise.standing.pairs])
         for arm in arms:

@@ -4,7 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from paceline.errors import RunFailed
+
 Verdict = Literal["gain", "none", "harm", "not applicable"]
+
+
+class BaselineFailed(RunFailed):
+    """The config as it is cannot be built, trained or measured, so that there is nothing to compare with."""
 
 
 @dataclass(frozen=True)

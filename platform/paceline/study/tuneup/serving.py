@@ -98,9 +98,9 @@ class TuneupDesk:
         await self._until(lambda: number in self._answers)
         return self._answers.pop(number)
 
-    async def give_up(self, problem: str) -> None:
+    async def give_up(self, answer: Answer) -> None:
         """Answer the job that is waited for, whose workers may hang in it and are going to be ended."""
-        await self.finish(self._numbers, Answer(problem=problem, kind="lost"))
+        await self.finish(self._numbers, answer)
 
     async def close(self) -> None:
         """Let the group leave."""

@@ -25,8 +25,8 @@ def stored_report(path: Path) -> str:
     about = folder.read()
     if not folder.findings.exists():
         state = about.get("status", "unknown")
-        cure = "wait for its end, or start it anew by `paceline tuneup`"
-        raise EnvironmentFault(f"the tune-up in {path} is {state}, and has found out nothing: {cure}")
+        cure = "start it anew by" if state == "failed" else "wait for its end, or go on with it by"
+        raise EnvironmentFault(f"the tune-up in {path} is {state}, with nothing found out: {cure} `paceline tuneup`")
     try:
         findings = findings_of(json.loads(folder.findings.read_bytes()))
     except (ValueError, TypeError, KeyError, AttributeError):

@@ -1,11 +1,13 @@
 """`tuneup`: each technique measured on the user's own model and hardware.
 
 claim a folder  ->  measure on one warm worker group  ->  recommended config, report, MLflow  ->  TuneupResult
+
+What came of each job is in the folder's journal: a later launch goes on where this one ends, see `resuming`.
 """
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,7 @@ from paceline.cluster.experiment import (
     unsent_text,
     with_objects,
 )
+from paceline.cluster.interrupts import terminating_interrupts
 from paceline.cluster.preflight import storage_folder, warn_of_fixed_size, writable
 from paceline.cluster.session import on_cluster
 from paceline.config.experiment import ExperimentConfig
@@ -29,12 +32,14 @@ from paceline.study.lint.apart import LintApart
 from paceline.study.tuneup.bench import open_bench
 from paceline.study.tuneup.clock import Clock
 from paceline.study.tuneup.folder import TuneupFolder, claim_tuneup
+from paceline.study.tuneup.job_log import JobLog
 from paceline.study.tuneup.measuring import Measuring, Watcher
-from paceline.study.tuneup.outcome import Findings
+from paceline.study.tuneup.outcome import BaselineFailed, Findings
 from paceline.study.tuneup.recommending import recommended_yaml
 from paceline.study.tuneup.recording import record_of, tell_mlflow
 from paceline.study.tuneup.reporting import report_html
 from paceline.study.tuneup.result import TuneupResult, findings_json
+from paceline.study.tuneup.resuming import ResumableBench, SpentTime
 from paceline.study.tuneup.texts import answer_text
 from paceline.tracking.redact import learn, secrets_of
 from paceline.tracking.store import is_http, start_creating, tracking_uri
@@ -46,64 +51,84 @@ def tuneup(
     model: Any = None,
     data: Any = None,
     task: Any = None,
+    resume: bool = False,
+    new: bool = False,
     address: str | None = None,
     wait_seconds: float = 0.0,
     listener: Watcher | None = None,
 ) -> TuneupResult:
     """Measure which techniques help this config here, and recommend a config of those that do.
 
+    An unfinished tune-up of the same name and config is gone on with; what it has measured is not measured again.
+
     Args:
         config: from `load_config`; its section `tuneup` says how much time there is and what counts as equal quality.
         model: a callable in place of the config's `model`; likewise the next two, see `train`.
+        resume: start no new tune-up, only go on with an unfinished one.
+        new: start a new tune-up, even if there is an unfinished one.
         address: a Ray cluster's address; by default a private local Ray, or inside a submitted job its cluster.
         wait_seconds: how long to wait for a cluster that is too small or busy, see `train`.
         listener: told of stages and duels. By default they are shown on a terminal and in a notebook.
 
     Raises:
-        ConfigError: something about the config is wrong.
-        EnvironmentFault: GPUs, cores, MLflow, data or disk are lacking.
+        ConfigError: something about the config is wrong, or it differs from the unfinished tune-up's.
+        EnvironmentFault: GPUs, cores, MLflow, data or disk are lacking, or others than what the unfinished one had.
         RunFailed: the baseline itself cannot be trained, or the workers are gone. Techniques that fail do not raise.
     """
-    began = time.monotonic()
+    spent = SpentTime(time.monotonic())
     config = with_objects(config, model=model, data=data, task=task)
     learn(secrets_of(config))
+    where = Where(resume, new, address, wait_seconds)
     if listener is not None:
-        return _tuneup(config, address, wait_seconds, listener, began)
+        return _tuneup(config, where, listener, spent)
     from paceline.study.tuneup.display import watched_tuneup  # rich takes a moment to import
 
     with watched_tuneup(config) as shown:
-        return _tuneup(config, address, wait_seconds, shown, began)
+        return _tuneup(config, where, shown, spent)
+
+
+@dataclass(frozen=True)
+class Where:
+    """In which folder, and on which cluster."""
+
+    resume: bool
+    new: bool
+    address: str | None
+    wait_seconds: float
 
 
 @dataclass(frozen=True)
 class Prepared:
     """What is settled before the first process is started."""
 
+    folder: TuneupFolder
+    log: JobLog
     uri: str
     close_seconds: float
 
 
-def _tuneup(
-    config: ExperimentConfig, address: str | None, wait_seconds: float, listener: Watcher, began: float
-) -> TuneupResult:
+def _tuneup(config: ExperimentConfig, where: Where, listener: Watcher, spent: SpentTime) -> TuneupResult:
     if problems := missing_modules(config.model_dump()):
         raise ConfigError(problems)
     storage = storage_folder(config)
     warn_of_fixed_size(config, "a tune-up", listener)
-    if on_cluster(address):
+    if on_cluster(where.address):
         require_shared_places(config)
     else:
         check_this_machine(config)
     uri = tracking_uri(config.tracking, Path.cwd())
     close_seconds = close_seconds_of(uri, config.tracking.offline, listener)
-    claimed = claim_tuneup(config, storage)
+    claimed = claim_tuneup(config, storage, where.resume, where.new)
     try:
         start_creating(uri)
-        findings = _measure(config, claimed.folder, address, wait_seconds, listener, began, _lint(config, listener))
-        return _conclude(config, claimed.folder, findings, Prepared(uri, close_seconds), listener, began)
-    except BaseException:
+        prepared = Prepared(claimed.folder, JobLog(claimed.folder.path), uri, close_seconds)
+        findings = _measure(config, prepared, where, listener, spent)
+        return _conclude(config, prepared, findings, listener, spent)
+    except BaseException as error:
         with suppress(OSError):
-            claimed.folder.write(status="failed")
+            claimed.folder.write(status="failed" if isinstance(error, BaselineFailed) else "interrupted")
+        if isinstance(error, KeyboardInterrupt):
+            listener.stage(f"interrupted: the same command goes on with {claimed.folder.run_id}")
         raise
     finally:
         claimed.release()
@@ -123,19 +148,28 @@ def _lint(config: ExperimentConfig, listener: Watcher) -> list[str]:
 
 
 def _measure(
-    config: ExperimentConfig,
-    folder: TuneupFolder,
-    address: str | None,
-    wait_seconds: float,
-    listener: Watcher,
-    began: float,
-    notes: Sequence[str],
+    config: ExperimentConfig, prepared: Prepared, where: Where, listener: Watcher, spent: SpentTime
 ) -> Findings:
-    clock = Clock((config.tuneup or TuneupConfig()).budget_seconds, began)
+    folder, log = prepared.folder, prepared.log
+    notes = [*_lint(config, listener), *_tell_of_earlier(folder, log, listener)]
+    clock = Clock((config.tuneup or TuneupConfig()).budget_seconds, 0.0, spent)
+    is_apart = config.scaling.num_workers != 0
     with writable(folder.path):
         folder.ray.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with open_bench(config, address, wait_seconds, folder.ray, listener) as bench:
-        return Measuring(config, bench, clock, listener, notes).run()
+    with (
+        open_bench(config, where.address, where.wait_seconds, folder.ray, listener) as bench,
+        terminating_interrupts(),  # Ray takes SIGTERM for itself when it starts
+    ):
+        return Measuring(config, ResumableBench(bench, log, spent, is_apart), clock, listener, notes).run()
+
+
+def _tell_of_earlier(folder: TuneupFolder, log: JobLog, listener: Watcher) -> list[str]:
+    """What the reader is to know of earlier launches."""
+    if not log.done:
+        return []
+    jobs = len(log.done)
+    listener.stage(f"going on with {folder.run_id}: {jobs} jobs done, {log.done[-1].elapsed:.0f} s spent")
+    return [f"{jobs} of its jobs were done by an earlier launch, which had been interrupted"]
 
 
 @contextmanager
@@ -148,15 +182,11 @@ def _not_lost(findings: Findings) -> Iterator[None]:
 
 
 def _conclude(
-    config: ExperimentConfig,
-    folder: TuneupFolder,
-    findings: Findings,
-    prepared: Prepared,
-    listener: Watcher,
-    began: float,
+    config: ExperimentConfig, prepared: Prepared, findings: Findings, listener: Watcher, spent: SpentTime
 ) -> TuneupResult:
+    folder = prepared.folder
     text = recommended_yaml(config, findings)
-    html = report_html(config.name, folder.run_id, findings, text, time.monotonic() - began)
+    html = report_html(config.name, folder.run_id, findings, text, spent.exact)
     with _not_lost(findings), writable(folder.path):
         write_durably(folder.findings, json.dumps(findings_json(findings), indent=1).encode())
         if text is not None:
@@ -166,7 +196,7 @@ def _conclude(
     report = tell_mlflow(folder, record_of(config, folder.run_id, prepared.uri), findings, prepared.close_seconds)
     if report.error:
         listener.event("warning", {"message": unsent_text(report.error, folder.path)})
-    folder.write(status="finished", wall_seconds=time.monotonic() - began)
+    folder.write(status="finished", wall_seconds=spent.exact)
     return TuneupResult(
         tuneup_id=folder.run_id,
         name=config.name,
@@ -175,7 +205,7 @@ def _conclude(
         recommended_path=str(folder.recommended) if text is not None else "",
         report_path=str(folder.report),
         folder=folder.path,
-        wall_seconds=time.monotonic() - began,
+        wall_seconds=spent.exact,
         mlflow_url=report.url,
         mlflow_run_id=report.run_id,
         needs_ui=not is_http(prepared.uri),
