@@ -56,6 +56,29 @@ def test_what_holds_for_a_private_ray_ends_with_it(head: str, private: bool, mon
     assert WATCHER not in os.environ
 
 
+def test_a_folder_that_is_too_large_is_refused_before_ray_packs_it(
+    head: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    def init(**options: object) -> None:
+        raise AssertionError("it was to be refused before")
+
+    monkeypatch.setattr(ray, "init", init)
+    (tmp_path / "films").mkdir()
+    with (tmp_path / "films" / "one").open("wb") as film:
+        film.truncate(3 * 2**30)  # which takes no room
+    sent = {"working_dir": str(tmp_path), "excludes": ["/runs"]}
+    with pytest.raises(EnvironmentFault, match=r"has more than 2,048\.0 MiB to send.*films"), connected(head, sent):
+        pass
+    (tmp_path / ".rayignore").write_text("films\n")
+    with (
+        pytest.raises(EnvironmentFault, match="could not be reached: it was to be refused before"),
+        connected(head, sent),
+    ):
+        pass
+
+
 @pytest.mark.parametrize("private", [True, False])
 def test_a_ray_that_does_not_come_up_is_a_fault_of_the_environment(
     head: str, private: bool, monkeypatch: pytest.MonkeyPatch

@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile, ZipInfo
 
 from paceline.cluster.user_code import STAYS_AT_HOME
@@ -12,6 +13,8 @@ from paceline.errors import EnvironmentFault
 
 MOST_BYTES = 95 * 2**20
 """Ray's dashboard takes 100 MiB in one piece, with what an archive adds to each file."""
+MOST_BYTES_OF_DRIVER = 2 * 2**30
+"""What a driver that stays at home may send: Ray takes 500 MiB of it packed, but packs all before it looks."""
 SHOWN_ENTRIES = 3
 _ALWAYS_OUT = (*STAYS_AT_HOME, "venv", "__pycache__")
 _IGNORE_GITIGNORE = "RAY_RUNTIME_ENV_IGNORE_GITIGNORE"
@@ -54,36 +57,48 @@ class JobFolder:
                 packed.writestr(entry, file.read_bytes())
 
 
-def look_through(folder: Path, excludes: Sequence[str] = ()) -> JobFolder:
+def require_sendable(runtime_env: Mapping[str, Any]) -> None:
+    """Refuse a working folder that is too large to be sent, before Ray packs it.
+
+    Raises:
+        EnvironmentFault: it is.
+        OSError: something in it cannot be looked at.
+    """
+    if "working_dir" in runtime_env:
+        look_through(Path(runtime_env["working_dir"]), runtime_env.get("excludes", ()), MOST_BYTES_OF_DRIVER)
+
+
+def look_through(folder: Path, excludes: Sequence[str] = (), most_bytes: int | None = None) -> JobFolder:
     """Find what travels: all but what `.gitignore` and `.rayignore` name, `excludes`, and what no job needs.
 
     Args:
         folder: absolute.
         excludes: patterns in the words of `.gitignore`.
+        most_bytes: what it may come to; by default what Ray's dashboard takes.
 
     Raises:
-        EnvironmentFault: it is more than Ray's dashboard takes.
+        EnvironmentFault: it is more.
         OSError: something cannot be looked at.
     """
     from ray._private.runtime_env import packaging
 
     files: dict[str, int] = {}
-    total = 0
+    total, most = 0, MOST_BYTES if most_bytes is None else most_bytes
 
     def take(path: Path) -> None:
         nonlocal total
         if path.is_file():
             files[path.relative_to(folder).as_posix()] = size = path.stat().st_size
             total += size
-            if total > MOST_BYTES:
-                raise EnvironmentFault(_too_large(folder, files))
+            if total > most:
+                raise EnvironmentFault(_too_large(folder, files, most))
 
     left_out = packaging._get_excludes(folder, [*_ALWAYS_OUT, *excludes])
     packaging._dir_travel(folder, [left_out], take, os.environ.get(_IGNORE_GITIGNORE) != "1", _quiet())
     return JobFolder(folder, files)
 
 
-def _too_large(folder: Path, files: Mapping[str, int]) -> str:
+def _too_large(folder: Path, files: Mapping[str, int], most_bytes: int) -> str:
     entries: dict[str, int] = {}
     for name, size in files.items():
         top = name.partition("/")[0]
@@ -91,7 +106,7 @@ def _too_large(folder: Path, files: Mapping[str, int]) -> str:
     largest = sorted(entries, key=lambda name: -entries[name])[:SHOWN_ENTRIES]
     shown = ", ".join(f"{name} ({size_text(entries[name])})" for name in largest)
     return (
-        f"the working folder {folder} has more than {size_text(MOST_BYTES)} to send, among it {shown}: name what the "
+        f"the working folder {folder} has more than {size_text(most_bytes)} to send, among it {shown}: name what the "
         "job does not need in .rayignore or .gitignore, or go to the folder of the project"
     )
 

@@ -100,10 +100,13 @@ def connected(address: str | None, runtime_env: dict[str, Any] | None = None) ->
     prepare_environment()
     import ray
 
+    from paceline.cluster.job_folder import require_sendable
+
     if ray.is_initialized():
         yield
         return
     _require_answer(address)
+    require_sendable(runtime_env or {})
     try:
         ray.init(**_init_options(address, runtime_env))
     except Exception as error:  # Ray raises a plain one when its node takes more than 30 s to come up
