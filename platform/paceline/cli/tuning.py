@@ -17,6 +17,7 @@ def add_commands(commands: Any) -> None:
     )
     command = commands.add_parser("tuneup", help="find out which techniques help a model here", description=text)
     add_config(command)
+    command.add_argument("--dry-run", action="store_true", help="print what would be tried and what not, and stop")
     which = command.add_mutually_exclusive_group()
     which.add_argument("--resume", action="store_true", help="start no new tune-up: only go on with an unfinished one")
     which.add_argument("--new", action="store_true", help="start a new tune-up, even if there is an unfinished one")
@@ -27,6 +28,8 @@ def _tuneup(options: argparse.Namespace) -> int:
     from paceline.config import load_config
 
     config = load_config(options.config, options.overrides)
+    if options.dry_run:
+        return _dry_run(config, options.json)
     from paceline.study.tuneup.display import open_tuneup_display
     from paceline.study.tuneup.tuneup import tuneup
 
@@ -43,4 +46,18 @@ def _tuneup(options: argparse.Namespace) -> int:
         print(json.dumps(result.to_json()))
     else:
         display.print_result(result)
+    return OK
+
+
+def _dry_run(config: Any, as_json: bool) -> int:
+    from paceline.display import print_table
+    from paceline.study.tuneup.preview import HEADING, plain_values, preview, rows_of
+    from paceline.tracking.redact import learn, secrets_of
+
+    learn(secrets_of(config))
+    arms = preview(config)
+    if as_json:
+        print(json.dumps(plain_values(arms)))
+    else:
+        print_table(HEADING, rows_of(arms))
     return OK
