@@ -267,13 +267,14 @@ def config_difference(
     changed = {}
     for key in sorted(flat_old.keys() | flat_new.keys()):
         before, after = flat_old.get(key), flat_new.get(key)
-        if before != after and not _is_free(key, free):
+        if before != after and not is_below(key, free):
             changed[key] = before, after
     return changed
 
 
-def _is_free(key: str, free: Sequence[str]) -> bool:
-    return any(key == each or key.startswith(f"{each}.") for each in free)
+def is_below(key: str, places: Sequence[str]) -> bool:
+    """Whether a dotted key is one of some keys, or in one of some sections."""
+    return any(key == each or key.startswith(f"{each}.") for each in places)
 
 
 def other_config(

@@ -50,7 +50,8 @@ def test_a_job_that_hangs_here_is_given_up_and_the_next_one_is_done(
     assert bench.do(usual).problem == ""  # what it imports is there now
     hanging = config.with_overrides({"task": {"path": f"{__name__}:{kind.__name__}"}})
     answer = bench.do(Job("train", (part_of(hanging),), {"seconds": LONG}, limit_seconds=1.0))
-    assert (answer.problem, answer.kind) == ("it took more than 1 s, and was ended", "lost")
+    assert answer.kind == "lost"
+    assert answer.problem.startswith("it took more than 1 s, and was ended: ")
     assert bench.do(usual).problem == ""
 
 

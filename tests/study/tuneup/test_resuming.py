@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from paceline.errors import EnvironmentFault, RunFailed
+from paceline.errors import ConfigError, EnvironmentFault, RunFailed
 from paceline.study.tuneup.bench import Bench
 from paceline.study.tuneup.clock import Clock
-from paceline.study.tuneup.job_log import FILE, Done, JobLog, digest_of
+from paceline.study.tuneup.folder import claim_tuneup
+from paceline.study.tuneup.job_log import FILE, MAY_DIFFER, Done, JobLog, digest_of
 from paceline.study.tuneup.jobs import Answer, Job, part_of
 from paceline.study.tuneup.measuring import Measuring
 from paceline.study.tuneup.outcome import Findings
@@ -46,16 +48,16 @@ class Played:
         if self._next == self._dies_at:
             raise Killed
         done = self._answers[self._next]
+        assert digest_of(job) == done.digest, f"the course differs at job {self._next}"
         self._clock.now += done.elapsed - (self._answers[self._next - 1].elapsed if self._next else 0.0)
         self._next += 1
-        assert job.kind == "look" or self._next > 1
         return done.answer
 
 
 def launch(home: Path, bench: Bench, clock: PlayedClock) -> Findings:
-    spent, log = SpentTime(clock.now, clock), JobLog(home)
+    spent, log = SpentTime(clock.now, clock), JobLog(home, in_process=False)
     try:
-        resumable = ResumableBench(bench, log, spent, is_apart=True)
+        resumable = ResumableBench(bench, log, spent)
         return Measuring(config(BUDGET_SECONDS), resumable, Clock(BUDGET_SECONDS, 0.0, spent), Recording()).run()
     finally:
         log.close()
@@ -67,7 +69,7 @@ def whole(tmp_path: Path) -> tuple[Findings, list[Done]]:
     bench = PlayedBench(clock, speed, accuracy)
     bench.split_seconds, bench.training_seconds = 1.25, 1.5
     found = launch(tmp_path / "whole", bench, clock)
-    return found, JobLog(tmp_path / "whole").done
+    return found, JobLog(tmp_path / "whole", in_process=False).done
 
 
 def test_wherever_it_is_killed_it_comes_to_the_same_findings(
@@ -76,7 +78,7 @@ def test_wherever_it_is_killed_it_comes_to_the_same_findings(
     found, done = whole
     assert len(done) > 30
     assert {arm.name: arm.verdict for arm in found.arms if arm.name == "faster"} == {"faster": "gain"}
-    for place in range(len(done)):
+    for place in (*range(0, len(done), 2), len(done) - 1):
         home, clock = tmp_path / f"killed-{place}", PlayedClock()
         with pytest.raises(Killed):
             launch(home, Played(clock, done, 0, dies_at=place), clock)
@@ -84,7 +86,7 @@ def test_wherever_it_is_killed_it_comes_to_the_same_findings(
         later = Played(clock, done, place)
         assert json.dumps(findings_json(launch(home, later, clock))) == json.dumps(findings_json(found))
         assert len(later.asked) == len(done) - place + (place > 0)
-        assert len(JobLog(home).done) == len(done)
+        assert len(JobLog(home, in_process=False).done) == len(done)
 
 
 def test_a_torn_last_line_costs_one_job(tmp_path: Path, whole: tuple[Findings, list[Done]]) -> None:
@@ -112,7 +114,7 @@ def test_other_hardware_is_refused(tmp_path: Path, whole: tuple[Findings, list[D
 
 def test_another_course_is_refused(tmp_path: Path, whole: tuple[Findings, list[Done]]) -> None:
     _, done = whole
-    clock, log = PlayedClock(), JobLog(tmp_path / "other")
+    clock, log = PlayedClock(), JobLog(tmp_path / "other", in_process=False)
     for each in done[:9]:
         log.begin(each.digest)
         log.finish(replace(each, digest="another") if each is done[5] else each)
@@ -120,64 +122,166 @@ def test_another_course_is_refused(tmp_path: Path, whole: tuple[Findings, list[D
         launch(tmp_path / "other", Played(clock, done, 9), clock)
 
 
-class Ending:
-    """Ends the process at a job of one kind, as often as it is asked to."""
+def test_a_journal_that_is_damaged_in_the_middle_is_refused(tmp_path: Path, whole: tuple[Findings, list[Done]]) -> None:
+    _, done = whole
+    clock, home = PlayedClock(), tmp_path / "damaged"
+    with pytest.raises(Killed):
+        launch(home, Played(clock, done, 0, dies_at=9), clock)
+    lines = (home / FILE).read_bytes().splitlines(keepends=True)
+    for damaged in (lines[:4] + lines[5:], [*lines[:4], b"nonsense\n", *lines[5:]]):
+        (home / FILE).write_bytes(b"".join(damaged))
+        with pytest.raises(EnvironmentFault, match=r"jobs\.jsonl is damaged: entry 5 is missing; put it back"):
+            launch(home, Played(clock, done, 9), clock)
 
-    def __init__(self, ends: Callable[[], Exception | BaseException], kind: str) -> None:
-        self._ends, self._kind, self.ended = ends, kind, 0
+
+def test_what_may_differ_makes_no_other_job() -> None:
+    def digest(**changes: Any) -> str:
+        return digest_of(Job("look", (part_of(toy_config().with_overrides(changes)),)))
+
+    changes: dict[str, dict[str, Any]] = {
+        "tracking.uri": {"tracking.uri": "http://127.0.0.1:1"},
+        "tracking.offline": {"tracking.offline": "allow"},
+        "storage": {"storage.path": "elsewhere"},
+        "sweep": {"sweep": {"space": {"optimizer.lr": [0.1, 0.2]}}},
+    }
+    assert set(changes) == set(MAY_DIFFER)
+    assert {digest(**each) for each in changes.values()} == {digest()}
+    assert digest() != digest(seed=5)
+    assert digest() != digest(**{"tracking.git_diff": not toy_config().tracking.git_diff})
+
+
+# Jobs that end the tune-up
+
+
+class Ending:
+    """Ends the tune-up at duels, as often as it is asked for one."""
+
+    def __init__(self, ends: Callable[[], BaseException]) -> None:
+        self._ends, self.ended = ends, 0
 
     def do(self, job: Job) -> Answer:
-        if job.kind == self._kind:
+        if job.kind == "duel":
             self.ended += 1
             raise self._ends()
         return Answer({"kind": job.kind})
 
 
-def resumed(home: Path, bench: Bench, is_apart: bool, unclean: bool) -> list[Answer]:
-    """A look and a split, on a bench of a launch of its own."""
-    log, clock = JobLog(home), PlayedClock()
-    resumable = ResumableBench(bench, log, SpentTime(0.0, clock), is_apart)
-    parts = (part_of(toy_config()),)
+def resumed(home: Path, bench: Bench, in_process: bool, unclean: bool = False, arm: int = 5) -> Answer:
+    """A look at the baseline and a duel of one seed's arm with it, in a launch of its own; the answer to the duel."""
+    log = JobLog(home, in_process)
+    resumable = ResumableBench(bench, log, SpentTime(0.0, PlayedClock()))
     if unclean:  # as of a process that was killed: it writes down nothing any more
         log.leave = lambda: None  # type: ignore[method-assign]
+    baseline, other = (part_of(toy_config(optimizer__lr=lr)) for lr in (0.05, 0.01 * arm))
     try:
-        return [resumable.do(Job(kind, parts)) for kind in ("look", "split")]  # type: ignore[arg-type]
+        resumable.do(Job("look", (baseline,)))
+        return resumable.do(Job("duel", (baseline, other)))
     finally:
         log.close()
 
 
-def test_what_has_ended_this_process_twice_is_given_up(tmp_path: Path) -> None:
-    bench = Ending(Killed, "split")
+@pytest.mark.parametrize(
+    ("ends", "in_process", "unclean"),
+    [
+        (Killed, True, True),  # it has killed the process that it was done in
+        (lambda: RunFailed("the worker group ended"), False, False),
+    ],
+)
+def test_a_technique_that_has_ended_the_tune_up_twice_is_given_up(
+    tmp_path: Path, ends: Callable[[], BaseException], in_process: bool, unclean: bool
+) -> None:
+    bench = Ending(ends)
     for _ in range(2):
-        with pytest.raises(Killed):
-            resumed(tmp_path, bench, is_apart=False, unclean=True)
-    _, split = resumed(tmp_path, bench, is_apart=False, unclean=True)
-    assert (split.problem, split.kind) == ("the process that it was done in has died of it", "lost")
+        with pytest.raises((Killed, RunFailed)):
+            resumed(tmp_path, bench, in_process, unclean, arm=7)
+    answer = resumed(tmp_path, bench, in_process, unclean, arm=7)
+    assert (answer.problem, answer.kind) == ("the tune-up was ended by it 2 times", "lost")
     assert bench.ended == 2
 
 
 @pytest.mark.parametrize(
-    ("ends", "is_apart", "unclean"),
+    ("ends", "in_process", "unclean", "arm"),
     [
-        (KeyboardInterrupt, False, False),  # Ctrl-C is no fault of the job's
-        (lambda: RunFailed("the workers are gone"), True, False),
-        (Killed, True, True),  # in a process of its own, a job cannot have killed this one
+        (KeyboardInterrupt, True, False, 7),  # Ctrl-C is no fault of the technique's
+        (KeyboardInterrupt, False, False, 7),
+        (Killed, False, True, 7),  # in a process of its own, it cannot have killed this one
+        (Killed, True, True, 5),  # without the baseline there is nothing to compare with
     ],
 )
 def test_what_was_left_for_other_reasons_is_begun_again(
-    tmp_path: Path, ends: Callable[[], BaseException], is_apart: bool, unclean: bool
+    tmp_path: Path, ends: Callable[[], BaseException], in_process: bool, unclean: bool, arm: int
 ) -> None:
-    bench = Ending(ends, "split")
+    bench = Ending(ends)
     for times in range(1, 5):
-        with pytest.raises((KeyboardInterrupt, RunFailed, Killed)):
-            resumed(tmp_path, bench, is_apart, unclean)
+        with pytest.raises((KeyboardInterrupt, Killed)):
+            resumed(tmp_path, bench, in_process, unclean, arm)
         assert bench.ended == times
 
 
-def test_where_mlflow_is_makes_no_other_job() -> None:
-    def digest(**changes: Any) -> str:
-        return digest_of(Job("look", (part_of(toy_config().with_overrides(changes)),)))
+class Telling:
+    """A bench whose user code tells a secret."""
 
-    assert digest() == digest(**{"tracking.uri": "http://127.0.0.1:1"}) == digest(**{"storage.path": "elsewhere"})
-    assert digest() != digest(seed=5)
-    assert digest() != digest(**{"tracking.git_diff": True})
+    def do(self, job: Job) -> Answer:
+        if job.kind == "look":
+            return Answer(problem="cannot reach postgres://user:sesame@host/db", kind="error")
+        return Answer({"warnings": ["postgres://user:sesame@host/db is slow"], "pairs": []})
+
+
+def test_no_secret_of_the_users_code_is_kept(tmp_path: Path) -> None:
+    resumed(tmp_path, Telling(), in_process=True)
+    text = (tmp_path / FILE).read_text()
+    assert "sesame" not in text
+    assert "cannot reach postgres://" in text
+    assert "is slow" in text
+
+
+# The command's choice
+
+
+@pytest.fixture(autouse=True)
+def _ids_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the same second as well."""
+    numbers = count()
+    monkeypatch.setattr("paceline.cluster.identity.secrets.token_hex", lambda size: f"{next(numbers):06x}")
+
+
+def claimed(home: Path, *, status: str | None = None, begun: bool = True, **options: Any) -> tuple[str, bool]:
+    """Id of the tune-up that a command works on, and whether it is an earlier one; afterwards it has that status."""
+    changes = options.pop("changes", {})
+    found = claim_tuneup(toy_config().with_overrides(changes), home, **options)
+    if begun:
+        (found.folder.path / FILE).touch()
+    if status is not None:
+        found.folder.write(status=status)
+    found.release()
+    return found.folder.run_id, found.resumed
+
+
+def test_an_unfinished_tune_up_is_gone_on_with_and_a_finished_or_failed_one_is_not(tmp_path: Path) -> None:
+    first, resumed_first = claimed(tmp_path)  # killed: nobody has changed its status
+    assert claimed(tmp_path, status="interrupted") == (first, True)
+    assert claimed(tmp_path, must_resume=True) == (first, True)
+    assert claimed(tmp_path, changes={"sweep": {"space": {"optimizer.lr": [0.1, 0.2]}}}) == (first, True)
+    assert not resumed_first
+    for status in ("finished", "failed"):
+        before, _ = claimed(tmp_path, status=status)
+        after, is_resumed = claimed(tmp_path)
+        assert before != after
+        assert not is_resumed
+    newest, _ = claimed(tmp_path)
+    other, is_resumed = claimed(tmp_path, anew=True, status="finished")
+    assert other != newest
+    assert not is_resumed
+    with pytest.raises(ConfigError, match="there is no unfinished tune-up in"):
+        claimed(tmp_path, must_resume=True)
+
+
+def test_another_config_is_refused_as_soon_as_something_was_measured(tmp_path: Path) -> None:
+    first, _ = claimed(tmp_path, begun=False)
+    second, is_resumed = claimed(tmp_path, changes={"tuneup": {"budget_seconds": 99}}, begun=True)
+    assert first != second
+    assert not is_resumed
+    with pytest.raises(ConfigError, match=r"budget_seconds.*99.*or start anew with --new"):
+        claimed(tmp_path, changes={"tuneup": {"budget_seconds": 50}})
+    third, _ = claimed(tmp_path, changes={"tuneup": {"budget_seconds": 50}}, anew=True)
+    assert third not in (first, second)

@@ -130,7 +130,7 @@ def test_a_technique_that_hangs_is_given_up_and_the_others_go_on(
     found = tuned(tmp_path, 1, 240, 'tuneup.arms={"hangs": {"data.args": {"hangs": true}}}')
     arms = {arm["name"]: arm for arm in found["arms"]}
     assert arms["hangs"]["verdict"] == "not applicable"
-    assert arms["hangs"]["reason"] == "it cannot be run: it took more than 60 s, and was ended"
+    assert arms["hangs"]["reason"].startswith("it cannot be run: it took more than 60 s, and was ended: ")
     assert arms["cache-memory"]["verdict"] == "gain"
     assert found["recommended"]["data.cache"] == "memory"
     assert found["wall_seconds"] < 300
@@ -172,7 +172,7 @@ def _goes_on_after_kills(home: Path, workers: int, budget_seconds: float) -> Non
     third = answered(home)
     assert third[: len(second)] == second
     assert found["wall_seconds"] < budget_seconds + 30  # of three launches together
-    assert f"{len(second)} of its jobs were done by an earlier launch" in "".join(found["notes"])
+    assert "is that of an earlier launch, which had been interrupted" in "".join(found["notes"])
     _looks_right(home, found)
     _is_in_mlflow(home, found)
 

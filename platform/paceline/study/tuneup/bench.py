@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from paceline.cluster.assignment import Assignment
 from paceline.cluster.experiment import python_objects
 from paceline.cluster.fitting import Fitting, first_line
+from paceline.cluster.interrupts import terminating_interrupts
 from paceline.cluster.listener import Stages
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import user_folders
@@ -152,7 +153,12 @@ def _ray_bench(
     if on_cluster(address):
         warm_up.join()  # see `on_ray.train_on_ray`
     # what workers print arrives on this process's stdout, where only the result belongs
-    with redirect_stdout(sys.stderr), connected(address, packed), only_worker_output():
+    with (
+        redirect_stdout(sys.stderr),
+        connected(address, packed),
+        terminating_interrupts(),  # Ray has taken SIGTERM for itself
+        only_worker_output(),
+    ):
         where = "the cluster" if on_cluster(address) else "this machine"
         if not is_private():
             ready_to_train(config, wait_seconds, listener)

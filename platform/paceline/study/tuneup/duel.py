@@ -15,6 +15,9 @@ from paceline.study.statistics.windows import TURN_SECONDS
 from paceline.study.tuneup.stepper import Stepper
 
 CALIBRATION_SECONDS = 0.1
+AHEAD = 4
+"""A turn has at least so many times the steps that loader processes have ready at its beginning, for these not to
+matter."""
 
 
 class Pair(NamedTuple):
@@ -56,9 +59,7 @@ class Side:
     def __init__(self, stepper: Stepper, ranks: Ranks) -> None:
         self.stepper = stepper
         self.step_seconds = _calibrate(stepper, ranks)
-        # long enough for what loader processes have ready at its beginning not to matter
-        least = 1 if not stepper.ahead else 4 * stepper.ahead
-        self.steps = max(least, round(TURN_SECONDS / self.step_seconds))
+        self.steps = max(1, AHEAD * stepper.ahead, round(TURN_SECONDS / self.step_seconds))
         """Optimizer steps of a turn."""
         self.samples, self.seconds = 0, 0.0
 
@@ -79,6 +80,15 @@ class Side:
         seconds_per_sample = self.seconds / self.samples
         self.samples, self.seconds = 0, 0.0
         return seconds_per_sample
+
+
+def fewest_steps(ahead: int, pairs: int) -> int:
+    """Steps of a side in so many pairs of windows of one short turn, those included that do not count.
+
+    Args:
+        ahead: steps that its loader processes have ready.
+    """
+    return pairs * max(1, (AHEAD + 1) * ahead)
 
 
 def duel(baseline: Stepper, arm: Stepper, rules: DuelRules, ranks: Ranks) -> DuelResult:

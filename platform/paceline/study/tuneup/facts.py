@@ -25,3 +25,7 @@ class Facts:
     validation_samples: int
     normalises_batches: bool = False
     """Whether what the model computes for a sample depends on the others of its micro batch."""
+    device: str = ""
+    """Name of the GPU, or of the processor."""
+    software: str = ""
+    """Versions of what the speed depends on."""

@@ -6,9 +6,7 @@ from paceline.cluster.identity import ClaimedRun, RunFolder, claim
 from paceline.cluster.unfinished import Unfinished
 from paceline.config.experiment import ExperimentConfig
 from paceline.study.tuneup.job_log import FILE as JOBS
-
-MAY_DIFFER = ("storage", "sweep", "tracking.uri", "tracking.offline")
-"""Keys and sections that change neither what a tune-up measures nor how fast anything is."""
+from paceline.study.tuneup.job_log import MAY_DIFFER
 
 
 class TuneupFolder(RunFolder):

@@ -2,19 +2,23 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline.cluster.assignment import TrialPart
+from paceline.cluster.identity import is_below
 from paceline.cluster.preflight import writable
+from paceline.errors import EnvironmentFault
 from paceline.study.tuneup.jobs import Answer, Job
 from paceline.tracking.entries import is_number
 from paceline.tracking.journal import Journal
+from paceline.tracking.record import flatten
 
 FILE = "jobs.jsonl"
-OF_NO_EFFECT = ("uri", "offline")
-"""Of a config's section `tracking`: what a job's work has nothing to do with."""
+MAY_DIFFER = ("storage", "sweep", "tracking.uri", "tracking.offline")
+"""Keys and sections of the config that change neither what a tune-up measures nor how fast anything is."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +37,29 @@ class JobLog:
     Each may raise EnvironmentFault: the disk is full or gone.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, in_process: bool) -> None:
+        """Args:
+        in_process: whether jobs are done in the process that writes the journal, so that one may end it.
+
+        Raises:
+            EnvironmentFault: the journal is damaged.
+        """
         self._journal = Journal(folder / FILE, is_whole=_is_whole)
+        self._in_process = in_process
+        self._is_begun = False
+        self._losses = 0
         self.done: list[Done] = []
         """All that have been answered, in their order."""
-        self.deaths = 0
-        """How often a launch has died at work on the job that comes after these."""
-        for entry in self._journal.scan():
+        for number, entry in enumerate(self._journal.scan(), 1):
+            if entry.sequence != number:
+                cure = "put it back from a copy, or start anew with --new"
+                raise EnvironmentFault(f"{self._journal.path} is damaged: entry {number} is missing; {cure}")
             self._take_up(entry.kind, entry.content)
+
+    @property
+    def losses(self) -> int:
+        """How often the job that comes after those of `done` has ended the workers, or the process that did it."""
+        return self._losses + (self._in_process and self._is_begun)
 
     def begin(self, digest: str) -> None:
         """A job is begun."""
@@ -49,6 +68,10 @@ class JobLog:
     def leave(self) -> None:
         """The job that was begun is left undone, by no fault of its own."""
         self._append("left", {})
+
+    def lose(self) -> None:
+        """The job that was begun has ended the workers."""
+        self._append("lost", {})
 
     def finish(self, done: Done) -> None:
         """The job that was begun has been answered."""
@@ -64,28 +87,36 @@ class JobLog:
         self._take_up(kind, content)
 
     def _take_up(self, kind: str, content: Mapping[str, Any]) -> None:
-        if kind == "begun":
-            self.deaths += 1  # until something else is told of it
-        elif kind == "left":
-            self.deaths -= 1
-        elif kind == "done":
-            self.deaths = 0
+        died = kind == "begun" and self._is_begun and self._in_process  # whoever had begun it said no more
+        self._losses += died or kind == "lost"
+        self._is_begun = kind == "begun"
+        if kind == "done":
+            self._losses = 0
             self.done.append(Done(content["job"], Answer(**content["answer"]), content["elapsed"]))
 
 
 def digest_of(job: Job) -> str:
     """What a job is known by: its kind, its configs and its options."""
-    configs = [json.loads(part.config_json) for part in job.configs]
-    for config in configs:
-        config["tracking"] = {key: value for key, value in config["tracking"].items() if key not in OF_NO_EFFECT}
-        config.pop("storage")
+    configs = [_without(part, MAY_DIFFER) for part in job.configs]
     content = json.dumps([job.kind, configs, dict(job.options)], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
+def is_of(job: Job, baseline: Job) -> bool:
+    """Whether a job is about the same config as another one alone, with whatever seed."""
+    free = (*MAY_DIFFER, "seed", "tuneup")
+    return all(_without(part, free) == _without(baseline.configs[0], free) for part in job.configs)
+
+
+def _without(part: TrialPart, places: Sequence[str]) -> dict[str, Any]:
+    """A config with dotted keys, without those of some places."""
+    flat = flatten(json.loads(part.config_json))
+    return {key: value for key, value in flat.items() if not is_below(key, places)}
+
+
 def _is_whole(kind: str, content: Mapping[str, Any]) -> bool:
     """Whether an entry has all that its kind needs."""
-    if kind == "left":
+    if kind in ("left", "lost"):
         return True
     if not isinstance(content.get("job"), str):
         return False

@@ -31,12 +31,13 @@ def at_most(seconds: float) -> Iterator[None]:
         yield
         return
 
-    is_over = False
+    is_over = is_done = False
 
     def end(number: int, frame: FrameType | None) -> None:
         nonlocal is_over
-        is_over = True
-        raise TookTooLong
+        if not is_done:
+            is_over = True
+            raise TookTooLong
 
     begun, before = time.monotonic(), signal.signal(signal.SIGALRM, end)
     others, again = signal.setitimer(signal.ITIMER_REAL, max(seconds, SOON_SECONDS), AGAIN_SECONDS)
@@ -45,6 +46,7 @@ def at_most(seconds: float) -> Iterator[None]:
         if is_over:  # and something has caught that
             raise TookTooLong
     finally:
+        is_done = True  # before all else: an alarm may go off at any line
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
         if others:  # somebody else's alarm goes off when it would have

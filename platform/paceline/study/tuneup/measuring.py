@@ -115,6 +115,7 @@ class Measuring:
         """Where the baseline's time goes; what would mend it is tried like any other technique."""
         self._watcher.stage("splitting the time of a step")
         self._splits.split_baseline(self._config)
+        self._ring.seconds_per_sample = self._splits.seconds_per_sample
         if self._splits.problem:
             self._notes.append(f"the time of a step could not be split: {self._splits.problem}")
 

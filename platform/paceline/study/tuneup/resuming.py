@@ -7,14 +7,16 @@ comes to the same place again in no time, and goes on from there.
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
-from paceline.errors import EnvironmentFault
+from paceline.errors import EnvironmentFault, RunFailed
 from paceline.study.tuneup.bench import Bench
-from paceline.study.tuneup.job_log import Done, JobLog, digest_of
+from paceline.study.tuneup.job_log import Done, JobLog, digest_of, is_of
 from paceline.study.tuneup.jobs import Answer, Job
+from paceline.tracking.redact import redact
 
-DEATHS = 2
-"""How often a job may end the process that it is done in before it counts as failed."""
+LOSSES = 2
+"""How often a technique may end the tune-up before it counts as failed."""
 START_ANEW = "start anew with --new"
 
 
@@ -51,12 +53,10 @@ class SpentTime:
 class ResumableBench:
     """Has another bench do the jobs, and keeps the answers."""
 
-    def __init__(self, bench: Bench, log: JobLog, spent: SpentTime, is_apart: bool) -> None:
-        """Args:
-        is_apart: whether the jobs are done in other processes than this one, so that none of them can end it.
-        """
-        self._bench, self._log, self._spent, self._is_apart = bench, log, spent, is_apart
+    def __init__(self, bench: Bench, log: JobLog, spent: SpentTime) -> None:
+        self._bench, self._log, self._spent = bench, log, spent
         self._known = list(log.done)
+        self._first: Job | None = None
 
     def do(self, job: Job) -> Answer:
         """Do a job, unless an earlier launch has.
@@ -65,13 +65,14 @@ class ResumableBench:
             RunFailed: there are no workers any more.
             EnvironmentFault: what an earlier launch has done was another course, or was done on other hardware.
         """
+        self._first = self._first or job  # the look at the baseline
         digest = digest_of(job)
         if not self._known:
             return self._do(job, digest)
         known = self._known.pop(0)
         if known.digest != digest:
             raise EnvironmentFault(
-                "what an earlier launch has measured is of another version of Paceline or of the data: " + START_ANEW
+                f"what an earlier launch has measured is of another version of Paceline: {START_ANEW}"
             )
         if job.kind == "look":
             self._look_again(job, known.answer)
@@ -89,8 +90,8 @@ class ResumableBench:
             raise EnvironmentFault(f"an earlier launch has measured something else here ({told}): {START_ANEW}")
 
     def _do(self, job: Job, digest: str) -> Answer:
-        if not self._is_apart and self._log.deaths >= DEATHS:
-            answer = Answer(problem="the process that it was done in has died of it", kind="lost")
+        if self._log.losses >= LOSSES and not self._is_of_baseline(job):
+            answer = Answer(problem=f"the tune-up was ended by it {self._log.losses} times", kind="lost")
         else:
             self._log.begin(digest)
             answer = self._done(job)
@@ -98,10 +99,26 @@ class ResumableBench:
         self._log.finish(Done(digest, answer, self._spent()))
         return answer
 
+    def _is_of_baseline(self, job: Job) -> bool:
+        """Without the baseline there is nothing to compare with: it is tried again and again."""
+        return self._first is None or is_of(job, self._first)
+
     def _done(self, job: Job) -> Answer:
+        """What comes of it; where nothing does, it is to be done by a later launch."""
         try:
-            return self._bench.do(job)
-        except BaseException:  # an interrupt, or workers that are gone: it is to be done by a later launch
+            return _without_secrets(self._bench.do(job))
+        except RunFailed:  # the workers are gone
+            with suppress(EnvironmentFault):
+                self._log.lose()
+            raise
+        except BaseException:
             with suppress(EnvironmentFault):
                 self._log.leave()
             raise
+
+
+def _without_secrets(answer: Answer) -> Answer:
+    """The answer with what the user's code told of itself as it may be stored."""
+    warnings = [redact(each) for each in answer.values.get("warnings", ())]
+    values = {**answer.values, "warnings": warnings} if warnings else answer.values
+    return replace(answer, problem=redact(answer.problem), values=values)

@@ -5,18 +5,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.study.statistics.budget import next_arm
 from paceline.study.tuneup.bench import Bench
 from paceline.study.tuneup.clock import Clock
-from paceline.study.tuneup.duel import Pair
+from paceline.study.tuneup.duel import Pair, fewest_steps
 from paceline.study.tuneup.jobs import Job, part_of
-from paceline.study.tuneup.judging import PAIRS_OF_A_DUEL, Standing
+from paceline.study.tuneup.judging import MIN_PAIRS, PAIRS_OF_A_DUEL, Standing
 
 WINDOW_SECONDS = 0.5
 """How long a window of each side takes, where there is time."""
 LEAST_WINDOW_SECONDS = 0.1
 """A window that is shorter has too few turns for a busy machine to hit both sides alike."""
+SLOWER = 3
+"""By how many times an arm may be slower than the baseline without being taken for one that hangs."""
 FIRST_ROUND_SHARE = 0.5
 """Of the time, what a first duel of each is to take at the most."""
 
@@ -55,6 +58,8 @@ class Ring:
         self._random = random.Random(seed)
         self._window = WINDOW_SECONDS
         self._longest = _duel_seconds(self._window)
+        self.seconds_per_sample = 0.0
+        """Of the baseline, where it is known."""
 
     def fit_windows(self, contests: int) -> None:
         """With little time, shorten the windows, so that each of so many contests gets the pairs of a first duel."""
@@ -98,7 +103,8 @@ class Ring:
         }
         begun = self._clock.elapsed
         parts = part_of(contest.baseline), part_of(contest.arm)
-        answer = self._bench.do(Job("duel", parts, options, self._clock.patience))
+        limit = self._clock.patience + self._fewest_seconds(contest)
+        answer = self._bench.do(Job("duel", parts, options, limit))
         took = self._clock.elapsed - begun
         contest.duels += 1
         contest.seconds += took
@@ -110,6 +116,18 @@ class Ring:
             contest.warnings = list(dict.fromkeys([*contest.warnings, *answer.values["warnings"]]))
             contest.build_seconds = max(contest.build_seconds, answer.values["build_seconds"])
         self._told(contest)
+
+    def _fewest_seconds(self, contest: Contest) -> float:
+        """What the fewest pairs take where steps are slow and loader processes have many batches ready; an arm that is
+        some times slower than the baseline included."""
+        samples = _fewest_samples(contest.baseline) + _fewest_samples(contest.arm)
+        return SLOWER * self.seconds_per_sample * samples
+
+
+def _fewest_samples(config: ExperimentConfig) -> int:
+    """Samples of a side in the fewest pairs of a duel, at the most."""
+    steps = fewest_steps(config.data.num_workers * config.data.prefetch_factor, MIN_PAIRS)
+    return steps * derive(config, None).batch.global_batch_size
 
 
 def _duel_seconds(window_seconds: float) -> float:

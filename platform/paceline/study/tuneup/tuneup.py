@@ -8,7 +8,7 @@ What came of each job is in the folder's journal: a later launch goes on where t
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,18 +78,18 @@ def tuneup(
     spent = SpentTime(time.monotonic())
     config = with_objects(config, model=model, data=data, task=task)
     learn(secrets_of(config))
-    where = Where(resume, new, address, wait_seconds)
+    launch = Launch(resume, new, address, wait_seconds)
     if listener is not None:
-        return _tuneup(config, where, listener, spent)
+        return _tuneup(config, launch, listener, spent)
     from paceline.study.tuneup.display import watched_tuneup  # rich takes a moment to import
 
     with watched_tuneup(config) as shown:
-        return _tuneup(config, where, shown, spent)
+        return _tuneup(config, launch, shown, spent)
 
 
 @dataclass(frozen=True)
-class Where:
-    """In which folder, and on which cluster."""
+class Launch:
+    """Whether an unfinished tune-up is gone on with, and where it is measured."""
 
     resume: bool
     new: bool
@@ -107,28 +107,32 @@ class Prepared:
     close_seconds: float
 
 
-def _tuneup(config: ExperimentConfig, where: Where, listener: Watcher, spent: SpentTime) -> TuneupResult:
+def _tuneup(config: ExperimentConfig, launch: Launch, listener: Watcher, spent: SpentTime) -> TuneupResult:
     if problems := missing_modules(config.model_dump()):
         raise ConfigError(problems)
     storage = storage_folder(config)
     warn_of_fixed_size(config, "a tune-up", listener)
-    if on_cluster(where.address):
+    if on_cluster(launch.address):
         require_shared_places(config)
     else:
         check_this_machine(config)
     uri = tracking_uri(config.tracking, Path.cwd())
     close_seconds = close_seconds_of(uri, config.tracking.offline, listener)
-    claimed = claim_tuneup(config, storage, where.resume, where.new)
+    claimed = claim_tuneup(config, storage, launch.resume, launch.new)
     try:
         start_creating(uri)
-        prepared = Prepared(claimed.folder, JobLog(claimed.folder.path), uri, close_seconds)
-        findings = _measure(config, prepared, where, listener, spent)
-        return _conclude(config, prepared, findings, listener, spent)
+        with closing(JobLog(claimed.folder.path, config.scaling.num_workers == 0)) as log:
+            prepared = Prepared(claimed.folder, log, uri, close_seconds)
+            with terminating_interrupts():
+                findings = _measure(config, prepared, launch, listener, spent)
+            with terminating_interrupts():  # Ray has taken SIGTERM for itself
+                return _conclude(config, prepared, findings, listener, spent)
     except BaseException as error:
         with suppress(OSError):
             claimed.folder.write(status="failed" if isinstance(error, BaselineFailed) else "interrupted")
         if isinstance(error, KeyboardInterrupt):
-            listener.stage(f"interrupted: the same command goes on with {claimed.folder.run_id}")
+            cure = "--resume in place of --new" if launch.new else "the same command"
+            listener.stage(f"interrupted: {cure} goes on with {claimed.folder.run_id}")
         raise
     finally:
         claimed.release()
@@ -148,28 +152,24 @@ def _lint(config: ExperimentConfig, listener: Watcher) -> list[str]:
 
 
 def _measure(
-    config: ExperimentConfig, prepared: Prepared, where: Where, listener: Watcher, spent: SpentTime
+    config: ExperimentConfig, prepared: Prepared, launch: Launch, listener: Watcher, spent: SpentTime
 ) -> Findings:
     folder, log = prepared.folder, prepared.log
-    notes = [*_lint(config, listener), *_tell_of_earlier(folder, log, listener)]
+    notes = [*_tell_of_earlier(folder, log, listener), *_lint(config, listener)]
     clock = Clock((config.tuneup or TuneupConfig()).budget_seconds, 0.0, spent)
-    is_apart = config.scaling.num_workers != 0
     with writable(folder.path):
         folder.ray.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (
-        open_bench(config, where.address, where.wait_seconds, folder.ray, listener) as bench,
-        terminating_interrupts(),  # Ray takes SIGTERM for itself when it starts
-    ):
-        return Measuring(config, ResumableBench(bench, log, spent, is_apart), clock, listener, notes).run()
+    with open_bench(config, launch.address, launch.wait_seconds, folder.ray, listener) as bench:
+        return Measuring(config, ResumableBench(bench, log, spent), clock, listener, notes).run()
 
 
 def _tell_of_earlier(folder: TuneupFolder, log: JobLog, listener: Watcher) -> list[str]:
     """What the reader is to know of earlier launches."""
     if not log.done:
         return []
-    jobs = len(log.done)
-    listener.stage(f"going on with {folder.run_id}: {jobs} jobs done, {log.done[-1].elapsed:.0f} s spent")
-    return [f"{jobs} of its jobs were done by an earlier launch, which had been interrupted"]
+    seconds = f"{log.done[-1].elapsed:.0f} s"
+    listener.stage(f"going on with {folder.run_id}, {seconds} of whose budget are spent")
+    return [f"what was measured in the first {seconds} is that of an earlier launch, which had been interrupted"]
 
 
 @contextmanager
@@ -193,7 +193,9 @@ def _conclude(
             write_durably(folder.recommended, text.encode())
         write_durably(folder.report, html.encode())
     listener.stage("recording the tune-up in MLflow")
-    report = tell_mlflow(folder, record_of(config, folder.run_id, prepared.uri), findings, prepared.close_seconds)
+    record = record_of(config, folder.run_id, prepared.uri)
+    with _not_lost(findings), writable(folder.path):
+        report = tell_mlflow(folder, record, findings, prepared.close_seconds)
     if report.error:
         listener.event("warning", {"message": unsent_text(report.error, folder.path)})
     folder.write(status="finished", wall_seconds=spent.exact)
