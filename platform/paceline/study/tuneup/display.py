@@ -49,12 +49,17 @@ class TuneupDisplay:
 class SilentWatcher(SilentListener):
     """For callers who only want the result."""
 
+    def goes_on(self, tuneup_id: str, spent_seconds: float) -> None: ...
     def arms(self, arms: Sequence[Arm]) -> None: ...
     def contest(self, contest: Contest) -> None: ...
 
 
 class PlainWatcher(PlainListener):
     """A line for each stage, and for each duel."""
+
+    def goes_on(self, tuneup_id: str, spent_seconds: float) -> None:
+        """An earlier launch has been interrupted."""
+        self._line(f"going on with {tuneup_id}, {spent_seconds:.0f} s of whose budget are spent")
 
     def arms(self, arms: Sequence[Arm]) -> None:
         """What will be tried, and what not."""
@@ -92,6 +97,11 @@ class LiveWatcher(PlainWatcher):
         """A stage begins."""
         super().stage(text)
         self._doing = Waiting(text, monotonic())
+
+    def goes_on(self, tuneup_id: str, spent_seconds: float) -> None:
+        """An earlier launch has been interrupted."""
+        super().goes_on(tuneup_id, spent_seconds)
+        self._begun = monotonic() - spent_seconds
 
     def arms(self, arms: Sequence[Arm]) -> None:
         """What will be tried, and what not."""

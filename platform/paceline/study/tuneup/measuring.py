@@ -50,6 +50,9 @@ END_SECONDS = 5.0
 class Watcher(Stages, Protocol):
     """What is told how a tune-up goes on."""
 
+    def goes_on(self, tuneup_id: str, spent_seconds: float) -> None:
+        """An earlier launch of it has been interrupted, and has spent so much of the budget."""
+
     def arms(self, arms: Sequence[Arm]) -> None:
         """What will be tried, and what not."""
 

@@ -167,9 +167,9 @@ def _tell_of_earlier(folder: TuneupFolder, log: JobLog, listener: Watcher) -> li
     """What the reader is to know of earlier launches."""
     if not log.done:
         return []
-    seconds = f"{log.done[-1].elapsed:.0f} s"
-    listener.stage(f"going on with {folder.run_id}, {seconds} of whose budget are spent")
-    return [f"what was measured in the first {seconds} is that of an earlier launch, which had been interrupted"]
+    seconds = log.done[-1].elapsed
+    listener.goes_on(folder.run_id, seconds)
+    return [f"what was measured in the first {seconds:.0f} s is that of an earlier launch, which had been interrupted"]
 
 
 @contextmanager
