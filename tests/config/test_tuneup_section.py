@@ -62,6 +62,35 @@ def test_a_wrong_arm_is_found_in_its_line(tmp_path: Path) -> None:
     assert "run.yaml:6" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("compiel", "did you mean compile?"),
+        ("torch compile", "did you mean compile?"),
+        ("loader-3", "did you mean loader-"),
+        ("fix-daat-1", "did you mean fix-data-1?"),
+        ("fix-data-0", "did you mean fix-data-1?"),
+        ("mien", "did you mean mine?"),
+        ("qqq", "known here: mine, loader-1, "),
+    ],
+)
+def test_a_name_to_skip_that_no_technique_has_is_refused_with_the_nearest_one(name: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        validate({**TREE, "tuneup": {"arms": {"mine": {"optimizer.lr": 0.2}}, "skip": ["bf16", name]}})
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.key) == ("unknown-technique", "tuneup.skip.1")
+    assert name in problem.reason
+    assert hint in problem.hint
+
+
+def test_a_misspelt_name_to_skip_is_found_in_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    model = "model: {name: mlp, in_features: 6, num_classes: 3}"
+    file.write_text(f"name: run\n{model}\ndata: {{name: mnist5k}}\ntuneup:\n  skip:\n    - bf16\n    - compiel\n")
+    with pytest.raises(ConfigError, match=r"run\.yaml:7"):
+        load_config(file)
+
+
 def test_the_last_seed_is_a_seed_too() -> None:
     tree = {**TREE, "tuneup": {"seeds": 2}}
     assert validate({**tree, "seed": LARGEST - 1}).seed == LARGEST - 1

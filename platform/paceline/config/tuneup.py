@@ -31,7 +31,8 @@ class TuneupConfig(Section):
     """Techniques of your own beside the known ones: a name, and the fields that it sets by dotted key, such as
     `{bigger lr: {optimizer.lr: 0.2}}`."""
     skip: list[ArmName] = Field(default_factory=list)
-    """Names of techniques that are not to be tried."""
+    """Names of techniques that are not to be tried, as the tune-up's table has them. Those of `arms` may be among them,
+    and fixes of the bottleneck, such as `fix-data-1`."""
     device_memory_gib: Annotated[float, Field(gt=0, le=1e6)] | None = None
     """Memory of a worker's device in GiB, above 0 to 10^6: techniques that are predicted to take more (`paceline plan`)
     are not tried, as `predicted_oom`, unless the prediction's error decides it. `null`: all are tried."""

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 from paceline.config.disagreement import Disagreement, contradiction
 from paceline.config.source import Key
 from paceline.config.space import LARGEST_WHOLE
+from paceline.config.technique_names import all_names, is_technique
 from paceline.config.tuneup import TuneupConfig
 from paceline.errors import Problem
 
 if TYPE_CHECKING:
     from paceline.config.experiment import ExperimentConfig
 
-ARMS, SEEDS = "tuneup.arms", "tuneup.seeds"
+ARMS, SEEDS, SKIP = "tuneup.arms", "tuneup.seeds", "tuneup.skip"
 NOT_COMPUTED = ("name", "seed", "storage", "sweep", "tuneup")
 """What says where a training is kept, or what it begins with, and nothing of how it is computed."""
 OF_THE_WORKERS = "scaling"
@@ -27,6 +28,7 @@ def _tuneup(config: "ExperimentConfig") -> Iterator[Disagreement]:
         for key in overrides:
             yield from _arm_key(config, f"{ARMS}.{name}", overrides, key)
     yield from _seeds(config, config.tuneup)
+    yield from _skipped(config.tuneup)
 
 
 def _arm_key(
@@ -58,6 +60,18 @@ def _seeds(config: "ExperimentConfig", tuneup: TuneupConfig) -> Iterator[Disagre
     if config.seed + tuneup.seeds - 1 > LARGEST_WHOLE:
         reason = f"the last of {tuneup.seeds} seeds from {config.seed} is more than 2^63 - 1"
         yield contradiction(reason, "lower seed", SEEDS, "seed")
+
+
+def _skipped(tuneup: TuneupConfig) -> Iterator[Disagreement]:
+    from paceline.config.fields import nearest  # as above
+
+    for number, name in enumerate(tuneup.skip):
+        if is_technique(name) or name in tuneup.arms:
+            continue
+        known = [*tuneup.arms, *all_names()]
+        near, place = nearest(name, known), f"{SKIP}.{number}"
+        hint = f"did you mean {near}?" if near else f"known here: {', '.join(known)}"
+        yield Disagreement(Problem("unknown-technique", f"there is no technique {name}", place, hint=hint), (place,))
 
 
 TUNEUP_CHECKS = (_tuneup,)

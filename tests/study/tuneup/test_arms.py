@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from paceline.config.batch_sizes import BatchSizes, batch_sizes
+from paceline.config.technique_names import BOTTLENECKS, TECHNIQUES, is_technique
+from paceline.study.step_split.bottleneck import Kind
 from paceline.study.tuneup.arms import Arm, arms_for, batch_overrides, fix_arm, with_fixes
 from paceline.study.tuneup.choosing import KNEE, best_of_families, merged, together
 from paceline.study.tuneup.facts import Facts
@@ -150,6 +152,15 @@ def test_what_is_skipped_is_not_tried_under_the_name_of_a_fix() -> None:
     found = {arm.name: arm.why_not for arm in with_fixes(arms_for(config, FACTS), fixes, config)}
     assert "tuneup.skip" in found["log-every-50"]
     assert not [name for name in found if name.startswith("fix-")]
+
+
+def test_the_names_that_may_be_skipped_are_those_of_all_techniques() -> None:
+    small = replace(FACTS, cores=1, train_samples=10)
+    large = replace(FACTS, cores=8, train_samples=10**6, device_type="cuda", world_size=2)
+    tried = [*arms_for(plain(), small), *arms_for(in_pieces(plain(), 64), large)]
+    assert {arm.name for arm in tried} == set(TECHNIQUES)
+    assert {kind.replace("_", "-") for kind in get_args(Kind)} == set(BOTTLENECKS)
+    assert all(is_technique(f"fix-{kind}-{number}") for kind in BOTTLENECKS for number in (1, 12))
 
 
 def test_a_fix_that_contradicts_the_config_is_not_tried() -> None:

@@ -1,0 +1,30 @@
+"""What `tuneup.skip` may name: the techniques that `paceline tuneup` knows, and the fixes of a bottleneck."""
+
+import re
+
+TECHNIQUES = (
+    *(f"loader-{processes}" for processes in (1, 2, 4, 8)),
+    *(f"prefetch-{batches}" for batches in (4, 8)),
+    *("cache-memory", "cache-device", "pin-memory"),
+    *(f"batch-x{factor}" for factor in (2, 4, 8, 16, 32, 64)),
+    *(f"micro-batch-x{factor}" for factor in (2, 4, 8, 16, 32, 64)),
+    *("bf16", "fp16", "tf32"),
+    *("channels-last", "compile", "cudnn-benchmark", "no-redundant-bias", "fused-optimizer"),
+    *("set-to-none", "log-every-50"),
+    *("exchange-bf16", "static-graph", "bucket-view"),
+    *("checkpointing-selective", "checkpointing-full", "accumulation-2"),
+)
+"""All of them, also those that are not applicable to most models."""
+BOTTLENECKS = ("data", "small-batch", "synchronisation", "communication", "straggler", "logging", "compute")
+"""What the fixes are of: the first of them is called `fix-data-1`."""
+_FIX = re.compile(rf"fix-({'|'.join(BOTTLENECKS)})-[1-9][0-9]*")
+
+
+def is_technique(name: str) -> bool:
+    """Whether a technique may have this name, on some model and some machine."""
+    return name in TECHNIQUES or _FIX.fullmatch(name) is not None
+
+
+def all_names() -> list[str]:
+    """The names to choose from when one is misspelt."""
+    return [*TECHNIQUES, *(f"fix-{kind}-1" for kind in BOTTLENECKS)]
