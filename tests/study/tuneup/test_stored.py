@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from math import inf, nan
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,8 +14,8 @@ from paceline.cli import run as command
 from paceline.errors import EnvironmentFault
 from paceline.review.finding import find_run
 from paceline.study.tuneup.folder import TuneupFolder, claim_tuneup
-from paceline.study.tuneup.outcome import Findings
-from paceline.study.tuneup.result import findings_json
+from paceline.study.tuneup.outcome import Findings, Quality
+from paceline.study.tuneup.result import TuneupResult, findings_json
 from paceline.study.tuneup.stored import findings_of, stored_report
 from support.toys import toy_config
 
@@ -24,6 +27,25 @@ def test_findings_come_back_from_their_file_as_they_were() -> None:
     assert findings_of(json.loads(json.dumps(findings_json(found)))) == found
     nothing = Findings((), (0.99, 1.01), {})
     assert findings_of(json.loads(json.dumps(findings_json(nothing)))) == nothing
+
+
+def no_number(text: str) -> Any:
+    raise AssertionError(f"{text} is no JSON")
+
+
+def test_what_is_no_number_is_written_as_null_and_comes_back(tmp_path: Path) -> None:
+    known = findings()
+    unsure = Quality("undecided", "val/loss", nan, (-inf, inf), 2, False, 0.02)
+    first = replace(known.arms[0], speedup_interval=(0.0, inf), quality=unsure, overrides={"optimizer.lr": [inf]})
+    beside = replace(known.beside[0], speedup_interval=(0.0, inf))
+    found = replace(known, arms=(first, *known.arms[1:]), noise=(0.0, inf), quality=unsure, beside=(beside,))
+    told = TuneupResult("id", "toy", found, toy_config(), "", "", tmp_path, 1.0, None, None).to_json()
+    plain = json.loads(json.dumps(told), parse_constant=no_number)
+    assert plain["arms"][0]["quality"]["interval"] == [None, None]
+    back = findings_of(plain)
+    unsure = replace(unsure, difference=None)
+    first = replace(first, quality=unsure, overrides={"optimizer.lr": [None]})
+    assert back == replace(found, arms=(first, *known.arms[1:]), quality=unsure)
 
 
 @pytest.fixture

@@ -1,6 +1,8 @@
 """What `tuneup` returns."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,8 +112,8 @@ class TuneupResult:
 
 
 def findings_json(findings: Findings) -> dict[str, Any]:
-    """What was found out, as plain JSON values."""
-    return {
+    """What was found out, as plain JSON values; null is the end of an interval that has none, and what is no number."""
+    told = {
         "arms": [arm.to_json() for arm in findings.arms],
         "noise": list(findings.noise),
         "bottleneck": findings.bottleneck,
@@ -125,3 +127,13 @@ def findings_json(findings: Findings) -> dict[str, Any]:
         "beside": [each.to_json() for each in findings.beside],
         "notes": list(findings.notes),
     }
+    return {key: _finite(value) for key, value in told.items()}
+
+
+def _finite(value: Any) -> Any:
+    """With null for what JSON has no number for."""
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not isfinite(value) else value

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +42,9 @@ def findings_of(told: Mapping[str, Any]) -> Findings:
     Raises:
         KeyError, TypeError, ValueError: they are something else.
     """
-    low, high = told["noise"]
     return Findings(
         arms=tuple(_arm(each) for each in told["arms"]),
-        noise=(float(low), float(high)),
+        noise=_ends(told["noise"]),
         recommended=dict(told["recommended"]),
         speedup=told["speedup"],
         speedup_interval=_pair(told["speedup_interval"]),
@@ -104,7 +104,10 @@ def _beside(told: Mapping[str, Any]) -> Beside:
 
 
 def _pair(told: Any) -> tuple[float, float] | None:
-    if told is None:
-        return None
+    return None if told is None else _ends(told)
+
+
+def _ends(told: Any) -> tuple[float, float]:
+    """Of an interval; what it has no end to is null."""
     low, high = told
-    return float(low), float(high)
+    return -inf if low is None else float(low), inf if high is None else float(high)
