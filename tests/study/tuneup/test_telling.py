@@ -17,13 +17,14 @@ from paceline.study.tuneup.outcome import Findings, Quality
 from paceline.study.tuneup.pictures import PICTURES, SPLIT, TRADE, files_of
 from paceline.study.tuneup.recording import note_of
 from paceline.study.tuneup.reporting import report_html
+from paceline.study.tuneup.texts import without_gain
 
 from .found import findings
 
 HOSTILE = "<script>alert('x')</script>"
 WHY = {
     "cache": "recommended",
-    "loader-2": "faster, but cache sets the same and is recommended",
+    "loader-2": "faster alone, but cache sets the same and is recommended",
     "bf16": "recommended: alone it shows little, but 1.33 x (1.30-1.34) beside cache",
     "channels-last": "no difference that counts; 0.95 x (0.94-0.96) beside cache",
     "seldom-logged": "faster alone, but not needed any more: 1.00 x (0.99-1.01) beside cache + bf16",
@@ -62,8 +63,42 @@ def test_a_gain_whose_quality_was_not_shown_says_that_and_not_how_fast_it_is() -
     logged = next(arm for arm in arms if arm.name == "seldom-logged")
     told = explanation(logged, replace(found, arms=tuple(arms)))
     assert told.startswith("faster, but not shown to be as good: val/loss undecided, -0.1000")
-    unknown = replace(logged, quality=Quality("not measured"))
-    assert explanation(unknown, replace(found, beside=())) == "faster, but its quality is not measured"
+
+
+def without_quality(found: Findings, *names: str) -> Findings:
+    unknown = Quality("not measured", "val/accuracy")
+    arms = [replace(each, quality=unknown) if each.name in names else each for each in found.arms]
+    return replace(found, arms=tuple(arms))
+
+
+def test_a_gain_whose_quality_was_never_measured_does_not_read_as_if_it_were_proven() -> None:
+    found = without_quality(findings(), "seldom-logged", "loader-2", "channels-last", "halves")
+    told = {arm.name: explanation(arm, found) for arm in found.arms}
+    assert told["loader-2"] == "faster; quality not measured, but cache sets the same and is recommended"
+    needed = ", but not needed any more: 1.00 x (0.99-1.01) beside cache + bf16"
+    assert told["seldom-logged"] == f"faster; quality not measured{needed}"
+    assert told["channels-last"] == WHY["channels-last"]  # where nothing is gained, the quality does not matter
+    assert told["halves"] == WHY["halves"]
+    alone = replace(found, beside=())
+    logged = next(arm for arm in found.arms if arm.name == "seldom-logged")
+    assert explanation(logged, alone) == "faster; quality not measured"
+    assert dict(unhelpful(found))["faster; quality not measured"] == ["loader-2", "seldom-logged"]
+    assert "faster alone, but left out" not in dict(unhelpful(found))
+    row = next(line for line in note_of("toy", found).splitlines() if line.startswith("| seldom-logged"))
+    assert row.startswith("| seldom-logged | gain |")
+    assert "faster; quality not measured" in row
+    html = report_html("toy", "id", found, None, 10.0)
+    assert html.count("faster; quality not measured") == 2 + 1
+
+
+def test_where_only_what_was_never_checked_is_faster_nobody_is_told_that_nothing_helps() -> None:
+    found = without_quality(findings(), "cache", "loader-2")
+    undecided = Quality("undecided", "val/accuracy", -0.01, (-0.03, 0.01), 2, False, 0.01)
+    arms = [replace(each, quality=undecided) if each.name == "seldom-logged" else each for each in found.arms]
+    found = replace(found, recommended={}, arms=tuple(replace(each, is_recommended=False) for each in arms))
+    told = "; faster; quality not measured: cache, loader-2; faster, but not shown to be as good: seldom-logged"
+    assert without_gain(found) == f"nothing is recommended{told}"
+    assert headline(found) == f"Nothing is recommended{told}."
 
 
 def test_the_answer_says_how_much_faster_and_within_which_margin() -> None:

@@ -9,6 +9,7 @@ from paceline.study.tuneup.beside import NO_TIME
 from paceline.study.tuneup.outcome import ArmResult, Quality, Verdict
 from paceline.study.tuneup.peaks import Peaks
 from paceline.study.tuneup.ring import Contest
+from paceline.study.tuneup.texts import UNMEASURED
 
 
 def result_of(
@@ -27,7 +28,7 @@ def result_of(
         return replace(plain, reason=f"it cannot be run: {contest.problem}")
     interval = contest.standing.interval
     warnings = tuple(each for each in contest.warnings if each not in usual_warnings)
-    return replace(
+    found = replace(
         plain,
         verdict=_verdict(contest.standing.final, quality),
         reason="; ".join([arm.why, *warnings]),
@@ -41,6 +42,7 @@ def result_of(
         predicted_peak_memory_bytes=peaks.predicted.get(arm.name),
         quality=quality,
     )
+    return replace(found, reason=f"{found.reason}; {UNMEASURED}") if found.gains_unmeasured else found
 
 
 def _verdict(speed: Any, quality: Quality) -> Verdict:

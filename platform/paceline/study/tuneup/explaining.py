@@ -3,7 +3,7 @@
 from textwrap import shorten
 
 from paceline.study.tuneup.outcome import ArmResult, Beside, Findings
-from paceline.study.tuneup.texts import arm_cells, quality_text, ratio_text, speed_text
+from paceline.study.tuneup.texts import UNMEASURED, UNSHOWN, arm_cells, quality_text, ratio_text, speed_text
 
 FAILED = "it cannot be run"
 """What the reason of a technique begins with that was tried, and failed."""
@@ -53,7 +53,8 @@ def unhelpful(findings: Findings) -> list[tuple[str, list[str]]]:
         "no difference": [arm.name for arm in rest if arm.verdict == "none"],
         "slower": [arm.name for arm in rest if arm.verdict == "harm"],
         "a worse model": worse,
-        "faster alone, but left out": [arm.name for arm in rest if arm.verdict == "gain"],
+        UNMEASURED: [arm.name for arm in rest if arm.gains_unmeasured],
+        "faster alone, but left out": [arm.name for arm in rest if arm.verdict == "gain" and not arm.gains_unmeasured],
     }
     return [(what, names) for what, names in groups.items() if names]
 
@@ -78,17 +79,20 @@ def _recommended(arm: ArmResult, findings: Findings) -> str:
 
 def _gains_alone(arm: ArmResult, findings: Findings, met: Beside | None) -> str:
     if arm.quality.difference is not None and not arm.quality.is_fine:
-        return f"faster, but not shown to be as good: {quality_text(arm.quality)}"
+        return f"{UNSHOWN}: {quality_text(arm.quality)}"
+    return f"{UNMEASURED if arm.gains_unmeasured else 'faster alone'}{_but(arm, findings, met)}"
+
+
+def _but(arm: ArmResult, findings: Findings, met: Beside | None) -> str:
+    """What stands against a gain among the others."""
     if met is not None and met.question == "needed" and met.verdict != "gain":
-        return f"faster alone, but not needed any more: {beside_text(met)}"
+        return f", but not needed any more: {beside_text(met)}"
     rival = next((each for each in findings.arms if each.is_recommended and each.family == arm.family), None)
     if rival is not None and arm.family:
-        return f"faster, but {rival.name} sets the same and is recommended"
+        return f", but {rival.name} sets the same and is recommended"
     if met is not None:
-        return f"faster alone; {beside_text(met)}"
-    if not arm.quality.is_fine:
-        return f"faster, but its quality is {quality_text(arm.quality)}"
-    return "faster alone, but it does not go with what is recommended"
+        return f"; {beside_text(met)}"
+    return "" if arm.gains_unmeasured else ", but it does not go with what is recommended"
 
 
 def _met(arm: ArmResult, findings: Findings) -> Beside | None:

@@ -75,6 +75,11 @@ class ArmResult:
     build_seconds: float | None = None
     """How long a training with it takes to be ready for its first step, compiling included."""
 
+    @property
+    def gains_unmeasured(self) -> bool:
+        """Whether it is faster, and nobody knows what the model comes out like."""
+        return self.verdict == "gain" and self.quality.verdict == "not measured"
+
     def to_json(self) -> dict[str, Any]:
         """As `paceline tuneup --json` prints it."""
         return {

@@ -5,6 +5,10 @@ from collections.abc import Mapping
 
 from paceline.study.tuneup.outcome import ArmResult, Findings, Quality
 
+UNMEASURED = "faster; quality not measured"
+"""What is told of a gain that changes what is computed, where nobody knows what the model comes out like."""
+UNSHOWN = "faster, but not shown to be as good"
+"""The same where trainings were compared, and left it open."""
 LEAST_SHARE = 0.005
 """A part of a step that takes less of it is not shown."""
 
@@ -61,6 +65,14 @@ def split_texts(split: Mapping[str, float]) -> list[tuple[str, str]]:
 
 def without_gain(found: Findings) -> str:
     """What is said where nothing is recommended: that nothing helps is known only of what was measured."""
+    doubtful: dict[str, list[str]] = {}
+    for arm in found.arms:
+        if arm.verdict == "gain" and not arm.quality.is_fine:
+            what = UNMEASURED if arm.gains_unmeasured else UNSHOWN
+            doubtful.setdefault(what, []).append(arm.name)
+    if doubtful:
+        told = [f"{what}: {', '.join(names)}" for what, names in doubtful.items()]
+        return "; ".join(["nothing is recommended", *told])
     if any(arm.verdict != "not applicable" for arm in found.arms):
         return "nothing helps"
     return "nothing was measured; give tuneup.budget_seconds more if there was no time for it"
