@@ -154,6 +154,9 @@ def test_other_ends_have_codes_of_their_own(
         (["--job", "sweep"], "there is no sweep section"),
         (["sweep={space: {optimizer.lr: [-1, 1]}}"], "optimizer.lr"),
         (["model.path=own_net:bild"], "did you mean build?"),
+        (["tuneup={arms: {mine: {model.path: 'nomodule:build'}}}"], "tuneup.arms.mine: model.path: no module named"),
+        (["tuneup={arms: {mine: {model.path: 'own_net:bild'}}}"], "did you mean build?"),
+        (["tuneup={arms: {mine: {model.args.widht: 8}}}"], "did you mean width?"),
         ([f"model.args.api_key={SECRET}"], "everybody who may list jobs"),
         ([f"tracking.uri=http://me:{SECRET}@host"], "everybody who may list jobs"),
         (["--runtime-env", "none.yaml"], "there is no such file"),
@@ -203,6 +206,17 @@ def test_what_does_not_travel_is_refused(
     sweep = "sweep={space: {model.path: ['own_net:build', 'elsewhere_net:build']}}"
     assert paceline("configs/own.yaml", sweep) == 2
     assert "elsewhere_net.py is not below the working folder" in capsys.readouterr().err
+    tuneup = "tuneup={arms: {mine: {model.path: 'elsewhere_net:build'}}}"
+    assert paceline("configs/own.yaml", tuneup) == 2
+    assert re.search(
+        r"tuneup\.arms\.mine: .*elsewhere_net\.py is not below the working folder", capsys.readouterr().err
+    )
+    assert paceline("configs/own.yaml", tuneup, "--job", "train", "--dry-run") == 0  # which does not import it
+    capsys.readouterr()
+    (project / "configs" / "left_net.py").write_text(NET)
+    (project / ".gitignore").write_text("left_net.py\n")
+    assert paceline("configs/own.yaml", tuneup.replace("elsewhere", "left")) == 2
+    assert re.search(r"tuneup\.arms\.mine: .*left_net\.py is left out", capsys.readouterr().err)
     (project / ".gitignore").write_text("own_net.py\n")
     assert paceline("configs/own.yaml") == 2
     assert "own_net.py is left out" in capsys.readouterr().err

@@ -26,6 +26,7 @@ def add_commands(commands: Any) -> None:
 
 def _tuneup(options: argparse.Namespace) -> int:
     from paceline.config import load_config
+    from paceline.config.loading import placing
 
     config = load_config(options.config, options.overrides)
     if options.dry_run:
@@ -33,7 +34,7 @@ def _tuneup(options: argparse.Namespace) -> int:
     from paceline.study.tuneup.display import open_tuneup_display
     from paceline.study.tuneup.tuneup import tuneup
 
-    with open_tuneup_display(config) as display:
+    with placing(options.config, options.overrides), open_tuneup_display(config) as display:
         result = tuneup(
             config,
             resume=options.resume,

@@ -10,13 +10,15 @@ from typing import Any, Literal
 
 from paceline.cluster.job_environment import JobEnvironment, check_with_ray, job_environment
 from paceline.cluster.job_folder import JobFolder, look_through, size_text
+from paceline.cluster.job_modules import modules_of_job
 from paceline.cluster.preflight import storage_folder, storage_of
-from paceline.cluster.user_code import modules_by_section, package_folder
+from paceline.cluster.user_code import package_folder
 from paceline.config.derived import derive
-from paceline.config.experiment import COMPONENT_SECTIONS, ExperimentConfig
+from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import load_config, placing
 from paceline.config.overrides import parse_override
 from paceline.config.overrides import place_of as place_of_override
+from paceline.config.own_arms import missing_in_arms
 from paceline.errors import ConfigError, Problem
 from paceline.places import place_of
 from paceline.tracking.redact import learn, redact, redact_tree, secrets_of
@@ -123,13 +125,13 @@ def plan_job(
             lambda: _check_places(config, kind, environment),
             lambda: _check_overrides(overrides),
             lambda: _check_variables(config, environment),
-            lambda: _check_reach(place_of(file), config, environment),
+            lambda: _check_reach(place_of(file), config, kind, environment),
             lambda: _check_kind(config, kind, check_sweep),
         )
     check_with_ray(environment)
     folder = look_through(environment.folder, environment.excludes)
     with placing(file, overrides):
-        _check_sent(_real(place_of(file)), config, folder)
+        _check_sent(_real(place_of(file)), config, kind, folder)
     inside = _real(place_of(file)).relative_to(environment.folder).as_posix()
     command = ("python", "-m", "paceline.cli", kind, inside, *overrides, *options)
     warnings = (*_data_at_home(config, folder), *_open_secrets(environment))
@@ -206,14 +208,14 @@ def _check_variables(config: ExperimentConfig, environment: JobEnvironment) -> N
         raise ConfigError([Problem("secret", reason, "tracking.uri", hint=hint)])
 
 
-def _check_reach(file: Path, config: ExperimentConfig, environment: JobEnvironment) -> None:
+def _check_reach(file: Path, config: ExperimentConfig, kind: Kind, environment: JobEnvironment) -> None:
     """Whether the config file and the modules that it names lie where the job finds them."""
     folder, file = environment.folder, _real(file)
     problems = []
     if not file.is_relative_to(folder):
         reason = f"is not below the working folder {folder}, which is what travels"
         problems.append(Problem("outside-folder", reason, "", str(file), "go to a folder that holds it"))
-    for section, place in _modules(config):
+    for key, place in modules_of_job(config, kind == "tuneup"):
         if place == package_folder() or str(place) in environment.modules:
             continue
         hint = "move it there"
@@ -221,10 +223,10 @@ def _check_reach(file: Path, config: ExperimentConfig, environment: JobEnvironme
             hint += ", or name it under py_modules in the runtime environment"
         if not place.is_relative_to(folder):
             reason = f"{place} is not below the working folder {folder}, which is what travels"
-            problems.append(Problem("outside-folder", reason, f"{section}.path", hint=hint))
+            problems.append(Problem("outside-folder", reason, key, hint=hint))
         elif place.parent not in (folder, file.parent) and PYTHON_PATH not in environment.env_vars:
             reason = f"{place} lies neither in the working folder nor beside the config: the job would not find it"
-            problems.append(Problem("outside-folder", reason, f"{section}.path", hint=hint))
+            problems.append(Problem("outside-folder", reason, key, hint=hint))
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
 
@@ -233,6 +235,8 @@ def _check_kind(config: ExperimentConfig, kind: Kind, check_sweep: CheckSweep | 
     """What the command itself would find wrong at its start."""
     if kind != "sweep":
         derive(config, config.data.sizes())
+        if problems := missing_in_arms(config) if kind == "tuneup" else []:
+            raise ConfigError(problems)
     elif config.sweep is None:
         hint = "add one, such as sweep: {space: {optimizer.lr: [0.01, 0.1]}}, or submit with --job train"
         raise ConfigError([Problem("sweep", "there is no sweep section", "sweep", hint=hint)])
@@ -240,16 +244,16 @@ def _check_kind(config: ExperimentConfig, kind: Kind, check_sweep: CheckSweep | 
         check_sweep(config)
 
 
-def _check_sent(file: Path, config: ExperimentConfig, folder: JobFolder) -> None:
+def _check_sent(file: Path, config: ExperimentConfig, kind: Kind, folder: JobFolder) -> None:
     """Whether what the job needs is not left out by `.gitignore` and the like."""
     hint = "take the pattern that leaves it out from .gitignore, .rayignore or excludes"
     problems = []
     if not folder.has(file):
         problems.append(Problem("left-out", "is left out of what travels", "", str(file), hint))
-    for section, place in _modules(config):
+    for key, place in modules_of_job(config, kind == "tuneup"):
         inside = place.is_relative_to(folder.folder) and place != package_folder()
         if inside and not folder.has(place) and not folder.has_some_below(place):
-            problems.append(Problem("left-out", f"{place} is left out of what travels", f"{section}.path", hint=hint))
+            problems.append(Problem("left-out", f"{place} is left out of what travels", key, hint=hint))
     if problems:
         raise ConfigError(problems)
 
@@ -269,25 +273,6 @@ def _data_at_home(config: ExperimentConfig, folder: JobFolder) -> Iterator[str]:
 def _open_secrets(environment: JobEnvironment) -> Iterator[str]:
     if names := environment.open_secrets():
         yield f"Ray shows {', '.join(names)} of the runtime environment to everybody who may list jobs"
-
-
-def _modules(config: ExperimentConfig) -> Iterator[tuple[str, Path]]:
-    """Sections and modules of the config, and of a sweep's axes."""
-    yield from modules_by_section(config)
-    lists = config.sweep.lists if config.sweep is not None else {}
-    for axis, values in lists.items():
-        section, _, rest = axis.partition(".")
-        if section in COMPONENT_SECTIONS and rest == "path":
-            for value in values:
-                yield from (found for found in _modules_of(config, axis, value) if found[0] == section)
-
-
-def _modules_of(config: ExperimentConfig, axis: str, value: Any) -> Iterator[tuple[str, Path]]:
-    try:
-        changed = config.model_copy(update={"sweep": None}).with_overrides({axis: value})
-    except ConfigError:
-        return  # told by what checks the points
-    yield from modules_by_section(changed)
 
 
 def _real(file: Path) -> Path:

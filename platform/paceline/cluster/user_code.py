@@ -17,13 +17,13 @@ STAYS_AT_HOME = ["/runs", "*.db", ".env", ".venv", ".git"]
 """What no worker needs, in the words of `.gitignore`."""
 
 
-def runtime_env(config: ExperimentConfig) -> dict[str, Any]:
-    """Ray's runtime environment for the workers: this package, and the user's code.
+def runtime_env(*configs: ExperimentConfig) -> dict[str, Any]:
+    """Ray's runtime environment for the workers: this package, and the user's code that the configs name.
 
     The first folder of the user's becomes the working folder of the workers; Ray allows one. From any other folder the
     named module or package alone is sent.
     """
-    modules = own_modules(config)
+    modules = own_modules(*configs)
     environment: dict[str, Any] = {"py_modules": [str(package_folder())]}
     if modules:
         home = modules[0].parent
@@ -38,13 +38,13 @@ def package_folder() -> Path:
     return Path(__file__).resolve().parents[1]
 
 
-def own_modules(config: ExperimentConfig) -> list[Path]:
-    """File or package folder of each top-level module that the config names, installed ones left out."""
-    return list(dict.fromkeys(place for _, place in modules_by_section(config)))
+def own_modules(*configs: ExperimentConfig) -> list[Path]:
+    """File or package folder of each top-level module that the configs name, installed ones left out."""
+    return list(dict.fromkeys(place for config in configs for _, place in modules_by_key(config)))
 
 
-def modules_by_section(config: ExperimentConfig) -> Iterator[tuple[str, Path]]:
-    """The same with the section of the config that names it: `task`, `model` or `data`."""
+def modules_by_key(config: ExperimentConfig) -> Iterator[tuple[str, Path]]:
+    """The same with the key of the config that names it: `task.path`, `model.path` or `data.path`."""
     for section in ("task", "model", "data"):
         component = getattr(config, section)
         if not isinstance(component, Imported):
@@ -52,7 +52,7 @@ def modules_by_section(config: ExperimentConfig) -> Iterator[tuple[str, Path]]:
         path = path_of(component.path) if callable(component.path) else str(component.path)
         place = _place(path.partition(":")[0].partition(".")[0])
         if place is not None and not _is_installed(place):
-            yield section, place
+            yield f"{section}.path", place
 
 
 def _place(module: str) -> Path | None:

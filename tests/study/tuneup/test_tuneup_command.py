@@ -197,3 +197,16 @@ def test_a_config_error_says_what_is_wrong_before_anything_starts(tmp_path: Path
     assert done.returncode == 2
     assert "tuneup.margin" in done.stderr
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_technique_whose_module_is_not_there_is_told_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text(
+        "name: own\nmodel: {name: mlp, in_features: 784}\ndata: {name: mnist5k}\n"
+        "tuneup:\n  arms:\n    theirs: {model.path: 'nomodule:build'}\n"
+    )
+    command = [sys.executable, "-m", "paceline.cli", "tuneup", "own.yaml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "own.yaml:6" in done.stderr
+    assert "tuneup.arms.theirs: model.path: no module named 'nomodule'" in done.stderr
+    assert not (tmp_path / "runs").exists()

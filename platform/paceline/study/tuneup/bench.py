@@ -16,6 +16,7 @@ from paceline.cluster.interrupts import terminating_interrupts
 from paceline.cluster.listener import Stages
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import user_folders
+from paceline.config.own_arms import own_arms
 from paceline.errors import RunFailed
 from paceline.study.tuneup.jobs import Answer, Job, gave_up
 from paceline.study.tuneup.limits import TookTooLong, at_most
@@ -148,7 +149,7 @@ def _ray_bench(
     prepare_environment()
     warm_up = threading.Thread(target=_import_ray_train, name="import-ray-train")
     listener.stage(connecting_text(address))
-    packed = runtime_env(config) if address else None
+    packed = runtime_env(config, *(changed for _, changed in own_arms(config))) if address else None
     warm_up.start()
     if on_cluster(address):
         warm_up.join()  # see `on_ray.train_on_ray`

@@ -25,6 +25,7 @@ from paceline.cluster.preflight import storage_folder, warn_of_fixed_size, writa
 from paceline.cluster.session import on_cluster
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import missing_modules
+from paceline.config.own_arms import missing_in_arms
 from paceline.config.tuneup import TuneupConfig
 from paceline.durable import write_durably
 from paceline.errors import ConfigError, EnvironmentFault
@@ -108,7 +109,7 @@ class Prepared:
 
 
 def _tuneup(config: ExperimentConfig, launch: Launch, listener: Watcher, spent: SpentTime) -> TuneupResult:
-    if problems := missing_modules(config.model_dump()):
+    if problems := [*missing_modules(config.model_dump()), *missing_in_arms(config)]:
         raise ConfigError(problems)
     storage = storage_folder(config)
     warn_of_fixed_size(config, "a tune-up", listener)

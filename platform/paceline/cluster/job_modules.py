@@ -1,0 +1,36 @@
+"""The modules of the user's own that a job will import: those of the config, and of all that it tries beside it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from paceline.cluster.user_code import modules_by_key
+from paceline.config.experiment import COMPONENT_SECTIONS, ExperimentConfig
+from paceline.config.own_arms import own_arms
+from paceline.errors import ConfigError
+
+
+def modules_of_job(config: ExperimentConfig, tunes: bool) -> Iterator[tuple[str, Path]]:
+    """Keys and modules: of the config, of a sweep's axes, and of a tune-up's own techniques.
+
+    Args:
+        tunes: whether the job is a tune-up.
+    """
+    own = list(modules_by_key(config))
+    yield from own
+    for key, changed in own_arms(config) if tunes else ():
+        yield from ((key, place) for used_at, place in modules_by_key(changed) if (used_at, place) not in own)
+    lists = config.sweep.lists if config.sweep is not None else {}
+    for axis, values in lists.items():
+        section, _, rest = axis.partition(".")
+        if section in COMPONENT_SECTIONS and rest == "path":
+            for value in values:
+                yield from (found for found in _of_point(config, axis, value) if found[0] == axis)
+
+
+def _of_point(config: ExperimentConfig, axis: str, value: Any) -> Iterator[tuple[str, Path]]:
+    try:
+        changed = config.model_copy(update={"sweep": None}).with_overrides({axis: value})
+    except ConfigError:
+        return  # told by what checks the points
+    yield from modules_by_key(changed)

@@ -1,0 +1,30 @@
+"""What the techniques of one's own, in `tuneup.arms`, make of a config."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.loading import missing_modules
+from paceline.errors import ConfigError, Problem
+
+
+def own_arms(config: ExperimentConfig) -> Iterator[tuple[str, ExperimentConfig]]:
+    """The key of each, such as `tuneup.arms.mine`, and the config with it. Those that contradict the config are left
+    out: the tune-up says so in its table."""
+    for name, overrides in (config.tuneup.arms if config.tuneup is not None else {}).items():
+        try:
+            changed = config.with_overrides(overrides)
+        except ConfigError:
+            continue
+        yield f"tuneup.arms.{name}", changed
+
+
+def missing_in_arms(config: ExperimentConfig) -> list[Problem]:
+    """What is wrong with how they call the user's own code, as `missing_modules` finds it, and not so without them."""
+    own = missing_modules(config.model_dump())
+    found = []
+    for key, changed in own_arms(config):
+        for problem in missing_modules(changed.model_dump()):
+            if problem not in own:
+                found.append(replace(problem, key=key, reason=f"{problem.key}: {problem.reason}"))
+    return found
