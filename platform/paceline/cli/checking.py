@@ -6,7 +6,7 @@ import sys
 from contextlib import redirect_stdout
 from typing import Any
 
-from paceline.cli.running import file_name
+from paceline.cli.running import add_timeout, file_name
 from paceline.errors import FAILED, OK
 
 
@@ -43,6 +43,7 @@ def _add_lint(commands: Any) -> None:
         default=[],
         help="change a field, such as trainer.precision=bf16-mixed (value as in YAML)",
     )
+    add_timeout(lint)
     lint.add_argument("--json", action="store_true", help="print the findings as one JSON object")
     lint.set_defaults(command=_lint, refuse=lint.error)
 
@@ -74,13 +75,13 @@ def _nodes(address: str, storage: str) -> list[Any]:
 
 def _lint(options: argparse.Namespace) -> int:
     from paceline.config import load_config
-    from paceline.study.lint import lint
+    from paceline.study.lint.apart import lint_apart
     from paceline.study.lint.display import lines
     from paceline.tracking.redact import learn, redact_tree, secrets_of
 
     config = load_config(options.config, options.overrides)
     learn(secrets_of(config))
-    findings = lint(config)
+    findings = lint_apart(config, options.timeout)
     if options.json:
         print(json.dumps({"findings": [redact_tree(finding.to_json()) for finding in findings]}))
     else:

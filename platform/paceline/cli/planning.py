@@ -5,7 +5,7 @@ import json
 import re
 from typing import Any
 
-from paceline.cli.running import file_name
+from paceline.cli.running import add_timeout, file_name
 from paceline.errors import OK
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -37,6 +37,7 @@ def add_commands(commands: Any) -> None:
         default="auto",
         help="what is trained on; auto: a GPU where the config asks for one or this machine has enough (default)",
     )
+    add_timeout(plan)
     plan.add_argument("--json", action="store_true", help="print the plan as one JSON object")
     plan.set_defaults(command=_plan, refuse=plan.error)
 
@@ -58,7 +59,7 @@ def _plan(options: argparse.Namespace) -> int:
     with placing(options.config, options.overrides):
         from paceline.study.memory.plan import plan
 
-        found = plan(config, memory_bytes=options.memory, device=options.device)
+        found = plan(config, memory_bytes=options.memory, device=options.device, timeout_seconds=options.timeout)
     if options.json:
         print(json.dumps(found.to_json()))
         return OK

@@ -8,6 +8,9 @@ from typing import Any
 
 from paceline.errors import INTERRUPTED, OK, TRIALS_FAILED
 
+MOST_SECONDS = 1_000_000
+"""The longest time-out."""
+
 
 def add_commands(commands: Any) -> None:
     """Add them to the parser."""
@@ -70,6 +73,17 @@ def add_wait(command: argparse.ArgumentParser) -> None:
     )
 
 
+def add_timeout(command: argparse.ArgumentParser) -> None:
+    """Add the option that gives up what hangs in the user's code."""
+    command.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=_timeout,
+        default=120.0,
+        help="how long building the model or loading the data may take (default: 120)",
+    )
+
+
 def file_name(text: str) -> str:
     """The name of a config file, for argparse."""
     if not text.strip():
@@ -84,6 +98,13 @@ def _seconds(text: str) -> float:
         seconds = math.nan
     if not 0 <= seconds < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds, such as 600")
+    return seconds
+
+
+def _timeout(text: str) -> float:
+    seconds = _seconds(text)
+    if not 1 <= seconds <= MOST_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not between 1 and {MOST_SECONDS:,} seconds")
     return seconds
 
 

@@ -3,8 +3,10 @@
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,6 +24,7 @@ from paceline.errors import (
     TrainingError,
     UnusableCode,
 )
+from paceline.study.hanging import hang_of, leave_behind_in
 
 DIED = "the process that was to find out ended with code {code}; it may have run out of memory"
 
@@ -41,11 +44,14 @@ class Errand:
         objects = objects_in(config.model_dump())
         assignment = Assignment(config.model_dump_json(), import_folders=user_folders(), objects=objects)
         payload = pickle.dumps((assignment.travelling() if objects else assignment, options))
+        self._left_behind = tempfile.TemporaryFile()  # noqa: SIM115  # `end` closes it
+        descriptor = self._left_behind.fileno()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module],
+            [sys.executable, "-m", module, str(descriptor)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **(environment or {})},
+            pass_fds=(descriptor,),
         )
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # it has died, as its answer will tell
@@ -58,6 +64,7 @@ class Errand:
         Raises:
             PacelineError: what it raised.
             EnvironmentFault: it died, or took too long.
+            TookTooLong: something of the user's did, see `hanging.at_most`.
         """
         assert self._process.stdout is not None
         try:
@@ -68,7 +75,7 @@ class Errand:
         finally:
             self.end()
         if not text:
-            raise EnvironmentFault(DIED.format(code=self._process.returncode))
+            raise hang_of(self._last_words) or EnvironmentFault(DIED.format(code=self._process.returncode))
         told = json.loads(text)
         if "error" in told:
             raise _error(told["error"])
@@ -81,6 +88,10 @@ class Errand:
         self._process.wait()
         if self._process.stdout is not None:
             self._process.stdout.close()
+        if not self._left_behind.closed:
+            self._left_behind.seek(0)
+            self._last_words = self._left_behind.read().decode(errors="replace")
+            self._left_behind.close()
 
 
 def answer(work: Callable[[ExperimentConfig, Any], Any]) -> None:
@@ -89,6 +100,8 @@ def answer(work: Callable[[ExperimentConfig, Any], Any]) -> None:
     Args:
         work: takes the config and the options; gives plain JSON values.
     """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # of Ctrl-C the process tells that waits for this one
+    leave_behind_in(int(sys.argv[1]))
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's library tells of every start

@@ -14,7 +14,7 @@ def test_what_is_found_comes_back_from_the_other_process() -> None:
     config = load_config(CONFIGS / "mnist_naive.yaml")
     look = LintApart(config)
     try:
-        assert [finding.rule for finding in look.findings()] == ["logs-every-step"]
+        assert [finding.rule for finding in look.findings_at_best()] == ["logs-every-step"]
     finally:
         look.end()
 
@@ -24,6 +24,6 @@ def test_a_model_that_cannot_be_built_is_left_to_whoever_trains_it(tmp_path: Pat
     (tmp_path / "own.yaml").write_text("name: own\nmodel: {path: 'broken_net:build'}\ndata: {name: mnist5k}\n")
     look = LintApart(load_config(tmp_path / "own.yaml"))
     try:
-        assert look.findings() == []
+        assert look.findings_at_best() == []
     finally:
         look.end()

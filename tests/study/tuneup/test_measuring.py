@@ -284,6 +284,20 @@ def test_a_baseline_that_cannot_be_trained_ends_the_tune_up(kind: str) -> None:
         measured(bench, clock, config())
 
 
+@pytest.mark.parametrize("began", [0.0, -700.0])
+def test_what_comes_first_may_take_the_whole_budget_and_not_for_ever(began: float) -> None:
+    clock = PlayedClock()
+    bench, limits = PlayedBench(clock, speed, accuracy), {}
+
+    def noted(job: Job) -> str:
+        limits.setdefault(job.kind, job.limit_seconds)
+        return ""
+
+    bench.failing = noted
+    Measuring(config(), bench, Clock(600.0, began, clock), Recording()).run()
+    assert limits["look"] == limits["split"] == (600.0 if began == 0.0 else 150.0)
+
+
 @pytest.mark.parametrize("budget", [30.0, 100.0, 300.0])
 def test_it_ends_in_time(budget: float) -> None:
     clock = PlayedClock()

@@ -1,26 +1,44 @@
-"""Lint in a process of its own: it changes things of the whole process while it looks, and leaves the user's code
-imported."""
+"""Lint in a process of its own: it changes things of the whole process while it looks, leaves the user's code imported,
+and may hang where that code does."""
 
 from typing import Any
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import PacelineError
 from paceline.study.errand import Errand, answer
+from paceline.study.hanging import TookTooLong, at_most
 from paceline.study.lint.finding import Finding
 
 TIMEOUT_SECONDS = 120.0
+LEAVE_SECONDS = 60.0
+"""What the process may take beside, to import torch and to end."""
+GIVEN_UP = "could-not-be-run"
+"""The rule that a model is found by which does not come to its end; that of a model that raises as well."""
 
 
 class LintApart:
     """Begins to look at once; `findings` waits for it."""
 
-    def __init__(self, config: ExperimentConfig) -> None:
-        self._errand = Errand(__name__, config, None)
+    def __init__(self, config: ExperimentConfig, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+        self._timeout_seconds = timeout_seconds
+        self._errand = Errand(__name__, config, timeout_seconds)
 
     def findings(self) -> list[Finding]:
-        """What was found; nothing where the model cannot be looked at: whoever trains it will be told why."""
+        """What was found.
+
+        Raises:
+            TookTooLong: the user's code did not come to its end.
+            PacelineError: as `lint`.
+        """
+        return [Finding(**each) for each in self._errand.answer(self._timeout_seconds + LEAVE_SECONDS)]
+
+    def findings_at_best(self) -> list[Finding]:
+        """The same, but nothing where the model cannot be looked at: whoever trains it will be told why."""
         try:
-            return [Finding(**each) for each in self._errand.answer(TIMEOUT_SECONDS)]
+            return self.findings()
+        except TookTooLong as fault:
+            cure = "run `paceline lint` with a longer --timeout if nothing hangs there"
+            return [Finding(GIVEN_UP, fault.place, f"{fault.reason}: faults were not looked for", cure, "warning")]
         except PacelineError:
             return []
 
@@ -29,10 +47,25 @@ class LintApart:
         self._errand.end()
 
 
-def _look(config: ExperimentConfig, options: Any) -> list[dict[str, Any]]:
-    from paceline.study.lint import lint
+def lint_apart(config: ExperimentConfig, timeout_seconds: float = TIMEOUT_SECONDS) -> list[Finding]:
+    """What `lint` finds.
 
-    return [finding.to_json() for finding in lint(config)]
+    Raises:
+        TookTooLong: the user's code did not come to its end.
+        PacelineError: as `lint`.
+    """
+    look = LintApart(config, timeout_seconds)
+    try:
+        return look.findings()
+    finally:
+        look.end()
+
+
+def _look(config: ExperimentConfig, timeout_seconds: float) -> list[dict[str, Any]]:
+    from paceline.study.lint import lint  # which imports torch
+
+    with at_most(timeout_seconds, "building the model and the data, with some passes,"):
+        return [finding.to_json() for finding in lint(config)]
 
 
 if __name__ == "__main__":

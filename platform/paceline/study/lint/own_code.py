@@ -1,7 +1,6 @@
-"""Which lines are the user's own: neither Python's, nor of an installed package, nor of this one."""
+"""The lines of the user's own code on the stack."""
 
 import sys
-import sysconfig
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -10,7 +9,9 @@ from typing import NamedTuple
 
 import torch
 
-_PACKAGE = Path(__file__).resolve().parents[2]
+from paceline.study.own_files import is_own as is_own
+from paceline.study.own_files import shown
+
 _TORCH = str(Path(torch.__file__).resolve().parent)
 _THROUGH = (
     *("_tensor.py", "overrides.py", "_ops.py", "_subclasses/", "utils/_python_dispatch.py", "nn/functional.py"),
@@ -27,24 +28,7 @@ class Line(NamedTuple):
     function: str
 
     def __str__(self) -> str:
-        path = Path(self.file)
-        shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-        return f"{shown}:{self.number}"
-
-
-@lru_cache(maxsize=4096)
-def is_own(file: str) -> bool:
-    """Whether a file holds the user's code."""
-    if file.startswith("<") and not file.startswith("<ipython"):
-        return False
-    path = Path(file).resolve()
-    return not any(path.is_relative_to(folder) for folder in (_PACKAGE, *_installed()))
-
-
-@lru_cache(maxsize=1)
-def _installed() -> tuple[Path, ...]:
-    names = ("stdlib", "platstdlib", "purelib", "platlib")
-    return tuple(Path(sysconfig.get_path(name)).resolve() for name in names)
+        return shown(self.file, self.number)
 
 
 def nearest_line() -> Line | None:

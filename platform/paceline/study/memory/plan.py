@@ -18,6 +18,9 @@ from paceline.tracking.redact import learn, redact_tree, secrets_of
 STATED_ERROR = 0.08
 """How far off a prediction may be. One that is nearer to the memory's limit decides nothing."""
 
+PATIENCE_SECONDS = 120.0
+"""After so long, what the user's code does counts as hanging."""
+
 Device = Literal["auto", "cpu", "cuda"]
 
 
@@ -70,6 +73,7 @@ def plan(
     *,
     memory_bytes: int | None = None,
     device: Device = "auto",
+    timeout_seconds: float = PATIENCE_SECONDS,
     model: Any = None,
     data: Any = None,
     task: Any = None,
@@ -81,11 +85,12 @@ def plan(
         memory_bytes: the memory of a worker's device. By default that of the GPU here, or a
             worker's part of this machine's.
         device: what is trained on; `auto`: a GPU where the config asks for one or this machine has enough.
+        timeout_seconds: how long it may take to load the data, and for each set of techniques to build the model.
         model: a callable in place of the config's `model`; likewise the next two, see `train`.
 
     Raises:
         ConfigError: something about the config is wrong, or it does not suit the model.
-        EnvironmentFault: the data are not there.
+        EnvironmentFault: the data are not there, or the user's code has not come to its end in time.
         RunFailed: the user's code raised an error.
     """
     config = with_objects(config, model=model, data=data, task=task)
@@ -93,7 +98,7 @@ def plan(
     if problems := missing_modules(config.model_dump()):
         raise ConfigError(problems)
     derived = derive(config, config.data.sizes())
-    return _planned(config, derived, trains_on_cuda(config, device), memory_bytes)
+    return _planned(config, derived, trains_on_cuda(config, device), memory_bytes, timeout_seconds)
 
 
 def trains_on_cuda(config: ExperimentConfig, device: Device = "auto") -> bool:
@@ -103,12 +108,14 @@ def trains_on_cuda(config: ExperimentConfig, device: Device = "auto") -> bool:
     return needs_gpu(config) or uses_gpu(config, local_resources())
 
 
-def _planned(config: ExperimentConfig, derived: Derived, on_cuda: bool, memory_bytes: int | None) -> MemoryPlan:
+def _planned(
+    config: ExperimentConfig, derived: Derived, on_cuda: bool, memory_bytes: int | None, timeout_seconds: float
+) -> MemoryPlan:
     from paceline.study.memory.predicting import ask
 
     grid = grid_of(config)
     own = _own(config)
-    found = ask(config, [own, *grid.values()], on_cuda)
+    found = ask(config, [own, *grid.values()], on_cuda, piece_seconds=timeout_seconds)
     limit = memory_bytes if memory_bytes is not None else found["device_memory_bytes"]
     first, *others = found["points"]
     points = [

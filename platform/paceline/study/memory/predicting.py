@@ -1,11 +1,13 @@
 """The process that predicts: torch is imported once for all points of a plan."""
 
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import PacelineError
 from paceline.study.errand import Errand, answer
+from paceline.study.hanging import at_most
 
 TIMEOUT_SECONDS = 1800.0
 BEFORE_HOPPER = 8_519_680
@@ -19,6 +21,7 @@ def ask(
     on_cuda: bool,
     facts: bool = True,
     timeout_seconds: float = TIMEOUT_SECONDS,
+    piece_seconds: float | None = None,
 ) -> dict[str, Any]:
     """What the process finds: `facts` of the config, `device_memory_bytes`, `warnings`, and for each point `memory` and
     `notes`, or None where it does not suit the model.
@@ -28,12 +31,15 @@ def ask(
         on_cuda: whether the memory is a GPU's.
         facts: whether those are asked for; the first point must then suit the model.
         timeout_seconds: after so long the process is ended.
+        piece_seconds: likewise, for a piece of the work alone: the data, or one model with a step. None: for all of it.
 
     Raises:
         PacelineError: what the config, the data or the user's code raise.
         EnvironmentFault: the process died, or took too long.
+        TookTooLong: a piece of the work did, with the place in the user's code.
     """
-    found: dict[str, Any] = Errand(__name__, config, [points, on_cuda, facts]).answer(timeout_seconds)
+    options = [points, on_cuda, facts, piece_seconds]
+    found: dict[str, Any] = Errand(__name__, config, options).answer(timeout_seconds)
     return found
 
 
@@ -43,9 +49,11 @@ def _predict(config: ExperimentConfig, options: Any) -> dict[str, Any]:
     from paceline.cluster.preflight import worker_threads
     from paceline.study.memory.predictor import Prediction, Predictor
 
-    points, on_cuda, facts = options
+    points, on_cuda, facts, piece_seconds = options
     torch.set_num_threads(worker_threads(config))
     predictor = Predictor(on_cuda, _workspace_bytes() if on_cuda else 0)
+    if piece_seconds is not None:
+        predictor.limited = partial(at_most, piece_seconds)
     configs = [config.with_overrides(point) if point else config for point in points]
     predicted = predictor.predict(configs)
     if facts and isinstance(predicted[0], PacelineError):

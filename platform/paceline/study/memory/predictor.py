@@ -1,6 +1,7 @@
 """Predictions for many configs that differ in their techniques and batch sizes. Runs in a process of its own."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ TECHNIQUES = {
     *("max_grad_norm", "memory_format", "compile", "remove_redundant_bias", "zero_grad"),
 }
 LEFT_OUT = "what some kernels take for themselves is left out: they are too large, or too many, to be tried out"
+LOADING, STEPPING = "loading the data", "building the model, with some steps,"
 HOWS: tuple[How, ...] = ("fake", "converted", "real")
 
 
@@ -55,6 +57,8 @@ class Predictor:
     """What the device's libraries take beside."""
     warnings: list[str] = field(default_factory=list)
     """What has to be said of all predictions together."""
+    limited: Callable[[str], AbstractContextManager[Any]] = nullcontext
+    """Holds a limit to each piece of the work that runs the user's code; takes what it does, for a message."""
 
     def __post_init__(self) -> None:
         self._kernels = None if self.on_cuda else Kernels()
@@ -78,8 +82,10 @@ class Predictor:
     def facts(self, config: ExperimentConfig) -> dict[str, Any]:
         """The parameters and the operations of a sample, forward and backward; of a model that has been predicted."""
         how = self._how.get(_model_key(config), "fake")
-        parameters, trainable = count_parameters(config, how)
-        forward, backward = count_flops(config, 2, self._maker(config, how), how)
+        maker = self._maker(config, how)
+        with self.limited(STEPPING):
+            parameters, trainable = count_parameters(config, how)
+            forward, backward = count_flops(config, 2, maker, how)
         return {
             "parameters": parameters,
             "trainable_parameters": trainable,
@@ -116,8 +122,10 @@ class Predictor:
         key = _model_key(config)
         hows = HOWS[HOWS.index(self._how.get(key, "fake")) :]
         for how in hows:
+            maker = self._maker(config, how)
             try:
-                timeline = trace(config, step, self._maker(config, how), self._kernels, how)
+                with self.limited(STEPPING):
+                    timeline = trace(config, step, maker, self._kernels, how)
             except PacelineError:
                 raise
             except Exception as error:
@@ -156,8 +164,9 @@ class Predictor:
     def _of(self, config: ExperimentConfig) -> _Data:
         key = config.data.model_dump_json(exclude=BATCHING)
         if key not in self._data:
-            samples = Samples(config)
-            self._data[key] = _Data(samples, samples.maker())
+            with self.limited(LOADING):
+                samples = Samples(config)
+                self._data[key] = _Data(samples, samples.maker())
         return self._data[key]
 
 

@@ -36,6 +36,11 @@ class Clock:
         well, but not less than a minute."""
         return max(LEAST_PATIENCE_SECONDS, PATIENCE_SHARE * self.budget_seconds)
 
+    @property
+    def longest(self) -> float:
+        """The same of what all else depends on: all the time that is left, where that is more."""
+        return max(self.left, self.patience)
+
     def has(self, seconds: float) -> bool:
         """Whether there is time for something that takes so long."""
         return self.left >= seconds

@@ -109,7 +109,7 @@ class Measuring:
 
     def _look(self) -> Facts:
         self._watcher.stage("looking at the model")
-        answer = self._bench.do(Job("look", (part_of(self._config),)))
+        answer = self._bench.do(Job("look", (part_of(self._config),), {}, self._clock.longest))
         if answer.problem:
             raise BaselineFailed(f"the baseline cannot be built: {answer.problem}")
         return Facts(**answer.values)

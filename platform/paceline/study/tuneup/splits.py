@@ -32,7 +32,7 @@ class Splits:
     def split_baseline(self, config: ExperimentConfig) -> None:
         """Split a step of the config as it is, and name what holds it up."""
         begun = self._clock.elapsed
-        answer = self._bench.do(Job("split", (part_of(config),), {"steps": STEPS}))
+        answer = self._bench.do(Job("split", (part_of(config),), {"steps": STEPS}, self._clock.longest))
         self._seconds = self._clock.elapsed - begun
         self.problem = answer.problem
         if answer.problem:
@@ -48,7 +48,7 @@ class Splits:
     def split_recommended(self, config: ExperimentConfig) -> None:
         """The same of the recommended config, where there is time for it and the baseline's could be split."""
         if self.baseline and self._clock.has(self._seconds):
-            answer = self._bench.do(Job("split", (part_of(config),), {"steps": STEPS}))
+            answer = self._bench.do(Job("split", (part_of(config),), {"steps": STEPS}, self._clock.longest))
             self.recommended = {} if answer.problem else _without_nothing(answer.values["fractions"])
 
 

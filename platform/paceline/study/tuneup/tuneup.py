@@ -29,7 +29,7 @@ from paceline.config.own_arms import missing_in_arms
 from paceline.config.tuneup import TuneupConfig
 from paceline.durable import write_durably
 from paceline.errors import ConfigError, EnvironmentFault
-from paceline.study.lint.apart import LintApart
+from paceline.study.lint.apart import TIMEOUT_SECONDS, LintApart
 from paceline.study.tuneup.bench import open_bench
 from paceline.study.tuneup.clock import Clock
 from paceline.study.tuneup.folder import TuneupFolder, claim_tuneup
@@ -44,6 +44,9 @@ from paceline.study.tuneup.resuming import ResumableBench, SpentTime
 from paceline.study.tuneup.texts import answer_text
 from paceline.tracking.redact import learn, secrets_of
 from paceline.tracking.store import is_http, start_creating, tracking_uri
+
+LINT_SHARE = 0.15
+"""Of the budget, what looking for faults may take at the most, once torch is imported."""
 
 
 def tuneup(
@@ -142,9 +145,10 @@ def _tuneup(config: ExperimentConfig, launch: Launch, listener: Watcher, spent: 
 def _lint(config: ExperimentConfig, listener: Watcher) -> list[str]:
     """What is wrong with the model and the config without any measuring; before it, since the cores are to be free."""
     listener.stage("looking for faults")
-    found = LintApart(config)
+    budget_seconds = (config.tuneup or TuneupConfig()).budget_seconds
+    found = LintApart(config, min(TIMEOUT_SECONDS, LINT_SHARE * budget_seconds))
     try:
-        notes = [f"{each.severity}: {each.place}: {each.reason}; {each.cure}" for each in found.findings()]
+        notes = [f"{each.severity}: {each.place}: {each.reason}; {each.cure}" for each in found.findings_at_best()]
     finally:
         found.end()
     for note in notes:
