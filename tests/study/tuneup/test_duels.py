@@ -10,6 +10,7 @@ import torch
 
 from paceline.engine.ranks import Ranks
 from paceline.engine.state import weights_sha256
+from paceline.study.statistics.windows import TURN_SECONDS
 from paceline.study.tuneup.duel import DuelRules, duel
 from paceline.study.tuneup.stepper import Stepper
 from support.ranks import run_ranks
@@ -90,12 +91,52 @@ def fought_out(ranks: Ranks) -> list[float]:
         closing(Stepper(toy_config(task__path=slow(0.002), **own), ranks)) as arm,
     ):
         found = duel(baseline, arm, rules, ranks)
-    return [float(len(found.pairs)), *(pair.baseline / pair.arm for pair in found.pairs), *map(float, found.steps)]
+    return [pair.baseline / pair.arm for pair in found.pairs]
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_an_arm_that_sleeps_less_wins_on_all_ranks_alike(world_size: int) -> None:
-    for pairs, *ratios, baseline_steps, arm_steps in run_ranks(fought_out, world_size):
-        assert pairs == 3
+    for ratios in run_ranks(fought_out, world_size):
+        assert len(ratios) == 3
         assert all(ratio > 1 for ratio in ratios)
-        assert arm_steps >= baseline_steps >= 1  # equal where a busy machine makes even a single step a turn
+
+
+BASELINE_SECONDS, ARM_SECONDS = 0.01, 0.002
+
+
+def fought_out_by_the_clock(ranks: Ranks) -> tuple[tuple[int, int], list[float], tuple[int, int]]:
+    """Steps of a turn, ratios, and forward passes of each side. Time passes in forward passes alone, and on each rank
+    faster than on the one before."""
+    from unittest.mock import patch
+
+    from support.toys import PointsTask
+
+    now, passes = [0.0], {BASELINE_SECONDS: 0, ARM_SECONDS: 0}
+
+    def timed(seconds: float) -> Any:
+        class Timed(PointsTask):
+            def forward(self, batch: Any) -> Any:
+                now[0] += seconds * (ranks.rank + 1)
+                passes[seconds] += 1
+                return super().forward(batch)
+
+        return toy_config(task__path=Timed, trainer__precision="32-true", scaling__num_workers=ranks.world_size)
+
+    with (
+        patch("paceline.study.tuneup.stepper.perf_counter", lambda: now[0]),
+        closing(Stepper(timed(BASELINE_SECONDS), ranks)) as baseline,
+        closing(Stepper(timed(ARM_SECONDS), ranks)) as arm,
+    ):
+        found = duel(baseline, arm, DuelRules(window_seconds=0.1, min_pairs=3, max_pairs=3), ranks)
+    counts = passes[BASELINE_SECONDS], passes[ARM_SECONDS]
+    return found.steps, [pair.baseline / pair.arm for pair in found.pairs], counts
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_turns_last_as_long_on_both_sides_and_have_as_many_steps_on_all_ranks(world_size: int) -> None:
+    first, *others = run_ranks(fought_out_by_the_clock, world_size)
+    steps, ratios, _ = first
+    assert steps == (round(TURN_SECONDS / BASELINE_SECONDS), round(TURN_SECONDS / ARM_SECONDS))
+    assert ratios == pytest.approx([BASELINE_SECONDS / ARM_SECONDS] * 3)
+    for each in others:
+        assert (each[0], each[2]) == (first[0], first[2])
