@@ -93,7 +93,8 @@ def test_a_tune_up_looks_for_faults_with_a_share_of_its_budget_alone(
     assert "--timeout" in note
 
 
-def test_ctrl_c_ends_both_processes_without_a_traceback(folder: Path) -> None:
+def hanging(folder: Path) -> tuple[subprocess.Popen[str], int]:
+    """A command that hangs in the user's code, and the process that hangs for it."""
     line = [sys.executable, "-m", "paceline.cli", "lint", "own.yaml", "model.path=hanging_own:sleeping"]
     process = subprocess.Popen(line, cwd=folder, stderr=subprocess.PIPE, text=True, start_new_session=True)
     deadline = time.monotonic() + 100
@@ -101,12 +102,34 @@ def test_ctrl_c_ends_both_processes_without_a_traceback(folder: Path) -> None:
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.05)
+    return process, int(reached.read_text())
+
+
+def is_there(process_id: int) -> bool:
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_ctrl_c_ends_both_processes_without_a_traceback(folder: Path) -> None:
+    process, errand = hanging(folder)
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=100)
     assert process.returncode == 130
     assert "Traceback" not in errors
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(reached.read_text()), 0)
+    assert not is_there(errand)
+
+
+def test_when_the_command_is_killed_the_other_process_ends_as_well(folder: Path) -> None:
+    process, errand = hanging(folder)
+    process.kill()
+    process.communicate(timeout=100)
+    deadline = time.monotonic() + 60
+    while is_there(errand):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "inf", "much", "1e7"])

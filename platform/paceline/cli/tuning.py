@@ -30,7 +30,8 @@ def _tuneup(options: argparse.Namespace) -> int:
 
     config = load_config(options.config, options.overrides)
     if options.dry_run:
-        return _dry_run(config, options.json)
+        with placing(options.config, options.overrides):
+            return _dry_run(config, options.json)
     from paceline.study.tuneup.display import open_tuneup_display
     from paceline.study.tuneup.tuneup import tuneup
 

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,6 +29,8 @@ from paceline.errors import (
 from paceline.study.hanging import hang_of, leave_behind_in
 
 DIED = "the process that was to find out ended with code {code}; it may have run out of memory"
+
+WATCH_SECONDS = 0.5
 
 
 class Errand:
@@ -101,6 +105,7 @@ def answer(work: Callable[[ExperimentConfig, Any], Any]) -> None:
         work: takes the config and the options; gives plain JSON values.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # of Ctrl-C the process tells that waits for this one
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     leave_behind_in(int(sys.argv[1]))
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -112,6 +117,13 @@ def answer(work: Callable[[ExperimentConfig, Any], Any]) -> None:
         told = {"error": _told(error)}
     out.write(json.dumps(told))
     out.close()
+
+
+def _end_with(starter: int) -> None:
+    """Nobody takes the answer of a process whose starter has been killed, and it would compute beside the next one."""
+    while os.getppid() == starter:
+        time.sleep(WATCH_SECONDS)
+    os._exit(1)
 
 
 def _told(error: Exception) -> dict[str, Any]:

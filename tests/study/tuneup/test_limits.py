@@ -12,7 +12,7 @@ import pytest
 
 from paceline.study.tuneup.bench import LocalBench, base_of
 from paceline.study.tuneup.jobs import Job, part_of
-from paceline.study.tuneup.limits import TookTooLong, at_most
+from paceline.study.tuneup.limits import LimitReached, raising_after
 from support.toys import PointsTask, toy_config
 
 LONG = 3600.0
@@ -60,9 +60,9 @@ def test_what_ends_in_time_is_left_alone_and_so_are_the_alarms_of_others() -> No
     before = signal.signal(signal.SIGALRM, lambda number, frame: gone_off.append(number))
     others = signal.setitimer(signal.ITIMER_REAL, 0.3)
     try:
-        with at_most(60.0):
+        with raising_after(60.0):
             pass
-        with at_most(inf):
+        with raising_after(inf):
             assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
         time.sleep(0.6)
         assert gone_off == [signal.SIGALRM]
@@ -75,7 +75,7 @@ def test_away_from_the_main_thread_there_is_no_limit() -> None:
     done: list[bool] = []
 
     def work() -> None:
-        with at_most(0.01):
+        with raising_after(0.01):
             time.sleep(0.1)
         done.append(True)
 
@@ -83,5 +83,5 @@ def test_away_from_the_main_thread_there_is_no_limit() -> None:
     thread.start()
     thread.join()
     assert done == [True]
-    with pytest.raises(TookTooLong), at_most(0.01):
+    with pytest.raises(LimitReached), raising_after(0.01):
         time.sleep(LONG)

@@ -19,7 +19,7 @@ from paceline.config.imports import user_folders
 from paceline.config.own_arms import own_arms
 from paceline.errors import RunFailed
 from paceline.study.tuneup.jobs import Answer, Job, gave_up
-from paceline.study.tuneup.limits import TookTooLong, at_most
+from paceline.study.tuneup.limits import LimitReached, raising_after
 from paceline.tracking.redact import shareable
 
 if TYPE_CHECKING:
@@ -92,9 +92,9 @@ class LocalBench:
 
         threads = torch.get_num_threads()
         try:
-            with at_most(job.limit_seconds):
+            with raising_after(job.limit_seconds):
                 return do_job(job, self._base, Ranks.current(self._device))
-        except TookTooLong:
+        except LimitReached:
             return gave_up(job)
         finally:
             torch.set_num_threads(threads)

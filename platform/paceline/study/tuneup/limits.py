@@ -14,18 +14,18 @@ SOON_SECONDS = 0.001
 """The shortest time of an alarm; 0 would switch it off."""
 
 
-class TookTooLong(BaseException):
+class LimitReached(BaseException):
     """The limit has been reached. No `Exception`, since the code that hangs may catch those."""
 
 
 @contextmanager
-def at_most(seconds: float) -> Iterator[None]:
+def raising_after(seconds: float) -> Iterator[None]:
     """End the body by an exception when it takes longer; one that hangs outside of Python goes on until it comes back.
 
     Away from the main thread, where Python delivers no signals, this does nothing; likewise for an infinite limit.
 
     Raises:
-        TookTooLong: it did.
+        LimitReached: it did.
     """
     if math.isinf(seconds) or threading.current_thread() is not threading.main_thread():
         yield
@@ -37,14 +37,14 @@ def at_most(seconds: float) -> Iterator[None]:
         nonlocal is_over
         if not is_done:
             is_over = True
-            raise TookTooLong
+            raise LimitReached
 
     begun, before = time.monotonic(), signal.signal(signal.SIGALRM, end)
     others, again = signal.setitimer(signal.ITIMER_REAL, max(seconds, SOON_SECONDS), AGAIN_SECONDS)
     try:
         yield
         if is_over:  # and something has caught that
-            raise TookTooLong
+            raise LimitReached
     finally:
         is_done = True  # before all else: an alarm may go off at any line
         signal.setitimer(signal.ITIMER_REAL, 0.0)

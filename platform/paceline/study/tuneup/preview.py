@@ -5,6 +5,7 @@ from typing import Any
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import missing_modules
+from paceline.config.own_arms import missing_in_arms
 from paceline.errors import ConfigError
 from paceline.study.tuneup.arms import Arm, arms_for
 from paceline.study.tuneup.bench import LocalBench, base_of
@@ -24,7 +25,7 @@ def preview(config: ExperimentConfig) -> list[Arm]:
         ConfigError: a module that the config names is missing.
         BaselineFailed: the model or the data cannot be built.
     """
-    if problems := missing_modules(config.model_dump()):
+    if problems := [*missing_modules(config.model_dump()), *missing_in_arms(config)]:
         raise ConfigError(problems)
     alone = config.with_overrides({"scaling": {**config.scaling.model_dump(), "num_workers": 0, "min_workers": None}})
     answer = LocalBench(base_of(alone, None), alone).do(Job("look", (part_of(config),)))
