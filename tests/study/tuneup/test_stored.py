@@ -48,6 +48,15 @@ def test_what_is_no_number_is_written_as_null_and_comes_back(tmp_path: Path) -> 
     assert back == replace(found, arms=(first, *known.arms[1:]), quality=unsure)
 
 
+def test_findings_tell_no_secret() -> None:
+    found, secret = findings(), "open-sesame-77"
+    changes = {"data.args": {"api_key": secret}}
+    arm = replace(found.arms[0], overrides=changes, reason=f"at https://user:{secret}@host/")
+    told = json.dumps(findings_json(replace(found, arms=(arm,), recommended=changes)))
+    assert secret not in told
+    assert "api_key" in told
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> TuneupFolder:
     claimed = claim_tuneup(toy_config(), tmp_path / "runs")

@@ -37,13 +37,10 @@ class TuneupDisplay:
 
     def print_result(self, result: TuneupResult) -> None:
         """The table of all techniques, the pictures as bars, and what came out, on stdout."""
-        heading, rows = result.table()
-        print_table(heading, rows)
-        for bars in tables_of(result.findings):
+        for heading, rows in (result.table(), *tables_of(result.findings)):
+            print_table(heading, [[redact(cell) for cell in row] for row in rows])
             print()
-            print_table(*bars)
-        print()
-        print_rows(result.rows())
+        print_rows([(label, redact(text)) for label, text in result.rows()])
 
 
 class SilentWatcher(SilentListener):

@@ -11,6 +11,7 @@ from paceline.study.tuneup.answering import changes_text
 from paceline.study.tuneup.explaining import rows_of
 from paceline.study.tuneup.outcome import ArmResult, Findings
 from paceline.study.tuneup.texts import HEADING, quality_text, speed_text, without_gain
+from paceline.tracking.redact import redact_tree
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,7 +113,8 @@ class TuneupResult:
 
 
 def findings_json(findings: Findings) -> dict[str, Any]:
-    """What was found out, as plain JSON values; null is the end of an interval that has none, and what is no number."""
+    """What was found out, as plain JSON values without secrets; null is the end of an interval that has none, and what
+    is no number."""
     told = {
         "arms": [arm.to_json() for arm in findings.arms],
         "noise": list(findings.noise),
@@ -127,7 +129,7 @@ def findings_json(findings: Findings) -> dict[str, Any]:
         "beside": [each.to_json() for each in findings.beside],
         "notes": list(findings.notes),
     }
-    return {key: _finite(value) for key, value in told.items()}
+    return dict(redact_tree(_finite(told)))
 
 
 def _finite(value: Any) -> Any:
