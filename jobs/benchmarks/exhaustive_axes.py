@@ -1,7 +1,7 @@
 """The techniques of a tune-up as axes, and all combinations of their members that do not contradict themselves."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,7 +24,7 @@ class Combination(NamedTuple):
 
 
 class Product(NamedTuple):
-    """All combinations."""
+    """All combinations of some axes."""
 
     axes: dict[str, list["Arm"]]
     """By family its techniques; each axis has one member more, the config as it is."""
@@ -32,7 +32,7 @@ class Product(NamedTuple):
     contradictory: int
     """How many are left out because two of their techniques set the same field, or exclude each other."""
     repeated: int
-    """How many are left out because they come to the same config as one before."""
+    """How many are left out because they come to the same config as another one."""
     with_savers: int
     """How many there would be with what is tried for memory, those that contradict themselves included."""
 
@@ -49,25 +49,52 @@ def axes_of(arms: Sequence["Arm"], with_savers: bool = False) -> dict[str, list[
 def product_of(config: "ExperimentConfig", arms: Sequence["Arm"], seed: int = 0) -> Product:
     """All combinations of the techniques that are tried here, in an order drawn at random, the same for a seed."""
     axes = axes_of(arms)
-    found: dict[str, Combination] = {}
-    contradictory = repeated = 0
-    for chosen in _choices(list(axes.values())):
-        changed, taken = together(config, chosen)
-        if len(taken) < len(chosen) or not _agree(chosen):
-            contradictory += 1
-            continue
-        key = changed.model_dump_json()
-        repeated += key in found
-        found.setdefault(key, Combination(name_of(chosen), changed))
-    combinations = list(found.values())
-    random.Random(seed).shuffle(combinations)
-    with_savers = prod(1 + len(each) for each in axes_of(arms, with_savers=True).values())
-    return Product(axes, combinations, contradictory, repeated, with_savers)
+    return _product(config, arms, axes, _choices(list(axes.values())), (), seed)
+
+
+def savers_of(
+    config: "ExperimentConfig", arms: Sequence["Arm"], others: Sequence[Combination], seed: int = 0
+) -> Product:
+    """All combinations with at least one technique that is tried to save memory, in an order drawn at random as well.
+
+    Args:
+        others: those without; what comes to the same config as one of them is left out, too.
+    """
+    axes = axes_of(arms, with_savers=True)
+    choices = (chosen for chosen in _choices(list(axes.values())) if any(arm.saves_memory for arm in chosen))
+    return _product(config, arms, axes, choices, others, seed)
 
 
 def name_of(arms: Sequence["Arm"]) -> str:
     """The name of a combination."""
     return " + ".join(arm.name for arm in arms) or AS_IT_IS
+
+
+def _product(
+    config: "ExperimentConfig",
+    arms: Sequence["Arm"],
+    axes: dict[str, list["Arm"]],
+    choices: Iterable[Sequence["Arm"]],
+    others: Sequence[Combination],
+    seed: int,
+) -> Product:
+    known = {each.config.model_dump_json() for each in others}
+    combinations: list[Combination] = []
+    contradictory = repeated = 0
+    for chosen in choices:
+        changed, taken = together(config, chosen)
+        if len(taken) < len(chosen) or not _agree(chosen):
+            contradictory += 1
+            continue
+        key = changed.model_dump_json()
+        if key in known:
+            repeated += 1
+            continue
+        known.add(key)
+        combinations.append(Combination(name_of(chosen), changed))
+    random.Random(seed).shuffle(combinations)
+    with_savers = prod(1 + len(each) for each in axes_of(arms, with_savers=True).values())
+    return Product(axes, combinations, contradictory, repeated, with_savers)
 
 
 def _choices(axes: Sequence[Sequence["Arm"]]) -> Iterator[list["Arm"]]:

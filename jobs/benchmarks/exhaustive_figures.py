@@ -23,15 +23,21 @@ def ranking(scanned: Sequence[Scanned]) -> list[Scanned]:
     return sorted((each for each in scanned if not each.problem), key=lambda each: -each.speedup)
 
 
-def training_seconds(scanned: Sequence[Scanned], samples: int) -> dict[str, float]:
+def training_seconds(scanned: Sequence[Scanned], samples: int, undisturbed: float) -> dict[str, float]:
     """Seconds of one training of each to its end, start-up included, without evaluation.
 
-    Each one's speed is its ratio to the config as it is, times that one's speed in the least disturbed tenth of its
-    windows: what slowed the machine down during the scan is not in it.
+    Each one's speed is its ratio to the config as it is, times that one's speed where nothing disturbs it: what slowed
+    the machine down during the scan is not in it.
+
+    Args:
+        undisturbed: `undisturbed_seconds` of a scan.
     """
-    found = ranking(scanned)
-    undisturbed = tenths([each.baseline_seconds for each in found])[0]
-    return {each.name: each.build_seconds + samples * undisturbed / each.speedup for each in found}
+    return {each.name: each.build_seconds + samples * undisturbed / each.speedup for each in ranking(scanned)}
+
+
+def undisturbed_seconds(scanned: Sequence[Scanned]) -> float:
+    """Seconds per sample of the config as it is, in the least disturbed tenth of its windows."""
+    return tenths([each.baseline_seconds for each in ranking(scanned)])[0]
 
 
 def tenths(values: Sequence[float]) -> tuple[float, float]:
@@ -116,9 +122,8 @@ def time_lines(times: Times, check: Check | None) -> list[str]:
         f"each of {times.combinations} trained once to the end: {times.search:.0f} s, COMPUTED from measured speed and "
         "start-up, without evaluation",
     ]
-    factor = 1.0
+    factor = 1.0 if check is None else check.factor
     if check is not None and check.names:
-        factor = check.seconds / check.computed_seconds
         lines.append(
             f"  checked: {len(check.names)} of them, drawn at random, were trained to the end with evaluation: "
             f"{check.seconds:.0f} s, {factor:.2f} of what was computed"

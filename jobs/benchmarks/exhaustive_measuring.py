@@ -78,23 +78,32 @@ def scan(
     journal: Journal,
     seconds: float,
     say: Say,
+    from_cache: bool = False,
 ) -> bool:
-    """A duel for each combination that has had none, the compiled ones last; returns whether all have had one.
+    """A duel for each combination that has had none, in the order given; returns whether all have had one.
 
     Args:
         seconds: after so many, no further one begins, but one is measured in any case.
+        from_cache: what is compiled is compiled beforehand, so that its start-up is that of one whose like was
+            compiled before.
     """
     by_name = {each.name: each.config for each in combinations}
-    in_order = sorted(by_name, key=lambda name: _is_compiled(by_name[name]))
     begun = time.monotonic()
-    for number, name in enumerate(journal.left(in_order)):
+    for number, name in enumerate(journal.left(list(by_name))):
         if number and time.monotonic() - begun > seconds:
             return False
+        if from_cache and _is_compiled(by_name[name]):
+            _duel(bench, config, by_name[name], 1, seed=number)
         scanned = _scanned(bench, config, name, by_name[name], seed=number)
         journal.add(scanned)
         what = scanned.problem or f"{scanned.speedup:.2f} x, {scanned.took_seconds:.1f} s"
         say(f"{len(journal.scanned)} of {len(by_name)}: {name}: {what}")
     return True
+
+
+def compiled_last(combinations: Sequence[Combination]) -> list[Combination]:
+    """In the same order otherwise."""
+    return sorted(combinations, key=lambda each: _is_compiled(each.config))
 
 
 def _is_compiled(config: "ExperimentConfig") -> bool:
@@ -206,6 +215,11 @@ class Check(NamedTuple):
     """Of all of them together."""
     seconds: float
     """How long they took from the first line to the last, evaluation included."""
+
+    @property
+    def factor(self) -> float:
+        """What the computed time is to be taken times, as far as these tell; 1 where none could be trained."""
+        return self.seconds / self.computed_seconds if self.names else 1.0
 
 
 def check_computed(

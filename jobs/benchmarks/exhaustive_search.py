@@ -1,7 +1,7 @@
 """All combinations of the techniques that a tune-up tries, beside what the tune-up recommends.
 
     uv run python jobs/benchmarks/exhaustive_search.py CONFIG [KEY=VALUE ...] [--recommended recommended.yaml]
-        [--tuneup-seconds 480] [--resume FILE [--minutes 5]]
+        [--tuneup-seconds 480] [--resume FILE [--minutes 5]] [--savers 64]
 
 CONFIG is an experiment as for `paceline train`, such as configs/mnist_naive.yaml; KEY=VALUE changes it and the
 recommended config alike. All is measured in this process (`scaling.num_workers: 0`), so that all is measured alike;
@@ -9,9 +9,9 @@ the recommended config may come from a tune-up with one worker under Ray.
 
 axes         the techniques that `paceline tuneup` tries with this config here, by family: one of a family, or none of
              it. Techniques of `tuneup.arms` are axes, too. Left out: what the tune-up tries for the sake of memory
-             (checkpointing, accumulation), fixes that it takes from the split of a step, and what has an effect only
-             beside another technique (more batches ahead, beside loader processes). With them the search would take
-             longer. Combinations whose members set the same field, or exclude each other, are left out.
+             (checkpointing, accumulation; see `savers`), fixes that it takes from the split of a step, and what has an
+             effect only beside another technique (more batches ahead, beside loader processes). With them the search
+             would take longer. Combinations whose members set the same field, or exclude each other, are left out.
 scan         each combination once, in random order with the compiled ones last, in a duel with the config as it is:
              both in turns of some 30 ms, half a second each (twice, if it is compiled), so that what slows the machine
              down hits both alike. Building, compiling, filling the cache and starting loader processes come before the
@@ -24,6 +24,12 @@ time         what the scan took; and what it would take to train each combinatio
              evaluation, at the speed of the least disturbed tenth of the scan. Some drawn at random are trained to the
              end, to see how far the computed time is off.
              Aimed at: the tune-up took at most 0.1 of it. --tuneup-seconds says how long that was.
+savers       with --savers N, N combinations with something that is tried for the sake of memory are measured, too: N
+             drawn at random from all that have any and do not contradict themselves, in the order in which they were
+             drawn. What is compiled comes from the cache, as for all but the first of its kind. Their figures go to
+             FILE.savers, and the fastest of them come to the final as well. How long it would take to train all of
+             them once is ESTIMATED from the N: the mean of their computed times, with its 95 % bootstrap interval,
+             times the number of all.
 final        the fastest of the scan in duels with the recommended config, eight pairs of windows each, by median with
              its 95 % bootstrap interval. Then from the fastest on, one is trained with some seeds beside the
              recommended config: the first whose metric is equivalent within `tuneup.margin`, or better, is the best.
@@ -45,6 +51,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from exhaustive_axes import Product
+    from exhaustive_journal import Scanned
     from exhaustive_measuring import Best, Check, Final
 
     from paceline.config.experiment import ExperimentConfig
@@ -67,9 +74,10 @@ class Search:
             PacelineError: the config is wrong, or cannot be built here.
             OtherSearch: the file is of another search.
         """
-        from exhaustive_axes import product_of
+        from exhaustive_axes import product_of, savers_of
         from exhaustive_journal import Journal
-        from exhaustive_measuring import WINDOW_SECONDS, look
+        from exhaustive_measuring import look
+        from exhaustive_savers import Drawn
 
         from paceline.study.tuneup.arms import arms_for
         from paceline.study.tuneup.bench import LocalBench, base_of
@@ -79,20 +87,32 @@ class Search:
         self.recommended = in_this_process(args.recommended, args.overrides) if args.recommended else None
         self.bench: Bench = LocalBench(base_of(self.config, None), self.config)
         self.facts: Facts = look(self.bench, self.config)
-        self.product: Product = product_of(self.config, arms_for(self.config, self.facts))
-        head = {
-            "config": self.config.with_overrides({"tuneup": None}).model_dump(mode="json"),
-            "combinations": [each.name for each in self.product.combinations],
-            "window_seconds": WINDOW_SECONDS,
-        }
-        self.journal = Journal(file, head)
+        arms = arms_for(self.config, self.facts)
+        self.product: Product = product_of(self.config, arms)
+        self.journal = Journal(file, head_of(self.config, self.product))
+        self.drawn: Drawn | None = None
+        if args.savers:
+            product = savers_of(self.config, arms, self.product.combinations)
+            journal = Journal(Path(f"{file}.savers"), head_of(self.config, product))
+            self.drawn = Drawn(product, journal, min(args.savers, len(product.combinations)))
 
     def scan(self) -> bool:
         """Measure what has not been measured yet, and return whether that is all."""
-        from exhaustive_measuring import scan
+        from exhaustive_measuring import compiled_last, scan
 
         seconds = LONGEST_SECONDS if self.args.minutes is None else 60 * self.args.minutes
-        return scan(self.bench, self.config, self.product.combinations, self.journal, seconds, say)
+        begun = time.monotonic()
+        if not scan(self.bench, self.config, compiled_last(self.product.combinations), self.journal, seconds, say):
+            return False
+        if self.drawn is None:
+            return True
+        left = seconds - (time.monotonic() - begun)
+        return scan(self.bench, self.config, self.drawn.combinations, self.drawn.journal, left, say, from_cache=True)
+
+    def progress(self) -> str:
+        """How much has been measured."""
+        text = f"{len(self.journal.scanned)} of {len(self.product.combinations)} scanned"
+        return text if self.drawn is None else f"{text}, {len(self.drawn.scanned)} of {self.drawn.asked} drawn"
 
     def recommended_name(self) -> str | None:
         """The combination that is the recommended config, where there is one."""
@@ -106,9 +126,14 @@ class Search:
 
     def computed(self) -> dict[str, float]:
         """Seconds of one training of each combination, by name."""
-        from exhaustive_figures import training_seconds
+        return self.seconds_of(self.journal.scanned)
 
-        return training_seconds(self.journal.scanned, samples_of(self.config, self.facts))
+    def seconds_of(self, scanned: "Sequence[Scanned]") -> dict[str, float]:
+        """Seconds of one training of some of the combinations, by name, at the speed of the least disturbed part."""
+        from exhaustive_figures import training_seconds, undisturbed_seconds
+
+        undisturbed = undisturbed_seconds(self.journal.scanned)
+        return training_seconds(scanned, samples_of(self.config, self.facts), undisturbed)
 
     def check(self) -> "Check":
         """Some combinations trained to the end."""
@@ -129,11 +154,26 @@ class Search:
         if self.recommended is None:
             return None
         by_name = {each.name: each for each in self.product.combinations}
-        ranked = [by_name[each.name] for each in ranking(self.journal.scanned)]
+        scanned = list(self.journal.scanned)
+        if self.drawn is not None:
+            by_name |= {each.name: each for each in self.drawn.combinations}
+            scanned += self.drawn.scanned
+        ranked = [by_name[each.name] for each in ranking(scanned)]
         trainings = Trainings(self.bench, Clock(LONGEST_SECONDS, time.monotonic()), self.config)
         trainings.seeds = [self.config.seed + number for number in range(self.args.seeds)]
         final = Final(self.bench, self.recommended, trainings, say)
         return final, final.find_best(ranked, self.args.finalists, self.args.pairs, self.args.duels)
+
+
+def head_of(config: "ExperimentConfig", product: "Product") -> dict[str, Any]:
+    """What must be the same when a scan goes on."""
+    from exhaustive_measuring import WINDOW_SECONDS
+
+    return {
+        "config": config.with_overrides({"tuneup": None}).model_dump(mode="json"),
+        "combinations": [each.name for each in product.combinations],
+        "window_seconds": WINDOW_SECONDS,
+    }
 
 
 def in_this_process(path: str, overrides: list[str]) -> "ExperimentConfig":
@@ -152,43 +192,6 @@ def samples_of(config: "ExperimentConfig", facts: "Facts") -> int:
         return config.trainer.epochs * facts.train_samples
     derived = derive(config, Sizes(facts.train_samples, facts.validation_samples))
     return int((derived.total_steps or 0) * derived.batch.global_batch_size)
-
-
-def conclude(search: Search) -> tuple[list[str], dict[str, Any]]:
-    """What is printed, and the same as plain values."""
-    from exhaustive_figures import Times, final_lines, product_lines, scan_lines, time_lines
-
-    from paceline.config.tuneup import TuneupConfig
-
-    scanned, recommended = search.journal.scanned, search.recommended_name()
-    took = sum(each.took_seconds for each in scanned)
-    seeds = (search.config.tuneup or TuneupConfig()).seeds
-    computed = search.computed()
-    times = Times(len(computed), took, sum(computed.values()), seeds, search.args.tuneup_seconds)
-    found = search.final()
-    check = search.check() if search.args.checked else None
-    lines = [
-        *product_lines(search.product),
-        "",
-        *scan_lines(scanned, len(search.product.combinations), recommended),
-        "",
-        *time_lines(times, check),
-    ]
-    values: dict[str, Any] = {
-        "combinations": len(search.product.combinations),
-        "scan": [each._asdict() for each in scanned],
-        "times": times._asdict(),
-        "check": check._asdict() if check is not None else None,
-        "recommended": recommended,
-    }
-    if found is not None:
-        final, best = found
-        lines += ["", *final_lines(final.finalists, best)]
-        values["finalists"] = [each._asdict() for each in final.finalists]
-        values["best"] = (
-            None if best is None else {"name": best.name, "share": best.share, "quality": vars(best.quality)}
-        )
-    return lines, values
 
 
 def surroundings() -> str:
@@ -222,6 +225,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--duels", type=int, default=3, help="that the best one fights anew (%(default)s)")
     parser.add_argument("--seeds", type=int, default=3, help="that two configs are first compared over (%(default)s)")
     parser.add_argument("--checked", type=int, default=12, help="trained to see how long it takes (%(default)s)")
+    parser.add_argument("--savers", type=int, default=0, metavar="N", help="drawn of those that save memory (none)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_intermixed_args(arguments)
     files = [each for each in args.given if "=" not in each]
@@ -232,8 +236,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error("--minutes needs --resume: what has been scanned would be lost")
     if args.so_far and (args.resume is None or not args.resume.exists()):
         parser.error("--so-far needs the FILE of a scan: --resume")
-    if min(args.finalists, args.pairs, args.duels) < 1 or args.seeds < 2 or args.checked < 0:
-        parser.error("--finalists, --pairs and --duels must be at least 1, --seeds at least 2, --checked at least 0")
+    if min(args.finalists, args.pairs, args.duels) < 1 or args.seeds < 2 or min(args.checked, args.savers) < 0:
+        parser.error("--finalists, --pairs, --duels: at least 1; --seeds: at least 2; --checked, --savers: at least 0")
     return args
 
 
@@ -252,8 +256,10 @@ def run(args: argparse.Namespace, folder: Path) -> int:
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{file.absolute()}.compiled"
     search = Search(args, file)
     if not args.so_far and not search.scan():
-        say(f"{len(search.journal.scanned)} of {len(search.product.combinations)} scanned; start it again to go on")
+        say(f"{search.progress()}; start it again to go on")
         return TO_BE_CONTINUED
+    from exhaustive_conclusion import conclude
+
     lines, values = conclude(search)
     print(json.dumps({**values, "surroundings": surroundings()}, indent=2) if args.json else "\n".join(lines))
     if not args.json:

@@ -19,53 +19,14 @@ from paceline.study.tuneup.outcome import Quality
 from paceline.study.tuneup.qualities import Trainings
 from support.toys import toy_config
 
-from .played_bench import PlayedBench, PlayedClock
-
-ROOT = Path(__file__).resolve().parents[3]
-BENCHMARKS = ROOT / "jobs" / "benchmarks"
+from .played_bench import PlayedClock
+from .searches import BENCHMARKS, FASTER, SEARCH, SLOWER, SPOILS, arm, ignored, module, plain, played, speed
 
 
 @pytest.fixture(autouse=True)
 def _beside_each_other(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     return
-
-
-def module(name: str) -> Any:
-    return importlib.import_module(f"exhaustive_{name}")
-
-
-def arm(name: str, family: str, **overrides: Any) -> Arm:
-    return Arm(name, {key.replace("__", "."): value for key, value in overrides.items()}, family, "why")
-
-
-FASTER = arm("faster", "keeping", checkpoint__keep=5)
-SLOWER = arm("slower", "failing", scaling__max_failures=7)
-SPOILS = arm("spoils", "decay", optimizer__weight_decay=0.5)
-
-
-def plain() -> Any:
-    section = {"metric": "val/accuracy", "margin": 0.01, "seeds": 5}
-    return toy_config().with_overrides({"scaling.num_workers": 1, "tuneup": section})
-
-
-def speed(tree: dict[str, Any]) -> float:
-    """25 % faster, 60 % slower, and twice as fast where the model comes out worse."""
-    factor = 1.25 if tree["checkpoint"]["keep"] == 5 else 1.0
-    factor *= 0.4 if tree["scaling"]["max_failures"] == 7 else 1.0
-    return 1000 * factor * (2.0 if tree["optimizer"]["weight_decay"] == 0.5 else 1.0)
-
-
-def accuracy(tree: dict[str, Any]) -> float:
-    return 0.95 - (0.05 if tree["optimizer"]["weight_decay"] == 0.5 else 0.0)
-
-
-def played(**options: Any) -> PlayedBench:
-    return PlayedBench(PlayedClock(), speed, accuracy, **options)
-
-
-def ignored(line: str) -> None:
-    pass
 
 
 def test_each_family_is_an_axis_and_all_combinations_are_there_once() -> None:
@@ -111,9 +72,6 @@ def test_what_contradicts_itself_or_comes_to_the_same_is_left_out_and_counted() 
     # faster and again are the same alone and together; other contradicts both
     assert len(product.combinations) == 3
     assert (product.contradictory, product.repeated) == (3, 2)
-
-
-SEARCH = {"config": {"name": "t"}, "combinations": ["a", "b", "c"]}
 
 
 def test_a_journal_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
@@ -221,7 +179,8 @@ def test_the_time_of_the_search_is_start_up_and_samples_by_speed() -> None:
         scanned("c", 0.001, 0.001, 0.0, 4.0),
         scanned("d", took_seconds=1.0, problem="no"),
     ]
-    seconds = figures.training_seconds(found, 10_000)
+    assert figures.undisturbed_seconds(found[:3]) == pytest.approx(0.001)
+    seconds = figures.training_seconds(found, 10_000, 0.001)
     assert seconds == pytest.approx({"a": 2.0 + 5.0, "b": 6.0 + 5.0, "c": 10.0})
     combination, compiled = module("axes").Combination, toy_config(trainer__compile="default")
     configs = {"a": toy_config(), "b": compiled, "c": toy_config(), "d": toy_config(), "e": toy_config()}
@@ -279,7 +238,10 @@ def test_the_command_scans_in_parts_and_compares_with_what_is_recommended(tmp_pa
     part = run("--minutes", "0")
     assert part.returncode == 75, part.stderr
     assert len((tmp_path / "scan").read_text().splitlines()) == 2
-    few = ["--finalists", "1", "--pairs", "2", "--duels", "1", "--seeds", "2", "--checked", "1"]
+    drawn = run("--minutes", "0", "--savers", "2")
+    assert drawn.returncode == 75, drawn.stderr
+    assert not (tmp_path / "scan.savers").read_text().splitlines()[1:]
+    few = ["--savers", "2", "--finalists", "1", "--pairs", "2", "--duels", "1", "--seeds", "2", "--checked", "1"]
     done = run("--recommended", str(recommended), "--tuneup-seconds", "1", "--json", *few)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -289,6 +251,10 @@ def test_the_command_scans_in_parts_and_compares_with_what_is_recommended(tmp_pa
     assert found["best"]["share"][0] > 0
     assert len(found["check"]["names"]) == 1
     assert found["times"]["search"] > 0
+    # checkpointing of either kind, accumulation or both, beside each of the four
+    assert (found["savers"]["combinations"], found["savers"]["drawn"], found["savers"]["failed"]) == (4 * 5, 2, 0)
+    assert len((tmp_path / "scan.savers").read_text().splitlines()) == 3
+    assert found["savers"]["ratio"][0] < 1 / found["times"]["search"]
 
 
 TWO_KINDS = """\
