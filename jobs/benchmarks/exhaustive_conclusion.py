@@ -54,7 +54,7 @@ def _savers(search: "Search", drawn: Drawn, times: Times, factor: float) -> tupl
     whole = Whole(times, estimated(scanned, search.seconds_of(scanned), len(drawn.product.combinations)))
     name = search.recommended_name()
     recommended = next((each for each in search.journal.scanned if each.name == name), None)
-    lines = [*saver_lines(drawn, whole, factor), *speed_lines(scanned, recommended)]
+    lines = [*saver_lines(drawn, whole, factor), *speed_lines(scanned, whole.estimate.is_whole, recommended)]
     values = {
         **whole.estimate._asdict(),
         "scan": [each._asdict() for each in scanned],

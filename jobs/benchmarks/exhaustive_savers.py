@@ -45,6 +45,11 @@ class Estimate(NamedTuple):
     """Of one training, on average."""
 
     @property
+    def is_whole(self) -> bool:
+        """Whether all have been drawn, and nothing is estimated."""
+        return self.drawn == self.combinations
+
+    @property
     def all_seconds(self) -> Interval:
         """Of one training of each."""
         return Interval(*(self.combinations * each for each in self.seconds))
@@ -60,8 +65,9 @@ def estimated(drawn: Sequence[Scanned], seconds: Mapping[str, float], count: int
     """
     values = [seconds.get(each.name, 0.0) for each in drawn]
     failed = sum(bool(each.problem) for each in drawn)
-    mean = Interval(statistics.fmean(values), *bootstrap(values, statistics.fmean))
-    return Estimate(len(drawn), failed, count, mean)
+    mean = statistics.fmean(values)
+    low, high = (mean, mean) if len(drawn) == count else bootstrap(values, statistics.fmean)
+    return Estimate(len(drawn), failed, count, Interval(mean, low, high))
 
 
 class Whole(NamedTuple):
@@ -100,9 +106,10 @@ def saver_lines(drawn: Drawn, whole: Whole, factor: float) -> list[str]:
     left_out = f"{product.contradictory} contradict themselves, {product.repeated} come to the same config"
     failed = f"; {estimate.failed} of them failed, and count as 0 s" if estimate.failed else ""
     part = "" if estimate.drawn == drawn.asked else f", ONLY {estimate.drawn} OF {drawn.asked} SO FAR"
+    found = f"ESTIMATED from {estimate.drawn} of these, drawn at random{part} (95 %):"
     lines = [
         f"with at least one of {savers}: {estimate.combinations} combinations more ({left_out})",
-        f"ESTIMATED from {estimate.drawn} of these, drawn at random{part} (95 %):",
+        "all of these, measured:" if estimate.is_whole else found,
         f"  each of {estimate.combinations} trained once to the end: {_seconds(estimate.all_seconds)}, "
         f"{estimate.seconds.text(2)} s each, computed as above{failed}",
         f"  each of all {whole.combinations}: {_seconds(whole.search)}",
@@ -117,8 +124,12 @@ def saver_lines(drawn: Drawn, whole: Whole, factor: float) -> list[str]:
     ]
 
 
-def speed_lines(drawn: Sequence[Scanned], recommended: Scanned | None) -> list[str]:
-    """The fastest of those drawn, beside the recommended config's own scan."""
+def speed_lines(drawn: Sequence[Scanned], is_whole: bool, recommended: Scanned | None) -> list[str]:
+    """The fastest of those drawn, beside the recommended config's own scan.
+
+    Args:
+        is_whole: whether all have been drawn.
+    """
     found = ranking(drawn)
     if not found:
         return ["none of those drawn could be measured"]
@@ -129,7 +140,8 @@ def speed_lines(drawn: Sequence[Scanned], recommended: Scanned | None) -> list[s
         return lines
     share = found[0].speedup / recommended.speedup
     faster = sum(each.speedup > recommended.speedup for each in found)
-    most = f", so that of all at most {100 * most_of_all(len(drawn)):.1f} % are (95 %)" if not faster else ""
+    tells_more = not faster and not is_whole
+    most = f", so that of all at most {100 * most_of_all(len(drawn)):.1f} % are (95 %)" if tells_more else ""
     return [
         *lines,
         f"the recommended config in its own scan: {recommended.speedup:.2f}, the fastest drawn has {share:.2f} of that",

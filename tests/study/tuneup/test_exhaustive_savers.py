@@ -119,6 +119,18 @@ def test_one_that_failed_counts_as_a_training_of_no_time() -> None:
     assert (found.drawn, found.failed, found.all_seconds.value) == (2, 1, 40.0)
 
 
+def test_where_all_are_drawn_nothing_is_estimated(tmp_path: Path) -> None:
+    savers, drawn = module("savers"), drawn_in(tmp_path / "savers", 8)
+    for number, each in enumerate(drawn.combinations):
+        drawn.journal.add(module("journal").Scanned(each.name, 0.001, 0.0005, number, 2.0))
+    seconds = {each.name: each.build_seconds for each in drawn.scanned}
+    whole = savers.Whole(module("figures").Times(2, 13.0, 20.0, 5, 3.0), savers.estimated(drawn.scanned, seconds, 8))
+    assert whole.search == (48.0, 48.0, 48.0)
+    text = "\n".join(savers.saver_lines(drawn, whole, 1.0))
+    assert "all of these, measured:" in text
+    assert "ESTIMATED" not in text
+
+
 def test_the_tune_up_is_told_beside_the_whole_with_its_interval(tmp_path: Path) -> None:
     savers, figures = module("savers"), module("figures")
     drawn = drawn_in(tmp_path / "savers", 4)
@@ -146,12 +158,13 @@ def test_the_tune_up_is_told_beside_the_whole_with_its_interval(tmp_path: Path) 
 
 def test_the_fastest_drawn_is_told_beside_the_recommended_one() -> None:
     lines, recommended = module("savers").speed_lines, module("journal").Scanned("r", 0.001, 0.00025)
-    text = "\n".join(lines(scanned_ones([1.0, 3.0, 2.0]), recommended))
+    text = "\n".join(lines(scanned_ones([1.0, 3.0, 2.0]), False, recommended))
     assert "  1  3.00 d1" in text
     assert "the recommended config in its own scan: 4.00, the fastest drawn has 0.75 of that" in text
     # of 3, none: 0.05 ** (1 / 3) is the chance of that where 63.2 % of all are faster
     assert "faster than it: 0 of 3 drawn, so that of all at most 63.2 % are (95 %)" in text
-    assert "faster than it: 1 of 2 drawn" in "\n".join(lines(scanned_ones([1.0, 5.0]), recommended))
+    assert "faster than it: 1 of 2 drawn" in "\n".join(lines(scanned_ones([1.0, 5.0]), False, recommended))
+    assert "\n".join(lines(scanned_ones([1.0, 2.0]), True, recommended)).endswith("faster than it: 0 of 2 drawn")
     failed = module("journal").Scanned("f", problem="no room")
-    assert lines([failed], recommended) == ["none of those drawn could be measured"]
-    assert "FAILED f: no room" in "\n".join(lines([*scanned_ones([1.0]), failed], None))
+    assert lines([failed], False, recommended) == ["none of those drawn could be measured"]
+    assert "FAILED f: no room" in "\n".join(lines([*scanned_ones([1.0]), failed], False, None))
