@@ -139,6 +139,7 @@ def test_a_tune_ups_page_answers_and_has_its_pictures(page: Page, reviewed: Revi
     note = whole_note(page)
     expect(note).to_contain_text("3.61 times as fast (3.50-3.70), val/accuracy equal within 0.01.")
     require_text(page, hostile("technique") + "cache")
+    require_pictures(note.locator("img"), len(TUNEUP_PICTURES))
     page.goto(reviewed.served.run(*reviewed.tuneup_ids, "artifacts"))
     for name in TUNEUP_PICTURES:
         page.get_by_text(name, exact=True).first.click()

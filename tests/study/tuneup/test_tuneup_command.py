@@ -96,7 +96,9 @@ def _is_in_mlflow(home: Path, found: dict[str, Any]) -> None:
     arms = {arm["name"]: arm for arm in found["arms"]}
     assert run.data.metrics["tuneup/speedup/cache-memory"] == pytest.approx(arms["cache-memory"]["speedup"])
     assert run.data.metrics["tuneup/split/data"] == pytest.approx(found["split"]["data"])
-    assert "| cache-memory | gain |" in run.data.tags["mlflow.note.content"]
+    note = run.data.tags["mlflow.note.content"]
+    assert "| cache-memory | gain |" in note
+    assert f"(get-artifact?path=step_split.svg&run_uuid={run.info.run_id})" in note
     assert {"recommended.yaml", "findings.json", "report.html", "step_split.svg", "speed_memory.svg"} <= {
         item.path for item in client.list_artifacts(run.info.run_id)
     }

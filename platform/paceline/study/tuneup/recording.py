@@ -10,18 +10,22 @@ from paceline.study.tuneup.answering import certainty, changes_text, headline
 from paceline.study.tuneup.explaining import rows_of
 from paceline.study.tuneup.folder import TuneupFolder
 from paceline.study.tuneup.outcome import Findings
-from paceline.study.tuneup.pictures import PICTURES, files_of
+from paceline.study.tuneup.pictures import PICTURES, files_of, pictures_of
 from paceline.study.tuneup.result import findings_json
 from paceline.study.tuneup.texts import HEADING
 from paceline.tracking import metrics
+from paceline.tracking.causes import silence_of
 from paceline.tracking.cursor import ShipReport
 from paceline.tracking.note import code, escaped
 from paceline.tracking.note_parts import pictures_part
 from paceline.tracking.points import Point
 from paceline.tracking.provenance import command_line, provenance
 from paceline.tracking.record import RunRecord, flatten
-from paceline.tracking.recorder import Recorder
+from paceline.tracking.recorder import SILENT_SECONDS, Recorder
 from paceline.tracking.redact import redact, secrets_of, shareable
+
+POLL_SECONDS = 0.1
+LEAST_CLOSE_SECONDS = 1.0
 
 
 def record_of(config: ExperimentConfig, tuneup_id: str, uri: str) -> RunRecord:
@@ -52,7 +56,19 @@ def tell_mlflow(folder: TuneupFolder, record: RunRecord, findings: Findings, tim
     for file in (folder.recommended, folder.report):
         if file.exists():
             recorder.add_artifact(file.name, file.read_bytes())
-    return recorder.close("FINISHED", None, timeout_seconds, note_of(record.name, findings))
+    begun = time.monotonic()
+    note = note_of(record.name, findings, _id_in_mlflow(recorder, record.uri, timeout_seconds))
+    left = max(LEAST_CLOSE_SECONDS, timeout_seconds - (time.monotonic() - begun))
+    return recorder.close("FINISHED", None, left, note)
+
+
+def _id_in_mlflow(recorder: Recorder, uri: str, timeout_seconds: float) -> str:
+    """MLflow's id of the run, which comes with the first sending; empty where that fails, or takes too long."""
+    recorder.start_shipping()
+    end = time.monotonic() + (timeout_seconds if silence_of(uri, SILENT_SECONDS) is None else 0.0)
+    while (report := recorder.report()).run_id is None and report.error is None and time.monotonic() < end:
+        time.sleep(POLL_SECONDS)
+    return report.run_id or ""
 
 
 def figures(findings: Findings) -> dict[str, float]:
@@ -64,17 +80,21 @@ def figures(findings: Findings) -> dict[str, float]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def note_of(name: str, findings: Findings) -> str:
-    """The answer first, then the table, as Markdown."""
+def note_of(name: str, findings: Findings, run_id: str = "") -> str:
+    """The answer first, then the table and the pictures, as Markdown.
+
+    Args:
+        run_id: MLflow's id of the run; without it the pictures are named, and not shown.
+    """
     parts = [f"## {escaped(name)}, tuned", f"**{escaped(headline(findings))}**"]
     if findings.recommended:
         changes = code(changes_text(findings))
         parts.append(f"Recommended changes (`recommended.yaml` among the artifacts has them all):\n\n{changes}")
     parts.append(escaped(certainty(findings)))
     parts.append(_table(findings))
-    parts.append(pictures_part(PICTURES, ""))
+    parts.append(pictures_part({name: PICTURES[name] for name in pictures_of(findings)}, run_id))
     parts += [f"- {escaped(note)}" for note in findings.notes]
-    return redact("\n\n".join(parts))
+    return redact("\n\n".join(part for part in parts if part))
 
 
 def _table(findings: Findings) -> str:
