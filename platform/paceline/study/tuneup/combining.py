@@ -48,9 +48,14 @@ class Combining:
         self.beside: list[Beside] = []
         """What came of all contests here, in their order."""
 
-    def run(self, tried: Sequence[Arm]) -> list[Arm]:
-        """The techniques that are fastest together, as far as there is time."""
-        _, chosen = together(self._config, best_of_families(speedups(self._contests, tried)))
+    def run(self, tried: Sequence[Arm], gained: Sequence[Arm]) -> list[Arm]:
+        """The techniques that are fastest together, as far as there is time.
+
+        Args:
+            tried: those that were measured alone.
+            gained: of these the best of each family that gains, the best of all first.
+        """
+        _, chosen = together(self._config, gained)
         for _ in range(ROUNDS if chosen else 0):
             others = [arm for arm in [*tried, *self._opened_by(chosen)] if self._may_help(arm, chosen)]
             if (added := self._gains_beside(chosen, others)) is None:

@@ -174,7 +174,7 @@ class Measuring:
         if (risky := sum(arm.computes == "differently" for arm in gained)) > 1:
             self._reserve_trainings(risky + 1)  # if they spoil the model together, each is to be tried by itself
         combining = Combining(self._config, facts, self._ring, self._noise, self._arms, self._contests)
-        chosen = combining.run(tried)
+        chosen = combining.run(tried, gained)
         self._arms, self._beside = combining.arms, combining.beside
         return chosen
 
