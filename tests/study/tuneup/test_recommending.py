@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ import pytest
 from paceline import load_config
 from paceline.errors import EnvironmentFault
 from paceline.study.tuneup.folder import TuneupFolder
+from paceline.study.tuneup.job_log import JobLog
 from paceline.study.tuneup.outcome import ArmResult, Findings, Quality
 from paceline.study.tuneup.recommending import recommended_config, recommended_yaml
 from paceline.study.tuneup.recording import figures, note_of
 from paceline.study.tuneup.reporting import report_html
 from paceline.study.tuneup.result import TuneupResult
+from paceline.study.tuneup.resuming import SpentTime
 from paceline.study.tuneup.tuneup import Prepared, _conclude
 from support.toys import toy_config
 
@@ -75,8 +78,8 @@ def test_the_file_is_the_recommended_config(tmp_path: Path) -> None:
 def test_what_was_found_out_is_told_where_the_folder_takes_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     gone = TuneupFolder(tmp_path / "file" / "gone")
-    with pytest.raises(EnvironmentFault) as caught:
-        _conclude(config(), gone, findings(CACHE, BATCH), Prepared("", 0.0), Recording(), 0.0)
+    with closing(JobLog(tmp_path, in_process=True)) as log, pytest.raises(EnvironmentFault) as caught:
+        _conclude(config(), Prepared(gone, log, "", 0.0), findings(CACHE, BATCH), Recording(), SpentTime(0.0))
     assert "gone is not writable" in str(caught.value)
     assert 'data.cache="memory" data.num_workers=0 data.global_batch_size=256' in str(caught.value)
     assert "5.35 x (4.85-6.00)" in str(caught.value)
