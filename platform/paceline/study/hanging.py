@@ -62,6 +62,6 @@ def hang_of(left_behind: str) -> TookTooLong | None:
     if not timeout:
         return None
     doing, seconds = json.loads(told.splitlines()[-1])
-    frames = _FRAME.findall(stacks.rpartition("Thread 0x")[2])
+    frames = _FRAME.findall(stacks.rpartition("Thread 0x")[2]) or [("<unknown>", "0", "<unknown>")]
     file, line, function = next((frame for frame in frames if is_own(frame[0])), frames[0])
     return TookTooLong(doing, seconds, shown(file, int(line)), function)
