@@ -29,6 +29,8 @@ def problems_of(arm: dict[str, Any], **fields: Any) -> list[Problem]:
         ({"seed": 3}, "seed does not change how a training is computed"),
         ({"storage.path": "/elsewhere"}, "storage does not change how a training is computed"),
         ({"tuneup.seeds": 3}, "tuneup does not change how a training is computed"),
+        ({"model.path": print}, "model.path is a Python object"),
+        ({"model": {"path": print}}, "model is a Python object"),
     ],
 )
 def test_an_arm_that_cannot_be_compared_is_refused_before_anything_starts(arm: dict[str, Any], reason: str) -> None:

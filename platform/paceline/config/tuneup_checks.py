@@ -44,9 +44,16 @@ def _arm_key(
     elif key[0] == OF_THE_WORKERS and dotted != MAY_CHANGE:
         reason = f"{dotted} needs other workers, and all techniques are measured on the same ones"
         yield contradiction(reason, f"take {dotted} out, and compare by a sweep over it", place)
+    elif _is_object(overrides[dotted]):
+        reason = f"{dotted} is a Python object, which no other process could be told of"
+        yield contradiction(reason, "name it by text like 'my_pkg.nets:build'", place)
     elif not is_key(tree, key):
         problem = Problem("unknown-key", f"there is no such key as {dotted}", place, hint=nearest_key(tree, key))
         yield Disagreement(problem, (place,))
+
+
+def _is_object(value: Any) -> bool:
+    return callable(value) or (isinstance(value, Mapping) and any(map(_is_object, value.values())))
 
 
 def _tree(config: "ExperimentConfig", overrides: Mapping[str, Any], section: str) -> dict[str, Any]:

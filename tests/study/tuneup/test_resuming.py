@@ -29,6 +29,20 @@ from .test_measuring import accuracy, config, speed
 BUDGET_SECONDS = 300.0
 
 
+class ExactClock(PlayedClock):
+    """Its times are multiples of a power of two, whose sums and differences are exact in whatever order."""
+
+    TICKS = 1024
+
+    @property
+    def now(self) -> float:
+        return self._now
+
+    @now.setter
+    def now(self, seconds: float) -> None:
+        self._now = round(seconds * self.TICKS) / self.TICKS
+
+
 class Killed(BaseException):
     """The process is gone: nothing is tidied up."""
 
@@ -65,7 +79,7 @@ def launch(home: Path, bench: Bench, clock: PlayedClock) -> Findings:
 
 @pytest.fixture
 def whole(tmp_path: Path) -> tuple[Findings, list[Done]]:
-    clock = PlayedClock()
+    clock = ExactClock()
     bench = PlayedBench(clock, speed, accuracy)
     bench.split_seconds, bench.training_seconds = 1.25, 1.5
     found = launch(tmp_path / "whole", bench, clock)
@@ -78,8 +92,8 @@ def test_wherever_it_is_killed_it_comes_to_the_same_findings(
     found, done = whole
     assert len(done) > 30
     assert {arm.name: arm.verdict for arm in found.arms if arm.name == "faster"} == {"faster": "gain"}
-    for place in (*range(0, len(done), 2), len(done) - 1):
-        home, clock = tmp_path / f"killed-{place}", PlayedClock()
+    for place in {*range(0, len(done), 2), len(done) - 1}:
+        home, clock = tmp_path / f"killed-{place}", ExactClock()
         with pytest.raises(Killed):
             launch(home, Played(clock, done, 0, dies_at=place), clock)
         clock.now += 1e6  # between two launches no time of the budget passes
@@ -91,7 +105,7 @@ def test_wherever_it_is_killed_it_comes_to_the_same_findings(
 
 def test_a_torn_last_line_costs_one_job(tmp_path: Path, whole: tuple[Findings, list[Done]]) -> None:
     found, done = whole
-    clock = PlayedClock()
+    clock = ExactClock()
     with pytest.raises(Killed):
         launch(tmp_path / "torn", Played(clock, done, 0, dies_at=20), clock)
     lines = (tmp_path / "torn" / FILE).read_bytes().splitlines(keepends=True)
@@ -103,7 +117,7 @@ def test_a_torn_last_line_costs_one_job(tmp_path: Path, whole: tuple[Findings, l
 
 def test_other_hardware_is_refused(tmp_path: Path, whole: tuple[Findings, list[Done]]) -> None:
     _, done = whole
-    clock = PlayedClock()
+    clock = ExactClock()
     with pytest.raises(Killed):
         launch(tmp_path / "moved", Played(clock, done, 0, dies_at=9), clock)
     other = PlayedBench(clock, speed, accuracy)
@@ -114,7 +128,7 @@ def test_other_hardware_is_refused(tmp_path: Path, whole: tuple[Findings, list[D
 
 def test_another_course_is_refused(tmp_path: Path, whole: tuple[Findings, list[Done]]) -> None:
     _, done = whole
-    clock, log = PlayedClock(), JobLog(tmp_path / "other", in_process=False)
+    clock, log = ExactClock(), JobLog(tmp_path / "other", in_process=False)
     for each in done[:9]:
         log.begin(each.digest)
         log.finish(replace(each, digest="another") if each is done[5] else each)
@@ -124,7 +138,7 @@ def test_another_course_is_refused(tmp_path: Path, whole: tuple[Findings, list[D
 
 def test_a_journal_that_is_damaged_in_the_middle_is_refused(tmp_path: Path, whole: tuple[Findings, list[Done]]) -> None:
     _, done = whole
-    clock, home = PlayedClock(), tmp_path / "damaged"
+    clock, home = ExactClock(), tmp_path / "damaged"
     with pytest.raises(Killed):
         launch(home, Played(clock, done, 0, dies_at=9), clock)
     lines = (home / FILE).read_bytes().splitlines(keepends=True)
@@ -169,7 +183,7 @@ class Ending:
 def resumed(home: Path, bench: Bench, in_process: bool, unclean: bool = False, arm: int = 5) -> Answer:
     """A look at the baseline and a duel of one seed's arm with it, in a launch of its own; the answer to the duel."""
     log = JobLog(home, in_process)
-    resumable = ResumableBench(bench, log, SpentTime(0.0, PlayedClock()))
+    resumable = ResumableBench(bench, log, SpentTime(0.0, ExactClock()))
     if unclean:  # as of a process that was killed: it writes down nothing any more
         log.leave = lambda: None  # type: ignore[method-assign]
     baseline, other = (part_of(toy_config(optimizer__lr=lr)) for lr in (0.05, 0.01 * arm))
