@@ -39,6 +39,36 @@ class Waiting(PointsTask):
         lock.acquire()
 
 
+class Panic(BaseException):
+    """What libraries raise that are to be stopped by nothing, such as those written in Rust."""
+
+
+class Panicking(PointsTask):
+    """Raises what is no `Exception`."""
+
+    def forward(self, batch: Any) -> Any:
+        raise Panic("out of range")
+
+
+class Interrupted(PointsTask):
+    """Ctrl-C while it computes."""
+
+    def forward(self, batch: Any) -> Any:
+        raise KeyboardInterrupt
+
+
+def test_a_job_that_raises_what_is_no_exception_has_failed_but_an_interrupt_ends_the_tune_up() -> None:
+    config = toy_config(trainer__precision="32-true", scaling__num_workers=0)
+    bench = LocalBench(base_of(config, None), config)
+    panicking, interrupted = (
+        config.with_overrides({"task": {"path": f"{__name__}:{kind.__name__}"}}) for kind in (Panicking, Interrupted)
+    )
+    answer = bench.do(Job("train", (part_of(panicking),), {"seconds": LONG}))
+    assert (answer.kind, answer.problem) == ("error", "Panic: out of range")
+    with pytest.raises(KeyboardInterrupt):
+        bench.do(Job("train", (part_of(interrupted),), {"seconds": LONG}))
+
+
 @pytest.mark.parametrize("kind", [Stubborn, Waiting])
 def test_a_job_that_hangs_here_is_given_up_and_the_next_one_is_done(
     kind: type[PointsTask], monkeypatch: pytest.MonkeyPatch

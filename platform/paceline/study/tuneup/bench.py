@@ -87,6 +87,7 @@ class LocalBench:
         """Do a job, and wait for it."""
         import torch
 
+        from paceline.engine.failure import describe
         from paceline.engine.ranks import Ranks
         from paceline.study.tuneup.working import do_job
 
@@ -96,6 +97,10 @@ class LocalBench:
                 return do_job(job, self._base, Ranks.current(self._device))
         except LimitReached:
             return gave_up(job)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a library's own, such as a panic in Rust: a later launch would meet it again
+            return Answer(problem=describe(error, 0).reason, kind="error")
         finally:
             torch.set_num_threads(threads)
             self._state.restore()
