@@ -85,6 +85,23 @@ def test_a_job_that_hangs_here_is_given_up_and_the_next_one_is_done(
     assert bench.do(usual).problem == ""
 
 
+class Talking(PointsTask):
+    """Prints."""
+
+    def forward(self, batch: Any) -> Any:
+        print("a step", flush=True)
+        return super().forward(batch)
+
+
+def test_what_the_users_code_prints_does_not_come_between_the_result(capsys: pytest.CaptureFixture[str]) -> None:
+    config = toy_config(trainer__precision="32-true", scaling__num_workers=0)
+    talking = config.with_overrides({"task": {"path": f"{__name__}:Talking"}})
+    assert LocalBench(base_of(config, None), config).do(Job("train", (part_of(talking),), {"seconds": LONG})).values
+    told = capsys.readouterr()
+    assert "a step" in told.err
+    assert told.out == ""
+
+
 def test_what_ends_in_time_is_left_alone_and_so_are_the_alarms_of_others() -> None:
     gone_off: list[int] = []
     before = signal.signal(signal.SIGALRM, lambda number, frame: gone_off.append(number))

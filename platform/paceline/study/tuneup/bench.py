@@ -93,7 +93,8 @@ class LocalBench:
 
         threads = torch.get_num_threads()
         try:
-            with raising_after(job.limit_seconds):
+            # the user's code may print, and on stdout only the result belongs
+            with redirect_stdout(sys.stderr), raising_after(job.limit_seconds):
                 return do_job(job, self._base, Ranks.current(self._device))
         except LimitReached:
             return gave_up(job)
