@@ -232,6 +232,23 @@ def test_what_was_left_for_other_reasons_is_begun_again(
         assert bench.ended == times
 
 
+def test_an_interrupt_while_a_job_is_written_down_as_begun_is_no_fault_of_the_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = JobLog.begin
+
+    def interrupted(self: JobLog, digest: str) -> None:
+        begin(self, digest)
+        if self.done:  # the duel, not the look at the baseline
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(JobLog, "begin", interrupted)
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            resumed(tmp_path, Ending(KeyboardInterrupt), in_process=True, arm=7)
+    assert JobLog(tmp_path, in_process=True).losses == 0
+
+
 class Telling:
     """A bench whose user code tells a secret."""
 

@@ -93,8 +93,7 @@ class ResumableBench:
         if self._log.losses >= LOSSES and not self._is_of_baseline(job):
             answer = Answer(problem=f"the tune-up was ended by it {self._log.losses} times", kind="lost")
         else:
-            self._log.begin(digest)
-            answer = self._done(job)
+            answer = self._done(job, digest)
         self._spent.pass_on()
         self._log.finish(Done(digest, answer, self._spent()))
         return answer
@@ -103,9 +102,10 @@ class ResumableBench:
         """Without the baseline there is nothing to compare with: it is tried again and again."""
         return self._first is None or is_of(job, self._first)
 
-    def _done(self, job: Job) -> Answer:
+    def _done(self, job: Job, digest: str) -> Answer:
         """What comes of it; where nothing does, it is to be done by a later launch."""
         try:
+            self._log.begin(digest)  # an interrupt while that is being written is no fault of the job's either
             return _without_secrets(self._bench.do(job))
         except RunFailed:  # the workers are gone
             with suppress(EnvironmentFault):
