@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import replace
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,20 @@ def test_what_was_found_out_is_told_where_the_folder_takes_nothing(tmp_path: Pat
     assert "gone is not writable" in str(caught.value)
     assert 'data.cache="memory" data.num_workers=0 data.global_batch_size=256' in str(caught.value)
     assert "5.35 x (4.85-6.00)" in str(caught.value)
+
+
+def test_what_was_found_out_is_told_where_the_folder_has_no_room_for_the_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: TuneupFolder, **changes: Any) -> None:
+        raise OSError(ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(TuneupFolder, "write", full)
+    folder, silent = TuneupFolder(tmp_path), "http://127.0.0.1:1"
+    with closing(JobLog(tmp_path, in_process=True)) as log, pytest.raises(EnvironmentFault) as caught:
+        _conclude(config(), Prepared(folder, log, silent, 0.0), findings(CACHE, BATCH), Recording(), SpentTime(0.0))
+    assert "is not writable: No space left on device; what was found out: " in str(caught.value)
+    assert 'data.cache="memory"' in str(caught.value)
 
 
 def test_each_changed_line_has_its_reason_above_it() -> None:

@@ -203,7 +203,8 @@ def _conclude(
         report = tell_mlflow(folder, record, findings, prepared.close_seconds)
     if report.error:
         listener.event("warning", {"message": unsent_text(report.error, folder.path)})
-    folder.write(status="finished", wall_seconds=spent.exact)
+    with _not_lost(findings), writable(folder.path):
+        folder.write(status="finished", wall_seconds=spent.exact)
     return TuneupResult(
         tuneup_id=folder.run_id,
         name=config.name,
