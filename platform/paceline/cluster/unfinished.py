@@ -7,7 +7,7 @@ from typing import Any, Generic
 
 from paceline.cluster.identity import Folder, config_difference, new_run, other_config
 from paceline.config.experiment import ExperimentConfig
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ConfigError, EnvironmentFault, Problem
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,16 @@ class Unfinished(Generic[Folder]):
         return None
 
     def difference(self, folder: Folder, config: ExperimentConfig) -> Mapping[str, tuple[Any, Any]]:
-        """What differs between its config and another one, and may not: dotted key to (its value, the other's)."""
-        return config_difference(folder.read().get("config", {}), config.model_dump(mode="json"), self.may_differ)
+        """What differs between its config and another one, and may not: dotted key to (its value, the other's).
+
+        Raises:
+            EnvironmentFault: its file is damaged.
+        """
+        known = folder.read().get("config")
+        if not isinstance(known, Mapping):
+            cure = f"put it back from a copy, or move {folder.path} away to start anew"
+            raise EnvironmentFault(f"{folder.path / self.kind.FILE} is damaged: {cure}")
+        return config_difference(known, config.model_dump(mode="json"), self.may_differ)
 
     def choose(self, home: Path, config: ExperimentConfig, must_resume: bool, anew: bool) -> tuple[Folder, bool]:
         """The folder to work in, and whether it is that of an earlier launch.
@@ -49,6 +57,7 @@ class Unfinished(Generic[Folder]):
 
         Raises:
             ConfigError: the unfinished one has another config, or there is none to resume.
+            EnvironmentFault: the file of the unfinished one is damaged.
         """
         unfinished = None if anew else self.newest(home)
         if unfinished is None and must_resume:

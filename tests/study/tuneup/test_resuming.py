@@ -307,6 +307,14 @@ def test_an_unfinished_tune_up_is_gone_on_with_and_a_finished_or_failed_one_is_n
         claimed(tmp_path, must_resume=True)
 
 
+@pytest.mark.parametrize("content", ['{"config": null}', '{"status": "running"}', "[]", "nonsense"])
+def test_a_damaged_file_is_told(tmp_path: Path, content: str) -> None:
+    first, _ = claimed(tmp_path)
+    (tmp_path / "toy" / first / "tuneup.json").write_text(content)
+    with pytest.raises(EnvironmentFault, match=r"tuneup\.json is damaged: put it back from a copy"):
+        claimed(tmp_path)
+
+
 def test_another_config_is_refused_as_soon_as_something_was_measured(tmp_path: Path) -> None:
     first, _ = claimed(tmp_path, begun=False)
     second, is_resumed = claimed(tmp_path, changes={"tuneup": {"budget_seconds": 99}}, begun=True)

@@ -44,13 +44,18 @@ def make_card(device: torch.device, gpus: Sequence[Gpu], all_seen: bool) -> Card
         host=platform.node(),
         device=device_name(device),
         threads=torch.get_num_threads(),
-        usable_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        usable_cores=usable_cores(),
         machine_cores=psutil.cpu_count() or 1,
         cpu_mhz_max=_cpu_clocks()[1],
         gpus=tuple((gpu.identity, gpu.number) for gpu in gpus),
         gpu_mhz_max=min(clocks, default=None),
         gpu_count=count if device.type == "cuda" else 0,
     )
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def device_name(device: torch.device) -> str:

@@ -27,5 +27,7 @@ class Facts:
     """Whether what the model computes for a sample depends on the others of its micro batch."""
     device: str = ""
     """Name of the GPU, or of the processor."""
+    usable_cores: int = 0
+    """Cores that a worker may use, whatever number of threads it has."""
     software: str = ""
     """Versions of what the speed depends on."""

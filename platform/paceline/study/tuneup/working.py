@@ -18,7 +18,7 @@ from paceline.engine.blocks import find_blocks
 from paceline.engine.build import build_trainer, seed_model
 from paceline.engine.failure import RankFailed, failing_together
 from paceline.engine.loading import SlicedDataset
-from paceline.engine.observing.stamp import device_name
+from paceline.engine.observing.stamp import device_name, usable_cores
 from paceline.engine.ranks import Ranks
 from paceline.engine.redundant_bias import find_redundant_bias
 from paceline.study.memory.measuring import measure_peak
@@ -68,6 +68,7 @@ def _look(job: Job, base: Assignment, ranks: Ranks) -> Mapping[str, Any]:
         validation_samples=len(validation),  # type: ignore[arg-type]
         normalises_batches=any(isinstance(each, _BatchNorm) for each in task.modules()),
         device=device_name(ranks.device),
+        usable_cores=usable_cores(),
         software=f"paceline {paceline.__version__}, torch {torch.__version__}",
     )
     return asdict(facts)
