@@ -42,6 +42,7 @@ class Net(torch.nn.Linear):
 
 
 def build():
+    print("the user's own words")
     return Net(8, 4)
 """
 WAIT_SECONDS = 240.0
@@ -182,6 +183,7 @@ def test_a_finished_run_prints_one_json_object_and_plain_lines(finished_and_fail
     assert (Path(result["checkpoint"]) / "MANIFEST.json").is_file()
     assert len(bytes.fromhex(result["weights_sha256"])) == 32
     assert "batch: 16 micro x 1 accumulation x 1 worker = 16 global" in ended.err
+    assert "the user's own words" in ended.err
     assert f"saved step {STEPS}" in ended.err
     assert "\x1b" not in ended.out + ended.err
 

@@ -3,6 +3,8 @@
 import argparse
 import json
 import math
+import sys
+from contextlib import redirect_stdout
 from dataclasses import asdict
 from typing import Any
 
@@ -117,7 +119,8 @@ def _train(options: argparse.Namespace) -> int:
     from paceline.cluster.experiment import train
     from paceline.display import open_display
 
-    with open_display(f"{config.name}") as display:
+    # the user's code may print, and on stdout only the result belongs
+    with open_display(f"{config.name}") as display, redirect_stdout(sys.stderr):
         result = train(
             config,
             resume=options.resume,
