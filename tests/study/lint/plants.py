@@ -1,6 +1,7 @@
 """Small models with one fault each, and their repaired twins."""
 
 import gc
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -109,6 +110,11 @@ def dropped_layer(net: Any, x: Tensor) -> Tensor:
 
 def printed(net: Any, x: Tensor) -> Tensor:
     print("features", x)
+    return x
+
+
+def logged(net: Any, x: Tensor) -> Tensor:
+    logging.getLogger("plants").warning("features %s", x)
     return x
 
 

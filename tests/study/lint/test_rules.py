@@ -10,7 +10,7 @@ from paceline.engine.ranks import Ranks
 from paceline.study.lint import lint
 from paceline.study.lint.rules import RULES
 from study.lint import plants
-from study.lint.cases import MODEL_CASES, Case
+from study.lint.cases import HERE, MODEL_CASES, Case, model
 from study.lint.config_cases import CONFIG_CASES
 from support.ranks import run_ranks
 from support.toys import fit
@@ -34,6 +34,16 @@ def test_a_planted_fault_is_found_and_its_repaired_twin_is_silent(case: Case, ca
     assert {(finding.rule, finding.severity) for finding in found} == {(case.rule, case.severity)}, told
     assert all(re.search(case.place, finding.place) for finding in found), found
     assert lint(plants.config(**case.repaired)) == []
+
+
+@pytest.mark.parametrize("net", [plants.printed, plants.logged])
+def test_a_tensor_that_another_library_turns_into_text_is_found(net: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray.experimental.tqdm_ray import safe_print  # Ray puts it in the place of `print` once it shows a bar
+
+    monkeypatch.setattr("builtins.print", safe_print)
+    (found,) = lint(plants.config(**model(net)))
+    assert found.rule == "tensor-is-printed"
+    assert re.search(HERE, found.place)
 
 
 ELSEWHERE = {

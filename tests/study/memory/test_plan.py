@@ -76,8 +76,8 @@ def answer(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str
 def test_it_predicts_the_users_own_model_and_leaves_nothing_behind(
     capfd: pytest.CaptureFixture[str], folder: Path
 ) -> None:
-    code, out, _ = answer(capfd, "--json", "--memory", "14MiB")
-    assert code == 0
+    code, out, err = answer(capfd, "--json", "--memory", "14MiB")
+    assert code == 0, err
     found = json.loads(out)
     assert found.keys() >= FIXED_NAMES
     weights = 20 * 512 + 512 + 512 * 512 + 512 + 512 * 2 + 2

@@ -75,7 +75,6 @@ def _looks_right(home: Path, found: dict[str, Any]) -> None:
     low, high = arms["cache-memory"]["speedup_interval"]
     assert low < arms["cache-memory"]["speedup"] < high
     assert arms["cache-memory"]["quality"]["verdict"] == "same"
-    assert arms["cache-memory"]["peak_memory_ratio"] == pytest.approx(1.0, rel=0.05)
     assert arms["fp16"]["verdict"] == "not applicable"
     assert found["recommended"]["data.cache"] == "memory"
     assert found["bottleneck"].startswith("data:")
@@ -84,6 +83,12 @@ def _looks_right(home: Path, found: dict[str, Any]) -> None:
     recommended = load_config(found["recommended_path"])
     assert recommended.data.cache == "memory"
     assert "# cache-memory: each sample is loaded once" in Path(found["recommended_path"]).read_text()
+
+
+def _has_measured_memory(found: dict[str, Any]) -> None:
+    """Which comes last, and only as far as there is time."""
+    (cached,) = (arm for arm in found["arms"] if arm["name"] == "cache-memory")
+    assert cached["peak_memory_ratio"] == pytest.approx(1.0, rel=0.05)
 
 
 def _is_in_mlflow(home: Path, found: dict[str, Any]) -> None:
@@ -108,6 +113,7 @@ def test_a_slow_data_set_is_found_out_and_mended(tmp_path: Path, monkeypatch: py
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     found = tuned(tmp_path, workers=0, budget_seconds=90)
     _looks_right(tmp_path, found)
+    _has_measured_memory(found)
     _is_in_mlflow(tmp_path, found)
 
 
@@ -118,6 +124,7 @@ def test_the_same_on_two_workers_under_ray(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     found = tuned(tmp_path, workers=2, budget_seconds=240)
     _looks_right(tmp_path, found)
+    _has_measured_memory(found)
     arms = {arm["name"]: arm for arm in found["arms"]}
     assert arms["exchange-bf16"]["verdict"] != "not applicable"
 

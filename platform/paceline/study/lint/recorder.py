@@ -104,9 +104,11 @@ class Recorder(TorchFunctionMode):
         return result
 
     def _note_read(self, name: str, tensor: Tensor) -> None:
-        call = self.call(name)
+        is_shown = name in SHOWS
+        # a logger turns it into text, or what somebody has put in the place of `print`, as Ray does
+        call = self.call(name)._replace(line=nearest_line()) if is_shown else self.call(name)
         if call.line is not None and self._whereabouts.is_on_device(tensor):
-            (self.record.shown if name in SHOWS else self.record.reads).append(call)
+            (self.record.shown if is_shown else self.record.reads).append(call)
 
     def _note_move(self, name: str, device: str) -> None:
         call = self.call(name, device)
