@@ -392,3 +392,10 @@ def test_the_knee_of_the_batch_is_looked_for_where_loading_is_fast_already(secon
     told = {arm.name: explanation(arm, found) for arm in found.arms}
     left = "batch-x2" if chosen == 64 else "batch-x4"
     assert "sets the same" in told[left]
+
+
+def test_a_misspelt_metric_is_told_with_those_that_there_are() -> None:
+    clock = PlayedClock()
+    section = {"tuneup": {**config().tuneup.model_dump(), "metric": "val/accurcy"}}
+    with pytest.raises(RunFailed, match=r"does not report val/accurcy: set tuneup\.metric to one of val/accuracy"):
+        measured(PlayedBench(clock, speed, accuracy), clock, config().with_overrides(section))

@@ -66,7 +66,9 @@ class Trainings:
                 return False
             self._choose_metric(answer.values["metrics"])
             if self.metric not in answer.values["metrics"]:
-                self.problem = f"the task does not report {self.metric or ' or '.join(PREFERRED)}"
+                known = ", ".join(sorted(answer.values["metrics"]))
+                lacking = self.metric or " or ".join(PREFERRED)
+                self.problem = f"the task does not report {lacking}: set tuneup.metric to one of {known}"
                 return False
             done.append(dict(answer.values))
         return True
