@@ -208,3 +208,11 @@ def test_pieces_of_another_size_compute_the_same_but_for_batch_normalisation() -
     for normalises, computes in ((False, "same"), (True, "differently")):
         arms = arms_for(config, replace(FACTS, normalises_batches=normalises))
         assert {arm.computes for arm in arms if arm.family == "micro-batch"} == {computes}
+
+
+def test_what_a_technique_drops_is_no_news(recwarn: pytest.WarningsRecorder) -> None:
+    config = plain(optimizer__momentum=0.9, tuneup={"arms": {"adamw": {"optimizer.name": "adamw"}}})
+    (arm,) = (arm for arm in arms_for(config, FACTS) if arm.name == "adamw")
+    assert arm.why_not == ""
+    assert together(config, [arm])[1] == [arm]
+    assert not [each for each in recwarn if "momentum" in str(each.message)]

@@ -399,3 +399,21 @@ def test_a_misspelt_metric_is_told_with_those_that_there_are() -> None:
     section = {"tuneup": {**config().tuneup.model_dump(), "metric": "val/accurcy"}}
     with pytest.raises(RunFailed, match=r"does not report val/accurcy: set tuneup\.metric to one of val/accuracy"):
         measured(PlayedBench(clock, speed, accuracy), clock, config().with_overrides(section))
+
+
+def test_a_gain_that_is_gone_in_the_end_is_told() -> None:
+    clock, trained = PlayedClock(), []
+
+    def gone_after_training(tree: dict[str, Any]) -> float:
+        return 1000.0 * (1.05 if tree["checkpoint"]["keep"] == 5 and not trained else 1.0)
+
+    def noted(tree: dict[str, Any]) -> float:
+        trained.extend([tree] if tree["checkpoint"]["keep"] == 5 else [])
+        return 0.95
+
+    found = measured(PlayedBench(clock, gone_after_training, noted), clock, config())
+    assert found.recommended == PLANTED["faster"]
+    assert any(note.startswith("all together show no gain, 1.0") for note in found.notes)
+    clock = PlayedClock()
+    found = measured(PlayedBench(clock, speed, accuracy), clock, config())
+    assert not any("show no gain" in note for note in found.notes)

@@ -216,3 +216,20 @@ def test_bars_are_left_out_where_nothing_was_measured() -> None:
     nothing = Findings((), (0.99, 1.01), {})
     assert tables_of(nothing) == []
     assert shown_arms(nothing) == []
+
+
+@pytest.mark.parametrize(
+    ("interval", "text", "group"),
+    [
+        ((0.99, 1.02), "no difference that counts", "no difference"),
+        ((0.17, 2.05), "undecided in the time there was", "undecided in the time there was"),
+        ((0.99, 1.3), "undecided in the time there was", "undecided in the time there was"),
+    ],
+)
+def test_what_was_not_decided_is_not_told_as_no_difference(
+    interval: tuple[float, float], text: str, group: str
+) -> None:
+    arm = replace(findings().arms[0], name="wide", verdict="none", is_recommended=False, speedup_interval=interval)
+    found = replace(findings(), arms=(arm,), recommended={}, beside=())
+    assert explanation(arm, found).startswith(text)
+    assert unhelpful(found) == [(group, ["wide"])]

@@ -1,5 +1,6 @@
 """The techniques that a tune-up tries: which fields each sets, and whether it can help here at all."""
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -7,6 +8,7 @@ from typing import Any, Literal
 from paceline.config.batch_sizes import MICRO, OpenBatchSizes, batch_sizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.ignored import ignored_settings
+from paceline.config.overrides import ConfigWarning
 from paceline.errors import ConfigError
 from paceline.study.tuneup.facts import Facts
 
@@ -47,7 +49,18 @@ class Arm:
         Raises:
             ConfigError: the two contradict each other.
         """
-        return baseline.with_overrides(self.overrides)
+        return changed(baseline, self.overrides)
+
+
+def changed(config: ExperimentConfig, overrides: Mapping[str, Any]) -> ExperimentConfig:
+    """A config with what techniques set; what that makes void is a part of the technique, and no news.
+
+    Raises:
+        ConfigError: they contradict each other.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConfigWarning)
+        return config.with_overrides(overrides)
 
 
 def arms_for(config: ExperimentConfig, facts: Facts) -> list[Arm]:
@@ -99,13 +112,13 @@ def _checked(arm: Arm, config: ExperimentConfig, skipped: Iterable[str]) -> Arm:
     if arm.name in skipped:
         return replace(arm, why_not=SKIPPED)
     try:
-        changed = arm.config(config)
+        own = arm.config(config)
     except ConfigError as error:
         return replace(arm, why_not=error.problems[0].reason if error.problems else str(error))
-    if changed == config:
+    if own == config:
         return replace(arm, why_not="the config has it already")
     before = set(ignored_settings(config))
-    ignored = [text for text in ignored_settings(changed) if text not in before]
+    ignored = [text for text in ignored_settings(own) if text not in before]
     return replace(arm, why_not=ignored[0]) if ignored else arm
 
 

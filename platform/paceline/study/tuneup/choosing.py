@@ -5,7 +5,7 @@ from typing import Any
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import ConfigError
-from paceline.study.tuneup.arms import Arm
+from paceline.study.tuneup.arms import Arm, changed
 from paceline.study.tuneup.ring import Contest
 
 KNEE = 0.97
@@ -55,11 +55,11 @@ def together(config: ExperimentConfig, arms: Sequence[Arm]) -> tuple[ExperimentC
         if any(arm.overrides[key] != value for key, value in merged(taken).items() if key in arm.overrides):
             continue
         try:
-            config.with_overrides(merged([*taken, arm]))
+            changed(config, merged([*taken, arm]))
         except ConfigError:
             continue
         taken.append(arm)
-    return config.with_overrides(merged(taken)) if taken else config, taken
+    return changed(config, merged(taken)) if taken else config, taken
 
 
 def speedups(contests: Mapping[str, Contest], arms: Sequence[Arm]) -> list[tuple[Arm, float]]:

@@ -3,7 +3,7 @@
 from textwrap import shorten
 
 from paceline.study.tuneup.outcome import ArmResult, Beside, Findings
-from paceline.study.tuneup.texts import UNMEASURED, UNSHOWN, arm_cells, quality_text, ratio_text, speed_text
+from paceline.study.tuneup.texts import UNDECIDED, UNMEASURED, UNSHOWN, arm_cells, quality_text, ratio_text, speed_text
 
 FAILED = "it cannot be run"
 """What the reason of a technique begins with that was tried, and failed."""
@@ -30,7 +30,7 @@ def _came_of(arm: ArmResult, findings: Findings) -> str:
         saves = arm.peak_memory_ratio is not None and arm.peak_memory_ratio < 0.95
         return f"slower, at {ratio_text(arm.peak_memory_ratio)} the memory" if saves else f"slower{_and_beside(met)}"
     if arm.verdict == "none":
-        return f"no difference that counts{_and_beside(met)}"
+        return f"{UNDECIDED if arm.is_open else 'no difference that counts'}{_and_beside(met)}"
     return _gains_alone(arm, findings, met)
 
 
@@ -50,7 +50,8 @@ def unhelpful(findings: Findings) -> list[tuple[str, list[str]]]:
     worse = [arm.name for arm in left if arm.quality.verdict == "worse"]
     rest = [arm for arm in left if arm.name not in worse]
     groups = {
-        "no difference": [arm.name for arm in rest if arm.verdict == "none"],
+        "no difference": [arm.name for arm in rest if arm.verdict == "none" and not arm.is_open],
+        UNDECIDED: [arm.name for arm in rest if arm.is_open],
         "slower": [arm.name for arm in rest if arm.verdict == "harm"],
         "a worse model": worse,
         UNMEASURED: [arm.name for arm in rest if arm.gains_unmeasured],

@@ -42,6 +42,7 @@ MEMORY_SECONDS = 4 * ERRAND_SECONDS
 """Kept back for the last duel, and for the memory of the baseline and of what is recommended; of a short budget at most
 `MEMORY_SHARE`."""
 MEMORY_SHARE = 0.15
+BY_CHANCE = "what each has shown may have been chance; give tuneup.budget_seconds more to know"
 MORE_TIME = "nothing is known, for want of time (tuneup.budget_seconds)"
 END_SECONDS = 5.0
 """Kept back for the report."""
@@ -238,6 +239,8 @@ class Measuring:
         self._clock.reserved = self._memory_seconds / 2 + END_SECONDS
         if chosen:
             self._ring.run([contest])
+        if contest.standing.pairs and contest.standing.final != "gain":
+            self._notes.append(f"all together show no gain, {contest.standing.interval.text()}: {BY_CHANCE}")
 
     def _split_recommended(self, chosen: Sequence[Arm]) -> None:
         """Where the time of a step goes now, as long as it takes none from the memory of what is recommended."""

@@ -7,6 +7,8 @@ from typing import Any, Literal
 from paceline.errors import RunFailed
 
 Verdict = Literal["gain", "none", "harm", "not applicable"]
+SURELY_COUNTS = 0.05
+"""A difference of speed that counts, as a part of 1, on whatever machine."""
 
 
 class BaselineFailed(RunFailed):
@@ -79,6 +81,15 @@ class ArmResult:
     def gains_unmeasured(self) -> bool:
         """Whether it is faster, and nobody knows what the model comes out like."""
         return self.verdict == "gain" and self.quality.verdict == "not measured"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether `none` says that nothing was shown, rather than that there is no difference: there may be one that
+        counts."""
+        if self.verdict != "none" or self.speedup_interval is None:
+            return False
+        low, high = self.speedup_interval
+        return high > 1 + SURELY_COUNTS or low < 1 / (1 + SURELY_COUNTS)
 
     def to_json(self) -> dict[str, Any]:
         """As `paceline tuneup --json` prints it."""

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 
 from paceline.study.tuneup.outcome import ArmResult, Findings, Quality
 
+UNDECIDED = "undecided in the time there was"
+"""What is told of a speed whose interval is too wide to say anything."""
 UNMEASURED = "faster; quality not measured"
 """What is told of a gain that changes what is computed, where nobody knows what the model comes out like."""
 UNSHOWN = "faster, but not shown to be as good"

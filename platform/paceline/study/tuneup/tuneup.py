@@ -148,12 +148,12 @@ def _lint(config: ExperimentConfig, listener: Watcher) -> list[str]:
     budget_seconds = (config.tuneup or TuneupConfig()).budget_seconds
     found = LintApart(config, min(TIMEOUT_SECONDS, LINT_SHARE * budget_seconds))
     try:
-        notes = [f"{each.severity}: {each.place}: {each.reason}; {each.cure}" for each in found.findings_at_best()]
+        told = [(each.severity, f"{each.place}: {each.reason}; {each.cure}") for each in found.findings_at_best()]
     finally:
         found.end()
-    for note in notes:
-        listener.event("warning", {"message": note})
-    return notes
+    for _, text in told:
+        listener.event("warning", {"message": text})
+    return [f"{severity}: {text}" for severity, text in told]
 
 
 def _measure(
