@@ -1,6 +1,7 @@
 """Lint on models that cannot be run without values, and rules that need files or a GPU."""
 
 import functools
+import gc
 import logging
 import warnings
 from collections.abc import Callable
@@ -123,7 +124,12 @@ def slope(width: int) -> Tensor:
     return torch.linspace(0, 1, width)
 
 
-def test_nothing_stays_in_caches_that_training_would_take_for_values() -> None:
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_nothing_stays_in_caches_that_training_would_take_for_values(is_frozen: bool) -> None:
+    """Also not where a tune-up in the same process has taken what was there out of garbage collection."""
+    if is_frozen:
+        gc.freeze()
+
     class Cached(plants.Net):
         def __init__(self) -> None:
             super().__init__(lambda net, x: x * slope(plants.WIDTH).to(x.device))

@@ -61,6 +61,7 @@ def caches_emptied() -> Iterator[None]:
     try:
         yield
     finally:
+        gc.unfreeze()  # what a tune-up in this process has frozen would not be found
         for each in gc.get_objects():
             if type(each) is functools._lru_cache_wrapper and _is_of_own_code(each.__wrapped__):
                 each.cache_clear()
