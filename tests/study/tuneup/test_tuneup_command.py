@@ -86,7 +86,7 @@ def _looks_right(home: Path, found: dict[str, Any]) -> None:
 
 
 def _has_measured_memory(found: dict[str, Any]) -> None:
-    """Which comes last, and only as far as there is time."""
+    """Which comes last, and only as far as there is time: a minute may not do."""
     (cached,) = (arm for arm in found["arms"] if arm["name"] == "cache-memory")
     assert cached["peak_memory_ratio"] == pytest.approx(1.0, rel=0.05)
 
@@ -104,9 +104,10 @@ def _is_in_mlflow(home: Path, found: dict[str, Any]) -> None:
     note = run.data.tags["mlflow.note.content"]
     assert "| cache-memory | gain |" in note
     assert f"(get-artifact?path=step_split.svg&run_uuid={run.info.run_id})" in note
-    assert {"recommended.yaml", "findings.json", "report.html", "step_split.svg", "speed_memory.svg"} <= {
-        item.path for item in client.list_artifacts(run.info.run_id)
-    }
+    files = {item.path for item in client.list_artifacts(run.info.run_id)}
+    assert {"recommended.yaml", "findings.json", "report.html", "speeds.svg", "step_split.svg"} <= files
+    has_memory = found["peak_memory_ratio"] is not None or any(arm["peak_memory_ratio"] for arm in found["arms"])
+    assert ("speed_memory.svg" in files) is has_memory
 
 
 def test_a_slow_data_set_is_found_out_and_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
