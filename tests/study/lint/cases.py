@@ -233,4 +233,17 @@ MODEL_CASES = [
         model(lambda net, x: F.dropout(x, 0.1, training=net.training)),
         "error",
     ),
+    Case(
+        "dropout-of-nearly-all",
+        r"model\.extra",
+        model(lambda net, x: net.extra(x), extra=lambda: nn.Dropout(0.9)),
+        model(lambda net, x: net.extra(x), extra=lambda: nn.Dropout(0.8)),
+    ),
+    Case(
+        "dropout-of-nearly-all",
+        r"model\.extra",
+        model(lambda net, x: net.extra(x), extra=lambda: nn.AlphaDropout(1.0)),
+        model(lambda net, x: net.extra(x), extra=lambda: nn.AlphaDropout(0.1)),
+        "error",
+    ),
 ]

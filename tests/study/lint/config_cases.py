@@ -5,6 +5,8 @@ from study.lint.cases import Case
 
 BF16 = {"trainer__precision": "bf16-mixed"}
 LONG = {"trainer__max_steps": 1000}
+ADAM = {"optimizer__name": "adamw", "optimizer__lr": 0.01}
+FOURFOLD = {"data__global_batch_size": 256, "optimizer__base_batch_size": 64}
 LARGE = {"data__global_batch_size": 1024, "optimizer__base_batch_size": 64}
 
 CONFIG_CASES = [
@@ -21,10 +23,22 @@ CONFIG_CASES = [
         {"model": plants.many_classes(5056), **BF16},
     ),
     Case(
+        "learning-rate-too-high",
+        "optimizer.lr",
+        {"optimizer__lr": 30.0},
+        {"optimizer__lr": 30.0, "trainer__max_grad_norm": 0.25},
+    ),
+    Case(
+        "learning-rate-too-high",
+        "optimizer.lr",
+        {"optimizer__name": "adamw", "optimizer__lr": 0.08, "optimizer__lr_scaling": "sqrt", **FOURFOLD},
+        {"optimizer__name": "adamw", "optimizer__lr": 0.04, "optimizer__lr_scaling": "sqrt", **FOURFOLD},
+    ),
+    Case(
         "linear-rule-with-adam",
         "optimizer.lr_scaling",
-        {"optimizer__name": "adamw", "optimizer__lr_scaling": "linear", "data__global_batch_size": 512},
-        {"optimizer__name": "adamw", "optimizer__lr_scaling": "sqrt", "data__global_batch_size": 512},
+        {**ADAM, "optimizer__lr_scaling": "linear", "data__global_batch_size": 512},
+        {**ADAM, "optimizer__lr_scaling": "sqrt", "data__global_batch_size": 512},
     ),
     Case(
         "sqrt-rule-with-sgd",

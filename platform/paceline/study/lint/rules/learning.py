@@ -10,6 +10,22 @@ ADAPTIVE = ("adamw", "lamb", "nvlamb")
 FEW = 2.0
 """Growths of the batch below this make no difference between the rules."""
 LARGE = 8.0
+HIGHEST_RATES = {"sgd": 10.0, "adamw": 0.1}
+"""Learning rates that hardly any training survives: ten times the highest that are in wide use, 1 and 0.01."""
+
+
+def learning_rate_too_high(subject: Subject) -> Iterator[Fault]:
+    """A learning rate, after scaling, with which the loss will most likely become NaN.
+
+    Clipped gradients stand a higher one: Merity et al. 2018 (arXiv:1708.02182) trained with 30.
+    """
+    optimizer = subject.config.optimizer
+    highest = HIGHEST_RATES.get(optimizer.describe(), float("inf"))
+    rate = optimizer.scaled_lr(subject.global_batch)
+    if rate > highest and subject.config.trainer.max_grad_norm is None:
+        scaled = "" if rate == optimizer.lr else f", lr={optimizer.lr:g} scaled by the batch,"
+        reason = f"a learning rate of {rate:.3g}{scaled} is more than {optimizer.describe()} stands without clipping"
+        yield Fault("optimizer.lr", reason, f"write one below {highest:g}, or set trainer.max_grad_norm")
 
 
 def linear_rule_with_adam(subject: Subject) -> Iterator[Fault]:

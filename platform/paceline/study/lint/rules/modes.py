@@ -1,13 +1,15 @@
-"""Faults of training and evaluation mode."""
+"""Faults of dropout, and of training and evaluation mode."""
 
 from collections.abc import Iterator
 
 from torch import nn
 
-from paceline.study.lint.finding import Fault
+from paceline.study.lint.finding import Fault, Severity
 from paceline.study.lint.subject import BATCH_NORMS, Subject
 
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+NEARLY_ALL = 0.9
+"""Dropout of so much is likelier meant as the share that is kept, as other frameworks have counted it."""
 
 
 def eval_is_undone(subject: Subject) -> Iterator[Fault]:
@@ -37,3 +39,14 @@ def dropout_in_evaluation(subject: Subject) -> Iterator[Fault]:
         argument = "dropout_p=self.p if self.training else 0.0"
         cure = argument if call.name == "scaled_dot_product_attention" else "training=self.training"
         yield Fault(place, f"{call.name} also drops in evaluation", f"write {cure}", "error")
+
+
+def dropout_of_nearly_all(subject: Subject) -> Iterator[Fault]:
+    """Dropout whose `p` lets little or nothing through."""
+    found = [(name, each.p) for name, each in subject.modules(*_DROPOUTS) if each.p >= NEARLY_ALL]
+    if found:
+        name, share = max(found, key=lambda each: each[1])
+        what = "drops everything in training" if share == 1 else f"drops {100 * share:.3g} % of the values in training"
+        cure = "write p=0 to drop nothing" if share == 1 else f"write p={1 - share:.3g} to keep {100 * share:.3g} %"
+        severity: Severity = "error" if share == 1 else "warning"
+        yield Fault(name, f"{what}: p is the share that is dropped, not the one that is kept", cure, severity)
