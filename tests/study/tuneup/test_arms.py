@@ -143,6 +143,15 @@ def test_fixes_come_first_and_none_is_tried_twice() -> None:
     assert (rarer.family, rarer.computes) == ("fix-logging-1", "same")
 
 
+def test_what_the_user_asks_for_comes_before_all_else() -> None:
+    """Where there is no time for all, the first of them are tried."""
+    config = plain().with_overrides({"tuneup": {"arms": {"mine": {"optimizer.lr": 0.3}}}})
+    fix = fix_arm("fix-data-1", {"data.num_workers": 3}, "why")
+    arms = arms_for(config, FACTS)
+    assert arms[0].name == "mine"
+    assert [arm.name for arm in with_fixes(arms, [fix], config)][:3] == ["mine", "fix-data-1", arms[1].name]
+
+
 def test_what_is_skipped_is_not_tried_under_the_name_of_a_fix() -> None:
     config = plain().with_overrides({"tuneup": {"skip": ["log-every-50", "fix-data-1"]}})
     fixes = [

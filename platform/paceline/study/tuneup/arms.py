@@ -64,12 +64,12 @@ def changed(config: ExperimentConfig, overrides: Mapping[str, Any]) -> Experimen
 
 
 def arms_for(config: ExperimentConfig, facts: Facts) -> list[Arm]:
-    """All techniques for a config, those that are not applicable with the reason; names are unique."""
+    """All techniques for a config, its own first; those that are not applicable with the reason. Names are unique."""
     asked = config.tuneup
     own = [] if asked is None else list(_own(asked.arms))
     known = [arm for arm in _known(config, facts) if not any(arm.name == each.name for each in own)]
     skipped = () if asked is None else asked.skip
-    return [_checked(arm, config, skipped) for arm in [*known, *own]]
+    return [_checked(arm, config, skipped) for arm in [*own, *known]]
 
 
 SAME = ("data.num_workers", "data.prefetch_factor", "data.persistent_workers", "data.cache", "data.pin_memory")
@@ -87,14 +87,17 @@ def fix_arm(name: str, overrides: Mapping[str, Any], why: str) -> Arm:
 
 
 def with_fixes(arms: Sequence[Arm], fixes: Sequence[Arm], config: ExperimentConfig) -> list[Arm]:
-    """The fixes first, as what is likeliest to help, then the others; those that come to the same are tried once, and
-    what `tuneup.skip` names is not tried under another name either."""
+    """What the config asks for itself, then the fixes, as what is likeliest to help, then the others: the order to
+    try them in where there is no time for all. Those that come to the same are tried once, and what `tuneup.skip`
+    names is not tried under another name either."""
     known = {text: arm for arm in arms if (text := _text_of(arm, config)) and arm.why_not in ("", SKIPPED)}
     skipped = () if config.tuneup is None else config.tuneup.skip
     names = [*skipped, *(arm.name for arm in arms)]
     texts = {fix.name: _text_of(fix, config) for fix in fixes if fix.name not in names}
-    own = [known.get(texts[fix.name], fix) for fix in fixes if texts.get(fix.name)]
-    first = list({arm.name: arm for arm in own if not arm.why_not}.values())
+    asked = () if config.tuneup is None else config.tuneup.arms
+    own = [arm for arm in arms if arm.name in asked]
+    mended = [known.get(texts[fix.name], fix) for fix in fixes if texts.get(fix.name)]
+    first = list({arm.name: arm for arm in [*own, *mended] if not arm.why_not}.values())
     return [*first, *(arm for arm in arms if arm not in first)]
 
 
