@@ -59,6 +59,8 @@ class PlayedBench:
         self.warning: Callable[[dict[str, Any]], list[str]] = lambda config: []
         """What is told when a config is built."""
         self.training_seconds = TRAINING_SECONDS
+        self.metric = "val/accuracy"
+        """What `accuracy` is of."""
         self.seconds_per_sample = 0.0
         """What the steps alone take."""
 
@@ -104,7 +106,7 @@ class PlayedBench:
         self._clock.now += seconds
         seed = np.random.default_rng(configs[0]["seed"])  # what a seed does, it does to every config
         accuracy = self._accuracy(configs[0]) + seed.normal(0, 0.003) + self._random.normal(0, 0.001)
-        metrics = {"val/accuracy": float(accuracy)}
+        metrics = {self.metric: float(accuracy)}
         return {"metrics": metrics, "wall_seconds": seconds, "stopped": seconds < self.training_seconds}
 
     def _memory(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:

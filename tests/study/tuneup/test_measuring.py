@@ -14,6 +14,7 @@ from paceline.study.tuneup.jobs import Job
 from paceline.study.tuneup.judging import PAIRS_OF_A_DUEL
 from paceline.study.tuneup.measuring import AA, Measuring
 from paceline.study.tuneup.outcome import Findings
+from paceline.study.tuneup.texts import quality_text
 from support.toys import toy_config
 
 from .played_bench import DUEL_SECONDS, FACTS, PlayedBench, PlayedClock, Recording
@@ -74,6 +75,18 @@ def test_planted_techniques_get_their_verdicts_and_the_good_one_is_recommended(s
     assert spoiling.quality.margin == 0.01
     assert spoiling.speedup == pytest.approx(1.2, rel=0.05)
     assert clock.now < 600
+
+
+def test_a_loss_that_rises_is_worse_and_is_told_as_it_rises() -> None:
+    clock = PlayedClock()
+    bench = PlayedBench(clock, speed, lambda tree: 1 - accuracy(tree))
+    bench.metric = "val/loss"
+    found = measured(bench, clock, config())
+    assert found.recommended == PLANTED["faster"]
+    quality = next(arm.quality for arm in found.arms if arm.name == "spoils")
+    assert (quality.verdict, quality.metric) == ("worse", "val/loss")
+    assert quality.difference == pytest.approx(-0.03, abs=0.003)
+    assert quality_text(quality).startswith("val/loss worse, +0.0")
 
 
 def test_the_largest_seeds_can_be_tuned_with() -> None:

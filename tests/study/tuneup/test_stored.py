@@ -35,7 +35,7 @@ def no_number(text: str) -> Any:
 
 def test_what_is_no_number_is_written_as_null_and_comes_back(tmp_path: Path) -> None:
     known = findings()
-    unsure = Quality("undecided", "val/loss", nan, (-inf, inf), 2, False, 0.02)
+    unsure = Quality("undecided", "val/loss", nan, (-inf, inf), 2, False, 0.02, "min")
     first = replace(known.arms[0], speedup_interval=(0.0, inf), quality=unsure, overrides={"optimizer.lr": [inf]})
     beside = replace(known.beside[0], speedup_interval=(0.0, inf))
     found = replace(known, arms=(first, *known.arms[1:]), noise=(0.0, inf), quality=unsure, beside=(beside,))

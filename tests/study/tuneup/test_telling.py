@@ -10,14 +10,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from paceline.study.tuneup.answering import certainty, headline
+from paceline.study.tuneup.answering import certainty, headline, tiles
 from paceline.study.tuneup.bars import tables_of
 from paceline.study.tuneup.explaining import explanation, shown_arms, unhelpful
 from paceline.study.tuneup.outcome import Findings, Quality
 from paceline.study.tuneup.pictures import PICTURES, SPLIT, TRADE, files_of
 from paceline.study.tuneup.recording import note_of
 from paceline.study.tuneup.reporting import report_html
-from paceline.study.tuneup.texts import without_gain
+from paceline.study.tuneup.texts import quality_text, without_gain
 
 from .found import findings
 
@@ -38,6 +38,18 @@ WHY = {
 def test_each_technique_says_why_it_is_recommended_or_is_not() -> None:
     found = findings()
     assert {arm.name: explanation(arm, found) for arm in found.arms} == WHY
+
+
+def test_a_fix_tells_what_it_sets_since_its_name_does_not() -> None:
+    found = findings()
+    fix = replace(found.arms[3], name="fix-data-1", overrides={"data.num_workers": 4, "data.cache": "none"})
+    assert explanation(fix, found) == 'no difference that counts; it sets data.num_workers=4 data.cache="none"'
+
+
+def test_the_change_of_a_loss_is_told_as_the_loss_goes() -> None:
+    better = Quality("better", "val/loss", 0.24, (0.2, 0.3), 5, True, 0.01, mode="min")
+    assert quality_text(better) == "val/loss better, -0.2400 (-0.3000 to -0.2000) over 5 seeds"
+    assert ("quality", "better", "val/loss -0.2400, margin 0.01") in tiles(replace(findings(), quality=better))
 
 
 def test_what_was_tried_and_failed_is_not_called_untried() -> None:

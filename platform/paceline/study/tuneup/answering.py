@@ -94,7 +94,7 @@ def _quality_words(quality: Quality) -> str:
 
 
 def _margin_words(quality: Quality) -> str:
-    if quality.difference is None:
+    if quality.change is None:
         return ""
     within = "" if quality.margin is None else f", margin {quality.margin:g}"
-    return f"{quality.metric} {quality.difference:+.4f}{within}"
+    return f"{quality.metric} {quality.change[0]:+.4f}{within}"

@@ -3,8 +3,19 @@
 from textwrap import shorten
 
 from paceline.study.tuneup.outcome import ArmResult, Beside, Findings
-from paceline.study.tuneup.texts import UNDECIDED, UNMEASURED, UNSHOWN, arm_cells, quality_text, ratio_text, speed_text
+from paceline.study.tuneup.texts import (
+    UNDECIDED,
+    UNMEASURED,
+    UNSHOWN,
+    arm_cells,
+    overrides_text,
+    quality_text,
+    ratio_text,
+    speed_text,
+)
 
+FIX = "fix-"
+"""What the names of techniques begin with that do not tell what they set."""
 FAILED = "it cannot be run"
 """What the reason of a technique begins with that was tried, and failed."""
 REASON_WIDTH = 200
@@ -13,7 +24,8 @@ REASON_WIDTH = 200
 
 def explanation(arm: ArmResult, findings: Findings) -> str:
     """What came of a technique: why it is recommended, or why it is not, and what was told while it was built."""
-    return "; ".join([_came_of(arm, findings), *arm.warnings])
+    sets = [f"it sets {overrides_text(arm.overrides)}"] if arm.name.startswith(FIX) else []
+    return "; ".join([_came_of(arm, findings), *sets, *arm.warnings])
 
 
 def _came_of(arm: ArmResult, findings: Findings) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from paceline.direction import Direction
 from paceline.errors import RunFailed
 
 Verdict = Literal["gain", "none", "harm", "not applicable"]
@@ -31,11 +32,21 @@ class Quality:
     """Shown to be worse by less than the margin, or not at all."""
     margin: float | None = None
     """What counts as equal, in the metric's unit; None where nothing was compared."""
+    mode: Direction = "max"
+    """Whether the metric is better when it is large or small."""
 
     @property
     def is_fine(self) -> bool:
         """Whether a config with it may be recommended."""
         return self.verdict in ("same", "equivalent", "better") or self.is_not_inferior
+
+    @property
+    def change(self) -> tuple[float, float, float] | None:
+        """The difference and the ends of its interval as the metric itself goes: a loss that falls is negative."""
+        if self.difference is None or self.interval is None:
+            return None
+        low, high = self.interval
+        return (self.difference, low, high) if self.mode == "max" else (-self.difference, -high, -low)
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
@@ -47,6 +58,7 @@ class Quality:
             "seeds": self.seeds,
             "not_inferior": self.is_not_inferior,
             "margin": self.margin,
+            "mode": self.mode,
         }
 
 

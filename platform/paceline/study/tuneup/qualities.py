@@ -84,7 +84,10 @@ class Trainings:
         difference, low, high = found.difference
         if mode == "min":  # of a loss, less is better
             difference, low, high = -difference, -high, -low
-        return Quality(found.verdict, self.metric, difference, (low, high), count, found.is_not_inferior, self.margin)
+        interval = (low, high)
+        return Quality(
+            found.verdict, self.metric, difference, interval, count, found.is_not_inferior, self.margin, mode
+        )
 
     def _choose_metric(self, metrics: dict[str, float]) -> None:
         if not self.metric:

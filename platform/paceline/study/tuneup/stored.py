@@ -87,6 +87,7 @@ def _quality(told: Mapping[str, Any]) -> Quality:
         seeds=told.get("seeds", 0),
         is_not_inferior=told.get("not_inferior", False),
         margin=told.get("margin"),
+        mode=told.get("mode", "max"),
     )
 
 

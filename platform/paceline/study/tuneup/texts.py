@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from paceline.study.tuneup.outcome import ArmResult, Findings, Quality
 
@@ -34,19 +35,23 @@ def quality_text(quality: Quality) -> str:
     """Such as `val/accuracy equivalent, -0.0010 (-0.0032 to +0.0012) over 5 seeds`."""
     if quality.verdict == "same":
         return "computes the same"
-    if quality.difference is None or quality.interval is None:
+    if quality.change is None:
         return quality.verdict
-    low, high = quality.interval
+    change, low, high = quality.change
     verdict = "not worse" if quality.verdict == "undecided" and quality.is_not_inferior else quality.verdict
-    difference = f"{quality.difference:+.4f} ({low:+.4f} to {high:+.4f})"
-    return f"{quality.metric} {verdict}, {difference} over {quality.seeds} seeds"
+    return f"{quality.metric} {verdict}, {change:+.4f} ({low:+.4f} to {high:+.4f}) over {quality.seeds} seeds"
+
+
+def overrides_text(overrides: Mapping[str, Any]) -> str:
+    """Such as `data.cache="memory" data.num_workers=0`, as the command line takes them."""
+    return " ".join(f"{key}={json.dumps(value)}" for key, value in overrides.items())
 
 
 def answer_text(findings: Findings) -> str:
     """All that is recommended in one line, as overrides that a command takes."""
     if not findings.recommended:
         return without_gain(findings)
-    changes = " ".join(f"{key}={json.dumps(value)}" for key, value in findings.recommended.items())
+    changes = overrides_text(findings.recommended)
     return f"{changes}: {speed_text(findings.speedup, findings.speedup_interval)}, {quality_text(findings.quality)}"
 
 
