@@ -29,7 +29,7 @@ def findings(prefix: str = "") -> Findings:
         arm(cache, "loading", "gain", 2.74, peak_memory_ratio=1.0, is_recommended=True),
         arm(f"{prefix}loader-2", "loading", "gain", 1.13, peak_memory_ratio=1.0),
         arm(bf16, "precision", "none", 1.01, peak_memory_ratio=0.61, is_recommended=True, quality=EQUIVALENT),
-        arm(f"{prefix}channels-last", "layout", "none", 0.99),
+        arm(f"{prefix}channels-last", "layout", "none", 0.99, predicted_memory_ratio=1.04),
         arm(f"{prefix}seldom-logged", "logging", "gain", 1.03),
         arm(f"{prefix}compile", "compile", "harm", 0.88, build_seconds=7.5, warnings=("it breaks the graph",)),
         arm(f"{prefix}halves", "accumulation", "harm", 0.87, peak_memory_ratio=0.56),

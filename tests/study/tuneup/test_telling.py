@@ -17,7 +17,7 @@ from paceline.study.tuneup.outcome import Findings, Quality
 from paceline.study.tuneup.pictures import PICTURES, SPLIT, TRADE, files_of
 from paceline.study.tuneup.recording import note_of
 from paceline.study.tuneup.reporting import report_html
-from paceline.study.tuneup.texts import quality_text, without_gain
+from paceline.study.tuneup.texts import arm_cells, quality_text, without_gain
 
 from .found import findings
 
@@ -50,6 +50,17 @@ def test_the_change_of_a_loss_is_told_as_the_loss_goes() -> None:
     better = Quality("better", "val/loss", 0.24, (0.2, 0.3), 5, True, 0.01, mode="min")
     assert quality_text(better) == "val/loss better, -0.2400 (-0.3000 to -0.2000) over 5 seeds"
     assert ("quality", "better", "val/loss -0.2400, margin 0.01") in tiles(replace(findings(), quality=better))
+
+
+def test_memory_that_was_predicted_is_told_apart_from_what_was_measured() -> None:
+    found = findings()
+    told = {cells[0]: cells[3] for cells in map(arm_cells, found.arms)}
+    assert (told["bf16"], told["channels-last"], told["seldom-logged"]) == ("0.61 x", "~1.04 x", "-")
+    assert "with a ~ is predicted" in report_html("toy", "id", found, "name: toy\n", 5.0)
+    measured = tuple(replace(arm, predicted_memory_ratio=None) for arm in found.arms)
+    assert "is predicted" not in report_html("toy", "id", replace(found, arms=measured), "name: toy\n", 5.0)
+    saver = replace(found.arms[6], peak_memory_ratio=None, predicted_memory_ratio=0.5)
+    assert explanation(saver, found) == "slower, at ~0.50 x the memory"
 
 
 def test_what_was_tried_and_failed_is_not_called_untried() -> None:
@@ -163,6 +174,7 @@ def test_the_pictures_are_files_of_their_own_that_load_nothing() -> None:
         "cache: gain": "point front",
         "loader-2: gain": "point plain",
         "bf16: none": "point front",
+        "channels-last: none": "point plain",
         "halves: harm": "point plain",
         "all together": "point best",
         "baseline: the config as it was": "point open",

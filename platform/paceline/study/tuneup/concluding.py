@@ -40,6 +40,7 @@ def result_of(
         peak_memory_ratio=peaks.ratio(arm.name),
         peak_memory_bytes=peaks.measured.get(arm.name),
         predicted_peak_memory_bytes=peaks.predicted.get(arm.name),
+        predicted_memory_ratio=peaks.predicted_ratio(arm.name),
         quality=quality,
     )
     return replace(found, reason=f"{found.reason}; {UNMEASURED}") if found.gains_unmeasured else found

@@ -8,9 +8,9 @@ from paceline.study.tuneup.texts import (
     UNMEASURED,
     UNSHOWN,
     arm_cells,
+    memory_text,
     overrides_text,
     quality_text,
-    ratio_text,
     speed_text,
 )
 
@@ -39,8 +39,8 @@ def _came_of(arm: ArmResult, findings: Findings) -> str:
         return f"it makes the model worse: {quality_text(arm.quality)}"
     met = _met(arm, findings)
     if arm.verdict == "harm":
-        saves = arm.peak_memory_ratio is not None and arm.peak_memory_ratio < 0.95
-        return f"slower, at {ratio_text(arm.peak_memory_ratio)} the memory" if saves else f"slower{_and_beside(met)}"
+        saves = arm.memory_ratio is not None and arm.memory_ratio < 0.95
+        return f"slower, at {memory_text(arm)} the memory" if saves else f"slower{_and_beside(met)}"
     if arm.verdict == "none":
         return f"{UNDECIDED if arm.is_open else 'no difference that counts'}{_and_beside(met)}"
     return _gains_alone(arm, findings, met)

@@ -82,12 +82,24 @@ class ArmResult:
     """Of one worker's share, in a fresh process."""
     predicted_peak_memory_bytes: int | None = None
     """What was predicted for it; see `plan`."""
+    predicted_memory_ratio: float | None = None
+    """The same over what was predicted for the baseline."""
     quality: Quality = Quality("not measured")
     is_recommended: bool = False
     warnings: tuple[str, ...] = ()
     """What was told when it was built and was not of the baseline: that it could not be applied."""
     build_seconds: float | None = None
     """How long a training with it takes to be ready for its first step, compiling included."""
+
+    @property
+    def memory_ratio(self) -> float | None:
+        """Its peak memory over the baseline's: predicted where there was no time to measure it."""
+        return self.predicted_memory_ratio if self.peak_memory_ratio is None else self.peak_memory_ratio
+
+    @property
+    def is_memory_predicted(self) -> bool:
+        """Whether `memory_ratio` is a prediction."""
+        return self.peak_memory_ratio is None and self.predicted_memory_ratio is not None
 
     @property
     def gains_unmeasured(self) -> bool:
@@ -115,6 +127,7 @@ class ArmResult:
             "peak_memory_ratio": self.peak_memory_ratio,
             "peak_memory_bytes": self.peak_memory_bytes,
             "predicted_peak_memory_bytes": self.predicted_peak_memory_bytes,
+            "predicted_memory_ratio": self.predicted_memory_ratio,
             "quality": self.quality.to_json(),
             "reason": self.reason,
             "pairs": self.pairs,

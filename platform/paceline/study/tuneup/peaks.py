@@ -71,9 +71,15 @@ class Peaks:
 
     def ratio(self, name: str) -> float | None:
         """The measured peak over the baseline's."""
-        if name not in self.measured or BASELINE not in self.measured:
-            return None
-        return self.measured[name] / self.measured[BASELINE]
+        return _ratio(self.measured, name)
+
+    def predicted_ratio(self, name: str) -> float | None:
+        """The predicted peak over what is predicted for the baseline."""
+        return _ratio(self.predicted, name)
+
+
+def _ratio(peaks: Mapping[str, int], name: str) -> float | None:
+    return peaks[name] / peaks[BASELINE] if name in peaks and peaks.get(BASELINE) else None
 
 
 def _too_large(size: int, limit: int) -> str:

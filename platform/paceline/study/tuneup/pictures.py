@@ -8,7 +8,7 @@ from paceline.review.report.numbers import axis_text, percent_text
 from paceline.review.report.rows import grouped_bar_chart, interval_chart
 from paceline.review.report.scales import spans_decades
 from paceline.study.tuneup.outcome import ArmResult, Findings
-from paceline.study.tuneup.texts import LEAST_SHARE, interval_text, ratio_text, speed_text
+from paceline.study.tuneup.texts import LEAST_SHARE, interval_text, memory_text, ratio_text, speed_text
 
 SPEEDS, TRADE, SPLIT = "speeds.svg", "speed_memory.svg", "step_split.svg"
 PICTURES = {
@@ -56,9 +56,9 @@ def speed_chart(findings: Findings) -> Markup | None:
 
 
 def trade_chart(findings: Findings) -> Markup | None:
-    """Each technique whose speed and memory were measured, the baseline, and all together."""
-    arms = [arm for arm in findings.arms if arm.speedup is not None and arm.peak_memory_ratio is not None]
-    dots = [_dot(arm, arm.speedup or 1.0, arm.peak_memory_ratio or 1.0) for arm in arms]
+    """Each technique whose speed was measured and whose memory is known, the baseline, and all together."""
+    arms = [arm for arm in findings.arms if arm.speedup is not None and arm.memory_ratio is not None]
+    dots = [_dot(arm, arm.speedup or 1.0, arm.memory_ratio or 1.0) for arm in arms]
     if findings.speedup is not None and findings.peak_memory_ratio is not None:
         about = f"{TOGETHER}\n{speed_text(findings.speedup, findings.speedup_interval)} the speed\n"
         about += f"{ratio_text(findings.peak_memory_ratio)} the memory"
@@ -93,7 +93,7 @@ def _dot(arm: ArmResult, speed: float, memory: float) -> Dot:
     ends = _ends(speed, arm.speedup_interval)
     is_named = arm.is_recommended or abs(speed - 1) > _NEAR or abs(memory - 1) > _NEAR
     name = arm.name if is_named else ""
-    return Dot(memory, speed, f"{about}{ratio_text(memory)} the memory", kind, name, ends=ends)
+    return Dot(memory, speed, f"{about}{memory_text(arm)} the memory", kind, name, ends=ends)
 
 
 def _ends(value: float, interval: Sequence[float] | None) -> tuple[float, float]:

@@ -74,6 +74,8 @@ def _split_legend(findings: Findings) -> Child:
 def _techniques(findings: Findings) -> Section:
     rows = [_row(arm, findings) for arm in shown_arms(findings)]
     note = "Against the config as it was, each by itself."
+    if any(arm.is_memory_predicted for arm in findings.arms):
+        note += " Memory with a ~ is predicted: there was no time to measure it."
     return Section("techniques", "Each technique alone", table(HEADING, rows, "sortable told", "techniques"), note)
 
 
@@ -88,7 +90,7 @@ def _row(arm: ArmResult, findings: Findings) -> list[tuple[Child, float | None]]
         (shown, None),
         (pill(arm.verdict), None),
         (speed, arm.speedup),
-        (memory, arm.peak_memory_ratio),
+        (memory, arm.memory_ratio),
         (why, None),
     ]
 

@@ -71,6 +71,7 @@ def _arm(told: Mapping[str, Any]) -> ArmResult:
         peak_memory_ratio=told["peak_memory_ratio"],
         peak_memory_bytes=told.get("peak_memory_bytes"),
         predicted_peak_memory_bytes=told.get("predicted_peak_memory_bytes"),
+        predicted_memory_ratio=told.get("predicted_memory_ratio"),
         quality=_quality(told["quality"]),
         is_recommended=told["recommended"],
         warnings=tuple(told.get("warnings", ())),

@@ -31,6 +31,11 @@ def ratio_text(ratio: float | None) -> str:
     return "-" if ratio is None else f"{ratio:.2f} x"
 
 
+def memory_text(arm: ArmResult) -> str:
+    """Such as `0.63 x` where it was measured, `~0.63 x` where it was predicted; a dash where neither."""
+    return f"{'~' if arm.is_memory_predicted else ''}{ratio_text(arm.memory_ratio)}"
+
+
 def quality_text(quality: Quality) -> str:
     """Such as `val/accuracy equivalent, -0.0010 (-0.0032 to +0.0012) over 5 seeds`."""
     if quality.verdict == "same":
@@ -59,7 +64,7 @@ def arm_cells(arm: ArmResult) -> tuple[str, str, str, str]:
     """Name, verdict, speed and memory: a row of the table, but for why."""
     if arm.speedup is None:
         return arm.name, arm.verdict, "", ""
-    return arm.name, arm.verdict, speed_text(arm.speedup, arm.speedup_interval), ratio_text(arm.peak_memory_ratio)
+    return arm.name, arm.verdict, speed_text(arm.speedup, arm.speedup_interval), memory_text(arm)
 
 
 HEADING = ("technique", "verdict", "speed", "memory", "why")
