@@ -17,6 +17,7 @@ from paceline.study.statistics.judge import Noise
 from paceline.study.tuneup.arms import Arm, arms_for, with_fixes
 from paceline.study.tuneup.bench import Bench
 from paceline.study.tuneup.beside import NO_TIME
+from paceline.study.tuneup.checking import FEWEST_SEEDS, Checking
 from paceline.study.tuneup.choosing import best_of_families, merged, speedups, together
 from paceline.study.tuneup.clock import Clock
 from paceline.study.tuneup.combining import Combining
@@ -34,8 +35,6 @@ AA = "A/A"
 """Name of the contest of the baseline against itself."""
 QUALITY_SHARE = 0.45
 """Of the budget, what trainings for the quality may take at the most."""
-FEWEST_SEEDS = 2
-"""Trainings without which nothing can be said of the quality."""
 TOGETHER = "all/together"
 """Name of the contest of all that is recommended. As with `AA`, no technique of the user's can have it."""
 MEMORY_SECONDS = 4 * ERRAND_SECONDS
@@ -180,57 +179,13 @@ class Measuring:
         return chosen
 
     def _check_quality(self, chosen: list[Arm]) -> tuple[list[Arm], Quality]:
-        """Take away what makes the model worse, until it comes out as well as the baseline's."""
         self._clock.reserved = self._memory_seconds + END_SECONDS
         self._watcher.stage("training the recommended config")
-        while any(arm.computes == "differently" for arm in chosen):
-            quality = self._quality_of(chosen)
-            if quality.is_fine:
-                for arm in chosen:
-                    if arm.computes == "differently":
-                        self._qualities.setdefault(arm.name, quality)
-                return chosen, quality
-            chosen = self._without_the_worst(chosen)
-        return chosen, Quality("same")
-
-    def _quality_of(self, arms: Sequence[Arm]) -> Quality:
-        config, _ = together(self._config, arms)
-        if len(self._trainings.values(self._config)) < FEWEST_SEEDS or not self._trainings.is_finite(self._config):
-            return Quality("not measured", self._trainings.metric)
-        self._trainings.train(config, self._trainings.seconds(self._config))
-        if self._trainings.problem:
-            self._notes.append(f"the recommended config could not be trained: {self._trainings.problem}")
-        return self._trainings.compare(self._config, config)
-
-    def _without_the_worst(self, chosen: list[Arm]) -> list[Arm]:
-        """Without the arm that spoils the quality; in its place a smaller batch, or what it had left no room for."""
-        risky = [arm for arm in chosen if arm.computes == "differently"]
-        if len(risky) > 1:
-            for arm in risky:
-                self._qualities[arm.name] = self._quality_of([arm])
-            spoiling = [arm for arm in risky if not self._qualities[arm.name].is_fine] or risky
-        else:
-            spoiling = risky
-            self._qualities[risky[0].name] = self._quality_of(chosen)
-        worst = min(spoiling, key=lambda arm: self._qualities[arm.name].difference or 0.0)
-        smaller = self._smaller_batch(worst)
-        rest = [arm for arm in chosen if arm is not worst] + ([smaller] if smaller is not None else [])
-        return together(self._config, [*rest, *self._kept_out_by(worst, chosen)])[1]
-
-    def _kept_out_by(self, worst: Arm, chosen: Sequence[Arm]) -> list[Arm]:
-        """What gains and is not known to spoil, but sets a field that an arm has set until now; the best first."""
-        families = {arm.family for arm in chosen}
-        free = [(arm, gain) for arm, gain in speedups(self._contests, self._arms) if arm.family not in families]
-        fine = [(arm, gain) for arm, gain in free if self._qualities.get(arm.name, Quality("same")).is_fine]
-        return best_of_families([(arm, gain) for arm, gain in fine if arm.overrides.keys() & worst.overrides.keys()])
-
-    def _smaller_batch(self, arm: Arm) -> Arm | None:
-        if arm.family != "batch":
-            return None
-        size = arm.overrides["data.global_batch_size"]
-        known = [each for each, _ in speedups(self._contests, self._arms) if each.family == "batch"]
-        below = [each for each in known if each.overrides["data.global_batch_size"] < size]
-        return max(below, key=lambda each: each.overrides["data.global_batch_size"], default=None)
+        checking = Checking(self._config, self._trainings, self._arms, self._contests)
+        chosen, quality = checking.run(chosen)
+        self._qualities = checking.qualities
+        self._notes += checking.notes
+        return chosen, quality
 
     def _measure_together(self, chosen: Sequence[Arm]) -> None:
         """All that is recommended against the baseline."""
