@@ -17,7 +17,7 @@ from paceline.study.tuneup.outcome import Findings
 from paceline.study.tuneup.texts import quality_text
 from support.toys import toy_config
 
-from .played_bench import DUEL_SECONDS, FACTS, PlayedBench, PlayedClock, Recording
+from .played_bench import DUEL_SECONDS, FACTS, PlayedBench, PlayedClock, Recording, Speed
 
 PLANTED = {
     "nothing": {"parallel.timeout_seconds": 301.0},
@@ -328,6 +328,89 @@ def test_with_little_time_each_technique_is_measured_all_the_same() -> None:
     pairs = {arm.name: arm.pairs for arm in found.arms if arm.name in PLANTED}
     assert all(each >= PAIRS_OF_A_DUEL for each in pairs.values()), pairs
     assert found.recommended == PLANTED["faster"]
+
+
+class QuickBench(PlayedBench):
+    """Trains in the time that the steps take."""
+
+    def _train(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
+        self.training_seconds = 9000.0 / self._speed(configs[0])
+        return super()._train(configs, job)
+
+
+def thrice_and_more(tree: dict[str, Any]) -> float:
+    """Three times as fast with a technique that changes what is computed, and more with others."""
+    factor = 3.0 if tree["checkpoint"]["keep"] == 5 else 1.0
+    factor *= 1.3 if tree["trainer"]["memory_format"] == "channels_last" else 1.0
+    factor *= 1.4 if tree["trainer"]["precision"] == "bf16-mixed" else 1.0
+    return 1000 * factor
+
+
+def hurried(faster: Speed) -> Findings:
+    """What is found in 120 s, most of which is kept back for trainings: the last three techniques have to wait."""
+    clock, watcher = PlayedClock(), Recording()
+    bench = QuickBench(clock, faster, accuracy)
+    bench.facts = replace(FACTS, has_convolutions=True, is_sliced=False, train_samples=1000)
+    found = measured(bench, clock, config(120.0), watcher)
+    assert clock.now < 120
+    assert watcher.contests.index("channels-last") > watcher.contests.index("batch-x2")
+    return found
+
+
+def test_what_the_trainings_leave_is_used_for_what_there_was_no_time_for() -> None:
+    """What is recommended trains in a third of the time that was kept back for it."""
+    found = hurried(thrice_and_more)
+    arms = {arm.name: arm for arm in found.arms}
+    assert arms["channels-last"].verdict == "gain"
+    assert found.recommended == {**PLANTED["faster"], "trainer.memory_format": "channels_last"}
+    assert found.speedup == pytest.approx(3.9, rel=0.1)
+    assert found.quality.verdict == "equivalent"  # of `faster`: the other computes the same
+    assert arms["bf16"].gains_unmeasured  # no time is left to train with it, and it is not recommended
+    assert arms["accumulation-2"].verdict == "none"
+    assert not any("want of time" in note for note in found.notes)
+
+
+def test_what_is_measured_late_may_be_all_that_is_left() -> None:
+    def spoiling(tree: dict[str, Any]) -> float:
+        factor = 3.0 if tree["optimizer"]["weight_decay"] == 0.5 else 1.0
+        return 1000 * factor * (1.3 if tree["trainer"]["memory_format"] == "channels_last" else 1.0)
+
+    found = hurried(spoiling)
+    assert next(arm.quality.verdict for arm in found.arms if arm.name == "spoils") == "worse"
+    assert found.recommended == {"trainer.memory_format": "channels_last"}
+    assert found.speedup == pytest.approx(1.3, rel=0.1)
+    assert found.quality.verdict == "same"
+
+
+def test_what_was_not_tried_beside_others_is_tried_when_the_trainings_leave_time() -> None:
+    """And is told once, with what came of it."""
+    clock, watcher = PlayedClock(), Recording()
+    bench = QuickBench(
+        clock, lambda tree: thrice_and_more(tree) * (1.1 if tree["data"]["num_workers"] else 1), accuracy
+    )
+    bench.facts = replace(FACTS, has_convolutions=True, is_sliced=False, train_samples=1000)
+    found = measured(bench, clock, config(300.0), watcher)
+    (met,) = (each for each in found.beside if each.name == "prefetch-4")
+    assert met.speedup == pytest.approx(1.0, abs=0.05)
+    assert next(arm.verdict for arm in found.arms if arm.name == "prefetch-4") == "none"
+
+
+def test_what_was_not_asked_whether_it_is_needed_is_asked_when_there_is_time() -> None:
+    """Of what computes the same: one whose gain another takes over is left out."""
+
+    def taken_over(tree: dict[str, Any]) -> float:
+        is_faster = tree["checkpoint"]["keep"] == 5
+        is_channels_last = tree["trainer"]["memory_format"] == "channels_last"
+        return 3000.0 if is_faster else 1300.0 if is_channels_last else 1000.0
+
+    clock, watcher = PlayedClock(), Recording()
+    bench = QuickBench(clock, taken_over, accuracy)
+    bench.facts = replace(FACTS, has_convolutions=True, is_sliced=False, train_samples=1000)
+    found = measured(bench, clock, config(150.0), watcher)
+    assert next(arm.verdict for arm in found.arms if arm.name == "channels-last") == "gain"
+    assert found.recommended == PLANTED["faster"]
+    asked = [each for each in found.beside if (each.name, each.question) == ("channels-last", "needed")]
+    assert [each.verdict for each in asked] == ["none"]
 
 
 def test_without_time_for_the_quality_only_what_computes_the_same_is_recommended() -> None:

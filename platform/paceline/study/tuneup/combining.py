@@ -4,12 +4,12 @@ those that gain alone  ->  what else gains beside them  ->  larger batches and t
   ->  without what gains nothing any more
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.study.statistics.judge import Noise
-from paceline.study.tuneup.arms import Arm, arms_for
+from paceline.study.tuneup.arms import Arm, Computes, arms_for
 from paceline.study.tuneup.beside import beside_of
 from paceline.study.tuneup.choosing import best_of_families, size_of, speedups, together
 from paceline.study.tuneup.facts import Facts
@@ -43,6 +43,7 @@ class Combining:
             are added.
         """
         self._config, self._facts, self._ring, self._noise, self._contests = config, facts, ring, noise, contests
+        self._closed = {arm.name for arm in arms if arm.why_not and not arm.why_not.startswith(PREDICTED_OOM)}
         self.arms = arms
         """Those that were measured beside others alone say so."""
         self.beside: list[Beside] = []
@@ -65,9 +66,25 @@ class Combining:
             if (swapped := self._with_a_stand_in(chosen, tried)) is None:
                 break
             chosen = swapped
-        while len(chosen) > 1 and (idle := self._idle_in(chosen)) is not None:
-            chosen = [arm for arm in chosen if arm is not idle]
-        return chosen
+        return self._without_idle(chosen)
+
+    def extended(self, chosen: list[Arm], tried: Sequence[Arm]) -> list[Arm]:
+        """Those chosen, with what gains beside them of that for which there was no time, and without what they do not
+        need: of what computes the same, whose coming and going leaves the quality as it is."""
+        met = {each.name for each in self.beside if each.speedup is not None}
+        same = [arm for arm in tried if arm.computes == "same" and arm.name not in met]
+        gained = best_of_families(speedups(self._contests, same))
+        if not chosen and not gained:
+            return []
+        chosen = chosen or gained[:1]
+        same.sort(key=lambda arm: arm not in gained)  # they are tried first where there is no time for all
+        for _ in range(ROUNDS):
+            opened = [arm for arm in self._opened_by(chosen) if arm.computes == "same"]
+            others = [arm for arm in [*same, *opened] if self._may_help(arm, chosen)]
+            if (added := self._gains_beside(chosen, others)) is None:
+                break
+            chosen = [*chosen, added]
+        return self._without_idle(chosen, ["same"])
 
     def _contest(self, name: str, before: Sequence[Arm], after: Sequence[Arm]) -> Contest:
         first, second = (together(self._config, arms)[0] for arms in (before, after))
@@ -75,9 +92,13 @@ class Combining:
 
     def _opened_by(self, chosen: Sequence[Arm]) -> list[Arm]:
         """What has an effect beside those chosen alone, such as more batches ahead beside loader processes."""
-        closed = {arm.name for arm in self.arms if arm.why_not and not arm.why_not.startswith(PREDICTED_OOM)}
         beside, _ = together(self._config, chosen)
-        return [arm for arm in arms_for(beside, self._facts) if arm.name in closed and not arm.why_not]
+        return [arm for arm in arms_for(beside, self._facts) if self._is_closed(arm) and not arm.why_not]
+
+    def _is_closed(self, arm: Arm) -> bool:
+        """Whether it was not tried alone, nor beside others until now."""
+        contest = self._contests.get(arm.name)
+        return arm.name in self._closed and (contest is None or not contest.duels)
 
     def _may_help(self, arm: Arm, chosen: Sequence[Arm]) -> bool:
         """Whether an arm is worth a try beside others: what hides its gain now may be gone then."""
@@ -105,7 +126,7 @@ class Combining:
     def _list(self, arms: Sequence[Arm], contests: Mapping[str, Contest], where: str) -> None:
         """Those that have no contest of their own yet get this one."""
         for arm in arms:
-            if arm.name in contests and arm.name not in self._contests:
+            if arm.name in contests and self._is_closed(arm):
                 self._contests[arm.name] = contests[arm.name]
                 told = replace(arm, why=f"{arm.why} ({where})")
                 self.arms = [told if each.name == arm.name else each for each in self.arms]
@@ -143,21 +164,37 @@ class Combining:
             return False
         return contest.standing.interval.high > HOPELESS * own.standing.interval.low
 
-    def _idle_in(self, chosen: Sequence[Arm]) -> Arm | None:
-        """The arm without which the others are as fast; None when there is none, or no time to find out."""
+    def _without_idle(self, chosen: list[Arm], kinds: Collection[Computes] = ("same", "differently")) -> list[Arm]:
+        """Those chosen without what gains nothing among them, of what computes as one of `kinds` says."""
+        while len(chosen) > 1:
+            asked = [arm for arm in chosen if arm.computes in kinds and not self._is_needed(arm, chosen)]
+            if (idle := self._idle_in(chosen, asked)) is None:
+                break
+            chosen = [arm for arm in chosen if arm is not idle]
+        return chosen
+
+    def _is_needed(self, arm: Arm, chosen: Sequence[Arm]) -> bool:
+        """Whether it has shown a gain beside just these others already."""
+        others = tuple(each.name for each in chosen if each is not arm)
+        return any((each.name, each.others, each.verdict) == (arm.name, others, "gain") for each in self.beside)
+
+    def _idle_in(self, chosen: Sequence[Arm], asked: Sequence[Arm]) -> Arm | None:
+        """The arm of those asked without which the others are as fast; None when there is none, or no time to find
+        out."""
         contests: dict[str, Contest] = {}
-        others = {arm.name: [each for each in chosen if each is not arm] for arm in chosen}
-        for arm in chosen:
+        others = {arm.name: [each for each in chosen if each is not arm] for arm in asked}
+        for arm in asked:
             contests[arm.name] = self._contest(f"{_names(chosen)}, for {arm.name}", others[arm.name], chosen)
         self._ring.run(list(contests.values()), share=0.5)
         self._tell("needed", contests, others)
-        met = [arm for arm in chosen if contests[arm.name].standing.pairs]
+        met = [arm for arm in asked if contests[arm.name].standing.pairs]
         idle = [arm for arm in met if contests[arm.name].standing.final != "gain"]
         return min(idle, key=lambda arm: contests[arm.name].standing.interval.estimate, default=None)
 
     def _tell(self, question: Question, contests: Mapping[str, Contest], others: Mapping[str, Sequence[Arm]]) -> None:
         for name, contest in contests.items():
-            self.beside.append(beside_of(name, [arm.name for arm in others[name]], question, contest))
+            told = beside_of(name, [arm.name for arm in others[name]], question, contest)
+            self.beside = [each for each in self.beside if not told.is_about(each)] + [told]
 
 
 def _names(arms: Sequence[Arm]) -> str:

@@ -2,7 +2,7 @@
 
 look at the model  ->  the baseline trained with each seed  ->  each technique against the baseline
   ->  those that gain, together  ->  each other one beside them, each of them taken away
-  ->  the quality of what is left, without what spoils it
+  ->  the quality of what is left, without what spoils it  ->  what there was no time for until now
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from paceline.study.tuneup.concluding import result_of
 from paceline.study.tuneup.facts import Facts
 from paceline.study.tuneup.jobs import Job, part_of
 from paceline.study.tuneup.judging import Standing
-from paceline.study.tuneup.outcome import ArmResult, BaselineFailed, Beside, Findings, Quality
+from paceline.study.tuneup.outcome import ArmResult, BaselineFailed, Findings, Quality
 from paceline.study.tuneup.peaks import BASELINE, ERRAND_SECONDS, Peaks
 from paceline.study.tuneup.qualities import Trainings
 from paceline.study.tuneup.ring import Contest, Ring
@@ -78,7 +78,6 @@ class Measuring:
         self._notes = list(notes)
         self._arms: list[Arm] = []
         self._splits = Splits(bench, clock)
-        self._beside: list[Beside] = []
         self._peaks = Peaks(bench, clock, config)
         self._memory_seconds = min(MEMORY_SECONDS, MEMORY_SHARE * clock.budget_seconds)
 
@@ -102,6 +101,7 @@ class Measuring:
         self._measure_alone(tried)
         chosen = self._combine(tried, facts)
         chosen, quality = self._check_quality(chosen)
+        chosen = self._use_what_is_left(tried, chosen)
         self._measure_together(chosen)
         self._split_recommended(chosen)
         self._measure_memory(tried, chosen)
@@ -173,9 +173,9 @@ class Measuring:
         gained = best_of_families(speedups(self._contests, tried))
         if (risky := sum(arm.computes == "differently" for arm in gained)) > 1:
             self._reserve_trainings(risky + 1)  # if they spoil the model together, each is to be tried by itself
-        combining = Combining(self._config, facts, self._ring, self._noise, self._arms, self._contests)
-        chosen = combining.run(tried, gained)
-        self._arms, self._beside = combining.arms, combining.beside
+        self._combining = Combining(self._config, facts, self._ring, self._noise, self._arms, self._contests)
+        chosen = self._combining.run(tried, gained)
+        self._arms = self._combining.arms
         return chosen
 
     def _check_quality(self, chosen: list[Arm]) -> tuple[list[Arm], Quality]:
@@ -186,6 +186,15 @@ class Measuring:
         self._qualities = checking.qualities
         self._notes += checking.notes
         return chosen, quality
+
+    def _use_what_is_left(self, tried: Sequence[Arm], chosen: list[Arm]) -> list[Arm]:
+        """Measure what there was no time for: the trainings took less than was kept back, since what is recommended
+        trains faster. What computes the same may still join it."""
+        self._watcher.stage("measuring what there was no time for")
+        self._ring.run([self._contests[arm.name] for arm in tried if not self._contests[arm.name].duels], share=0.5)
+        chosen = self._combining.extended(chosen, tried)
+        self._arms = self._combining.arms
+        return chosen
 
     def _measure_together(self, chosen: Sequence[Arm]) -> None:
         """All that is recommended against the baseline."""
@@ -236,7 +245,7 @@ class Measuring:
             split=self._splits.baseline,
             recommended_split=self._splits.recommended,
             bottleneck=self._splits.bottleneck,
-            beside=tuple(self._beside),
+            beside=tuple(self._combining.beside),
             notes=tuple(self._notes),
         )
 

@@ -156,6 +156,10 @@ class Beside:
     reason: str = ""
     """Why it was not measured; empty when it was."""
 
+    def is_about(self, other: "Beside") -> bool:
+        """Whether both were asked the same."""
+        return (self.name, self.others, self.question) == (other.name, other.others, other.question)
+
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
         return {
