@@ -451,12 +451,23 @@ def test_without_a_limit_all_are_tried_and_predicted_memory_stands_beside_measur
 def test_with_little_time_the_memory_of_all_is_predicted() -> None:
     """Where not all of it can be measured."""
     clock = PlayedClock()
-    found = measured(PlayedBench(clock, speed, accuracy), clock, config(200.0))
+    found = measured(PlayedBench(clock, speed, accuracy), clock, config(150.0))
     arms = {arm.name: arm for arm in found.arms if arm.name in PLANTED}
     assert found.peak_memory_ratio == arms["faster"].memory_ratio == 0.5  # measured
     assert arms["nothing"].is_memory_predicted
     assert [name for name, arm in arms.items() if arm.memory_ratio is None] == ["slower"]  # of which it cannot be said
-    assert clock.now < 200
+    assert clock.now < 150
+
+
+def test_the_memory_of_one_config_is_measured_once() -> None:
+    """A technique that is all that is recommended."""
+    clock = PlayedClock()
+    bench = PlayedBench(clock, speed, accuracy)
+    found = measured(bench, clock, config())
+    assert found.recommended == PLANTED["faster"]
+    known = [arm.name for arm in found.arms if arm.peak_memory_ratio is not None]
+    assert "faster" in known
+    assert bench.done["memory"] == 1 + len(known)  # and the baseline
 
 
 def test_a_prediction_that_fails_takes_nothing_away() -> None:
