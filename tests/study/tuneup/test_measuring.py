@@ -451,12 +451,12 @@ def test_without_a_limit_all_are_tried_and_predicted_memory_stands_beside_measur
 def test_with_little_time_the_memory_of_all_is_predicted() -> None:
     """Where not all of it can be measured."""
     clock = PlayedClock()
-    found = measured(PlayedBench(clock, speed, accuracy), clock, config(150.0))
+    found = measured(PlayedBench(clock, speed, accuracy), clock, config(160.0))
     arms = {arm.name: arm for arm in found.arms if arm.name in PLANTED}
     assert found.peak_memory_ratio == arms["faster"].memory_ratio == 0.5  # measured
     assert arms["nothing"].is_memory_predicted
     assert [name for name, arm in arms.items() if arm.memory_ratio is None] == ["slower"]  # of which it cannot be said
-    assert clock.now < 150
+    assert clock.now < 160
 
 
 def test_the_memory_of_one_config_is_measured_once() -> None:

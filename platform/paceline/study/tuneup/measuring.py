@@ -39,9 +39,9 @@ NOT_STEPS = 0.25
 """Of a training, what starting it and evaluations are taken for, which a technique may leave as slow as they are."""
 TOGETHER = "all/together"
 """Name of the contest of all that is recommended. As with `AA`, no technique of the user's can have it."""
-MEMORY_SECONDS = 4 * ERRAND_SECONDS
-"""Kept back for the last duel, and for the memory of the baseline and of what is recommended; of a short budget at most
-`MEMORY_SHARE`."""
+MEMORY_SECONDS = 5 * ERRAND_SECONDS
+"""Kept back for the last duel, for the memory of the baseline and of what is recommended, and to predict that of the
+others; of a short budget at most `MEMORY_SHARE`."""
 MEMORY_SHARE = 0.15
 BY_CHANCE = "what each has shown may have been chance; give tuneup.budget_seconds more to know"
 MORE_TIME = "nothing is known, for want of time (tuneup.budget_seconds)"
@@ -218,8 +218,9 @@ class Measuring:
             self._notes.append(f"all together show no gain, {contest.standing.interval.text()}: {BY_CHANCE}")
 
     def _split_recommended(self, chosen: Sequence[Arm]) -> None:
-        """Where the time of a step goes now, as long as it takes none from the memory of what is recommended."""
-        self._clock.reserved = END_SECONDS + 2 * self._peaks.errand_seconds
+        """Where the time of a step goes now, as long as it takes none from the memory of what is recommended, nor from
+        predicting the others'."""
+        self._clock.reserved = END_SECONDS + 3 * self._peaks.errand_seconds
         if chosen:
             self._splits.split_recommended(together(self._config, chosen)[0])
 
