@@ -86,7 +86,7 @@ def _looks_right(home: Path, found: dict[str, Any]) -> None:
 
 
 def _has_measured_memory(found: dict[str, Any]) -> None:
-    """Which comes last, and only as far as there is time: a minute may not do."""
+    """Which comes last, and only as far as there is time: a minute may not do beside other tests."""
     (cached,) = (arm for arm in found["arms"] if arm["name"] == "cache-memory")
     assert cached["peak_memory_ratio"] == pytest.approx(1.0, rel=0.05)
 
@@ -112,7 +112,7 @@ def _is_in_mlflow(home: Path, found: dict[str, Any]) -> None:
 
 def test_a_slow_data_set_is_found_out_and_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    found = tuned(tmp_path, workers=0, budget_seconds=90)
+    found = tuned(tmp_path, workers=0, budget_seconds=120)
     _looks_right(tmp_path, found)
     _has_measured_memory(found)
     _is_in_mlflow(tmp_path, found)
