@@ -129,12 +129,6 @@ class Recording(SilentListener):
     def __init__(self) -> None:
         self.contests: list[str] = []
         self.arms_told: list[str] = []
-        self.trained = 0
-        """How many contests there were before what is recommended was trained."""
-
-    def stage(self, text: str) -> None:
-        if text == "training the recommended config":
-            self.trained = len(self.contests)
 
     def arms(self, arms: Any) -> None:
         self.arms_told = [arm.name for arm in arms]

@@ -35,8 +35,6 @@ AA = "A/A"
 """Name of the contest of the baseline against itself."""
 QUALITY_SHARE = 0.45
 """Of the budget, what trainings for the quality may take at the most."""
-NOT_STEPS = 0.25
-"""Of a training, what starting it and evaluations are taken for, which a technique may leave as slow as they are."""
 TOGETHER = "all/together"
 """Name of the contest of all that is recommended. As with `AA`, no technique of the user's can have it."""
 MEMORY_SECONDS = 5 * ERRAND_SECONDS
@@ -74,7 +72,7 @@ class Measuring:
         self._config, self._bench, self._clock, self._watcher = config, bench, clock, watcher
         self._trainings = Trainings(bench, clock, config)
         self._noise = Noise()
-        self._ring = Ring(bench, clock, config.seed, self._met)
+        self._ring = Ring(bench, clock, config.seed, watcher.contest)
         self._contests: dict[str, Contest] = {}
         self._qualities: dict[str, Quality] = {}
         self._notes = list(notes)
@@ -148,15 +146,6 @@ class Measuring:
         needed = configs * (self._trainings.seconds(self._config) or 0.0) * len(self._trainings.seeds)
         left = self._clock.left + self._clock.reserved
         self._clock.reserved = min(needed, QUALITY_SHARE * left) + self._memory_seconds + END_SECONDS
-
-    def _met(self, contest: Contest) -> None:
-        """What gains alone trains faster, too, so that less is to be kept back for what will be recommended."""
-        self._watcher.contest(contest)
-        if contest.standing.verdict != "gain" or contest.baseline != self._config:
-            return
-        all_seeds = (self._trainings.seconds(self._config) or 0.0) * len(self._trainings.seeds)
-        needed = all_seeds * (NOT_STEPS + (1 - NOT_STEPS) / max(1.0, contest.standing.interval.low))
-        self._clock.reserved = min(self._clock.reserved, needed + self._memory_seconds + END_SECONDS)
 
     def _training_seconds(self, facts: Facts) -> float:
         """What a training of the baseline is expected to take, by the time of its steps; 0 where that is not known."""
