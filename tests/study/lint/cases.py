@@ -236,8 +236,8 @@ MODEL_CASES = [
     Case(
         "dropout-of-nearly-all",
         r"model\.extra",
+        model(lambda net, x: net.extra(x), extra=lambda: nn.Dropout(0.95)),
         model(lambda net, x: net.extra(x), extra=lambda: nn.Dropout(0.9)),
-        model(lambda net, x: net.extra(x), extra=lambda: nn.Dropout(0.8)),
     ),
     Case(
         "dropout-of-nearly-all",

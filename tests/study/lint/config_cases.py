@@ -31,8 +31,8 @@ CONFIG_CASES = [
     Case(
         "learning-rate-too-high",
         "optimizer.lr",
+        {"optimizer__name": "adamw", "optimizer__lr": 0.2},
         {"optimizer__name": "adamw", "optimizer__lr": 0.08, "optimizer__lr_scaling": "sqrt", **FOURFOLD},
-        {"optimizer__name": "adamw", "optimizer__lr": 0.04, "optimizer__lr_scaling": "sqrt", **FOURFOLD},
     ),
     Case(
         "linear-rule-with-adam",

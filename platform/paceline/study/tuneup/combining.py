@@ -68,10 +68,14 @@ class Combining:
             chosen = swapped
         return self._without_idle(chosen)
 
-    def extended(self, chosen: list[Arm], tried: Sequence[Arm]) -> list[Arm]:
+    def extended(self, chosen: list[Arm], tried: Sequence[Arm], spoiling: Collection[str]) -> list[Arm]:
         """Those chosen, with what gains beside them of that for which there was no time, and without what they do not
-        need: of what computes the same, whose coming and going leaves the quality as it is."""
-        met = {each.name for each in self.beside if each.speedup is not None}
+        need: of what computes the same, whose coming and going leaves the quality as it is.
+
+        Args:
+            spoiling: names of those that were taken away for the quality. What met them may gain without them.
+        """
+        met = {each.name for each in self.beside if each.speedup is not None and not {*each.others} & {*spoiling}}
         same = [arm for arm in tried if arm.computes == "same" and arm.name not in met]
         gained = best_of_families(speedups(self._contests, same))
         if not chosen and not gained:
@@ -174,9 +178,10 @@ class Combining:
         return chosen
 
     def _is_needed(self, arm: Arm, chosen: Sequence[Arm]) -> bool:
-        """Whether it has shown a gain beside just these others already."""
+        """Whether it has shown a gain over just these others already; in place of another it may still be idle."""
         others = tuple(each.name for each in chosen if each is not arm)
-        return any((each.name, each.others, each.verdict) == (arm.name, others, "gain") for each in self.beside)
+        met = [each for each in self.beside if each.question != "instead" and each.verdict == "gain"]
+        return any((each.name, each.others) == (arm.name, others) for each in met)
 
     def _idle_in(self, chosen: Sequence[Arm], asked: Sequence[Arm]) -> Arm | None:
         """The arm of those asked without which the others are as fast; None when there is none, or no time to find

@@ -15,17 +15,16 @@ HIGHEST_RATES = {"sgd": 10.0, "adamw": 0.1}
 
 
 def learning_rate_too_high(subject: Subject) -> Iterator[Fault]:
-    """A learning rate, after scaling, with which the loss will most likely become NaN.
+    """A learning rate, before it is scaled, with which the loss will most likely become NaN.
 
-    Clipped gradients stand a higher one: Merity et al. 2018 (arXiv:1708.02182) trained with 30.
+    Scaled to a very large batch it may be higher (Goyal et al. 2017, arXiv:1706.02677, went up to 25.6), and with
+    clipped gradients, too (Merity et al. 2018, arXiv:1708.02182, trained with 30).
     """
     optimizer = subject.config.optimizer
     highest = HIGHEST_RATES.get(optimizer.describe(), float("inf"))
-    rate = optimizer.scaled_lr(subject.global_batch)
-    if rate > highest and subject.config.trainer.max_grad_norm is None:
-        scaled = "" if rate == optimizer.lr else f", lr={optimizer.lr:g} scaled by the batch,"
-        reason = f"a learning rate of {rate:.3g}{scaled} is more than {optimizer.describe()} stands without clipping"
-        yield Fault("optimizer.lr", reason, f"write one below {highest:g}, or set trainer.max_grad_norm")
+    if optimizer.lr > highest and subject.config.trainer.max_grad_norm is None:
+        reason = f"a learning rate of {optimizer.lr:g} is more than {optimizer.describe()} stands without clipping"
+        yield Fault("optimizer.lr", reason, f"write one of {highest:g} or less, or set trainer.max_grad_norm")
 
 
 def linear_rule_with_adam(subject: Subject) -> Iterator[Fault]:

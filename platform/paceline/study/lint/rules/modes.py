@@ -9,7 +9,8 @@ from paceline.study.lint.subject import BATCH_NORMS, Subject
 
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 NEARLY_ALL = 0.9
-"""Dropout of so much is likelier meant as the share that is kept, as other frameworks have counted it."""
+"""Dropout of more is likelier meant as the share that is kept, as other frameworks have counted it; of so much it has
+been used (Simonyan and Zisserman 2014, arXiv:1406.2199)."""
 
 
 def eval_is_undone(subject: Subject) -> Iterator[Fault]:
@@ -43,10 +44,10 @@ def dropout_in_evaluation(subject: Subject) -> Iterator[Fault]:
 
 def dropout_of_nearly_all(subject: Subject) -> Iterator[Fault]:
     """Dropout whose `p` lets little or nothing through."""
-    found = [(name, each.p) for name, each in subject.modules(*_DROPOUTS) if each.p >= NEARLY_ALL]
+    found = [(name, each.p) for name, each in subject.modules(*_DROPOUTS) if each.p > NEARLY_ALL]
     if found:
         name, share = max(found, key=lambda each: each[1])
-        what = "drops everything in training" if share == 1 else f"drops {100 * share:.3g} % of the values in training"
-        cure = "write p=0 to drop nothing" if share == 1 else f"write p={1 - share:.3g} to keep {100 * share:.3g} %"
+        what = "drops everything in training" if share == 1 else f"drops {100 * share:.6g} % of the values in training"
+        cure = "write p=0 to drop nothing" if share == 1 else f"write p={1 - share:.6g} to keep {100 * share:.6g} %"
         severity: Severity = "error" if share == 1 else "warning"
         yield Fault(name, f"{what}: p is the share that is dropped, not the one that is kept", cure, severity)
