@@ -12,11 +12,12 @@ from paceline.study.tuneup.clock import Clock
 from paceline.study.tuneup.explaining import explanation
 from paceline.study.tuneup.jobs import Job
 from paceline.study.tuneup.judging import PAIRS_OF_A_DUEL
-from paceline.study.tuneup.measuring import AA, Measuring
+from paceline.study.tuneup.measuring import AA, PREDICTED, Measuring
 from paceline.study.tuneup.outcome import Findings
 from paceline.study.tuneup.texts import quality_text
 from support.toys import toy_config
 
+from . import played_bench
 from .played_bench import DUEL_SECONDS, FACTS, PlayedBench, PlayedClock, Recording, Speed
 
 PLANTED = {
@@ -413,6 +414,62 @@ def test_what_was_not_asked_whether_it_is_needed_is_asked_when_there_is_time() -
     assert [each.verdict for each in asked] == ["none"]
 
 
+def test_the_quality_is_told_of_what_is_recommended() -> None:
+    """What was trained stays, also where it turns out in what time is left that another takes its gain over."""
+
+    def taken_over(tree: dict[str, Any]) -> float:
+        is_channels_last = tree["trainer"]["memory_format"] == "channels_last"
+        return 4500.0 if is_channels_last else 3000.0 if tree["checkpoint"]["keep"] == 5 else 1000.0
+
+    clock = PlayedClock()
+    bench = QuickBench(clock, taken_over, accuracy)
+    bench.facts = replace(FACTS, has_convolutions=True, is_sliced=False, train_samples=1000)
+    found = measured(bench, clock, config(180.0))
+    asked = {each.name: each.verdict for each in found.beside if each.question == "needed"}
+    assert asked == {"channels-last": "gain", "faster": "not applicable"}
+    assert found.recommended == {**PLANTED["faster"], "trainer.memory_format": "channels_last"}
+    assert found.quality.verdict == "equivalent"
+
+
+def test_what_gains_in_place_of_another_may_still_be_idle() -> None:
+    """Loading in processes gains alone, and takes time from what is faster still."""
+
+    def contending(tree: dict[str, Any]) -> float:
+        gains = {0: 2.0, 1: 1.6, 2: 1.8} if tree["checkpoint"]["keep"] == 5 else {0: 1.0, 1: 1.3, 2: 1.2}
+        return 1000 * gains.get(tree["data"]["num_workers"], 1.0)
+
+    clock = PlayedClock()
+    bench = PlayedBench(clock, contending, accuracy)
+    bench.facts = replace(FACTS, is_sliced=False, train_samples=100)
+    found = measured(bench, clock, config(1500.0))
+    assert any((each.name, each.question) == ("loader-2", "instead") for each in found.beside)
+    assert found.recommended == PLANTED["faster"]
+
+
+def test_what_a_spoiling_technique_took_over_is_tried_again_without_it() -> None:
+    def hiding(tree: dict[str, Any]) -> float:
+        is_channels_last = tree["trainer"]["memory_format"] == "channels_last"
+        return 1500.0 if tree["optimizer"]["weight_decay"] == 0.5 else 1300.0 if is_channels_last else 1000.0
+
+    clock = PlayedClock()
+    bench = PlayedBench(clock, hiding, accuracy)
+    bench.facts = replace(FACTS, has_convolutions=True)
+    found = measured(bench, clock, config(1500.0))
+    assert any((each.name, each.others) == ("channels-last", ("spoils",)) for each in found.beside)
+    assert found.recommended == {"trainer.memory_format": "channels_last"}
+
+
+def test_time_is_kept_for_all_together_when_duels_are_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(played_bench, "DUEL_SECONDS", 40.0)
+    clock = PlayedClock()
+    bench = PlayedBench(clock, lambda tree: 1500.0 if tree["data"]["cache"] == "memory" else 1000.0, accuracy)
+    bench.training_seconds = 50.0
+    bench.facts = replace(FACTS, has_convolutions=True, is_sliced=False, train_samples=1000)
+    found = measured(bench, clock, config())
+    assert found.recommended == {"data.cache": "memory", "data.num_workers": 0}
+    assert found.speedup == pytest.approx(1.5, rel=0.05)
+
+
 def test_without_time_for_the_quality_only_what_computes_the_same_is_recommended() -> None:
     clock = PlayedClock()
     bench = PlayedBench(clock, speed, accuracy)
@@ -445,6 +502,7 @@ def test_with_little_time_the_memory_of_all_is_predicted() -> None:
     arms = {arm.name: arm for arm in found.arms if arm.name in PLANTED}
     assert found.peak_memory_ratio == arms["faster"].memory_ratio == 0.5  # measured
     assert arms["nothing"].is_memory_predicted
+    assert PREDICTED in found.notes
     assert [name for name, arm in arms.items() if arm.memory_ratio is None] == ["slower"]  # of which it cannot be said
     assert clock.now < 160
 
@@ -458,6 +516,7 @@ def test_the_memory_of_one_config_is_measured_once() -> None:
     known = [arm.name for arm in found.arms if arm.peak_memory_ratio is not None]
     assert "faster" in known
     assert bench.done["memory"] == 1 + len(known)  # and the baseline
+    assert PREDICTED not in found.notes
 
 
 def test_a_prediction_that_fails_takes_nothing_away() -> None:

@@ -43,6 +43,7 @@ others; of a short budget at most `MEMORY_SHARE`."""
 MEMORY_SHARE = 0.15
 BY_CHANCE = "what each has shown may have been chance; give tuneup.budget_seconds more to know"
 MORE_TIME = "nothing is known, for want of time (tuneup.budget_seconds)"
+PREDICTED = "memory with a ~ is predicted: there was no time to measure it"
 END_SECONDS = 5.0
 """Kept back for the report."""
 
@@ -100,8 +101,9 @@ class Measuring:
         self._train_baseline(facts)
         self._measure_alone(tried)
         chosen = self._combine(tried, facts)
-        chosen, quality = self._check_quality(chosen)
-        chosen = self._use_what_is_left(tried, chosen)
+        fastest = chosen
+        chosen, quality = self._check_quality(fastest)
+        chosen = self._use_what_is_left(tried, chosen, {arm.name for arm in fastest if arm not in chosen})
         self._measure_together(chosen)
         self._split_recommended(chosen)
         self._measure_memory(tried, chosen)
@@ -187,12 +189,13 @@ class Measuring:
         self._notes += checking.notes
         return chosen, quality
 
-    def _use_what_is_left(self, tried: Sequence[Arm], chosen: list[Arm]) -> list[Arm]:
+    def _use_what_is_left(self, tried: Sequence[Arm], chosen: list[Arm], spoiling: set[str]) -> list[Arm]:
         """Measure what there was no time for: the trainings took less than was kept back, since what is recommended
         trains faster. What computes the same may still join it."""
         self._watcher.stage("measuring what there was no time for")
+        self._clock.reserved += self._ring.longest  # for all together
         self._ring.run([self._contests[arm.name] for arm in tried if not self._contests[arm.name].duels], share=0.5)
-        chosen = self._combining.extended(chosen, tried)
+        chosen = self._combining.extended(chosen, tried, spoiling)
         self._arms = self._combining.arms
         return chosen
 
@@ -222,9 +225,10 @@ class Measuring:
         if chosen:
             self._peaks.measure(TOGETHER, together(self._config, chosen)[0])
         met = [arm for arm in arms if self._contests[arm.name].standing.pairs]
+        met.sort(key=lambda each: (each not in chosen, not each.saves_memory))
         if not self._peaks.predicted:
-            self._peaks.predict({arm.name: arm for arm in met})
-        for arm in sorted(met, key=lambda each: (each not in chosen, not each.saves_memory)):
+            self._peaks.predict({arm.name: arm for arm in met}, share=0.5)
+        for arm in met:
             self._peaks.measure(arm.name, arm.config(self._config))
 
     def _findings(self, chosen: Sequence[Arm], quality: Quality) -> Findings:
@@ -235,6 +239,8 @@ class Measuring:
         untried = [each.name for each in results if each.reason == NO_TIME]
         if untried:
             self._notes.append(f"{MORE_TIME}, of {len(untried)} techniques: {', '.join(untried)}")
+        if any(each.is_memory_predicted for each in results):
+            self._notes.append(PREDICTED)
         return Findings(
             arms=results,
             noise=(noise.low, noise.high),

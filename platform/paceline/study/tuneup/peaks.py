@@ -50,13 +50,17 @@ class Peaks:
             for arm in arms
         ]
 
-    def predict(self, arms: Mapping[str, Arm]) -> None:
-        """Predict the baseline's memory and that of the arms, in one process that trains nothing."""
+    def predict(self, arms: Mapping[str, Arm], share: float = 1.0) -> None:
+        """Predict the baseline's memory and that of the arms, in one process that trains nothing.
+
+        Args:
+            share: of the time that is left, what it may take; nothing is known of any if that is too little.
+        """
         if not self._clock.has(self.errand_seconds):
             return
         points = [{}, *(dict(arm.overrides) for arm in arms.values())]
         answer = self._bench.do(
-            Job("predict", (part_of(self._config),), {"points": points, "timeout_seconds": self._clock.left})
+            Job("predict", (part_of(self._config),), {"points": points, "timeout_seconds": share * self._clock.left})
         )
         self.problem = answer.problem
         if not answer.problem:

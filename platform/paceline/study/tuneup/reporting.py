@@ -74,8 +74,6 @@ def _split_legend(findings: Findings) -> Child:
 def _techniques(findings: Findings) -> Section:
     rows = [_row(arm, findings) for arm in shown_arms(findings)]
     note = "Against the config as it was, each by itself."
-    if any(arm.is_memory_predicted for arm in findings.arms):
-        note += " Memory with a ~ is predicted: there was no time to measure it."
     return Section("techniques", "Each technique alone", table(HEADING, rows, "sortable told", "techniques"), note)
 
 

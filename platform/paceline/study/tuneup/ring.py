@@ -61,6 +61,11 @@ class Ring:
         self.seconds_per_sample = 0.0
         """Of the baseline, where it is known."""
 
+    @property
+    def longest(self) -> float:
+        """Seconds that a duel takes at the most, as far as has been seen."""
+        return self._longest
+
     def fit_windows(self, contests: int) -> None:
         """With little time, shorten the windows, so that each of so many contests gets the pairs of a first duel."""
         fair = FIRST_ROUND_SHARE * self._clock.left / max(1, contests) / _duel_seconds(1.0)
