@@ -157,10 +157,13 @@ def _no_such_name(module: str, name: str, names: set[str]) -> Problem:
 
 
 def make_importable(folders: list[Path]) -> None:
-    """Put folders at the front of the import path, once each, in the given order."""
-    for folder in reversed([str(folder.resolve()) for folder in folders]):
-        if folder not in sys.path:
-            sys.path.insert(0, folder)
+    """Put folders at the front of the import path, once each, in the given order.
+
+    Those that are in it already as well: a process starts with its working directory there, and would else find modules
+    in another folder than the process that started it.
+    """
+    first = dict.fromkeys(str(folder.resolve()) for folder in folders)
+    sys.path[:] = [*first, *(entry for entry in sys.path if entry not in first)]
 
 
 CODE_FILE = "code.json"

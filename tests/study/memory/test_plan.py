@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +58,14 @@ FIXED_NAMES = {"parameters", "flops_per_sample", "peak_memory_bytes", "memory", 
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The user's folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     (tmp_path / "own.py").write_text(OWN)
     (tmp_path / "own.yaml").write_text(CONFIG)
-    return tmp_path
+    yield tmp_path
+    sys.modules.pop("own", None)  # other tests have one, too
 
 
 def answer(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -99,6 +100,18 @@ def test_it_predicts_the_users_own_model_and_leaves_nothing_behind(
     assert own["peak_memory_bytes"] == found["peak_memory_bytes"]
     assert found["cheapest"]["data.micro_batch_size"] < 2048
     assert sorted(path.name for path in folder.iterdir()) == ["own.py", "own.yaml"]
+
+
+def test_modules_of_another_folder_do_not_take_the_place_of_ones_own(
+    capfd: pytest.CaptureFixture[str], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as those of a config that was looked at before."""
+    other = tmp_path_factory.mktemp("other")
+    (other / "own.py").write_text("def data(): ...\ndef build(): ...\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(other)])
+    code, out, err = answer(capfd, "--json")
+    assert code == 0, err
+    assert json.loads(out)["parameters"] > 0
 
 
 def test_a_model_that_looks_at_its_numbers_is_planned_with_a_warning(capfd: pytest.CaptureFixture[str]) -> None:
