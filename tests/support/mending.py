@@ -9,7 +9,7 @@ from paceline.study.step_split.splitting import split_steps
 from support.bottlenecks import Plant
 
 
-def sample_seconds(ranks: Ranks, plant: Plant, field: str, times: int = 1) -> tuple[dict[str, list[float]], Fix]:
+def sample_seconds(ranks: Ranks, plant: Plant, field: str, times: int) -> tuple[dict[str, list[float]], Fix]:
     """Seconds per sample with the plant, with its first fix that changes a field, and without it; and the fix."""
     planted, plain = plant.config(), plant.config(is_planted=False)
     found = diagnose(planted, lambda each: plant.build(each, ranks), 15, 4).bottleneck
@@ -19,7 +19,7 @@ def sample_seconds(ranks: Ranks, plant: Plant, field: str, times: int = 1) -> tu
     for _ in range(times):
         seconds["planted"].append(split_steps(plant.build(planted, ranks), 10, 3).sample_seconds)
         # as many steps as are needed to see one log
-        seconds["fixed"].append(split_steps(plant.build(fixed, ranks), 50 if times > 1 else 10, 5).sample_seconds)
+        seconds["fixed"].append(split_steps(plant.build(fixed, ranks), 50, 5).sample_seconds)
         seconds["plain"].append(split_steps(plant.build(plain, ranks, is_planted=False), 10, 3).sample_seconds)
     return seconds, fix
 
