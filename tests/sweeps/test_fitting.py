@@ -1,5 +1,6 @@
 """Points that are predicted not to fit are left out before the first trial, and only those."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,13 +19,16 @@ LIMIT = 0.01
 
 
 def config_of(
-    limit: float | None = LIMIT, axis: tuple[str, list[Any]] = ("model.hidden", [[8], [16384]]), **sweep: Any
+    limit: float | None = LIMIT,
+    axis: tuple[str, list[Any]] = ("model.hidden", [[8], [16384]]),
+    model: dict[str, Any] | None = None,
+    **sweep: Any,
 ) -> ExperimentConfig:
     data = {"name": "synthetic", "shape": [256], "num_samples": 64, "global_batch_size": 16}
     return validate(
         {
             "name": "sweep",
-            "model": {"name": "mlp", "in_features": 256, "hidden": [8]},
+            "model": model or {"name": "mlp", "in_features": 256, "hidden": [8]},
             "data": {**data, "num_classes": 10},
             "scaling": {"num_workers": 1, "use_gpu": False},
             "sweep": {"space": dict([axis]), "device_memory_gib": limit, **sweep},
@@ -41,7 +45,7 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What is predicted for each value of the axis; in place of predictions, which take seconds."""
     found: dict[str, Any] = {"asked": []}
 
-    def ask(config: ExperimentConfig, points: list[dict[str, Any]], on_cuda: bool, facts: bool) -> dict[str, Any]:
+    def ask(config: ExperimentConfig, points: list[dict[str, Any]], *rest: Any, **options: Any) -> dict[str, Any]:
         found["asked"].append(points)
         if "error" in found:
             raise found["error"]
@@ -86,6 +90,17 @@ def test_what_cannot_be_predicted_stays(sizes: dict[str, Any]) -> None:
     assert told.events == [
         ("warning", {"message": "the memory of the points could not be predicted: the model's own mistake"})
     ]
+
+
+def test_a_model_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hanging_net.py").write_text("import time\n\ndef build(seconds):\n    time.sleep(seconds)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("paceline.study.memory.plan.PATIENCE_SECONDS", 10.0)
+    hanging, told = {"path": "hanging_net:build", "args": {"seconds": 3600}}, Told()
+    found = fit(config_of(axis=("model.args.seconds", [3600, 3601]), model=hanging), told=told)
+    assert len(found.made.points) == 2
+    assert "took more than 10 s, and was given up: it was at" in told.events[0][1]["message"]
+    assert "hanging_net.py:4, in build" in told.events[0][1]["message"]
 
 
 def test_training_finds_out_by_itself_what_fits_at_most(sizes: dict[str, Any]) -> None:

@@ -77,7 +77,7 @@ def _limit(config: ExperimentConfig) -> int | None:
 
 def _predicted(config: ExperimentConfig, points: Sequence[Point]) -> dict[str, int]:
     """Bytes by id, of the points for which they are known."""
-    from paceline.study.memory.plan import trains_on_cuda
+    from paceline.study.memory.plan import PATIENCE_SECONDS, trains_on_cuda
     from paceline.study.memory.predicting import ask
 
     settings: dict[str, dict[str, Any]] = {}
@@ -87,7 +87,7 @@ def _predicted(config: ExperimentConfig, points: Sequence[Point]) -> dict[str, i
     if not settings:
         return {}
     plain = config.model_copy(update={"sweep": None})
-    found = ask(plain, list(settings.values()), trains_on_cuda(config), facts=False)
+    found = ask(plain, list(settings.values()), trains_on_cuda(config), facts=False, piece_seconds=PATIENCE_SECONDS)
     by_setting = dict(zip(settings, found["points"], strict=True))
     return {
         point.id: sum(each["memory"].values())
