@@ -11,8 +11,10 @@ import pytest
 
 from support import leaks
 
-# A shell has what goes on in the background ignore Ctrl-C, and so would do what the tests start, and mean to end by it.
+# A shell has what goes on in the background ignore Ctrl-C, `nohup` has it ignore SIGHUP, and so would do what the tests
+# start, and mean to end by them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,5 +1,7 @@
 """`paceline ui`: MLflow's server on this folder's runs."""
 
+import http.server
+import inspect
 import json
 import os
 import shutil
@@ -11,6 +13,7 @@ import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -90,17 +93,22 @@ def _log_by_way_of(address: str) -> None:
     client.log_text(other.info.run_id, "text", "note.txt")
 
 
-MLFLOW = """
-import http.server, pathlib, signal, subprocess, sys
-
 class Fine(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
+    """As much of MLflow's server as `paceline ui` asks for."""
+
+    def do_GET(self) -> None:
         self.send_response(200)
         self.end_headers()
         self.wfile.write(b"OK" if self.path == "/health" else b"{}")
 
-    do_POST = do_GET
+    def do_POST(self) -> None:
+        self.do_GET()
 
+
+MLFLOW = f"""
+import http.server, pathlib, signal, subprocess, sys, time
+
+{inspect.getsource(Fine)}
 def end(number, frame):
     child.terminate()
     sys.exit(child.wait())
@@ -108,29 +116,63 @@ def end(number, frame):
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
 signal.signal(signal.SIGTERM, end)
 port = int(sys.argv[sys.argv.index("--port") + 1])
-http.server.HTTPServer(("127.0.0.1", port), Fine).serve_forever()
+pathlib.Path("port-" + str(port)).touch()
+while pathlib.Path("wait").exists():
+    time.sleep(0.1)
+try:
+    server = http.server.HTTPServer(("127.0.0.1", port), Fine)
+except OSError:
+    child.terminate()
+    child.wait()
+    sys.exit(0)
+server.serve_forever()
 """
 """A server that ends its worker on SIGTERM, as the real one does, which takes half a minute to start."""
+
+
+@pytest.fixture
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One that such a server is going to show."""
+    (tmp_path / "mlflow").mkdir()
+    (tmp_path / "mlflow" / "__init__.py").touch()
+    (tmp_path / "mlflow" / "__main__.py").write_text(MLFLOW)
+    (tmp_path / "mlflow.db").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return tmp_path / "mlflow.db"
 
 
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -signal.SIGKILL)]
 )
-def test_whatever_ends_the_command_ends_the_server_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
-) -> None:
-    (tmp_path / "mlflow").mkdir()
-    (tmp_path / "mlflow" / "__init__.py").touch()
-    (tmp_path / "mlflow" / "__main__.py").write_text(MLFLOW)
-    database = tmp_path / "mlflow.db"
-    database.touch()
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+def test_whatever_ends_the_command_ends_the_server_too(database: Path, number: signal.Signals, code: int) -> None:
     process = _start_ui(f"sqlite:///{database}", free_port(15_200))
     try:
         _address(process)
         assert len(_search(str(database))) == 2
         process.send_signal(number)
         assert process.wait(20) == code
+    finally:
+        process.kill()
+    assert not _processes_with(str(database))
+
+
+def test_a_port_that_is_taken_while_the_server_starts_is_no_trouble(database: Path) -> None:
+    """Such as by the same command in another folder, whose runs would be shown in place of these."""
+    port, wait = free_port(15_240), database.parent / "wait"
+    wait.touch()
+    process = _start_ui(f"sqlite:///{database}", port)
+    try:
+        while not (database.parent / f"port-{port}").exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        with http.server.HTTPServer(("127.0.0.1", port), Fine) as other:
+            Thread(target=other.serve_forever, daemon=True).start()
+            time.sleep(1)  # long enough for its answer to be taken for the server's
+            wait.unlink()
+            assert _address(process) == f"http://127.0.0.1:{port + 1}"
+            other.shutdown()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
     finally:
         process.kill()
     assert not _processes_with(str(database))

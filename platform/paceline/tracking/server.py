@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 from types import FrameType
+from urllib.parse import urlsplit
 
 from paceline.errors import EnvironmentFault
 from paceline.tracking.links import newest
@@ -75,7 +76,7 @@ def start_server(uri: str, port: int, host: str = "127.0.0.1", log: Path | None 
 
 
 def wait_until_up(server: "subprocess.Popen[bytes]", address: str, timeout_seconds: float = START_SECONDS) -> None:
-    """Wait until a server that was just started answers.
+    """Wait until a server that was just started answers, rather than another one that has taken its port meanwhile.
 
     Raises:
         EnvironmentFault: it ended, or took too long.
@@ -83,13 +84,32 @@ def wait_until_up(server: "subprocess.Popen[bytes]", address: str, timeout_secon
     deadline = time.monotonic() + timeout_seconds
     while True:
         try:
-            return probe(address, 1.0)
+            probe(address, 1.0)
+            if _listens(server, address):
+                return
+            raise EnvironmentFault(f"another program answers at {address}")
         except EnvironmentFault as fault:
             if server.poll() is not None:
                 raise EnvironmentFault(f"MLflow's server ended with exit code {server.returncode}") from None
             if time.monotonic() > deadline:
                 raise EnvironmentFault(f"MLflow's server took more than {timeout_seconds:g} s: {fault}") from None
         time.sleep(0.2)
+
+
+def _listens(server: "subprocess.Popen[bytes]", address: str) -> bool:
+    """Whether it is the server, or a process that it has started, that listens there; taken for so where the system
+    does not say."""
+    import psutil
+
+    port = urlsplit(address).port
+    try:
+        starter = psutil.Process(server.pid)
+        sockets = [each for process in (starter, *starter.children(True)) for each in process.net_connections("tcp")]
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.Error:
+        return True
+    return any(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in sockets)
 
 
 def stop_server(server: "subprocess.Popen[bytes]") -> int:
@@ -135,10 +155,13 @@ def ui(uri: str, port: int = UI_PORT) -> int:
     database = sqlite_file(uri)
     if database is not None and not database.exists():
         raise EnvironmentFault(f"no runs here yet: there is no {database}; start one with `paceline train CONFIG`")
-    chosen = free_port(port)
-    if port not in (0, chosen):
-        print(f"Port {port} is taken, so it is {chosen} this time.")
-    return _serve(uri, chosen)
+    print("Starting MLflow's server, which can take half a minute ...", flush=True)
+    for number in (signal.SIGTERM, signal.SIGHUP):  # which would end us without ending the server
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` wants it
+            signal.signal(number, _end)
+    while (code := _serve(uri, port, free_port(port))) is None:
+        pass  # its port was taken while it started
+    return code
 
 
 def _print_links(address: str) -> None:
@@ -150,18 +173,21 @@ def _end(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
-def _serve(uri: str, port: int) -> int:
+def _serve(uri: str, wanted: int, port: int) -> int | None:
+    """The exit code; None when another program has taken the port before the server did."""
+    if wanted not in (0, port):
+        print(f"Port {wanted} is taken, so it is {port} this time.", flush=True)
     address = f"http://127.0.0.1:{port}"
-    print("Starting MLflow's server, which can take half a minute ...", flush=True)
-    for number in (signal.SIGTERM, signal.SIGHUP):  # which would end us without ending the server
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` wants it
-            signal.signal(number, _end)
     server = start_server(uri, port)
     try:
         wait_until_up(server, address)
         print(f"Runs: {experiments_url(address)}  (Ctrl-C ends it)", flush=True)
         _print_links(address)
         return server.wait()
+    except EnvironmentFault:
+        if server.poll() is not None and free_port(port) != port:
+            return None
+        raise
     except KeyboardInterrupt:
         return 0
     finally:
