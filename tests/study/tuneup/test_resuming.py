@@ -126,6 +126,34 @@ def test_other_hardware_is_refused(tmp_path: Path, whole: tuple[Findings, list[D
         launch(tmp_path / "moved", other, clock)
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "is_refused"),
+    [
+        ({"net": "a", "data": "a"}, {"net": "b", "data": "a"}, True),
+        ({"net": "a"}, {"net": "a", "plots": "b"}, False),  # imported in a notebook meanwhile
+        ({"net": "a", "plots": "b"}, {"net": "a"}, False),
+    ],
+)
+def test_changed_code_is_refused(
+    tmp_path: Path,
+    whole: tuple[Findings, list[Done]],
+    before: dict[str, str],
+    now: dict[str, str],
+    is_refused: bool,
+) -> None:
+    _, done = whole
+    looked = replace(done[0], answer=Answer({**done[0].answer.values, "code": before}))
+    clock = ExactClock()
+    with pytest.raises(Killed):
+        launch(tmp_path / "edited", Played(clock, [looked, *done[1:]], 0, dies_at=9), clock)
+    later = Played(clock, [replace(looked, answer=Answer({**looked.answer.values, "code": now})), *done[1:]], 9)
+    if is_refused:
+        with pytest.raises(EnvironmentFault, match=r"something else here \(net has changed\): start anew with --new"):
+            launch(tmp_path / "edited", later, clock)
+    else:
+        assert launch(tmp_path / "edited", later, clock).arms
+
+
 def test_another_course_is_refused(tmp_path: Path, whole: tuple[Findings, list[Done]]) -> None:
     _, done = whole
     clock, log = ExactClock(), JobLog(tmp_path / "other", in_process=False)

@@ -167,6 +167,16 @@ def end_after(home: Path, jobs: int, how: signal.Signals) -> tuple[int, str]:
     return process.returncode, told
 
 
+def _refuses_changed_code(home: Path) -> None:
+    code = home / "slow_data.py"
+    code.write_text(CODE.replace("0.0005", "0.0001"))
+    refused = subprocess.run(COMMAND, cwd=home, capture_output=True, text=True, timeout=240)
+    assert refused.returncode == 3
+    told = "an earlier launch has measured something else here (slow_data has changed): start anew with --new"
+    assert told in refused.stderr
+    code.write_text(f"# It may say what it does.\n{CODE}")
+
+
 def _goes_on_after_kills(home: Path, workers: int, budget_seconds: float) -> None:
     lay_out(home, workers, budget_seconds)
     code, told = end_after(home, 5, signal.SIGTERM)
@@ -178,6 +188,7 @@ def _goes_on_after_kills(home: Path, workers: int, budget_seconds: float) -> Non
     assert end_after(home, 3, signal.SIGKILL)[0] == -signal.SIGKILL
     second = answered(home)
     assert second[: len(first)] == first
+    _refuses_changed_code(home)
     found = tuned(home, workers, budget_seconds)
     third = answered(home)
     assert third[: len(second)] == second

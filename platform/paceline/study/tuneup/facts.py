@@ -1,6 +1,8 @@
 """What of the model, the data and the hardware decides which techniques apply."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -31,3 +33,14 @@ class Facts:
     """Cores that a worker may use, whatever number of threads it has."""
     software: str = ""
     """Versions of what the speed depends on."""
+    code: Mapping[str, str] = field(default_factory=dict)
+    """Digests of the user's own code, see `own_digests`."""
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What of the facts is no longer so, for a message. Of the user's code, only what both have seen is compared: one
+    process may have imported more than another."""
+    code = before.get("code", {})
+    changed = [f"{name} has changed" for name, each in now.get("code", {}).items() if code.get(name, each) != each]
+    others = [key for key in now if key != "code" and now[key] != before.get(key)]
+    return [*changed, *(f"{key} was {before.get(key)!r}, is {now[key]!r}" for key in others)]

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from paceline.errors import EnvironmentFault, RunFailed
 from paceline.study.tuneup.bench import Bench
+from paceline.study.tuneup.facts import differences
 from paceline.study.tuneup.job_log import Done, JobLog, digest_of, is_of
 from paceline.study.tuneup.jobs import Answer, Job
 from paceline.tracking.redact import redact
@@ -63,7 +64,8 @@ class ResumableBench:
 
         Raises:
             RunFailed: there are no workers any more.
-            EnvironmentFault: what an earlier launch has done was another course, or was done on other hardware.
+            EnvironmentFault: what an earlier launch has done was another course, or was done on other hardware or with
+                other code.
         """
         self._first = self._first or job  # the look at the baseline
         digest = digest_of(job)
@@ -80,13 +82,12 @@ class ResumableBench:
         return known.answer
 
     def _look_again(self, job: Job, before: Answer) -> None:
-        """Whether the hardware, the model and the data are still what the earlier launch has measured."""
+        """Whether the hardware, the code, the model and the data are still what the earlier launch has measured."""
         now = self._bench.do(job)
         if now.problem:
             raise EnvironmentFault(f"the baseline can no longer be built: {now.problem}")
-        differing = [key for key in now.values if now.values[key] != before.values.get(key)]
-        if differing:
-            told = ", ".join(f"{key} was {before.values.get(key)!r}, is {now.values[key]!r}" for key in differing)
+        if differing := differences(before.values, now.values):
+            told = ", ".join(differing)
             raise EnvironmentFault(f"an earlier launch has measured something else here ({told}): {START_ANEW}")
 
     def _do(self, job: Job, digest: str) -> Answer:

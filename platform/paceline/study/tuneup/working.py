@@ -28,6 +28,7 @@ from paceline.study.step_split.parts import PARTS
 from paceline.study.tuneup.duel import DuelRules, duel
 from paceline.study.tuneup.facts import Facts
 from paceline.study.tuneup.jobs import Answer, Job, config_of
+from paceline.study.tuneup.own_digests import own_digests
 from paceline.study.tuneup.stepper import ENDLESS, Quiet, Stepper, Until
 
 
@@ -70,6 +71,7 @@ def _look(job: Job, base: Assignment, ranks: Ranks) -> Mapping[str, Any]:
         device=device_name(ranks.device),
         usable_cores=usable_cores(),
         software=f"paceline {paceline.__version__}, torch {torch.__version__}",
+        code=own_digests(config),
     )
     return asdict(facts)
 
