@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from paceline import load_config
@@ -62,7 +63,8 @@ def folder(tmp_path: Path) -> Path:
 
 def begun(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     line = [sys.executable, "-m", "paceline.cli", *arguments]
-    return subprocess.Popen(line, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(line, cwd=folder, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
 
 
 CASES = [
@@ -95,8 +97,7 @@ def test_a_tune_up_looks_for_faults_with_a_share_of_its_budget_alone(
 
 def hanging(folder: Path) -> tuple[subprocess.Popen[str], int]:
     """A command that hangs in the user's code, and the process that hangs for it."""
-    line = [sys.executable, "-m", "paceline.cli", "lint", "own.yaml", "model.path=hanging_own:sleeping"]
-    process = subprocess.Popen(line, cwd=folder, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = begun(folder, "lint", "own.yaml", "model.path=hanging_own:sleeping")
     deadline = time.monotonic() + 100
     while not (reached := folder / "reached").exists() or not reached.read_text():
         assert process.poll() is None
@@ -120,6 +121,18 @@ def test_ctrl_c_ends_both_processes_without_a_traceback(folder: Path) -> None:
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert not is_there(errand)
+
+
+@pytest.mark.parametrize("delay_seconds", [0.0, 0.1, 1.0])
+def test_ctrl_c_while_the_other_process_starts_is_no_trouble(folder: Path, delay_seconds: float) -> None:
+    process = begun(folder, "lint", "own.yaml", "model.path=hanging_own:sleeping")
+    while not (started := psutil.Process(process.pid).children()):
+        assert process.poll() is None
+    time.sleep(delay_seconds)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=100)
+    assert (process.returncode, errors) == (130, "interrupted\n")
+    assert not is_there(started[0].pid)
 
 
 def test_when_the_command_is_killed_the_other_process_ends_as_well(folder: Path) -> None:

@@ -95,11 +95,11 @@ def test_what_cannot_be_predicted_stays(sizes: dict[str, Any]) -> None:
 def test_a_model_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "hanging_net.py").write_text("import time\n\ndef build(seconds):\n    time.sleep(seconds)\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("paceline.study.memory.plan.PATIENCE_SECONDS", 10.0)
+    monkeypatch.setattr("paceline.study.memory.plan.PATIENCE_SECONDS", 5.0)
     hanging, told = {"path": "hanging_net:build", "args": {"seconds": 3600}}, Told()
     found = fit(config_of(axis=("model.args.seconds", [3600, 3601]), model=hanging), told=told)
     assert len(found.made.points) == 2
-    assert "took more than 10 s, and was given up: it was at" in told.events[0][1]["message"]
+    assert "took more than 5 s, and was given up: it was at" in told.events[0][1]["message"]
     assert "hanging_net.py:4, in build" in told.events[0][1]["message"]
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import tempfile
@@ -56,7 +55,15 @@ class Errand:
             stdout=subprocess.PIPE,
             env={**os.environ, **(environment or {})},
             pass_fds=(descriptor,),
+            process_group=0,  # Ctrl-C reaches us alone, and we end it
         )
+        try:
+            self._tell(payload)
+        except BaseException:
+            self.end()
+            raise
+
+    def _tell(self, payload: bytes) -> None:
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # it has died, as its answer will tell
             self._process.stdin.write(payload)
@@ -104,7 +111,6 @@ def answer(work: Callable[[ExperimentConfig, Any], Any]) -> None:
     Args:
         work: takes the config and the options; gives plain JSON values.
     """
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # of Ctrl-C the process tells that waits for this one
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     leave_behind_in(int(sys.argv[1]))
     out = os.fdopen(os.dup(1), "w")

@@ -62,7 +62,9 @@ def lint_apart(config: ExperimentConfig, timeout_seconds: float = TIMEOUT_SECOND
 
 
 def _look(config: ExperimentConfig, timeout_seconds: float) -> list[dict[str, Any]]:
-    from paceline.study.lint import lint  # which imports torch
+    import torch._dynamo  # noqa: F401  # torch would in the first step, for seconds; the limit is for the user's code
+
+    from paceline.study.lint import lint
 
     with at_most(timeout_seconds, "building the model and the data, with some passes,"):
         return [finding.to_json() for finding in lint(config)]

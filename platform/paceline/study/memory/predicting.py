@@ -45,6 +45,7 @@ def ask(
 
 def _predict(config: ExperimentConfig, options: Any) -> dict[str, Any]:
     import torch
+    import torch._dynamo  # torch would in the first step, for seconds; the limit is for the user's code
 
     from paceline.cluster.preflight import worker_threads
     from paceline.study.memory.predictor import Prediction, Predictor
