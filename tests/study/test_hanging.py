@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -26,8 +27,12 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 
-def sleeping():
+def reached():
     open("reached", "w").write(str(os.getpid()))
+
+
+def sleeping():
+    reached()
     helper(3600)
 
 
@@ -36,6 +41,7 @@ def helper(seconds):
 
 
 def holding():
+    reached()
     return re.match("(a*)*b", "a" * 60)  # which lets no other thread of Python do anything
 
 
@@ -68,8 +74,8 @@ def begun(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 CASES = [
-    ("lint", "model.path=hanging_own:holding", "hanging_own.py:19, in holding"),
-    ("plan", "data={path: 'hanging_own:data', global_batch_size: 16}", "hanging_own.py:15, in helper"),
+    ("lint", "model.path=hanging_own:holding", "hanging_own.py:24, in holding"),
+    ("plan", "data={path: 'hanging_own:data', global_batch_size: 16}", "hanging_own.py:19, in helper"),
 ]
 
 
@@ -90,14 +96,14 @@ def test_a_tune_up_looks_for_faults_with_a_share_of_its_budget_alone(
     config = load_config("own.yaml", {"model.path": "hanging_own:sleeping", "tuneup.budget_seconds": 40})
     (note,) = _lint(config, Recording())
     assert note.startswith(
-        "warning: hanging_own.py:15: building the model and the data, with some passes, took more than 6 s"
+        "warning: hanging_own.py:19: building the model and the data, with some passes, took more than 6 s"
     )
     assert "--timeout" in note
 
 
-def hanging(folder: Path) -> tuple[subprocess.Popen[str], int]:
+def hanging(folder: Path, how: str = "sleeping") -> tuple[subprocess.Popen[str], int]:
     """A command that hangs in the user's code, and the process that hangs for it."""
-    process = begun(folder, "lint", "own.yaml", "model.path=hanging_own:sleeping")
+    process = begun(folder, "lint", "own.yaml", f"model.path=hanging_own:{how}")
     deadline = time.monotonic() + 100
     while not (reached := folder / "reached").exists() or not reached.read_text():
         assert process.poll() is None
@@ -126,23 +132,52 @@ def test_ctrl_c_ends_both_processes_without_a_traceback(folder: Path) -> None:
 @pytest.mark.parametrize("delay_seconds", [0.0, 0.1, 1.0])
 def test_ctrl_c_while_the_other_process_starts_is_no_trouble(folder: Path, delay_seconds: float) -> None:
     process = begun(folder, "lint", "own.yaml", "model.path=hanging_own:sleeping")
-    while not (started := psutil.Process(process.pid).children()):
-        assert process.poll() is None
+    errand = started_by(process)
     time.sleep(delay_seconds)
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=100)
     assert (process.returncode, errors) == (130, "interrupted\n")
-    assert not is_there(started[0].pid)
+    assert is_gone(errand)
+
+
+def started_by(command: subprocess.Popen[str]) -> int:
+    """The process that looks at the model, as soon as there is one."""
+    while True:
+        assert command.poll() is None
+        for child in psutil.Process(command.pid).children():
+            with suppress(psutil.NoSuchProcess):
+                if "paceline.study.lint.apart" in child.cmdline():
+                    return child.pid
+
+
+def is_gone(process_id: int) -> bool:
+    """Whether it ends; given a moment."""
+    deadline = time.monotonic() + 60
+    while is_there(process_id) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not is_there(process_id)
 
 
 def test_when_the_command_is_killed_the_other_process_ends_as_well(folder: Path) -> None:
     process, errand = hanging(folder)
     process.kill()
     process.communicate(timeout=100)
-    deadline = time.monotonic() + 60
-    while is_there(errand):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    assert is_gone(errand)
+
+
+def test_when_the_command_is_killed_at_once_the_other_process_ends_as_well(folder: Path) -> None:
+    process = begun(folder, "lint", "own.yaml", "model.path=hanging_own:sleeping")
+    errand = started_by(process)
+    process.kill()
+    process.communicate(timeout=100)
+    assert is_gone(errand)
+
+
+def test_when_the_terminal_is_closed_not_even_what_holds_the_interpreter_stays(folder: Path) -> None:
+    process, errand = hanging(folder, "holding")
+    os.killpg(process.pid, signal.SIGHUP)
+    process.communicate(timeout=100)
+    assert is_gone(errand)
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "inf", "much", "1e7"])

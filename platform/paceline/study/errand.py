@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import tempfile
@@ -48,22 +49,32 @@ class Errand:
         assignment = Assignment(config.model_dump_json(), import_folders=user_folders(), objects=objects)
         payload = pickle.dumps((assignment.travelling() if objects else assignment, options))
         self._left_behind = tempfile.TemporaryFile()  # noqa: SIM115  # `end` closes it
-        descriptor = self._left_behind.fileno()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", module, str(descriptor)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, **(environment or {})},
-            pass_fds=(descriptor,),
-            process_group=0,  # Ctrl-C reaches us alone, and we end it
-        )
+        self._process: subprocess.Popen[bytes] | None = None
         try:
+            self._start(module, environment or {})
             self._tell(payload)
         except BaseException:
             self.end()
             raise
 
+    def _start(self, module: str, environment: dict[str, str]) -> None:
+        """Start it with SIGINT held back, which it inherits: Ctrl-C reaches it, too, and may do so before it could say
+        what is to become of it. We are interrupted, and end it."""
+        descriptor = self._left_behind.fileno()
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, str(descriptor), str(os.getpid())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env={**os.environ, **environment},
+                pass_fds=(descriptor,),
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
+
     def _tell(self, payload: bytes) -> None:
+        assert self._process is not None
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # it has died, as its answer will tell
             self._process.stdin.write(payload)
@@ -77,7 +88,7 @@ class Errand:
             EnvironmentFault: it died, or took too long.
             TookTooLong: something of the user's did, see `hanging.at_most`.
         """
-        assert self._process.stdout is not None
+        assert self._process is not None
         try:
             self._process.stdin = None  # closed already, which `communicate` does not expect
             text, _ = self._process.communicate(timeout=timeout_seconds)
@@ -94,11 +105,12 @@ class Errand:
 
     def end(self) -> None:
         """End the process, if it has not ended."""
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        if self._process is not None:
+            if self._process.poll() is None:
+                self._process.kill()
+            self._process.wait()
+            if self._process.stdout is not None:
+                self._process.stdout.close()
         if not self._left_behind.closed:
             self._left_behind.seek(0)
             self._last_words = self._left_behind.read().decode(errors="replace")
@@ -111,18 +123,27 @@ def answer(work: Callable[[ExperimentConfig, Any], Any]) -> None:
     Args:
         work: takes the config and the options; gives plain JSON values.
     """
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_end_with, args=(int(sys.argv[2]),), daemon=True).start()
     leave_behind_in(int(sys.argv[1]))
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's library tells of every start
     try:
-        assignment, options = pickle.load(sys.stdin.buffer)
+        assignment, options = _what_to_do()
         told = {"answer": work(assignment.config(), options)}
     except Exception as error:
         told = {"error": _told(error)}
-    out.write(json.dumps(told))
-    out.close()
+    with suppress(BrokenPipeError):  # nobody waits for it any more
+        out.write(json.dumps(told))
+        out.close()
+
+
+def _what_to_do() -> tuple[Assignment, Any]:
+    try:
+        assignment, options = pickle.load(sys.stdin.buffer)
+    except EOFError:  # whoever started it was interrupted before it could say
+        sys.exit(1)
+    return assignment, options
 
 
 def _end_with(starter: int) -> None:
