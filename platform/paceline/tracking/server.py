@@ -159,9 +159,11 @@ def ui(uri: str, port: int = UI_PORT) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):  # which would end us without ending the server
         if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` wants it
             signal.signal(number, _end)
-    while (code := _serve(uri, port, free_port(port))) is None:
-        pass  # its port was taken while it started
-    return code
+    for _ in range(PORTS_TRIED):
+        code = _serve(uri, port, free_port(port))
+        if code is not None:
+            return code
+    raise EnvironmentFault("each port was taken by another program while MLflow's server started")
 
 
 def _print_links(address: str) -> None:
