@@ -6,7 +6,6 @@ import importlib
 import os
 import subprocess
 import sys
-from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,38 @@ from support.toys import toy_config
 SCRIPT = """
 import functools
 import math
+from argparse import Namespace
+
+import torch
 
 WIDTH = 8
-NAMES = {"kind": "relu", "sizes": [1, 2]}
+NAMES = {"kind": "relu", "act": torch.nn.ReLU, "sizes": [1, 2]}
+OPTIONS = Namespace(bias=True)
 UNUSED = 1
+scale = 1  # which is the name of an attribute, too
+CALLS = 0
 
 
-def activation(x):
-    return x if x in {"relu", "gelu", "tanh"} else math.pi
+def activation(x, kind=torch.float32):
+    global CALLS
+    CALLS += 1
+    return x.scale if x in {"relu", "gelu", "tanh"} else math.pi
+
+
+def doubled(function):
+    @functools.wraps(function)
+    def wrapper(*args):
+        return 2 * function(*args)
+
+    return wrapper
+
+
+@doubled
+def offset():
+    return 0.5
+
+
+TABLE = {"offset": offset}
 
 
 def unused():
@@ -40,16 +63,28 @@ class Base:
 
 
 class Net(Base):
-    def __init__(self, width=4):
+    def __init__(self, width=4, act=torch.nn.ReLU):
         self.width = width * WIDTH
 
     @property
     def size(self):
         return self.width * 2
 
+    @size.setter
+    def size(self, value):
+        self.width = value / 2
+
+    @functools.cached_property
+    def area(self):
+        return self.width**2
+
     @staticmethod
     def kind():
-        return NAMES["kind"]
+        return NAMES["kind"], OPTIONS.bias, TABLE["offset"]
+
+    @classmethod
+    def small(cls):
+        return cls(1)
 
 
 def made(scale):
@@ -73,33 +108,41 @@ def run(source: str) -> Any:
     return space["build"]
 
 
-def digest_of(build: Any) -> str:
+def digest_of(build: Any) -> dict[str, str]:
     """Of a callable that stands in a config in place of a model."""
-    return own_digests(toy_config().with_overrides({"model": {"path": build}}))["model"]
+    digests = own_digests(toy_config().with_overrides({"model": {"path": build}}))
+    return {name: digest for name, digest in digests.items() if name.startswith("model: ")}
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("old", "new", "part"),
     [
-        ("WIDTH = 8", "WIDTH = 9"),
-        ('"sizes": [1, 2]', '"sizes": [1, 3]'),
-        ("else math.pi", "else math.e"),
-        ('"gelu", "tanh"', '"gelu", "silu"'),
-        ("depth = 2", "depth = 3"),
-        ("for each in x]", "for each in x[1:]]"),
-        ("width=4", "width=5"),
-        ("self.width * 2", "self.width * 3"),
-        ('NAMES["kind"]', 'NAMES["sizes"]'),
-        ("extra=1", "extra=2"),
-        ("scale * extra", "scale + extra"),
-        ("made(3)", "made(4)"),
-        ("made(3)", "functools.partial(made(3), extra=2)"),
-        ("made(3)", "Net"),
+        ("WIDTH = 8", "WIDTH = 9", "WIDTH"),
+        ('"sizes": [1, 2]', '"sizes": [1, 3]', "NAMES"),
+        ('"act": torch.nn.ReLU', '"act": torch.nn.GELU', "NAMES"),
+        ("bias=True", "bias=False", "OPTIONS"),
+        ("kind=torch.float32", "kind=torch.float64", "activation"),
+        ("else math.pi", "else math.e", "activation"),
+        ('"gelu", "tanh"', '"gelu", "silu"', "activation"),
+        ("2 * function", "3 * function", "offset"),
+        ("return 0.5", "return 0.7", "offset"),
+        ("depth = 2", "depth = 3", "Base"),
+        ("for each in x]", "for each in x[1:]]", "Base"),
+        ("width=4", "width=5", "Net"),
+        ("act=torch.nn.ReLU", "act=torch.nn.GELU", "Net"),
+        ("self.width * 2", "self.width * 3", "Net"),
+        ("value / 2", "value / 3", "Net"),
+        ("self.width**2", "self.width**3", "Net"),
+        ('NAMES["kind"]', 'NAMES["sizes"]', "Net"),
+        ("extra=1", "extra=2", "made.<locals>.build"),
+        ("scale * extra", "scale + extra", "made.<locals>.build"),
+        ("made(3)", "made(4)", "made.<locals>.build"),
     ],
 )
-def test_what_a_script_computes_decides(old: str, new: str) -> None:
+def test_what_a_script_computes_decides(old: str, new: str, part: str) -> None:
     assert SCRIPT.count(old) == 1
-    assert digest_of(run(SCRIPT.replace(old, new))) != digest_of(run(SCRIPT))
+    before, now = digest_of(run(SCRIPT)), digest_of(run(SCRIPT.replace(old, new)))
+    assert {name for name in before | now if before.get(name) != now.get(name)} == {f"model: {part}"}
 
 
 @pytest.mark.parametrize(
@@ -107,25 +150,53 @@ def test_what_a_script_computes_decides(old: str, new: str) -> None:
     [
         ("WIDTH = 8", "# how wide\n\nWIDTH = 8"),
         ("UNUSED = 1", "UNUSED = 2"),
+        ("CALLS = 0", "CALLS = 7"),
+        ("scale = 1", "scale = 2"),
         ("def unused():\n    return 1", "def other(): ..."),
     ],
 )
 def test_nothing_else_of_it_does(old: str, new: str) -> None:
+    assert SCRIPT.count(old) == 1
     assert digest_of(run(SCRIPT.replace(old, new))) == digest_of(run(SCRIPT))
 
 
-@pytest.mark.parametrize("wrap", [lru_cache, lambda build: partial(build, 2)])
-def test_what_wraps_a_callable_does_not_hide_it(wrap: Any) -> None:
-    found = {digest_of(wrap(run(SCRIPT.replace("WIDTH = 8", f"WIDTH = {width}")))) for width in (8, 8, 9)}
-    assert len(found) == 2
+@pytest.mark.parametrize(
+    ("build", "changed"),
+    [
+        ("functools.partial(made(3), 2)", "functools.partial(made(3), 3)"),
+        ("functools.partial(made, scale=torch.nn.ReLU)", "functools.partial(made, scale=torch.nn.GELU)"),
+        ("functools.lru_cache(made(3))", "functools.lru_cache(made(4))"),
+        ("Net", "Base"),
+        ("Net.small", "Net.kind"),
+    ],
+)
+def test_any_callable_is_told_from_others(build: str, changed: str) -> None:
+    first, second, other = (
+        digest_of(run(SCRIPT.replace("build = made(3)", f"build = {each}"))) for each in (build, build, changed)
+    )
+    assert first == second
+    assert other != first
+    narrower = SCRIPT.replace("build = made(3)", f"build = {build}").replace("self.width = width *", "self.width = 2 *")
+    assert build == "functools.partial(made, scale=torch.nn.ReLU)" or digest_of(run(narrower)) != first
+
+
+def test_an_object_is_told_by_its_class_and_its_settings() -> None:
+    source = "class Build:\n    def __init__(self, n):\n        self.n = n\n        self.calls = []\n\n"
+    source += "    def __call__(self):\n        return self.n\n\nbuild = Build(4)\n"
+    first, again = run(source), run(source)
+    again.calls.append(1)
+    assert digest_of(again) == digest_of(first)
+    assert digest_of(run(source.replace("Build(4)", "Build(8)"))) != digest_of(first)
+    assert digest_of(run(source.replace("return self.n", "return -self.n"))) != digest_of(first)
 
 
 def test_every_process_says_the_same(tmp_path: Path) -> None:
     """Python orders sets otherwise in each, and what travels to a worker is made anew there."""
+    script = SCRIPT.replace("functools.cached_property", "property")  # which has a lock, that nothing can send
     (tmp_path / "main.py").write_text(
-        f"{SCRIPT}\nimport sys\nfrom ray import cloudpickle\n\n"
+        f"{script}\nimport sys\nfrom ray import cloudpickle\n\n"
         "sys.path.insert(0, sys.argv[1])\nfrom study.tuneup.test_own_digests import digest_of\n\n"
-        "print(digest_of(build), digest_of(cloudpickle.loads(cloudpickle.dumps(build))))\n"
+        "print(digest_of(build))\nprint(digest_of(cloudpickle.loads(cloudpickle.dumps(build))))\n"
     )
     tests = str(Path(__file__).parents[2])
     told = set()
@@ -133,8 +204,9 @@ def test_every_process_says_the_same(tmp_path: Path) -> None:
         command = [sys.executable, "main.py", tests]
         done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True)
         assert done.returncode == 0, done.stderr.decode()
-        told |= set(done.stdout.split())
+        told |= set(done.stdout.splitlines())
     assert len(told) == 1
+    assert b"model: WIDTH" in told.pop()
 
 
 class Awkward:
@@ -144,13 +216,26 @@ class Awkward:
         raise RuntimeError("not now")
 
 
-def test_what_cannot_be_looked_at_is_let_be() -> None:
-    build = run("def build():\n    return thing\n")
-    build.__globals__["thing"] = Awkward()
-    assert "model" in own_digests(toy_config().with_overrides({"model": {"path": build}}))
-    looked = run("def build():\n    return thing\n")
-    looked.__globals__["thing"] = type("Called", (Awkward,), {"__call__": lambda self: None})()
-    assert "model" not in own_digests(toy_config().with_overrides({"model": {"path": looked}}))
+def test_what_cannot_be_looked_at_hides_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "awkward", Awkward())  # type: ignore[arg-type]
+    found = []
+    for width in (1, 2):
+        build = run(f"WIDTH = {width}\n\ndef build():\n    return thing, WIDTH\n")
+        build.__globals__["thing"] = Awkward()
+        found.append(digest_of(build))
+    assert {name for name in found[0] if found[0][name] != found[1][name]} == {"model: WIDTH"}
+
+
+def test_a_module_of_the_name_of_a_section_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "model", raising=False)
+    (tmp_path / "model.py").write_text("def build():\n    return 1\n")
+    config = toy_config().with_overrides({"model": {"path": importlib.import_module("model").build}})
+    first = own_digests(config)
+    (tmp_path / "model.py").write_text("def build():\n    return 2\n")
+    second = own_digests(config)
+    del sys.modules["model"]
+    assert {name for name in first if first[name] != second[name]} == {"model"}
 
 
 def test_modules_are_told_by_what_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

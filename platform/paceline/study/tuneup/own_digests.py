@@ -1,39 +1,36 @@
 """Digests of the user's own code, so that a tune-up is not gone on with when it has changed.
 
-Modules are told by their files, and the Python objects that stand in a config in place of an import path by their code,
-since what a script or a notebook defines has no file that is theirs alone. Comments, blank lines and places do not
-count.
+Modules are told by their files, and the Python objects that stand in a config in place of an import path by what they
+are made of, where a script or a notebook defines them. Comments, blank lines and places do not count. Not seen are
+modules that nothing imports before a technique of the user's own is measured, but that technique's own module, and
+code in other languages.
 """
 
 import ast
 import hashlib
-import inspect
-import json
 import sys
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import is_path, objects_in, spec_of
 from paceline.config.own_arms import own_arms
 from paceline.study.own_files import is_own
-
-MAIN = ("__main__", "__mp_main__")
+from paceline.study.tuneup.own_objects import MAIN, parts_of
 
 
 def own_digests(config: ExperimentConfig) -> dict[str, str]:
     """By name: the user's modules that are imported in this process, those that the techniques of `tuneup.arms` take in
-    their place, and the sections of the config that hold Python objects."""
-    digests = {name: _digest(_meaning(source)) for name, source in _sources(config)}
+    their place, and the parts of Python objects in the config that are of no such module, such as `model: Net`."""
+    found = {**_files_of_arms(config), **_files_of_loaded()}
+    files = {name: file for name, file in found.items() if name not in MAIN and file}
+    digests = {name: _digest(_meaning(source)) for name, source in _sources(files)}
     for section, target in objects_in(config.model_dump()).items():
-        with suppress(Exception):  # what it refers to may be anything, and raise anything when looked at
-            reader = _Reader(target)
-            reader.read(target)
-            digests[section] = _digest("\n".join(reader.parts))
+        for part, text in parts_of(target, files).items():
+            digests[f"{section}: {part}"] = _digest(text)
     return digests
 
 
@@ -41,15 +38,22 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _sources(config: ExperimentConfig) -> Iterator[tuple[str, bytes]]:
-    loaded = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
-    for name, file in {**_files_of_arms(config), **loaded}.items():
-        if name not in MAIN and isinstance(file, str) and file.endswith(".py") and is_own(file):
+def _sources(files: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
+    for name, file in files.items():
+        if isinstance(file, str) and file.endswith(".py") and is_own(file):
             with suppress(OSError):
                 yield name, Path(file).read_bytes()
 
 
-def _files_of_arms(config: ExperimentConfig) -> dict[str, str | None]:
+def _files_of_loaded() -> dict[str, Any]:
+    files = {}
+    for name, module in list(sys.modules.items()):
+        with suppress(Exception):  # one that is imported when it is looked at, or is no module at all
+            files[name] = object.__getattribute__(module, "__dict__").get("__file__")
+    return files
+
+
+def _files_of_arms(config: ExperimentConfig) -> dict[str, Any]:
     """Of the modules that may not be imported before a technique is measured."""
     sections = (section for _, changed in own_arms(config) for section in changed.model_dump().values())
     paths = [section.get("path") for section in sections if isinstance(section, dict)]
@@ -63,79 +67,8 @@ def _files_of_arms(config: ExperimentConfig) -> dict[str, str | None]:
 
 def _meaning(source: bytes) -> str:
     try:
-        return ast.dump(ast.parse(source))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.dump(ast.parse(source))
     except (SyntaxError, ValueError, RecursionError):
         return repr(source)
-
-
-class _Reader:
-    """Reads what callables of one module do, with all that they take from it."""
-
-    def __init__(self, target: Any) -> None:
-        while isinstance(target, partial):
-            target = target.func
-        self._module = getattr(_unwrapped(target), "__module__", None)
-        self._seen: set[int] = set()
-        self.parts: list[str] = []
-
-    def read(self, value: Any) -> None:
-        """A callable, or a plain value; what is of another module is none of it."""
-        if isinstance(value, partial):
-            for part in (value.func, value.args, value.keywords):
-                self.read(part)
-        elif callable(value):
-            self._read_callable(_unwrapped(value))
-        else:
-            with suppress(TypeError, ValueError, RecursionError):
-                self.parts.append(json.dumps(value, sort_keys=True))
-
-    def _read_callable(self, target: Any) -> None:
-        if getattr(target, "__module__", None) != self._module or id(target) in self._seen:
-            return
-        self._seen.add(id(target))
-        if hasattr(target, "__code__"):
-            self._read_function(target)
-        else:
-            self._read_class(target if isinstance(target, type) else type(target))
-
-    def _read_class(self, kind: type) -> None:
-        for base in kind.__bases__:
-            self.read(base)
-        for name, member in vars(kind).items():
-            function = getattr(member, "fget", None) or getattr(member, "__func__", member)
-            if isinstance(getattr(function, "__code__", None), CodeType):
-                self._read_function(function)
-            elif not name.startswith("__"):
-                self.read(member)
-
-    def _read_function(self, function: Any) -> None:
-        names = set()
-        for code in _nested(function.__code__):
-            constants = [repr(_ordered(each)) for each in code.co_consts if not isinstance(each, CodeType)]
-            self.parts.append(repr((code.co_code, code.co_names, code.co_varnames, code.co_freevars, constants)))
-            names |= set(code.co_names)
-        for name in sorted(names & function.__globals__.keys()):
-            self.read(function.__globals__[name])
-        for cell in function.__closure__ or ():
-            with suppress(ValueError):  # it is empty as yet
-                self.read(cell.cell_contents)
-        self.read(function.__defaults__)
-        self.read(function.__kwdefaults__)
-
-
-def _unwrapped(target: Any) -> Any:
-    with suppress(ValueError):  # it makes up attributes without end
-        return inspect.unwrap(target)
-    return target
-
-
-def _nested(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _nested(constant)
-
-
-def _ordered(constant: Any) -> Any:
-    """Sets have another order in each process."""
-    return sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant

@@ -1,5 +1,6 @@
 """How each kind of job is done, by all ranks of a worker group or by this process alone."""
 
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import asdict
@@ -70,8 +71,8 @@ def _look(job: Job, base: Assignment, ranks: Ranks) -> Mapping[str, Any]:
         normalises_batches=any(isinstance(each, _BatchNorm) for each in task.modules()),
         device=device_name(ranks.device),
         usable_cores=usable_cores(),
-        software=f"paceline {paceline.__version__}, torch {torch.__version__}",
-        code=own_digests(config),
+        software=f"paceline {paceline.__version__}, torch {torch.__version__}, Python {sys.version.split()[0]}",
+        code=own_digests(config) if ranks.is_first else {},
     )
     return asdict(facts)
 
