@@ -190,7 +190,7 @@ def test_the_larger_loss_is_named() -> None:
 
 @pytest.mark.parametrize("name", TO_MEND)
 def test_a_fix_gives_back_what_was_lost(name: str) -> None:
-    """The median of three, in turns: beside other tests a single one may meet a moment in which the cores are taken."""
+    """Of three looks and three measurements: beside other tests, one may meet a moment in which the cores are taken."""
     plant, field = TO_MEND[name]
     seconds, _ = run_ranks(sample_seconds, plant.ranks, plant, field, 3, timeout=200)[0]
     print(name, seconds, recovered(seconds))
