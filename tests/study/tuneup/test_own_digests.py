@@ -49,6 +49,7 @@ def offset():
 
 
 TABLE = {"offset": offset}
+KINDS = {offset, activation, "plain", 3, math.sin}
 
 
 def unused():
@@ -80,7 +81,7 @@ class Net(Base):
 
     @staticmethod
     def kind():
-        return NAMES["kind"], OPTIONS.bias, TABLE["offset"]
+        return NAMES["kind"], OPTIONS.bias, TABLE["offset"], KINDS
 
     @classmethod
     def small(cls):
@@ -126,6 +127,7 @@ def digest_of(build: Any) -> dict[str, str]:
         ('"gelu", "tanh"', '"gelu", "silu"', "activation"),
         ("2 * function", "3 * function", "offset"),
         ("return 0.5", "return 0.7", "offset"),
+        ('"plain", 3', '"plain", 4', "KINDS"),
         ("depth = 2", "depth = 3", "Base"),
         ("for each in x]", "for each in x[1:]]", "Base"),
         ("width=4", "width=5", "Net"),

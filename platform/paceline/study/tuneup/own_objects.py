@@ -61,8 +61,7 @@ class _Reader:
             self._read_all(value, place)
         else:
             with suppress(Exception):
-                kind = _kind_of(value)
-                self.parts[place].append(f"{kind.__module__}.{kind.__qualname__}")
+                self.parts[place].append(_name_of(value))
                 self._read_once(value, place)
 
     def _read_once(self, value: Any, place: str) -> None:
@@ -75,8 +74,8 @@ class _Reader:
             self._read_all([each for pair in value.items() for each in pair], place)
         elif isinstance(value, list):
             self._read_all(value, place)
-        elif isinstance(value, set | frozenset):  # whose order differs between processes
-            self._read_all(sorted(map(repr, value)), place)
+        elif isinstance(value, set | frozenset):
+            self._read_all(sorted(value, key=_name_of), place)
         elif isinstance(value, MethodType):
             self._read_all((value.__func__, value.__self__), place)
         elif isinstance(value, SPACES):
@@ -139,6 +138,14 @@ class _Reader:
 def _kind_of(value: Any) -> Any:
     """The function or the class that a value is, or else its class."""
     return value if isinstance(value, type) or hasattr(value, "__code__") else type(value)
+
+
+def _name_of(value: Any) -> str:
+    """What puts the members of a set, whose order differs between processes, into one that does not."""
+    if isinstance(value, (*PLAIN, tuple)):
+        return repr(value)
+    kind = _kind_of(value)
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _functions_of(member: Any) -> Iterator[Any]:
