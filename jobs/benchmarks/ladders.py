@@ -1,8 +1,7 @@
 """What techniques.py measures: for each ladder a config, and what each arm changes in it."""
 
 import io
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,16 +13,14 @@ Expected = Literal["bit", "rounding", "design"]
 """How far the losses may be from the baseline's: equal to the bit, but for rounding, or different by design."""
 
 
-@dataclass(frozen=True)
-class Arm:
+class Arm(NamedTuple):
     """One row of a ladder."""
 
-    changes: Changes = field(default_factory=dict)
+    changes: Changes = {}  # noqa: RUF012  # nobody changes it
     expected: Expected = "rounding"
 
 
-@dataclass(frozen=True)
-class Ladder:
+class Ladder(NamedTuple):
     """Arms around one config. The first arm is the baseline, and changes nothing that matters."""
 
     config: dict[str, Any]
@@ -41,26 +38,21 @@ def cumulative(base: Changes, *rungs: tuple[str, Changes], expected: Expected) -
 
 def build_config(name: str, model: Changes, data: Changes, optimizer: Changes, **sections: Any) -> dict[str, Any]:
     """A config in one process whose training never ends; unfused and without TF32, since those are arms."""
+    endless = {"max_steps": 10**9, "log_every_n_steps": 10**9, "evaluate_every_n_epochs": 0}
     return {
         "name": name,
         "model": model,
         "data": {"drop_last": True, **data},
         "optimizer": {"fused": False, **optimizer},
-        "trainer": {
-            "max_steps": 10**9,
-            "log_every_n_steps": 10**9,
-            "evaluate_every_n_epochs": 0,
-            "cudnn_allow_tf32": False,
-        },
+        "trainer": {**endless, "cudnn_allow_tf32": False},
         "scaling": {"num_workers": 0},
         **sections,
     }
 
 
 def residual_net(blocks_per_stage: int = 2, num_classes: int = 10) -> nn.Module:
-    """The ResNet for small images of He et al. 2016 (arXiv:1512.03385, section 4.2): images [n, 3, height, width] to
-    logits [n, num_classes]. Two blocks a stage make 14 layers. Unlike there, its convolutions have biases before
-    BatchNorm, for one of the arms."""
+    """The ResNet for small images of He et al. 2016 (arXiv:1512.03385, section 4.2), of 14 layers with two blocks a
+    stage. Unlike there, its convolutions have biases before BatchNorm, for one of the arms."""
     widths = [width for width in (16, 32, 64) for _ in range(blocks_per_stage)]
     blocks = [ResidualBlock(*pair) for pair in zip([16, *widths[:-1]], widths, strict=True)]
     stem = [nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()]
@@ -125,6 +117,7 @@ def synthetic(size: int, batch: int, **others: Any) -> Changes:
     return {"name": "synthetic", "shape": [3, size, size], **samples, **others}
 
 
+CONTEXT: Changes = {"context_length": 1024}
 SGD: Changes = {"name": "sgd", "lr": 0.01, "momentum": 0.9}
 BF16: Changes = {"trainer.precision": "bf16-mixed"}
 TF32: Changes = {"trainer.float32_matmul_precision": "high", "trainer.cudnn_allow_tf32": True}
@@ -157,10 +150,7 @@ LADDERS = {
     ),
     "loading": Ladder(
         build_config(
-            "loading",
-            {"name": "cnn", "in_channels": 3},
-            {"path": "ladders:photos", "global_batch_size": 32},
-            SGD,
+            "loading", {"name": "cnn", "in_channels": 3}, {"path": "ladders:photos", "global_batch_size": 32}, SGD
         ),
         {
             "no workers": Arm(),
@@ -198,30 +188,13 @@ LADDERS = {
     # the negative control: its one convolution has nothing to gain
     "vit": Ladder(
         build_config("vit", {"name": "vit_b_16"}, synthetic(224, 128, num_classes=1000, cache="device"), SGD),
-        {
-            "bf16": Arm(BF16),
-            "bf16 again": Arm(BF16),
-            "+ channels_last": Arm({**BF16, **CHANNELS_LAST}),
-        },
+        {"bf16": Arm(BF16), "bf16 again": Arm(BF16), "+ channels_last": Arm({**BF16, **CHANNELS_LAST})},
     ),
     "gpt": Ladder(
         build_config(
             "gpt",
-            {
-                "name": "gpt",
-                "vocab_size": 50304,
-                "context_length": 1024,
-                "num_layers": 12,
-                "num_heads": 12,
-                "embedding_dim": 768,
-            },
-            {
-                "name": "text_file",
-                "context_length": 1024,
-                "global_batch_size": 128,
-                "micro_batch_size": 32,
-                "cache": "device",
-            },
+            {"name": "gpt", "vocab_size": 50304, "num_layers": 12, "num_heads": 12, "embedding_dim": 768, **CONTEXT},
+            {"name": "text_file", "global_batch_size": 128, "micro_batch_size": 32, "cache": "device", **CONTEXT},
             {"name": "adamw", "lr": 6e-4, "weight_decay": 0.1, "beta2": 0.95},
             task={"name": "language_modeling"},
         ),

@@ -1,58 +1,50 @@
 """What a training loop costs on top of the computation: bare PyTorch, Paceline, Fabric, Lightning and Accelerate.
 
-    uv run --group bench python jobs/benchmarks/loop_overhead.py [--processes 16] [--rounds 30]
+    uv run --group bench python jobs/benchmarks/loop_overhead.py
 
 All arms train the same small CNN (about 1 ms a step on a fast core, batch 32) on one thread: same initial weights, same
-tensors in memory, same batch order, SGD with momentum at a constant rate, and the loss read every 10 steps.
+tensors in memory, same batch order, SGD with momentum at a constant rate, and the loss read every 10 steps. Each gets
+whole batches, sliced from the tensors: the loop is compared, not the collation of samples.
 
 Each arm trains in a thread of its own, and the arms take turns: one has the process to itself for `--steps` steps,
-which are an epoch of its data, and then hands over. A round is a turn of every arm, in a new random order. Turns of
-some 50 ms are shorter than most disturbances by other load on the machine, so that those fall on neighbouring turns
-alike and leave the ratios within a round alone. The first rounds, with the start of each arm, are thrown away; garbage
-is collected between rounds. All of this is done in several processes, one after the other, since the layout of a
-process's memory makes an arm faster or slower for good.
+which are an epoch of its data, and then hands over. Turns of some 50 ms are shorter than most disturbances by other
+load on the machine, so that those hit neighbouring turns alike and leave the ratios within a round alone. The first
+rounds, with the start of each arm, do not count; garbage is collected between rounds. All of it is done in
+`--processes` processes, one after the other: the memory layout of a process makes an arm faster or slower for good.
 
-The table shows the samples/s of an arm over those of `bare` in the same round: the mean over the processes of each
-one's median, with its 95 % bootstrap interval, by the clock and by the CPU time of the thread. `bare again` is the bare
-loop a second time: how far it is from 1 is this machine's noise. Needs no GPU; takes some ten minutes.
-
-Each arm gets whole batches, sliced from the tensors: what is compared is the loop, not the collation of samples.
+Shown are samples/s of an arm over those of `bare` in the same round, by the clock and by the CPU time of the thread.
+Needs no GPU; takes some ten minutes.
 
 bare         the textbook loop: index, zero_grad, forward, mean cross-entropy, backward, step; `loss.item()`.
-paceline     `build_trainer(config).fit()` as `paceline train` runs it, by default settings, on the user's own model
-             and data set given as Python objects; the start and end of each epoch are in its turns, evaluation and
-             checkpoints are not. `optimizer.fused: auto` updates all weights in one kernel, which rounds differently.
-not fused    the same with `optimizer.fused: false`: the update of the textbook loop, bit by bit.
+bare again   the same (A/A): how far it is from 1 is the noise.
+paceline     `build_trainer(config).fit()` as `paceline train` runs it, by default settings, on a model and a data set
+             given as Python objects; the start and end of each epoch are in its turns, evaluation and checkpoints are
+             not. `optimizer.fused: auto` updates all weights in one kernel, which rounds differently.
+unfused      the same with `optimizer.fused: false`: the update of the textbook loop, bit by bit.
 fabric       bare's loop with `fabric.setup(model, optimizer)` and `fabric.backward(loss)`.
-lightning    `Trainer.fit` of a LightningModule that logs its loss by `self.log`; no logger, checkpoints or progress
-             bar.
+lightning    `Trainer.fit` of a LightningModule that logs its loss by `self.log`; no logger, no checkpoints.
 accelerate   bare's loop with `accelerator.prepare(model, optimizer)` and `accelerator.backward(loss)`.
 """
 
-import argparse
 import copy
 import gc
-import json
 import logging
 import os
-import platform
 import random
-import statistics
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from functools import partial
-from importlib.metadata import version
+from importlib.util import find_spec
 from multiprocessing import get_context
 from threading import Semaphore, Thread
 from time import perf_counter, thread_time
-from typing import Any, NamedTuple
+from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
 
 import torch
-from measuring import bootstrap, cpu_name
+from harness import Benchmark, Part, Seconds, Target, loop_rows, orders
 from torch import nn
 from torch.nn import functional as F
 
@@ -64,10 +56,10 @@ from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter
 
 BATCH, LR, MOMENTUM, SEED, LOG_EVERY = 32, 0.01, 0.9, 0, 10
-WARM_UP_ROUNDS = 10
-RATIOS = ("by_clock", "by_cpu_time")
-PACKAGES = ("torch", "lightning", "accelerate", "paceline")
+LEAST_RATIO = 0.97
+"""Of bare PyTorch's samples/s, what Paceline's loop has with the same update, where a step takes about 1 ms."""
 
+Backward = Callable[[torch.Tensor], None]
 Tensors = tuple[torch.Tensor, torch.Tensor]
 Batches = Iterator[Tensors]
 HandOver = Callable[[], None]
@@ -76,18 +68,11 @@ Arm = Callable[[HandOver], object]
 """Trains from start to end."""
 
 
-class Spent(NamedTuple):
-    """What a turn took, in seconds."""
-
-    clock: float
-    cpu: float
-
-
 class Turns:
     """An arm in a thread of its own, which runs only during its turns."""
 
     def __init__(self, arm: Arm, reads_per_turn: int) -> None:
-        self.spent: list[Spent] = []
+        self.spent: list[Seconds] = []
         self._arm, self._reads_per_turn = arm, reads_per_turn
         self._reads = 0
         self._go, self._done = Semaphore(0), Semaphore(0)
@@ -96,11 +81,7 @@ class Turns:
         self._thread.start()
 
     def take(self) -> None:
-        """Let the arm run for one turn.
-
-        Raises:
-            BaseException: what the arm raised.
-        """
+        """Let the arm run for one turn."""
         self._go.release()
         self._done.acquire()
         if self._error is not None:
@@ -116,14 +97,14 @@ class Turns:
         self._done.release()
 
     def _start(self) -> None:
-        self._started = Spent(perf_counter(), thread_time())
+        self._started = Seconds(perf_counter(), thread_time())
 
     def _hand_over(self) -> None:
         self._reads += 1
         if self._reads % self._reads_per_turn:
             return
-        now = Spent(perf_counter(), thread_time())
-        self.spent.append(Spent(now.clock - self._started.clock, now.cpu - self._started.cpu))
+        now = Seconds(perf_counter(), thread_time())
+        self.spent.append(Seconds(now.clock - self._started.clock, now.cpu - self._started.cpu))
         self._done.release()
         self._go.acquire()
         self._start()
@@ -132,16 +113,9 @@ class Turns:
 def small_cnn() -> nn.Module:
     """About 2,000 parameters, for images of 1 x 16 x 16."""
     torch.manual_seed(SEED)
-    return nn.Sequential(
-        nn.Conv2d(1, 4, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(4, 8, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(8 * 4 * 4, 10),
-    )
+    first = nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)
+    second = nn.Conv2d(4, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)
+    return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(8 * 4 * 4, 10))
 
 
 def make_data(samples: int) -> Tensors:
@@ -167,13 +141,7 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)
 
 
-def textbook(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    backward: Callable[[torch.Tensor], None],
-    batches: Batches,
-    hand_over: HandOver,
-) -> None:
+def textbook(model: nn.Module, optimizer: Any, backward: Backward, batches: Batches, hand_over: HandOver) -> None:
     """The loop that everybody writes."""
     losses = []
     for step, (images, targets) in enumerate(batches, 1):
@@ -251,9 +219,7 @@ def lightning(model: nn.Module, data: Tensors, epochs: int) -> Arm:
         def __init__(self, hand_over: HandOver) -> None:
             self.hand_over = hand_over
 
-        def on_train_batch_end(
-            self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int
-        ) -> None:
+        def on_train_batch_end(self, trainer: Trainer, module: Module, outs: Any, batch: Any, batch_idx: int) -> None:
             if (batch_idx + 1) % LOG_EVERY == 0:
                 self.hand_over()
 
@@ -262,18 +228,9 @@ def lightning(model: nn.Module, data: Tensors, epochs: int) -> Arm:
             return sliced(data, epochs)
 
     def train(hand_over: HandOver) -> None:
-        trainer = Trainer(
-            accelerator="cpu",
-            devices=1,
-            max_epochs=1,
-            logger=False,
-            callbacks=[HandingOver(hand_over)],
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            log_every_n_steps=LOG_EVERY,
-        )
-        trainer.fit(Module(), AllBatches())
+        off = dict.fromkeys(("enable_checkpointing", "enable_progress_bar", "enable_model_summary", "logger"), False)
+        settings = {"accelerator": "cpu", "devices": 1, "max_epochs": 1, "log_every_n_steps": LOG_EVERY, **off}
+        Trainer(callbacks=[HandingOver(hand_over)], **settings).fit(Module(), AllBatches())
 
     return train
 
@@ -291,85 +248,37 @@ ARMS = {
     "bare": bare,
     "bare again": bare,
     "paceline": paceline,
-    "not fused": partial(paceline, fused=False),
+    "unfused": partial(paceline, fused=False),
     "fabric": fabric,
     "lightning": lightning,
     "accelerate": accelerate,
 }
+PACKAGE_OF = {"fabric": "lightning", "lightning": "lightning", "accelerate": "accelerate"}
+
+Measured = tuple[dict[str, list[Seconds]], dict[str, float]]
+"""Of one process: the turns of each arm, and how far its weights are from those of bare."""
 
 
-def run(trials: int, rounds: int, steps: int, names: list[str]) -> list[dict[str, Any]]:
-    """Train all arms in turn; one row of the table for each."""
-    spent: dict[str, list[list[Spent]]] = {name: [] for name in names}
-    differences: dict[str, float] = dict.fromkeys(names, 0.0)
-    for trial in range(trials):
-        with get_context("spawn").Pool(1) as pool:
-            each_spent, each_difference = pool.apply(measure, (trial, rounds, steps, names))
-        for name in names:
-            spent[name].append(each_spent[name])
-            differences[name] = max(differences[name], each_difference[name])
-        shown = ", ".join(f"{name} {milliseconds(each_spent[name], steps):.3f}" for name in names)
-        print(f"process {trial + 1} of {trials}: {shown} ms/step", file=sys.stderr, flush=True)
-    return [row(name, spent, differences[name], steps) for name in names]
-
-
-def measure(trial: int, rounds: int, steps: int, names: list[str]) -> tuple[dict[str, list[Spent]], dict[str, float]]:
-    """All arms from their start: the turns of each, and how far its weights are from those of bare."""
-    quiet()
-    epochs = WARM_UP_ROUNDS + rounds
-    draw = random.Random(trial)
-    initial, data = small_cnn(), make_data(steps * BATCH)
-    models = {name: copy.deepcopy(initial) for name in draw.sample(names, len(names))}
-    turns = {name: Turns(ARMS[name](model, data, epochs), steps // LOG_EVERY) for name, model in models.items()}
-    for epoch in range(epochs):
-        permutation(SEED, epoch, steps * BATCH)  # kept by its cache, so that no arm pays for it
-        without_gc(lambda: [turns[name].take() for name in draw.sample(names, len(names))])
-    differences = {name: max_difference(model, models["bare"]) for name, model in models.items()}
-    return {name: each.spent[WARM_UP_ROUNDS:] for name, each in turns.items()}, differences
-
-
-def without_gc(play: Callable[[], object]) -> None:
-    """Run something that no garbage collection interrupts."""
-    gc.freeze()  # makes the next collection look at new objects only
-    gc.disable()
-    play()
-    gc.enable()
-    gc.collect()
-
-
-def quiet() -> None:
-    """One thread for the computation, and no advice from libraries."""
+def measure(trial: int, rounds: int, warm_up: int, steps: int, names: list[str]) -> Measured:
+    """All arms from their start, in this process."""
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    for name in ("lightning", "lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-
-
-def milliseconds(spent: list[Spent], steps: int) -> float:
-    """Of a step, in the median turn."""
-    return 1000 * statistics.median(each.clock for each in spent) / steps
-
-
-def row(name: str, spent: dict[str, list[list[Spent]]], difference: float, steps: int) -> dict[str, Any]:
-    """What is shown of one arm."""
-    return {
-        "arm": name,
-        "ms_per_step": milliseconds([turn for trial in spent[name] for turn in trial], steps),
-        "by_clock": speed(spent[name], spent["bare"], lambda turn: turn.clock),
-        "by_cpu_time": speed(spent[name], spent["bare"], lambda turn: turn.cpu),
-        "weights_max_difference": difference,
-        "turns": [[turn._asdict() for turn in trial] for trial in spent[name]],
-    }
-
-
-def speed(mine: list[list[Spent]], theirs: list[list[Spent]], seconds: Callable[[Spent], float]) -> dict[str, float]:
-    """Samples/s relative to the other's in the same round: the mean over processes of each one's median."""
-    medians = [
-        statistics.median(seconds(other) / seconds(own) for own, other in zip(turns, others, strict=True))
-        for turns, others in zip(mine, theirs, strict=True)
-    ]
-    low, high = bootstrap(medians, statistics.fmean)
-    return {"ratio": statistics.fmean(medians), "low": low, "high": high}
+    warnings.simplefilter("ignore")  # and no advice from libraries
+    for name in ("", ".pytorch", ".fabric", ".pytorch.utilities.rank_zero"):
+        logging.getLogger(f"lightning{name}").setLevel(logging.ERROR)
+    initial, data = small_cnn(), make_data(steps * BATCH)
+    models = {name: copy.deepcopy(initial) for name in random.Random(trial).sample(names, len(names))}
+    epochs = warm_up + rounds
+    turns = {name: Turns(ARMS[name](model, data, epochs), steps // LOG_EVERY) for name, model in models.items()}
+    for epoch, order in enumerate(orders(names, epochs, seed=trial)):
+        permutation(SEED, epoch, steps * BATCH)  # kept by its cache, so that no arm pays for it
+        gc.freeze()  # makes the next collection look at new objects only
+        gc.disable()
+        for name in order:
+            turns[name].take()
+        gc.enable()
+        gc.collect()
+    differences = {name: max_difference(model, models["bare"]) for name, model in models.items()}
+    return {name: turns[name].spent[warm_up:] for name in names}, differences
 
 
 def max_difference(model: nn.Module, other: nn.Module) -> float:
@@ -378,51 +287,34 @@ def max_difference(model: nn.Module, other: nn.Module) -> float:
     return max(0.0 if torch.equal(mine, theirs) else float((mine - theirs).abs().max()) for mine, theirs in pairs)
 
 
-def surroundings(args: argparse.Namespace) -> dict[str, Any]:
-    """Where, with what and when this was measured."""
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "cpu": cpu_name(),
-        "cores": os.cpu_count(),
-        "load_average": round(os.getloadavg()[0], 2),
-        "python": platform.python_version(),
-        **{name: version(name) for name in PACKAGES},
-        "processes": args.processes,
-        "rounds": args.rounds,
-        "steps": args.steps,
-        "batch": BATCH,
-        "threads": 1,
-    }
+def report(processes: list[Measured], steps: int) -> Part:
+    """The table of all arms."""
+    rows = loop_rows(processes, steps, as_speed=True)
+    targets = [Target("unfused, samples/s to bare", row[2], least=LEAST_RATIO) for row in rows if row[0] == "unfused"]
+    columns = ("loop", "ms a step", "samples/s to bare", "by CPU time", "final weights")
+    return Part(columns, rows, targets, raw=processes)
 
 
-def table(rows: list[dict[str, Any]], where: dict[str, Any]) -> str:
-    """The table, and the surroundings under it."""
-    lines = [f"{'arm':12} {'ms/step':>8} {'samples/s to bare':>23} {'by CPU time':>23}  final weights"]
-    for each in rows:
-        difference = each["weights_max_difference"]
-        weights = f"differ by {difference:.1e}" if difference else "equal to the bit"
-        ratios = (f"{each[by]['ratio']:.3f} ({each[by]['low']:.3f}-{each[by]['high']:.3f})" for by in RATIOS)
-        lines.append(f"{each['arm']:12} {each['ms_per_step']:8.3f} {' '.join(f'{it:>23}' for it in ratios)}  {weights}")
-    return "\n".join([*lines, "", ", ".join(f"{key} {value}" for key, value in where.items())])
-
-
-def main() -> None:
+def main() -> int:
     """Measure, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--processes", type=int, default=16, help="one after the other (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=30, help="measured rounds of each process (%(default)s)")
-    parser.add_argument("--steps", type=int, default=20, help="steps of a turn, a multiple of 10 (%(default)s)")
-    parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS, help="only these; bare must be one")
-    parser.add_argument("--json", action="store_true", help="print JSON, with every round's times")
-    args = parser.parse_args()
-    if min(args.processes, args.rounds) < 1 or args.steps < LOG_EVERY or args.steps % LOG_EVERY:
-        parser.error(f"--processes and --rounds must be at least 1, and --steps a multiple of {LOG_EVERY}")
-    if "bare" not in args.arms:
-        parser.error("--arms must have bare, to which the others are compared")
-    rows = run(args.processes, args.rounds, args.steps, args.arms)
-    where = surroundings(args)
-    print(json.dumps({"arms": rows, **where}, indent=2) if args.json else table(rows, where))
+    benchmark = Benchmark("loop_overhead", __doc__, ("torch", "lightning", "accelerate", "paceline"), arms=list(ARMS))
+    benchmark.number("--processes", 16, 1, "fresh processes, one after the other")
+    benchmark.number("--rounds", 30, 2, "rounds of each process")
+    benchmark.number("--warm-up", 10, 1, "rounds before these that do not count", least=0)
+    benchmark.number("--steps", 20, 10, "steps of a turn, a multiple of 10", least=LOG_EVERY)
+    args = benchmark.parse()
+    if args.steps % LOG_EVERY:
+        benchmark.parser.error(f"--steps takes a multiple of {LOG_EVERY}")
+    missing = [arm for arm, package in PACKAGE_OF.items() if find_spec(package) is None]
+    names = [name for name in ARMS if name in ("bare", *(args.arms or ARMS)) and name not in missing]
+    benchmark.say(f"not installed, left out: {missing}. `uv run --group bench` has them." if missing else "started")
+    processes = []
+    for trial in range(args.processes):
+        with get_context("spawn").Pool(1) as pool:
+            processes.append(pool.apply(measure, (trial, args.rounds, args.warm_up, args.steps, names)))
+        benchmark.say(f"process {trial + 1} of {args.processes} is done")
+    return benchmark.finish({"loop": report(processes, args.steps)})
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,12 +1,10 @@
 """How far `paceline plan`'s prediction of the peak memory is from what training takes.
 
-    uv run --group bench python jobs/benchmarks/memory_prediction.py    # about ten minutes on a CPU
-    ... --only cnn gpt                                                  # configs whose names hold one of these
-    ... --json FILE                                                     # also write the figures down
+    uv run --group bench python jobs/benchmarks/memory_prediction.py
 
-24 configs on a CPU, or 30 where there is a CUDA device. All of them are predicted first, and with `--json` written to
-the file; only then is each measured, in a fresh process: by the profiler's memory events on a CPU, by
-`torch.cuda.max_memory_allocated` on CUDA. Either is the peak of the second optimizer step.
+24 configs of four models on a CPU, or 30 of five where there is a CUDA device. All of them are predicted first; then
+each is measured in a fresh process: by the profiler's memory events on a CPU, `torch.cuda.max_memory_allocated` on
+CUDA. Either is the peak of the second optimizer step. Takes about ten minutes on a CPU.
 
 accelerate   what `accelerate estimate-memory` says of training the model with Adam: four times its weights, or twice
              with mixed precision, whatever the batch. Left out where accelerate is not installed.
@@ -14,14 +12,12 @@ accelerate   what `accelerate estimate-memory` says of training the model with A
 The exit code is 1 when the mean error is above 3 %, or one is above 8 %.
 """
 
-import argparse
-import json
 import statistics
 import sys
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from memory_cases import cases
+from harness import Benchmark, Part, Target, exactly
 
 from paceline.config.loading import validate
 from paceline.study.memory.measuring import measure_peak
@@ -30,47 +26,77 @@ from paceline.study.memory.predicting import ask
 MEAN_ERROR, WORST_ERROR = 0.03, 0.08
 
 Row = dict[str, Any]
+Tree = dict[str, Any]
+
+IMAGES = {"name": "synthetic", "shape": [3, 64, 64], "num_samples": 256, "num_validation_samples": 8}
+LARGE_IMAGES = {"name": "synthetic", "shape": [3, 224, 224], "num_samples": 512, "num_validation_samples": 8}
+TEXT = {"name": "text_file"}
+LONG_TEXT = {"name": "text_file", "context_length": 1024}
+GPT2 = {"name": "gpt", "vocab_size": 50304, "context_length": 1024, "num_layers": 12, "num_heads": 12}
+LANGUAGE: Tree = {"task": {"name": "language_modeling"}}
+
+ON_CPU: dict[str, tuple[Tree, int]] = {
+    "cnn": ({"model": {"name": "cnn"}, "data": {"name": "mnist5k"}}, 256),
+    "resnet18": ({"model": {"name": "resnet18", "num_classes": 10}, "data": IMAGES}, 16),
+    "gpt": ({"model": {"name": "gpt"}, "data": TEXT, **LANGUAGE}, 16),
+    "convnext": ({"model": {"name": "convnext_tiny", "num_classes": 10}, "data": IMAGES}, 8),
+}
+"""By model: its sections of the config, and a micro batch size."""
+ON_CUDA: dict[str, tuple[Tree, int]] = {
+    "resnet50": ({"model": {"name": "resnet50"}, "data": LARGE_IMAGES}, 64),
+    "vit_b_16": ({"model": {"name": "vit_b_16"}, "data": LARGE_IMAGES}, 64),
+    "convnext": ({"model": {"name": "convnext_tiny"}, "data": LARGE_IMAGES}, 64),
+    "gpt2": ({"model": {**GPT2, "embedding_dim": 768}, "data": LONG_TEXT, **LANGUAGE}, 8),
+    "efficientnet": ({"model": {"name": "efficientnet_b0"}, "data": LARGE_IMAGES}, 64),
+}
+ARMS = (
+    # precision, activation checkpointing, optimizer, accumulation, micro batches as large as the first one's times
+    ("32-true", "none", "sgd", 1, 1),
+    ("bf16-mixed", "none", "adamw", 1, 2),
+    ("32-true", "full", "adamw", 2, 1),
+    ("bf16-mixed", "full", "sgd", 1, 2),
+    ("32-true", "selective", "lamb", 1, 1),
+    ("bf16-mixed", "none", "sgd", 4, 1),
+)
 
 
-def main() -> int:
-    """Predict, measure, print; returns the exit code."""
-    args = _arguments()
-    chosen = {
-        name: tree
-        for name, tree in cases(args.device == "cuda").items()
-        if not args.only or any(part in name for part in args.only)
-    }
-    rows = [_predicted(name, tree, args.device == "cuda") for name, tree in chosen.items()]
-    _write(args.json, rows)
-    print(f"{'config':<48} {'measured':>10} {'predicted':>10} {'error':>8} {'accelerate':>11} {'error':>8}", flush=True)
-    for row, tree in zip(rows, chosen.values(), strict=True):
-        row["measured_bytes"] = measure_peak(validate(tree), use_gpu=args.device == "cuda")
-        row["error"] = row["predicted_bytes"] / row["measured_bytes"] - 1
-        print(_line(row), flush=True)
-        _write(args.json, rows)
-    mean, worst = errors(rows)
-    print(f"mean error {mean:.2%}, worst {worst:.2%}")
-    return int(mean > MEAN_ERROR or worst > WORST_ERROR)
+def cases(on_cuda: bool) -> dict[str, Tree]:
+    """The configs as trees, by name."""
+    found: dict[str, Tree] = {}
+    for model, (parts, size) in (ON_CUDA if on_cuda else ON_CPU).items():
+        for precision, checkpointing, optimizer, accumulation, factor in ARMS:
+            name = f"{model} {size * factor} x {accumulation} {precision} {checkpointing} {optimizer}"
+            found[name] = {
+                **parts,
+                "name": model,
+                "data": {**parts["data"], "micro_batch_size": size * factor},
+                "optimizer": {"name": optimizer},
+                "trainer": {
+                    "precision": precision,
+                    "activation_checkpointing": checkpointing,
+                    "gradient_accumulation_steps": accumulation,
+                },
+                "scaling": {"num_workers": 0, "use_gpu": on_cuda},
+            }
+    return found
 
 
-def errors(rows: list[Row]) -> tuple[float, float]:
+def errors(rows: Sequence[Row]) -> tuple[float, float]:
     """The mean and the largest of the errors without their signs."""
     sizes = [abs(row["error"]) for row in rows]
     return statistics.fmean(sizes), max(sizes)
 
 
-def _predicted(name: str, tree: Row, on_cuda: bool) -> Row:
+def predicted(name: str, tree: Tree, on_cuda: bool) -> Row:
+    """The prediction of one config, by its parts."""
     config = validate(tree)
     memory = ask(config, [{}], on_cuda, facts=False)["points"][0]["memory"]
-    return {
-        "config": name,
-        "predicted_bytes": sum(memory.values()),
-        "memory": memory,
-        "accelerate_bytes": _peer(config),
-    }
+    total = sum(memory.values())
+    return {"config": name, "predicted_bytes": total, "memory": memory, "accelerate_bytes": accelerate_bytes(config)}
 
 
-def _peer(config: Any) -> int | None:
+def accelerate_bytes(config: Any) -> int | None:
+    """What accelerate says; None where it is not installed."""
     try:
         from accelerate.commands.estimate import estimate_training_usage
         from accelerate.utils import calculate_maximum_sizes
@@ -84,26 +110,41 @@ def _peer(config: Any) -> int | None:
     return int(max(estimate_training_usage(total, number_format).values()))
 
 
-def _line(row: Row) -> str:
-    measured, peer = row["measured_bytes"], row["accelerate_bytes"]
-    told = f"{peer / 2**20:>10,.1f}M {peer / measured - 1:>+8.1%}" if peer is not None else f"{'-':>11} {'-':>8}"
-    sizes = f"{measured / 2**20:>9,.1f}M {row['predicted_bytes'] / 2**20:>9,.1f}M {row['error']:>+8.2%}"
-    return f"{row['config']:<48} {sizes} {told}"
+def report(rows: Sequence[Row]) -> Part:
+    """The table of all configs."""
+    mean, worst = errors(rows)
+    targets = [
+        Target("mean error of the prediction", exactly(mean), most=MEAN_ERROR),
+        Target("worst error of the prediction", exactly(worst), most=WORST_ERROR),
+    ]
+    peers = [row["accelerate_bytes"] / row["measured_bytes"] - 1 for row in rows if row["accelerate_bytes"]]
+    notes = [f"accelerate: mean error {statistics.fmean(map(abs, peers)):.0%}"] if peers else []
+    failures = {each.text: each.verdict for each in targets if each.verdict != "met"}
+    columns = ("config", "measured MiB", "predicted MiB", "error", "accelerate MiB")
+    sizes = ("measured_bytes", "predicted_bytes", "accelerate_bytes")
+    mib = [[f"{row[key] / 2**20:,.1f}" if row[key] else "-" for key in sizes] for row in rows]
+    table = [(row["config"], *each[:2], f"{row['error']:+.2%}", each[2]) for row, each in zip(rows, mib, strict=True)]
+    return Part(columns, table, targets, failures, notes, raw=rows)
 
 
-def _write(path: str | None, rows: list[Row]) -> None:
-    if path:
-        Path(path).write_text(json.dumps(rows, indent=1))
-
-
-def _arguments() -> argparse.Namespace:
+def main() -> int:
+    """Predict, measure, and print the table."""
     import torch
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--only", nargs="*", default=[], metavar="TEXT", help="configs whose names hold one of these")
-    parser.add_argument("--json", metavar="FILE", help="write the figures down")
-    return parser.parse_args()
+    models = sorted({*ON_CPU, *ON_CUDA})
+    benchmark = Benchmark("memory_prediction", __doc__, ("torch", "accelerate", "paceline"), parts=models)
+    args = benchmark.parse()
+    on_cuda = torch.cuda.is_available()
+    trees = {name: tree for name, tree in cases(on_cuda).items() if name.split()[0] in (args.parts or models)}
+    names = list(trees)[: 1 if args.quick else None]
+    if not names:
+        benchmark.parser.error("--parts names no model of this device")
+    rows = [predicted(name, trees[name], on_cuda) for name in names]
+    for row in rows:
+        row["measured_bytes"] = measure_peak(validate(trees[row["config"]]), use_gpu=on_cuda)
+        row["error"] = row["predicted_bytes"] / row["measured_bytes"] - 1
+        benchmark.say(f"{row['config']}: {row['error']:+.2%}")
+    return benchmark.finish({"memory": report(rows)})
 
 
 if __name__ == "__main__":

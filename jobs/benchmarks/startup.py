@@ -1,97 +1,85 @@
 """Time from the command to the end of the first training step: the smallest stock Ray Train script against Paceline.
 
-    uv run python jobs/benchmarks/startup.py [--pairs 3]
+    uv run python jobs/benchmarks/startup.py
 
-Both start a private local Ray and two DDP workers on the CPU. The arms run in turn, each pair in the opposite order of
-the one before; the stock script is run twice per pair, and the ratio of its two runs is the noise floor.
+Both start a private local Ray and two DDP workers on the CPU, in an empty folder. Needs two cores; takes some five
+minutes.
+
+stock         stock_train.py, to the moment that its rank 0 writes after the first step.
+stock again   the same (A/A): how far it is from 1 is the noise.
+paceline      `paceline train`, to the time stamp of its first metric. It also makes its MLflow store.
 """
 
-import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-STOCK = """
-import time
-import ray
-import torch
-from ray.train import RunConfig, ScalingConfig
-from ray.train.torch import TorchTrainer, prepare_model
+from harness import Benchmark, Part, Target, ratio, run_command, take_turns
 
-def train_loop():
-    model = prepare_model(torch.nn.Linear(8, 4))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    optimizer.zero_grad()
-    model(torch.randn(16, 8)).sum().backward()
-    optimizer.step()
-    if ray.train.get_context().get_world_rank() == 0:
-        open("first_step", "w").write(str(time.time()))
-
-ray.init(address="local", logging_level="ERROR")
-import os
-folder = os.getcwd()
-os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
-TorchTrainer(train_loop, scaling_config=ScalingConfig(num_workers=2), run_config=RunConfig(storage_path=folder)).fit()
-"""
-
+STOCK = Path(__file__).with_name("stock_train.py")
 CONFIG = """
 name: startup
 model: {name: mlp, in_features: 8, hidden: [], num_classes: 4}
 data: {name: synthetic, shape: [8], num_classes: 4, num_samples: 32, num_validation_samples: 8, global_batch_size: 32}
 trainer: {max_steps: 1, log_every_n_steps: 1}
-scaling: {num_workers: 2}
+scaling: {num_workers: 2, use_gpu: false}
 """
+MOST_RATIO = 0.85
 
 
 def stock(folder: Path) -> float:
     """Seconds to the first step of the stock script."""
-    (folder / "stock.py").write_text(STOCK)
-    start = _run([sys.executable, "stock.py"], folder)
+    (folder / "stock.py").write_text(STOCK.read_text())
+    start = run_command([sys.executable, "stock.py"], folder)[0]
     return float((folder / "first_step").read_text()) - start
 
 
 def paceline(folder: Path) -> float:
-    """Seconds to the first step of `paceline train`, by the time stamp of its first metric."""
+    """Seconds to the first step of `paceline train`."""
     (folder / "startup.yaml").write_text(CONFIG)
-    start = _run([sys.executable, "-m", "paceline.cli", "train", "startup.yaml"], folder)
+    start = run_command([sys.executable, "-m", "paceline.cli", "train", "startup.yaml"], folder)[0]
     journal = next(folder.glob("runs/startup/*/tracking/journal.jsonl"))
     entries = (json.loads(line) for line in journal.read_text().splitlines())
     first = next(entry for entry in entries if entry.get("key") == "train/loss")
-    return first["timestamp_ms"] / 1000 - start
+    return float(first["timestamp_ms"]) / 1000 - start
 
 
-def _run(command: list[str], folder: Path) -> float:
-    start = time.time()
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
-    if done.returncode:
-        raise SystemExit(f"{command} failed:\n{done.stdout}\n{done.stderr}")
-    return start
+ARMS: dict[str, Callable[[Path], float]] = {"stock": stock, "paceline": paceline, "stock again": stock}
 
 
-def main() -> None:
-    """Run the pairs and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=3)
-    pairs = parser.parse_args().pairs
-    seconds: dict[str, list[float]] = {"stock": [], "stock again": [], "paceline": []}
-    arms = {"stock": stock, "paceline": paceline, "stock again": stock}
-    for pair in range(pairs):
-        for name in list(arms) if pair % 2 == 0 else reversed(list(arms)):
-            with tempfile.TemporaryDirectory() as folder:
-                seconds[name].append(arms[name](Path(folder)))
-            print(f"{name:12} {seconds[name][-1]:6.1f} s", file=sys.stderr, flush=True)
-    print(f"{'arm':12} {'median s':>9} {'ratio to stock':>15}")
-    for name, values in seconds.items():
-        ratios = [mine / theirs for mine, theirs in zip(values, seconds["stock"], strict=True)]
-        print(f"{name:12} {statistics.median(values):9.1f} {statistics.median(ratios):15.2f}")
+def in_empty_folder(arm: Callable[[Path], float]) -> float:
+    """An arm in a folder of its own."""
+    # Ray's processes may write there for a moment after their driver's end
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        return arm(Path(folder))
+
+
+def report(seconds: dict[str, list[float]], failures: dict[str, str]) -> Part:
+    """The table of all arms."""
+    stock_seconds = seconds.get("stock")
+    rows, targets = [], []
+    for name, each in seconds.items():
+        to_stock = ratio([each], [stock_seconds]) if stock_seconds else None
+        rows.append((name, f"{statistics.median(each):.1f}", to_stock or "-"))
+        if name == "paceline":
+            targets.append(Target("paceline, seconds to the first step over those of stock", to_stock, most=MOST_RATIO))
+    return Part(("arm", "median seconds", "ratio to stock"), rows, targets, failures, raw=seconds)
+
+
+def main() -> int:
+    """Measure, and print the table."""
+    benchmark = Benchmark("startup", __doc__, ("torch", "ray", "mlflow", "paceline"), arms=list(ARMS))
+    benchmark.number("--rounds", 3, 1, "of all arms")
+    args = benchmark.parse()
+    names = args.arms or [name for name in ARMS if not (args.quick and name.endswith("again"))]
+    arms = {name: partial(in_empty_folder, ARMS[name]) for name in names}
+    seconds, failures = take_turns(arms, args.rounds, after_round=benchmark.say_round)
+    return benchmark.finish({"startup": report(seconds, failures)})
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
