@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 OK = 0
 FAILED = 1
@@ -12,9 +13,32 @@ INTERRUPTED = 130
 
 
 class PacelineError(Exception):
-    """Base of all errors that Paceline raises on purpose. `exit_code` is what the command line answers."""
+    """Base of all errors that Paceline raises on purpose.
+
+    Args:
+        message: what failed, why, and the next step.
+        code: stable identifier of the kind of error, such as `cluster-too-small`.
+        fields: the values that the message names, such as `asked=8, available=2`.
+    """
 
     exit_code = FAILED
+    """Exit code of the command line."""
+
+    def __init__(self, message: str, code: str, **fields: object) -> None:
+        super().__init__(message)
+        self.code = code
+        self.fields = fields
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # as it is, whatever arguments a subclass was made with
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(cls: type[PacelineError], args: tuple[object, ...], state: dict[str, object]) -> PacelineError:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 @dataclass(frozen=True)
@@ -46,7 +70,7 @@ class ConfigError(PacelineError, ValueError):
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
-        super().__init__("\n".join(str(problem) for problem in self.problems))
+        super().__init__("\n".join(str(problem) for problem in self.problems), "config")
 
 
 class EnvironmentFault(PacelineError, RuntimeError):
@@ -73,7 +97,7 @@ class RunFailed(PacelineError, RuntimeError):
     exit_code = FAILED
 
     def __init__(self, message: str, traceback_text: str = "") -> None:
-        super().__init__(message)
+        super().__init__(message, "run-failed")
         self.traceback_text = traceback_text
         """The failing rank's traceback, for the log; empty when the rank died without one."""
 

@@ -14,19 +14,20 @@ def place_of(text: str | Path) -> Path:
     try:
         place = Path(text).expanduser()
     except RuntimeError as error:
-        raise EnvironmentFault(f"{str(text)!r} is no place: {error}; write the whole path") from None
+        raise EnvironmentFault(f"{str(text)!r} is no place: {error}; write the whole path", "bad-path") from None
     try:
         place = place.absolute()
     except OSError as error:
         reason = f"the working folder cannot be told ({error.strerror}): it was removed, or moved"
-        raise EnvironmentFault(f"{reason}; change to a folder that is there") from None
+        raise EnvironmentFault(f"{reason}; change to a folder that is there", "no-working-folder") from None
     try:
         place.lstat()
     except (FileNotFoundError, NotADirectoryError):
         pass  # not there yet
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise EnvironmentFault(f"{_short(str(text))!r} cannot be looked at: {reason}; name another place") from None
+        message = f"{_short(str(text))!r} cannot be looked at: {reason}; name another place"
+        raise EnvironmentFault(message, "bad-path") from None
     return place
 
 

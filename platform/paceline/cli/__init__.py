@@ -85,12 +85,14 @@ def build_parser() -> argparse.ArgumentParser:
 def _fault_of(error: OSError) -> EnvironmentFault:
     reason = error.strerror or str(error) or type(error).__name__
     if error.filename is not None:
-        return EnvironmentFault(f"{os.fsdecode(error.filename)}: {reason}")
+        path = os.fsdecode(error.filename)
+        return EnvironmentFault(f"{path}: {reason}", "file-system", path=path)
     try:
         os.getcwd()
     except OSError:
-        return EnvironmentFault("the working folder was removed, or moved: change to a folder that is there")
-    return EnvironmentFault(reason)
+        text = "the working folder was removed, or moved: change to a folder that is there"
+        return EnvironmentFault(text, "no-working-folder")
+    return EnvironmentFault(reason, "file-system")
 
 
 def _report(error: PacelineError, as_json: bool) -> int:
@@ -107,7 +109,9 @@ def _report(error: PacelineError, as_json: bool) -> int:
     else:
         if isinstance(error, RunFailed) and error.traceback_text:
             print(redact(error.traceback_text), file=sys.stderr)
-        print(f"error: {redact(str(error))}", file=sys.stderr)
+        code = f" [{error.code}]" if error.code else ""
+        print(f"error: {redact(str(error))}{code}", file=sys.stderr)
     if as_json and error.exit_code != BAD_CONFIG:
-        print(json.dumps({"status": "failed", "error": redact(str(error)), "exit_code": error.exit_code}))
+        failure = {"error": redact(str(error)), "code": error.code, "exit_code": error.exit_code}
+        print(json.dumps({"status": "failed", **failure}))
     return error.exit_code

@@ -3,11 +3,11 @@
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline._compat.ray import kuberay_autoscaling_config, reported_cluster_config
 from paceline.cluster.nodes import Node
 from paceline.cluster.placing import NodeType, Room, room_text
 
@@ -78,13 +78,8 @@ def autoscaler_text(scaler: Autoscaler) -> str:
 
 def _reported() -> dict[str, Any] | None:
     """What the cluster's manager has told Ray; few do."""
-    with suppress(Exception):  # an inner part of Ray
-        from ray._private.state import state
-
-        told = state.get_cluster_config()
-        if told is not None and told.node_group_configs:
-            return _in_yamls_words(told)
-    return None
+    told = reported_cluster_config()
+    return _in_yamls_words(told) if told is not None and told.node_group_configs else None
 
 
 def _in_yamls_words(told: Any) -> dict[str, Any]:
@@ -141,13 +136,8 @@ def _of_kubernetes() -> dict[str, Any] | None:
     if not cluster or "KUBERNETES_SERVICE_HOST" not in os.environ:
         return None
     try:
-        from ray.autoscaler._private.kuberay import autoscaling_config, node_provider
-
         namespace = os.environ.get("RAY_CLUSTER_NAMESPACE") or _NAMESPACE.read_text().strip()
-        entry = node_provider.KubernetesHttpApiClient(namespace=namespace).get(f"rayclusters/{cluster}")
-        if not entry["spec"].get("enableInTreeAutoscaling"):
-            return None
-        config: dict[str, Any] = autoscaling_config._derive_autoscaling_config_from_ray_cr(entry)
+        config = kuberay_autoscaling_config(cluster, namespace)
     except Exception as error:  # no right to look, or another version: errors of many classes
         return {"unknown": f"the RayCluster {cluster} cannot be read: {type(error).__name__}"}
-    return {key: config[key] for key in _KEPT if key in config}
+    return None if config is None else {key: config[key] for key in _KEPT if key in config}

@@ -82,8 +82,9 @@ def measure(nodes: Sequence[Node], sizes: Sequence[int] = SIZES) -> tuple[str, l
         found = ray.get(tasks, timeout=MEASURE_SECONDS)
     except ray.exceptions.RayError as error:
         lines = [line.strip() for line in text_of(error).splitlines() if line.strip()]
-        names = ", ".join(home.name for home in homes)
-        raise EnvironmentFault(f"{backend} over {names}: {lines[-1] if lines else type(error).__name__}") from None
+        names = [home.name for home in homes]
+        message = f"{backend} over {', '.join(names)}: {lines[-1] if lines else type(error).__name__}"
+        raise EnvironmentFault(message, "exchange-failed", backend=backend, nodes=names) from None
     finally:
         for rank in ranks:
             ray.kill(rank)

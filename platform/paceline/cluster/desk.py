@@ -169,7 +169,7 @@ class Desk:
         except OSError as error:
             if not self._is_in_trouble:
                 message = f"the metrics of step {readings[0].step} could not be recorded: {error}"
-                self.event("warning", {"message": f"{message}; they are kept, and tried again"})
+                self._warn("not-written", f"{message}; they are kept, and tried again")
             self._is_in_trouble = True
             return False
         self._is_in_trouble = False
@@ -200,7 +200,7 @@ class Desk:
         try:
             self._recorder.set_tags(tags)
         except OSError as error:
-            self.event("warning", {"message": f"{', '.join(tags)} could not be recorded: {error}"})
+            self._warn("not-written", f"{', '.join(tags)} could not be recorded: {error}")
 
     def request_stop(self) -> None:
         """Ask the run to save its state and end."""
@@ -250,7 +250,7 @@ class Desk:
         """
         words = LastWords.read(outcome)
         if words.unrecorded and not self.metrics(words.unrecorded):
-            self.event("warning", {"message": unrecorded_text(words.unrecorded[0].step)})
+            self._warn("unrecorded", unrecorded_text(words.unrecorded[0].step))
         self.note_lost(words.lost)
         if self._outcome is not None:
             return
@@ -259,13 +259,16 @@ class Desk:
         try:
             write_durably(self._folder / OUTCOME, json.dumps(self._outcome).encode())
         except OSError as error:  # the file only serves a desk that has to start again
-            self.event("warning", {"message": f"how training ended could not be written down: {error}"})
+            self._warn("not-written", f"how training ended could not be written down: {error}")
+
+    def _warn(self, code: str, message: str, **details: Any) -> None:
+        self.event("warning", {"code": code, "message": message, **details})
 
     def note_lost(self, readings: int) -> None:
         """So many readings did not come here, and will not: tell the watcher and MLflow, unless it is none."""
         if readings:
             self.tag({metrics.NOT_RECORDED: lost_text(readings)})
-            self.event("warning", {"message": lost_text(readings)})
+            self._warn("readings-dropped", lost_text(readings), readings=readings)
 
     def outcome(self) -> dict[str, Any] | None:
         """How training ended; None while it goes on, or when it died without a word."""
@@ -326,7 +329,7 @@ class Desk:
         try:
             self._recorder.add_datasets(sets)
         except OSError as error:
-            self.event("warning", {"message": f"the data sets could not be recorded: {error}"})
+            self._warn("not-written", f"the data sets could not be recorded: {error}")
 
     def _record_checkpoints(self) -> None:
         try:
@@ -338,7 +341,7 @@ class Desk:
             for model in models:
                 self._recorder.add_model(model)
         except (OSError, EnvironmentFault) as error:
-            self.event("warning", {"message": f"the checkpoints could not be recorded: {error}"})
+            self._warn("not-written", f"the checkpoints could not be recorded: {error}")
 
     def _record_cost(self, allocated: float | None) -> None:
         if self._costs is None:
@@ -350,7 +353,7 @@ class Desk:
             self._recorder.add_artifact(COST_FILE, json.dumps(ledger.to_json(), indent=1).encode())
             self._recorder.append([Point(key, value, step, now) for key, value in ledger.metrics().items()])
         except OSError as error:
-            self.event("warning", {"message": f"what the run cost could not be recorded: {error}"})
+            self._warn("not-written", f"what the run cost could not be recorded: {error}")
 
 
 def _without_secrets(ending: dict[str, Any]) -> dict[str, Any]:

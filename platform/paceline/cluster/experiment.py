@@ -42,6 +42,7 @@ from paceline.tracking.views import RUNS_VIEW, run_views
 
 CLOSE_SECONDS = 60.0
 """How long the end of a run waits for MLflow; what is unsent by then stays in the journal."""
+_KEPT = "the metrics stay in the run's journal until it answers"
 OFFLINE_CLOSE_SECONDS = 5.0
 """The same when MLflow did not answer at the start; where it still has not, the end waits for a second at the most."""
 
@@ -70,7 +71,7 @@ class Launch:
             self.run.folder.write(status=status)
         except OSError as error:
             message = f"that the run is {status} could not be written to {self.run.folder.path}: {error}"
-            self.listener.event("warning", {"message": message})
+            self.listener.event("warning", {"code": "not-written", "message": message})
 
 
 def train(
@@ -205,7 +206,7 @@ def close_seconds_of(uri: str, offline: str, listener: Events) -> float:
         if offline == "refuse":
             raise
         reason = str(error).removesuffix(f"; {CURE_OF_SILENCE}")
-        listener.event("warning", {"message": f"{reason}; the metrics stay in the run's journal until it answers"})
+        listener.event("warning", {"code": "mlflow-offline", "message": f"{reason}; {_KEPT}"})
         return OFFLINE_CLOSE_SECONDS
     return CLOSE_SECONDS
 
@@ -303,7 +304,8 @@ def _conclude(launch: Launch, ending: dict[str, Any], closing: dict[str, Any], s
     run = launch.run.folder
     if closing["report"]["error"]:
         place = run.path if launch.run.store is None else str(launch.run.store.shown_address())
-        launch.listener.event("warning", {"message": unsent_text(closing["report"]["error"], place)})
+        text = unsent_text(closing["report"]["error"], place)
+        launch.listener.event("warning", {"code": "unsent", "message": text, "place": str(place)})
     if ending["status"] == "failed":
         raise _failure(ending["failure"])
     return RunResult(
@@ -345,7 +347,7 @@ def _failure(failure: dict[str, Any]) -> Exception:
     if failure["exit_code"] == ConfigError.exit_code:
         return ConfigError([Problem(failure.get("problem_code") or "import", message)])
     if failure["exit_code"] == EnvironmentFault.exit_code:
-        return EnvironmentFault(message)
+        return EnvironmentFault(message, failure.get("problem_code", ""))
     return RunFailed(message, redact(failure["traceback_text"]))
 
 

@@ -84,7 +84,7 @@ class RunFolder:
             return {}
         except (ValueError, TypeError):
             cure = f"put it back from a copy, or move {self.path} away to start anew"
-            raise EnvironmentFault(f"{file} is damaged: {cure}") from None
+            raise EnvironmentFault(f"{file} is damaged: {cure}", "run-file-damaged", file=str(file)) from None
 
     def write(self, **changes: Any) -> None:
         """Change entries of its file, all or nothing. Only the owner may read it: a config may hold secrets."""
@@ -178,7 +178,9 @@ def lock_home(home: Path) -> IO[str]:
         lock.close()
         raise EnvironmentFault(
             f"a run named {home.name!r} is going on in {home}, or `paceline sync` sends what one has left; "
-            "wait for it, or give this one another name"
+            "wait for it, or give this one another name",
+            "run-in-use",
+            name=home.name,
         ) from None
     except OSError:
         lock.close()

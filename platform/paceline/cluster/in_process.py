@@ -56,7 +56,7 @@ def _trained(launch: "Launch", desk: Desk) -> dict[str, Any]:
             launch.note_ending({"status": "stopped"})
         reporter.close(LAST_WORDS_SECONDS)
         if (step := reporter.unsafe_from()) is not None:
-            launch.listener.event("warning", {"message": unrecorded_text(step)})
+            launch.listener.event("warning", {"code": "unrecorded", "message": unrecorded_text(step)})
         desk.abandon()
         raise
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
+from paceline._compat.ray import CLIENT_LOGGERS, RequestTimeout
 from paceline.cluster.session import prepare_environment
 from paceline.errors import EnvironmentFault
 from paceline.tracking.redact import redact
@@ -24,12 +25,6 @@ LATER: Timeout = (10.0, 30.0)
 SENDING: Timeout = (10.0, 600.0)
 FIND_SECONDS = 4.5
 """How long Ray may take to tell the dashboard's address from another address of the cluster."""
-_TALKATIVE = (
-    "ray.dashboard.modules.dashboard_sdk",
-    "ray.dashboard.modules.job.sdk",
-    "ray._private.runtime_env.packaging",
-    "ray._private.authentication.http_token_authentication",
-)
 _CURE = (
     "start the cluster, or open the tunnel to it (`ray dashboard cluster.yaml`, or "
     "`ssh -N -L 8265:127.0.0.1:8265 HEAD`), or name another one by --address"
@@ -79,12 +74,14 @@ def asking(url: str) -> Iterator[None]:
     except (BrokenPipeError, EnvironmentFault):  # our own output's, and what is told already
         raise
     except AuthenticationError as error:
-        raise EnvironmentFault(_about_token(url, str(error))) from None
+        raise _about_token(url, str(error)) from None
     except (ConnectionError, requests.exceptions.ConnectionError, requests.exceptions.Timeout):
-        raise EnvironmentFault(f"no Ray dashboard answers at {redact(url)}: {_CURE}") from None
+        message = f"no Ray dashboard answers at {redact(url)}: {_CURE}"
+        raise EnvironmentFault(message, "dashboard-unreachable", address=redact(url)) from None
     except (requests.exceptions.RequestException, RuntimeError, ValueError, KeyError, TypeError) as error:
         reason = redact(str(error)).rstrip(". \n")
-        raise EnvironmentFault(f"{redact(url)} could not do what was asked: {reason}; {_OTHER_CURE}") from None
+        message = f"{redact(url)} could not do what was asked: {reason}; {_OTHER_CURE}"
+        raise EnvironmentFault(message, "dashboard-error", address=redact(url)) from None
 
 
 def is_unknown(error: Exception) -> bool:
@@ -97,16 +94,13 @@ def _client_class() -> Any:
 
     _hush()
 
-    class Client(JobSubmissionClient):  # type: ignore[misc]
+    class Client(RequestTimeout, JobSubmissionClient):  # type: ignore[misc]
         """Ray's, which would wait forever for a tunnel that has died, and take the address from the environment."""
 
         def __init__(self, url: str) -> None:
             self.timeout = AT_FIRST
             with _only_address(url):
                 super().__init__(url)
-
-        def _do_request(self, method: str, endpoint: str, **options: Any) -> Any:
-            return super()._do_request(method, endpoint, timeout=self.timeout, **options)
 
     return Client
 
@@ -135,7 +129,9 @@ def _dashboard_of(address: str) -> str:
     reason = f" ({reasons[0]})" if reasons else ""
     raise EnvironmentFault(
         f"no Ray cluster answers at {redact(address)}{reason}: give the dashboard's address, such as "
-        f"--address {DEFAULT_ADDRESS}; {_CURE}"
+        f"--address {DEFAULT_ADDRESS}; {_CURE}",
+        "dashboard-unreachable",
+        address=redact(address),
     )
 
 
@@ -153,11 +149,13 @@ def _only_address(address: str) -> Iterator[None]:
 
 def _hush() -> None:
     """Ray's client tells of each upload and of a missing token; both are told here."""
-    for name in _TALKATIVE:
+    for name in CLIENT_LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
-def _about_token(url: str, told: str) -> str:
+def _about_token(url: str, told: str) -> EnvironmentFault:
+    where = redact(url)
     if told.startswith("Authentication failed"):
-        return f"the cluster at {redact(url)} refuses the token that is sent: {_TOKEN_CURE}"
-    return f"the cluster at {redact(url)} asks for a token: {_TOKEN_CURE}"
+        message = f"the cluster at {where} refuses the token that is sent: {_TOKEN_CURE}"
+        return EnvironmentFault(message, "token-refused", address=where)
+    return EnvironmentFault(f"the cluster at {where} asks for a token: {_TOKEN_CURE}", "token-missing", address=where)

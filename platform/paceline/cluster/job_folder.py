@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from zipfile import ZipFile, ZipInfo
 
+from paceline._compat.ray import walk_working_dir
 from paceline.cluster.user_code import STAYS_AT_HOME
 from paceline.errors import EnvironmentFault
 
@@ -80,8 +81,6 @@ def look_through(folder: Path, excludes: Sequence[str] = (), most_bytes: int | N
         EnvironmentFault: it is more.
         OSError: something cannot be looked at.
     """
-    from ray._private.runtime_env import packaging
-
     files: dict[str, int] = {}
     total, most = 0, MOST_BYTES if most_bytes is None else most_bytes
 
@@ -91,23 +90,27 @@ def look_through(folder: Path, excludes: Sequence[str] = (), most_bytes: int | N
             files[path.relative_to(folder).as_posix()] = size = path.stat().st_size
             total += size
             if total > most:
-                raise EnvironmentFault(_too_large(folder, files, most))
+                raise _too_large(folder, files, most)
 
-    left_out = packaging._get_excludes(folder, [*_ALWAYS_OUT, *excludes])
-    packaging._dir_travel(folder, [left_out], take, os.environ.get(_IGNORE_GITIGNORE) != "1", _quiet())
+    use_gitignore = os.environ.get(_IGNORE_GITIGNORE) != "1"
+    walk_working_dir(folder, [*_ALWAYS_OUT, *excludes], take, use_gitignore=use_gitignore, logger=_quiet())
     return JobFolder(folder, files)
 
 
-def _too_large(folder: Path, files: Mapping[str, int], most_bytes: int) -> str:
+def _too_large(folder: Path, files: Mapping[str, int], most_bytes: int) -> EnvironmentFault:
     entries: dict[str, int] = {}
     for name, size in files.items():
         top = name.partition("/")[0]
         entries[top] = entries.get(top, 0) + size
     largest = sorted(entries, key=lambda name: -entries[name])[:SHOWN_ENTRIES]
     shown = ", ".join(f"{name} ({size_text(entries[name])})" for name in largest)
-    return (
+    return EnvironmentFault(
         f"the working folder {folder} has more than {size_text(most_bytes)} to send, among it {shown}: name what the "
-        "job does not need in .rayignore or .gitignore, or go to the folder of the project"
+        "job does not need in .rayignore or .gitignore, or go to the folder of the project",
+        "folder-too-large",
+        folder=str(folder),
+        limit_bytes=most_bytes,
+        largest=largest,
     )
 
 

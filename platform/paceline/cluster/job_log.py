@@ -80,7 +80,8 @@ class LogFollower:
                 self._tell(f"the connection to the job is lost ({reason}): trying again")
                 tries = 0
             if time.monotonic() - self._reached > PATIENCE_SECONDS:
-                raise ConnectionLost(f"the cluster cannot be reached any more ({reason}); the job may go on there")
+                message = f"the cluster cannot be reached any more ({reason}); the job may go on there"
+                raise ConnectionLost(message, "connection-lost", job_id=self.job_id)
             await asyncio.sleep(PAUSES_SECONDS[min(tries, len(PAUSES_SECONDS) - 1)])
             tries += 1
 
@@ -161,7 +162,8 @@ def _raise_if_final(error: Exception, job_id: str) -> None:
     if isinstance(error, AuthenticationError):
         raise error
     if is_unknown(error):
-        raise EnvironmentFault(f"the cluster knows no job {job_id}: its head may have been started anew") from None
+        message = f"the cluster knows no job {job_id}: its head may have been started anew"
+        raise EnvironmentFault(message, "job-unknown", job_id=job_id) from None
 
 
 def _short(error: BaseException) -> str:

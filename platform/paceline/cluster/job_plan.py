@@ -226,7 +226,7 @@ def _check_reach(file: Path, config: ExperimentConfig, kind: Kind, environment: 
             problems.append(Problem("outside-folder", reason, key, hint=hint))
         elif place.parent not in (folder, file.parent) and PYTHON_PATH not in environment.env_vars:
             reason = f"{place} lies neither in the working folder nor beside the config: the job would not find it"
-            problems.append(Problem("outside-folder", reason, key, hint=hint))
+            problems.append(Problem("not-importable", reason, key, hint=hint))
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
 

@@ -1,38 +1,28 @@
 """Ray Train without those of its helper processes that our runs have no use for.
 
 Each costs several seconds of imports, which on a machine of few cores is most of the time from the command to the first
-step. The names are Ray's inner ones: where a version of Ray has others, everything runs as usual, only later.
+step.
 """
-
-from contextlib import suppress
-from typing import Any
 
 import ray.train.torch
 
-UNUSED = "DatasetsCallback"
-"""Starts an actor that hands out shards of Ray Data sets; ours are torch's."""
-ONLY_FOR_CLUSTERS = "PlacementGroupCleanerCallback"
-"""Starts an actor that frees what a dead controller held; a private Ray ends together with its driver. Without Ray's
-dashboard, which a private one lacks, it would only wait for it."""
+from paceline._compat.ray import CLEANER_CALLBACK, DATASETS_CALLBACK, CallbackFilter
+from paceline._compat.ray import start_autoscaling_coordinator as start_coordinator
+
+__all__ = ["ONLY_FOR_CLUSTERS", "UNUSED", "LeanTorchTrainer", "start_coordinator"]
+
+UNUSED = DATASETS_CALLBACK
+"""Our data sets are torch's, not Ray Data's."""
+ONLY_FOR_CLUSTERS = CLEANER_CALLBACK
+"""A private Ray ends together with its driver. It has no dashboard, for which this actor would only wait."""
 
 
-class LeanTorchTrainer(ray.train.torch.TorchTrainer):  # type: ignore[misc]
+class LeanTorchTrainer(CallbackFilter, ray.train.torch.TorchTrainer):  # type: ignore[misc]
     """A TorchTrainer that leaves out what is not used."""
 
     private = False
     """Whether Ray was started for this process alone."""
 
-    def _create_default_callbacks(self) -> list[Any]:
-        left_out = {UNUSED, ONLY_FOR_CLUSTERS} if self.private else {UNUSED}
-        callbacks = super()._create_default_callbacks()
-        return [callback for callback in callbacks if type(callback).__name__ not in left_out]
-
-
-def start_coordinator() -> None:
-    """Start the actor that Ray Train's controller would start, and wait for, once it has come up itself."""
-    with suppress(ImportError):
-        from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import (
-            get_or_create_autoscaling_coordinator,
-        )
-
-        get_or_create_autoscaling_coordinator()
+    def unused_callbacks(self) -> set[str]:
+        """Dotted paths of the classes to leave out."""
+        return {UNUSED, ONLY_FOR_CLUSTERS} if self.private else {UNUSED}

@@ -4,7 +4,6 @@ from typing import Any
 
 import ray.util
 from ray.train.torch import TorchConfig
-from ray.train.torch.config import _TorchBackend
 
 from paceline.cluster.interfaces import use_interface
 
@@ -13,6 +12,9 @@ def use_the_nodes_interface() -> None:
     """Have gloo and NCCL of this process talk over the interface that has its node's address, as Ray knows it; what the
     user's environment names stays."""
     use_interface(ray.util.get_node_ip_address())
+
+
+_TorchBackend: Any = TorchConfig().backend_cls
 
 
 class _NodesBackend(_TorchBackend):  # type: ignore[misc]

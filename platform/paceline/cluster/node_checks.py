@@ -49,14 +49,16 @@ def check_nodes(nodes: Sequence[Node], driver: str, storage: str, places: Sequen
         found = dict(zip(nodes, all_of(tasks, answer_seconds()), strict=True))
         answers = answers_in(found)
         if fault := storage_fault(answers, storage, token):
-            raise EnvironmentFault(fault)
+            raise EnvironmentFault(fault, "storage-not-shared", storage=storage)
     own = answer(Questions(packages))
     if fault := software_fault(own, answers):
-        raise EnvironmentFault(fault)
+        names = [node.name for node, told in answers.items() if _strict(told) != _strict(own)]
+        raise EnvironmentFault(fault, "software-differs", nodes=names)
     for text in differences(own, answers):
-        listener.event("warning", {"message": text})
+        listener.event("warning", {"code": "package-differs", "message": text})
     if fault := data_fault(answers):
-        raise EnvironmentFault(fault)
+        missing = sorted({place for told in answers.values() for place in told.missing})
+        raise EnvironmentFault(fault, "data-missing", missing=missing)
 
 
 def dependencies() -> tuple[str, ...]:
@@ -170,7 +172,8 @@ def file_in(storage: str) -> Iterator[str]:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / token).write_text(token)
     except OSError as error:
-        raise EnvironmentFault(f"the folder {folder} is not writable: {error.strerror or error}") from error
+        message = f"the folder {folder} is not writable: {error.strerror or error}"
+        raise EnvironmentFault(message, "folder-not-writable", folder=str(folder)) from error
     try:
         yield token
     finally:
@@ -194,7 +197,8 @@ def answers_in(found: Mapping[Node, Any]) -> dict[Node, Answers]:
         if isinstance(told, BaseException)
     }
     if reasons:
-        raise EnvironmentFault(silence_fault(reasons, answer_seconds()))
+        names = [node.name for node in reasons]
+        raise EnvironmentFault(silence_fault(reasons, answer_seconds()), "node-silent", nodes=names)
     return dict(found)
 
 

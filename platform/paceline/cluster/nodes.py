@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
+from paceline._compat.ray import draining_nodes
 from paceline.cluster.placing import Room, room_text
 
 NODE_GROUP = "ray.io/node-group"
@@ -109,11 +110,7 @@ def _free() -> dict[str, Room]:
 
 
 def _leaving() -> set[str]:
-    with suppress(Exception):  # an inner part of Ray
-        from ray._private.state import state
-
-        return set(state.get_draining_nodes())
-    return set()
+    return draining_nodes()
 
 
 def _room(resources: Any) -> Room:

@@ -163,7 +163,8 @@ def _show(launch: "Launch", desk: Any, feed: Feed) -> bool:
     except ray.exceptions.RayError as error:
         if getattr(error, "actor_init_failed", False):
             folder = launch.run.folder.tracking
-            raise EnvironmentFault(f"the run cannot be recorded in {folder}: {_last_line(error)}") from None
+            message = f"the run cannot be recorded in {folder}: {_last_line(error)}"
+            raise EnvironmentFault(message, "record-not-writable", folder=str(folder)) from None
         return False  # the desk is busy or being restarted: the next look comes soon
     return bool(view.ended)
 

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from paceline.errors import EnvironmentFault
+
 _ROUNDING = 1e-9
 """0.3 / 0.1 is a little less than 3."""
 
@@ -139,6 +141,18 @@ def asked_text(request: Request) -> str:
     if how and request.workers > 1:
         text += f"{how} (scaling.placement {request.placement})"
     return f"scaling asks for {text}" if request.groups == 1 else f"{request.groups} trials at a time ask for {text}"
+
+
+def too_small(request: Request, rooms: Sequence[Room], message: str) -> EnvironmentFault:
+    """The error that nodes can never hold a request."""
+    return EnvironmentFault(
+        message,
+        "cluster-too-small",
+        workers=request.workers,
+        placement=request.placement,
+        nodes=len(rooms),
+        most_workers=most_workers(request, rooms),
+    )
 
 
 def cure_text(request: Request, rooms: Sequence[Room]) -> str:

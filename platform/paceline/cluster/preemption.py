@@ -7,18 +7,15 @@ barrier over all workers: too dear at each step.
 import time
 from typing import Any
 
+from paceline._compat.ray import preemption_info
+
 LATE_SECONDS = 120.0
 """How long after its announced end a machine is still taken to go."""
 
 
 def notice() -> Any | None:
     """Ray Train's `PreemptionInfo` for this worker's group; None as long as all of its machines stay."""
-    try:
-        from ray.train.v2._internal.execution.context import get_train_context
-
-        return get_train_context().preemption_context.preemption_info
-    except (ImportError, AttributeError, RuntimeError):  # another version of Ray, or no worker of Ray Train
-        return None
+    return preemption_info()
 
 
 def is_near(info: Any) -> bool:

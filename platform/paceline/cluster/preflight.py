@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.cluster.listener import Events
-from paceline.cluster.placing import Request, Room, asked_text, cure_text, fits
+from paceline.cluster.placing import Request, Room, asked_text, cure_text, fits, too_small
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.places import place_of
@@ -84,13 +84,22 @@ def check_resources(config: ExperimentConfig, available: Resources, where: str) 
     if asked.gpus > available.gpus:
         raise EnvironmentFault(
             f"scaling asks for {asked.gpus:g} GPUs, {where} has {available.gpus:g}: lower {key}, "
-            "or set scaling.use_gpu=false to train on CPU"
+            "or set scaling.use_gpu=false to train on CPU",
+            "too-few-gpus",
+            asked=asked.gpus,
+            available=available.gpus,
+            where=where,
         )
     if asked.cpus > available.cpus:
         raise EnvironmentFault(
             f"scaling asks for {asked.cpus:g} CPU cores ({config.scaling.fewest_workers} workers x "
             f"{config.scaling.cpus_per_worker:g}), {where} has {available.cpus:g}: lower {key} or "
-            "scaling.cpus_per_worker"
+            "scaling.cpus_per_worker",
+            "too-few-cores",
+            asked=asked.cpus,
+            available=available.cpus,
+            where=where,
+            key=key,
         )
     check_precision(config, use_gpu, where)
     if config.scaling.num_workers:
@@ -105,7 +114,8 @@ def check_precision(config: ExperimentConfig, use_gpu: bool, where: str) -> None
         EnvironmentFault: it does not.
     """
     if config.trainer.precision == "16-mixed" and not use_gpu:
-        raise EnvironmentFault(f"trainer.precision 16-mixed needs GPUs, {where} offers none: use bf16-mixed")
+        message = f"trainer.precision 16-mixed needs GPUs, {where} offers none: use bf16-mixed"
+        raise EnvironmentFault(message, "precision-needs-gpu", precision=config.trainer.precision, where=where)
 
 
 def _check_placement(request: Request, available: Resources, where: str) -> None:
@@ -113,7 +123,7 @@ def _check_placement(request: Request, available: Resources, where: str) -> None
     rooms = [Room(*each) for each in available.nodes or ((available.cpus, available.gpus),)]
     if not fits(request, rooms):
         nodes = f"{where} has {len(rooms)} nodes" if available.nodes else f"{where} is one node"
-        raise EnvironmentFault(f"{asked_text(request)}, {nodes}: {cure_text(request, rooms)}")
+        raise too_small(request, rooms, f"{asked_text(request)}, {nodes}: {cure_text(request, rooms)}")
 
 
 def is_data_parallel(config: ExperimentConfig) -> bool:
@@ -128,7 +138,11 @@ def _check_data_parallel(gpus: float, available: Resources, where: str) -> None:
         has = f"{where} has {most:g}" + ("" if available.gpus_of_a_node is None else " on its largest node")
         raise EnvironmentFault(
             f"parallel.strategy data_parallel needs at least {gpus:g} GPUs in one process, {has}: "
-            "set parallel.strategy=ddp, which also trains on one GPU or on CPU"
+            "set parallel.strategy=ddp, which also trains on one GPU or on CPU",
+            "too-few-gpus",
+            asked=gpus,
+            available=most,
+            where=where,
         )
 
 
@@ -195,7 +209,8 @@ def writable(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise EnvironmentFault(f"the folder {folder} is not writable: {error.strerror or error}") from error
+        message = f"the folder {folder} is not writable: {error.strerror or error}"
+        raise EnvironmentFault(message, "folder-not-writable", folder=str(folder)) from error
 
 
 def cluster_resources() -> Resources:

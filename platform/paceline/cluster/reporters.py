@@ -24,7 +24,7 @@ class _Outgoing:
     """What both reporters have in common: metrics go out by an outbox."""
 
     def __init__(self, deliver: Callable[[Sequence[Reading]], bool]) -> None:
-        self._outbox = Outbox(deliver, lambda: self.event("warning", message=_FULL))
+        self._outbox = Outbox(deliver, lambda: self.event("warning", code="readings-dropped", message=_FULL))
 
     def event(self, kind: str, **details: Any) -> None:
         raise NotImplementedError
@@ -180,7 +180,7 @@ class ActorReporter(_Outgoing):
         if info is not None and info != self._notice:
             self._notice = info
             self.event("preemption")
-            self.event("warning", message=notice_text(info))
+            self.event("warning", code="preemption", message=notice_text(info))
         return info is not None and is_near(info)
 
     def rung(self, step: int, values: Mapping[str, float]) -> bool | None:

@@ -97,7 +97,8 @@ class RunResult:
         from paceline.storage.address import is_address
 
         if not (checkpoint or self.checkpoint):
-            raise EnvironmentFault(f"the run {self.name}/{self.run_id} has saved no checkpoint")
+            message = f"the run {self.name}/{self.run_id} has saved no checkpoint"
+            raise EnvironmentFault(message, "no-checkpoint", run_id=self.run_id)
         place = checkpoint or self.checkpoint
         if is_address(place):
             from paceline.storage.copies import brought

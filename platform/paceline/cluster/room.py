@@ -7,7 +7,7 @@ from typing import Any
 
 from paceline.cluster.autoscaling import Autoscaler, autoscaler_text, find_autoscaler
 from paceline.cluster.nodes import Node, alive_nodes, cluster_status, nodes_text
-from paceline.cluster.placing import Request, Room, asked_text, cure_text, fits, nodes_to_add
+from paceline.cluster.placing import Request, Room, asked_text, cure_text, fits, most_workers, nodes_to_add, too_small
 from paceline.errors import EnvironmentFault
 
 AUTOSCALER_SECONDS = 1800.0
@@ -39,7 +39,7 @@ def make_room(request: Request, wait_seconds: float, where: str, tell: Tell) -> 
     enough, grows = fits(request, rooms_of(nodes)), can_grow(request, nodes, scaler)
     if not grows and not wait_seconds:
         if not enough:
-            raise EnvironmentFault(refusal(request, nodes, scaler, where))
+            raise too_small(request, rooms_of(nodes), refusal(request, nodes, scaler, where))
         tell(f"{busy_text(nodes, where)}: it begins when enough is free; --wait SECONDS limits that")
         return
     _wait(request, scaler if grows else None, wait_seconds or AUTOSCALER_SECONDS, where, tell)
@@ -87,7 +87,7 @@ def _wait(request: Request, scaler: Autoscaler | None, seconds: float, where: st
             now = time.monotonic()
             nodes = alive_nodes()
             if now >= end:
-                raise EnvironmentFault(_too_late(request, nodes, scaler, seconds, where))
+                raise _too_late(request, nodes, scaler, seconds, where)
             text = _waiting_text(request, nodes, scaler, where)
             if text != told or now - told_at > REMIND_SECONDS:
                 told, told_at = text, now
@@ -110,14 +110,19 @@ def _waiting_text(request: Request, nodes: Sequence[Node], scaler: Autoscaler | 
     return f"waiting for {number} node{'' if number == 1 else 's'} more ({names}), {autoscaler_text(scaler)}"
 
 
-def _too_late(request: Request, nodes: Sequence[Node], scaler: Autoscaler | None, seconds: float, where: str) -> str:
+def _too_late(
+    request: Request, nodes: Sequence[Node], scaler: Autoscaler | None, seconds: float, where: str
+) -> EnvironmentFault:
     waited = f"after {seconds:g} s of waiting, "
     if fits(request, rooms_of(nodes)):
-        return (
-            f"{waited}{busy_text(nodes, where)}; {asked_text(request)}: wait longer, or "
-            f"{cure_text(request, free_rooms(nodes))}"
+        free = free_rooms(nodes)
+        return EnvironmentFault(
+            f"{waited}{busy_text(nodes, where)}; {asked_text(request)}: wait longer, or {cure_text(request, free)}",
+            "cluster-busy",
+            workers=request.workers,
+            most_workers=most_workers(request, free),
         )
-    return f"{waited}{refusal(request, nodes, scaler, where)}"
+    return too_small(request, rooms_of(nodes), f"{waited}{refusal(request, nodes, scaler, where)}")
 
 
 @contextmanager

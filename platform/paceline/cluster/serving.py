@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import _get_default_store
 
+from paceline._compat.torch import default_store
 from paceline.engine.fresh import ProcessState, fresh_process_group
 from paceline.engine.ranks import Ranks
 
@@ -42,7 +42,7 @@ def serve(loop_config: dict[str, Any], run: Callable[[Any, Ranks], None]) -> Non
     import ray.train.torch
 
     desk, seat, generation = (loop_config[key] for key in ("desk", "seat", "generation"))
-    store, backend = _get_default_store(), dist.get_backend_config()
+    store, backend = default_store(), dist.get_backend_config()
     rank, world_size = dist.get_rank(), dist.get_world_size()
     device = ray.train.torch.get_device()
     me = ray.cloudpickle.dumps(ray.get_runtime_context().current_actor)

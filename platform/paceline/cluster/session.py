@@ -3,13 +3,13 @@
 import logging
 import os
 import socket
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from paceline._compat.ray import disable_uv_hook
 from paceline.errors import EnvironmentFault
 
 UV_HOOK = "RAY_ENABLE_UV_RUN_RUNTIME_ENV"
@@ -25,9 +25,8 @@ def prepare_environment() -> None:
     """Settings that Ray reads when it is imported; call before."""
     # Ray's hook for `uv run` starts every worker through uv and uploads the folder; the environment is shared here.
     os.environ.setdefault(UV_HOOK, "0")
-    constants = sys.modules.get("ray._private.ray_constants")
-    if constants is not None and os.environ[UV_HOOK] == "0":
-        setattr(constants, UV_HOOK, False)  # the program has imported Ray before us
+    if os.environ[UV_HOOK] == "0":
+        disable_uv_hook()  # the program may have imported Ray before us
     os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_DEDUP_LOGS", "1")
@@ -110,7 +109,8 @@ def connected(address: str | None, runtime_env: dict[str, Any] | None = None) ->
     try:
         ray.init(**_init_options(address, runtime_env))
     except Exception as error:  # Ray raises a plain one when its node takes more than 30 s to come up
-        raise EnvironmentFault(_unreached(address, error)) from None
+        code = "ray-unreachable" if on_cluster(address) else "ray-not-started"
+        raise EnvironmentFault(_unreached(address, error), code, address=address) from None
     try:
         if on_cluster(address):
             yield
@@ -144,10 +144,12 @@ def _require_answer(address: str | None) -> None:
     if address.startswith(("http://", "https://")):
         host = urlsplit(address).hostname or "HEAD"
         cure = f"give the head's own port, such as {host}:{PORT}, or use `paceline submit`"
-        raise EnvironmentFault(f"{address} is a dashboard's address, by which no driver joins a cluster: {cure}")
+        message = f"{address} is a dashboard's address, by which no driver joins a cluster: {cure}"
+        raise EnvironmentFault(message, "dashboard-address", address=address)
     if not answers(address):
         cure = f"start the cluster, or give the address of the head's own port, such as HEAD:{PORT}"
-        raise EnvironmentFault(f"no Ray cluster answers at {address}: {cure}; through a tunnel, use `paceline submit`")
+        message = f"no Ray cluster answers at {address}: {cure}; through a tunnel, use `paceline submit`"
+        raise EnvironmentFault(message, "ray-unreachable", address=address)
 
 
 def _unreached(address: str | None, error: Exception) -> str:

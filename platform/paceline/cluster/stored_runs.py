@@ -139,7 +139,7 @@ class _Claiming:
             except (ValueError, TypeError):
                 place = ((self.remote / run_id).address / RunFolder.FILE).bare
                 cure = "put it back from a copy, or remove the run to start anew"
-                raise EnvironmentFault(f"{place} is damaged: {cure}") from None
+                raise EnvironmentFault(f"{place} is damaged: {cure}", "run-file-damaged", file=place) from None
         return None
 
     def _is_resumable(self, run: RunStore, content: Mapping[str, Any]) -> bool:

@@ -127,7 +127,10 @@ def _refuse_second(client: "JobSubmissionClient", plan: JobPlan, url: str) -> No
         if not job.status.is_terminal() and all(metadata.get(key) == value for key, value in plan.identity.items()):
             raise EnvironmentFault(
                 f"a job of the name {plan.config.name} is going on: {job.submission_id}\n"
-                f"{_ways(str(job.submission_id), url)}"
+                f"{_ways(str(job.submission_id), url)}",
+                "job-running",
+                job_id=str(job.submission_id),
+                address=url,
             )
 
 
@@ -180,7 +183,7 @@ def _follow(
         tell(f"the job {job_id} goes on\n{_ways(job_id, url)}")
         raise
     except ConnectionLost as fault:
-        raise ConnectionLost(f"{fault}\n{_ways(job_id, url)}") from None
+        raise ConnectionLost(f"{fault}\n{_ways(job_id, url)}", fault.code, job_id=job_id, address=url) from None
     end = _end_of(details, job_id, url, follower.result)
     tell(_closing_words(end))
     return end

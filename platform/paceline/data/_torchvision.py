@@ -88,5 +88,7 @@ def _open_or_download(dataset: Any, root: str, arguments: Mapping[str, Any]) -> 
 def _fault(name: str, root: str, error: Exception) -> EnvironmentFault:
     return EnvironmentFault(
         f"data {name}: not to be had from {Path(root).absolute()}: {error}. Its files may be put there by hand, as "
-        f"the documentation of torchvision.datasets.{name} describes"
+        f"the documentation of torchvision.datasets.{name} describes",
+        "data-missing",
+        folder=str(Path(root).absolute()),
     )

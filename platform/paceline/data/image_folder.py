@@ -51,7 +51,9 @@ class ImageFolderConfig(DataConfig):
         if train.classes != validation.classes:
             differing = ", ".join(sorted(set(train.classes) ^ set(validation.classes)))
             raise EnvironmentFault(
-                f"data image_folder: {train.root} and {validation.root} hold different classes: {differing}"
+                f"data image_folder: {train.root} and {validation.root} hold different classes: {differing}",
+                "different-classes",
+                classes=differing,
             )
         return train, validation
 
@@ -63,5 +65,7 @@ def _open(folder: Path, transform: Any) -> "ImageFolder":
         return ImageFolder(str(folder), transform)
     except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
         raise EnvironmentFault(
-            f"data image_folder: {folder.absolute()} must hold one folder of images for each class: {error}"
+            f"data image_folder: {folder.absolute()} must hold one folder of images for each class: {error}",
+            "data-missing",
+            folder=str(folder.absolute()),
         ) from error

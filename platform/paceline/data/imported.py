@@ -21,7 +21,8 @@ class ImportedDataConfig(Imported, DataConfig):
         """
         found = self.call()
         if not isinstance(found, tuple | list) or len(found) != 2:
-            raise UnusableCode(f"data.path {self.describe()!r} must return (train, validation), not {_kind(found)}")
+            message = f"data.path {self.describe()!r} must return (train, validation), not {_kind(found)}"
+            raise UnusableCode(message, "not-two-sets")
         for role, dataset in zip(("training", "validation"), found, strict=True):
             _check_map_style(f"data.path {self.describe()!r}: the {role} set", dataset)
         return found[0], found[1]
@@ -38,5 +39,6 @@ def _check_map_style(what: str, dataset: Any) -> None:
     if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
         raise UnusableCode(
             f"{what} is a {type(dataset).__name__}: it needs __len__ and __getitem__ (map style), because the "
-            "order of samples is fixed by seed and epoch, and resuming goes to a sample by its index"
+            "order of samples is fixed by seed and epoch, and resuming goes to a sample by its index",
+            "not-map-style",
         )

@@ -84,7 +84,10 @@ class SyntheticConfig(DataConfig):
         if needed > available:
             raise EnvironmentFault(
                 f"data synthetic: takes {needed:,.1f} GiB, this machine has {available:,.1f}: "
-                "lower data.num_samples or data.shape"
+                "lower data.num_samples or data.shape",
+                "data-too-large",
+                needed_gib=needed,
+                available_gib=available,
             )
 
 

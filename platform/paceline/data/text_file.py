@@ -71,7 +71,9 @@ class TextFileConfig(DataConfig):
             raise EnvironmentFault(
                 f"data text_file: {place}a text of {size:,} bytes and a data.validation_fraction of "
                 f"{self.validation_fraction:g} leave {size - validation:,} for training and {validation:,} for "
-                f"validation; at least {_SHORTEST} are needed for each"
+                f"validation; at least {_SHORTEST} are needed for each",
+                "text-too-short",
+                size_bytes=size,
             )
         return size - validation
 
@@ -94,7 +96,8 @@ def python_manual() -> bytes:
         from pydoc_data.topics import topics
     except ImportError as error:
         raise EnvironmentFault(
-            f"data text_file: this Python comes without its reference manual ({error}): name a text in data.file"
+            f"data text_file: this Python comes without its reference manual ({error}): name a text in data.file",
+            "data-missing",
         ) from error
     # Some topics are also part of a longer one; twice in the text, they would be in both of the sets.
     paragraphs: dict[str, str] = {}
@@ -115,4 +118,5 @@ def _read(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except (OSError, ValueError) as error:
-        raise EnvironmentFault(f"data text_file: {file.absolute()} cannot be read: {error}") from error
+        message = f"data text_file: {file.absolute()} cannot be read: {error}"
+        raise EnvironmentFault(message, "data-unreadable", file=str(file.absolute())) from error

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+from paceline._compat.torch import NormBase, argument_names, attention_and_scaled_matmuls
 from paceline.engine.blocks import find_blocks, match_blocks
 from paceline.errors import ConfigError, Problem
 
@@ -28,14 +28,8 @@ _SLOW = {
     _aten.addmm.default,
     _aten.bmm.default,
     _aten.baddbmm.default,
-    _aten._scaled_mm.default,
-    _aten._grouped_mm.default,
     _aten.convolution.default,
-    _aten._scaled_dot_product_flash_attention.default,
-    _aten._scaled_dot_product_efficient_attention.default,
-    _aten._scaled_dot_product_cudnn_attention.default,
-    _aten._scaled_dot_product_fused_attention_overrideable.default,
-    _aten._scaled_dot_product_flash_attention_for_cpu.default,
+    *attention_and_scaled_matmuls(),
 }
 """Operations whose results `selective` keeps, as they are after autograd has taken `linear` and the like apart."""
 
@@ -106,7 +100,7 @@ def forbid_in_place(block: nn.Module) -> None:
 def _checkpointed(block: nn.Module, mode: str) -> Any:
     forward = block.forward
     first, *others = _parts(block)
-    norms = [module for module in block.modules() if isinstance(module, _NormBase) and module.track_running_stats]
+    norms = [module for module in block.modules() if isinstance(module, NormBase) and module.track_running_stats]
     options, compiled_options = {"context_fn": partial(_CONTEXTS[mode], norms)}, _COMPILED_OPTIONS[mode]
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -139,11 +133,11 @@ def _through(layers: list[nn.Module], inputs: Any) -> Any:
     return reduce(lambda value, layer: layer(value), layers, inputs)
 
 
-def _full(norms: list[_NormBase]) -> Contexts:
+def _full(norms: list[NormBase]) -> Contexts:
     return nullcontext(), _without_statistics(norms, nullcontext())
 
 
-def _selective(norms: list[_NormBase]) -> Contexts:
+def _selective(norms: list[NormBase]) -> Contexts:
     first, second = create_selective_checkpoint_contexts(keep_slow)  # type: ignore[no-untyped-call]
     return first, _without_statistics(norms, second)
 
@@ -159,11 +153,10 @@ def keep_slow(context: Any, operation: Any, *args: Any, **kwargs: Any) -> Checkp
 
 
 def _drops(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    names = [argument.name for argument in operation._schema.arguments]
-    return bool({**dict(zip(names, args, strict=False)), **kwargs}.get("dropout_p"))
+    return bool({**dict(zip(argument_names(operation), args, strict=False)), **kwargs}.get("dropout_p"))
 
 
-_CONTEXTS: dict[str, Callable[[list[_NormBase]], Contexts]] = {"full": _full, "selective": _selective}
+_CONTEXTS: dict[str, Callable[[list[NormBase]], Contexts]] = {"full": _full, "selective": _selective}
 _COMPILED_OPTIONS: dict[str, dict[str, Any]] = {
     "full": {},
     "selective": {"context_fn": partial(create_selective_checkpoint_contexts, keep_slow)},
@@ -171,7 +164,7 @@ _COMPILED_OPTIONS: dict[str, dict[str, Any]] = {
 
 
 @contextmanager
-def _without_statistics(norms: list[_NormBase], inner: AbstractContextManager[Any]) -> Iterator[None]:
+def _without_statistics(norms: list[NormBase], inner: AbstractContextManager[Any]) -> Iterator[None]:
     # Momentum 0 leaves the running statistics as they are, bit for bit, while the same tensors are saved for backward
     # as in the first pass (switching tracking off would save fewer, which torch's checkpoint refuses).
     before = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # re-exported, though not by name
 
+from paceline._compat.torch import foreach_add_, foreach_norm
 from paceline.engine.ranks import Ranks
 
 Weight = int | Tensor
@@ -38,7 +39,7 @@ class RankParts:
 
     def see_bucket(self, bucket: GradBucket) -> None:
         """Take in a bucket of this rank's own gradients."""
-        norms = torch._foreach_norm(bucket.gradients())
+        norms = foreach_norm(bucket.gradients())
         for parameter, norm in zip(bucket.parameters(), norms, strict=True):
             self._norms[self._numbers[parameter]] = norm
 
@@ -65,10 +66,10 @@ class MicroBatchParts:
     def end_micro_batch(self, is_last: bool) -> None:
         """Set the gradients of a micro batch aside; after the last one, give the parameters the sums."""
         gradients = {p: p.grad for p in self._parameters if p.grad is not None}
-        self._squares.append(_sum_of_squares(torch._foreach_norm(list(gradients.values()))))
+        self._squares.append(_sum_of_squares(foreach_norm(list(gradients.values()))))
         added = [parameter for parameter in gradients if parameter in self._sums]
         if added:
-            torch._foreach_add_([self._sums[p] for p in added], [gradients[p] for p in added])
+            foreach_add_([self._sums[p] for p in added], [gradients[p] for p in added])
         self._sums = {**gradients, **self._sums}
         for parameter in self._parameters:
             parameter.grad = self._sums.get(parameter) if is_last else None
@@ -180,7 +181,7 @@ class AdaScale:
             mine[:3] += torch.stack([torch.where(counts, square / weight, 0.0), counts.to(weight), weight])
         if self._ranks.is_first:  # one rank's alone, so that all of them compute with the same bits
             gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
-            mine[3] = _sum_of_squares(torch._foreach_norm(gradients))
+            mine[3] = _sum_of_squares(foreach_norm(gradients))
         together = self._ranks.sum(mine)
         return _Numbers(*torch.cat([together, loss_scale.detach().reshape(1).to(together)]).tolist())
 

@@ -68,7 +68,7 @@ def build_trainer(
 
     def warn(message: str) -> None:
         if ranks.is_first:
-            reporter.event("warning", message=message)
+            reporter.event("warning", message=message, code="no-effect")
 
     model = prepare(task, config.trainer, precision, strategy, warn)
     peak_lr = config.optimizer.scaled_lr(sizes.global_batch_size)
@@ -106,7 +106,9 @@ def build_trainer(
         reporter.event("plan", total_steps=plan.total_steps, steps_per_epoch=plan.steps_per_epoch)
         reporter.event("datasets", **identities(name_of(config.data), sets, config.data.num_workers))
         if not len(validation_loader.fetcher):
-            reporter.event("warning", message="the validation set is empty, so nothing is evaluated")
+            reporter.event(
+                "warning", message="the validation set is empty, so nothing is evaluated", code="no-validation"
+            )
     if config.trainer.compile != "none":
         try_compilation(trainer, config.trainer)
     if newest is not None:
@@ -163,7 +165,8 @@ def require_trainable(config: ExperimentConfig, task: Task) -> None:
     """
     if not any(parameter.requires_grad for parameter in task.parameters()):
         raise UnusableCode(
-            f"{chosen('model', config.model)}: the model has no trainable parameters; leave requires_grad on for some"
+            f"{chosen('model', config.model)}: the model has no trainable parameters; leave requires_grad on for some",
+            "nothing-to-train",
         )
 
 
@@ -215,15 +218,21 @@ def build_writer(
         if reporter.recorded(RECORDED_SECONDS) or not (left := reporter.unrecorded()):
             return {}
         kept = "they are kept in it, and recorded when training goes on from there"
-        reporter.event("warning", message=f"a checkpoint was saved before its metrics were recorded: {kept}")
+        reporter.event(
+            "warning",
+            message=f"a checkpoint was saved before its metrics were recorded: {kept}",
+            code="unrecorded-metrics",
+        )
         return {UNRECORDED: as_file(checkpoints.parent.name, left)}
 
     def failed(step: int, error: Exception) -> None:
         if isinstance(error, OSError):
+            code = "checkpoint-not-written"
             message = f"the checkpoint of step {step} could not be written: {error}; training goes on without it"
         else:
+            code = "checkpoint-not-stored"
             message = f"the checkpoint of step {step} is not in its store: {error}; training goes on"
-        reporter.event("warning", message=message)
+        reporter.event("warning", message=message, code=code, step=step)
 
     def committed(step: int, path: Path) -> None:
         reporter.event("checkpoint", step=step, path=str(path) if store is None else store.place_of(step))
@@ -242,7 +251,8 @@ def find_newest(
     """The newest valid checkpoint, if there is one; rank 0 chooses for all. Every rank must call it."""
 
     def tell(path: Path, reason: str) -> None:
-        reporter.event("warning", message=f"checkpoint {path.name} is broken and was set aside: {reason}")
+        message = f"checkpoint {path.name} is broken and was set aside: {reason}"
+        reporter.event("warning", message=message, code="broken-checkpoint", checkpoint=path.name)
 
     def look() -> Path | None:
         if not ranks.is_first:

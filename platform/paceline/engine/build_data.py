@@ -90,5 +90,8 @@ def require_steps(config: ExperimentConfig, samples: int, global_batch_size: int
         cure = f"set data.global_batch_size to {samples} or less, or drop_last to false" if samples else "add some"
         raise TrainingError(
             f"{chosen('data', config.data)}: {samples} training samples make no global batch of "
-            f"{global_batch_size}; {cure}"
+            f"{global_batch_size}; {cure}",
+            "too-few-samples",
+            samples=samples,
+            global_batch_size=global_batch_size,
         )

@@ -23,7 +23,11 @@ _Generators = tuple[torch.Tensor, Any, Any]
 
 
 class Refused(Exception):
-    """The samples cannot be kept."""
+    """The samples cannot be kept; `code` is the kind of reason."""
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class NoRoom(Exception):
@@ -146,7 +150,7 @@ def _loading(filler: _Filler, num_workers: int) -> Iterator[Iterator[tuple[torch
 
 def _checked(chunk: _Chunk) -> _Chunk:
     if chunk.refusal:
-        raise Refused(chunk.refusal)
+        raise Refused(chunk.refusal, "random-sample")
     if chunk.unstackable:
         raise Unstackable(chunk.unstackable)
     return chunk

@@ -50,11 +50,16 @@ def cached(
     try:
         return _on_device(fetcher, device, num_workers) if cache == "device" else _in_memory(fetcher, num_workers)
     except Refused as refusal:
-        raise UnusableCode(f"data.cache: {cache}: the {role} set: {refusal}") from None
+        raise UnusableCode(
+            f"data.cache: {cache}: the {role} set: {refusal}", refusal.code, cache=cache, role=role
+        ) from None
     except (NoRoom, MemoryError, torch.OutOfMemoryError) as error:
         reason = str(error).partition(". GPU")[0] or "out of memory"
         raise EnvironmentFault(
-            f"data.cache: {cache}: the {role} set does not fit: {reason}; write data.cache: none"
+            f"data.cache: {cache}: the {role} set does not fit: {reason}; write data.cache: none",
+            "cache-too-large",
+            cache=cache,
+            role=role,
         ) from error
 
 
@@ -75,7 +80,9 @@ def _on_device(fetcher: SeededFetcher, device: torch.device, num_workers: int) -
             raise Unstackable("it has a collate_fn of its own")
         return StackedSamples(load_rows(fetcher, device, num_workers), len(fetcher), device)
     except Unstackable as reason:
-        raise Refused(f"{reason}, and a device keeps rows of tensors only; write data.cache: memory") from None
+        raise Refused(
+            f"{reason}, and a device keeps rows of tensors only; write data.cache: memory", "not-stackable"
+        ) from None
 
 
 def _moved(dataset: Any, device: torch.device) -> SlicedDataset:
@@ -85,7 +92,8 @@ def _moved(dataset: Any, device: torch.device) -> SlicedDataset:
     if not isinstance(dataset, TensorData) or type(dataset).batch is not TensorData.batch:
         raise Refused(
             f"{type(dataset).__name__} gives whole batches, and has no method `to(device)` that returns it with its "
-            "tensors there; give it one, or write data.cache: none"
+            "tensors there; give it one, or write data.cache: none",
+            "not-movable",
         )
     moved = copy.copy(dataset)
     moved.tensors = tuple(tensor.to(device) for tensor in dataset.tensors)

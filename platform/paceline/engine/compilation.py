@@ -7,11 +7,24 @@ import logging
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from paceline._compat.torch import (
+    COMPILER_LOGGER,
+    compile_in_place,
+    is_compiler_imported,
+    joint_graph_pass,
+    reset_recompile_limit,
+    set_activation_memory_budget,
+    set_compile_fallback,
+    set_joint_graph_pass,
+    undo_compile,
+    wrap_compiled_call,
+)
 from paceline.config.sections import TrainerConfig
 from paceline.engine.blocks import find_blocks
 from paceline.errors import ConfigError, Problem
@@ -32,33 +45,28 @@ def apply_compiler_settings(trainer: TrainerConfig) -> None:
     If it were not forgotten, a model of the same form would run what another's memory budget had made.
     """
     is_on = trainer.compile != "none"
-    if not is_on and "torch._dynamo" not in sys.modules:
+    if not is_on and not is_compiler_imported():
         return  # nothing was ever set, and the import would take a second
-    import torch._dynamo
-
-    torch._dynamo.reset()
+    torch.compiler.reset()
+    reset_recompile_limit()
     # what fails after the trial, such as another batch size, is to cost a warning and not the run
-    torch._dynamo.config.suppress_errors = is_on
+    set_compile_fallback(is_on)
     has_budget = trainer.activation_checkpointing == "budget"
     _set_memory_budget(trainer.activation_memory_budget if has_budget else 1.0)
     _stop_telling()
 
 
 def _set_memory_budget(share: float) -> None:
-    import torch._functorch.config
-
-    torch._functorch.config.activation_memory_budget = share
+    set_activation_memory_budget(share)
     if share == 1 and "paceline.engine.memory_budget" not in sys.modules:
         return  # the same: inductor takes a second to import
-    import torch._inductor.config
-
     from paceline.engine.memory_budget import LEAST, KeepRandom
 
-    torch._functorch.config.activation_memory_budget = max(share, LEAST)
+    set_activation_memory_budget(max(share, LEAST))
     if share < 1:
-        torch._inductor.config.joint_custom_post_pass = KeepRandom()
-    elif isinstance(torch._inductor.config.joint_custom_post_pass, KeepRandom):
-        torch._inductor.config.joint_custom_post_pass = None
+        set_joint_graph_pass(KeepRandom())
+    elif isinstance(joint_graph_pass(), KeepRandom):
+        set_joint_graph_pass(None)
 
 
 def apply_compilation(task: Task, trainer: TrainerConfig, device: torch.device) -> None:
@@ -77,15 +85,15 @@ def apply_compilation(task: Task, trainer: TrainerConfig, device: torch.device) 
         raise ConfigError([Problem("no-blocks", reason, "trainer.compile_scope", hint="write compile_scope: model")])
     for part in parts:
         # blocks of one form share what is compiled for it, and all blocks share one limit
-        part.compile(backend=BACKEND, mode=trainer.compile, recompile_limit=VARIANTS * len(parts))
+        compile_in_place(part, backend=BACKEND, mode=trainer.compile, recompile_limit=VARIANTS * len(parts))
     if trainer.compile in CUDA_GRAPHS and device.type == "cuda":
-        task._compiled_call_impl = owning(task, task._compiled_call_impl or task._call_impl)
+        wrap_compiled_call(task, partial(owning, task))
 
 
 def undo_compilation(task: Task) -> None:
     """Have everything computed by the modules' own code again."""
     for module in task.modules():
-        module._compiled_call_impl = None
+        undo_compile(module)
 
 
 def owning(task: nn.Module, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -135,11 +143,11 @@ class _Told(logging.Handler):
 def tell_warnings(tell: Callable[[str], None]) -> None:
     """Call `tell` with each warning of the compiler that some code runs without it, until the next trainer is built."""
     _stop_telling()
-    logging.getLogger("torch._dynamo").addHandler(_Told(tell))
+    logging.getLogger(COMPILER_LOGGER).addHandler(_Told(tell))
 
 
 def _stop_telling() -> None:
-    logger = logging.getLogger("torch._dynamo")
+    logger = logging.getLogger(COMPILER_LOGGER)
     for handler in [handler for handler in logger.handlers if isinstance(handler, _Told)]:
         logger.removeHandler(handler)
 

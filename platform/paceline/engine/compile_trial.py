@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from paceline._compat.torch import compile_errors_raised, inside_ddp_forward, own_buffers
 from paceline.config.sections import TrainerConfig
 from paceline.engine.compilation import CUDA_GRAPHS, reason_of, tell_warnings, undo_compilation
 from paceline.engine.ddp import communicates
@@ -25,7 +26,7 @@ def try_compilation(trainer: Trainer, config: TrainerConfig) -> None:
     Raises:
         Exception: what the task itself raises, without the compiler too.
     """
-    tell_warnings(lambda message: _warn(trainer, message))
+    tell_warnings(lambda message: _warn(trainer, message, "partly-compiled"))
     waits = trainer.ranks.world_size > 1 and communicates(trainer.state.task)
     if waits or trainer.state.layout.is_spread:
         return  # a forward pass is an exchange between the ranks: one that failed would leave the others waiting
@@ -38,19 +39,17 @@ def try_compilation(trainer: Trainer, config: TrainerConfig) -> None:
     if reasons:
         undo_compilation(trainer.state.task)
         also = ", and so does activation_checkpointing" if config.activation_checkpointing == "budget" else ""
-        _warn(trainer, f"falls back to none{also}, since {config.compile} failed {reasons[0]}")
+        _warn(trainer, f"falls back to none{also}, since {config.compile} failed {reasons[0]}", "not-compiled")
 
 
-def _warn(trainer: Trainer, message: str) -> None:
+def _warn(trainer: Trainer, message: str, code: str) -> None:
     if trainer.ranks.is_first:
-        trainer.reporter.event("warning", message=f"trainer.compile: {message}")
+        trainer.reporter.event("warning", message=f"trainer.compile: {message}", code=code)
 
 
 def _failure(trainer: Trainer, runs: int) -> str | None:
-    import torch._dynamo
-
     try:
-        with torch._dynamo.config.patch(suppress_errors=False):
+        with compile_errors_raised():
             for _ in range(runs):
                 _run(trainer)
     except Exception as error:  # a compiler's errors have no common class
@@ -91,7 +90,7 @@ def _fetch(loader: Any, micro_batch: MicroBatch) -> Any:
 
 def _as_if_in(model: nn.Module) -> AbstractContextManager[Any]:
     """Where the compiler cuts the graph at DDP's buckets, so that the exchange overlaps with backward."""
-    return model._inside_ddp_forward() if isinstance(model, DistributedDataParallel) else nullcontext()
+    return inside_ddp_forward(model) if isinstance(model, DistributedDataParallel) else nullcontext()
 
 
 @contextmanager
@@ -112,4 +111,4 @@ def _put_back(task: nn.Module, buffers: dict[str, tuple[torch.Tensor, torch.Tens
     for name, (buffer, before) in buffers.items():
         buffer.copy_(before)
         parent, _, own_name = name.rpartition(".")
-        task.get_submodule(parent)._buffers[own_name] = buffer  # a module may have put a new one in its place
+        own_buffers(task.get_submodule(parent))[own_name] = buffer  # a module may have put a new one in its place

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.parallel import DataParallel
-from torch.utils._pytree import tree_leaves
 
+from paceline._compat.torch import tree_leaves
 from paceline.engine.order import mix
 from paceline.errors import EnvironmentFault, UnusableCode
 from paceline.tasks._task import Task
@@ -28,7 +28,9 @@ def apply_data_parallel(task: Task, device: torch.device) -> nn.Module:
     count = torch.cuda.device_count() if device.type == "cuda" else 0
     if count < 2:
         raise EnvironmentFault(
-            f"parallel.strategy data_parallel needs at least 2 GPUs in one process, this one sees {count}: use ddp"
+            f"parallel.strategy data_parallel needs at least 2 GPUs in one process, this one sees {count}: use ddp",
+            "too-few-gpus",
+            available=count,
         )
     first = torch.cuda.current_device() if device.index is None else device.index
     return SummedReplicas(task, [first, *(index for index in range(count) if index != first)])
@@ -97,7 +99,9 @@ def _require_cuttable(batch: Any) -> None:
     else:
         return
     raise UnusableCode(
-        f"parallel.strategy data_parallel cuts batches of tensors along their first dimension, but {reason}; use ddp"
+        f"parallel.strategy data_parallel cuts batches of tensors along their first dimension, but {reason}; use ddp",
+        "batch-not-divisible",
+        reason=reason,
     )
 
 

@@ -1,5 +1,6 @@
 """DistributedDataParallel: the averaging of gradients over the ranks, when it happens and what passes through it."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -7,8 +8,8 @@ import torch
 from torch import nn
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # re-exported, though not by name
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils import _pytree
 
+from paceline._compat.torch import BufferSyncHook, register_dataclass
 from paceline.config.sections import ParallelConfig
 from paceline.engine.adascale import AdaScale
 from paceline.engine.comm_hooks import BucketHook, average
@@ -19,7 +20,7 @@ from paceline.tasks.base import TaskOutput
 
 AS_IT_IS = nullcontext()
 # with `static_graph`, DDP finds the loss in what forward returns by this, and without it exchanges nothing at all
-_pytree.register_dataclass(TaskOutput)
+register_dataclass(TaskOutput)
 
 
 def apply_ddp(task: Task, parallel: ParallelConfig, ranks: Ranks, own_time: OwnTime) -> nn.Module:
@@ -42,14 +43,15 @@ def apply_ddp(task: Task, parallel: ParallelConfig, ranks: Ranks, own_time: OwnT
     return replica
 
 
-class _Replica(DistributedDataParallel):
+class _Replica(BufferSyncHook, DistributedDataParallel):
     """The model's forward pass begins with its buffers, such as BatchNorm's statistics, which come from rank 0."""
 
     own_time: OwnTime
 
-    def _sync_buffers(self) -> None:
+    def around_buffer_sync(self, sync: Callable[[], None]) -> None:
+        """Do not count it as this rank's own time."""
         was_busy = self.own_time.stop()
-        super()._sync_buffers()  # type: ignore[no-untyped-call]
+        sync()
         if was_busy:
             self.own_time.start()
 

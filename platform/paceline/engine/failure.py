@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass
 from typing import Literal, TypeVar
 
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import _abort_process_group, _get_default_store
 
+from paceline._compat.torch import abort_process_group, default_store
 from paceline.engine.cache_filling import NoRoom
 from paceline.engine.outcome import Diverged
 from paceline.engine.ranks import Ranks
@@ -100,7 +100,7 @@ def describe(error: BaseException, rank: int) -> Failure:
     """The failure behind an exception of this process."""
     kind = kind_of(error)
     if isinstance(error, PacelineError):
-        code = error.problems[0].code if isinstance(error, ConfigError) and error.problems else ""
+        code = error.problems[0].code if isinstance(error, ConfigError) and error.problems else error.code
         return Failure(rank, _storable(_told(error), REASON_LENGTH), "", error.exit_code, code, kind)
     reason = _exit_reason(error) if isinstance(error, SystemExit) else text_of(error)
     told = _storable(f"{type(error).__name__}: {reason}", REASON_LENGTH)
@@ -190,7 +190,7 @@ def abort_communication(error: BaseException | None = None) -> None:
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__
     with suppress(Exception):
-        _abort_process_group()
+        abort_process_group()
     gc.collect()
 
 
@@ -199,7 +199,7 @@ class _Board:
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
-        self._default_store = _get_default_store()  # on rank 0 it is the server, and must outlive the process group
+        self._default_store = default_store()  # on rank 0 it is the server, and must outlive the process group
         self.store = self._default_store.clone()
         self._acknowledged = False
         self._found: Failure | None = None

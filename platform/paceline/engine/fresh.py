@@ -9,7 +9,6 @@ import gc
 import logging
 import os
 import random
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,8 +19,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # re-exported, though not by name
-from torch.distributed.distributed_c10d import _abort_process_group
 
+from paceline._compat.torch import abort_process_group, forget_sharding_caches
 from paceline.config.sections import TrainerConfig
 from paceline.engine.compilation import apply_compiler_settings
 from paceline.engine.free_memory import forget_peak
@@ -123,18 +122,13 @@ def _put_back_levels(levels: dict[str, int]) -> None:
             logger.setLevel(level)
 
 
-def _default_device() -> torch.device | None:
-    context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
-    return None if context is None else context.device
-
-
-def _put_back_device(device: torch.device | None) -> None:
-    if _default_device() != device:
-        torch.set_default_device(device)
+def _put_back_device(device: torch.device) -> None:
+    # None rather than the CPU: a default that is set slows every call of torch down
+    torch.set_default_device(None if device.type == "cpu" else device)
 
 
 _NOTED: list[tuple[Callable[[], Any], Callable[[Any], None]]] = [
-    (_default_device, _put_back_device),  # first: what follows makes tensors
+    (torch.get_default_device, _put_back_device),  # first: what follows makes tensors
     (_random_states, _put_back_random),
     (lambda: dict(os.environ), _put_back_environment),
     (_folder, _put_back_folder),
@@ -147,11 +141,7 @@ def _forget_caches() -> None:
     apply_compiler_settings(TrainerConfig())  # those of a trial that compiles nothing
     permutation.cache_clear()
     torch.clear_autocast_cache()
-    if "torch.distributed.tensor" in sys.modules:  # its caches hold meshes, whose process groups are gone
-        from torch.distributed.tensor import DTensor
-
-        DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache_clear()  # type: ignore[no-untyped-call]
-        torch._C._clear_DTensor_sharding_propagator_cache()
+    forget_sharding_caches()
 
 
 def release_memory() -> None:
@@ -216,7 +206,7 @@ def end_process_groups(abort: bool = False) -> None:
     """
     if abort:
         with suppress(Exception):
-            _abort_process_group()
+            abort_process_group()
     if dist.is_initialized():
         with suppress(Exception):
             dist.destroy_process_group()

@@ -37,7 +37,9 @@ def _require_dimensions(task: Task) -> None:
     for name, parameter in task.named_parameters():
         if not parameter.ndim:
             raise UnusableCode(
-                f"parallel.strategy fsdp: {name} is a single number, which cannot be cut up: give it the shape [1]"
+                f"parallel.strategy fsdp: {name} is a single number, which cannot be cut up: give it the shape [1]",
+                "scalar-parameter",
+                parameter=name,
             )
 
 

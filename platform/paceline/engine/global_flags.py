@@ -8,9 +8,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.autograd import is_multithreading_enabled
+from torch.autograd.grad_mode import set_multithreading_enabled
 from torch.backends import cuda, cudnn, mkldnn
-from torch.nn.modules import module
-from torch.optim import optimizer
+
+from paceline._compat.torch import (
+    fp32_precision,
+    global_backward_hooks_are_full,
+    global_hooks,
+    set_fp32_precision,
+    set_global_backward_hooks_are_full,
+)
 
 
 class Flag(NamedTuple):
@@ -21,19 +29,7 @@ class Flag(NamedTuple):
     write: Callable[[Any], Any]
 
 
-HOOKS: list[dict[Any, Any]] = [
-    module._global_buffer_registration_hooks,
-    module._global_module_registration_hooks,
-    module._global_parameter_registration_hooks,
-    module._global_backward_pre_hooks,
-    module._global_backward_hooks,
-    module._global_forward_pre_hooks,
-    module._global_forward_hooks,
-    module._global_forward_hooks_always_called,
-    module._global_forward_hooks_with_kwargs,
-    optimizer._global_optimizer_pre_hooks,
-    optimizer._global_optimizer_post_hooks,
-]
+HOOKS: list[dict[Any, Any]] = global_hooks()
 """Hooks on all modules and on all optimizers."""
 
 HALVES = ("fp16", "bf16")
@@ -58,8 +54,8 @@ def _older(name: str, read: Callable[[], Any], write: Callable[[Any], Any]) -> F
 
 
 def _fp32_precision(backend: str, op: str) -> Flag:
-    write = partial(torch._C._set_fp32_precision_setter, backend, op)
-    return Flag(f"{backend}.{op}.fp32_precision", partial(torch._C._get_fp32_precision_getter, backend, op), write)
+    name = f"{backend}.{op}.fp32_precision"
+    return Flag(name, partial(fp32_precision, backend, op), partial(set_fp32_precision, backend, op))
 
 
 def _autocast(device: str) -> Iterable[Flag]:
@@ -91,13 +87,9 @@ def _flushes_denormal() -> bool:
     return sys.float_info.min * float("0.5") == 0.0  # torch has no way to ask
 
 
-def _set_full_backward(value: Any) -> None:
-    module._global_is_full_backward_hook = value
-
-
 FLAGS: list[Flag] = [
     Flag("default dtype", torch.get_default_dtype, torch.set_default_dtype),
-    Flag("grad mode", torch.is_grad_enabled, torch._C._set_grad_enabled),
+    Flag("grad mode", torch.is_grad_enabled, torch.set_grad_enabled),
     Flag("anomaly mode", _anomaly, _set_anomaly),
     Flag("deterministic algorithms", _deterministic, _set_deterministic),
     Flag("flush denormal", _flushes_denormal, torch.set_flush_denormal),
@@ -115,13 +107,9 @@ FLAGS: list[Flag] = [
     Flag("memory efficient attention", cuda.mem_efficient_sdp_enabled, cuda.enable_mem_efficient_sdp),
     Flag("plain attention", cuda.math_sdp_enabled, cuda.enable_math_sdp),
     Flag("cudnn attention", cuda.cudnn_sdp_enabled, cuda.enable_cudnn_sdp),
-    Flag("full backward hooks", lambda: module._global_is_full_backward_hook, _set_full_backward),
-    Flag(
-        "uninitialized memory",
-        torch._C._get_deterministic_fill_uninitialized_memory,
-        torch._C._set_deterministic_fill_uninitialized_memory,
-    ),
-    Flag("backward threads", torch._C._is_multithreading_enabled, torch._C._set_multithreading_enabled),
+    Flag("full backward hooks", global_backward_hooks_are_full, set_global_backward_hooks_are_full),
+    *_attributes("deterministic", torch.utils.deterministic, "fill_uninitialized_memory"),
+    Flag("backward threads", is_multithreading_enabled, set_multithreading_enabled),
     Flag("numpy's errors", np.geterr, lambda kinds: np.seterr(**kinds)),
     Flag("recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
     Flag("garbage collection", gc.isenabled, lambda on: gc.enable() if on else gc.disable()),

@@ -102,7 +102,10 @@ class LargestBatch:
             largest, failed = self._try_sizes(parts)
             release(self._ranks.device)
         if largest is None:
-            raise TrainingError(self._nothing_fits(failed)) from MemoryError()
+            workers = self._ranks.world_size
+            raise TrainingError(
+                self._nothing_fits(failed), "no-batch-fits", failed=failed, workers=workers
+            ) from MemoryError()
         return largest
 
     def _try_sizes(self, parts: Parts) -> tuple[int | None, int]:

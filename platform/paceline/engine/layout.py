@@ -5,10 +5,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed import distributed_c10d
 from torch.nn.utils import clip_grad_norm_
+
+from paceline._compat.torch import set_group_timeout
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -68,7 +68,5 @@ def copied(tensor: Tensor) -> Tensor:
 
 def set_timeouts(mesh: "DeviceMesh", seconds: float) -> None:
     """Let operations in the groups of a mesh wait as long as those in the default group do."""
-    # its name before torch 2.15 begins with an underscore
-    set_timeout = getattr(dist, "set_timeout", None) or distributed_c10d._set_pg_timeout
     for group in mesh.get_all_groups():
-        set_timeout(timedelta(seconds=seconds), group)
+        set_group_timeout(timedelta(seconds=seconds), group)

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from paceline._compat.torch import end_loader_processes
 from paceline.engine.order import MicroBatch, mix
 
 Started = TypeVar("Started")
@@ -156,9 +157,8 @@ class BatchLoader:
     def close(self) -> None:
         """End the loader processes."""
         loader, self._loader = self._loader, None
-        iterator = getattr(loader, "_iterator", None)
-        if iterator is not None and hasattr(iterator, "_shutdown_workers"):
-            iterator._shutdown_workers()
+        if loader is not None:
+            end_loader_processes(loader)
 
 
 def _as_it_is(batch: Any) -> Any:

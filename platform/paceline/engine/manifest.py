@@ -27,6 +27,11 @@ class FileEntry:
 class BrokenCheckpoint(Exception):
     """A checkpoint folder that cannot be trusted; the message says which file and why."""
 
+    def __init__(self, message: str, code: str = "", **fields: object) -> None:
+        super().__init__(message)
+        self.code = code
+        self.fields = fields
+
 
 def hash_file(path: Path) -> FileEntry:
     """Size and SHA-256 of a file."""
@@ -61,9 +66,11 @@ def verify(folder: Path) -> int:
         entries = {name: FileEntry(**entry) for name, entry in manifest["files"].items()}
         step = int(manifest["step"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise BrokenCheckpoint(f"{MANIFEST} is not readable: {error}") from None
+        raise BrokenCheckpoint(f"{MANIFEST} is not readable: {error}", "unreadable-file", file=MANIFEST) from None
     if missing := [name for name in NEEDED if name not in entries]:
-        raise BrokenCheckpoint(f"{MANIFEST} does not name {' and '.join(missing)}")
+        raise BrokenCheckpoint(
+            f"{MANIFEST} does not name {' and '.join(missing)}", "incomplete-manifest", missing=missing
+        )
     for name, entry in entries.items():
         _verify_file(folder / name, entry)
     return step
@@ -73,11 +80,14 @@ def _verify_file(path: Path, entry: FileEntry) -> None:
     try:
         found = hash_file(path)
     except OSError as error:
-        raise BrokenCheckpoint(f"{path.name} is not readable: {error.strerror}") from None
+        raise BrokenCheckpoint(
+            f"{path.name} is not readable: {error.strerror}", "unreadable-file", file=path.name
+        ) from None
     if found.size_bytes != entry.size_bytes:
-        raise BrokenCheckpoint(f"{path.name} has {found.size_bytes} bytes instead of {entry.size_bytes}")
+        message = f"{path.name} has {found.size_bytes} bytes instead of {entry.size_bytes}"
+        raise BrokenCheckpoint(message, "wrong-size", file=path.name)
     if found.sha256 != entry.sha256:
-        raise BrokenCheckpoint(f"{path.name} does not have the SHA-256 of the manifest")
+        raise BrokenCheckpoint(f"{path.name} does not have the SHA-256 of the manifest", "wrong-hash", file=path.name)
 
 
 def set_aside(path: Path) -> None:

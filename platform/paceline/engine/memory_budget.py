@@ -1,9 +1,12 @@
 """`activation_checkpointing: budget`: the compiler chooses what is kept for backward, within a share of the memory."""
 
+from hashlib import sha256
+from pathlib import Path
+
 from torch import Tag, fx
-from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
-from torch._ops import OpOverload
 from torch.utils.checkpoint import CheckpointPolicy
+
+from paceline._compat.torch import CustomGraphPass
 
 LEAST = 1e-6
 """The smallest budget. At 0, torch 2.15 computes everything again, even what it was told to keep."""
@@ -18,8 +21,8 @@ class KeepRandom(CustomGraphPass):
 
     def __call__(self, graph: fx.Graph) -> None:
         for node in graph.nodes:
-            if isinstance(node.target, OpOverload) and Tag.nondeterministic_seeded in node.target.tags:
+            if Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
                 node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
 
     def uuid(self) -> bytes:
-        return get_hash_for_files((__file__,))
+        return sha256(Path(__file__).read_bytes()).digest()

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import nn
 
+from paceline._compat.torch import foreach_mul_
 from paceline.engine.adascale import AdaScale
 from paceline.engine.ddp import gradient_exchange
 from paceline.engine.layout import Replicated
@@ -129,7 +130,7 @@ def divide_by_weight(done: StepDone, parameters: Iterable[nn.Parameter], layout:
     total = ranks.sum(mine)
     factor = torch.where(total > 0, done.samples / total, 0.0)
     gradients = [layout.local(parameter.grad) for parameter in parameters if parameter.grad is not None]
-    torch._foreach_mul_(gradients, factor.to(gradients[0].dtype))
+    foreach_mul_(gradients, factor.to(gradients[0].dtype))
 
 
 def seed_step(seed: int, step: int, ranks: Ranks, index: int) -> None:

@@ -56,7 +56,9 @@ class Pipeline(Strategy):
         if not numbers:
             raise UnusableCode(
                 f"parallel.strategy pipeline: stage {self.stage} has nothing to train: write fewer "
-                "parallel.pipeline_stages, or use another strategy"
+                "parallel.pipeline_stages, or use another strategy",
+                "pipeline-empty-stage",
+                stage=self.stage,
             )
         self.layout = Staged(numbers, self.group, is_first_pipeline=self.data_ranks.is_first)
         keep_only(task, own)
@@ -158,7 +160,10 @@ def _names_of_stage(task: Task, parts: list[list[Link]], stage: int) -> frozense
             places, shared = " and ".join(map(str, sorted(sharing))), " and ".join(sorted(set(sharing.values())))
             raise UnusableCode(
                 f"parallel.strategy pipeline: stages {places} share {shared}; give each weights of its own (gpt: "
-                "model.tie_embeddings: false), or use another strategy"
+                "model.tie_embeddings: false), or use another strategy",
+                "pipeline-shared-weights",
+                stages=sorted(sharing),
+                names=sorted(set(sharing.values())),
             )
     return frozenset(held[stage] | {name for name, _ in task.named_buffers() if not name.startswith("model.")})
 

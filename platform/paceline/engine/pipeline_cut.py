@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from paceline._compat.torch import own_buffers, own_parameters
 from paceline.engine.blocks import find_blocks
 from paceline.errors import UnusableCode
 
@@ -56,7 +57,9 @@ def _require_whole(model: nn.Module, parts: Iterable[nn.Module | None]) -> None:
         if "forward" in module.__dict__ and id(module) not in within:
             raise UnusableCode(
                 f"parallel.strategy pipeline: activation_checkpointing takes {name or 'the whole model'} for one "
-                "block, which has to be cut: name its parts in trainer.activation_checkpointing_blocks"
+                "block, which has to be cut: name its parts in trainer.activation_checkpointing_blocks",
+                "pipeline-checkpointed-block",
+                block=name,
             )
 
 
@@ -73,7 +76,10 @@ def balanced(links: Sequence[Link], weights: Sequence[int], stages: int) -> list
     heavy = sum(weight > 0 for weight in weights)
     if heavy < stages:
         raise UnusableCode(
-            f"parallel.pipeline_stages: the model can be cut into {heavy} stages at most, not {stages}: {CURE}"
+            f"parallel.pipeline_stages: the model can be cut into {heavy} stages at most, not {stages}: {CURE}",
+            "too-many-stages",
+            most=heavy,
+            asked=stages,
         )
     low, high = max(weights), sum(weights)
     while low < high:
@@ -155,7 +161,9 @@ def _traced(model: nn.Module) -> list[Link]:
     graph = _graph_of(model)
     inputs = [node for node in graph.nodes if node.op == "placeholder" and node.users]
     if len(inputs) != 1:
-        raise UnusableCode(f"parallel.strategy pipeline: the model takes {len(inputs)} inputs, not 1: {CURE}")
+        raise UnusableCode(
+            f"parallel.strategy pipeline: the model takes {len(inputs)} inputs, not 1: {CURE}", "pipeline-not-a-chain"
+        )
     return [_link(model, nodes, enters) for nodes, enters in _segments(graph, inputs[0])]
 
 
@@ -167,13 +175,15 @@ def _graph_of(model: nn.Module) -> fx.Graph:
         in_evaluation = _BlockTracer(blocks).trace(model.eval())
     except Exception as error:  # what a model's own code may raise when it is traced has no class
         raise UnusableCode(
-            f"parallel.strategy pipeline: the model's graph cannot be traced ({error}): {CURE}"
+            f"parallel.strategy pipeline: the model's graph cannot be traced ({error}): {CURE}", "pipeline-untraceable"
         ) from error
     finally:
         model.train(training)
     if str(in_training) != str(in_evaluation):
         reason = "the model's own code does something else in training than in evaluation, such as F.dropout"
-        raise UnusableCode(f"parallel.strategy pipeline: {reason}: use modules such as nn.Dropout, or {CURE}")
+        raise UnusableCode(
+            f"parallel.strategy pipeline: {reason}: use modules such as nn.Dropout, or {CURE}", "pipeline-modes-differ"
+        )
     return in_training
 
 
@@ -209,7 +219,7 @@ def _link(model: nn.Module, nodes: list[fx.Node], enters: fx.Node) -> Link:
 def keep_only(model: nn.Module, names: frozenset[str]) -> None:
     """Let go of the memory of all parameters and buffers but some: the others become `meta` tensors."""
     for prefix, module in model.named_modules(remove_duplicate=False):
-        for kind in (module._parameters, module._buffers):
+        for kind in (own_parameters(module), own_buffers(module)):
             for name, tensor in kind.items():
                 if tensor is not None and f"{prefix}.{name}".lstrip(".") not in names:
                     kind[name] = _without_memory(tensor)

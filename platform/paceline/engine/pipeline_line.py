@@ -34,7 +34,9 @@ class ModelTap:
         if self._output is None:
             raise _Captured(args, kwargs)
         if self._is_used:
-            raise UnusableCode("parallel.strategy pipeline: the task must call its model once, not twice")
+            raise UnusableCode(
+                "parallel.strategy pipeline: the task must call its model once, not twice", "pipeline-model-calls"
+            )
         self._is_used = True
         return self._output
 
@@ -54,7 +56,8 @@ class ModelTap:
             if "meta" not in str(error):
                 raise
         raise UnusableCode(
-            "parallel.strategy pipeline: the task must call its model with one tensor, without using parameters before"
+            "parallel.strategy pipeline: the task must call its model with one tensor, without using parameters before",
+            "pipeline-model-calls",
         )
 
     def output_of(self, task: Task, batch: Any, value: Tensor) -> TaskOutput:
@@ -94,7 +97,9 @@ class Stage(nn.Module):
             for link in self._links:
                 value = link.call(value)
         if not isinstance(value, Tensor):
-            raise UnusableCode(f"parallel.strategy pipeline: a part of the model gives {type(value).__name__}")
+            raise UnusableCode(
+                f"parallel.strategy pipeline: a part of the model gives {type(value).__name__}", "pipeline-not-a-chain"
+            )
         return value.contiguous()  # what is sent has no strides
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
+from paceline._compat.torch import run_schedule
 from paceline.engine.observing.own_time import OwnTime
 from paceline.engine.order import MicroBatch
 from paceline.engine.passes import Batches, StepDone, seed_step
@@ -20,6 +21,7 @@ from paceline.engine.ranks import Ranks
 from paceline.engine.running import RunningLoss
 from paceline.tasks._task import Task
 
+Scheduled = tuple[ScheduleGPipe | Schedule1F1B, PipelineStage]
 MAX_SCHEDULES = 4
 """Schedules that are kept, each with the memory that it receives into: of a full step, and of an epoch's last one."""
 
@@ -46,7 +48,7 @@ class PipelinePass:
         self._own_time = own_time
         self._step = 0
         self._weights: list[int | Tensor] = []
-        self._schedules: dict[Any, ScheduleGPipe | Schedule1F1B] = {}
+        self._schedules: dict[Any, Scheduled] = {}
 
     def __call__(self, batches: Batches, step: int) -> StepDone:
         """Take the micro batches of one step from `batches`."""
@@ -71,27 +73,24 @@ class PipelinePass:
 
     def _run(self, group: list[tuple[int, MicroBatch, Any, Tensor]]) -> None:
         first = group[0][-1]
-        schedule = self._schedule(len(group), first)
+        schedule, stage = self._schedule(len(group), first)
+        arguments = [(value,) if self._line.is_first else () for *_, value in group]
         targets = [(place, micro_batch, batch) for place, micro_batch, batch, _ in group]
         try:
-            schedule.step(
-                arg_mbs=[(value,) if self._line.is_first else () for *_, value in group],
-                kwarg_mbs=[{} for _ in group],
-                target_mbs=targets if self._line.is_last else None,
-                return_outputs=False,
-            )
+            run_schedule(schedule, stage, arguments, targets if self._line.is_last else None)
         except RuntimeError as error:
             if error.__cause__ is None:
                 raise
             raise error.__cause__ from None  # the model's own, which the schedule puts into one that says less
 
-    def _schedule(self, count: int, first: Tensor) -> ScheduleGPipe | Schedule1F1B:
+    def _schedule(self, count: int, first: Tensor) -> Scheduled:
         key = count, first.shape, first.dtype
         if key not in self._schedules:
             if len(self._schedules) >= MAX_SCHEDULES:
                 self._schedules.clear()
             kind = Schedule1F1B if count >= self._line.stages else ScheduleGPipe
-            self._schedules[key] = kind(self._stage(first), count, loss_fn=self._loss, scale_grads=False)
+            stage = self._stage(first)
+            self._schedules[key] = kind(stage, count, loss_fn=self._loss, scale_grads=False), stage
         return self._schedules[key]
 
     def _stage(self, first: Tensor) -> PipelineStage:

@@ -3,16 +3,27 @@
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
+from paceline._compat.torch import found_inf
+
 AS_IT_IS = nullcontext()
 
 MINIMUM_SCALE = 2.0**-14
 """A loss scale below this means that gradients overflow whatever is done: fp16 cannot train this model."""
+
+
+class Divergence(NamedTuple):
+    """Why training cannot go on."""
+
+    code: str
+    reason: str
+    steps_in_a_row: int = 0
+    """Steps that were all left out, when that is the reason."""
 
 
 class Precision:
@@ -75,8 +86,7 @@ class Precision:
             return None
         self._scaler.step(optimizer)
         # what the scaler itself went by, and forgets in `update`
-        left_out: torch.Tensor
-        (left_out,) = self._scaler._found_inf_per_device(optimizer).values()
+        left_out = found_inf(self._scaler, optimizer)
         self._scaler.update()
         self._skipped += left_out
         self._steps_since_check += 1
@@ -93,23 +103,25 @@ class Precision:
             values["skipped_steps"] = float(self._skipped)
         return values
 
-    def check(self, loss: float) -> str | None:
+    def check(self, loss: float) -> "Divergence | None":
         """Why training cannot go on, given the mean loss of the steps since the last check; None when it can.
 
         With a scaler, the mean is without what was not finite in steps that were left out: they did no harm. If that is
         every step, and more than one, the loss does not recover.
         """
         if self._scaler is None:
-            return None if isfinite(loss) else f"the training loss is {loss}"
+            return None if isfinite(loss) else Divergence("loss-not-finite", f"the training loss is {loss}")
         steps, self._steps_since_check = self._steps_since_check, 0
         skipped = int(self._skipped)
         skipped, self._skipped_at_check = skipped - self._skipped_at_check, skipped
         scale = self._scaler.get_scale()
         if scale < MINIMUM_SCALE:
-            return f"the fp16 loss scale fell to {scale:g}"
+            return Divergence("loss-scale-collapsed", f"the fp16 loss scale fell to {scale:g}")
         if isfinite(loss) or skipped == steps == 1:
             return None
-        return f"the training loss is {loss}" + (f" in {steps} steps in a row" if skipped == steps else "")
+        row = steps if skipped == steps else 0
+        reason = f"the training loss is {loss}" + (f" in {row} steps in a row" if row else "")
+        return Divergence("loss-not-finite", reason, row)
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs: the scaler's state and what was counted, or nothing."""

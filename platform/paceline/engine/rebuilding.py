@@ -28,7 +28,7 @@ def rebuild(config: ExperimentConfig, folder: Path) -> nn.Module:
     """
     file = folder / WEIGHTS
     if not file.is_file():
-        raise EnvironmentFault(f"there are no weights in {folder}: {WEIGHTS} is not there")
+        raise EnvironmentFault(f"there are no weights in {folder}: {WEIGHTS} is not there", "weights-missing")
     with torch.random.fork_rng(devices=[]):
         model = config.model.build()
     if config.trainer.remove_redundant_bias:
@@ -38,5 +38,7 @@ def rebuild(config: ExperimentConfig, folder: Path) -> nn.Module:
     try:
         model.load_state_dict(load_file(file))
     except RuntimeError as error:
-        raise UnusableCode(f"the weights in {file} are not those of the config's model: {error}") from None
+        raise UnusableCode(
+            f"the weights in {file} are not those of the config's model: {error}", "weights-mismatch"
+        ) from None
     return model.eval()

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx, nn
 
+from paceline._compat.torch import has_forward_hooks
+
 NORMS: dict[type[nn.Module], type[nn.Module]] = {
     nn.Conv1d: nn.BatchNorm1d,
     nn.Conv2d: nn.BatchNorm2d,
@@ -145,7 +147,7 @@ def _cancels(convolution: nn.Module, norm: nn.Module, training: bool, read: set[
 def _is_watched(model: nn.Module, name: str) -> bool:
     """Whether something beside the graph may see or change what a module gives."""
     around = (model.get_submodule(prefix) for prefix in accumulate(name.split("."), "{}.{}".format))
-    return any(module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module) for module in around)
+    return any(has_forward_hooks(module) or "forward" in vars(module) for module in around)
 
 
 @torch.no_grad()

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from paceline._compat.torch import COMPILED_PREFIX
 from paceline.engine.layout import WHOLE, Replicated
 from paceline.engine.precision import Precision
 from paceline.engine.ranks import Ranks
@@ -16,7 +17,7 @@ from paceline.errors import ConfigError, Problem
 from paceline.optimizers._state import complete_state
 from paceline.tasks._task import Task
 
-WRAPPER_PREFIXES = ("module.", "_orig_mod.")
+WRAPPER_PREFIXES = ("module.", COMPILED_PREFIX)
 
 
 @dataclass
@@ -178,4 +179,4 @@ def strip_wrappers(name: str) -> str:
     for prefix in WRAPPER_PREFIXES:
         while name.startswith(prefix):
             name = name[len(prefix) :]
-    return name.replace("._orig_mod.", ".")
+    return name.replace(f".{COMPILED_PREFIX}", ".")

@@ -89,7 +89,8 @@ def require_same_start(task: Task, ranks: Ranks) -> None:
     if len(totals) > 1 and not any(map(isnan, totals)):
         raise UnusableCode(
             "the workers have built models with different weights: torch's, numpy's and Python's own random generators "
-            "are seeded alike before, any other has to be seeded by the model's code"
+            "are seeded alike before, any other has to be seeded by the model's code",
+            "different-initial-weights",
         )
 
 

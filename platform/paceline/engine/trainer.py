@@ -163,7 +163,7 @@ class Trainer:
         reason = powersgd.load(tensors, self.state.position.step)
         if reason is not None and self.ranks.is_first:
             message = f"the memory of comm_hook powersgd starts anew: {reason}"
-            self.reporter.event("warning", message=message)
+            self.reporter.event("warning", message=message, code="powersgd-restarted")
 
     def steps(self) -> Iterator[bool]:
         """Optimizer steps to the end of the plan, one each time the next is asked for; each tells whether to stop.
@@ -238,9 +238,15 @@ class Trainer:
 
     def _log(self) -> None:
         loss, told = self.running.read_with(self._tell)
-        reason = self.state.precision.check(loss)
-        if reason is not None:
-            raise Diverged(f"{reason} at step {self.state.position.step}")
+        divergence = self.state.precision.check(loss)
+        if divergence is not None:
+            step = self.state.position.step
+            raise Diverged(
+                f"{divergence.reason} at step {step}",
+                divergence.code,
+                step=step,
+                steps_in_a_row=divergence.steps_in_a_row,
+            )
         epoch = self.order.epochs(self.state.position.samples)
         speed = self.meter.read(self.train_loader.wait_seconds)
         gain = {} if self.adascale is None else {"adascale_gain": self.adascale.gain}
@@ -284,7 +290,10 @@ class Trainer:
     def _save(self) -> None:
         start = perf_counter()
         if not self.state.is_finite(self.ranks):
-            raise Diverged(f"the weights are not finite at step {self.state.position.step}; nothing was saved")
+            step = self.state.position.step
+            raise Diverged(
+                f"the weights are not finite at step {step}; nothing was saved", "weights-not-finite", step=step
+            )
         running = self.running.state()
         powersgd = {} if self.powersgd is None else self.powersgd.gather()
         if self.writer is not None or self.state.layout.is_spread:
@@ -306,7 +315,10 @@ class Trainer:
         step, writer = self.state.position.step, self.writer
         if writer is not None and (writer.last is None or writer.last.name != f"step-{step}"):
             raise CheckpointLost(
-                f"training got to step {step}, but its state could not be saved {writer.complaint(step)}"
+                f"training got to step {step}, but its state could not be saved {writer.complaint(step)}",
+                "checkpoint-lost",
+                step=step,
+                newest=None if writer.last is None else writer.last.name,
             )
 
     def _outcome(self, stopped: bool) -> Outcome:

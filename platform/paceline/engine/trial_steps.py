@@ -104,7 +104,8 @@ def independent(parts: Parts) -> Parts:
     if communicates(task):
         raise UnusableCode(
             "data.micro_batch_size max: the model has SyncBatchNorm, whose forward pass waits for the other workers, "
-            "while a trial step that does not fit ends on one of them alone; write a number"
+            "while a trial step that does not fit ends on one of them alone; write a number",
+            "synchronised-model",
         )
     tensors = [weakref.ref(tensor) for tensor in _tensors(task)]
     del task

@@ -32,7 +32,9 @@ def build_pretrained(name: str, num_classes: int, weights_name: str) -> nn.Modul
     except (OSError, RuntimeError) as error:
         raise EnvironmentFault(
             f"model {name}: weights {weights_name} are not to be had: {error}. {weights.url} may be put into "
-            f"{torch.hub.get_dir()}/checkpoints by hand"
+            f"{torch.hub.get_dir()}/checkpoints by hand",
+            "weights-unavailable",
+            url=weights.url,
         ) from error
     if name == "inception_v3":
         model.aux_logits, model.AuxLogits = False, None

@@ -23,5 +23,6 @@ class ImportedModelConfig(Imported, ModelConfig):
 
         model = self.call()
         if not isinstance(model, nn.Module):
-            raise UnusableCode(f"model.path {self.describe()!r} returned {type(model).__name__}, not a torch.nn.Module")
+            message = f"model.path {self.describe()!r} returned {type(model).__name__}, not a torch.nn.Module"
+            raise UnusableCode(message, "not-a-module")
         return model

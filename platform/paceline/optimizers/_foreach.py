@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from paceline._compat.torch import foreach_norm
+
 
 class ForeachOptimizer(Optimizer):
     """An update rule for the parameters of one group, device and dtype; those without a gradient are left alone."""
@@ -22,10 +24,10 @@ class ForeachOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        found = [(parameters, group) for group in self.param_groups for parameters in alike(group["params"])]
         self._begin_step()
-        for group in self.param_groups:
-            for parameters in alike(group["params"]):
-                self._update(parameters, gradients_of(parameters), group)
+        for parameters, group in found:
+            self._update(parameters, gradients_of(parameters), group)
         return loss
 
     def _begin_step(self) -> None:
@@ -35,7 +37,7 @@ class ForeachOptimizer(Optimizer):
         """Update the parameters of one group that are alike. `group` holds its options, `lr` that of this step."""
         raise NotImplementedError
 
-    def _buffers(self, parameters: list[Tensor], name: str) -> list[Tensor]:
+    def _state_tensors(self, parameters: list[Tensor], name: str) -> list[Tensor]:
         """The state `name` of each parameter, of the parameter's shape; zeros at first."""
         states = [self.state[parameter] for parameter in parameters]
         for parameter, state in zip(parameters, states, strict=True):
@@ -68,7 +70,7 @@ def gradients_of(parameters: Iterable[Tensor]) -> list[Tensor]:
 
 def norms(tensors: list[Tensor]) -> Tensor:
     """The L2 norm of each tensor: shape [len(tensors)], on their device."""
-    return torch.stack(torch._foreach_norm(tensors))
+    return torch.stack(foreach_norm(tensors))
 
 
 def trust_ratios(numerators: Tensor, denominators: Tensor) -> list[Tensor]:

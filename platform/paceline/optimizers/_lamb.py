@@ -7,6 +7,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
+from paceline._compat.torch import (
+    foreach_add_,
+    foreach_addcdiv_,
+    foreach_addcmul_,
+    foreach_div,
+    foreach_lerp_,
+    foreach_mul,
+    foreach_mul_,
+    foreach_sqrt_,
+)
 from paceline.optimizers._foreach import ForeachOptimizer, gradients_of, norms, trust_ratios
 
 
@@ -53,27 +63,27 @@ class LAMB(ForeachOptimizer):
 
     def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
         if self._total_norm is not None:
-            gradients = list(torch._foreach_div(gradients, self._total_norm.to(gradients[0])))
+            gradients = list(foreach_div(gradients, self._total_norm.to(gradients[0])))
         updates = self._directions(parameters, gradients, group)
         if group["layerwise"]:
             ratios = trust_ratios(norms(parameters), norms(updates))
-            torch._foreach_addcmul_(parameters, updates, ratios, value=-group["lr"])
+            foreach_addcmul_(parameters, updates, ratios, value=-group["lr"])
         else:
-            torch._foreach_add_(parameters, updates, alpha=-group["lr"])
+            foreach_add_(parameters, updates, alpha=-group["lr"])
 
     def _directions(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
         """The u of each parameter."""
         beta1, beta2 = group["betas"]
-        means, squares = self._buffers(parameters, "exp_avg"), self._buffers(parameters, "exp_avg_sq")
+        means, squares = self._state_tensors(parameters, "exp_avg"), self._state_tensors(parameters, "exp_avg_sq")
         counts = self._count(parameters)
-        torch._foreach_lerp_(means, gradients, 1 - beta1)
-        torch._foreach_mul_(squares, beta2)
-        torch._foreach_addcmul_(squares, gradients, gradients, value=1 - beta2)
-        roots = torch._foreach_div(squares, [1 - beta2**count for count in counts])
-        torch._foreach_sqrt_(roots)
-        torch._foreach_add_(roots, group["eps"])
-        updates = torch._foreach_mul(parameters, group["weight_decay"])
-        torch._foreach_addcdiv_(updates, means, roots, [1 / (1 - beta1**count) for count in counts])
+        foreach_lerp_(means, gradients, 1 - beta1)
+        foreach_mul_(squares, beta2)
+        foreach_addcmul_(squares, gradients, gradients, value=1 - beta2)
+        roots = foreach_div(squares, [1 - beta2**count for count in counts])
+        foreach_sqrt_(roots)
+        foreach_add_(roots, group["eps"])
+        updates = foreach_mul(parameters, group["weight_decay"])
+        foreach_addcdiv_(updates, means, roots, [1 / (1 - beta1**count) for count in counts])
         return list(updates)
 
     def _count(self, parameters: list[Tensor]) -> list[int]:

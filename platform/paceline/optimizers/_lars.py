@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
+from paceline._compat.torch import foreach_add, foreach_add_, foreach_addcmul_, foreach_mul_
 from paceline.optimizers._foreach import ForeachOptimizer, norms, trust_ratios
 
 
@@ -39,15 +39,15 @@ class LARS(ForeachOptimizer):
         super().__init__(parameters, {**options, "layerwise": True})
 
     def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
-        velocities = self._buffers(parameters, "momentum_buffer")
-        directions = torch._foreach_add(gradients, parameters, alpha=group["weight_decay"])
-        torch._foreach_mul_(velocities, group["momentum"])
+        velocities = self._state_tensors(parameters, "momentum_buffer")
+        directions = foreach_add(gradients, parameters, alpha=group["weight_decay"])
+        foreach_mul_(velocities, group["momentum"])
         if group["layerwise"]:
             ratios = _ratios(parameters, gradients, group["weight_decay"], group["trust_coefficient"])
-            torch._foreach_addcmul_(velocities, directions, ratios, value=group["lr"])
+            foreach_addcmul_(velocities, directions, ratios, value=group["lr"])
         else:
-            torch._foreach_add_(velocities, directions, alpha=group["lr"])
-        torch._foreach_add_(parameters, velocities, alpha=-1)
+            foreach_add_(velocities, directions, alpha=group["lr"])
+        foreach_add_(parameters, velocities, alpha=-1)
 
 
 def _ratios(

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from paceline._compat.torch import foreach_add_, foreach_addcdiv_, foreach_mul_
 from paceline.optimizers._foreach import ForeachOptimizer, norms
 
 
@@ -37,13 +38,13 @@ class NovoGrad(ForeachOptimizer):
 
     def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
         beta1, beta2 = group["betas"]
-        means = self._buffers(parameters, "exp_avg")
+        means = self._state_tensors(parameters, "exp_avg")
         moments = self._second_moments(parameters, norms(gradients).square(), beta2)
         roots = list((moments.sqrt() + group["eps"]).unbind())
-        torch._foreach_mul_(means, beta1)
-        torch._foreach_add_(means, parameters, alpha=group["weight_decay"])
-        torch._foreach_addcdiv_(means, gradients, roots)
-        torch._foreach_add_(parameters, means, alpha=-group["lr"])
+        foreach_mul_(means, beta1)
+        foreach_add_(means, parameters, alpha=group["weight_decay"])
+        foreach_addcdiv_(means, gradients, roots)
+        foreach_add_(parameters, means, alpha=-group["lr"])
 
     def _second_moments(self, parameters: list[Tensor], squares: Tensor, beta2: float) -> Tensor:
         """The v of each parameter, given the squared norms of their gradients: shape [parameters], on their device."""

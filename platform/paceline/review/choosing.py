@@ -70,10 +70,12 @@ def _choose(
     whole, broken = checkpoints
     if not whole:
         troubles = f": {'; '.join(broken)}" if broken else ""
-        raise EnvironmentFault(f"the {found} has no whole checkpoint in {found.checkpoints}{troubles}")
+        told = f"the {found} has no whole checkpoint in {found.checkpoints}{troubles}"
+        raise EnvironmentFault(told, "no-checkpoint", path=found.checkpoints)
     known = sorted({point.key for point in points})
     if metric not in known and objective != DEFAULT:
-        raise EnvironmentFault(f"the {found} has no metric {metric!r}; it has {', '.join(known) or 'none'}")
+        told = f"the {found} has no metric {metric!r}; it has {', '.join(known) or 'none'}"
+        raise EnvironmentFault(told, "unknown-metric", metric=metric, known=known)
     measured = [(step, path, _at(step, points, metric)) for step, path in whole]
     valued = [each for each in measured if math.isfinite(each[2].get(metric, math.nan))]
     if not valued:

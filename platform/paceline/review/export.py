@@ -160,7 +160,8 @@ def _of_sweep(sweep: FoundRun) -> tuple[FoundRun, Objective]:
     with readable(sweep.folder):
         result = sweep_in(sweep.folder)
     if result.best is None:
-        raise EnvironmentFault(f"the {sweep} has no best trial: none finished with {result.objectives[0][0]}")
+        metric = result.objectives[0][0]
+        raise EnvironmentFault(f"the {sweep} has no best trial: none finished with {metric}", "no-trial", metric=metric)
     return find_run(result.folder / "trials" / result.best.id), result.objectives[0]
 
 
@@ -177,7 +178,7 @@ def _check_folder(folder: Path, found: FoundRun, chosen: Chosen, format: Format)
     if not folder.exists():
         return
     if not folder.is_dir():
-        raise EnvironmentFault(f"{folder} is a file: choose a folder with --output")
+        raise EnvironmentFault(f"{folder} is a file: choose a folder with --output", "output-not-usable", path=folder)
     try:
         held = json.loads((folder / DESCRIPTION).read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -188,7 +189,9 @@ def _check_folder(folder: Path, found: FoundRun, chosen: Chosen, format: Format)
         return
     if any(folder.iterdir()):
         what = f"holds the export of {held.get('run')}, step {held.get('step')}" if held else "is not empty"
-        raise EnvironmentFault(f"{folder} {what}: choose another folder with --output")
+        raise EnvironmentFault(
+            f"{folder} {what}: choose another folder with --output", "output-not-usable", path=folder
+        )
 
 
 def _write(folder: Path, found: FoundRun, chosen: Chosen, config: ExperimentConfig, format: Format) -> Exported:
@@ -208,7 +211,8 @@ def _write(folder: Path, found: FoundRun, chosen: Chosen, config: ExperimentConf
                 with suppress(OSError):  # it holds the export
                     each.rmdir()
     except OSError as error:
-        raise EnvironmentFault(f"the export cannot be written to {folder}: {error.strerror or error}") from error
+        told = f"the export cannot be written to {folder}: {error.strerror or error}"
+        raise EnvironmentFault(told, "output-not-written", path=folder, errno=error.errno) from error
     return exported
 
 
@@ -237,7 +241,7 @@ def _copy(source: Path, target: Path) -> None:
     shutil.copyfile(source, target)
     wanted = json.loads((source.parent / MANIFEST).read_bytes())["files"][WEIGHTS]["sha256"]
     if hash_file(target).sha256 != wanted:
-        raise EnvironmentFault(f"{target} is not what was copied to it: the disk may be failing")
+        raise EnvironmentFault(f"{target} is not what was copied to it: the disk may be failing", "disk", path=target)
 
 
 def _config_text(config: ExperimentConfig) -> tuple[str, bool]:

@@ -92,7 +92,7 @@ def find_run(
         return _in_store(given if is_address(given) else f"{parse(str(storage), 'storage') / given}")
     storage = place_of(storage or "runs")
     if not given:
-        raise EnvironmentFault(f"no run is named: {_what_there_is(storage)}")
+        raise EnvironmentFault(f"no run is named: {_what_there_is(storage)}", "no-run", run="")
     place = Path(os.path.normpath(place_of(given)))
     places = [place] if Path(given).is_absolute() else [place, Path(os.path.normpath(place_of(storage / given)))]
     for each in places:
@@ -100,7 +100,7 @@ def find_run(
             return found
     if _MLFLOW_ID.fullmatch(given):
         return _by_mlflow_id(given, storage, uri)
-    raise EnvironmentFault(f"there is no run {given!r}: {_instead(places, storage)}")
+    raise EnvironmentFault(f"there is no run {given!r}: {_instead(places, storage)}", "no-run", run=given)
 
 
 def runs_under(storage: Path) -> Iterator[FoundRun]:
@@ -168,7 +168,8 @@ def _by_mlflow_id(run_id: str, storage: Path, uri: str | None) -> FoundRun:
         if _word(found.tracking / RECORD_FILE, "run_id") == own_id:
             return found
     known = f"is Paceline's {own_id}, which" if own_id else "is MLflow's id of a run that"
-    raise EnvironmentFault(f"{run_id} {known} has no folder in {storage}: {_what_there_is(storage)}")
+    told = f"{run_id} {known} has no folder in {storage}: {_what_there_is(storage)}"
+    raise EnvironmentFault(told, "no-folder", run=run_id, own_id=own_id)
 
 
 def _with_trials(storage: Path) -> Iterator[FoundRun]:

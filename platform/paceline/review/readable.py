@@ -21,9 +21,12 @@ def readable(folder: Path) -> Iterator[None]:
     except OSError as error:
         file = error.filename or folder
         cure = "make it readable, or put it back from a copy"
-        raise EnvironmentFault(f"{file} cannot be read: {error.strerror or error}; {cure}") from None
+        told = f"{file} cannot be read: {error.strerror or error}; {cure}"
+        raise EnvironmentFault(told, "file-unreadable", path=file) from None
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise EnvironmentFault(
             f"the files in {folder} cannot be understood ({type(error).__name__}: {error}): they are damaged, or those "
-            "of another version of Paceline; put them back from a copy"
+            "of another version of Paceline; put them back from a copy",
+            "file-damaged",
+            path=folder,
         ) from None

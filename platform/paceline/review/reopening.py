@@ -60,7 +60,7 @@ def load_run(run: str | Path) -> RunResult:
     found = find_run(run)
     if found.kind == "sweep":
         cure = f"open it with load_sweep({str(run)!r}), or name one of its trials"
-        raise EnvironmentFault(f"{found.folder} is a sweep: {cure}")
+        raise EnvironmentFault(f"{found.folder} is a sweep: {cure}", "other-kind", kind="sweep")
     with readable(found.folder):
         return _result_of_trial(found) if found.kind == "trial" else _result_of_run(found)
 
@@ -78,7 +78,8 @@ def load_sweep(sweep: str | Path) -> SweepResult:
     found = find_run(sweep)
     if found.kind != "sweep":
         cure = "" if found.sweep is None else f", or name its sweep, {found.sweep}"
-        raise EnvironmentFault(f"{found.folder} is a {found.kind}: open it with load_run({str(sweep)!r}){cure}")
+        told = f"{found.folder} is a {found.kind}: open it with load_run({str(sweep)!r}){cure}"
+        raise EnvironmentFault(told, "other-kind", kind=found.kind)
     with readable(found.folder):
         return sweep_in(found.folder)
 
@@ -105,7 +106,7 @@ def recorded_points(found: FoundRun) -> list[Point]:
 
 def _config(found: FoundRun, content: dict[str, Any]) -> ExperimentConfig:
     if "config" not in content:
-        raise EnvironmentFault(f"the folder of the {found} is not whole: there is no config in it")
+        raise EnvironmentFault(f"the folder of the {found} is not whole: there is no config in it", "no-config")
     try:
         config = validate(content["config"])
     except ConfigError as error:
@@ -119,7 +120,7 @@ def _config(found: FoundRun, content: dict[str, Any]) -> ExperimentConfig:
 def _trial(found: FoundRun) -> Trial:
     trial = read_log(found.folder.parent.parent).trials.get(found.id)
     if trial is None:
-        raise EnvironmentFault(f"the sweep's journal does not know the {found}")
+        raise EnvironmentFault(f"the sweep's journal does not know the {found}", "no-run", run=found.id)
     return trial
 
 

@@ -43,7 +43,8 @@ def sync_address(text: str, uri: str | None = None, tell: Tell = unheard) -> Syn
             records += [replace(record, folder=str(run.shown_address())) for record in report.records]
             silent += report.silent
     if not records:
-        raise EnvironmentFault(f"{text}: no run is recorded in it; name the address that holds the runs")
+        told = f"{text}: no run is recorded in it; name the address that holds the runs"
+        raise EnvironmentFault(told, "no-record", path=text)
     return SyncReport(tuple(records), tuple(dict.fromkeys(silent)))
 
 

@@ -121,7 +121,8 @@ def sync_folder(folder: str | Path, uri: str | None = None, tell: Callable[[str]
     found, unreadable = _records(place)
     if not found and not unreadable:
         what = "no run is recorded in it" if place.is_dir() else "there is no such folder"
-        raise EnvironmentFault(f"{place}: {what}; name the folder that holds the runs, such as runs")
+        told = f"{place}: {what}; name the folder that holds the runs, such as runs"
+        raise EnvironmentFault(told, "no-record" if place.is_dir() else "no-folder", path=place)
     found = [replace(each, record=replace(each.record, uri=address_of(each.record, uri))) for each in found]
     silent = _silent({each.record.uri for each in found}, tell)
     synced = [*unreadable]

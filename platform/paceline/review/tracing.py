@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
+from paceline._compat.torch import tree_leaves, tree_map
 from paceline.config.experiment import ExperimentConfig
 from paceline.engine.loading import SeededFetcher
 from paceline.errors import EnvironmentFault, PacelineError, UnusableCode
@@ -23,6 +23,8 @@ TOLERANCES = {torch.float64: (1e-7, 1e-9), torch.float16: (1e-2, 1e-3), torch.bf
 """Relative and absolute, by number format."""
 DEFAULT_TOLERANCE = (1e-4, 1e-5)
 CURE = "use --format safetensors, which needs no tracing"
+NOT_TRACEABLE = "not-traceable"
+"""Code of the errors of a model that `torch.export` or the task gives no program of."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,9 @@ def _traced(model: nn.Module, call: Call) -> torch.export.ExportedProgram:
     try:
         return _trace(model, call)
     except Exception as error:  # whatever the model's code and the tracer raise
-        raise UnusableCode(f"the model cannot be traced: {_first_line(error)}; {CURE}, or {_REWRITE}") from error
+        raise UnusableCode(
+            f"the model cannot be traced: {_first_line(error)}; {CURE}, or {_REWRITE}", NOT_TRACEABLE
+        ) from error
 
 
 def _saved(program: torch.export.ExportedProgram) -> bytes:
@@ -78,7 +82,9 @@ def _saved(program: torch.export.ExportedProgram) -> bytes:
     try:
         torch.export.save(program, content)
     except Exception as error:  # such as objects of the model's that cannot be written down
-        raise UnusableCode(f"the traced model cannot be saved: {_first_line(error)}; {CURE}") from error
+        raise UnusableCode(
+            f"the traced model cannot be saved: {_first_line(error)}; {CURE}", "trace-not-saved"
+        ) from error
     return content.getvalue()
 
 
@@ -97,7 +103,9 @@ def _call_of(config: ExperimentConfig, model: nn.Module, batch: Any) -> Call:
     finally:
         handle.remove()
     if not calls:
-        raise UnusableCode(f"the task does not call the model itself, so that its inputs are not known; {CURE}")
+        raise UnusableCode(
+            f"the task does not call the model itself, so that its inputs are not known; {CURE}", NOT_TRACEABLE
+        )
     return calls[0]
 
 
@@ -111,9 +119,10 @@ def _batches(config: ExperimentConfig, sizes: tuple[int, ...]) -> dict[int, Any]
         reason = "there are no samples" if isinstance(error, StopIteration) else _first_line(error)
         raise EnvironmentFault(
             f"the model is traced with samples of the config's data, which cannot be had here: {reason}; "
-            f"go where they are, or {CURE}"
+            f"go where they are, or {CURE}",
+            "no-data",
         ) from None
-    return pytree.tree_map(_as_double, batches) if config.trainer.precision == "64-true" else batches
+    return tree_map(_as_double, batches) if config.trainer.precision == "64-true" else batches
 
 
 def _as_double(leaf: Any) -> Any:
@@ -128,17 +137,17 @@ def _trace(model: nn.Module, call: Call) -> torch.export.ExportedProgram:
         return {0: size} if is_batch else None
 
     named = signature(model.forward).bind(*call.args, **call.kwargs).arguments
-    return torch.export.export(model, call.args, call.kwargs, dynamic_shapes=pytree.tree_map(free, dict(named)))
+    return torch.export.export(model, call.args, call.kwargs, dynamic_shapes=tree_map(free, dict(named)))
 
 
 def _compare(model: nn.Module, program: nn.Module, call: Call, size: int) -> dict[str, tuple[float, float]]:
     """Hold the program's outputs against the model's; the tolerances, by number format."""
-    wanted = pytree.tree_leaves(model(*call.args, **call.kwargs))
+    wanted = tree_leaves(model(*call.args, **call.kwargs))
     try:
-        given = pytree.tree_leaves(program(*call.args, **call.kwargs))
+        given = tree_leaves(program(*call.args, **call.kwargs))
     except Exception as error:
         reason = f"the traced model does not take a batch of {size}: {_first_line(error)}"
-        raise UnusableCode(f"{reason}; {CURE}") from error
+        raise UnusableCode(f"{reason}; {CURE}", NOT_TRACEABLE) from error
     used: dict[str, tuple[float, float]] = {}
     for one, other in zip(wanted, given, strict=True):
         if isinstance(one, torch.Tensor):
@@ -147,7 +156,10 @@ def _compare(model: nn.Module, program: nn.Module, call: Call, size: int) -> dic
                 difference = (one.double() - other.double()).abs().max().item()
                 raise UnusableCode(
                     f"the traced model gives other outputs for a batch of {size}: they differ by {difference:.3g}, "
-                    f"with {relative:g} relative and {absolute:g} absolute allowed; {CURE}"
+                    f"with {relative:g} relative and {absolute:g} absolute allowed; {CURE}",
+                    "trace-differs",
+                    batch_size=size,
+                    difference=difference,
                 )
     return used
 

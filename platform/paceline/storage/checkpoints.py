@@ -69,7 +69,7 @@ class StoredCheckpoints:
         for name in _files_of(data):
             remote.upload(name, checkpoint / name)
         if not is_recorded():
-            raise StoreFault(f"{self._run.address.bare} does not have the run's record yet")
+            raise StoreFault(f"{self._run.address.bare} does not have the run's record yet", "record-behind")
         self._lease.require()
         remote.write(MANIFEST, data)
 
@@ -115,7 +115,8 @@ class StoredCheckpoints:
         try:
             found = self.bring(step)
         except BrokenCheckpoint as error:
-            raise StoreFault(f"{self.place_of(step)} arrived broken: {error}; start the command again") from None
+            message = f"{self.place_of(step)} arrived broken: {error}; start the command again"
+            raise StoreFault(message, "checkpoint-broken", step=step) from None
         self._drop_newer_copies(found)
         return found
 

@@ -82,11 +82,13 @@ def brought(text: str) -> Path:
     address = parse(text, "checkpoint")
     number = address.name.removeprefix("step-")
     if not number.isdigit() or address.parent.name != CHECKPOINTS:
-        raise EnvironmentFault(f"{address.bare} is no checkpoint's address, which ends with {CHECKPOINTS}/step-<n>")
+        message = f"{address.bare} is no checkpoint's address, which ends with {CHECKPOINTS}/step-<n>"
+        raise EnvironmentFault(message, "not-a-checkpoint", address=address.bare)
     try:
         return bring(_run_at(address.parent.parent), int(number))
     except BrokenCheckpoint as error:
-        raise EnvironmentFault(f"there is no whole checkpoint at {address.bare}: {error}") from None
+        message = f"there is no whole checkpoint at {address.bare}: {error}"
+        raise EnvironmentFault(message, "no-checkpoint", address=address.bare) from None
 
 
 def _run_at(address: StoreAddress) -> RunStore:
@@ -108,4 +110,5 @@ def _found(address: StoreAddress) -> tuple[RunStore, bytes]:
         if (status := (here / run_id).read(STATUS)) is not None:
             return _run_at(address / run_id), status
     there = f"there are {', '.join(names[-SHOWN_NAMES:])}" if names else "nothing is there"
-    raise EnvironmentFault(f"there is no run at {address.bare}: {there}; write STORAGE/NAME, or STORAGE/NAME/ID")
+    message = f"there is no run at {address.bare}: {there}; write STORAGE/NAME, or STORAGE/NAME/ID"
+    raise EnvironmentFault(message, "no-run", address=address.bare, names=names)

@@ -87,7 +87,10 @@ class Lease:
         if holder is not None and holder.launch != self._launch:
             raise LeaseLost(
                 f"{self._home.address.bare} was taken over by process {holder.process} on {holder.host}, since nothing "
-                f"had been heard of this one for {LEASE_SECONDS:g} s; what it has computed since is not kept"
+                f"had been heard of this one for {LEASE_SECONDS:g} s; what it has computed since is not kept",
+                "lease-lost",
+                host=holder.host,
+                process=holder.process,
             )
 
     def release(self) -> None:
@@ -104,7 +107,11 @@ class Lease:
             if holder != first or first.machine == _machine():
                 raise StoreFault(
                     f"a run named {self._home.address.name!r} is going on in {self._home.address.bare}, by process "
-                    f"{holder.process} on {holder.host}; wait for it, or give this one another name"
+                    f"{holder.process} on {holder.host}; wait for it, or give this one another name",
+                    "run-in-use",
+                    name=self._home.address.name,
+                    host=holder.host,
+                    process=holder.process,
                 )
             if holder is first:
                 left = f"{deadline - time.monotonic():.0f} s"

@@ -93,11 +93,14 @@ class Errand:
             self._process.stdin = None  # closed already, which `communicate` does not expect
             text, _ = self._process.communicate(timeout=timeout_seconds)
         except subprocess.TimeoutExpired:
-            raise EnvironmentFault(f"it took more than {timeout_seconds:g} s to find out") from None
+            told = f"it took more than {timeout_seconds:g} s to find out"
+            raise EnvironmentFault(told, "took-too-long", seconds=timeout_seconds) from None
         finally:
             self.end()
         if not text:
-            raise hang_of(self._last_words) or EnvironmentFault(DIED.format(code=self._process.returncode))
+            exit_code = self._process.returncode
+            died = EnvironmentFault(DIED.format(code=exit_code), "process-died", exit_code=exit_code)
+            raise hang_of(self._last_words) or died
         told = json.loads(text)
         if "error" in told:
             raise _error(told["error"])
@@ -157,7 +160,7 @@ def _told(error: Exception) -> dict[str, Any]:
     if isinstance(error, ConfigError):
         return {"kind": "ConfigError", "problems": [vars(problem) for problem in error.problems]}
     if isinstance(error, PacelineError):
-        return {"kind": type(error).__name__, "text": str(error)}
+        return {"kind": type(error).__name__, "text": str(error), "code": error.code, "fields": _plain(error.fields)}
     return {"kind": "", "text": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
 
 
@@ -166,5 +169,12 @@ def _error(told: dict[str, Any]) -> PacelineError:
         return ConfigError([Problem(**problem) for problem in told["problems"]])
     for kind in (EnvironmentFault, TrainingError, UnusableCode):
         if told["kind"] == kind.__name__:
-            return kind(told["text"])
-    return RunFailed(told["text"], told.get("traceback", ""))
+            return kind(told["text"], told["code"], **told["fields"])
+    failed = RunFailed(told["text"], told.get("traceback", ""))
+    failed.code, failed.fields = told.get("code") or failed.code, told.get("fields", {})
+    return failed
+
+
+def _plain(fields: dict[str, object]) -> dict[str, object]:
+    """The fields of an error as JSON takes them."""
+    return dict(json.loads(json.dumps(fields, default=str)))

@@ -28,7 +28,14 @@ class TookTooLong(EnvironmentFault):
         """
         self.reason = f"{doing} took more than {seconds:g} s"
         self.place = place
-        super().__init__(f"{self.reason}, and was given up: it was at {place}, in {function}")
+        super().__init__(
+            f"{self.reason}, and was given up: it was at {place}, in {function}",
+            "took-too-long",
+            doing=doing,
+            seconds=seconds,
+            place=place,
+            function=function,
+        )
 
 
 def leave_behind_in(descriptor: int) -> None:

@@ -114,7 +114,10 @@ def _trial(content: Mapping[str, Any], file: Path) -> Trial:
         return Trial(**content)
     raise EnvironmentFault(
         f"{file} was written by another version of Paceline: trial {content['id']} has {strange[0]!r}, which this one "
-        "does not know; use that version"
+        "does not know; use that version",
+        "other-version",
+        trial=content["id"],
+        unknown=strange[0],
     )
 
 

@@ -102,7 +102,7 @@ def _run(launch: "SweepLaunch", plan: Plan, desk: Any) -> Closing:
     base = base_of(launch)
     folder = _ray_folder(launch.folder.path)
     unit = unit_of(plan.shapes if launch.has_work else [], launch.folder.tracking)
-    groups = Groups(desk, folder, base, lambda message: launch.listener.event("warning", {"message": message}), unit)
+    groups = Groups(desk, folder, base, _warns(launch), unit)
     tuning = Tuning(
         config=launch.config,
         points=launch.left,
@@ -119,6 +119,10 @@ def _run(launch: "SweepLaunch", plan: Plan, desk: Any) -> Closing:
         ).run()
     finally:
         _forget_tunes_files(folder)
+
+
+def _warns(launch: "SweepLaunch") -> Callable[[str], None]:
+    return lambda message: launch.listener.event("warning", {"code": "group-killed", "message": message})
 
 
 def _costs(launch: "SweepLaunch", desk: Any, groups: "Groups", unit: Unit) -> SweepCosts:
@@ -266,7 +270,8 @@ class Running:
             self._costs.save(view.trials)
         except OSError as error:  # what MLflow is to know is still to come
             why = error.strerror or error
-            self._launch.listener.event("warning", {"message": f"what the sweep cost could not be written: {why}"})
+            message = f"what the sweep cost could not be written: {why}"
+            self._launch.listener.event("warning", {"code": "cost-not-written", "message": message})
         return self._costs.ledger(view.trials)
 
     def _write_best(self, best: str | None) -> None:
@@ -274,7 +279,8 @@ class Running:
             write_best(self._launch.folder, best)
         except OSError as error:  # what MLflow is to know is still to come
             why = error.strerror or error
-            self._launch.listener.event("warning", {"message": f"the best config could not be written: {why}"})
+            message = f"the best config could not be written: {why}"
+            self._launch.listener.event("warning", {"code": "best-config-not-written", "message": message})
 
     def _can_go_on(self, status: str) -> bool:
         """Whether the same command is to go on with the sweep; otherwise it starts a new one, with any config."""

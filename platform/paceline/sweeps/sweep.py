@@ -255,7 +255,7 @@ def _result(launch: SweepLaunch, closing: Closing, seconds: float) -> SweepResul
     if closing.fault:
         raise RunFailed(redact(f"the sweep cannot go on: {closing.fault}"), "")
     if reason := closing.report["error"] or _incomplete(closing.trials):
-        launch.listener.event("warning", {"message": unsent_text(reason, launch.folder.path)})
+        launch.listener.event("warning", {"code": "unsent", "message": unsent_text(reason, launch.folder.path)})
     best = launch.folder.best_config
     return SweepResult(
         sweep_id=launch.folder.run_id,

@@ -19,9 +19,9 @@ def pair(batch: Any, needs: str) -> tuple[Any, Any]:
         UnusableCode: it has not two parts.
     """
     if not isinstance(batch, (tuple, list)):
-        raise UnusableCode(f"the data give {_a(batch)}; {needs}; {_OWN_TASK}")
+        raise UnusableCode(f"the data give {_a(batch)}; {needs}; {_OWN_TASK}", "wrong-batch")
     if len(batch) != 2:
-        raise UnusableCode(f"the data give samples of {len(batch)} parts; {needs}; {_OWN_TASK}")
+        raise UnusableCode(f"the data give samples of {len(batch)} parts; {needs}; {_OWN_TASK}", "wrong-batch")
     return batch[0], batch[1]
 
 
@@ -32,7 +32,7 @@ def tensor(output: Any, needs: str) -> torch.Tensor:
         UnusableCode: it is no tensor.
     """
     if not isinstance(output, torch.Tensor):
-        raise UnusableCode(f"the model returned {_a(output)}; {needs}; {_OWN_TASK}")
+        raise UnusableCode(f"the model returned {_a(output)}; {needs}; {_OWN_TASK}", "wrong-output")
     return output
 
 

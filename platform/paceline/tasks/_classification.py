@@ -35,7 +35,9 @@ class Classification(Task):
 def _out_of_range(logits: torch.Tensor, error: IndexError) -> UnusableCode:
     classes = logits.shape[-1]
     return UnusableCode(
-        f"the model has {classes} classes, so targets go from 0 to {classes - 1}: {str(error).rstrip('.')}"
+        f"the model has {classes} classes, so targets go from 0 to {classes - 1}: {str(error).rstrip('.')}",
+        "target-out-of-range",
+        classes=classes,
     )
 
 

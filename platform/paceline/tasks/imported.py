@@ -25,5 +25,6 @@ class ImportedTaskConfig(Imported, TaskConfig):
 
         task = self.call(model=model)
         if not isinstance(task, Task):
-            raise UnusableCode(f"task.path {self.describe()!r} returned {type(task).__name__}, not a paceline.Task")
+            message = f"task.path {self.describe()!r} returned {type(task).__name__}, not a paceline.Task"
+            raise UnusableCode(message, "not-a-task")
         return task

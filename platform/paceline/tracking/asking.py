@@ -22,14 +22,14 @@ def open_store(uri: str) -> "MlflowClient":
     """
     file = sqlite_file(uri) if is_sqlite(uri) else None
     if file is not None and not file.exists():
-        raise EnvironmentFault(
-            f"there is no MLflow database {file}: go to the folder of the runs, or name it with --uri"
-        )
+        reason = f"there is no MLflow database {file}: go to the folder of the runs, or name it with --uri"
+        raise EnvironmentFault(reason, "no-database", path=file)
     probe(uri)
     try:
         return shared(uri).client
     except Exception as error:  # MLflow's own errors, and those of what it connects with
-        raise EnvironmentFault(f"MLflow at {redact(uri)} cannot be opened: {redact(str(error))}") from error
+        reason = f"MLflow at {redact(uri)} cannot be opened: {redact(str(error))}"
+        raise EnvironmentFault(reason, "mlflow-not-opened", uri=redact(uri)) from error
 
 
 def mlflow_id(client: "MlflowClient", record: RunRecord) -> str | None:

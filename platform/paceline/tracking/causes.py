@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from paceline.errors import EnvironmentFault
-from paceline.tracking.probing import CURE_OF_SILENCE, no_mlflow_text, probe, refused_text
+from paceline.tracking.probing import CURE_OF_SILENCE, SILENT, no_mlflow_text, probe, refused_text
 from paceline.tracking.redact import redact
 
 LONGEST = 200
@@ -21,8 +21,7 @@ def silence_of(uri: str, timeout_seconds: float) -> str | None:
     try:
         probe(uri, timeout_seconds)
     except EnvironmentFault as error:
-        reason, is_silent, _ = str(error).partition(f"; {CURE_OF_SILENCE}")
-        return reason if is_silent else None
+        return str(error).removesuffix(f"; {CURE_OF_SILENCE}") if error.code == SILENT else None
     return None
 
 

@@ -5,6 +5,7 @@ A stamp is the tag `metrics.SPEED_STAMP`, as a mapping. A value that its machine
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from paceline.tracking import metrics
@@ -37,6 +38,22 @@ _CLOCKS = {
 _NAMES = ("the first run", "the second run")
 
 
+@dataclass(frozen=True)
+class Difference:
+    """Why the speeds of two runs cannot be compared."""
+
+    code: str
+    """Stable identifier of the kind: `different`, `clock`, `few-steps`, `warm-up`, `load`, `no-load` or `no-stamp`."""
+    key: str
+    """Key of the stamp; empty where the whole stamp is missing."""
+    text: str
+    run: int | None = None
+    """Which of the two runs it is about, 0 or 1; None for both."""
+
+    def __str__(self) -> str:
+        return self.text
+
+
 def read_stamp(tags: Mapping[str, str]) -> dict[str, Any]:
     """The stamp among a run's tags; empty when there is none, or it is damaged."""
     try:
@@ -46,31 +63,32 @@ def read_stamp(tags: Mapping[str, str]) -> dict[str, Any]:
     return stamp if isinstance(stamp, dict) else {}
 
 
-def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """Why the speeds of two runs cannot be compared, in words; empty when they can.
+def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Difference]:
+    """Why the speeds of two runs cannot be compared; empty when they can.
 
     Args:
         first: a run's stamp, see `read_stamp`; empty when it has none.
         second: the other run's.
     """
-    missing = [f"{name} has no stamp" for name, stamp in zip(_NAMES, (first, second), strict=True) if not stamp]
+    stamps = enumerate((first, second))
+    missing = [Difference("no-stamp", "", f"{_NAMES[run]} has no stamp", run) for run, stamp in stamps if not stamp]
     if missing:
         return missing
     return [*_unlike(first, second), *_clocks(first, second), *_measured(first, 0), *_measured(second, 1)]
 
 
-def _unlike(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[str]:
+def _unlike(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[Difference]:
     for key, text in _SAME.items():
         mine, theirs = first.get(key), second.get(key)
         if mine != theirs:
-            yield text.format(_told(mine), _told(theirs))
+            yield Difference("different", key, text.format(_told(mine), _told(theirs)))
 
 
 def _told(value: Any) -> str:
     return "not known" if value is None else str(value)
 
 
-def _clocks(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[str]:
+def _clocks(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[Difference]:
     # on GPUs, the processors' clocks come and go with what little they have to do
     on_gpu = first.get("device_type") != "cpu"
     for key, what in _CLOCKS.items():
@@ -78,20 +96,25 @@ def _clocks(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[str
         if mine is None or theirs is None or (on_gpu and key == "cpu_mhz"):
             continue
         if abs(mine - theirs) > CLOCKS * max(mine, theirs):
-            yield f"{what} differ by more than {CLOCKS:.0%}: {mine:,.0f} and {theirs:,.0f} MHz"
+            text = f"{what} differ by more than {CLOCKS:.0%}: {mine:,.0f} and {theirs:,.0f} MHz"
+            yield Difference("clock", key, text)
 
 
-def _measured(stamp: Mapping[str, Any], which: int) -> Iterator[str]:
+def _measured(stamp: Mapping[str, Any], which: int) -> Iterator[Difference]:
     name = _NAMES[which]
     steps = stamp.get("measured_steps") or 0
     if steps < MEASURED_STEPS:
-        yield f"the speed of {name} was measured over {steps} steps, fewer than {MEASURED_STEPS}"
+        text = f"the speed of {name} was measured over {steps} steps, fewer than {MEASURED_STEPS}"
+        yield Difference("few-steps", "measured_steps", text, which)
     if steps and not stamp.get("warm_up_steps"):
-        yield f"the speed of {name} includes its warm-up: it has a single point"
+        text = f"the speed of {name} includes its warm-up: it has a single point"
+        yield Difference("warm-up", "warm_up_steps", text, which)
     loads = {"start": stamp.get("other_load_start"), "end": stamp.get("other_load_end")}
     known = {when: load for when, load in loads.items() if load is not None}
     if not known:
-        yield f"how busy other programs kept the machine of {name} is not known: it was over too soon"
+        text = f"how busy other programs kept the machine of {name} is not known: it was over too soon"
+        yield Difference("no-load", "other_load", text, which)
     for when, load in known.items():
         if load > OTHER_LOAD:
-            yield f"other programs used {load:.0%} of the cores at the {when} of {name}"
+            text = f"other programs used {load:.0%} of the cores at the {when} of {name}"
+            yield Difference("load", f"other_load_{when}", text, which)

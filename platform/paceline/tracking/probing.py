@@ -29,6 +29,8 @@ PROBE_SECONDS = 3.0
 CURE_OF_SILENCE = "start the server, correct the address, or set tracking.offline=allow to send the metrics later"
 SPARE_SECONDS = 0.1
 """Of a probe's time, not used: a server that answers late is no silent one."""
+SILENT = "mlflow-not-answering"
+"""Code of the error where nobody answers."""
 _CURE_OF_REFUSAL = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
 _ASKED = "api/2.0/mlflow/experiments/search?max_results=1"
 _MIGRATIONS = "store/db_migrations/versions"
@@ -51,21 +53,24 @@ def probe(uri: str, timeout_seconds: float = PROBE_SECONDS) -> None:
 def _probe_file(path: Path) -> None:
     folder = path.parent
     if not folder.is_dir():
-        raise EnvironmentFault(f"the folder of the MLflow database does not exist: {folder}; create it")
+        reason = f"the folder of the MLflow database does not exist: {folder}; create it"
+        raise EnvironmentFault(reason, "no-database-folder", folder=folder)
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise EnvironmentFault(f"the folder of the MLflow database is not writable: {folder}")
+        reason = f"the folder of the MLflow database is not writable: {folder}"
+        raise EnvironmentFault(reason, "database-not-writable", path=folder)
     if not path.exists():
         return
     if not path.is_file() or not os.access(path, os.R_OK | os.W_OK):
-        raise EnvironmentFault(f"the MLflow database is no file that can be written to: {path}")
+        reason = f"the MLflow database is no file that can be written to: {path}"
+        raise EnvironmentFault(reason, "database-not-writable", path=path)
     with path.open("rb") as file:
         head = file.read(16)
     if head and head != b"SQLite format 3\0":
-        raise EnvironmentFault(f"{path} is no SQLite database; move it away, or set tracking.uri")
+        reason = f"{path} is no SQLite database; move it away, or set tracking.uri"
+        raise EnvironmentFault(reason, "not-a-database", path=path)
     if head and _is_foreign(path):
-        raise EnvironmentFault(
-            f"{path} is a database of another program or of a newer MLflow; move it away, or set tracking.uri"
-        )
+        reason = f"{path} is a database of another program or of a newer MLflow; move it away, or set tracking.uri"
+        raise EnvironmentFault(reason, "foreign-database", path=path)
 
 
 def _is_foreign(path: Path) -> bool:
@@ -114,14 +119,16 @@ def _probe_server(uri: str, timeout_seconds: float) -> None:
             body = answer.read(64)
     except HTTPError as error:
         if error.code in (401, 403):
-            raise EnvironmentFault(refused_text(uri, error.code)) from None
+            raise _refused(uri, error.code) from None
         if error.code >= 500:
             raise _silent(uri, error) from None
-        raise EnvironmentFault(f"{redact(uri)} answers {error.code}, so it is no MLflow server; {CURE}") from None
+        reason = f"{redact(uri)} answers {error.code}, so it is no MLflow server; {CURE}"
+        raise EnvironmentFault(reason, "not-mlflow", uri=redact(uri), status=error.code) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise _silent(uri, error) from None
     if body.strip() != b"OK":
-        raise EnvironmentFault(f"{redact(uri)} answers, but is no MLflow server; {CURE}")
+        reason = f"{redact(uri)} answers, but is no MLflow server; {CURE}"
+        raise EnvironmentFault(reason, "not-mlflow", uri=redact(uri))
     left = timeout_seconds - (time.monotonic() - began) - SPARE_SECONDS
     if left > 0:
         _probe_runs(uri, left)
@@ -141,17 +148,21 @@ def _probe_runs(uri: str, timeout_seconds: float) -> None:
             is_json = answer.read(4096).lstrip()[:1] in (b"{", b"")
     except HTTPError as error:
         if error.code in (401, 403):
-            raise EnvironmentFault(refused_text(uri, error.code)) from None
+            raise _refused(uri, error.code) from None
         return
     except (OSError, http.client.HTTPException, ValueError):
         return
     if not is_json:
-        raise EnvironmentFault(no_mlflow_text(uri))
+        raise EnvironmentFault(no_mlflow_text(uri), "not-mlflow", uri=redact(uri))
 
 
 def refused_text(uri: str, code: int) -> str:
     """What is wrong where a server answers 401 or 403, and the cure."""
     return f"MLflow at {redact(uri)} refuses the credentials ({code}); {_CURE_OF_REFUSAL}"
+
+
+def _refused(uri: str, status: int) -> EnvironmentFault:
+    return EnvironmentFault(refused_text(uri, status), "credentials-refused", uri=redact(uri), status=status)
 
 
 def no_mlflow_text(uri: str) -> str:
@@ -161,7 +172,8 @@ def no_mlflow_text(uri: str) -> str:
 
 def _silent(uri: str, error: Exception) -> EnvironmentFault:
     reason = redact(str(getattr(error, "reason", None) or error) or type(error).__name__)
-    return EnvironmentFault(f"MLflow does not answer at {redact(uri)}: {reason}; {CURE_OF_SILENCE}")
+    text = f"MLflow does not answer at {redact(uri)}: {reason}; {CURE_OF_SILENCE}"
+    return EnvironmentFault(text, SILENT, uri=redact(uri), reason=reason)
 
 
 def _within(timeout_seconds: float, uri: str, check: Callable[[], None]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.durable import write_durably
+from paceline.errors import PacelineError
 from paceline.tracking import metrics
 from paceline.tracking.entries import is_count
 from paceline.tracking.journal import JOURNAL_FILE
@@ -22,8 +23,20 @@ TAG_LENGTH = 8000
 RECORD_FILE = "record.json"
 
 
-class DamagedRecord(ValueError):
+class DamagedRecord(PacelineError, ValueError):
     """A record's file is none any more; names the file, what is wrong with it, and the cure."""
+
+    def __init__(self, file: Path, reason: str, field: str = "") -> None:
+        cure = f"put the file back from a copy, or move {file.parent.parent} away"
+        super().__init__(f"{file}: {reason}; {cure}", "damaged-record", file=file, field=field)
+
+
+class _WrongField(ValueError):
+    """A field of a saved record that is missing, not known or of another type."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"the field {field!r} {reason}")
+        self.field = field
 
 
 def _now_ms() -> int:
@@ -101,9 +114,8 @@ class RunRecord:
             _check(content)
             return cls(**{**content, "uri": uri or content["uri"]})
         except (ValueError, RecursionError) as error:
-            reason = str(error) if type(error) is ValueError else "it is no JSON"
-            cure = f"put the file back from a copy, or move {folder.parent} away"
-            raise DamagedRecord(f"{file}: {reason}; {cure}") from None
+            reason = str(error) if type(error) in (ValueError, _WrongField) else "it is no JSON"
+            raise DamagedRecord(file, reason, getattr(error, "field", "")) from None
 
 
 def _check(content: object) -> None:
@@ -116,13 +128,13 @@ def _check(content: object) -> None:
         raise ValueError("it holds no fields")
     known = {each.name for each in fields(RunRecord)} - {"secrets"}
     if strange := sorted(content.keys() - known):
-        raise ValueError(f"the field {strange[0]!r} is not known, it may be that of another version of Paceline")
+        raise _WrongField(strange[0], "is not known, it may be that of another version of Paceline")
     for name in ("run_id", "name", "uri", "experiment"):
         if name not in content:
-            raise ValueError(f"the field {name!r} is missing")
+            raise _WrongField(name, "is missing")
     for name, value in content.items():
         if not _is_right(name, value):
-            raise ValueError(f"the field {name!r} cannot be {json.dumps(value)[:40]}")
+            raise _WrongField(name, f"cannot be {json.dumps(value)[:40]}")
 
 
 def _is_right(name: str, value: object) -> bool:

@@ -72,7 +72,8 @@ def register(
     try:
         record = RunRecord.load(tracking, uri)
     except (OSError, ValueError, TypeError, KeyError):
-        raise EnvironmentFault(f"there is no record of the run in {tracking}, so that MLflow cannot be told") from None
+        reason = f"there is no record of the run in {tracking}, so that MLflow cannot be told"
+        raise EnvironmentFault(reason, "no-record", folder=tracking) from None
     record = replace(record, uri=address_of(record, uri))
     try:
         client = open_store(record.uri)
@@ -85,7 +86,7 @@ def register(
         raise
     except Exception as error:  # MLflow's own errors, and those of what it connects and stores with
         reason = redact(f"the model cannot be registered at {record.uri}: {error}")
-        raise EnvironmentFault(reason) from error
+        raise EnvironmentFault(reason, "model-not-registered", uri=redact(record.uri)) from error
     return Version(name, int(version.version), found is None, _page(record.uri, name, int(version.version)))
 
 
@@ -101,7 +102,8 @@ def _run_id(record: RunRecord, client: "MlflowClient", tracking: Path) -> str:
     run_id = mlflow_id(client, record)
     if run_id is None:
         cure = f"send it there with `paceline sync {tracking.parent}`"
-        raise EnvironmentFault(f"the run {record.name!r} is not in MLflow at {redact(record.uri)}: {cure}")
+        reason = f"the run {record.name!r} is not in MLflow at {redact(record.uri)}: {cure}"
+        raise EnvironmentFault(reason, "run-not-in-mlflow", run=record.name, uri=redact(record.uri))
     return run_id
 
 

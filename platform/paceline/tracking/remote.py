@@ -4,11 +4,11 @@ import logging
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from paceline._compat.mlflow import forget_database
 from paceline.tracking import metrics
 from paceline.tracking.points import Point
 from paceline.tracking.record import TAG_LENGTH, RunRecord
@@ -147,18 +147,7 @@ def disconnect(uri: str) -> None:
     MLflow keeps stores by their addresses, for as long as the process lives, and with them the open files: also one
     that was deleted meanwhile.
     """
-    from mlflow.store.model_registry.sqlalchemy_store import SqlAlchemyStore as RegistryStore
-    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
-    from mlflow.tracking._model_registry import utils as registry
-    from mlflow.tracking._tracking_service import utils as tracking
-
-    for store in (SqlAlchemyStore, RegistryStore):
-        engine = getattr(store, "_engine_map", {}).pop(uri, None)
-        if engine is not None:
-            engine.dispose()
-    with suppress(AttributeError):  # a version of MLflow that keeps none
-        tracking._tracking_store_registry._get_store_with_resolved_uri.cache_clear()
-        registry._get_store_registry()._get_store_with_resolved_uri.cache_clear()
+    forget_database(uri)
 
 
 def is_refused(error: Exception) -> bool:

@@ -87,12 +87,14 @@ def wait_until_up(server: "subprocess.Popen[bytes]", address: str, timeout_secon
             probe(address, 1.0)
             if _listens(server, address):
                 return
-            raise EnvironmentFault(f"another program answers at {address}")
+            raise EnvironmentFault(f"another program answers at {address}", "port-taken", address=address)
         except EnvironmentFault as fault:
             if server.poll() is not None:
-                raise EnvironmentFault(f"MLflow's server ended with exit code {server.returncode}") from None
+                reason = f"MLflow's server ended with exit code {server.returncode}"
+                raise EnvironmentFault(reason, "server-ended", exit_code=server.returncode) from None
             if time.monotonic() > deadline:
-                raise EnvironmentFault(f"MLflow's server took more than {timeout_seconds:g} s: {fault}") from None
+                reason = f"MLflow's server took more than {timeout_seconds:g} s: {fault}"
+                raise EnvironmentFault(reason, "server-too-slow", seconds=timeout_seconds) from None
         time.sleep(0.2)
 
 
@@ -137,7 +139,8 @@ def free_port(port: int, host: str = "127.0.0.1") -> int:
                 continue
             return int(probing.getsockname()[1])
     last = min(port + PORTS_TRIED - 1, 65_535)
-    raise EnvironmentFault(f"no free port from {port} to {last}; name another one with --port")
+    reason = f"no free port from {port} to {last}; name another one with --port"
+    raise EnvironmentFault(reason, "no-free-port", first=port, last=last)
 
 
 def ui(uri: str, port: int = UI_PORT) -> int:
@@ -154,7 +157,8 @@ def ui(uri: str, port: int = UI_PORT) -> int:
         return 0
     database = sqlite_file(uri)
     if database is not None and not database.exists():
-        raise EnvironmentFault(f"no runs here yet: there is no {database}; start one with `paceline train CONFIG`")
+        reason = f"no runs here yet: there is no {database}; start one with `paceline train CONFIG`"
+        raise EnvironmentFault(reason, "no-runs", path=database)
     print("Starting MLflow's server, which can take half a minute ...", flush=True)
     for number in (signal.SIGTERM, signal.SIGHUP):  # which would end us without ending the server
         if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` wants it
@@ -163,7 +167,8 @@ def ui(uri: str, port: int = UI_PORT) -> int:
         code = _serve(uri, port, free_port(port))
         if code is not None:
             return code
-    raise EnvironmentFault("each port was taken by another program while MLflow's server started")
+    reason = "each port was taken by another program while MLflow's server started"
+    raise EnvironmentFault(reason, "no-free-port", first=port)
 
 
 def _print_links(address: str) -> None:

@@ -1,8 +1,9 @@
 """What MLflow should have of a run by now: a store that was put back from a backup has lost the newest of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from paceline._compat.mlflow import newest_steps
 from paceline.tracking.entries import Content
 from paceline.tracking.journal import Journal
 from paceline.tracking.points import Point
@@ -34,7 +35,9 @@ class Shipped:
             return True
         if len(refused) >= MOST_REFUSED:
             return False
-        has = _newest_steps(run)
+        has = newest_steps(run)
+        if has is None:
+            return False
         return any(has.get(key, -1) < step for key, step in self._steps.items() if not _is_among(key, refused))
 
     def _read(self, journal: Journal, offset: int) -> None:
@@ -51,11 +54,6 @@ class Shipped:
         point = Point.from_json(content)
         if not point.is_infinite:  # MLflow is not sent these
             self._steps[point.key] = max(point.step, self._steps.get(point.key, -1))
-
-
-def _newest_steps(run: "Run") -> Mapping[str, int]:
-    """By metric; MLflow tells them together with the run."""
-    return {metric.key: int(metric.step) for metric in run.data._metric_objs}
 
 
 def _is_among(key: str, refused: Sequence[str]) -> bool:

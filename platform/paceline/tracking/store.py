@@ -35,7 +35,8 @@ def tracking_uri(config: "TrackingConfig", folder: Path) -> str:
     elif variable := os.environ.get(ENVIRONMENT_VARIABLE, "").strip():
         uri, reason = _absolute(variable, folder)
         if reason:
-            raise EnvironmentFault(f"{ENVIRONMENT_VARIABLE}: {reason}; {CURE}")
+            text = f"{ENVIRONMENT_VARIABLE}: {reason}; {CURE}"
+            raise EnvironmentFault(text, "tracking-uri", variable=ENVIRONMENT_VARIABLE)
     else:
         uri = database.sqlite_uri(folder.absolute() / DATABASE_FILE)
     return uri

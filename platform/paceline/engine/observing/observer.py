@@ -118,7 +118,8 @@ class Observer:
             return
         host, waits = self.cards[found.rank].host, min(told[found.rank]["wait_seconds"] / found.seconds, 1.0)
         text = straggler_text(found, host, waits)
-        self._reporter.event("warning", message=f"{text}, and they wait for it; look at {cure_text(waits)}")
+        message = f"{text}, and they wait for it; look at {cure_text(waits)}"
+        self._reporter.event("warning", message=message, code="straggler")
         self._reporter.event("straggler", host=host, data_wait_share=waits, text=text, **asdict(found))
 
     def _hear_of_machines(self, told: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """The attempts of a run that was resumed: when each began, how far it came, and what was changed in between."""
 
-from paceline.review.report.html import Child
+from paceline.review.report.html import Child, Value
 from paceline.review.report.numbers import count_text, counted, seconds_text
 from paceline.review.report.parts import Section, pill, table, time_text
 from paceline.review.report.run_story import STATUS_WORDS, RunStory
@@ -46,8 +46,11 @@ def attempts_section(story: RunStory) -> list[Section]:
         ]
         for place, state in enumerate(states)
     ]
+    about: list[dict[str, Value]] = [
+        {"data_attempt": place, "data_state": state} for place, state in enumerate(states, 1)
+    ]
     note = f"{seconds_text(told.paused_seconds)} lie between them. The steps are those that were recorded."
-    return [Section("attempts", f"Its {counted(len(states), 'attempt')}", table(heading, rows), note)]
+    return [Section("attempts", f"Its {counted(len(states), 'attempt')}", table(heading, rows, about=about), note)]
 
 
 def _duration(start: int | None, end: int | None) -> tuple[Child, float | None]:

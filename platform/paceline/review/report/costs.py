@@ -36,7 +36,8 @@ def cost_table(ledger: Ledger) -> Markup:
     ]
     rows = [_row(ledger, ledger.kinds.get(part, part), seconds, has_price) for part, seconds in parts]
     rows.append(_row(ledger, "all", ledger.allocated, has_price))
-    return Markup(facts(lines) + tag("h3", "Where it went") + table(heading, rows))
+    about = [{"data_part": part, "data_unit": ledger.unit} for part, _ in [*parts, ("all", 0.0)]]
+    return Markup(facts(lines) + tag("h3", "Where it went") + table(heading, rows, about=about))
 
 
 def _row(ledger: Ledger, label: str, seconds: float, has_price: bool) -> list[tuple[Child, float | None]]:

@@ -27,7 +27,17 @@ def page(report: Report) -> str:
         tag("title", f"{report.name} · {report.kind} {report.id}"),
         tag("style", Markup(style)),
     )
-    body = tag("body", _clip(), _header(report), _navigation(report), _main(report), tag("script", Markup(script)))
+    body = tag(
+        "body",
+        _clip(),
+        _header(report),
+        _navigation(report),
+        _main(report),
+        tag("script", Markup(script)),
+        data_kind=report.kind,
+        data_id=report.id,
+        data_status=report.status,
+    )
     return "<!DOCTYPE html>\n" + tag("html", head, body, lang="en") + "\n"
 
 
@@ -62,7 +72,7 @@ def _navigation(report: Report) -> Markup:
 
 
 def _main(report: Report) -> Markup:
-    warnings = [tag("p", words, class_="warning") for words in report.warnings]
+    warnings = [tag("p", words, class_="warning", role="alert") for words in report.warnings]
     tiles = [_tile(*each) for each in report.tiles]
     answer = tag("div", report.answer, class_="answer")
     return tag(

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from paceline.review.report.html import Child, Markup, link, tag
+from paceline.review.report.html import Child, Markup, Value, link, tag
 
 GOOD, BAD, NEUTRAL = "good", "bad", "neutral"
 _KINDS = {
@@ -55,9 +55,9 @@ class Report:
     warnings: Sequence[str] = ()
 
 
-def pill(state: str, words: Child = "") -> Markup:
-    """A state in a colored frame."""
-    return tag("span", words or state, class_=f"pill {_KINDS.get(state, NEUTRAL)}")
+def pill(state: str, words: Child = "", **attributes: Value) -> Markup:
+    """A state in a colored frame; the attributes say what it is the state of."""
+    return tag("span", words or state, class_=f"pill {_KINDS.get(state, NEUTRAL)}", data_state=state, **attributes)
 
 
 def facts(rows: Iterable[tuple[str, Child]]) -> Markup:
@@ -97,6 +97,7 @@ def table(
     rows: Sequence[Sequence[tuple[Child, float | None]]],
     kind: str = "",
     name: str = "",
+    about: Sequence[Mapping[str, Value]] = (),
 ) -> Markup:
     """A table that can be sorted by its columns.
 
@@ -105,10 +106,15 @@ def table(
         rows: cells: what they show, and the number that they are sorted by where the text does not tell.
         kind: classes of the table.
         name: what the table is, for those who cannot see it.
+        about: attributes of each row, such as `data_metric`, by which programs find it.
     """
     head = [tag("th", words, scope="col", class_="number" if is_number else None) for words, is_number in heading]
     numbers = [is_number for _, is_number in heading]
-    body = [tag("tr", [_cell(cell, is_number) for cell, is_number in zip(row, numbers, strict=True)]) for row in rows]
+    attributes = about or [{}] * len(rows)
+    body = [
+        tag("tr", [_cell(cell, is_number) for cell, is_number in zip(row, numbers, strict=True)], **own)
+        for row, own in zip(rows, attributes, strict=True)
+    ]
     whole = tag(
         "table", tag("thead", tag("tr", head)), tag("tbody", body), class_=kind or None, aria_label=name or None
     )
@@ -151,7 +157,8 @@ def page_link(url: str, needs_ui: bool, words: str = "MLflow") -> Child:
 def changes(rows: Sequence[tuple[str, str | None, str | None]], headings: tuple[str, str]) -> Markup:
     """What differs between two configs: key, and both values; None where one has none."""
     cells = [[(tag("code", key), None), (_value(old), None), (_value(new), None)] for key, old, new in rows]
-    return table([("key", False), (headings[0], False), (headings[1], False)], cells, "changes")
+    about = [{"data_key": key} for key, _, _ in rows]
+    return table([("key", False), (headings[0], False), (headings[1], False)], cells, "changes", about=about)
 
 
 def _value(value: str | None) -> Markup:

@@ -28,13 +28,15 @@ def write_report(found: FoundRun, output: Path | None = None) -> Path:
     """
     place = place_of(output or found.folder / REPORT_FILE)
     if place.is_dir():
-        raise EnvironmentFault(f"{place} is a folder: name a file, such as {place / REPORT_FILE}")
+        told = f"{place} is a folder: name a file, such as {place / REPORT_FILE}"
+        raise EnvironmentFault(told, "output-not-usable", path=place)
     data = report_of(found)
     try:
         _write(place, data)
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise EnvironmentFault(f"the report cannot be written to {place}: {reason}") from None
+        told = f"the report cannot be written to {place}: {reason}"
+        raise EnvironmentFault(told, "output-not-written", path=place) from None
     return place
 
 

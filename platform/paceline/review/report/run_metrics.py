@@ -25,7 +25,8 @@ def metrics_table(curves: Mapping[str, Curve]) -> Child:
         return tag("p", "No metric was recorded.")
     ordered = sorted(keys, key=lambda key: (not key.startswith(OF_TRAINING), key))
     heading = [("metric", False), *((words, True) for words in _HEADING)]
-    return table(heading, [_row(key, curves[key]) for key in ordered], "sortable", "metrics")
+    about = [{"data_metric": key} for key in ordered]
+    return table(heading, [_row(key, curves[key]) for key in ordered], "sortable", "metrics", about)
 
 
 def _row(key: str, curve: Curve) -> list[Cell]:

@@ -79,7 +79,13 @@ def _pause(story: RunStory) -> str:
 def _answer(story: RunStory) -> list[Child]:
     steps = max((curve.newest[0] for curve in story.told.curves.values()), default=0.0)
     lines: list[Child] = [
-        tag("p", f"{story.status.capitalize()} after {counted(int(steps), 'optimizer step')}", class_="headline")
+        tag(
+            "p",
+            f"{story.status.capitalize()} after {counted(int(steps), 'optimizer step')}",
+            class_="headline",
+            data_status=story.status,
+            data_step=int(steps),
+        )
     ]
     values = [(key, curve) for key, curve in story.told.curves.items() if key.startswith("val/")]
     values = values or [(key, curve) for key, curve in story.told.curves.items() if key == metrics.TRAIN_LOSS]
@@ -90,7 +96,7 @@ def _answer(story: RunStory) -> list[Child]:
         lines.append(tag("p", f"It was {resumed}", f"; changed on the way: {changed}" if changed else "", "."))
     diverged = story.told.tags.get(metrics.DIVERGED) or _first_odd(story)
     if diverged:
-        lines.append(tag("p", "It diverged: ", diverged, "."))
+        lines.append(tag("p", "It diverged: ", diverged, ".", data_diverged=True))
     if reason := reason_of(story.told):
         lines.append(code(reason[:LONGEST_REASON]))
     return lines
@@ -154,7 +160,8 @@ def _checkpoints(story: RunStory) -> Child:
         ]
         for each in story.checkpoints
     ]
-    return [table(heading, rows), tag("p", _CHECK, class_="quiet")]
+    about = [{"data_checkpoint": each.step} for each in story.checkpoints]
+    return [table(heading, rows, about=about), tag("p", _CHECK, class_="quiet")]
 
 
 def _config(story: RunStory) -> list[Child]:

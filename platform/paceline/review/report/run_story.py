@@ -72,7 +72,9 @@ def run_story(found: FoundRun) -> RunStory:
     told = read(found.tracking)
     if not content and not told.name and not told.curves:
         raise EnvironmentFault(
-            f"there is nothing to tell of the {found}: {found.tracking} holds no record and no journal"
+            f"there is nothing to tell of the {found}: {found.tracking} holds no record and no journal",
+            "no-record",
+            path=found.tracking,
         )
     return RunStory(
         kind=found.kind,

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.review.report.html import Child, Markup, tag
+from paceline.review.report.html import Child, Markup, Value, tag
 from paceline.review.report.numbers import counted
 from paceline.review.report.parts import Section, facts, pill
 from paceline.tracking import metrics
@@ -60,7 +60,7 @@ def compared(tags: Mapping[str, Mapping[str, str]], best: str) -> Comparison:
     stamps = {trial: read_stamp(own) for trial, own in tags.items()}
     stamped = {trial: stamp for trial, stamp in stamps.items() if stamp}
     others = [trial for trial in stamped if trial != best] if best in stamped else []
-    found = {trial: differences(stamped[best], stamped[trial]) for trial in others}
+    found = {trial: [str(each) for each in differences(stamped[best], stamped[trial])] for trial in others}
     alike = sum(not reasons for reasons in found.values())
     return Comparison(best, stamped, alike, len(others), len(tags) - len(stamped), _grouped(found, best))
 
@@ -74,7 +74,11 @@ def compared_section(comparison: Comparison) -> Section:
     alike, others, unknown = comparison.alike, comparison.others, comparison.unknown
     verdict = f"{alike:,} of {counted(others, 'finished trial')} can be compared with {best}, the best one."
     doubt = f" {counted(unknown, 'trial')} more do not tell what their speed was measured on." if unknown else ""
-    content: list[Child] = [tag("p", _pill(alike, others), " ", verdict, doubt), _reasons(comparison.reasons)]
+    counts: dict[str, Value] = {"data_alike": alike, "data_others": others, "data_unknown": unknown, "data_trial": best}
+    content: list[Child] = [
+        tag("p", _pill(alike, others), " ", verdict, doubt, **counts),
+        _reasons(comparison.reasons),
+    ]
     more = _stamp_facts(comparison.stamps[best])
     return Section("speeds", title, [*content, tag("h3", f"What the speed of {best} was measured on"), more])
 
@@ -116,7 +120,7 @@ def _pill(alike: int, others: int) -> Markup:
 def _reasons(reasons: Mapping[str, Sequence[str]]) -> Child:
     ordered = sorted(reasons.items(), key=lambda item: -len(item[1]))
     items = [
-        tag("li", f"{counted(len(own), 'trial')} ({_names(own)}): {_theirs(text, len(own))}")
+        tag("li", f"{counted(len(own), 'trial')} ({_names(own)}): {_theirs(text, len(own))}", data_trials=" ".join(own))
         for text, own in ordered[:MOST_REASONS]
     ]
     left = len(ordered) - MOST_REASONS

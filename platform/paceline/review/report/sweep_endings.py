@@ -40,6 +40,8 @@ def _reason(story: SweepStory, state: str, reason: str, trials: Sequence[Trial])
         " ",
         words,
         tag("div", "trial ", trial_links(story, trials), class_="quiet"),
+        data_state=state,
+        data_trials=" ".join(trial.id for trial in trials),
     )
 
 

@@ -73,7 +73,7 @@ def _answer(story: SweepStory) -> list[Child]:
     metrics = [metric for metric, _ in story.result.objectives]
     values = ", ".join(f"{metric} {_spread(best, metric)}" for metric in metrics)
     lines: list[Child] = [
-        tag("p", "Best: ", _setting(story, best), class_="headline"),
+        tag("p", "Best: ", _setting(story, best), class_="headline", data_trials=_ids(best)),
         tag("p", tag("b", values), f" ({_seeds(best)})"),
     ]
     if not others:
@@ -83,7 +83,12 @@ def _answer(story: SweepStory) -> list[Child]:
     compared = f"It beats {counted(len(others), 'other finished setting')}: next is {following}"
     worst = _worst(story, others)
     last = f", the worst is {_setting(story, worst)} with {_spread(worst, first)}" if worst is not others[0] else ""
-    return [*lines, tag("p", f"{compared}{last}.", _doubt(story))]
+    compared = f"{compared}{last}."
+    return [*lines, tag("p", compared, _doubt(story), data_others=len(others), data_next=_ids(others[0]))]
+
+
+def _ids(summary: SettingSummary) -> str:
+    return " ".join(trial.id for trial in summary.trials)
 
 
 def _worst(story: SweepStory, others: Sequence[SettingSummary]) -> SettingSummary:

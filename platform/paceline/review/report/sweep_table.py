@@ -66,7 +66,8 @@ def ranking_table(story: SweepStory) -> Child:
     rows = [_row(story, columns, rank, summary) for rank, summary in enumerate(every[:MOST_ROWS], 1)]
     left = len(every) - MOST_ROWS
     more = tag("p", f"... and {left:,} more, see the artifact trials.csv") if left > 0 else None
-    return [table(columns.heading, rows, "sortable", "ranking of the settings"), more, _remarks(story, columns)]
+    about = [{"data_setting": " ".join(trial.id for trial in each.trials)} for each in every[:MOST_ROWS]]
+    return [table(columns.heading, rows, "sortable", "ranking of the settings", about), more, _remarks(story, columns)]
 
 
 def _remarks(story: SweepStory, columns: _Columns) -> list[Markup]:
@@ -139,7 +140,7 @@ def _trial_pills(story: SweepStory, trials: Sequence[Trial]) -> list[Child]:
     pills: list[Child] = []
     for trial in trials[:MOST_IDS]:
         state = "" if trial.state == "finished" else f" {labels.state_text(trial.state)}"
-        pills += [pill(trial.state, [link(story.trials[trial.id].url, trial.id), state]), " "]
+        pills += [pill(trial.state, [link(story.trials[trial.id].url, trial.id), state], data_trial=trial.id), " "]
     return [*pills, "…" if len(trials) > MOST_IDS else None]
 
 

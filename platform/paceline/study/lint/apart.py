@@ -62,10 +62,10 @@ def lint_apart(config: ExperimentConfig, timeout_seconds: float = TIMEOUT_SECOND
 
 
 def _look(config: ExperimentConfig, timeout_seconds: float) -> list[dict[str, Any]]:
-    import torch._dynamo  # noqa: F401  # torch would in the first step, for seconds; the limit is for the user's code
-
+    from paceline._compat.torch import import_compiler
     from paceline.study.lint import lint
 
+    import_compiler()  # torch would in the first step, for seconds; the limit is for the user's code
     with at_most(timeout_seconds, "building the model and the data, with some passes,"):
         return [finding.to_json() for finding in lint(config)]
 

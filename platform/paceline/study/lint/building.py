@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils import _pytree
 
+from paceline._compat.torch import FakeTensorMode, tree_map_only
 from paceline.config.experiment import ExperimentConfig
 from paceline.engine.build import seed_model
 from paceline.engine.build_data import chosen
@@ -42,7 +41,8 @@ def build_task(config: ExperimentConfig) -> Task:
         raise
     except Exception as error:
         what = f"{chosen('model', config.model)}, {chosen('task', config.task)}"
-        raise UnusableCode(f"{what}: building it failed: {type(error).__name__}: {text_of(error)}") from error
+        reason = f"{type(error).__name__}: {text_of(error)}"
+        raise UnusableCode(f"{what}: building it failed: {reason}", "build-failed", reason=reason) from error
 
 
 def build_fake_task(config: ExperimentConfig, mode: FakeTensorMode) -> Task:
@@ -79,4 +79,4 @@ def _as_double(batch: Any) -> Any:
 
 def map_tensors(function: Any, batch: Any) -> Any:
     """The batch with `function` applied to each tensor."""
-    return _pytree.tree_map_only(torch.Tensor, function, batch)
+    return tree_map_only(torch.Tensor, function, batch)

@@ -6,8 +6,8 @@ import logging
 from contextlib import redirect_stdout
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
+from paceline._compat.torch import FakeTensorMode
 from paceline.config.experiment import ExperimentConfig
 from paceline.data.base import Sizes
 from paceline.engine.trial_steps import undisturbed

@@ -9,13 +9,14 @@ from typing import NamedTuple
 
 import torch
 
+from paceline._compat.torch import dispatch_files
 from paceline.study.own_files import is_own as is_own
 from paceline.study.own_files import shown
 
 _TORCH = str(Path(torch.__file__).resolve().parent)
 _THROUGH = (
-    *("_tensor.py", "overrides.py", "_ops.py", "_subclasses/", "utils/_python_dispatch.py", "nn/functional.py"),
-    *("amp/", "cuda/amp/", "cpu/amp/"),
+    *dispatch_files(),
+    *("overrides.py", "nn/functional.py", "amp/", "cuda/amp/", "cpu/amp/"),
 )
 """Files of torch between a call in somebody's code and what is called."""
 

@@ -10,8 +10,8 @@ from unittest.mock import patch
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from paceline._compat.torch import FakeTensor, FakeTensorMode, own_buffers, own_parameters
 from paceline.study.lint.own_code import is_own
 from paceline.tasks._task import Task
 
@@ -33,7 +33,7 @@ def with_stand_ins(task: Task, mode: FakeTensorMode) -> Task:
         return made[id(tensor)]
 
     for module in task.modules():
-        for group in (module._parameters, module._buffers):
+        for group in (own_parameters(module), own_buffers(module)):
             for name, tensor in group.items():
                 group[name] = stand_in(tensor)
     return task

@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils import _pytree
 
+from paceline._compat.torch import FakeTensorMode, tree_leaves
 from paceline.config.experiment import ExperimentConfig
 from paceline.engine.loading import seed_everything
 from paceline.study.lint.building import Batches, map_tensors
@@ -79,7 +78,7 @@ def _trace(run: "_Runner", batches: Batches) -> Trace:
     task.eval()
     with torch.no_grad(), _noting_training_mode(task) as trained:
         evaluation = run.if_possible(batches.small)
-    same = len(_pytree.tree_leaves(batches.small)) == len(_pytree.tree_leaves(batches.large))
+    same = len(tree_leaves(batches.small)) == len(tree_leaves(batches.large))
     return Trace(training, larger, evaluation, output.loss_sum, output.weight, used, grown, error, same, trained)
 
 
@@ -95,7 +94,7 @@ class _Runner:
         seed_everything(0)
         given = map_tensors(self.mode.from_tensor, batch) if self.mode is not None else batch
         low: AbstractContextManager[Any] = torch.autocast("cpu", torch.bfloat16) if self.is_low else nullcontext()
-        leaves = (leaf for leaf in _pytree.tree_leaves(given) if isinstance(leaf, Tensor))
+        leaves = (leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor))
         on_device = (*self.task.parameters(), *self.task.buffers(), *leaves)
         recorder = Recorder(self.mode is not None, Whereabouts(on_device, _plain_attributes(self.task)))
         with low, _naming(self.task, recorder), watching(recorder), recorder:

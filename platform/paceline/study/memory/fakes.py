@@ -7,37 +7,41 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+
+from paceline._compat.torch import (
+    FakeTensorMode,
+    apply_to_tensors,
+    module_apply_replaced,
+    own_buffers,
+    own_parameters,
+)
 
 
 @contextmanager
 def on_fakes() -> Iterator[FakeTensorMode]:
     """Let every tensor that the body makes have no data."""
-    apply = nn.Module._apply
-    nn.Module._apply = _apply  # type: ignore[method-assign]
-    try:
-        with warnings.catch_warnings(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
-            warnings.simplefilter("ignore")
-            yield mode
-    finally:
-        nn.Module._apply = apply  # type: ignore[method-assign]
+    fakes = FakeTensorMode(allow_non_fake_inputs=True)
+    with module_apply_replaced(_apply), warnings.catch_warnings(), fakes as mode:
+        warnings.simplefilter("ignore")
+        yield mode
 
 
 def without_data(module: nn.Module, mode: FakeTensorMode) -> None:
     """Take the data of a module's parameters and buffers away, in place; what is shared stays shared."""
-    module._apply(mode.from_tensor)  # type: ignore[no-untyped-call]
+    apply_to_tensors(module, mode.from_tensor)
 
 
 def _apply(module: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
-    """`nn.Module._apply`, which would swap each parameter's content: torch 2.15 refuses that with fake tensors."""
+    """torch's own method of this name swap each parameter's content, which torch 2.15 refuses with fake tensors."""
     applied: dict[int, Any] = {}
     for each in module.modules() if recurse else (module,):
-        for name, parameter in each._parameters.items():
+        parameters, buffers = own_parameters(each), own_buffers(each)
+        for name, parameter in parameters.items():
             if parameter is not None:
-                each._parameters[name] = applied.setdefault(id(parameter), _converted(parameter, fn))
-        for name, buffer in each._buffers.items():
+                parameters[name] = applied.setdefault(id(parameter), _converted(parameter, fn))
+        for name, buffer in buffers.items():
             if buffer is not None:
-                each._buffers[name] = applied.setdefault(id(buffer), fn(buffer))
+                buffers[name] = applied.setdefault(id(buffer), fn(buffer))
     return module
 
 

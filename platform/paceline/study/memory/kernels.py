@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
-from torch.utils._mode_utils import no_dispatch
-from torch.utils._pytree import tree_leaves, tree_map_only
+
+from paceline._compat.torch import no_dispatch, tree_leaves, tree_map_only
 
 MARK = "paceline kernel "
 SECONDS = 30.0

@@ -58,7 +58,9 @@ def _measure(config: ExperimentConfig, options: Any) -> int:
 
     rank, workers, port, use_gpu = options
     if use_gpu and torch.cuda.device_count() < workers:
-        raise EnvironmentFault(f"{workers} processes are to use a GPU each, there are {torch.cuda.device_count()}")
+        gpus = torch.cuda.device_count()
+        message = f"{workers} processes are to use a GPU each, there are {gpus}"
+        raise EnvironmentFault(message, "too-few-gpus", asked=workers, available=gpus)
     device = torch.device("cuda", rank) if use_gpu else torch.device("cpu")
     torch.set_num_threads(worker_threads(config))
     if use_gpu:
@@ -98,7 +100,7 @@ class _Steps:
 
     def held_bytes(self) -> int:
         """Bytes of weights, buffers, gradients and optimizer state."""
-        from torch.utils._pytree import tree_leaves
+        from paceline._compat.torch import tree_leaves
 
         task, layout = self.trainer.state.task, self.trainer.state.layout
         tensors = [*task.parameters(), *task.buffers(), *(each.grad for each in task.parameters())]

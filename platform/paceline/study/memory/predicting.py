@@ -45,11 +45,12 @@ def ask(
 
 def _predict(config: ExperimentConfig, options: Any) -> dict[str, Any]:
     import torch
-    import torch._dynamo  # torch would in the first step, for seconds; the limit is for the user's code
 
+    from paceline._compat.torch import import_compiler
     from paceline.cluster.preflight import worker_threads
     from paceline.study.memory.predictor import Prediction, Predictor
 
+    import_compiler()  # torch would in the first step, for seconds; the limit is for the user's code
     points, on_cuda, facts, piece_seconds = options
     torch.set_num_threads(worker_threads(config))
     predictor = Predictor(on_cuda, _workspace_bytes() if on_cuda else 0)

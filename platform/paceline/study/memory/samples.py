@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map_only
 
+from paceline._compat.torch import tree_map_only
 from paceline.config.batch_sizes import batch_sizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.engine.build_data import require_steps

@@ -5,9 +5,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from paceline._compat.torch import TorchDispatchMode, tree_leaves
 from paceline.study.memory.kernels import Kernels
 from paceline.study.memory.timeline import Role, Timeline
 

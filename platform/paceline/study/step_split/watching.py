@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from paceline._compat.torch import BUFFER_SYNC
 from paceline.engine.order import MicroBatch
 from paceline.engine.passes import LocalPass
 from paceline.engine.ranks import Ranks
@@ -77,8 +78,8 @@ class Watch:
             exposed = Exposed(trainer.model, trainer.ranks.device, stack)
             put(stack, self._pass, "backward", self._timed_backward(self._pass.backward, exposed))
             if isinstance(trainer.model, DistributedDataParallel):
-                sync = blocked.watched(BUFFERS, trainer.model._sync_buffers)
-                put(stack, trainer.model, "_sync_buffers", clock.timed(COMMUNICATION, sync))
+                sync = blocked.watched(BUFFERS, getattr(trainer.model, BUFFER_SYNC))
+                put(stack, trainer.model, BUFFER_SYNC, clock.timed(COMMUNICATION, sync))
             put(stack, trainer, "ranks", _TimedRanks(**vars(trainer.ranks), clock=clock))
             put(stack, precision, "step", clock.timed(OPTIMIZER, precision.step))
             put(stack, trainer, "after_step", clock.timed(LOGGING, trainer.after_step))

@@ -49,7 +49,7 @@ def untried(findings: Findings) -> int:
 
 def answer(findings: Findings) -> Child:
     """All of it, as the head of the report."""
-    parts: list[Child] = [tag("p", headline(findings), class_="headline")]
+    parts: list[Child] = [tag("p", headline(findings), class_="headline", data_value=findings.speedup)]
     if findings.recommended:
         names = ", ".join(arm.name for arm in findings.arms if arm.is_recommended)
         parts += [tag("p", tag("b", "What to change: "), names), code(changes_text(findings))]

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from paceline.config.experiment import ExperimentConfig
 from paceline.study.tuneup.arms import Arm
 from paceline.study.tuneup.choosing import best_of_families, size_of, speedups, together
-from paceline.study.tuneup.outcome import Quality
+from paceline.study.tuneup.outcome import Note, Quality
 from paceline.study.tuneup.qualities import Trainings
 from paceline.study.tuneup.ring import Contest
 
@@ -47,7 +47,8 @@ class Checking:
             return Quality("not measured", self._trainings.metric)
         self._trainings.train(config, self._trainings.seconds(self._config))
         if self._trainings.problem:
-            self.notes.append(f"the recommended config could not be trained: {self._trainings.problem}")
+            text = f"the recommended config could not be trained: {self._trainings.problem}"
+            self.notes.append(Note(text, "not-trained"))
         return self._trainings.compare(self._config, config)
 
     def _without_the_worst(self, chosen: list[Arm]) -> list[Arm]:

@@ -53,7 +53,8 @@ class JobLog:
         for number, entry in enumerate(self._journal.scan(), 1):
             if entry.sequence != number:
                 cure = "put it back from a copy, or start anew with --new"
-                raise EnvironmentFault(f"{self._journal.path} is damaged: entry {number} is missing; {cure}")
+                told = f"{self._journal.path} is damaged: entry {number} is missing; {cure}"
+                raise EnvironmentFault(told, "file-damaged", path=self._journal.path, entry=number)
             self._take_up(entry.kind, entry.content)
 
     @property

@@ -25,7 +25,7 @@ from paceline.study.tuneup.concluding import result_of
 from paceline.study.tuneup.facts import Facts
 from paceline.study.tuneup.jobs import Job, part_of
 from paceline.study.tuneup.judging import Standing
-from paceline.study.tuneup.outcome import ArmResult, BaselineFailed, Findings, Quality
+from paceline.study.tuneup.outcome import ArmResult, BaselineFailed, Findings, Note, Quality
 from paceline.study.tuneup.peaks import BASELINE, ERRAND_SECONDS, Peaks
 from paceline.study.tuneup.qualities import Trainings
 from paceline.study.tuneup.ring import Contest, Ring
@@ -95,7 +95,9 @@ class Measuring:
             with_fixes(arms_for(self._config, facts), self._splits.fixes, self._config)
         )
         if self._peaks.problem:
-            self._notes.append(f"the memory of the techniques could not be predicted: {self._peaks.problem}")
+            self._note(
+                "memory-not-predicted", f"the memory of the techniques could not be predicted: {self._peaks.problem}"
+            )
         self._watcher.arms(self._arms)
         tried = [arm for arm in self._arms if not arm.why_not]
         self._train_baseline(facts)
@@ -109,11 +111,14 @@ class Measuring:
         self._measure_memory(tried, chosen)
         return self._findings(chosen, quality)
 
+    def _note(self, code: str, text: str) -> None:
+        self._notes.append(Note(text, code))
+
     def _look(self) -> Facts:
         self._watcher.stage("looking at the model")
         answer = self._bench.do(Job("look", (part_of(self._config),), {}, self._clock.longest))
         if answer.problem:
-            raise BaselineFailed(f"the baseline cannot be built: {answer.problem}")
+            raise BaselineFailed(f"the baseline cannot be built: {answer.problem}", "build")
         return Facts(**answer.values)
 
     def _diagnose(self) -> None:
@@ -122,24 +127,28 @@ class Measuring:
         self._splits.split_baseline(self._config)
         self._ring.seconds_per_sample = self._splits.seconds_per_sample
         if self._splits.problem:
-            self._notes.append(f"the time of a step could not be split: {self._splits.problem}")
+            self._note("step-not-split", f"the time of a step could not be split: {self._splits.problem}")
 
     def _train_baseline(self, facts: Facts) -> None:
         """Before all else, so that it is known how much time the quality of the others will take."""
         expected = self._training_seconds(facts)
         if FEWEST_SEEDS * expected > QUALITY_SHARE * self._clock.left:
-            self._notes.append(
-                f"training the baseline takes too long here, some {expected:,.0f} s: quality is not known"
+            self._note(
+                "training-too-long",
+                f"training the baseline takes too long here, some {expected:,.0f} s: quality is not known",
             )
             return
         self._watcher.stage("training the baseline")
         if not self._trainings.train(self._config, expected):
             if self._trainings.problem:
-                raise BaselineFailed(f"the baseline cannot be trained: {self._trainings.problem}")
-            self._notes.append("there was no time to train the baseline with every seed: quality is not known")
+                raise BaselineFailed(f"the baseline cannot be trained: {self._trainings.problem}", "train")
+            self._note(
+                "no-time-to-train", "there was no time to train the baseline with every seed: quality is not known"
+            )
             return
         if not self._trainings.is_finite(self._config):
-            self._notes.append(f"{self._trainings.metric} of the baseline is no finite number: quality is not known")
+            reason = f"{self._trainings.metric} of the baseline is no finite number: quality is not known"
+            self._note("metric-not-finite", reason)
             return
         self._reserve_trainings(1)
 
@@ -163,7 +172,7 @@ class Measuring:
         noise = self._contest(AA, self._config, self._config)
         self._ring.meet(noise)
         if noise.problem:
-            raise BaselineFailed(f"the baseline cannot be measured: {noise.problem}")
+            raise BaselineFailed(f"the baseline cannot be measured: {noise.problem}", "measure")
         self._contests[AA] = noise
         self._noise = Noise.of([(pair.baseline, pair.arm) for pair in noise.standing.pairs])
         for arm in arms:
@@ -207,7 +216,9 @@ class Measuring:
         if chosen:
             self._ring.run([contest])
         if contest.standing.pairs and contest.standing.final != "gain":
-            self._notes.append(f"all together show no gain, {contest.standing.interval.text()}: {BY_CHANCE}")
+            self._note(
+                "no-gain-together", f"all together show no gain, {contest.standing.interval.text()}: {BY_CHANCE}"
+            )
 
     def _split_recommended(self, chosen: Sequence[Arm]) -> None:
         """Where the time of a step goes now, as long as it takes none from the memory of what is recommended, nor from
@@ -238,9 +249,9 @@ class Measuring:
         results = tuple(self._result(arm, chosen) for arm in self._arms)
         untried = [each.name for each in results if each.reason == NO_TIME]
         if untried:
-            self._notes.append(f"{MORE_TIME}, of {len(untried)} techniques: {', '.join(untried)}")
+            self._note("no-time", f"{MORE_TIME}, of {len(untried)} techniques: {', '.join(untried)}")
         if any(each.is_memory_predicted for each in results):
-            self._notes.append(PREDICTED)
+            self._note("memory-predicted", PREDICTED)
         return Findings(
             arms=results,
             noise=(noise.low, noise.high),

@@ -15,6 +15,24 @@ SURELY_COUNTS = 0.05
 class BaselineFailed(RunFailed):
     """The config as it is cannot be built, trained or measured, so that there is nothing to compare with."""
 
+    def __init__(self, message: str, doing: str = "") -> None:
+        """Args:
+        doing: what failed: `build`, `train` or `measure`.
+        """
+        super().__init__(message)
+        self.code, self.fields = "baseline-failed", {"doing": doing}
+
+
+class Note(str):
+    """A sentence of the findings, with a stable code."""
+
+    code: str
+
+    def __new__(cls, text: str, code: str) -> "Note":
+        note = super().__new__(cls, text)
+        note.code = code
+        return note
+
 
 @dataclass(frozen=True)
 class Quality:

@@ -30,7 +30,7 @@ def preview(config: ExperimentConfig) -> list[Arm]:
     alone = config.with_overrides({"scaling": {**config.scaling.model_dump(), "num_workers": 0, "min_workers": None}})
     answer = LocalBench(base_of(alone, None), alone).do(Job("look", (part_of(config),)))
     if answer.problem:
-        raise BaselineFailed(f"the baseline cannot be built: {answer.problem}")
+        raise BaselineFailed(f"the baseline cannot be built: {answer.problem}", "build")
     return arms_for(config, replace(Facts(**answer.values), world_size=max(1, config.scaling.num_workers)))
 
 

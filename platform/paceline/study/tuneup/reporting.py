@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from paceline.review.report.html import Child, Markup, tag
+from paceline.review.report.html import Child, Markup, Value, tag
 from paceline.review.report.numbers import counted, seconds_text
 from paceline.review.report.page import page
 from paceline.review.report.parts import Report, Section, code, figure, legend, pill, table
@@ -74,7 +74,13 @@ def _split_legend(findings: Findings) -> Child:
 def _techniques(findings: Findings) -> Section:
     rows = [_row(arm, findings) for arm in shown_arms(findings)]
     note = "Against the config as it was, each by itself."
-    return Section("techniques", "Each technique alone", table(HEADING, rows, "sortable told", "techniques"), note)
+    about = [_attributes(arm) for arm in shown_arms(findings)]
+    shown = table(HEADING, rows, "sortable told", "techniques", about)
+    return Section("techniques", "Each technique alone", shown, note)
+
+
+def _attributes(arm: ArmResult) -> dict[str, Value]:
+    return {"data_technique": arm.name, "data_verdict": arm.verdict, "data_recommended": arm.is_recommended}
 
 
 def _row(arm: ArmResult, findings: Findings) -> list[tuple[Child, float | None]]:
@@ -97,6 +103,15 @@ def _beside(findings: Findings) -> list[Section]:
     if not findings.beside:
         return []
     rows = [_beside_row(each) for each in findings.beside]
+    about: list[dict[str, Value]] = [
+        {
+            "data_technique": each.name,
+            "data_beside": " + ".join(each.others),
+            "data_question": each.question,
+            "data_verdict": each.verdict,
+        }
+        for each in findings.beside
+    ]
     if findings.speedup is not None:
         speed = speed_text(findings.speedup, findings.speedup_interval)
         last: list[Child] = [
@@ -107,11 +122,13 @@ def _beside(findings: Findings) -> list[Section]:
             speed,
         ]
         rows.append([(cell, findings.speedup if cell is speed else None) for cell in last])
+        about.append({"data_technique": "all together"})
     note = (
         "What gains alone goes together. What was hidden is tried beside it, and what gains nothing any more among the "
         "others is left out. In the order of the trials."
     )
-    return [Section("beside", "Beside others", table(BESIDE, rows, "sortable beside", "beside others"), note)]
+    shown = table(BESIDE, rows, "sortable beside", "beside others", about)
+    return [Section("beside", "Beside others", shown, note)]
 
 
 def _together_pill(findings: Findings) -> Markup | None:
@@ -127,4 +144,8 @@ def _beside_row(beside: Beside) -> list[tuple[Child, float | None]]:
 
 
 def _notes(notes: Sequence[str]) -> list[Section]:
-    return [Section("notes", "To be known beside", tag("ul", [tag("li", note) for note in notes]))] if notes else []
+    return (
+        [Section("notes", "To be known beside", tag("ul", [tag("li", note, data_note=True) for note in notes]))]
+        if notes
+        else []
+    )

@@ -74,7 +74,7 @@ class ResumableBench:
         known = self._known.pop(0)
         if known.digest != digest:
             raise EnvironmentFault(
-                f"what an earlier launch has measured is of another version of Paceline: {START_ANEW}"
+                f"what an earlier launch has measured is of another version of Paceline: {START_ANEW}", "other-version"
             )
         if job.kind == "look":
             self._look_again(job, known.answer)
@@ -85,10 +85,13 @@ class ResumableBench:
         """Whether the hardware, the code, the model and the data are still what the earlier launch has measured."""
         now = self._bench.do(job)
         if now.problem:
-            raise EnvironmentFault(f"the baseline can no longer be built: {now.problem}")
+            raise EnvironmentFault(
+                f"the baseline can no longer be built: {now.problem}", "baseline-failed", doing="build"
+            )
         if differing := differences(before.values, now.values):
             told = ", ".join(differing)
-            raise EnvironmentFault(f"an earlier launch has measured something else here ({told}): {START_ANEW}")
+            message = f"an earlier launch has measured something else here ({told}): {START_ANEW}"
+            raise EnvironmentFault(message, "tuneup-changed", differing=differing)
 
     def _do(self, job: Job, digest: str) -> Answer:
         if self._log.losses >= LOSSES and not self._is_of_baseline(job):

@@ -27,11 +27,13 @@ def stored_report(path: Path) -> str:
     if not folder.findings.exists():
         state = about.get("status", "unknown")
         cure = "start it anew by" if state == "failed" else "wait for its end, or go on with it by"
-        raise EnvironmentFault(f"the tune-up in {path} is {state}, with nothing found out: {cure} `paceline tuneup`")
+        reason = f"the tune-up in {path} is {state}, with nothing found out: {cure} `paceline tuneup`"
+        raise EnvironmentFault(reason, "no-findings", path=path, status=state)
     try:
         findings = findings_of(json.loads(folder.findings.read_bytes()))
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise EnvironmentFault(f"{folder.findings} is damaged: put it back from a copy") from None
+        reason = f"{folder.findings} is damaged: put it back from a copy"
+        raise EnvironmentFault(reason, "file-damaged", path=folder.findings) from None
     recommended = folder.recommended.read_text() if folder.recommended.exists() else None
     return report_html(path.parent.name, path.name, findings, recommended, float(about.get("wall_seconds", 0.0)))
 

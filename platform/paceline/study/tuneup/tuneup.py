@@ -183,7 +183,9 @@ def _not_lost(findings: Findings) -> Iterator[None]:
     try:
         yield
     except EnvironmentFault as fault:
-        raise EnvironmentFault(f"{fault}; what was found out: {answer_text(findings)}") from fault
+        told = f"{fault}; what was found out: {answer_text(findings)}"
+        fields = {"recommended": dict(findings.recommended), "speedup": findings.speedup}
+        raise EnvironmentFault(told, "findings-not-written", **fields) from fault
 
 
 def _conclude(

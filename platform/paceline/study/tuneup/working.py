@@ -8,9 +8,9 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch.nn.modules.batchnorm import _BatchNorm
 
 import paceline
+from paceline._compat.torch import BatchNormBase
 from paceline.cluster.assignment import Assignment
 from paceline.cluster.preflight import worker_threads
 from paceline.config.derived import derive
@@ -68,7 +68,7 @@ def _look(job: Job, base: Assignment, ranks: Ranks) -> Mapping[str, Any]:
         is_sliced=isinstance(train, SlicedDataset),
         train_samples=len(train),  # type: ignore[arg-type]
         validation_samples=len(validation),  # type: ignore[arg-type]
-        normalises_batches=any(isinstance(each, _BatchNorm) for each in task.modules()),
+        normalises_batches=any(isinstance(each, BatchNormBase) for each in task.modules()),
         device=device_name(ranks.device),
         usable_cores=usable_cores(),
         software=f"paceline {paceline.__version__}, torch {torch.__version__}, Python {sys.version.split()[0]}",

@@ -37,7 +37,8 @@ def desk_of(launch: "SweepLaunch", plan: "Plan") -> Iterator[Any]:
         yield desk
     except ray.exceptions.RayActorError as error:
         if getattr(error, "actor_init_failed", False):
-            raise EnvironmentFault(f"the sweep cannot be recorded in {launch.folder.path}: {error}") from None
+            message = f"the sweep cannot be recorded in {launch.folder.path}: {error}"
+            raise EnvironmentFault(message, "not-writable", path=launch.folder.path) from None
         raise
     finally:
         _dismiss(desk)

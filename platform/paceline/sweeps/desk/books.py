@@ -183,7 +183,8 @@ class Books:
             if report["run_id"] and report["unsent"] == 0:  # otherwise a later launch sends the rest
                 self.trial(replace(self.trials[trial_id], mlflow_run_id=report["run_id"]))
             if report["error"]:
-                self.tell("warning", message=f"MLflow does not have all of trial {trial_id}: {report['error']}")
+                message = f"MLflow does not have all of trial {trial_id}: {report['error']}"
+                self.tell("warning", code="unsent", message=message)
             then()
 
         return closed
@@ -218,4 +219,4 @@ class Books:
         try:
             write()
         except OSError as error:
-            self.tell("warning", message=f"{what} could not be written down: {error}")
+            self.tell("warning", code="not-written", message=f"{what} could not be written down: {error}")

@@ -96,7 +96,7 @@ class SweepDesk(GroupDesk):
             self._books.trial(replace(known, state="failed", reason=reason))
             self._books.tell("ended", trial=trial_id, state="failed", reason=reason)
         elif run is None and known is None:
-            self._books.tell("warning", message=f"trial {trial_id} did not begin: {reason}")
+            self._books.tell("warning", code="trial-not-begun", message=f"trial {trial_id} did not begin: {reason}")
         self._hall.hand_back()
         await self._hall.notify()
 

@@ -139,9 +139,8 @@ class GroupDesk:
             return
         words = LastWords.read(ending)
         if words.unrecorded and not await self.metrics(trial_id, attempt, words.unrecorded):
-            self._books.tell(
-                "warning", trial=trial_id, message=f"its last metrics are not recorded; {CURE_OF_UNRECORDED}"
-            )
+            message = f"its last metrics are not recorded; {CURE_OF_UNRECORDED}"
+            self._books.tell("warning", code="metrics-not-recorded", trial=trial_id, message=message)
         run.desk.note_lost(words.lost)
         if run.seat is not None:
             self._hall.times.turn_to(run.seat.number, run.seat.generation, WAITING)

@@ -52,7 +52,8 @@ class Hall:
             run = TrialRun(order, trial, desk)
         except OSError as error:
             self.books.note(replace(trial, state="pending", reason=f"it cannot be recorded: {error}"))
-            self.books.tell("warning", message=f"trial {trial.id} did not begin, it cannot be recorded: {error}")
+            message = f"trial {trial.id} did not begin, it cannot be recorded: {error}"
+            self.books.tell("warning", code="trial-not-recorded", message=message)
             return None
         run.reached = self.rung_of(trial.id)
         self.runs[trial.id] = run

@@ -29,7 +29,8 @@ class TrialDesk(Desk):
         try:
             self._recorder.add_artifact(TRACEBACK_FILE, kept_text(text).encode(errors="replace"))
         except OSError as error:
-            self.event("warning", {"message": f"{TRACEBACK_FILE} could not be written: {error}"})
+            message = f"{TRACEBACK_FILE} could not be written: {error}"
+            self.event("warning", {"code": "traceback-not-written", "message": message})
 
     def note_axes(self, step: int, overrides: Mapping[str, Any]) -> None:
         """Add what the trial tries out to its record, as far as it is numbers: only a metric can be a chart's axis.
@@ -43,4 +44,5 @@ class TrialDesk(Desk):
         try:
             self._recorder.append(points)
         except OSError as error:
-            self.event("warning", {"message": f"the axes could not be recorded: {error}"})
+            message = f"the axes could not be recorded: {error}"
+            self.event("warning", {"code": "axes-not-recorded", "message": message})

@@ -48,11 +48,13 @@ def fitting(config: ExperimentConfig, made: Points, ended: Mapping[str, Trial], 
         predicted = _predicted(config, points)
     except (PacelineError, pickle.PicklingError, AttributeError, TypeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        listener.event("warning", {"message": f"the memory of the points could not be predicted: {reason}"})
+        message = f"the memory of the points could not be predicted: {reason}"
+        listener.event("warning", {"code": "memory-not-predicted", "message": message})
         return Fitting(made, {})
     too_large = {id: size for id, size in predicted.items() if cannot_fit(size, limit)}
     if len(too_large) == len(made.points):
-        raise EnvironmentFault(_none_fits(min(too_large.values()), limit))
+        least = min(too_large.values())
+        raise EnvironmentFault(_none_fits(least, limit), "no-point-fits", least_bytes=least, limit_bytes=limit)
     left_out = [_left_out(point, too_large[point.id], limit) for point in points if point.id in too_large]
     return Fitting(_without(made, left_out), {id: size for id, size in predicted.items() if id not in too_large})
 

@@ -158,7 +158,9 @@ def fitting_shapes(configs: Sequence[ExperimentConfig], available: Resources, wh
     for each, shape in zip(configs, shapes, strict=True):
         _check_fit(each, shape, available, where)
         if each.trainer.precision == "16-mixed" and not shape.gpus:
-            raise EnvironmentFault(f"trainer.precision 16-mixed needs GPUs, {where} offers none: use bf16-mixed")
+            raise EnvironmentFault(
+                f"trainer.precision 16-mixed needs GPUs, {where} offers none: use bf16-mixed", "precision-needs-gpu"
+            )
     return shapes
 
 
@@ -167,7 +169,11 @@ def _check_fit(config: ExperimentConfig, shape: GroupShape, available: Resources
         raise EnvironmentFault(
             f"a trial with scaling.num_workers {config.scaling.num_workers} needs {shape.cpus:g} CPU cores and "
             f"{shape.gpus:g} GPUs, {where} has {available.cpus:g} and {available.gpus:g}: lower "
-            "scaling.num_workers or scaling.cpus_per_worker"
+            "scaling.num_workers or scaling.cpus_per_worker",
+            "trial-too-large",
+            num_workers=shape.num_workers,
+            asked=(shape.cpus, shape.gpus),
+            available=(available.cpus, available.gpus),
         )
     if groups_that_fit(shape, available):
         return
@@ -175,11 +181,16 @@ def _check_fit(config: ExperimentConfig, shape: GroupShape, available: Resources
     if not any(workers_on(room, shape.request()) for room in _rooms(available)):
         raise EnvironmentFault(
             f"a worker needs {each} on one node, and no node of {where} has them: lower scaling.cpus_per_worker or "
-            "scaling.gpus_per_worker"
+            "scaling.gpus_per_worker",
+            "worker-too-large",
+            asked=(shape.cpus_per_worker, shape.gpus_per_worker),
         )
     raise EnvironmentFault(
         f"the nodes of {where} cannot hold {shape.num_workers} workers with {each} each, as scaling.placement "
-        f"{shape.placement} wants them: lower scaling.num_workers, or set scaling.placement=pack"
+        f"{shape.placement} wants them: lower scaling.num_workers, or set scaling.placement=pack",
+        "placement-impossible",
+        num_workers=shape.num_workers,
+        placement=shape.placement,
     )
 
 
@@ -208,6 +219,9 @@ def slots_for(section: SweepConfig, shapes: Sequence[GroupShape], available: Res
         raise EnvironmentFault(
             f"sweep.slots {section.slots} x {largest.cpus:g} CPU cores and {largest.gpus:g} GPUs are more than there "
             f"is room for ({available.cpus:g} and {available.gpus:g}{nodes}): lower sweep.slots to {room}, or write "
-            "auto"
+            "auto",
+            "too-many-slots",
+            asked=section.slots,
+            room=room,
         )
     return min(section.slots, max(trials, 1))

@@ -147,7 +147,7 @@ def html_table(heading: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     """Rows of cells under a heading, for a notebook."""
     head = "".join(f"<th>{escape(cell)}</th>" for cell in heading)
     lines = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in body)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
+    return f"<table data-role='ranking'><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
 
 
 def html_cell(value: str) -> str:

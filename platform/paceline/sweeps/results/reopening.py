@@ -52,7 +52,8 @@ def sweep_in(folder: Path) -> SweepResult:
     sweep = SweepFolder(folder.expanduser().absolute())
     content = sweep.read()
     if "config" not in content:
-        raise EnvironmentFault(f"there is no sweep in {sweep.path}: {SweepFolder.FILE} with its config is missing")
+        message = f"there is no sweep in {sweep.path}: {SweepFolder.FILE} with its config is missing"
+        raise EnvironmentFault(message, "no-sweep", path=sweep.path)
     config = _config(sweep, content["config"])
     is_running = content.get("status") == "running" and _is_at_work(sweep)
     launch = _last_launch(sweep.tracking, is_running)

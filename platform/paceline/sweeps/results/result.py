@@ -123,7 +123,7 @@ class SweepResult:
         from paceline.engine.rebuilding import rebuild
 
         if self.best is None or self.best_config is None:
-            raise EnvironmentFault(f"the sweep {self.name}/{self.sweep_id} has no finished trial")
+            raise EnvironmentFault(f"the sweep {self.name}/{self.sweep_id} has no finished trial", "no-finished-trial")
         checkpoints = self.folder / "trials" / self.best.id / "checkpoints"  # where it is now, if it was moved
         newest = next((path for _, path in numbered(checkpoints)), checkpoints)
         return rebuild(self.best_config, newest)
@@ -237,8 +237,10 @@ class SweepResult:
         )
         heading, *body = self._ranking
         more = len(self._ranked) - len(body)
-        hidden = f"<p>... and {more} more, see <code>.table</code></p>" if more else ""
-        return f"<table>{rows}</table>" + (labels.html_table(heading, body) if body else "") + hidden
+        hidden = f"<p data-hidden='{more}'>... and {more} more, see <code>.table</code></p>" if more else ""
+        return (
+            f"<table data-role='summary'>{rows}</table>" + (labels.html_table(heading, body) if body else "") + hidden
+        )
 
     @cached_property
     def _ranking(self) -> list[list[str]]:

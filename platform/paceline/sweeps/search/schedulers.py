@@ -4,7 +4,7 @@ import logging
 import math
 import random
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -17,6 +17,7 @@ from ray.tune.schedulers import (
     PopulationBasedTraining,
 )
 
+from paceline._compat.ray import PBTHooks, add_asha_result, median_results, rename_asha_trial
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.space import LogUniform, Number, QUniform, RandInt, Range, Uniform
 from paceline.config.sweep import SweepConfig
@@ -106,16 +107,13 @@ class ResumableASHA(AsyncHyperBandScheduler):  # type: ignore[misc]
     def replay(self, past: Sequence[Past]) -> None:
         """Fill the rungs with what was reported before."""
         for each in past:
-            value = self._metric_op * each.result[self._metric]
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)  # a rung of NaN has no quantile
-                self._brackets[0].on_result(_PastTrial(each.trial_id), each.result[self._time_attr], value)
+                add_asha_result(self, _PastTrial(each.trial_id), each.result)
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
         super().on_trial_add(tune_controller, trial)
-        for _, recorded in self._brackets[0]._rungs:
-            if _own_id(trial) in recorded:
-                recorded[trial.trial_id] = recorded.pop(_own_id(trial))
+        rename_asha_trial(self, _own_id(trial), trial.trial_id)
 
 
 class ResumableMedian(MedianStoppingRule):  # type: ignore[misc]
@@ -124,13 +122,14 @@ class ResumableMedian(MedianStoppingRule):  # type: ignore[misc]
     def replay(self, past: Sequence[Past]) -> None:
         """Take in what was reported before."""
         for each in past:
-            self._results[_PastTrial(each.trial_id)].append(each.result)
+            median_results(self)[_PastTrial(each.trial_id)].append(each.result)
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
         super().on_trial_add(tune_controller, trial)
-        before = self._results.pop(_PastTrial(_own_id(trial)), None)
+        results = median_results(self)
+        before = results.pop(_PastTrial(_own_id(trial)), None)
         if before is not None:
-            self._results[trial] = before
+            results[trial] = before
 
 
 class OwnDraws:
@@ -153,7 +152,7 @@ class OwnDraws:
         np.random.set_state(states[1])
 
 
-class CheckedPBT(PopulationBasedTraining):  # type: ignore[misc]
+class CheckedPBT(PBTHooks, PopulationBasedTraining):  # type: ignore[misc]
     """Population based training (Jaderberg et al. 2017, arXiv:1711.09846) that proposes valid configs only, and values
     within their axes."""
 
@@ -174,28 +173,24 @@ class CheckedPBT(PopulationBasedTraining):  # type: ignore[misc]
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
         super().on_trial_add(tune_controller, trial)
-        state = self._trial_state[trial]
-        for result in self._past.pop(_own_id(trial), ()):
-            time = result[self._time_attr]
-            if time < state.last_train_time:  # it took over the state of one that was less far
-                state.last_perturbation_time = state.last_train_time = time
-            elif time - state.last_perturbation_time >= self._perturbation_interval:
-                self._save_trial_state(state, time, result, trial)
-                state.last_perturbation_time = time
+        self.replay_results(trial, self._past.pop(_own_id(trial), ()))
 
-    def _checkpoint_or_exploit(self, *arguments: Any) -> None:
+    def around_exploit(self, exploit: Callable[[], None]) -> None:
+        """Draw from generators of its own."""
         with self._draws:
-            super()._checkpoint_or_exploit(*arguments)
+            exploit()
 
-    def _get_new_config(self, trial: Any, trial_to_clone: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        new, operations = super()._get_new_config(trial, trial_to_clone)
-        overrides = dict(point_of(new, self._sweep).overrides)
+    def change_config(
+        self, trial: Any, source: Any, config: dict[str, Any], operations: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Keep the proposal within its axes; take the values of `source` as they are where it is not valid."""
+        overrides = dict(point_of(config, self._sweep).overrides)
         for name, axis in self._sweep.ranges.items():
             overrides[name] = _within(axis, overrides[name])
         if self._check.problems(overrides):  # not together with the others: go on with the values that work
-            overrides, operations = dict(point_of(trial_to_clone.config, self._sweep).overrides), {}
+            overrides, operations = dict(point_of(source.config, self._sweep).overrides), {}
         # what is taken over are the values, not who it is
-        return {**new, **tune_config(Point(_own_id(trial), overrides), self._sweep)}, operations
+        return {**config, **tune_config(Point(_own_id(trial), overrides), self._sweep)}, operations
 
 
 def _within(axis: Range, value: Any) -> Number:

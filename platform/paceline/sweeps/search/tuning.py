@@ -146,7 +146,8 @@ def require_this_node(slots: int) -> None:
         if time.monotonic() > end:
             raise EnvironmentFault(
                 "another sweep runs from this node of the Ray cluster: wait for its end, or start this one from "
-                "another node"
+                "another node",
+                "node-in-use",
             )
         time.sleep(0.2)
 

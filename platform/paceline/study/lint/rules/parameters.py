@@ -31,8 +31,8 @@ def _counted(count: int) -> str:
 
 
 def _own_attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    inner = ("_parameters", "_buffers", "_modules")
-    yield from ((name, value) for name, value in vars(module).items() if name not in inner and "_hooks" not in name)
+    torchs_own = vars(nn.Module())
+    yield from ((name, value) for name, value in vars(module).items() if name not in torchs_own)
 
 
 def _parameters_in(value: Any, depth: int = 3) -> Iterator[Tensor]:
