@@ -1,5 +1,6 @@
 """What all tests share: they leave no process behind, and copy one prepared database."""
 
+import compileall
 import os
 import signal
 import sys
@@ -10,11 +11,30 @@ from typing import Any
 import pytest
 
 from support import leaks
+from support.golden import GoldenPlugin
 
 # A shell has what goes on in the background ignore Ctrl-C, `nohup` has it ignore SIGHUP, and so would do what the tests
 # start, and mean to end by them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# Tensors of tests are small: more threads wait for each other, most of all beside the other test processes. Set before
+# torch is imported, and inherited by what the tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write the golden texts again")
+
+
+PACKAGE = Path(__file__).parents[1] / "platform" / "paceline"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if sys.dont_write_bytecode and "PYTEST_XDIST_WORKER" not in os.environ:
+        # otherwise each of the many processes that the tests start compiles the package by itself
+        compileall.compile_dir(PACKAGE, quiet=2)
+    config.pluginmanager.register(GoldenPlugin(config), "golden")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -54,9 +74,26 @@ def _no_secret_is_remembered() -> Iterator[None]:
         values._known = (None, -1, values.Known())
 
 
+LONG = ("test_tuneup_command.py", "test_train_command.py", "test_plan_command.py")
+"""Files that take a minute or more."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """First what shares one Ray, since one process has all of it to do while the others share the rest."""
-    items.sort(key=lambda item: not item.path.name.endswith("_on_ray.py"))
+    """Longest first: what shares one Ray, in one process; then the other system tests; unit tests fill the gaps."""
+    items.sort(
+        key=lambda item: (
+            not item.path.name.endswith("_on_ray.py"),
+            item.path.name not in LONG,
+            "unit" in item.path.parts,
+        )
+    )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """A process for each core, and one more for system tests: those on Ray wait more than they compute."""
+    is_unit = bool(config.args) and all("unit" in Path(each.partition("::")[0]).parts for each in config.args)
+    return min(len(os.sched_getaffinity(0)), 8) + (not is_unit)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -49,10 +49,9 @@ def training(ranks: Ranks, checkpoints: Path | None = None, **overrides: Any) ->
     }
 
 
-def require_same(spread: dict[str, Any], alone: dict[str, Any], steps: int) -> None:
+def require_same(spread: dict[str, Any], alone: dict[str, Any], steps: int, case: str = "") -> None:
     """Fail unless a run over several ranks trained as one process did."""
-    assert len(spread["losses"]) == len(alone["losses"]) == steps
-    assert spread["losses"] == pytest.approx(alone["losses"], abs=1e-9)
-    assert spread["val"] == pytest.approx(alone["val"], abs=1e-9)
-    assert spread["norms"] == pytest.approx(alone["norms"], abs=1e-9)
-    assert torch.allclose(spread["weights"], alone["weights"], atol=1e-9, rtol=0)
+    assert len(spread["losses"]) == len(alone["losses"]) == steps > 0, case
+    for key in ("losses", "val", "norms"):
+        assert spread[key] == pytest.approx(alone[key], abs=1e-9), f"{key} {case}"
+    assert torch.allclose(spread["weights"], alone["weights"], atol=1e-9, rtol=0), case

@@ -1,0 +1,175 @@
+"""A sweep as `paceline sweep` leaves it, played without Ray: its desk, its orders, its records, note and pictures are
+the real ones; what the workers would have measured is made up."""
+
+import asyncio
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.cluster.preflight import Resources
+from paceline.config import ExperimentConfig
+from paceline.config.loading import validate
+from paceline.sweeps.desk.desk import SweepDesk
+from paceline.sweeps.desk.rules import Rules
+from paceline.sweeps.display import SilentSweepListener
+from paceline.sweeps.folder import claim_sweep
+from paceline.sweeps.log import SweepHistory
+from paceline.sweeps.planning.plan import Plan, base_of, maker_of
+from paceline.sweeps.planning.points import make_points
+from paceline.sweeps.planning.sizing import PointConfigs
+from paceline.sweeps.results.closing import best_config, status_of, write_best
+from paceline.sweeps.results.drawing import Drawing
+from paceline.sweeps.results.pictures import PICTURES
+from paceline.sweeps.results.record import artifacts_of, note_of, sweep_record
+from paceline.sweeps.sweep import SweepLaunch, section_of
+from paceline.sweeps.work import Work
+from paceline.tracking.cursor import CURSOR_FILE, Cursor
+from paceline.tracking.points import Reading
+
+LR, BATCH = "optimizer.lr", "data.global_batch_size"
+BEGAN_MS = int(time.time() * 1000)
+SAMPLES = 3200
+"""What each trial sees in all."""
+POINTS = 20
+"""How often a trial measures."""
+CLOSE_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Played:
+    """A sweep that is over."""
+
+    folder: Path
+    experiment_id: str
+    parent_id: str
+    """MLflow's id of the sweep's own run."""
+    trial_id: str
+    """MLflow's id of the first trial's run."""
+
+
+def sweep_config() -> ExperimentConfig:
+    """Twelve settings of two axes of numbers, two seeds each."""
+    space = {LR: [0.01, 0.05, 0.2, 0.8], BATCH: [32, 64, 128]}
+    sweep = {"space": space, "metric": "val/accuracy", "seeds": 2}
+    data = {"name": "synthetic", "global_batch_size": 64}
+    return validate({"name": "browsed", "model": {"name": "mlp"}, "data": data, "sweep": sweep})
+
+
+def play_sweep(storage: Path, uri: str, failure: str) -> Played:
+    """Run the sweep's trials, and record all of them in MLflow. One trial is pruned, and one fails.
+
+    Args:
+        uri: of a store that is there.
+        failure: why the one fails.
+    """
+    config = sweep_config()
+    points = make_points(config).points
+    storage.mkdir(parents=True, exist_ok=True)
+    launch = SweepLaunch(
+        config=config,
+        sweep=section_of(config),
+        claimed=claim_sweep(config, storage, False, False),
+        uri=uri,
+        points=tuple(points),
+        skipped=(),
+        configs=PointConfigs(config),
+        history=SweepHistory(),
+        address=None,
+        listener=SilentSweepListener(),
+        close_seconds=CLOSE_SECONDS,
+        working_folder=Path.cwd(),
+    )
+    try:
+        return asyncio.run(_play(launch, failure))
+    finally:
+        launch.claimed.release()
+
+
+async def _play(launch: SweepLaunch, failure: str) -> Played:
+    plan = Plan(launch, Resources(cpus=1, gpus=0))
+    maker = maker_of(launch, plan, base_of(launch))
+    objectives = tuple(launch.sweep.objectives)
+    rules = Rules(objectives=objectives, seats=1, max_failures=0, fresh_processes=False)
+    desk = SweepDesk(launch.folder.path, sweep_record(launch), rules, launch.total)
+    await desk.prepare(plan.shapes[:1])
+    await _until_in_mlflow(launch.folder.tracking)
+    [group] = (await desk.view(0)).groups
+    incarnation = await desk.enter(group.seat, group.generation, 0, b"worker")
+    assert incarnation is not None
+    last = launch.points[-1].id
+    for point in launch.points:
+        asked = asyncio.create_task(desk.run_to_rung(maker.make(point)))
+        work = await desk.take(group.seat, group.generation, incarnation)
+        assert work is not None
+        await _train(desk, work, point.overrides, failure if point.id == last else "")
+        await asked
+    return await _close(launch, desk)
+
+
+async def _until_in_mlflow(folder: Path) -> None:
+    """Wait for the sweep's own run: records of trials that come before it try again only after a while."""
+    deadline = time.monotonic() + CLOSE_SECONDS
+    while not Cursor.load(folder / CURSOR_FILE).run_id:
+        assert time.monotonic() < deadline, "the sweep's own run does not get into MLflow"
+        await asyncio.sleep(0.05)
+
+
+async def _train(desk: SweepDesk, work: Work, overrides: Mapping[str, Any], failure: str) -> None:
+    """What a worker group tells of a trial. A rate of 0.8 with small batches is pruned half way."""
+    about = work.trial_id, work.attempt
+    await desk.begin(*about, "cpu")
+    is_pruned = (overrides[LR], overrides[BATCH]) == (0.8, 32)
+    readings = _readings(work, overrides, POINTS // 2 if is_pruned else POINTS)
+    assert await desk.metrics(*about, readings)
+    if failure:
+        failed = {"rank": 0, "reason": failure, "kind": "error"}
+        await desk.finish(*about, {"status": "failed", "failure": failed})
+        return
+    if is_pruned:
+        await desk.prune(work.trial_id, "median: others were better after the same samples")
+    end = readings[-1]
+    told = {"metrics": end.values, "step": end.step, "samples": end.step * overrides[BATCH], "checkpoint": ""}
+    measured = {"weights_sha256": "ab", "samples_per_second": _speed(overrides), "peak_memory_bytes": 2**28}
+    await desk.finish(*about, {"status": "stopped" if is_pruned else "finished", **told, **measured, "epoch": 1})
+
+
+def _readings(work: Work, overrides: Mapping[str, Any], count: int) -> list[Reading]:
+    best = 0.95 - 0.06 * abs(math.log10(overrides[LR] / 0.2)) - overrides[BATCH] / 2000 + 0.004 * overrides["seed"]
+    readings = []
+    for number in range(1, count + 1):
+        step = SAMPLES * number // POINTS // overrides[BATCH]
+        left = math.exp(-4 * number / POINTS)
+        losses = {"train/loss": 2.3 * left + 1 - best, "val/loss": 2.2 * left + 1.1 - best}
+        epochs = dict.fromkeys(("epoch", "validation_epoch"), number / POINTS)
+        speeds = {"samples_per_second": 1.45 * _speed(overrides)}
+        if number == count:
+            speeds["samples_per_second_overall"] = _speed(overrides)
+        values = {**losses, "val/accuracy": best - (best - 0.1) * left, **epochs, **speeds}
+        readings.append(Reading(step, BEGAN_MS + number, values))
+    return readings
+
+
+def _speed(overrides: Mapping[str, Any]) -> float:
+    return 1000.0 * math.log2(overrides[BATCH]) + 10 * overrides["seed"]
+
+
+async def _close(launch: SweepLaunch, desk: SweepDesk) -> Played:
+    """What the driver does at the end."""
+    trials = await desk.trials()
+    best = best_config(launch.config, trials, launch.sweep.objectives)
+    write_best(launch.folder, best)
+    drawing = Drawing()
+    drawing.start(launch.folder.path, launch.config, trials)
+    pictures = await asyncio.to_thread(drawing.finish, CLOSE_SECONDS)
+    shown = {name: PICTURES[name] for name in pictures}
+    status = status_of(trials, launch.total, "")
+    note = note_of(launch, trials, status, "", None, shown)
+    artifacts = {**artifacts_of(launch, trials, best), **pictures}
+    report = await desk.close("FINISHED", None, note, artifacts, CLOSE_SECONDS)
+    assert (status, report["unsent"], report["error"]) == ("finished", 0, None)
+    launch.folder.write(status="finished")
+    first = str((await desk.trials())[0].mlflow_run_id)
+    return Played(launch.folder.path, report["experiment_id"], report["run_id"], first)

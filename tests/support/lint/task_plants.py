@@ -1,0 +1,93 @@
+"""Small tasks and data sets with one fault each, and their repaired twins."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import Subset, TensorDataset
+
+from paceline import Task
+from paceline.tasks.base import TaskOutput
+from support.lint.plants import CHANNELS, CLASSES
+
+
+class OwnTask(Task):
+    """Classification as it should be, but for what `loss` does."""
+
+    def forward(self, batch: Any) -> TaskOutput:
+        images, targets = batch
+        return TaskOutput(self.loss(self.model(images), targets), len(targets))
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(logits, targets, reduction="sum")
+
+
+def task_with(loss: Callable[[Any, Tensor, Tensor], Tensor], **parts: Callable[[], Any]) -> Callable[..., Task]:
+    """A builder of such a task."""
+
+    def build(model: nn.Module) -> Task:
+        class Changed(OwnTask):
+            def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+                return loss(self, logits, targets)
+
+        task = Changed(model)
+        for name, make in parts.items():
+            setattr(task, name, make())
+        return task
+
+    return build
+
+
+def summed(task: Any, logits: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(logits, targets, reduction="sum")
+
+
+def averaged(task: Any, logits: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(logits, targets)
+
+
+def kept(is_detached: bool) -> Callable[[Any, Tensor, Tensor], Tensor]:
+    def loss(task: Any, logits: Tensor, targets: Tensor) -> Tensor:
+        value = summed(task, logits, targets)
+        task.losses.append(value.detach() if is_detached else value)
+        return value
+
+    return loss
+
+
+def binary(squash: Callable[[Tensor], Tensor]) -> Callable[[Any, Tensor, Tensor], Tensor]:
+    def loss(task: Any, logits: Tensor, targets: Tensor) -> Tensor:
+        wanted = F.one_hot(targets, CLASSES).float()
+        return F.binary_cross_entropy_with_logits(squash(logits), wanted, reduction="sum")
+
+    return loss
+
+
+def likelihood(squash: Callable[..., Tensor]) -> Callable[[Any, Tensor, Tensor], Tensor]:
+    return lambda task, logits, targets: F.nll_loss(squash(logits, dim=1), targets, reduction="sum")
+
+
+def own_backward(task: Any, logits: Tensor, targets: Tensor) -> Tensor:
+    value = summed(task, logits, targets)
+    if task.training:
+        value.backward()
+    return value
+
+
+def queue() -> deque[Tensor]:
+    return deque(maxlen=1000)
+
+
+def rows(samples: int) -> Callable[[], Any]:
+    def build() -> Any:
+        dataset = TensorDataset(torch.randn(samples, CHANNELS, 8, 8), torch.arange(samples) % CLASSES)
+        return Subset(dataset, range(samples)), Subset(dataset, range(8))
+
+    return build
+
+
+def scaler() -> Any:
+    return torch.amp.GradScaler("cpu", enabled=False)

@@ -1,0 +1,227 @@
+"""A bench without workers: some fields of the config make its simulated training faster, slower or worse."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from paceline.cluster.listener import SilentListener
+from paceline.study.tuneup.clock import Clock
+from paceline.study.tuneup.facts import Facts
+from paceline.study.tuneup.jobs import Answer, Job
+from paceline.study.tuneup.measuring import Measuring
+from paceline.study.tuneup.outcome import ArmResult, Beside, Findings, Note
+from paceline.study.tuneup.ring import WINDOW_SECONDS
+from support.toys import toy_config
+
+FACTS = Facts("cpu", 1, 1, 1000, False, 0, 0, True, 96, 30)
+DUEL_SECONDS = 9.0
+"""Of a duel with whole windows."""
+TRAINING_SECONDS = 2.0
+ERRAND_SECONDS = 3.0
+
+Speed = Callable[[dict[str, Any]], float]
+Quality = Callable[[dict[str, Any]], float]
+
+
+class FakeClock:
+    """Time that passes when something is played."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class SimulatedBench:
+    """Args:
+    speed: samples a second of a config, as plain values.
+    accuracy: its accuracy after training, likewise.
+    noise: standard deviation of the logarithm of a window's time.
+    """
+
+    def __init__(
+        self,
+        clock: FakeClock,
+        speed: Speed,
+        accuracy: Quality = lambda config: 0.95,
+        noise: float = 0.02,
+        seed: int = 0,
+    ) -> None:
+        self._clock, self._speed, self._accuracy, self._noise = clock, speed, accuracy, noise
+        self._random = np.random.default_rng(seed)
+        self.done: Counter[str] = Counter()
+        self.facts = FACTS
+        self.split_seconds = 0.0
+        self.failing: Callable[[Job], str] = lambda job: ""
+        self.warning: Callable[[dict[str, Any]], list[str]] = lambda config: []
+        """What is told when a config is built."""
+        self.training_seconds = TRAINING_SECONDS
+        self.duel_seconds = DUEL_SECONDS
+        self.metric = "val/accuracy"
+        self.seconds_per_sample = 0.0
+        """What the steps alone take."""
+
+    def do(self, job: Job) -> Answer:
+        self.done[job.kind] += 1
+        problem = self.failing(job)
+        if problem:
+            return Answer(problem=problem, kind="error")
+        configs = [json.loads(part.config_json) for part in job.configs]
+        ways = {
+            "look": self._look,
+            "split": self._split,
+            "duel": self._duel,
+            "train": self._train,
+            "memory": self._memory,
+            "predict": self._predict,
+        }
+        return Answer(ways[job.kind](configs, job))
+
+    def _look(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
+        return asdict(self.facts)
+
+    def _split(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
+        self._clock.now += self.split_seconds
+        fractions = {"data": 0.7, "forward": 0.2, "backward": 0.1, "idle": 0.0}
+        fix = {"overrides": {"data.drop_last": True}, "why": "it mends nothing"}
+        told = {"fractions": fractions, "seconds_per_sample": self.seconds_per_sample}
+        return {**told, "kind": "data", "share": 0.7, "reason": "it waits for data", "fixes": [fix]}
+
+    def _duel(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
+        self._clock.now += self.duel_seconds * job.options["window_seconds"] / WINDOW_SECONDS
+        pairs = []
+        for _ in range(job.options["max_pairs"]):
+            drift = self._random.normal(0, 0.1)  # what hits both windows of a pair
+            noise = self._random.normal(0, self._noise, 2) + drift
+            pairs.append(
+                [float(np.exp(each) / self._speed(config)) for each, config in zip(noise, configs, strict=True)]
+            )
+        return {"pairs": pairs, "warnings": self.warning(configs[1]), "build_seconds": 0.1}
+
+    def _train(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
+        seconds = min(self.training_seconds, job.options["seconds"])
+        self._clock.now += seconds
+        seed = np.random.default_rng(configs[0]["seed"])  # what a seed does, it does to every config
+        accuracy = self._accuracy(configs[0]) + seed.normal(0, 0.003) + self._random.normal(0, 0.001)
+        metrics = {self.metric: float(accuracy)}
+        return {"metrics": metrics, "wall_seconds": seconds, "stopped": seconds < self.training_seconds}
+
+    def _memory(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
+        self._clock.now += ERRAND_SECONDS
+        return {"bytes": 2**20 if configs[0]["checkpoint"]["keep"] == 5 else 2**21}
+
+    def _predict(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
+        self._clock.now += ERRAND_SECONDS
+        return {"bytes": [self._predicted(point) for point in job.options["points"]]}
+
+    def _predicted(self, point: dict[str, Any]) -> int | None:
+        if "scaling.max_failures" in point:
+            return None  # of some it cannot be said
+        return 2**31 if "optimizer.weight_decay" in point else 2**21
+
+
+class RecordingListener(SilentListener):
+    """Keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.contests: list[str] = []
+
+    def goes_on(self, tuneup_id: str, spent_seconds: float) -> None:
+        """An earlier launch is resumed."""
+
+    def arms(self, arms: Any) -> None:
+        """The techniques."""
+
+    def contest(self, contest: Any) -> None:
+        """A duel has ended."""
+        self.contests.append(contest.name)
+
+
+PLANTED = {
+    "nothing": {"parallel.timeout_seconds": 301.0},
+    "faster": {"checkpoint.keep": 5},
+    "slower": {"scaling.max_failures": 7},
+    "spoils": {"optimizer.weight_decay": 0.5},
+}
+"""Techniques of known effect: fields that the bench looks at."""
+
+
+def planted_config(budget_seconds: float = 600.0, **overrides: Any) -> Any:
+    """A tune-up of the planted techniques and the known ones."""
+    section = {"arms": PLANTED, "budget_seconds": budget_seconds, "skip": ["compile", "log-every-50"]}
+    changes = {"trainer.precision": "32-true", "scaling.num_workers": 1, "tuneup": section, **overrides}
+    return toy_config().with_overrides(changes)
+
+
+def is_set(tree: dict[str, Any], name: str) -> bool:
+    """Whether a config has a planted technique."""
+    ((key, value),) = PLANTED[name].items()
+    section, field = key.split(".")
+    return bool(tree[section][field] == value)
+
+
+def planted_speed(tree: dict[str, Any]) -> float:
+    """5 % faster, 5 % slower, and 20 % faster where the model comes out worse."""
+    factor = 1.05 if is_set(tree, "faster") else 1.0
+    factor /= 1.05 if is_set(tree, "slower") else 1.0
+    return 1000 * factor * (1.2 if is_set(tree, "spoils") else 1.0)
+
+
+def planted_accuracy(tree: dict[str, Any]) -> float:
+    """Lower by 0.03 with `spoils`."""
+    return 0.95 - (0.03 if is_set(tree, "spoils") else 0.0)
+
+
+@dataclass
+class Tuned:
+    """A simulated tune-up that has ended."""
+
+    findings: Findings
+    bench: SimulatedBench
+    clock: FakeClock
+    listener: RecordingListener
+
+    def arm(self, name: str) -> ArmResult:
+        """The result of a technique."""
+        return next(arm for arm in self.findings.arms if arm.name == name)
+
+    @property
+    def verdicts(self) -> dict[str, str]:
+        """Of the planted techniques."""
+        return {arm.name: arm.verdict for arm in self.findings.arms if arm.name in PLANTED}
+
+    def met(self, name: str, question: str = "") -> list[Beside]:
+        """The times that a technique was measured beside others."""
+        return [each for each in self.findings.beside if each.name == name and question in ("", each.question)]
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """By their codes."""
+        return {note.code: note for note in self.findings.notes if isinstance(note, Note)}
+
+
+def tuned(
+    speed: Speed = planted_speed,
+    accuracy: Quality = planted_accuracy,
+    config: Any = None,
+    *,
+    kind: type[SimulatedBench] = SimulatedBench,
+    noise: float = 0.02,
+    seed: int = 0,
+    began: float = 0.0,
+    **attributes: Any,
+) -> Tuned:
+    """Run a tune-up on a bench with these attributes."""
+    clock, listener = FakeClock(), RecordingListener()
+    bench = kind(clock, speed, accuracy, noise, seed)
+    for name, value in attributes.items():
+        assert hasattr(bench, name)
+        setattr(bench, name, value)
+    config = config or planted_config()
+    measuring = Measuring(config, bench, Clock(config.tuneup.budget_seconds, began, clock), listener)
+    return Tuned(measuring.run(), bench, clock, listener)

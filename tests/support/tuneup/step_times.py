@@ -1,0 +1,47 @@
+"""Replays of recorded step times: what a duel would have measured here, with a planted effect."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+RECORDING = Path(__file__).with_name("step_times.json")
+
+Array = npt.NDArray[np.float64]
+
+
+class Condition:
+    """The recording under one condition, of all its processes."""
+
+    def __init__(self, name: str) -> None:
+        turns = json.loads(RECORDING.read_text())[name]["processes"]
+        self.series = [np.asarray(each["milliseconds"], dtype=np.float64).ravel() / 1000 for each in turns]
+        """Seconds of all readings of each process, in the order in which they were taken, whosever they were."""
+        self.duels = [_in_turns(each) for each in turns]
+        """Of each process, the seconds of the turns of its two equal trainings, in pairs: shape (pairs, 2)."""
+
+    def pairs(
+        self, draw: np.random.Generator, count: int, turns: int, speedup: float = 1.0, in_turns: bool = True
+    ) -> Array:
+        """A duel's seconds of baseline and arm, shape (count, 2), from a contiguous stretch of one process's readings.
+
+        Each reading is a turn, and which of two neighbours is the arm's is drawn; or, not `in_turns`, a window is one
+        piece of so many readings, and which piece is the arm's is drawn. A stretch that is longer than the recording
+        goes on at its beginning.
+        """
+        series = self.series[draw.integers(len(self.series))]
+        stretch = np.take(series, draw.integers(len(series)) + np.arange(2 * count * turns), mode="wrap")
+        if in_turns:
+            both = stretch.reshape(count, turns, 2)
+        else:
+            both = stretch.reshape(count, 2, turns).sum(axis=2)[:, None, :]
+        swapped = draw.integers(2, size=(*both.shape[:2], 1), dtype=np.intp)
+        return np.take_along_axis(both, swapped ^ np.array([0, 1]), axis=2).sum(axis=1) / [1.0, speedup]
+
+
+def _in_turns(recorded: dict[str, Any]) -> Array:
+    owners = np.asarray(recorded["owners"]).reshape(-1, 2)
+    seconds = np.asarray(recorded["milliseconds"], dtype=np.float64).sum(axis=1).reshape(-1, 2) / 1000
+    return np.take_along_axis(seconds, owners.argsort(axis=1), axis=1)

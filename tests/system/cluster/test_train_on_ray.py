@@ -1,0 +1,152 @@
+"""`train` on a real Ray, into a real MLflow store."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+from paceline import RunFailed, load_config, train
+from paceline.cluster.listener import Progress, SilentListener
+from paceline.engine.build import build_trainer
+from paceline.engine.ranks import Ranks
+from paceline.engine.reporter import MemoryReporter
+from paceline.engine.state import weights_sha256
+from support.ranks import run_ranks
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(600), pytest.mark.usefixtures("ray_session")]
+
+STEPS = list(range(1, 13))
+METRICS = ("train/loss", "lr", "samples_per_second", "step_seconds", "data_wait_fraction", "peak_memory_bytes")
+
+
+def config(home: Path, name: str, **changes: Any) -> Any:
+    """Two workers, two epochs of six steps, a point each step, a checkpoint every four."""
+    tree = {
+        "name": name,
+        "model": {"path": "own_code:net"},
+        "data": {"path": "own_code:data", "global_batch_size": 16},
+        "trainer": {"epochs": 2, "log_every_n_steps": 1},
+        "scaling": {"num_workers": 2, "cpus_per_worker": 0.5},
+        "checkpoint": {"every_n_steps": 4},
+    }
+    (home / f"{name}.yaml").write_text(json.dumps(tree))
+    return load_config(home / f"{name}.yaml", {key.replace("__", "."): value for key, value in changes.items()})
+
+
+def client_of(home: Path) -> Any:
+    from mlflow import MlflowClient
+
+    return MlflowClient(f"sqlite:///{home}/mlflow.db")
+
+
+def mlflow_runs(home: Path) -> list[Any]:
+    client = client_of(home)
+    return list(client.search_runs([experiment.experiment_id for experiment in client.search_experiments()]))
+
+
+def steps_of(home: Path, run: Any, key: str) -> list[int]:
+    return [point.step for point in client_of(home).get_metric_history(run.info.run_id, key)]
+
+
+class Watch(SilentListener):
+    """Keeps the steps that were resumed from; interrupts this process once, when training has come to a step."""
+
+    def __init__(self, stop_at: int | None = None) -> None:
+        self.resumed: list[int] = []
+        self._stop_at = stop_at
+
+    def event(self, kind: str, details: Any) -> None:
+        if kind == "resumed":
+            self.resumed.append(details["step"])
+
+    def progress(self, progress: Progress) -> None:
+        if self._stop_at is not None and progress.step >= self._stop_at:
+            self._stop_at = None
+            threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGINT)).start()
+
+
+def test_an_interrupted_and_resumed_run_of_two_workers_equals_one_process_and_is_all_in_mlflow(home: Path) -> None:
+
+    def linear() -> nn.Module:  # without dropout, which is drawn per rank
+        return nn.Linear(6, 3)
+
+    task = {"path": "own_code:OwnTask", "args": {"pause": 0.3}}
+    base = config(home, "two", trainer__precision="64-true", task=task)
+    alone = train(base.with_overrides({"name": "alone", "scaling.num_workers": 0, "task.args": {}}), model=linear)
+    first = train(base, model=linear, listener=Watch(stop_at=2))
+    assert first.status == "interrupted"
+    assert 2 <= first.steps < 12
+    assert Path(first.checkpoint).name == f"step-{first.steps}"
+    watch = Watch()
+    result = train(base, model=linear, listener=watch)
+    assert (result.status, result.run_id, watch.resumed) == ("finished", first.run_id, [first.steps])
+    assert result.history.index.tolist() == STEPS
+    assert result.history["train/loss"].tolist() == pytest.approx(alone.history["train/loss"].tolist(), abs=1e-9)
+    assert Path(result.checkpoint).name == "step-12"
+    assert weights_sha256(result.load_model().state_dict()) == result.weights_sha256
+
+    run = client_of(home).get_run(result.mlflow_run_id)
+    assert run.info.status == "FINISHED"
+    assert (run.data.params["data.global_batch_size"], run.data.params["derived.micro_batch_size"]) == ("16", "8")
+    assert run.data.tags["paceline.run_id"] == result.run_id
+    assert {key: steps_of(home, run, key) for key in METRICS} == dict.fromkeys(METRICS, STEPS)
+    assert steps_of(home, run, "val/accuracy") == [6, 12]
+    artifacts = {item.path for item in client_of(home).list_artifacts(run.info.run_id)}
+    assert {"config.yaml", "loss_curve.png"} <= artifacts
+
+
+def uninterrupted(ranks: Ranks, folder: Path, epochs: int) -> tuple[str, list[float]]:
+    """The final weights and the losses of the same config in two gloo processes without Ray."""
+    sys.path.insert(0, str(folder))
+    # each rank writes a file of its own: one must not read what the other is just writing
+    run = config(folder, f"uninterrupted-{ranks.rank}", task={"path": "own_code:OwnTask"}, trainer__epochs=epochs)
+    reporter = MemoryReporter()
+    outcome = build_trainer(run, ranks, reporter).fit()
+    return outcome.weights_sha256, reporter.values("train/loss")
+
+
+def test_neither_an_exception_nor_a_killed_worker_changes_a_bit(home: Path) -> None:
+    """An exception at step 5, resumed from step 4; at the 15th step from there a worker is killed."""
+    acts = {"acts": [["raise", 5], ["kill", 15]], "rank": 1, "done": str(home), "pause": 0.05}
+    task = {"path": "own_code:OwnTask", "args": acts}
+    run = config(home, "unlucky", task=task, trainer__epochs=6, parallel__timeout_seconds=60)
+    with pytest.raises(RunFailed, match=r"rank 1: ZeroDivisionError: the user's own mistake") as caught:
+        train(run)
+    raised = (home / "done-raise").stat().st_mtime  # written by the rank right before
+    assert 0 < time.time() - raised < run.parallel.timeout_seconds  # rank 0 does not wait for a peer that is gone
+    assert "own_code.py" in caught.value.traceback_text
+    (recorded,) = mlflow_runs(home)
+    assert recorded.info.status == "FAILED"
+
+    (digest, losses), _ = run_ranks(uninterrupted, 2, home, 6)
+    watch = Watch()
+    result = train(run, listener=watch)
+    assert (home / "done-kill").exists()
+    assert watch.resumed == [4, 16]
+    assert result.weights_sha256 == digest
+    assert result.history["train/loss"].tolist() == losses
+    assert result.status == "finished"
+    assert result.history.index.tolist() == list(range(1, 37))
+    (recorded,) = mlflow_runs(home)
+    assert recorded.info.status == "FINISHED"
+    assert steps_of(home, recorded, "train/loss") == list(range(1, 37))
+
+
+def test_workers_have_the_niceness_of_a_script() -> None:
+    """Ray's own choice would leave them a thirtieth of a processor beside any busy process."""
+    import ray
+
+    @ray.remote(num_cpus=0.5)
+    def niceness() -> int:
+        return os.nice(0)
+
+    assert ray.get(niceness.remote()) == os.nice(0)

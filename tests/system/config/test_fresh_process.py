@@ -1,0 +1,66 @@
+"""Loading a config in a fresh process: no heavy import, any module first, and within a second of CPU time."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FULL = """\
+name: run
+model: {path: 'own_nets:build'}
+data: {path: 'own_nets:data'}
+task: {name: classification, label_smoothing: 0.1}
+optimizer: {name: adamw, lr: 1e-3, eps: 1e-8, lr_scaling: sqrt}
+lr_scheduler: {name: cosine, warmup_epochs: 1}
+trainer: {epochs: 5, precision: bf16-mixed, max_grad_norm: 1.0}
+scaling: {num_workers: 2, use_gpu: false}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "own_nets.py").write_text("def build(width=8, **others): ...\ndef data(): ...\n")
+    (tmp_path / "run.yaml").write_text(FULL)
+    return tmp_path
+
+
+def run_python(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run code in a fresh interpreter in which torch, torchvision, Ray and MLflow cannot be imported."""
+    block = "import sys\nfor name in ('torch', 'torchvision', 'ray', 'mlflow'): sys.modules[name] = None\n"
+    return subprocess.run([sys.executable, "-c", block + code], cwd=folder, capture_output=True, text=True, timeout=60)
+
+
+def test_torch_ray_and_mlflow_are_never_imported(folder: Path) -> None:
+    code = """
+import paceline
+config = paceline.load_config("run.yaml", ["trainer.epochs=2", "model={name: resnet18}", "data={name: CIFAR10}"])
+config.with_overrides({"optimizer.name": "sgd", "optimizer.lr": 0.1})
+from paceline.config.derived import derive
+from paceline.config.schema import json_schema
+derive(config, config.data.sizes()).lines()
+json_schema()
+"""
+    done = run_python(code, folder)
+
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("module", ["data.base", "optimizers.base", "config.base"])
+def test_any_module_of_the_config_can_be_imported_first(module: str, folder: Path) -> None:
+    done = run_python(f"import paceline.{module}, paceline; paceline.ExperimentConfig", folder)
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_fresh_process_loads_a_config_within_a_second(folder: Path) -> None:
+
+    def seconds() -> float:
+        before = os.times()
+        done = run_python("import paceline; paceline.load_config('run.yaml')", folder)
+        assert done.returncode == 0, done.stderr
+        after = os.times()
+        return after.children_user + after.children_system - before.children_user - before.children_system
+
+    assert min(seconds() for _ in range(3)) < 1.0

@@ -1,0 +1,108 @@
+"""The lease on a name: one holder at a time, as far as a store can tell."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict, replace
+
+import pytest
+
+from paceline.errors import EnvironmentFault
+from paceline.storage import lease as leases
+from paceline.storage.faults import LeaseLost
+from paceline.storage.lease import Holder, Lease, is_held, read_holder
+from paceline.storage.remote import RemoteFolder
+from support.golden import Golden
+
+
+def put(home: RemoteFolder, **changes: object) -> Holder:
+    """A lease of another machine's."""
+    holder = replace(Holder.here("theirs"), machine="another", host="elsewhere", **changes)  # type: ignore[arg-type]
+    home.write(leases.FILE, json.dumps(asdict(holder)).encode())
+    return holder
+
+
+def quiet(text: str) -> None:
+    pass
+
+
+def test_a_name_is_held_and_released(remote: RemoteFolder) -> None:
+    lease = Lease(remote, "mine")
+    lease.take(quiet)
+    lease.require()
+    assert is_held(remote.address)
+    with pytest.raises(EnvironmentFault) as caught:
+        Lease(remote, "theirs").take(quiet)
+    assert (caught.value.code, caught.value.fields["process"]) == ("run-in-use", os.getpid())
+    lease.release()
+    assert not is_held(remote.address)
+    Lease(remote, "theirs").take(quiet)
+
+
+def test_a_process_of_this_machine_that_has_ended_holds_nothing(remote: RemoteFolder) -> None:
+    code = (
+        "import json, sys; from dataclasses import asdict; from paceline.storage.lease import Holder; "
+        "print(json.dumps(asdict(Holder.here('dead'))))"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
+    remote.write(leases.FILE, told)
+    assert not is_held(remote.address)
+    told: list[str] = []
+    Lease(remote, "mine").take(told.append)
+    assert told == []  # nothing was waited for
+
+
+def test_another_machine_is_waited_out(remote: RemoteFolder, monkeypatch: pytest.MonkeyPatch, golden: Golden) -> None:
+    monkeypatch.setattr(leases, "LOOK_SECONDS", 0.1)
+    put(remote, until=time.time() + 1.0)
+    told: list[str] = []
+    began = time.monotonic()
+    Lease(remote, "mine").take(told.append)
+    assert time.monotonic() - began >= 0.9
+    (text,) = told
+    golden(text)
+
+
+def test_another_machine_that_is_heard_of_meanwhile_is_at_work(
+    remote: RemoteFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "LOOK_SECONDS", 0.1)
+    put(remote, until=time.time() + 60)
+
+    def renew(text: str) -> None:
+        put(remote, until=time.time() + 61)
+
+    with pytest.raises(EnvironmentFault) as caught:
+        Lease(remote, "mine").take(renew)
+    assert (caught.value.code, caught.value.fields["host"]) == ("run-in-use", "elsewhere")
+    holder = read_holder(remote)
+    assert holder is not None
+    assert holder.launch == "theirs"
+
+
+def test_who_was_taken_over_finds_out(remote: RemoteFolder) -> None:
+    lease = Lease(remote, "mine")
+    lease.take(quiet)
+    put(remote)
+    with pytest.raises(LeaseLost) as caught:
+        lease.require()
+    assert (caught.value.code, caught.value.fields["host"]) == ("lease-lost", "elsewhere")
+    lease.release()
+    assert remote.read(leases.FILE) is not None
+
+
+def test_of_two_that_ask_at_once_one_gets_it(remote: RemoteFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = Lease(remote, "mine")
+    write = lease.renew
+    monkeypatch.setattr(lease, "renew", lambda: (write(), put(remote))[0])
+    with pytest.raises(LeaseLost):
+        lease.take(quiet)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"launch": 1}'])
+def test_a_damaged_lease_is_none(remote: RemoteFolder, data: bytes) -> None:
+    remote.write(leases.FILE, data)
+    assert read_holder(remote) is None
+    Lease(remote, "mine").take(quiet)

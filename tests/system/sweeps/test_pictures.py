@@ -1,0 +1,67 @@
+"""The pictures of a sweep as files, rendered from its journals. Slow for a unit test: matplotlib draws them."""
+
+import re
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+
+from PIL import Image
+
+from paceline.sweeps.results.drawing import Drawing
+from paceline.sweeps.results.pictures import PICTURES, pictures_of
+from paceline.sweeps.results.record import note_of
+from paceline.tracking.journal import JOURNAL_FILE, Journal
+from paceline.tracking.points import Point
+from support.sweeps.launches import launch_of
+from support.sweeps.pictures import BATCH, GRID, RULE, grid_trials
+
+
+def test_pictures_are_drawn_aside_and_named_in_the_note(tmp_path: Path) -> None:
+    trials, histories = grid_trials()
+    launch = launch_of(GRID, tmp_path)
+    for name, own in histories.items():
+        journal = Journal(launch.folder.trials / name / "tracking" / JOURNAL_FILE)
+        journal.append([("point", point.to_json()) for point in own])
+        journal.close()
+
+    def draw() -> dict[str, bytes]:
+        drawing = Drawing()
+        drawing.prepare(GRID, trials[:0])
+        drawing.start(launch.folder.path, GRID, trials)
+        return drawing.finish(120)
+
+    drawn = draw()
+    assert set(drawn) == set(PICTURES)
+    for data in drawn.values():
+        with Image.open(BytesIO(data)) as image:
+            assert image.format == "PNG"
+            assert 300 < image.width < 1300
+            assert 150 < image.height < 900
+            assert len(set(image.convert("RGB").resize((64, 64)).getdata())) > 20
+    assert draw() == drawn  # the same trials make the same files
+
+    def links(run_id: str) -> list[str]:
+        note = note_of(launch, trials, "finished", "", None, {name: PICTURES[name] for name in drawn})
+        assert all(name in note for name in PICTURES)
+        return re.findall(rf"get-artifact\?path=([^&]*)&run_uuid={run_id}\b", note)
+
+    assert links(".*") == []  # MLflow's id of the run is not known
+    launch.folder.tracking.mkdir(exist_ok=True)
+    (launch.folder.tracking / "shipped.json").write_text('{"run_id": "abc123", "experiment_id": "1"}')
+    assert sorted(links("abc123")) == sorted(PICTURES)
+    launch.claimed.release()
+
+
+def test_formulas_and_odd_characters_are_drawn() -> None:
+    odd = "$\\frac{<script>日本\n"
+    trials, histories = grid_trials()
+    trials = [
+        replace(
+            each,
+            overrides={f"model.{odd}": each.overrides[BATCH], RULE: odd + each.overrides[RULE]},
+            metrics={odd: each.metrics["val/accuracy"]},
+        )
+        for each in trials
+    ]
+    own = {name: [Point(odd, 0.1 * n, n, n) for n in range(1, 5)] for name in histories}
+    assert set(pictures_of(GRID, trials, [(odd, "max")], own)) == set(PICTURES)

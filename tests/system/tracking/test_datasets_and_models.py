@@ -1,0 +1,201 @@
+"""Data sets and checkpoints in a real MLflow store: there once, with what identifies them, however often sent."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.tracking import metrics, remote
+from paceline.tracking.cursor import CURSOR_FILE
+from paceline.tracking.models import CheckpointModel
+from paceline.tracking.points import Point
+from paceline.tracking.record import RunRecord
+from paceline.tracking.recorder import Recorder, sync
+from support.tracking.faulty_proxy import FaultyProxy
+from support.tracking.recording import MakeRecord
+
+CANARY = "canary-S3cr3t"
+SETS = {
+    "training": {"name": "mnist5k", "size": 4000, "fingerprint": "a" * 64},
+    "validation": {"name": "mnist5k", "size": 1000, "fingerprint": "b" * 64},
+}
+
+
+def model(step: int = 40, run_id: str = "", **values: float) -> CheckpointModel:
+    """A checkpoint, with metrics measured at the time of its step."""
+    found = {key.replace("__", "/"): (value, 1000 + step) for key, value in values.items()}
+    return CheckpointModel(step, f"file:///runs/x/checkpoints/step-{step}", f"{step:064d}", found, run_id)
+
+
+def inputs_of(record: RunRecord, run_id: str) -> list[dict[str, Any]]:
+    """What MLflow has of a run's data sets."""
+    found = remote.connect(record.uri).get_run(run_id).inputs.dataset_inputs
+    return [
+        {
+            "name": each.dataset.name,
+            "digest": each.dataset.digest,
+            "source": json.loads(each.dataset.source),
+            "profile": json.loads(each.dataset.profile),
+            "context": {tag.key: tag.value for tag in each.tags}["mlflow.data.context"],
+        }
+        for each in found
+    ]
+
+
+def models_of(record: RunRecord) -> list[Any]:
+    """All models in a record's experiment, by step."""
+    client = remote.connect(record.uri)
+    experiment = client.get_experiment_by_name(record.experiment)
+    assert experiment is not None
+    found = client.search_logged_models([experiment.experiment_id])
+    return sorted(found, key=lambda each: int(each.tags[metrics.CHECKPOINT_STEP]))
+
+
+def test_data_sets_are_inputs_of_the_run(tmp_path: Path, sqlite_uri: str, record: MakeRecord) -> None:
+    params = {"data.path": "my.data:load", "data.args.root": f"s3://me:{CANARY}@bucket", "data.micro_batch_size": 8}
+    run = record(sqlite_uri, params=params)
+    recorder = Recorder(tmp_path / "run", run)
+    recorder.add_datasets(SETS)
+    report = recorder.close("FINISHED")
+    assert report.unsent == 0
+    assert report.run_id
+    found = {each["context"]: each for each in inputs_of(run, report.run_id)}
+    assert found.keys() == SETS.keys()
+    assert found["training"]["digest"] == "a" * 36
+    assert found["training"]["profile"] == {"num_rows": 4000, "fingerprint": "a" * 64}
+    assert found["validation"]["source"] == {"path": "my.data:load", "args.root": "s3://***@bucket"}
+    same = Recorder(tmp_path / "same", record(sqlite_uri, run_id="same"))
+    same.add_datasets({"training": SETS["training"], "validation": SETS["training"]})
+    [one] = inputs_of(run, str(same.close("FINISHED").run_id))
+    assert {"training", "validation"} <= set(one["context"].split())
+
+
+def test_the_same_data_sets_are_sent_once(tmp_path: Path, sqlite_uri: str, record: MakeRecord) -> None:
+    run, folder = record(sqlite_uri), tmp_path / "run"
+    for _ in range(2):  # a resumed run adds them again
+        recorder = Recorder(folder, run)
+        recorder.add_datasets(SETS)
+        recorder.add_datasets(SETS)
+        report = recorder.close("FINISHED")
+    assert (folder / "journal.jsonl").read_text().count('"datasets"') == 1
+    (folder / CURSOR_FILE).unlink()
+    assert sync(folder).unsent == 0  # all of it is sent once more
+    assert len(inputs_of(run, str(report.run_id))) == 2
+
+
+def test_kept_checkpoints_are_external_models_of_the_run(tmp_path: Path, sqlite_uri: str, record: MakeRecord) -> None:
+    run = record(sqlite_uri)
+    recorder = Recorder(tmp_path / "run", run)
+    recorder.append([Point("val/loss", 0.5, 40, 1040), Point("val/loss", 0.4, 80, 1080)])
+    recorder.add_model(model(40, val__loss=0.5))
+    recorder.add_model(model(80, val__loss=0.4, val__bad=float("nan")))
+    report = recorder.close("FINISHED")
+    assert (report.unsent, report.error) == (0, None)
+    first, second = models_of(run)
+    assert (first.name, str(first.status), first.source_run_id) == ("mnist-cnn-step-40", "READY", report.run_id)
+    assert first.tags[metrics.CHECKPOINT_URI] == "file:///runs/x/checkpoints/step-40"
+    assert second.tags[metrics.CHECKPOINT_SHA256] == f"{80:064d}"
+    assert second.tags["mlflow.model.isExternal"] == "true"
+    assert [(each.key, each.value, each.step) for each in second.metrics] == [("val/loss", 0.4, 80)]
+    client = remote.connect(run.uri)
+    outputs = client.get_run(str(report.run_id)).outputs.model_outputs
+    assert {(output.model_id, output.step) for output in outputs} == {(first.model_id, 40), (second.model_id, 80)}
+    assert [each.step for each in client.get_metric_history(str(report.run_id), "val/loss")] == [40, 80]
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_a_model_is_registered_once_however_often_it_is_sent(
+    tmp_path: Path, sqlite_uri: str, record: MakeRecord
+) -> None:
+    run, folder = record(sqlite_uri), tmp_path / "run"
+    for _ in range(2):
+        recorder = Recorder(folder, run)
+        recorder.append([Point("val/loss", 0.5, 40, 1040)])
+        recorder.add_model(model(40, val__loss=0.5))
+        report = recorder.close("FINISHED")
+        (folder / CURSOR_FILE).unlink()
+    assert sync(folder).unsent == 0
+    assert len(models_of(run)) == 1
+    assert len(models_of(run)[0].metrics) == 1
+    assert len(remote.connect(run.uri).get_metric_history(str(report.run_id), "val/loss")) == 1
+
+
+def test_a_registration_that_was_cut_short_is_completed(tmp_path: Path, sqlite_uri: str, record: MakeRecord) -> None:
+    run, folder = record(sqlite_uri), tmp_path / "run"
+    recorder = Recorder(folder, run)
+    recorder.add_model(model(40))
+    recorder.close("FINISHED")
+    client = remote.connect(run.uri)
+    (made,) = models_of(run)
+    client.finalize_logged_model(made.model_id, "PENDING")
+    (folder / CURSOR_FILE).unlink()
+    assert sync(folder).unsent == 0
+    (found,) = models_of(run)
+    assert (found.model_id, str(found.status)) == (made.model_id, "READY")
+
+
+def test_the_best_trials_checkpoint_belongs_to_the_trial_and_shows_at_its_sweep(
+    tmp_path: Path, sqlite_uri: str, record: MakeRecord
+) -> None:
+    parent = record(sqlite_uri, run_id="sweep", name="the sweep")
+    trial = record(sqlite_uri, run_id="sweep/0003", name="0003 lr=0.1", parent="sweep")
+    one, other = Recorder(tmp_path / "parent", parent), Recorder(tmp_path / "trial", trial)
+    one.start_shipping()
+    other.append([Point("val/loss", 0.5, 40, 1040)])
+    of_trial = other.close("FINISHED")
+    one.add_model(model(40, "sweep/0003", val__loss=0.5))
+    of_parent = one.close("FINISHED")
+    (found,) = models_of(parent)
+    assert found.source_run_id == of_trial.run_id
+    assert found.tags[metrics.RUN_ID] == "sweep/0003"
+    client = remote.connect(parent.uri)
+    for report in (of_trial, of_parent):
+        run = client.get_run(str(report.run_id))
+        assert [output.model_id for output in run.outputs.model_outputs] == [found.model_id]
+    assert "val/loss" not in client.get_run(str(of_parent.run_id)).data.metrics
+
+
+def test_a_trial_that_mlflow_does_not_know_holds_up_nothing(
+    tmp_path: Path, sqlite_uri: str, record: MakeRecord
+) -> None:
+    run = record(sqlite_uri)
+    recorder = Recorder(tmp_path / "run", run)
+    recorder.add_model(model(40, "sweep/0003", val__loss=0.5))
+    report = recorder.close("FINISHED", timeout_seconds=20)
+    assert report.unsent == 0
+    assert models_of(run)[0].source_run_id == report.run_id
+    assert "val/loss" not in remote.connect(run.uri).get_run(str(report.run_id)).data.metrics
+
+
+@pytest.mark.parametrize("fault", [503, "drop"])
+def test_through_a_server_that_fails_they_arrive_once(
+    tmp_path: Path, proxy: FaultyProxy, record: MakeRecord, fault: str | int
+) -> None:
+    run = record(proxy.uri)
+    recorder = Recorder(tmp_path / "run", run)
+    recorder.append([Point("val/loss", 0.5, 40, 1040)])
+    recorder.add_datasets(SETS)
+    recorder.add_model(model(40, val__loss=0.5))
+    for place in ("log-inputs", "logged-models", "outputs", "log-batch"):
+        proxy.order(fault, place, 1)
+    report = recorder.close("FINISHED", timeout_seconds=60)
+    assert report.unsent == 0, report.error
+    assert len(proxy.hits) == 4
+    assert len(models_of(run)) == 1
+    assert len(inputs_of(run, str(report.run_id))) == 2
+    assert len(remote.connect(run.uri).get_metric_history(str(report.run_id), "val/loss")) == 1
+
+
+def test_checkpoints_are_registered_where_artifacts_cannot_be_stored(
+    tmp_path: Path, sqlite_uri: str, record: MakeRecord
+) -> None:
+    run = record(sqlite_uri)
+    recorder = Recorder(tmp_path / "run", run)
+    place = tmp_path / "mlruns"
+    shutil.rmtree(place, ignore_errors=True)
+    place.write_text("a file where the folder should be")
+    recorder.add_model(model(40))
+    recorder.close("FINISHED", timeout_seconds=5)
+    assert [str(each.status) for each in models_of(run)] == ["READY"]

@@ -1,0 +1,183 @@
+"""`paceline ui`: MLflow's server on this folder's runs."""
+
+import http.server
+import inspect
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from threading import Event, Thread
+
+import psutil
+import pytest
+
+from paceline.tracking import remote
+from paceline.tracking.database import sqlite_uri
+from paceline.tracking.points import Point
+from paceline.tracking.recorder import Recorder
+from paceline.tracking.server import free_port
+from support.tracking.recording import MakeRecord, until
+
+
+def test_the_page_shows_the_runs_of_a_folder_with_an_odd_name_and_ctrl_c_ends_all_of_it(
+    odd_folder: Path, prepared_database: Path, record: MakeRecord
+) -> None:
+    shutil.copy(prepared_database, odd_folder / "mlflow.db")
+    uri = sqlite_uri(odd_folder / "mlflow.db")
+    recorder = Recorder(odd_folder / "run", record(uri, artifacts={"config.yaml": "name: shown"}))
+    recorder.append([Point("train/loss", 1.0, 1, 1)])
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        process = _start_ui(uri, port)
+        try:
+            report = recorder.close("FINISHED")
+            assert (report.unsent, report.error) == (0, None)
+            assert {file.name for file in odd_folder.iterdir()} == {"mlflow.db", "mlruns", "run"}
+            address = _address(process)
+            assert f":{port}" not in address
+            run = json.loads(_get(f"{address}/api/2.0/mlflow/runs/get?run_id={report.run_id}"))["run"]
+            assert run["info"]["status"] == "FINISHED"
+            assert {metric["key"]: metric["value"] for metric in run["data"]["metrics"]}["train/loss"] == 1.0
+            listed = json.loads(_get(f"{address}/api/2.0/mlflow/artifacts/list?run_id={report.run_id}"))
+            assert {file["path"] for file in listed["files"]} == {"config.yaml", "loss_curve.png"}
+            artifact = _get(f"{address}/get-artifact?run_id={report.run_id}&path=config.yaml")
+            assert artifact == b"name: shown"
+            _log_by_way_of(address)
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the whole group gets it
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+    until(lambda: not _processes_with(uri))
+    assert {file.name for file in odd_folder.iterdir()} == {"mlflow.db", "mlruns", "mlartifacts", "run"}
+    assert [file.name for file in (odd_folder / "mlartifacts").rglob("*") if file.is_file()] == ["note.txt"]
+
+
+def _log_by_way_of(address: str) -> None:
+    """Log what somebody else might, to where the server keeps such things."""
+    client = remote.connect(address)
+    other = client.create_run(client.create_experiment("somebody else's"))
+    client.log_text(other.info.run_id, "text", "note.txt")
+
+
+class Fine(http.server.BaseHTTPRequestHandler):
+    """As much of MLflow's server as `paceline ui` asks for."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"OK" if self.path == "/health" else b"{}")
+
+    def do_POST(self) -> None:
+        self.do_GET()
+
+
+MLFLOW = f"""
+import http.server, pathlib, signal, subprocess, sys, time
+
+{inspect.getsource(Fine)}
+def end(number, frame):
+    child.terminate()
+    sys.exit(child.wait())
+
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+signal.signal(signal.SIGTERM, end)
+port = int(sys.argv[sys.argv.index("--port") + 1])
+pathlib.Path("port-" + str(port)).touch()
+while pathlib.Path("wait").exists():
+    time.sleep(0.1)
+try:
+    server = http.server.HTTPServer(("127.0.0.1", port), Fine)
+except OSError:
+    child.terminate()
+    child.wait()
+    sys.exit(0)
+server.serve_forever()
+"""
+"""A server that ends its worker on SIGTERM, as the real one does, which takes half a minute to start."""
+
+
+@pytest.fixture
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One that such a server is going to show."""
+    (tmp_path / "mlflow").mkdir()
+    (tmp_path / "mlflow" / "__init__.py").touch()
+    (tmp_path / "mlflow" / "__main__.py").write_text(MLFLOW)
+    (tmp_path / "mlflow.db").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    return tmp_path / "mlflow.db"
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_whatever_ends_the_command_ends_the_server_too(database: Path, number: signal.Signals, code: int) -> None:
+    process = _start_ui(f"sqlite:///{database}", free_port(25_200 + os.getpid() % 5_000))
+    try:
+        _address(process)
+        assert len(_processes_with(str(database))) == 2
+        process.send_signal(number)
+        assert process.wait(60) == code
+    finally:
+        process.kill()
+    until(lambda: not _processes_with(str(database)))
+
+
+def test_a_port_that_is_taken_while_the_server_starts_is_no_trouble(database: Path) -> None:
+    """Such as by the same command in another folder, whose runs would be shown in place of these."""
+    port, wait = free_port(25_200 + os.getpid() % 5_000), database.parent / "wait"
+    wait.touch()
+    process = _start_ui(f"sqlite:///{database}", port)
+    try:
+        until((database.parent / f"port-{port}").exists)
+        asked = Event()
+        noted = type("Noted", (Fine,), {"log_message": lambda *_: asked.set()})
+        with http.server.HTTPServer(("127.0.0.1", port), noted) as other:
+            Thread(target=other.serve_forever, daemon=True).start()
+            assert asked.wait(60)  # its answer is not taken for the server's
+            wait.unlink()
+            assert _address(process) != f"http://127.0.0.1:{port}"
+            other.shutdown()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+    until(lambda: not _processes_with(str(database)))
+
+
+def _start_ui(uri: str, port: int) -> "subprocess.Popen[str]":
+    program = f"import sys; from paceline.tracking.server import ui; sys.exit(ui({uri!r}, {port}))"
+    command = [sys.executable, "-u", "-c", program]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def _address(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if found := re.search(r"(http\S+)/#/experiments\?", line):
+            return found[1]
+    raise AssertionError("the server did not start")
+
+
+def _get(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=20) as answer:
+        return bytes(answer.read())
+
+
+def _processes_with(database: str) -> list[psutil.Process]:
+    """Other processes of which the environment names the database."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and any(database in each for each in process.environ().values()):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found

@@ -1,0 +1,205 @@
+"""`paceline tuneup` as a user calls it: its output, its files, its run in MLflow."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+
+from paceline import load_config
+from paceline.cli import run as command
+from support.cli.command import run_in_process
+
+CODE = """
+import time
+
+import torch
+from torch.utils.data import Dataset
+
+
+class Slow(Dataset):
+    def __init__(self, samples, hangs=False):
+        self.samples = samples
+        self.hangs = hangs
+
+    def __len__(self):
+        return self.samples
+
+    def __getitem__(self, index):
+        time.sleep(3600.0 if self.hangs else 0.0005)
+        return torch.full((6,), float(index % 3)), index % 3
+
+
+def build(hangs=False):
+    return Slow(192, hangs), Slow(24)
+"""
+CONFIG = """
+name: slow-data
+model: {name: mlp, in_features: 6, num_classes: 3, hidden: [8]}
+data: {path: "slow_data:build", global_batch_size: 16}
+optimizer: {name: sgd, lr: 0.05}
+trainer: {epochs: 2}
+scaling: {num_workers: WORKERS}
+tuneup:
+  budget_seconds: BUDGET
+  seeds: 2
+  skip: [compile, checkpointing-full, checkpointing-selective, accumulation-2, bf16, log-every-50, loader-1, loader-2,
+         prefetch-4, prefetch-8, fix-data-2, fix-data-3, fix-data-4]
+"""
+"""Loading takes 8 ms a step, all else less than 1: caching the samples is what helps."""
+COMMAND = [sys.executable, "-m", "paceline.cli", "tuneup", "slow.yaml", "--json"]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    (tmp_path / "slow_data.py").write_text(CODE)
+    return tmp_path
+
+
+def lay_out(home: Path, workers: int, budget_seconds: float) -> None:
+    text = CONFIG.replace("WORKERS", str(workers)).replace("BUDGET", str(budget_seconds))
+    (home / "slow.yaml").write_text(text)
+
+
+def tuned(home: Path, *overrides: str) -> dict[str, Any]:
+    done = subprocess.run([*COMMAND, *overrides], cwd=home, capture_output=True, text=True, timeout=540)
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+def check_findings(found: dict[str, Any]) -> None:
+    arms = {arm["name"]: arm for arm in found["arms"]}
+    cached = arms["cache-memory"]
+    assert (cached["verdict"], cached["quality"]["verdict"]) == ("gain", "same")
+    low, high = cached["speedup_interval"]
+    assert cached["speedup"] > 2
+    assert low < cached["speedup"] < high
+    assert arms["fp16"]["verdict"] == "not applicable"
+    assert found["recommended"]["data.cache"] == "memory"
+    assert found["bottleneck"].startswith("data:")
+    assert max(found["split"], key=found["split"].get) == "data"
+    assert found["wall_seconds"] > 0
+    assert load_config(found["recommended_path"]).data.cache == "memory"
+    assert "# cache-memory" in Path(found["recommended_path"]).read_text()
+
+
+def check_mlflow(home: Path, found: dict[str, Any]) -> None:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{home}/mlflow.db")
+    (run,) = client.search_runs([each.experiment_id for each in client.search_experiments()])
+    assert (run.info.status, run.data.tags["paceline.kind"]) == ("FINISHED", "tuneup")
+    arms = {arm["name"]: arm for arm in found["arms"]}
+    assert run.data.metrics["tuneup/speedup/cache-memory"] == pytest.approx(arms["cache-memory"]["speedup"])
+    assert run.data.metrics["tuneup/split/data"] == pytest.approx(found["split"]["data"])
+    note = run.data.tags["mlflow.note.content"]
+    assert "| cache-memory | gain |" in note
+    assert f"(get-artifact?path=step_split.svg&run_uuid={run.info.run_id})" in note
+    files = {item.path for item in client.list_artifacts(run.info.run_id)}
+    assert {"recommended.yaml", "findings.json", "report.html", "speeds.svg", "step_split.svg"} <= files
+    has_memory = found["peak_memory_ratio"] is not None or any(arm["peak_memory_ratio"] for arm in found["arms"])
+    assert ("speed_memory.svg" in files) is has_memory
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.timeout(600)
+def test_on_two_workers_the_bottleneck_is_fixed_and_a_technique_that_hangs_is_given_up(home: Path) -> None:
+    lay_out(home, 2, 240)
+    found = tuned(home, 'tuneup.arms={"hangs": {"data.args": {"hangs": true}}}')
+    check_findings(found)
+    check_mlflow(home, found)
+    arms = {arm["name"]: arm for arm in found["arms"]}
+    # the memory comes last, and only as far as there is time
+    assert arms["cache-memory"]["peak_memory_ratio"] == pytest.approx(1.0, rel=0.05)
+    assert arms["exchange-bf16"]["verdict"] != "not applicable"
+    assert arms["hangs"]["verdict"] == "not applicable"
+    assert "60 s" in arms["hangs"]["reason"]
+    assert found["wall_seconds"] < 300
+
+
+# Interrupted
+
+
+def answered(home: Path) -> list[str]:
+    """The lines of its journal that hold an answer."""
+    journals = list((home / "runs" / "slow-data").glob("*/jobs.jsonl"))
+    assert len(journals) <= 1
+    return [line for journal in journals for line in journal.read_text().splitlines() if '"kind":"done"' in line]
+
+
+def end_after(home: Path, jobs: int, how: signal.Signals) -> tuple[int, str]:
+    """Begin or resume it, and end it after so many more jobs; returns the exit code and stderr."""
+    before = len(answered(home))
+    with subprocess.Popen(COMMAND, cwd=home, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        deadline = monotonic() + 240
+        while len(answered(home)) < before + jobs:
+            assert process.poll() is None, process.communicate()[1]
+            assert monotonic() < deadline
+            sleep(0.05)
+        process.send_signal(how)
+        _, told = process.communicate(timeout=60)
+    return process.returncode, told
+
+
+def check_changed_code_is_refused(home: Path) -> None:
+    code = home / "slow_data.py"
+    code.write_text(CODE.replace("0.0005", "0.0001"))
+    refused = run_in_process(home, *COMMAND[3:])
+    assert refused.code == 3, refused.err
+    assert "slow_data" in refused.err
+    assert "--new" in refused.err
+    code.write_text(f"# A comment changes nothing.\n{CODE}")
+
+
+@pytest.mark.parametrize(
+    ("workers", "budget_seconds"), [(0, 240.0), pytest.param(1, 240.0, marks=[pytest.mark.slow, pytest.mark.ray])]
+)
+@pytest.mark.timeout(600)
+def test_a_tune_up_that_is_ended_twice_is_resumed_where_it_was(home: Path, workers: int, budget_seconds: float) -> None:
+    lay_out(home, workers, budget_seconds)
+    code, told = end_after(home, 3, signal.SIGTERM)
+    assert code == 130, told
+    first = answered(home)
+    (folder,) = (each.parent for each in (home / "runs" / "slow-data").glob("*/tuneup.json"))
+    assert folder.name in told
+    assert json.loads((folder / "tuneup.json").read_text())["status"] == "interrupted"
+    assert end_after(home, 2, signal.SIGKILL)[0] == -signal.SIGKILL
+    second = answered(home)
+    assert second[: len(first)] == first
+    check_changed_code_is_refused(home)
+    found = tuned(home)
+    third = answered(home)
+    assert third[: len(second)] == second
+    assert found["tuneup_id"] == folder.name
+    assert found["wall_seconds"] < budget_seconds + 30  # of three launches together
+    check_findings(found)
+    check_mlflow(home, found)
+
+
+# Refused before anything starts
+
+
+@pytest.mark.parametrize(
+    ("section", "places"),
+    [
+        ("{margin: 0}", ["tuneup.margin"]),
+        ("\n  arms:\n    theirs: {model.path: 'nomodule:build'}", ["bad.yaml:6", "tuneup.arms.theirs", "nomodule"]),
+    ],
+    ids=["value", "module"],
+)
+def test_a_config_error_is_reported_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], section: str, places: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = f"name: bad\nmodel: {{name: mlp}}\ndata: {{name: mnist5k}}\ntuneup: {section}\n"
+    (tmp_path / "bad.yaml").write_text(text)
+    assert command(["tuneup", "bad.yaml"]) == 2
+    told = capsys.readouterr().err
+    assert all(place in told for place in places)
+    assert not (tmp_path / "runs").exists()

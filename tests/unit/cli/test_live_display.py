@@ -1,0 +1,51 @@
+"""What a run from Python shows, and where."""
+
+import sys
+from contextlib import redirect_stdout
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from paceline.cluster import experiment
+from paceline.cluster.listener import Progress, SilentListener
+from paceline.config.loading import validate
+from paceline.display import LiveListener, watched
+from support.golden import Golden
+
+
+def test_nothing_in_a_pipe(capfd: pytest.CaptureFixture[str]) -> None:
+    with watched("run") as listener:
+        listener.stage("starting")
+    assert isinstance(listener, SilentListener)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_lines_in_a_notebook(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], golden: Golden
+) -> None:
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    with watched("run") as listener, redirect_stdout(sys.stderr):
+        listener.stage("starting")
+        listener.progress(Progress(3, 10, 20.0, {"train/loss": 0.5}))
+    out, err = capfd.readouterr()
+    assert len(out.splitlines()) == 2
+    golden("\n".join(line.split("s  ", 1)[1] for line in out.splitlines()))
+    assert err == ""
+
+
+def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Console, "is_terminal", True)
+    with watched("run") as listener:
+        assert isinstance(listener, LiveListener)
+
+
+def test_a_listener_of_the_caller_replaces_the_display(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr(experiment, "_train", lambda *arguments: given.append(arguments[-1]))
+    config = validate({"name": "x", "model": {"path": dict}, "data": {"path": list, "global_batch_size": 1}})
+    mine = SilentListener()
+    experiment.train(config, listener=mine)
+    experiment.train(config)
+    assert given[0] is mine
+    assert given[1] is not mine

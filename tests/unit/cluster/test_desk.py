@@ -1,0 +1,215 @@
+"""What the desk keeps of a run: its end, its workers, and what belongs to its record rather than to the screen."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from paceline.cluster.desk import OUTCOME, Desk, Status, forget_outcome, read_outcome
+from paceline.cluster.in_process import Feed
+from paceline.cluster.kept import kept_checkpoints
+from paceline.engine.checkpoint import Snapshot, write_checkpoint
+from paceline.engine.manifest import hash_file
+from paceline.storage.places import RunStore
+from paceline.sweeps.desk.trial_desk import TrialDesk
+from paceline.tracking import metrics
+from paceline.tracking.points import Point
+from paceline.tracking.record import RunRecord
+from paceline.tracking.stored import MARK, is_hurried, note_stored
+from support.cluster.desks import NOWHERE, Events, entries_of, no_space, open_desk, tags_of, warnings_of
+
+FINISHED = {"status": "finished", "step": 4}
+FAILED = {"status": "failed", "failure": {"reason": "later"}}
+
+# The outcome
+
+
+def test_the_first_outcome_stays_and_a_desk_that_is_started_again_finds_it(tmp_path: Path) -> None:
+    desk = open_desk(tmp_path)
+    assert desk.outcome() is None
+    desk.finish(FINISHED)
+    desk.finish(FAILED)
+    assert desk.outcome() == FINISHED
+    again = open_desk(tmp_path)
+    assert again.outcome() == FINISHED
+    assert again.view(0).ended
+    again.finish(FAILED)
+    assert read_outcome(tmp_path) == FINISHED
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"status": "fini',
+        "",
+        "[]",
+        "{}",
+        "[" * 100_000,
+        '{"status": 5}',
+        '{"status": "finished", "step": "x"}',
+        '{"status": "finished", "step": 1e400}',
+        '{"status": "finished", "peak_memory_bytes": [1]}',
+        '{"status": "finished", "samples_per_second": "x"}',
+        '{"status": "finished", "metrics": {"val/loss": "x"}}',
+        '{"status": "failed", "failure": 5}',
+        '{"status": "failed", "failure": {"reason": 5}}',
+    ],
+)
+def test_a_damaged_outcome_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / OUTCOME).write_text(text)
+    desk = open_desk(tmp_path)
+    assert desk.outcome() is None
+    desk.finish(FINISHED)
+    assert open_desk(tmp_path).outcome() == FINISHED
+
+
+def test_the_next_launch_of_a_run_starts_without_the_outcome_of_the_last(tmp_path: Path) -> None:
+    open_desk(tmp_path).finish(FINISHED)
+    forget_outcome(tmp_path)
+    forget_outcome(tmp_path)
+    assert open_desk(tmp_path).outcome() is None
+
+
+def test_a_full_disk_loses_no_outcome_and_leaves_no_half_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = open_desk(tmp_path)
+    monkeypatch.setattr(os, "fsync", no_space)  # what is written arrives in part only
+    desk.finish(FINISHED)
+    assert desk.outcome() == FINISHED
+    assert desk.view(0).ended
+    assert not (tmp_path / OUTCOME).exists()
+    assert warnings_of(desk) == ["not-written"]
+
+
+def test_a_full_disk_at_the_end_does_not_lose_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = open_desk(tmp_path)
+    monkeypatch.setattr(os, "fsync", no_space)
+    report = desk.close("FINISHED", None, 1.0)
+    assert "No space left" in report["error"]
+
+
+# Workers
+
+
+def test_workers_are_let_in_until_the_run_has_ended_or_the_launch_is_over(tmp_path: Path) -> None:
+    ended, dismissed = open_desk(tmp_path / "ended"), open_desk(tmp_path / "dismissed")
+    assert ended.enter(b"a worker")
+    ended.finish(FINISHED)
+    assert not ended.enter(b"its successor")
+    assert dismissed.enter(b"a worker")
+    assert dismissed.may_commit()
+    assert not dismissed.progress(1, 1.0)
+    assert dismissed.dismiss() == [b"a worker"]
+    assert not dismissed.enter(b"its successor")
+    assert not dismissed.may_commit()
+    assert dismissed.progress(2, 1.0), "it is asked to stop"
+
+
+# The record
+
+
+def test_found_batch_sizes_reach_the_user_and_the_tags_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {"micro_batch_size": 24, "gradient_accumulation_steps": 2, "text": "24 micro x 2 accumulation"}
+    desk, listener = open_desk(tmp_path), Events()
+    desk.event("batch", found)
+    Feed(listener, None).show(desk.view)
+    assert listener.lines == [("batch", found["text"])]
+    tags = tags_of(tmp_path)
+    assert tags["paceline.micro_batch_size"] == "24"
+    assert tags["paceline.gradient_accumulation_steps"] == "2"
+    monkeypatch.setattr(os, "fsync", no_space)
+    desk.event("batch", found)
+    assert [kind for kind, _ in desk.view(0).events] == ["batch", "batch", "warning"]
+
+
+def test_the_newest_stamp_is_a_tag_of_the_run(tmp_path: Path) -> None:
+    desk = open_desk(tmp_path)
+    for steps in (0, 40):
+        desk.event("stamp", {"device": "cpu", "measured_steps": steps, "gpu_mhz": None})
+    stamp = json.loads(tags_of(tmp_path)[metrics.SPEED_STAMP])
+    assert stamp == {"device": "cpu", "measured_steps": 40, "gpu_mhz": None}
+    assert desk.view(0).events == []
+
+
+def test_each_straggler_is_a_line_of_the_tag(tmp_path: Path) -> None:
+    desk = open_desk(tmp_path)
+    for rank in (3, 1):
+        desk.event("warning", {"code": "straggler", "message": f"rank {rank}"})
+        desk.event("straggler", {"rank": rank, "text": f"rank {rank} is slow"})
+    assert tags_of(tmp_path)[metrics.STRAGGLER] == "rank 3 is slow\nrank 1 is slow"
+    assert warnings_of(desk) == ["straggler", "straggler"]
+    assert desk.close("FINISHED", None, 0.1)["straggler"] == "rank 3 is slow\nrank 1 is slow"
+
+
+def test_data_sets_go_into_the_record_and_not_onto_the_screen(tmp_path: Path) -> None:
+    training = {"name": "x", "size": 9, "fingerprint": "abc"}
+    desk = open_desk(tmp_path, params={"data.name": "x", "data.shuffle": True})
+    for _ in range(2):
+        desk.event("datasets", {"training": training, "validation": None})
+    assert desk.view(0).events == []
+    assert entries_of(tmp_path, "datasets") == [{"sets": {"training": training}, "source": '{"name": "x"}'}]
+
+
+def test_a_record_is_secure_once_its_store_has_it(tmp_path: Path) -> None:
+    assert open_desk(tmp_path / "folder").secure()[1]
+    folder = tmp_path / "stored"
+    note_stored(folder, 0)
+    desk = Desk(folder, RunRecord("r", "n", NOWHERE, "e"), store=RunStore("s3://bucket/runs", "n", "r"))
+    desk.tag({"first": "now"})
+    end, is_there = desk.secure()
+    assert not is_there
+    assert is_hurried(folder)
+    desk.tag({"more": "later"})
+    note_stored(folder, end)
+    assert desk.secure(end) == (end, True)
+    assert desk.secure()[1] is False
+    (folder / MARK).unlink()  # with the working copy, by somebody who takes the run for dead
+    assert desk.secure(end) == (end, False)
+    desk.abandon()
+
+
+# Checkpoints that MLflow is told of
+
+
+def saved(folder: Path, *steps: int) -> Path:
+    """The folder of a run's checkpoints, with some at these steps."""
+    for step in steps:
+        tensors = {"model": {"weight": torch.full((3,), float(step))}}
+        write_checkpoint(folder / "checkpoints", Snapshot(step, tensors, {"step": step}))
+    return folder / "checkpoints"
+
+
+def test_each_kept_checkpoint_has_its_hash_and_the_metrics_of_its_step(tmp_path: Path) -> None:
+    folder = saved(tmp_path, 4, 8)
+    points = [
+        Point("val/loss", 0.5, 4, 1004),
+        Point("val/loss", 0.1, 6, 1006),
+        Point("system/load", 9.0, 8, 1008),
+        Point("train/loss", float("inf"), 8, 1008),
+    ]
+    newest, oldest = kept_checkpoints(folder, points)
+    assert (newest.step, dict(newest.metrics)) == (8, {})
+    assert (oldest.step, dict(oldest.metrics)) == (4, {"val/loss": (0.5, 1004)})
+    assert oldest.uri == (folder / "step-4").as_uri()
+    assert oldest.sha256 == hash_file(folder / "step-4" / "model.safetensors").sha256
+    (folder / "step-8" / "MANIFEST.json").write_text("{")
+    (folder / "step-9").mkdir()
+    assert [model.step for model in kept_checkpoints(folder, [])] == [4]
+    assert kept_checkpoints(tmp_path / "none", []) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "steps"),
+    [(Desk, "FINISHED", [8, 4]), (Desk, "KILLED", []), (Desk, "FAILED", []), (TrialDesk, "FINISHED", [])],
+)
+def test_checkpoints_are_recorded_at_the_end_of_a_finished_run_and_of_no_trial(
+    tmp_path: Path, kind: type[Desk], status: Status, steps: list[int]
+) -> None:
+    saved(tmp_path, 4, 8)
+    shutil.rmtree(saved(tmp_path, 2) / "step-2")  # one that was removed meanwhile
+    open_desk(tmp_path / "tracking", kind).close(status, None, 0.1)
+    assert [entry["step"] for entry in entries_of(tmp_path / "tracking", "model")] == steps

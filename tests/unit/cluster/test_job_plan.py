@@ -1,0 +1,325 @@
+"""The plan of `paceline submit`: what travels, which command runs, and what is refused before anything is asked."""
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.cluster import job_folder
+from paceline.cluster.job_plan import JobPlan, plan_job
+from paceline.cluster.user_code import runtime_env
+from paceline.config.loading import validate
+from paceline.config.own_arms import own_arms
+from paceline.errors import ConfigError, EnvironmentFault, Problem
+from paceline.sweeps.planning.points import make_points
+from support.cluster.job_project import CONFIG, FILE, NET, SECRET, SWEEP, enter_project, paceline_submit
+from support.golden import Golden
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return enter_project(tmp_path, monkeypatch)
+
+
+def plan(*overrides: str, file: str = FILE, **given: Any) -> JobPlan:
+    return plan_job(file, overrides, check_sweep=make_points, **given)
+
+
+def problems_of(*overrides: str, **given: Any) -> tuple[Problem, ...]:
+    """What is wrong with a config, which must be something."""
+    with pytest.raises(ConfigError) as caught:
+        plan(*overrides, **given)
+    assert SECRET not in str(caught.value)
+    return caught.value.problems
+
+
+def entrypoint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What the driver would run, after `python -m paceline.cli`."""
+    assert paceline_submit(*arguments, "--dry-run", "--json") == 0
+    return str(json.loads(capsys.readouterr().out)["entrypoint"]).removeprefix("python -m paceline.cli ")
+
+
+def test_the_folder_and_the_package_travel(project: Path) -> None:
+    for name in ("notes.txt", "secret.env", ".env", "runs/own/x", "big.bin", "venv/x", "__pycache__/x.pyc", "data/a"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("x")
+    (project / ".gitignore").write_text("*.env\n")
+    (project / ".rayignore").write_text("*.bin\n")
+    made = plan("trainer.epochs=2", flags=["--fork"])
+    assert made.command == ("python", "-m", "paceline.cli", "train", FILE, "trainer.epochs=2", "--fork")
+    assert re.fullmatch(r"own-\d{8}-\d{6}", made.new_id())
+    assert set(made.folder.files) == {".gitignore", ".rayignore", "notes.txt", "own_net.py", FILE, "data/a"}
+    assert {"__init__.py", "cli/__main__.py", "data/base.py"} <= {
+        name.removeprefix("paceline/") for name in made.package.files
+    }
+    assert not any("__pycache__" in name for name in made.package.files)
+    assert made.environment.env_vars == {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "RAY_JOB_STOP_WAIT_TIME_S": "300"}
+
+
+def test_a_plan_is_made_below_the_working_folder(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project / "configs")
+    (project / "configs" / "own_net.py").write_text(NET)
+    assert plan(file="own.yaml").command[3:] == ("train", "own.yaml")
+
+
+def test_a_dry_run_shows_the_plan(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert paceline_submit(FILE, "--dry-run") == 0
+    assert f"train {FILE}" in capsys.readouterr().out
+    assert paceline_submit(FILE, "--dry-run", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["working_folder"] == {"path": str(project), "files": 2, "size_bytes": len(NET) + len(CONFIG)}
+    assert shown["kind"] == "train"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], f"train {FILE}"),
+        (["--wait", "90", "--fork", "--resume", "never"], f"train {FILE} --resume never --wait 90 --fork"),
+        (["tuneup={margin: 0.01}"], f"tuneup {FILE} 'tuneup={{margin: 0.01}}'"),
+        (["--job", "tuneup", "--resume"], f"tuneup {FILE} --resume"),
+        (["--job", "tuneup", "--new"], f"tuneup {FILE} --new"),
+        (["tuneup={margin: 0.01}", "--job", "train"], f"train {FILE} 'tuneup={{margin: 0.01}}'"),
+        ([SWEEP, "--new"], f"sweep {FILE} '{SWEEP}' --new"),
+        ([SWEEP, "--resume"], f"sweep {FILE} '{SWEEP}' --resume"),
+        (["--resume", SWEEP], f"sweep {FILE} '{SWEEP}' --resume"),
+    ],
+)
+def test_the_sections_and_the_options_say_what_the_driver_runs(
+    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert entrypoint(capsys, FILE, *arguments) == f"{expected} --json"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--new"],
+        ["--job", "sweep", "--fork", SWEEP],
+        ["--job", "tuneup", "--fork"],
+        ["--follow", "x"],
+        ["--resume", "--new", SWEEP],
+    ],
+)
+def test_options_of_another_command_are_refused(arguments: list[str]) -> None:
+    assert paceline_submit(FILE, *arguments) == 2
+
+
+def test_values_reach_the_driver_as_they_were_typed() -> None:
+    typed = "model={path: 'own_net:build', args: {width: 4}}"
+    assert shlex.split(plan(typed).entrypoint)[-1] == typed
+
+
+@pytest.mark.parametrize(
+    ("override", "code", "key"),
+    [
+        ("storage.path=null", "storage", "storage.path"),
+        ("storage.path=runs", "storage", "storage.path"),
+        ("storage.path=s3://key:secret@bucket", "storage", "storage.path"),
+        ("tracking.uri=null", "tracking", "tracking.uri"),
+        ("tracking.uri=sqlite:///mlflow.db", "tracking", "tracking.uri"),
+        ("tracking.uri=ftp://host", "tracking-uri", "tracking.uri"),
+        ("trainer.epochs=x", "wrong-type", "trainer.epochs"),
+        ("sweep={space: {optimizer.lr: [-1, 1]}}", "sweep-point", "sweep.space.optimizer.lr"),
+        ("model.path=own_net:bild", "import", "model.path"),
+        ("tuneup={arms: {mine: {model.path: 'nomodule:build'}}}", "import", "tuneup.arms.mine"),
+        ("tuneup={arms: {mine: {model.path: 'own_net:bild'}}}", "import", "tuneup.arms.mine"),
+        ("tuneup={arms: {mine: {model.args.widht: 8}}}", "unknown-key", "tuneup.arms.mine"),
+        (f"model.args.api_key={SECRET}", "secret", "model.args.api_key"),
+        (f"tracking.uri=http://me:{SECRET}@host", "secret", "tracking.uri"),
+    ],
+)
+def test_a_wrong_value_is_found(override: str, code: str, key: str) -> None:
+    assert (code, key) in {(problem.code, problem.key) for problem in problems_of(override)}
+
+
+def test_a_wrong_job_is_found() -> None:
+    assert [problem.code for problem in problems_of(kind="sweep")] == ["sweep"]
+    assert [problem.key for problem in problems_of(SWEEP, "storage.path=s3://bucket")] == ["storage.path"]
+    assert problems_of("data.global_batch_size=100", "data.drop_last=true")
+
+
+def test_several_mistakes_are_reported_at_once(golden: Golden) -> None:
+    with pytest.raises(ConfigError) as caught:
+        plan("storage.path=null", "tracking.uri=null", f"model.args.api_key={SECRET}")
+    assert {problem.code for problem in caught.value.problems} == {"storage", "tracking", "secret"}
+    assert all(problem.place for problem in caught.value.problems)
+    golden(str(caught.value))
+
+
+def test_a_wrong_config_is_reported_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert [problem.code for problem in problems_of("storage.path=null")] == ["storage"]
+
+
+TUNEUP = "tuneup={arms: {mine: {model.path: 'elsewhere_net:build'}}}"
+
+
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("model.path=elsewhere_net:build", "model.path"),
+        ("sweep={space: {model.path: ['own_net:build', 'elsewhere_net:build']}}", "model.path"),
+        (TUNEUP, "tuneup.arms.mine"),
+    ],
+)
+def test_modules_outside_the_folder_are_refused(
+    project: Path, monkeypatch: pytest.MonkeyPatch, override: str, key: str
+) -> None:
+    (project.parent / "lib").mkdir()
+    (project.parent / "lib" / "elsewhere_net.py").write_text(NET)
+    monkeypatch.syspath_prepend(str(project.parent / "lib"))
+    (problem,) = problems_of(override)
+    assert (problem.code, problem.key) == ("outside-folder", key)
+    assert "elsewhere_net.py" in problem.reason
+    plan(TUNEUP, kind="train")  # which does not import it
+
+
+def test_a_config_outside_the_folder_is_refused(project: Path) -> None:
+    (project.parent / "outside.yaml").write_text(CONFIG)
+    assert "outside-folder" in {problem.code for problem in problems_of(file=str(project.parent / "outside.yaml"))}
+
+
+@pytest.mark.parametrize(
+    ("ignored", "override", "key"),
+    [
+        ("left_net.py", TUNEUP.replace("elsewhere", "left"), "tuneup.arms.mine"),
+        ("own_net.py", "seed=1", "model.path"),
+        ("configs", "seed=1", ""),
+    ],
+)
+def test_ignored_files_that_the_job_needs_are_refused(project: Path, ignored: str, override: str, key: str) -> None:
+    (project / "configs" / "left_net.py").write_text(NET)
+    (project / ".gitignore").write_text(f"{ignored}\n")
+    assert ("left-out", key) in {(problem.code, problem.key) for problem in problems_of(override)}
+
+
+def test_a_module_that_the_job_would_not_find_is_refused_or_named(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "src" / "own_pkg").mkdir(parents=True)
+    (project / "src" / "own_pkg" / "nets.py").write_text(NET)
+    monkeypatch.syspath_prepend(str(project / "src"))
+    override = "model.path=own_pkg.nets:build"
+    (problem,) = problems_of(override)
+    assert (problem.code, problem.key) == ("not-importable", "model.path")
+    (project / "env.yaml").write_text("py_modules: [src/own_pkg]\n")
+    made = plan(override, environment_file=Path("env.yaml"))
+    assert made.environment.modules == (str(project / "src" / "own_pkg"),)
+
+
+def test_the_runtime_environment_of_the_user_is_taken_over(project: Path) -> None:
+    (project / "data").mkdir()
+    (project / "data" / "large").write_text("x")
+    text = """\
+working_dir: .
+py_modules: [platform/paceline]
+pip: [einops]
+excludes: [data, "*.txt"]
+env_vars: {FLAG: "1", RAY_JOB_STOP_WAIT_TIME_S: "9", MLFLOW_TRACKING_URI: "http://mlflow:5000"}
+"""
+    (project / "configs" / "runtime_env.yaml").write_text(text)
+    made = plan("tracking.uri=null")
+    assert made.environment.others["pip"] == ["einops"]
+    assert made.environment.env_vars == {
+        "FLAG": "1",
+        "RAY_JOB_STOP_WAIT_TIME_S": "9",
+        "MLFLOW_TRACKING_URI": "http://mlflow:5000",
+        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    }
+    assert not any(name.startswith("data") for name in made.folder.files)
+    assert any(name.endswith("data/base.py") for name in made.package.files)  # `excludes` is for the folder
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("- a\n", ""),
+        ("a: [", ""),
+        ("env_vars: {A: 1}\n", "env_vars"),
+        ("env_vars: [A]\n", "env_vars"),
+        ("excludes: data\n", "excludes"),
+        ("working_dir: nowhere\n", "working_dir"),
+        ("working_dir: s3://bucket/x.zip\n", "working_dir"),
+        ("py_modules: [own_net.py]\n", "py_modules"),
+        ("pip: 5\n", ""),
+        ("pip: none.txt\n", ""),
+        (None, ""),
+    ],
+)
+def test_a_wrong_runtime_environment_is_refused(project: Path, text: str | None, key: str, golden: Golden) -> None:
+    if text is not None:
+        (project / "env.yaml").write_text(text)
+    (problem,) = problems_of(environment_file=Path("env.yaml"))
+    assert (problem.code, problem.key) == ("runtime-env", key)
+    assert Path(problem.place).name == "env.yaml"
+    if key:
+        golden(str(problem))
+
+
+def test_the_tracking_address_of_this_machine_travels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow:5000")
+    assert plan("tracking.uri=null").environment.env_vars["MLFLOW_TRACKING_URI"] == "http://mlflow:5000"
+    for uri, code in (("sqlite:///mlflow.db", "tracking"), (f"http://me:{SECRET}@mlflow:5000", "secret")):
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+        assert [problem.code for problem in problems_of("tracking.uri=null")] == [code]
+
+
+def test_secrets_of_the_runtime_environment_are_warned_of_and_not_shown(
+    project: Path, capsys: pytest.CaptureFixture[str], golden: Golden
+) -> None:
+    (project / "env.yaml").write_text(f"env_vars: {{HF_TOKEN: {SECRET}}}\n")
+    made = plan(environment_file=Path("env.yaml"))
+    golden("\n".join(made.warnings))
+    for flags in ([], ["--json"]):
+        assert paceline_submit(FILE, "--runtime-env", "env.yaml", "--dry-run", *flags) == 0
+    shown = capsys.readouterr()
+    assert "HF_TOKEN" in shown.out
+    assert SECRET not in shown.err + shown.out
+
+
+def test_data_that_stay_at_home_are_warned_of(project: Path) -> None:
+    (project / "texts").mkdir()
+    (project / "texts" / "one.txt").write_text("a text " * 100)
+    text = [
+        "task={name: language_modeling}",
+        "model={name: gpt, context_length: 8, num_layers: 1, num_heads: 1, embedding_dim: 8}",
+        "data={name: text_file, file: texts/one.txt, context_length: 8, global_batch_size: 4}",
+    ]
+    assert plan(*text).warnings == ()
+    (project / ".gitignore").write_text("/texts/\n")
+    (warning,) = plan(*text).warnings
+    assert str(project / "texts" / "one.txt") in warning
+
+
+def test_a_folder_that_is_too_large_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_folder, "MOST_BYTES", 4 * 2**20)  # the package itself is smaller
+    (project / "films").mkdir()
+    (project / "films" / "one").write_bytes(bytes(5 * 2**20))
+    with pytest.raises(EnvironmentFault) as caught:
+        plan()
+    assert (caught.value.code, caught.value.exit_code) == ("folder-too-large", 3)
+    assert (caught.value.fields["largest"][0], caught.value.fields["limit_bytes"]) == ("films", 4 * 2**20)  # type: ignore[index]
+
+
+def test_modules_of_custom_techniques_travel_beside_those_of_the_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a driver that stays at home, and an address of the cluster."""
+    never = "def build():\n    raise AssertionError('it is sent, and not imported')\n"
+    for folder, module in (("mine", "sent_own_net"), ("theirs", "sent_their_net"), ("theirs", "unused_net")):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / f"{module}.py").write_text(never)
+        monkeypatch.syspath_prepend(str(tmp_path / folder))
+    tree = {"name": "own", "model": {"path": "sent_own_net:build"}, "data": {"name": "mnist5k"}}
+    arms = {"theirs": {"model.path": "sent_their_net:build"}, "wrong": {"trainer.epochs": -1}}
+    config = validate({**tree, "tuneup": {"arms": arms}})
+    package, *modules = runtime_env(config, *(changed for _, changed in own_arms(config)))["py_modules"]
+    assert Path(package).name == "paceline"
+    assert modules == [str(tmp_path / "theirs" / "sent_their_net.py")]
+    assert runtime_env(config)["py_modules"] == [package]
+    assert runtime_env(config)["working_dir"] == str(tmp_path / "mine")

@@ -1,0 +1,273 @@
+"""Messages of rank 0 to a desk in another process, with Ray played by lists; and to a desk in its own process."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+import torch
+from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError
+from ray.train import PreemptionInfo
+
+from paceline.cluster import outbox, reporters
+from paceline.cluster.reporters import ActorReporter, DeskReporter, LaunchOver
+from paceline.engine.checkpoint import CheckpointWriter, Snapshot
+from paceline.tracking.points import Reading
+from paceline.tracking.recorder import Recorder
+from support.cluster.desks import no_space, open_desk, warnings_of
+
+Answer = Callable[[], Any]
+
+
+class FakeDesk:
+    """An actor that answers each message when somebody waits for it; `answer` may raise, or take its time."""
+
+    def __init__(self, answer: Answer = lambda: True) -> None:
+        self.answer = answer
+        self.disk_is_full = False
+        self.patience = 0.0
+        """A wait that is shorter than so many seconds times out."""
+        self.taken: list[Reading] = []
+        """What it has said to be safe."""
+        self.events: list[Any] = []
+        for name in ("metrics", "progress", "may_commit"):
+            setattr(self, name, SimpleNamespace(remote=lambda *given, kind=name: (self, kind, given)))
+        self.event = SimpleNamespace(remote=lambda kind, details: self.events.append((kind, details)))
+
+    @property
+    def steps(self) -> list[int]:
+        return [reading.step for reading in self.taken]
+
+    def get(self, kind: str, given: tuple[Any, ...], timeout: float | None) -> Any:
+        if timeout is not None and timeout < self.patience:
+            raise GetTimeoutError
+        answer = self.answer()
+        if kind != "metrics":
+            return answer
+        if answer and not self.disk_is_full:
+            self.taken += given[-1]
+        return answer and not self.disk_is_full
+
+
+@pytest.fixture(autouse=True)
+def _played_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox, "GATHER_SECONDS", 0.02)
+    monkeypatch.setattr(outbox, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(ray, "get", lambda message, timeout=None: message[0].get(*message[1:], timeout))
+    monkeypatch.setattr(ray, "wait", lambda messages, timeout: (messages, []))
+
+
+@pytest.fixture
+def reporter() -> Iterator[Callable[..., ActorReporter]]:
+    """Makes reporters, and ends their threads."""
+    made: list[ActorReporter] = []
+
+    def make(*given: Any) -> ActorReporter:
+        made.append(ActorReporter(*given))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close(0)
+
+
+Make = Callable[..., ActorReporter]
+
+
+def raising(error: Exception) -> Answer:
+    def answer() -> Any:
+        raise error
+
+    return answer
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.005)
+
+
+def test_a_checkpoint_waits_for_the_metrics_before_it(monkeypatch: pytest.MonkeyPatch, reporter: Make) -> None:
+    monkeypatch.setattr(outbox, "GATHER_SECONDS", 60.0)  # somebody waits, so that they go at once
+    desk = FakeDesk()
+    mine = reporter(desk)
+    mine.metrics(1, {"a": 1})
+    mine.metrics(2, {"a": 1})
+    assert mine.recorded(5.0)
+    assert desk.steps == [1, 2]
+    mine.metrics(3, {"a": 1})
+    assert mine.recorded(5.0)
+    assert desk.steps == [1, 2, 3]
+    assert mine.unrecorded() == []
+    mine.metrics(7, {"a": 1.0})
+    mine.close()  # and so does the end of training
+    assert desk.steps == [1, 2, 3, 7]
+    mine._outbox._thread.join(5.0)
+    assert not mine._outbox._thread.is_alive()
+    ActorReporter(None).close()  # one that has told nothing ends at once
+
+
+def test_metrics_go_by_themselves_with_the_time_at_which_they_were_taken(
+    monkeypatch: pytest.MonkeyPatch, reporter: Make
+) -> None:
+    monkeypatch.setattr(outbox, "GATHER_SECONDS", 0.2)
+    desk = FakeDesk()
+    before = int(time.time() * 1000)
+    reporter(desk).metrics(1, {"a": 1})
+    after = time.time() * 1000
+    until(lambda: desk.taken)
+    assert before <= desk.taken[0].timestamp_ms <= after
+
+
+def test_unanswered_metrics_are_kept_for_the_checkpoint_and_sent_again(reporter: Make) -> None:
+    desk = FakeDesk(raising(ActorUnavailableError("busy", None)))
+    mine = reporter(desk, ("0001", 2))
+    mine.metrics(1, {"a": 0.5, "b": float("nan")})
+    assert not mine.recorded(5.0)
+    ((a, b),) = mine.unrecorded()
+    assert (a["key"], a["value"], a["step"]) == ("a", 0.5, 1)
+    assert (b["key"], b["value"]) == ("b", "nan")
+    desk.answer = raising(GetTimeoutError())
+    mine.metrics(2, {"a": 0.25})
+    assert not mine.recorded(5.0)
+    assert len(mine.unrecorded()) == 2
+    desk.answer, desk.disk_is_full = lambda: True, True
+    assert not mine.recorded(5.0)
+    desk.disk_is_full = False
+    until(lambda: desk.steps == [1, 2])
+    assert mine.recorded(5.0)
+    assert mine.unrecorded() == []
+
+
+def test_a_desk_that_does_not_answer_is_waited_for_no_longer_than_allowed(
+    monkeypatch: pytest.MonkeyPatch, reporter: Make
+) -> None:
+    monkeypatch.setattr(reporters, "MIN_ANSWER_SECONDS", 0.01)
+    answered = threading.Event()
+    desk = FakeDesk(lambda: answered.wait(10))
+    desk.patience = 1.0
+    mine = reporter(desk)
+    mine.metrics(1, {"a": 1})
+    assert not mine.recorded(0.1)
+    assert not answered.is_set()
+    assert len(mine.unrecorded()) == 1
+    answered.set()
+    assert mine.recorded(5.0)
+
+
+def test_metrics_that_another_process_could_not_deliver_go_first(reporter: Make) -> None:
+    away = reporter(FakeDesk(raising(GetTimeoutError())))
+    away.metrics(3, {"a": 1.0})
+    away.metrics(4, {"a": float("inf")})
+    kept = away.unrecorded()
+    away.close(0.1)
+    desk = FakeDesk()
+    mine = reporter(desk)
+    mine.record_again(kept)
+    mine.metrics(5, {"a": 2.0})
+    assert mine.recorded(5.0)
+    assert desk.steps == [3, 4, 5]
+    assert [[reading.timestamp_ms] for reading in desk.taken[:2]] == [[each["timestamp_ms"]] for (each,) in kept]
+    assert desk.taken[1].values == {"a": float("inf")}
+
+
+def test_two_threads_at_once_lose_and_double_nothing(reporter: Make) -> None:
+    tries = iter(range(10**9))
+    desk = FakeDesk(lambda: next(tries) % 3 != 0)
+    mine = reporter(desk)
+    done = threading.Event()
+
+    def save() -> None:
+        while not done.is_set():
+            mine._outbox.flush(1.0)
+
+    thread = threading.Thread(target=save)
+    thread.start()
+    for step in range(1, 5001):
+        mine.metrics(step, {"a": 1.0})
+    done.set()
+    thread.join()
+    until(lambda: mine._outbox.flush(1.0))
+    assert desk.steps == list(range(1, 5001))
+
+
+@pytest.mark.parametrize("answer", [raising(ActorDiedError()), lambda: False], ids=["gone", "dismissed"])
+def test_a_group_whose_launch_is_over_puts_no_checkpoint_in_place(
+    tmp_path: Path, answer: Answer, reporter: Make
+) -> None:
+    mine = reporter(FakeDesk(answer))
+    mine.metrics(1, {"a": 1.0})
+
+    def before_commit() -> None:
+        mine.recorded(1.0)
+
+    writer = CheckpointWriter(tmp_path, 3, before_commit, lambda step, path: None, lambda step, error: None)
+    writer.submit(Snapshot(4, {"model": {"weight": torch.zeros(1)}}, {}))
+    with pytest.raises(LaunchOver):
+        writer.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_group_whose_desk_is_gone_stops_and_one_whose_desk_is_busy_does_not(reporter: Make) -> None:
+    desk = FakeDesk(raising(ActorUnavailableError("busy", None)))
+    mine = reporter(desk)
+    mine.progress(1, 1.0)
+    assert not mine.stop_requested()
+    desk.answer = raising(ActorDiedError())
+    mine.progress(2, 1.0)
+    assert mine.stop_requested()
+
+
+def test_a_notice_is_reported_once(monkeypatch: pytest.MonkeyPatch, reporter: Make) -> None:
+    desk = FakeDesk()
+    mine = reporter(desk)
+    assert not mine.is_leaving()  # no worker of Ray Train
+    info = PreemptionInfo(deadline_ms=int((time.time() + 100) * 1000), preempted_node_to_ranks={"node": [1, 2]})
+    context = SimpleNamespace(preemption_context=SimpleNamespace(preemption_info=info))
+    monkeypatch.setattr("ray.train.v2._internal.execution.context.get_train_context", lambda: context)
+    assert mine.is_leaving()
+    assert mine.is_leaving()
+    monkeypatch.setattr(time, "time", lambda: info.deadline_ms / 1000 + 1000)  # type: ignore[operator]
+    assert not mine.is_leaving()  # it has stayed
+    (_, preemption), (_, warning) = desk.events
+    assert preemption == {}
+    assert warning["code"] == "preemption"
+
+
+# In the process that trains
+
+
+def test_in_process_metrics_are_shown_at_once_and_durable_when_a_checkpoint_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox, "GATHER_SECONDS", 60.0)
+    desk = open_desk(tmp_path)
+    mine = DeskReporter(desk, lambda: None)
+    mine.metrics(1, {"train/loss": 0.5})
+    assert desk.view(0).metrics == {"train/loss": 0.5}
+    assert desk.history() == []
+    assert mine.recorded(5.0)
+    assert desk.history() == [("train/loss", 0.5, 1)]
+    mine.close()
+
+
+def test_in_process_a_full_disk_is_reported_once_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = open_desk(tmp_path)
+    mine = DeskReporter(desk, lambda: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(Recorder, "append", no_space)
+        for step in range(1, 6):
+            mine.metrics(step, {"train/loss": 1.0 / step})
+            assert not mine.recorded(5.0)
+        assert len(mine.unrecorded()) == 5
+        assert warnings_of(desk) == ["not-written"]
+    until(lambda: len(desk.history()) == 5)
+    assert mine.recorded(5.0)
+    mine.close()

@@ -1,0 +1,105 @@
+"""Which run a command resumes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.cluster.identity import ClaimedRun, claim_run
+from paceline.config.loading import validate
+from paceline.errors import ConfigError, EnvironmentFault
+from support.golden import Golden
+
+
+def config(**changes: Any) -> Any:
+    tree = {"name": "run", "model": {"name": "mlp"}, "data": {"name": "synthetic", "global_batch_size": 32}}
+    return validate(tree).with_overrides({key.replace("__", "."): value for key, value in changes.items()})
+
+
+def claimed(storage: Path, status: str | None = None, checkpoint: bool = False, **options: Any) -> ClaimedRun:
+    """Claim, leave what a run would leave, and release."""
+    run = claim_run(options.pop("config", None) or config(), storage, **options)
+    if checkpoint:
+        (run.folder.checkpoints / "step-4").mkdir(parents=True)
+        (run.folder.checkpoints / "step-4" / "state.json").write_text("{}")
+        (run.folder.checkpoints / "step-8.broken").mkdir()
+    if status:
+        run.folder.write(status=status)
+    run.release()
+    return run
+
+
+def test_an_unfinished_run_is_resumed_and_a_finished_one_is_not(tmp_path: Path) -> None:
+    first = claimed(tmp_path)
+    second = claimed(tmp_path, status="finished")
+    third = claimed(tmp_path)
+    assert (first.resumed, second.resumed, third.resumed) == (False, True, False)
+    assert second.folder == first.folder != third.folder
+
+
+@pytest.mark.parametrize("status", ["running", "failed", "interrupted"])
+def test_other_states_are_unfinished(tmp_path: Path, status: str) -> None:
+    first = claimed(tmp_path, status=status)
+    assert claimed(tmp_path).folder == first.folder
+
+
+def test_a_damaged_file_is_reported_and_not_taken_for_an_empty_one(tmp_path: Path, golden: Golden) -> None:
+    folder = claimed(tmp_path, checkpoint=True).folder
+    whole = (folder.path / "run.json").read_bytes()
+    (folder.path / "run.json").write_bytes(whole[:100])
+    with pytest.raises(EnvironmentFault) as caught:
+        claimed(tmp_path)
+    assert (caught.value.code, caught.value.fields["file"]) == ("run-file-damaged", str(folder.path / "run.json"))
+    golden(str(caught.value).replace(folder.run_id, "<id>"))
+    (folder.path / "run.json").write_bytes(whole)
+    assert claimed(tmp_path).folder == folder
+
+
+def test_never_starts_a_new_run(tmp_path: Path) -> None:
+    first = claimed(tmp_path)
+    assert claimed(tmp_path, resume="never").folder != first.folder
+
+
+def test_another_config_is_refused_with_the_difference(tmp_path: Path) -> None:
+    claimed(tmp_path, checkpoint=True)
+    with pytest.raises(ConfigError) as caught:
+        claimed(tmp_path, config=config(optimizer__lr=0.2, seed=3))
+    assert {problem.key for problem in caught.value.problems} == {"optimizer.lr", "seed"}
+    assert "0.1" in str(caught.value)
+    assert "0.2" in str(caught.value)
+
+
+def test_some_keys_may_differ(tmp_path: Path) -> None:
+    first = claimed(tmp_path, checkpoint=True)
+    changed = config(scaling__num_workers=2, trainer__epochs=7, data__num_workers=2, data__micro_batch_size=16)
+    assert claimed(tmp_path, config=changed).folder == first.folder
+
+
+def test_a_run_that_saved_nothing_is_not_resumed_with_another_config(tmp_path: Path) -> None:
+    first = claimed(tmp_path, status="failed")
+    second = claimed(tmp_path, config=config(optimizer__lr=0.2))
+    assert not second.resumed
+    assert second.folder != first.folder
+
+
+def test_fork_takes_the_checkpoints_along(tmp_path: Path) -> None:
+    first = claimed(tmp_path, checkpoint=True)
+    fork = claimed(tmp_path, config=config(optimizer__lr=0.2), fork=True)
+    assert fork.folder != first.folder
+    assert {path.name for path in fork.folder.checkpoints.iterdir()} == {"step-4"}
+    assert fork.folder.read()["forked_from"] == first.folder.run_id
+
+
+def test_one_at_a_time(tmp_path: Path, golden: Golden) -> None:
+    run = claim_run(config(), tmp_path)
+    with pytest.raises(EnvironmentFault) as caught:
+        claim_run(config(), tmp_path)
+    assert (caught.value.code, caught.value.fields["name"]) == ("run-in-use", "run")
+    golden(str(caught.value))
+    run.release()
+    claim_run(config(), tmp_path).release()
+
+
+def test_only_the_owner_reads_the_file_of_a_run(tmp_path: Path) -> None:
+    run = claimed(tmp_path)
+    assert (run.folder.path / "run.json").stat().st_mode & 0o077 == 0

@@ -1,0 +1,194 @@
+"""Loading: round trip and import paths."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from paceline.config.imports import missing_module
+from paceline.config.loading import dump_yaml, load_config, placing, validate
+from paceline.errors import ConfigError, Problem
+
+Write = Callable[..., Path]
+
+FULL = """\
+seed: 3
+task: {name: classification, label_smoothing: 0.1}
+optimizer: {name: adamw, lr: 1e-3, eps: 1e-8, lr_scaling: sqrt}
+lr_scheduler: {name: cosine, warmup_epochs: 1}
+trainer: {epochs: 5, precision: bf16-mixed, max_grad_norm: 1.0}
+scaling: {num_workers: 2, use_gpu: false}
+checkpoint: {every_n_steps: 200}
+"""
+
+
+def test_a_resolved_config_loads_as_the_same_config(write: Write, tmp_path: Path) -> None:
+    config = load_config(write(FULL))
+    saved = tmp_path / "resolved.yaml"
+    saved.write_text(dump_yaml(config))
+    again = load_config(saved)
+
+    assert again == config
+    assert dump_yaml(again) == dump_yaml(config)
+    assert list(yaml.safe_load(saved.read_text())) == list(type(config).model_fields)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "off",
+        "yes",
+        "null",
+        "1e-3",
+        "1.0",
+        "12",
+        "0x1f",
+        "2024-01-01",
+        "1:30",
+        "~",
+        "<<",
+        "=",
+        "",
+        " a ",
+        "é: #",
+        "a\nb",
+    ],
+)
+def test_text_stays_text_over_a_round_trip(text: str, write: Write, tmp_path: Path) -> None:
+    args = {"value": text, "keys": {text: [text, 1, 0.001, 1e-30, True, None]}}
+    config = load_config(write()).with_overrides({"model.args": args})
+    saved = tmp_path / "resolved.yaml"
+    saved.write_text(dump_yaml(config), encoding="utf-8")
+
+    assert load_config(saved) == config
+    assert yaml.safe_load(dump_yaml(config))["model"]["args"]["value"] == text
+
+
+def test_python_objects_in_arguments_cannot_be_written(write: Write) -> None:
+    config = load_config(write()).with_overrides({"model.args": {"value": object()}})
+    with pytest.raises(ConfigError, match="not-plain"):
+        dump_yaml(config)
+
+
+def test_a_json_dump_validates_as_the_same_config(write: Write) -> None:
+    config = load_config(write(FULL))
+
+    assert validate(config.model_dump(mode="json")) == config
+
+
+def test_validate_without_a_file_has_no_places() -> None:
+    with pytest.raises(ConfigError) as caught:
+        validate({"name": "x", "seed": "y"})
+
+    assert {problem.key: problem.place for problem in caught.value.problems} == {"seed": "", "model": "", "data": ""}
+
+
+def test_what_is_no_mapping_is_refused() -> None:
+    not_a_tree: Any = [1]
+    with pytest.raises(ConfigError) as caught:
+        validate(not_a_tree)
+    assert [problem.code for problem in caught.value.problems] == ["wrong-type"]
+
+
+def test_config_and_working_folder_are_importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder, module in (("configs", "beside_config"), ("work", "beside_caller")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"{module}.py").write_text("def build(): return 'built'\n")
+    file = tmp_path / "configs" / "run.yaml"
+    file.write_text("name: run\nmodel: {path: 'beside_config:build'}\ndata: {path: 'beside_caller:build'}\n")
+    monkeypatch.chdir(tmp_path / "work")
+
+    config = load_config(Path("..") / "configs" / "run.yaml")
+
+    assert config.model.call() == "built"  # type: ignore[attr-defined]
+    assert config.data.call() == "built"  # type: ignore[attr-defined]
+
+
+def test_modules_are_looked_up_without_running_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "own_pkg"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('was run')\n")
+    (package / "nets.py").write_text("def build(): ...\nraise RuntimeError('was run')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    assert missing_module("own_pkg.nets:build") is None
+    assert missing_module("own_pkg:nets.build") is None
+    assert missing_module("own_pkg.nets:built") is not None
+    assert missing_module("own_pkg.nest:build") is not None
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))  # a notebook's, which has no file
+    assert missing_module("__main__:build") is None
+    assert missing_module("os.path:join") is None
+    assert missing_module("json.nope:join") is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "is_there"),
+    [
+        ("class Net: ...", "Net.make", True),
+        ("from functools import partial as build", "build", True),
+        ("import os.path", "os.path.join", True),
+        ("a, (build, *_) = 1, (2, 3)", "build", True),
+        ("try:\n    import x as build\nexcept ImportError:\n    build = None", "build", True),
+        ("with open('x') as f:\n    for build in f: ...", "build", True),
+        ("if (build := print): ...", "build", True),
+        ("from os import *", "build", True),
+        ("def __getattr__(name): ...", "build", True),
+        ("globals()['build'] = print", "build", True),
+        ("def make():\n    global build\n    build = 1", "build", True),
+        ("def make():\n    build = 1", "build", False),
+        ("class Net:\n    def build(self): ...", "build", False),
+        ("print(build)", "build", False),
+        ("x = '\\d'", "build", False),
+        ("", "build", False),
+    ],
+)
+def test_names_of_a_module_are_looked_up_in_its_file(text: str, name: str, is_there: bool, tmp_path: Path) -> None:
+    (tmp_path / "named.py").write_text(text)
+    sys.path.insert(0, str(tmp_path))
+
+    problem = missing_module(f"named:{name}")
+
+    assert (problem is None) == is_there
+    assert "named" not in sys.modules
+    assert problem is None or problem.code == "import"
+
+
+def test_names_of_an_imported_module_are_looked_up_in_it() -> None:
+    assert missing_module("json:dump") is None
+    assert missing_module("json:tool.main") is None
+    problem = missing_module("json:dumb")
+    assert problem is not None
+    assert "did you mean dump" in problem.hint
+
+
+def test_a_module_that_is_no_python_is_refused(tmp_path: Path, write: Callable[..., Path]) -> None:
+    (tmp_path / "broken.py").write_text("x = 1\n\ndef build(:\n")
+
+    with pytest.raises(ConfigError) as caught:
+        load_config(write("task: {path: 'broken:build'}\n"))
+
+    [problem] = caught.value.problems
+    assert (problem.code, problem.key) == ("import", "task.path")
+    assert problem.reason.startswith("importing 'broken' failed: SyntaxError: ")
+    assert problem.reason.endswith("(broken.py, line 3)")
+    assert ":4:" in problem.place
+
+
+def test_what_is_found_after_loading_gets_its_place(write: Write) -> None:
+    file = write("seed: 3\n")
+    with pytest.raises(ConfigError) as caught, placing(file, ["task.name=classification"]):
+        raise ConfigError(
+            [Problem("a", "b", "seed"), Problem("a", "b", "task.name"), Problem("a", "b", "seed", "here")]
+        )
+    assert [each.place for each in caught.value.problems] == [
+        f"{file}:4:1",
+        "override 'task.name=classification'",
+        "here",
+    ]
+    file.unlink()
+    with pytest.raises(ConfigError, match="first said"), placing(file, []):
+        raise ConfigError([Problem("a", "first said", "seed")])

@@ -1,0 +1,107 @@
+"""The JSON Schema says what the loader says, and every field is documented."""
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from paceline.config.base import Component, Section
+from paceline.config.documentation import documentation
+from paceline.config.experiment import COMPONENT_SECTIONS, ExperimentConfig
+from paceline.config.registry import components
+from paceline.config.schema import json_schema
+from paceline.config.sections import ParallelConfig, ScalingConfig, TrainerConfig
+from paceline.config.source import read_text
+from paceline.data.base import DataConfig
+from paceline.optimizers.base import FusableConfig
+
+jsonschema = pytest.importorskip("jsonschema")
+
+FILES = sorted((Path(__file__).parents[3] / "configs").rglob("*.yaml"))
+EXPERIMENTS = [file for file in FILES if "model" in read_text(file.read_text(), str(file)).tree]
+HEAD = {"name": "run", "model": {"path": "own_nets:build"}, "data": {"path": "own_nets:data"}}
+
+
+def sections() -> set[type[Section]]:
+    """Every section and component, and what they hold."""
+    found: set[type[Section]] = set()
+    waiting: list[type[Section]] = [ExperimentConfig]
+    for package in COMPONENT_SECTIONS.values():
+        waiting += components(package).values()
+    while waiting:
+        cls = waiting.pop()
+        if cls not in found:
+            found.add(cls)
+            waiting += [inner for field in cls.model_fields.values() for inner in _sections_in(field.annotation)]
+    return found
+
+
+def _sections_in(annotation: Any) -> Iterator[type[Section]]:
+    if inspect.isclass(annotation) and issubclass(annotation, Section):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _sections_in(part)
+
+
+@pytest.mark.parametrize("cls", sorted(sections(), key=repr), ids=repr)
+def test_every_field_is_documented(cls: type[Section]) -> None:
+    assert cls.__dict__.get("__doc__"), f"{cls.__name__} has no docstring"
+    without = [name for name in cls.model_fields if name not in documentation(cls)]
+    assert not without, f"{cls.__name__}: no docstring under {', '.join(without)}"
+
+
+@pytest.mark.parametrize("section", COMPONENT_SECTIONS)
+def test_component_sections_offer_each_component_once(section: str) -> None:
+    schema = json_schema()
+    variants = schema["properties"][section]["oneOf"]
+    classes = {cls.__name__ for cls in components(COMPONENT_SECTIONS[section]).values()}
+
+    assert {variant["$ref"].rpartition("/")[2] for variant in variants} == classes
+    for name in classes:
+        assert schema["$defs"][name]["description"]
+        assert all(field.get("description") for field in schema["$defs"][name]["properties"].values())
+
+
+def test_the_schema_is_valid_and_has_a_head() -> None:
+    schema = json_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+
+    assert schema["$schema"].endswith("2020-12/schema")
+    assert schema["title"] == "Paceline experiment"
+    assert schema["properties"]["trainer"]["description"]
+
+
+@pytest.mark.parametrize("file", EXPERIMENTS, ids=lambda file: file.stem)
+def test_shipped_configs_are_valid(file: Path) -> None:
+    jsonschema.validate(read_text(file.read_text(), str(file)).tree, json_schema())
+
+
+@pytest.mark.parametrize(
+    ("changes", "valid"),
+    [
+        ({}, True),
+        ({"model": {"name": "cnn"}, "optimizer": {"name": "adamw", "lr": 0.001}}, True),
+        ({"trainer": {"gradient_accumulation_steps": "auto", "precision": "bf16-mixed"}}, True),
+        ({"trainer": {"epoch": 1}}, False),
+        ({"trainer": {"epochs": 0}}, False),
+        ({"optimizer": {"name": "sgd", "beta1": 0.5}}, False),
+        ({"optimizer": {"lr": 0.5}}, False),
+        ({"model": "cnn"}, False),
+        ({"name": "../run"}, False),
+    ],
+)
+def test_the_schema_agrees_with_the_loader(changes: dict[str, Any], valid: bool) -> None:
+    assert jsonschema.Draft202012Validator(json_schema()).is_valid({**HEAD, **changes}) is valid
+
+
+def test_components_are_found() -> None:
+    assert issubclass(components("paceline.optimizers")["sgd"], Component)
+    assert {"sgd", "adamw"} <= set(components("paceline.optimizers"))
+
+
+@pytest.mark.parametrize("section", [TrainerConfig, ParallelConfig, ScalingConfig, DataConfig, FusableConfig])
+def test_the_readme_names_every_field_of_a_technique(section: type[Section]) -> None:
+    text = (Path(__file__).parents[3] / "README.md").read_text()
+    assert [name for name in section.model_fields if name not in text] == []

@@ -1,0 +1,89 @@
+"""The section `tuneup`: which techniques of one's own it takes, and where its problems are found."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.config.loading import load_config, validate
+from paceline.errors import ConfigError, Problem
+
+TREE: dict[str, Any] = {"name": "run", "model": {"path": "own_nets:build"}, "data": {"path": "own_nets:data"}}
+LARGEST = 2**63 - 1
+Refuse = Callable[[Any], Problem]
+
+
+@pytest.mark.parametrize(
+    "arm",
+    [
+        {"optimizer.leanring_rate": 0.2},
+        {"nothing": 1},
+        {"model.name": "mlp", "model.layers": 3},
+        {"scaling.num_workers": 2},
+        {"scaling": {"use_gpu": True}},
+        {"seed": 3},
+        {"storage.path": "/elsewhere"},
+        {"tuneup.seeds": 3},
+        {"model.path": print},
+        {"model": {"path": print}},
+    ],
+)
+def test_a_technique_that_cannot_be_compared_is_refused(arm: dict[str, Any], refuse: Refuse) -> None:
+    assert refuse({**TREE, "tuneup": {"arms": {"mine": arm}}}).key == "tuneup.arms.mine"
+
+
+@pytest.mark.parametrize(
+    "arm",
+    [
+        {"optimizer.lr": 0.2, "scaling.max_failures": 1, "checkpoint.keep": 3},
+        {"model.args.width": 3},
+        {"model": {"name": "mlp", "in_features": 6, "num_classes": 3}},
+        {"model.name": "mlp", "model.in_features": 6, "model.num_classes": 3},
+    ],
+)
+def test_an_arm_may_change_what_is_computed(arm: dict[str, Any]) -> None:
+    assert validate({**TREE, "tuneup": {"arms": {"mine": arm}}}).tuneup is not None
+
+
+def test_a_wrong_arm_is_found_in_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(
+        "name: run\nmodel: {name: mlp, in_features: 6, num_classes: 3}\n"
+        "data: {name: mnist5k}\ntuneup:\n  arms:\n    mine: {optimizer.leanring_rate: 0.2}\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_config(file)
+    assert caught.value.problems[0].place.startswith(f"{file}:6:")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "compiel",
+        "torch compile",
+        "loader-3",
+        "fix-daat-1",
+        "fix-data-0",
+        "mien",
+        "qqq",
+    ],
+)
+def test_a_name_to_skip_that_no_technique_has_is_refused_with_the_nearest_one(name: str, refuse: Refuse) -> None:
+    problem = refuse({**TREE, "tuneup": {"arms": {"mine": {"optimizer.lr": 0.2}}, "skip": ["bf16", name]}})
+    assert (problem.code, problem.key) == ("unknown-technique", "tuneup.skip.1")
+
+
+def test_a_misspelt_name_to_skip_is_found_in_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    model = "model: {name: mlp, in_features: 6, num_classes: 3}"
+    file.write_text(f"name: run\n{model}\ndata: {{name: mnist5k}}\ntuneup:\n  skip:\n    - bf16\n    - compiel\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(file)
+    assert caught.value.problems[0].place.startswith(f"{file}:7:")
+
+
+def test_the_last_seed_is_a_seed_too(refuse: Refuse) -> None:
+    tree = {**TREE, "tuneup": {"seeds": 2}}
+    assert validate({**tree, "seed": LARGEST - 1}).seed == LARGEST - 1
+    refuse({**tree, "seed": LARGEST})

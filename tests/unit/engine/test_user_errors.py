@@ -1,0 +1,161 @@
+"""Plain mistakes in the user's model and data are errors with a code, and failures can be stored everywhere."""
+
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import IterableDataset, TensorDataset
+
+from paceline.data.imported import ImportedDataConfig
+from paceline.engine.failure import describe
+from paceline.engine.trainer import CheckpointLost, Diverged
+from paceline.errors import ConfigError, EnvironmentFault, PacelineError, Problem, UnusableCode
+from paceline.models.imported import ImportedModelConfig
+from paceline.tasks._classification import Classification
+from paceline.tasks._language_modeling import LanguageModeling
+from support.toys import fit, net, points, toy_config
+
+INPUTS, TARGETS = torch.zeros(4, 3), torch.tensor([0, 1, 2, 0])
+
+
+class Pairing(nn.Module):
+    """Gives more than logits."""
+
+    def forward(self, inputs: torch.Tensor) -> Any:
+        return inputs, None
+
+
+@pytest.mark.parametrize("task", [Classification, LanguageModeling])
+@pytest.mark.parametrize(
+    ("model", "batch", "code"),
+    [
+        (Pairing(), (INPUTS, TARGETS), "wrong-output"),
+        (nn.Identity(), INPUTS, "wrong-batch"),
+        (nn.Identity(), {"x": INPUTS}, "wrong-batch"),
+        (nn.Identity(), [INPUTS, TARGETS, TARGETS], "wrong-batch"),
+    ],
+    ids=["tuple of outputs", "tensor", "mapping", "three parts"],
+)
+def test_a_task_refuses_other_batches_and_outputs(
+    task: Any, model: nn.Module, batch: Any, code: str, golden: Any
+) -> None:
+    with pytest.raises(UnusableCode) as caught:
+        task(model)(batch)
+    assert caught.value.code == code
+    golden(str(caught.value))
+
+
+def test_targets_are_classes_of_the_model() -> None:
+    with pytest.raises(UnusableCode) as caught:
+        Classification(nn.Identity())((INPUTS, TARGETS + 5))
+    assert (caught.value.code, caught.value.fields) == ("target-out-of-range", {"classes": 3})
+
+
+def frozen() -> nn.Module:
+    return net().requires_grad_(False)
+
+
+def nothing() -> Any:
+    return points(0)
+
+
+def nine() -> Any:
+    return points(9)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "fields"),
+    [
+        ({"model__path": frozen}, "nothing-to-train", {}),
+        ({"data__path": nothing}, "too-few-samples", {"samples": 0, "global_batch_size": 16}),
+        ({"data__path": nine}, "too-few-samples", {"samples": 9, "global_batch_size": 16}),
+    ],
+)
+def test_nothing_to_train_or_to_train_on(changes: Any, code: str, fields: dict[str, int], golden: Any) -> None:
+    with pytest.raises(PacelineError) as caught:
+        fit(toy_config(**changes, data__drop_last=True))
+    assert (caught.value.code, caught.value.fields) == (code, fields)
+    golden(str(caught.value))
+
+
+def lone() -> Any:
+    return TensorDataset(INPUTS)
+
+
+class Stream(IterableDataset[Any]):
+    """Has no samples that could be asked for by their index."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(INPUTS)
+
+
+def streams() -> Any:
+    return Stream(), Stream()
+
+
+@pytest.mark.parametrize(
+    ("config", "code"),
+    [
+        (ImportedDataConfig(path=lone, global_batch_size=4), "not-two-sets"),
+        (ImportedDataConfig(path=streams, global_batch_size=4), "not-map-style"),
+        (ImportedModelConfig(path=os.getcwd), "not-a-module"),
+    ],
+    ids=["lone", "streams", "getcwd"],
+)
+def test_builders_that_return_something_else(config: Any, code: str, golden: Any) -> None:
+    with pytest.raises(UnusableCode) as caught:
+        config.build()
+    assert caught.value.code == code
+    golden(re.sub("0x[0-9a-f]+", "0x", str(caught.value)))
+
+
+# Failures
+
+
+@pytest.mark.parametrize("error", [Diverged, CheckpointLost, EnvironmentFault, UnusableCode])
+def test_errors_of_ours_fail_with_their_message_alone(error: Any) -> None:
+    failure = describe(error("why", "some-code"), 1)
+    assert (failure.rank, failure.reason, failure.traceback_text) == (1, "why", "")
+
+
+def test_a_config_error_keeps_its_code_beside_its_reason() -> None:
+    failure = describe(ConfigError([Problem("resume", "is another", "data", hint="start anew")]), 0)
+    assert (failure.reason, failure.problem_code, failure.exit_code) == ("data: is another (start anew)", "resume", 2)
+
+
+def test_errors_of_the_users_code_keep_their_type_and_traceback() -> None:
+    class Mine(Exception):
+        exit_code = 2
+
+    try:
+        raise Mine("boom")
+    except Mine as error:
+        failure = describe(error, 0)
+    assert (failure.reason, failure.exit_code) == ("Mine: boom", 1)
+    assert "Traceback" in failure.traceback_text
+
+
+@pytest.mark.parametrize("code", [None, 3, "no licence"])
+def test_the_end_of_the_program_is_a_failure(code: Any, golden: Any) -> None:
+    golden(describe(SystemExit(code), 0).reason)
+
+
+class Unspeakable(RuntimeError):
+    """An error of the user's own that has no text."""
+
+    def __str__(self) -> str:
+        raise ValueError
+
+
+def test_a_failure_can_be_stored_everywhere() -> None:
+    """The bad byte of a file name, what steers a terminal, a tensor printed in full, and an error without a text."""
+    failure = describe(RuntimeError("no \udce9.jpg, \x1b[31m\0, é\n" + "7" * 3_000_000), 0)
+    (failure.reason + failure.traceback_text).encode()
+    assert failure.reason.startswith("RuntimeError: no \\udce9.jpg, \\x1b[31m\\x00, é\n777")
+    assert len(failure.reason) < 5_000
+    assert len(failure.traceback_text) < 110_000
+    assert describe(Unspeakable(), 0).reason.startswith("Unspeakable: ")

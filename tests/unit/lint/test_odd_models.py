@@ -1,0 +1,190 @@
+"""Lint on models that cannot be run without values, and rules that need files or a GPU."""
+
+import functools
+import gc
+import logging
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from paceline import Task
+from paceline.config.loading import validate
+from paceline.errors import UnusableCode
+from paceline.study.lint import lint
+from paceline.tasks.base import TaskOutput
+from support.golden import Golden
+from support.lint import plants
+
+
+class Crashing(plants.Net):
+    def forward(self, images: Tensor) -> Tensor:
+        raise ZeroDivisionError("the user's own mistake")
+
+
+class Chosen(plants.Net):
+    """Takes the samples that a mask names: how many there are follows from their values."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        chosen = images[images.mean((1, 2, 3)) > -100]
+        logging.getLogger("own").debug(f"{chosen}")
+        return super().forward(chosen)
+
+
+def no_data() -> Any:
+    raise FileNotFoundError("only the cluster has it")
+
+
+def hidden(base: type[nn.Module] = plants.Net) -> Callable[[], nn.Module]:
+    """A fault that is seen without a run."""
+
+    def build() -> nn.Module:
+        model = base()
+        model.extra = [nn.Linear(4, 4)]  # type: ignore[assignment]
+        return model
+
+    return build
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [{"model": hidden(Crashing)}, {"model": hidden(), "data": no_data}],
+    ids=["forward-raises", "data-raise"],
+)
+def test_what_needs_no_run_is_found_without_one(odd: dict[str, Any], golden: Golden) -> None:
+    found = lint(plants.config(**odd))
+    assert [finding.rule for finding in found] == ["not-registered", "could-not-be-run"]
+    golden(found[1].reason)
+
+
+def test_a_small_model_is_run_for_real_where_values_decide_on_shapes() -> None:
+    assert [finding.rule for finding in lint(plants.config(Chosen))] == ["tensor-is-printed"]
+
+
+def test_a_rule_that_raises_is_dropped(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    from paceline.study.lint import examining
+
+    def broken_rule(subject: Any) -> Any:
+        raise KeyError("nobody thought of this")
+
+    monkeypatch.setattr(examining, "RULES", (broken_rule, *examining.RULES))
+    with caplog.at_level(logging.DEBUG, "paceline.study.lint"):
+        assert len(lint(plants.config(plants.conv_norm(True)))) == 1
+    assert "broken-rule" in caplog.text
+
+
+def test_a_model_that_cannot_be_built_raises_the_users_error() -> None:
+    def build() -> nn.Module:
+        raise ZeroDivisionError("the user's own mistake")
+
+    with pytest.raises(UnusableCode, match="ZeroDivisionError: the user's own mistake"):
+        lint(plants.config(build))
+
+
+def test_a_model_that_the_user_holds_stays_as_it_is() -> None:
+    held = plants.conv_norm(True)().eval()
+    before = {name: value.clone() for name, value in held.state_dict().items()}
+    state = torch.get_rng_state()
+    lint(plants.config(lambda: held))
+    assert not held.training
+    assert all(type(each) in (Tensor, nn.Parameter) for each in held.state_dict(keep_vars=True).values())
+    assert all(torch.equal(value, before[name]) for name, value in held.state_dict().items())
+    assert all(parameter.grad is None for parameter in held.parameters())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not held[0]._forward_hooks
+    assert not held[0]._forward_pre_hooks
+
+
+def test_models_that_copy_their_layers_are_built_of_stand_ins() -> None:
+    """`deepcopy` of a stand-in corrupts Python's memory unless it is told how."""
+
+    class Encoder(plants.Net):
+        def __init__(self) -> None:
+            layer = nn.TransformerEncoderLayer(plants.WIDTH, 2, 32, dropout=0.0, batch_first=True)
+            stack = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+            super().__init__(lambda net, x: net.extra(x[:, None])[:, 0], extra=stack)
+
+    assert lint(plants.config(Encoder)) == []
+
+
+@functools.lru_cache
+def slope(width: int) -> Tensor:
+    return torch.linspace(0, 1, width)
+
+
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_nothing_stays_in_caches_that_training_would_take_for_values(is_frozen: bool) -> None:
+    """Also not where a tune-up in the same process has taken what was there out of garbage collection."""
+    if is_frozen:
+        gc.freeze()
+
+    class Cached(plants.Net):
+        def __init__(self) -> None:
+            super().__init__(lambda net, x: x * slope(plants.WIDTH).to(x.device))
+            slope(8)
+
+    assert lint(plants.config(Cached)) == []
+    assert slope.cache_info().currsize == 0
+    assert slope(8).tolist()[-1] == 1.0
+
+
+def test_a_models_numbers_are_read_on_the_host_without_a_word() -> None:
+    """Whether a tensor is on the device is told by what it was made from."""
+
+    class Mixed(Task):
+        def __init__(self, model: nn.Module) -> None:
+            super().__init__(model)
+            self.share = torch.distributions.Beta(0.2, 0.2)
+
+        def forward(self, batch: Any) -> TaskOutput:
+            images, targets = batch
+            share = self.share.sample().item()
+            order = torch.randperm(len(images), device=images.device)
+            logits = self.model(share * images + (1 - share) * images[order]).to(images.device, torch.float64)
+            losses = [F.cross_entropy(logits, each, reduction="sum") for each in (targets, targets[order])]
+            return TaskOutput(share * losses[0] + (1 - share) * losses[1], len(images))
+
+    assert lint(plants.config(task=Mixed)) == []
+
+
+def test_scripted_models_are_run() -> None:
+    def build() -> nn.Module:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.jit.script(nn.Sequential(nn.Flatten(), nn.Linear(192, 4)))
+
+    assert lint(plants.config(build)) == []
+
+
+def test_image_files_that_the_training_process_loads(tmp_path: Path) -> None:
+    for role in ("train", "val"):
+        for kind in ("cat", "dog"):
+            (tmp_path / role / kind).mkdir(parents=True)
+            Image.new("RGB", (64, 64)).save(tmp_path / role / kind / "1.png")
+    data = {"name": "image_folder", "root": str(tmp_path), "global_batch_size": 2}
+    tree = {"name": "photos", "model": {"name": "squeezenet1_1", "num_classes": 2}, "data": data}
+    rule = "images-loaded-in-training-process"
+    assert rule in {finding.rule for finding in lint(validate(tree))}
+    assert rule not in {finding.rule for finding in lint(validate(tree | {"data": {**data, "num_workers": 1}}))}
+
+
+@pytest.mark.parametrize(("capability", "found"), [((8, 0), 1), ((7, 5), 0)])
+def test_float32_on_a_gpu_that_has_better(
+    capability: tuple[int, int], found: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = plants.config()
+    from paceline.study.lint.rules import loops
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "A GPU")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    rule = loops.float32_where_bf16_is_fast
+    for changed, count in (({}, found), ({"trainer.precision": "bf16-mixed"}, 0)):
+        subject: Any = type("S", (), {"config": config.with_overrides(changed), "may_use_gpu": True})
+        assert len(list(rule(subject))) == count

@@ -1,0 +1,98 @@
+"""The schedules against their closed forms, and against torch's where it has the same one."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch.optim import lr_scheduler as peers
+
+from paceline.lr_schedulers.base import LRSchedulerConfig, Schedule
+from paceline.lr_schedulers.constant import ConstantConfig
+from paceline.lr_schedulers.cosine import CosineConfig
+from paceline.lr_schedulers.linear import LinearConfig
+from paceline.lr_schedulers.step import StepConfig
+
+TOTAL = 40
+
+ALL = [
+    ConstantConfig(name="constant"),
+    CosineConfig(name="cosine"),
+    LinearConfig(name="linear"),
+    StepConfig(name="step", every_n_epochs=2.0),
+]
+
+
+def values(schedule: Schedule, steps: int = TOTAL) -> list[float]:
+    return [schedule(step) for step in range(steps)]
+
+
+def torchs(kind: Any, **options: Any) -> list[float]:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    scheduler, seen = kind(optimizer, **options), []
+    for _ in range(TOTAL):
+        seen.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return seen
+
+
+@pytest.mark.parametrize("end", [0.0, 0.1])
+def test_cosine_is_torchs(end: float) -> None:
+    ours = CosineConfig(name="cosine", end_factor=end).build(TOTAL, 0, 10)
+    assert values(ours) == pytest.approx(torchs(peers.CosineAnnealingLR, T_max=TOTAL, eta_min=end), abs=1e-9)
+
+
+@pytest.mark.parametrize("end", [0.0, 0.1])
+def test_linear_is_torchs(end: float) -> None:
+    ours = LinearConfig(name="linear", end_factor=end).build(TOTAL, 0, 10)
+    expected = torchs(peers.LinearLR, start_factor=1.0, end_factor=end, total_iters=TOTAL)
+    assert values(ours) == pytest.approx(expected, abs=1e-9)
+
+
+def test_step_is_torchs() -> None:
+    ours = StepConfig(name="step", every_n_epochs=1.5, gamma=0.5).build(TOTAL, 0, 10)
+    assert values(ours) == pytest.approx(torchs(peers.StepLR, step_size=15, gamma=0.5), abs=1e-9)
+
+
+def test_constant_is_one() -> None:
+    assert values(ConstantConfig(name="constant").build(TOTAL, 0, 10)) == [1.0] * TOTAL
+
+
+@pytest.mark.parametrize("config", ALL, ids=lambda config: config.name)
+def test_warmup_rises_evenly_to_the_peak(config: LRSchedulerConfig) -> None:
+    schedule = config.build(TOTAL, 4, 10)
+    assert values(schedule, 5) == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0])
+
+
+@pytest.mark.parametrize("config", ALL, ids=lambda config: config.name)
+def test_after_the_warmup_it_is_the_shorter_schedule_from_its_start(config: LRSchedulerConfig) -> None:
+    warmed, plain = config.build(TOTAL, 4, 10), config.build(TOTAL - 4, 0, 10)
+    assert [warmed(step + 4) for step in range(TOTAL - 4)] == values(plain, TOTAL - 4)
+
+
+@pytest.mark.parametrize("config", [CosineConfig(name="cosine"), LinearConfig(name="linear")], ids=lambda c: c.name)
+def test_it_stays_at_its_end_afterwards(config: LRSchedulerConfig) -> None:
+    assert config.build(TOTAL, 0, 10)(10 * TOTAL) == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize("config", ALL, ids=lambda config: config.name)
+@pytest.mark.parametrize("warmup", [TOTAL, 2 * TOTAL])
+def test_a_warmup_as_long_as_training_only_rises(config: LRSchedulerConfig, warmup: int) -> None:
+    seen = values(config.build(TOTAL, warmup, 10))
+    assert seen == sorted(seen)
+    assert seen[-1] == pytest.approx(TOTAL / warmup)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, 0),
+        ({"warmup_epochs": 1.5}, 24),
+        ({"warmup_epochs": 0.0}, 0),
+        ({"warmup_steps": 7}, 7),
+        ({"warmup_samples": 1000}, 4),
+    ],
+)
+def test_the_length_of_the_warmup(fields: dict[str, float], expected: int) -> None:
+    config = CosineConfig.model_validate({"name": "cosine", **fields})
+    assert config.warmup_length(steps_per_epoch=16, global_batch_size=256) == expected

@@ -1,0 +1,216 @@
+"""LARS, LAMB, NVLAMB and NovoGrad in training: their fields, their state, and what a step costs."""
+
+from collections import Counter
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from paceline.config.loading import validate
+from paceline.config.registry import components
+from paceline.engine.build import build_trainer
+from paceline.engine.ranks import Ranks
+from paceline.engine.reporter import MemoryReporter
+from paceline.engine.state import load_optimizer, optimizer_tensors, optimizer_values
+from paceline.errors import ConfigError
+from paceline.optimizers.base import OptimizerConfig
+from support.toys import CLASSES, FEATURES, fit, net, toy_config
+
+NAMES = ["lars", "lamb", "nvlamb", "novograd"]
+WAITS = {"aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::nonzero", "aten::equal"}
+
+
+def config(name: str, **fields: Any) -> OptimizerConfig:
+    made = components("paceline.optimizers")[name].model_validate({"name": name, **fields})
+    assert isinstance(made, OptimizerConfig)
+    return made
+
+
+BETAS = {"beta1": 0.8, "beta2": 0.95, "eps": 1e-5}
+IN_TORCH = {"betas": (0.8, 0.95), "eps": 1e-5}
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "expected"),
+    [
+        ("lars", {"momentum": 0.8, "trust_coefficient": 0.01}, {"momentum": 0.8, "trust_coefficient": 0.01}),
+        ("lamb", BETAS, {**IN_TORCH, "prenormalize": False}),
+        ("nvlamb", BETAS, {**IN_TORCH, "prenormalize": True}),
+        ("novograd", BETAS, IN_TORCH),
+    ],
+)
+def test_every_field_is_handed_over(name: str, fields: dict[str, Any], expected: dict[str, Any]) -> None:
+    optimizer = config(name, weight_decay=0.2, **fields).build([nn.Parameter(torch.ones(2))], 0.3, False)
+    (group,) = optimizer.param_groups
+    layerwise = {} if name == "novograd" else {"layerwise": True}
+    del group["params"]
+    assert group == {"lr": 0.3, "weight_decay": 0.2, **expected, **layerwise}
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "key"),
+    [
+        ({"name": "sgd", "lr": 0.0}, "out-of-range", "optimizer.lr"),
+        ({"name": "sgd", "base_batch_size": 0}, "out-of-range", "optimizer.base_batch_size"),
+        ({"name": "lars", "momentum": 1.0}, "out-of-range", "optimizer.momentum"),
+        ({"name": "lars", "trust_coefficient": 0.0}, "out-of-range", "optimizer.trust_coefficient"),
+        ({"name": "lars", "beta1": 0.9}, "unknown-key", "optimizer.beta1"),
+        ({"name": "lars", "fused": True}, "unknown-key", "optimizer.fused"),
+        ({"name": "lamb", "beta2": 1.0}, "out-of-range", "optimizer.beta2"),
+        ({"name": "lamb", "eps": 0.0}, "out-of-range", "optimizer.eps"),
+        ({"name": "nvlamb", "weight_decay": -0.1}, "out-of-range", "optimizer.weight_decay"),
+        ({"name": "novograd", "beta1": float("nan")}, "not-finite", "optimizer.beta1"),
+        ({"name": "novograd", "eps": "small"}, "wrong-type", "optimizer.eps"),
+        ({"name": "adamw", "weight_decay_exclude": "biases"}, "bad-choice", "optimizer.weight_decay_exclude"),
+    ],
+)
+def test_a_bad_value_is_a_config_error(fields: dict[str, Any], code: str, key: str) -> None:
+    tree = {"name": "run", "model": {"name": "cnn"}, "data": {"name": "mnist5k"}, "optimizer": fields}
+    with pytest.raises(ConfigError) as caught:
+        validate(tree)
+    assert [(problem.code, problem.key) for problem in caught.value.problems] == [(code, key)]
+
+
+@pytest.mark.parametrize("name", [*NAMES, "sgd", "adamw"])
+def test_a_loaded_state_has_the_layout_of_its_parameter(name: str) -> None:
+    weight = nn.Parameter(torch.randn(6, 3, 3, 3).to(memory_format=torch.channels_last))
+    optimizer = config(name).build([weight], 0.01, False)
+    weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    contiguous = {name: tensor.contiguous() for name, tensor in optimizer_tensors(optimizer).items()}
+    load_optimizer(optimizer, contiguous, optimizer_values(optimizer))
+    buffers = [value for value in optimizer.state[weight].values() if getattr(value, "ndim", 0) == 4]
+    assert buffers
+    assert all(buffer.stride() == weight.stride() for buffer in buffers)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_stopped_run_continues_to_the_bit(name: str, tmp_path: Path) -> None:
+    optimizer = {"name": name, "weight_decay": 0.01, "weight_decay_exclude": "norms_and_biases"}
+    experiment = toy_config(optimizer=optimizer)
+    _, whole, _ = fit(experiment)
+    assert build_trainer(experiment, Ranks.current(), MemoryReporter(stop_at_step=5), tmp_path).fit().stopped
+    _, resumed, _ = fit(experiment, checkpoints=tmp_path)
+    assert (whole.step, resumed.step) == (12, 12)
+    assert resumed.weights_sha256 == whole.weights_sha256
+
+
+class NoWaiting(TorchDispatchMode):
+    """Fails where a value is read from the device, and counts the operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func.name().partition(".")[0] not in WAITS
+        self.operations[func.name()] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def step_of(name: str, copies: int, device: str = "cpu") -> Counter[str]:
+    """The operations of the last of three steps over `copies` times three parameters."""
+    held = [nn.Parameter(torch.ones(shape, device=device)) for shape in [(3, 2), (4,), (1,)] * copies]
+    optimizer = config(name, weight_decay=0.1, weight_decay_exclude="norms_and_biases").build(held, 0.1, False)
+    for _ in range(3):
+        for parameter in held:
+            parameter.grad = torch.ones_like(parameter)
+        with NoWaiting() as mode:
+            optimizer.step()
+    return mode.operations
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_step_reads_no_value_and_launches_as_much_for_any_number_of_parameters(name: str) -> None:
+    with pytest.raises(AssertionError), NoWaiting():
+        torch.ones(()).item()
+    assert step_of(name, copies=2) == step_of(name, copies=20)
+    assert step_of(name, copies=2, device="meta")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parameters_of_two_dtypes_are_updated_alike(name: str) -> None:
+    def weights(*dtypes: torch.dtype) -> list[nn.Parameter]:
+        held = [nn.Parameter(torch.linspace(1, 2, 5).to(dtype)) for dtype in dtypes]
+        optimizer = config(name, weight_decay=0.1).build(held, 0.1, False)
+        for _ in range(3):
+            for parameter in held:
+                parameter.grad = torch.linspace(-1, 1, 5).to(parameter.dtype)
+            optimizer.step()
+        return held
+
+    half, double = weights(torch.float32, torch.float64)
+    same, _ = weights(torch.float64, torch.float64)
+    torch.testing.assert_close(double, same)
+    torch.testing.assert_close(half.double(), same.double(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_missing_and_sparse_gradients(name: str) -> None:
+    """Without any gradient nothing happens; a sparse one is refused."""
+    embedding = nn.Embedding(4, 2, sparse=True)
+    before = embedding.weight.detach().clone()
+    optimizer = config(name, weight_decay=0.1).build(embedding.parameters(), 0.1, False)
+    optimizer.step()
+    assert embedding.weight.equal(before)
+    assert (optimizer_tensors(optimizer), optimizer_values(optimizer)) == ({}, {})
+    embedding(torch.tensor([1, 2])).sum().backward()
+    with pytest.raises(RuntimeError, match="sparse"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_copy_continues_like_the_original(name: str) -> None:
+    def step(optimizer: torch.optim.Optimizer) -> None:
+        for parameter in optimizer.param_groups[0]["params"]:
+            parameter.grad = torch.linspace(-1, 1, parameter.numel()).reshape(parameter.shape)
+        optimizer.step()
+
+    held = [nn.Parameter(torch.linspace(1, 2, 6).reshape(3, 2)), nn.Parameter(torch.ones(4))]
+    optimizer = config(name, weight_decay=0.1).build(held, 0.1, False)
+    step(optimizer)
+    again = deepcopy(optimizer)
+    for each in (optimizer, again):
+        step(each)
+    copies = again.param_groups[0]["params"]
+    assert all(torch.equal(mine, other) for mine, other in zip(copies, held, strict=True))
+
+
+def test_a_closure_is_called_with_gradients() -> None:
+    weights = nn.Parameter(torch.ones(3))
+    optimizer = config("lars").build([weights], 0.1, False)
+
+    def closure() -> float:
+        loss = weights.square().sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return float(loss.detach())
+
+    assert optimizer.step(closure) == 3.0
+    assert not torch.equal(weights, torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"name": "lars", "lr": 1.0, "trust_coefficient": 0.02}, *({"name": name, "lr": 0.05} for name in NAMES[1:])],
+    ids=NAMES,
+)
+def test_training_converges(fields: dict[str, Any]) -> None:
+    made = config(weight_decay=0.001, weight_decay_exclude="norms_and_biases", **fields)
+    torch.manual_seed(4)
+    classifier = net()
+    optimizer = made.build(classifier.parameters(), made.lr, False)
+    targets = torch.arange(300) % CLASSES
+    inputs = torch.randn(300, FEATURES) + 2 * torch.eye(CLASSES, FEATURES)[targets]
+    for _ in range(100):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(classifier(inputs), targets)
+        loss.backward()
+        optimizer.step()
+    right = (classifier(inputs).argmax(dim=1) == targets).double().mean()
+    assert loss < 0.4
+    assert right > 0.85

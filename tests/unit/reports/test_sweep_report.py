@@ -1,0 +1,245 @@
+"""The report of a sweep: the best setting, the ranking, what did not finish, cost, comparable speeds."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.review.finding import FoundRun
+from paceline.review.report.report import report_of
+from paceline.review.report.speeds import compared
+from paceline.sweeps.results.curves import places_of
+from paceline.tracking.costs import COST_FILE, SWEEP_PARTS, Ledger
+from paceline.tracking.journal import Journal
+from support.golden import Golden
+from support.reports.folders import MLFLOW_ID, config, made_sweep, page_of, some_trials, stamped, trial
+from support.reports.page import Node, sections
+
+LEDGER = Ledger(
+    "core",
+    100.0,
+    dict.fromkeys(SWEEP_PARTS, 0.0) | {"finished": 80.0, "pruned": 20.0},
+    price_per_hour=36.0,
+    kinds=SWEEP_PARTS,
+)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> FoundRun:
+    """A finished sweep of 12 trials."""
+    return made_sweep(tmp_path_factory.mktemp("runs"), some_trials())
+
+
+@pytest.fixture(scope="module")
+def page(found: FoundRun) -> Node:
+    return page_of(found)
+
+
+def test_the_answer_comes_first(page: Node, golden: Golden) -> None:
+    answer = page.classes("answer")[0]
+    assert answer.classes("headline")[0].attributes["data-trials"] == "0004 0005"
+    compared = answer.one(data_others=None).attributes
+    assert (compared["data-others"], compared["data-next"]) == ("4", "0006 0007")
+    assert page.one("main").children.index(answer) == 0
+    assert sections(page) == ["ranking", "pictures", "best", "unfinished", "cost", "speeds", "origin"]
+    golden(answer.text)
+
+
+def test_the_ranking_has_every_setting_with_links_to_its_trials(page: Node) -> None:
+    rows = page.one(id="ranking").all("tr", data_setting=None)
+    settings = [row.attributes["data-setting"] for row in rows]
+    assert settings[0] == "0004 0005"
+    assert sorted(" ".join(settings).split()) == [each.id for each in some_trials()]
+    best = rows[0].values
+    assert best[:3] == [1, 0.2, 32]
+    assert best[3] == pytest.approx(0.8685)
+    assert rows[0].cells[3] == "0.8685 ± 0.00071"
+    states = {node.attributes["data-trial"]: node.attributes["data-state"] for node in page.all(data_trial=None)}
+    assert states == {each.id: each.state for each in some_trials()}
+    address = f"http://mlflow.example:5000/#/experiments/4/runs/{MLFLOW_ID}"
+    assert any(node.attributes["href"].partition("?")[0] == address for node in rows[0].all("a"))
+
+
+def test_it_shows_why_trials_did_not_finish(page: Node) -> None:
+    reasons = {node.attributes["data-trials"]: node for node in page.one(id="unfinished").all("li")}
+    assert {trials: node.attributes["data-state"] for trials, node in reasons.items()} == {
+        "0010": "pruned",
+        "0011": "oom",
+    }
+    assert "CUDA out of memory" in reasons["0011"].text
+    assert "asha: 0.3 is not among the best third" in reasons["0010"].text
+
+
+def test_it_shows_how_to_train_the_best_and_how_it_differs_from_the_sweeps_config(page: Node, found: FoundRun) -> None:
+    best = page.one(id="best")
+    assert best.classes("command")[0].text == f"paceline train {found.folder / 'best.yaml'}"
+    assert "name: compare-best" in best.text
+    changes = {row.attributes["data-key"]: row.cells[1:] for row in best.all("tr", data_key=None)}
+    expected = {"data.global_batch_size": ["64", "32"], "optimizer.lr": ["0.1", "0.2"], "seed": ["0", "1"]}
+    assert {key: changes.get(key) for key in expected} == expected
+    assert "model.name" not in changes
+
+
+def test_there_is_a_picture_of_each_kind(page: Node, found: FoundRun) -> None:
+    drawn = [node.attributes["aria-label"] for node in page.all("svg", aria_label=None)]
+    assert drawn[:3] == ["train/loss", "val/accuracy", "Pareto front"]
+    assert drawn[3].startswith("val/accuracy over ")
+    assert len(page.classes("band")) == 2 * 5  # one for each setting that is named, since it has two seeds
+    assert report_of(found) == report_of(found)
+
+
+def test_a_recorded_picture_is_shown_rather_than_computed_again(tmp_path: Path) -> None:
+    page = page_of(made_sweep(tmp_path, some_trials(), artifacts={"importance.png": "PNG"}))
+    (image,) = page.all("img")
+    assert image.attributes["src"] == "data:image/png;base64,UE5H"
+    assert image.attributes["alt"] not in page.text  # its title is in itself
+
+
+def test_the_front_has_the_numbers_of_the_ranking(tmp_path: Path) -> None:
+    trials = [trial(n, 0.9 - n / 10, **{"optimizer.lr": 0.1 + n}) for n in range(4)]
+    trials[2] = trial(2, 0.1, **trials[2].overrides)  # dominated by 3
+    own = config(sweep={"space": {"optimizer.lr": [0.1, 1.1, 2.1, 3.1]}, "metric": "val/accuracy"})
+    page = page_of(made_sweep(tmp_path, trials, own=own))
+    assert places_of(trials, [("val/accuracy", "max")]) == {"0000": 1, "0001": 2, "0003": 3, "0002": 4}
+    items = page.all("li", value=None)
+    assert [item.attributes["value"] for item in items] == ["1", "2", "3"]
+    assert [item.text for item in items] == ["lr=0.1", "lr=1.1", "lr=3.1"]
+    assert sorted(node.text for node in page.classes("mark")) == ["1", "2", "3"]
+
+
+def test_all_seeds_of_a_setting_have_its_place() -> None:
+    places = places_of(some_trials(), [("val/accuracy", "max")])
+    assert places["0004"] == places["0005"] == 1
+
+
+# Sweeps of other sizes
+
+
+def test_a_sweep_in_which_nothing_has_finished_has_no_best(tmp_path: Path, golden: Golden) -> None:
+    where = {"optimizer.lr": 0.1, "data.global_batch_size": 32}
+    page = page_of(made_sweep(tmp_path, [trial(0, 0.4, "running", **where)], written="running"))
+    assert "data-trials" not in page.classes("headline")[0].attributes
+    assert "best" not in sections(page)
+    golden(page.classes("answer")[0].text)
+
+
+def test_a_sweep_without_trials_or_with_one(tmp_path: Path) -> None:
+    page = page_of(made_sweep(tmp_path, []))
+    assert page.all("tr", data_setting=None) == page.one(id="pictures").all("svg") == []
+    own = config(sweep={"space": {"optimizer.lr": [0.1, 0.2]}, "metric": "val/accuracy"})
+    page = page_of(made_sweep(tmp_path, [trial(0, 0.7, **{"optimizer.lr": 0.1})], own=own))
+    assert page.classes("headline")[0].attributes["data-trials"] == "0000"
+    assert page.all(data_others=None) == []
+    headings = [node.text for node in page.one(id="ranking").all("th")]
+    assert len(set(headings)) == len(headings)
+
+
+def test_a_trial_has_a_report_of_its_own(found: FoundRun) -> None:
+    page = page_of(FoundRun("trial", found.folder / "trials" / "0003"))
+    assert page.one("body").attributes["data-kind"] == "trial"
+    assert page.classes("headline")[0].attributes["data-step"] == "100"
+    assert page.one("tr", data_metric="val/accuracy")
+
+
+# Cost
+
+
+def costs(page: Node) -> dict[tuple[str, str], list[float | None]]:
+    """By part and unit: seconds, share and price."""
+    rows = page.one(id="cost").all("tr", data_part=None)
+    return {(row.attributes["data-part"], row.attributes["data-unit"]): row.values for row in rows}
+
+
+def test_the_ledger_is_shown(tmp_path: Path, page: Node) -> None:
+    assert costs(page) == {}
+    recorded = costs(page_of(made_sweep(tmp_path, some_trials(), artifacts={COST_FILE: json.dumps(LEDGER.to_json())})))
+    assert recorded["finished", "core"] == [None, 80.0, None, 0.8, pytest.approx(0.8)]
+    assert recorded["all", "core"] == [None, 100.0, None, 1.0, pytest.approx(1.0)]
+    killed = made_sweep(tmp_path, some_trials(), written="running", status=None)
+    (killed.folder / "tracking" / COST_FILE).write_text(json.dumps(LEDGER.to_json()))
+    assert costs(page_of(killed)) == recorded
+
+
+def test_a_newer_ledger_counts_and_includes_other_devices(tmp_path: Path) -> None:
+    cores = Ledger("core", 50.0, {**dict.fromkeys(SWEEP_PARTS, 0.0), "pruned": 50.0}, kinds=SWEEP_PARTS)
+    found = made_sweep(tmp_path, some_trials(), artifacts={COST_FILE: json.dumps(cores.to_json())})
+    (found.folder / "tracking" / COST_FILE).write_text(json.dumps(replace(LEDGER, unit="GPU").after(cores).to_json()))
+    page = page_of(found)
+    assert costs(page)["finished", "GPU"][1] == 80.0
+    assert "50 core-seconds" in page.one(id="cost").text
+
+
+@pytest.mark.parametrize(("key", "value"), [("price_per_hour", "x"), ("joules", [1]), ("allocated_seconds", 1e999)])
+def test_a_damaged_ledger_is_left_out(tmp_path: Path, key: str, value: object) -> None:
+    found = made_sweep(tmp_path, some_trials()[:2])
+    for file in (found.tracking / COST_FILE, found.tracking / "artifacts" / COST_FILE):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps({**LEDGER.to_json(), key: value}))
+    assert costs(page_of(found)) == {}
+
+
+# Speeds that can be compared
+
+
+def comparison(page: Node) -> tuple[str, ...]:
+    """Trials whose speeds can be compared with that of the best one, others and unknown ones."""
+    found = page.one(id="speeds").all(data_alike=None)
+    return tuple(found[0].attributes[f"data-{key}"] for key in ("alike", "others", "unknown")) if found else ()
+
+
+def busy_sweep(tmp_path: Path, changes: Mapping[str, Mapping[str, Any]]) -> Node:
+    """The report of a sweep whose trials ran under other conditions."""
+    found = made_sweep(tmp_path, some_trials(), trial_options={"later": stamped()})
+    for name, own in changes.items():
+        journal = Journal(found.folder / "trials" / name / "tracking" / "journal.jsonl")
+        journal.append([("tags", {"tags": stamped(**own)})])
+        journal.close()
+    return page_of(found)
+
+
+def test_where_speeds_can_be_compared_there_is_no_caveat(tmp_path: Path, page: Node) -> None:
+    assert comparison(page) == ()  # nothing is known
+    alike = busy_sweep(tmp_path, {})
+    assert comparison(alike) == ("9", "9", "0")
+    assert alike.classes("caveat") == page.classes("caveat") == []
+
+
+def test_speeds_that_cannot_be_compared_have_a_caveat_wherever_they_are_shown(tmp_path: Path, golden: Golden) -> None:
+    page = busy_sweep(tmp_path, {"0005": {"other_load_start": 0.7}, "0001": {"other_load_start": 0.18}})
+    assert comparison(page)[:2] == ("0", "9")
+    caveats = [node.text for node in page.classes("caveat")]
+    assert len(caveats) == 2  # under the table, and under the Pareto front
+    assert "18 to 70%" in caveats[0]
+    assert [node.attributes["href"] for node in page.all("a")].count("#speeds") == 3  # and in the navigation
+    golden("\n".join([caveats[0], *(node.text for node in page.one(id="ranking").all("th"))]))
+
+
+def test_trials_that_cannot_be_compared_are_named(tmp_path: Path, golden: Golden) -> None:
+    page = busy_sweep(tmp_path, {"0001": {"other_load_start": 0.4}, "0002": {"device": "H100"}})
+    assert comparison(page) == ("7", "9", "0")
+    reasons = page.one(id="speeds").all("li", data_trials=None)
+    assert [node.attributes["data-trials"] for node in reasons] == ["0001", "0002"]
+    golden("\n".join([page.classes("caveat")[0].text, *(node.text for node in reasons)]))
+
+
+def test_equal_reasons_are_one_line_with_the_range_of_their_numbers() -> None:
+    tags = {
+        "0": stamped(other_load_start=0.7, other_load_end=0.66),
+        "1": stamped(other_load_start=0.55, other_load_end=0.55),
+        "2": stamped(other_load_end=0.18, measured_steps=4),
+        "3": stamped(device="{H100}", measured_steps=6),
+    }
+    found = compared(tags, "0").reasons
+    assert list(found.values()) == [["0", "1", "2"], ["2", "3"], ["3"]]
+    assert [part in reason for part, reason in zip(("18 to 70%", "4 to 6", "(H100)"), found, strict=True)] == [True] * 3
+
+
+def test_a_comparison_counts_trials() -> None:
+    found = compared({"0": stamped(), "1": stamped(), "2": stamped(torch="3"), "3": {}}, "0")
+    assert (found.alike, found.others, found.unknown, found.is_known) == (1, 2, 1, True)
+    assert found.doubt
+    unknown = compared({"0": {}, "1": stamped()}, "0")
+    assert (unknown.is_known, unknown.doubt) == (False, "")

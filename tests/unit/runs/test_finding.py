@@ -1,0 +1,101 @@
+"""The run that is meant by a name, an id or a folder."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from paceline.errors import EnvironmentFault
+from paceline.review.finding import find_run, runs_under, trials_of
+from support.golden import Golden
+
+OLD, NEW, SWEEP = "20250101-000000-aaaaaa", "20250301-000000-bbbbbb", "20250201-000000-cccccc"
+
+
+@pytest.fixture
+def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """`runs` in the working folder: two runs and a sweep of one name, another name, and what is no run."""
+    monkeypatch.chdir(tmp_path)
+    storage = tmp_path / "runs"
+    for place in (f"mnist/{OLD}", f"mnist/{NEW}", f"other/{OLD}"):
+        (storage / place / "checkpoints" / "step-3").mkdir(parents=True)
+        (storage / place / "run.json").write_text("{}")
+    for trial in ("0000", "0001", "0010"):
+        (storage / "mnist" / SWEEP / "trials" / trial / "tracking").mkdir(parents=True)
+    (storage / "mnist" / SWEEP / "sweep.json").write_text("{}")
+    (storage / "mnist" / "20250401-half-made").mkdir()
+    (storage / "mnist" / ".lock").write_text("")
+    return storage
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "place"),
+    [
+        ("mnist", "run", f"mnist/{NEW}"),
+        ("runs/mnist", "run", f"mnist/{NEW}"),
+        (f"mnist/{OLD}", "run", f"mnist/{OLD}"),
+        (f"runs/mnist/{OLD}/", "run", f"mnist/{OLD}"),
+        (f"./runs/other/../mnist/{OLD}", "run", f"mnist/{OLD}"),
+        (f"mnist/{SWEEP}", "sweep", f"mnist/{SWEEP}"),
+        (f"mnist/{SWEEP}/0010", "trial", f"mnist/{SWEEP}/trials/0010"),
+        (f"runs/mnist/{SWEEP}/trials/0001", "trial", f"mnist/{SWEEP}/trials/0001"),
+    ],
+)
+def test_a_run_is_found_by_folder_name_and_id(storage: Path, text: str, kind: str, place: str) -> None:
+    found = find_run(text)
+    assert (found.kind, found.folder) == (kind, storage / place)
+    assert (found.name, found.id) == ("mnist", Path(place).name)
+    assert str(found) == f"{kind} {place.replace('/trials', '')}"
+    assert find_run(storage / place) == found
+
+
+def test_a_trial_knows_its_sweep(storage: Path) -> None:
+    trial = find_run(f"mnist/{SWEEP}/0001")
+    assert trial.sweep == storage / "mnist" / SWEEP
+    assert trial.tracking == storage / "mnist" / SWEEP / "trials" / "0001" / "tracking"
+
+
+def test_the_storage_may_be_elsewhere(storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    away = tmp_path / "away"
+    away.mkdir()
+    monkeypatch.chdir(away)
+    assert find_run("mnist", storage).folder == storage / "mnist" / NEW
+    with pytest.raises(EnvironmentFault) as caught:
+        find_run("mnist")
+    assert caught.value.code == "no-run"
+
+
+def test_all_runs_and_trials_are_listed_in_order(storage: Path) -> None:
+    assert [found.id for found in runs_under(storage)] == [OLD, SWEEP, NEW, OLD]
+    assert [found.id for found in trials_of(storage / "mnist" / SWEEP)] == ["0000", "0001", "0010"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "code", "named"),
+    [
+        ("name", "mnits", "no-run", ["mnist", "other"]),
+        ("id", f"mnist/{OLD[:-1]}", "no-run", [OLD, SWEEP, NEW]),
+        ("storage", "runs", "no-run", ["mnist", "other"]),
+        ("checkpoint", f"runs/mnist/{OLD}/checkpoints/step-3", "no-run", [OLD]),
+        ("trial", f"mnist/{SWEEP}/0007", "no-run", ["0000", "0001", "0010"]),
+        ("mlflow", "f" * 32, "no-folder", ["mnist", "other"]),
+        ("empty", "  ", "no-run", ["mnist", "other"]),
+    ],
+)
+def test_for_what_is_not_there_the_error_names_what_is(
+    storage: Path, name: str, text: str, code: str, named: list[str], golden: Golden
+) -> None:
+    with pytest.raises(EnvironmentFault) as caught:
+        find_run(text)
+    assert (caught.value.code, caught.value.fields["run"]) == (code, text.strip())
+    assert all(each in str(caught.value) for each in named)
+    golden(str(caught.value))
+
+
+def test_a_run_is_found_by_its_id_in_mlflow(storage: Path) -> None:
+    for place, number in ((f"mnist/{OLD}", 1), (f"mnist/{SWEEP}/trials/0001", 2)):
+        tracking = storage / place / "tracking"
+        tracking.mkdir(exist_ok=True)
+        (tracking / "shipped.json").write_text(json.dumps({"run_id": f"{number:032x}"}))
+    assert find_run(f"{1:032x}").folder == storage / "mnist" / OLD
+    assert find_run(f"{2:032x}").folder == storage / "mnist" / SWEEP / "trials" / "0001"

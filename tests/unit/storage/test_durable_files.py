@@ -1,0 +1,51 @@
+"""Files that survive a crash: the old content or the new, never a part of one."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from paceline.durable import write_durably, write_synced
+
+
+def test_a_file_is_put_in_place_with_its_folders_and_for_the_owner_only(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "er" / "record.json"
+    write_durably(path, b"one")
+    write_durably(path, b"two")
+    assert path.read_bytes() == b"two"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert os.listdir(path.parent) == ["record.json"]
+
+
+def test_a_write_that_fails_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "record.json"
+    write_durably(path, b"old")
+
+    def full(descriptor: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match=r"."):
+        write_durably(path, b"new")
+    assert path.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("write", [write_durably, write_synced])
+def test_all_of_it_is_written_and_synced_when_the_call_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: object
+) -> None:
+    data, synced, write_some, sync = os.urandom(1000), [], os.write, os.fsync
+
+    def in_parts(descriptor: int, rest: bytes) -> int:
+        return write_some(descriptor, bytes(rest[:300]))  # as the system may do with a large file
+
+    def note(descriptor: int) -> None:
+        sync(descriptor)
+        synced.append(os.fstat(descriptor).st_size)
+
+    monkeypatch.setattr(os, "write", in_parts)
+    monkeypatch.setattr(os, "fsync", note)
+    write(tmp_path / "file", data)  # type: ignore[operator]
+    assert (tmp_path / "file").read_bytes() == data
+    assert synced[0] == len(data)

@@ -1,0 +1,88 @@
+"""The files that a sweep leaves: the best config, and the artifacts and the note of its own MLflow run."""
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.loading import load_config, validate
+from paceline.sweeps.results.closing import best_config
+from paceline.sweeps.results.record import artifacts_of, note_of, rows_of
+from paceline.sweeps.sweep import section_of
+from paceline.sweeps.trials import Trial
+from support.sweeps.launches import launch_of
+
+CANARY = "hunter2hunter2"
+MEASURES = {"seconds": 2.0, "samples": 100, "steps": 10, "samples_per_second": 50.0, "peak_memory_bytes": 1000}
+
+
+def config(**section: Any) -> ExperimentConfig:
+    sweep = {"space": {"optimizer.lr": [0.1, 0.2]}, "metric": "val/accuracy", **section}
+    return validate({"name": "run", "model": {"name": "mlp"}, "data": {"name": "synthetic"}, "sweep": sweep})
+
+
+def trial(number: int = 0, **overrides: Any) -> Trial:
+    given: dict[str, Any] = {**MEASURES, "seconds": 2.0 + number}
+    overrides = overrides or {"optimizer.lr": 0.2}
+    return Trial(f"{number:04d}", overrides, state="finished", metrics={"val/accuracy": 0.5}, **given)
+
+
+@pytest.mark.parametrize(("metric", "value"), MEASURES.items())
+def test_measure_of_a_trial_may_be_the_metric(metric: str, value: float, tmp_path: Path) -> None:
+    launch = launch_of(config(metric=metric, mode="min"), tmp_path)
+    text = best_config(launch.config, [trial()], launch.sweep.objectives)
+    assert text is not None
+    assert text.startswith("# ")
+    assert f" {metric} {value:g}\n" in text
+    [row] = rows_of(launch, [trial()])
+    assert row.metrics == {"val/accuracy": 0.5, metric: value}
+    assert "optimizer.lr=0.2" in note_of(launch, [trial()], "finished", "")
+    header = artifacts_of(launch, [trial()], None)["trials.csv"].decode().splitlines()[0].split(",")
+    assert len(header) == len(set(header))
+
+
+@pytest.mark.parametrize("scheduler", ["pbt", "asha"])
+def test_best_config_trains_the_best_trial(tmp_path: Path, scheduler: str, golden: Any) -> None:
+    space = {"optimizer.lr": {"loguniform": [0.01, 1.0]}}
+    own = config(space=space, num_samples=4, search="random", scheduler=scheduler)
+    text = best_config(own, [trial()], section_of(own).objectives) or ""
+    golden("\n".join(line for line in text.splitlines() if line.startswith("#")))
+    (tmp_path / "best.yaml").write_text(text)
+    assert load_config(tmp_path / "best.yaml").optimizer.lr == 0.2
+
+
+def test_artifacts_hold_no_secrets_and_all_else(tmp_path: Path) -> None:
+    trials = [
+        trial(0, **{"model.args.password": CANARY, "optimizer.lr": 0.1}),
+        trial(1, **{"model.args": {"password": CANARY, "width": [1, 2]}}),
+        Trial("0002", {"optimizer.lr": 0.2}, state="failed", reason=f"OSError: password={CANARY}"),
+        trial(3, **{"model.args": {"users": [{"token": CANARY}, 4]}}),
+    ]
+    model = {"path": "nets:build", "args": {"password": CANARY}}
+    sweep = {"space": {"model.args.password": [CANARY, "a"]}, "metric": "val/accuracy"}
+    tree = {"name": "run", "model": model, "data": {"name": "synthetic"}, "sweep": sweep}
+    launch = launch_of(validate(tree), tmp_path)
+    best = best_config(launch.config, trials, launch.sweep.objectives)
+    assert best is not None
+    assert CANARY in best  # it is to be trained with
+    artifacts = artifacts_of(launch, trials, best)
+    assert set(artifacts) == {"trials.json", "trials.csv", "best.yaml"}
+    assert [name for name, data in artifacts.items() if CANARY.encode() in data] == []
+    first, second, failed, last = json.loads(artifacts["trials.json"])
+    assert first["overrides"] == {"model.args.password": "***", "optimizer.lr": 0.1}
+    assert second["overrides"] == {"model.args": {"password": "***", "width": [1, 2]}}
+    assert last["overrides"] == {"model.args": {"users": [{"token": "***"}, 4]}}
+    assert failed["reason"] == "OSError: password=***"
+    rows = list(csv.DictReader(io.StringIO(artifacts["trials.csv"].decode())))
+    assert [row["optimizer.lr"] for row in rows] == ["0.1", "", "0.2", ""]
+    assert rows[0]["val/accuracy"] == "0.5"
+
+
+def test_command_in_the_note_quotes_a_path_with_blanks(tmp_path: Path) -> None:
+    launch = launch_of(config(), tmp_path / "my runs")
+    note = note_of(launch, [trial()], "finished", "")
+    assert f"paceline train '{launch.folder.best_config}'" in note

@@ -1,0 +1,252 @@
+"""The pictures that a sweep's own run shows: which there are, and the data that are drawn in them."""
+
+import logging
+import math
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paceline.sweeps.results import charts
+from paceline.sweeps.results.curves import MOST_CURVES, MOST_POINTS, Curve, curves_of, panels
+from paceline.sweeps.results.drawing import Drawing
+from paceline.sweeps.results.importance import importances, is_log, varied_axes
+from paceline.sweeps.results.pictures import (
+    CURVES,
+    HEATMAP,
+    IMPORTANCE,
+    PARETO,
+    PICTURES,
+    heatmap_axes,
+    pareto_pair,
+    pictures_of,
+)
+from paceline.sweeps.results.style import Picture
+from paceline.sweeps.trials import Trial
+from paceline.tracking.points import Point
+from support.sweeps.pictures import ACCURACY, BATCH, GRID, LR, RULE, grid_trials, points, sweep_config, trial
+
+
+@pytest.fixture
+def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures are made, but not turned into PNG, which takes long."""
+    monkeypatch.setattr(Picture, "_repr_png_", lambda picture: b"png")
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_sweep_has_four_pictures_and_one_that_fails_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*given: Any) -> None:
+        raise MemoryError("password=canary-s3cret")
+
+    trials, histories = grid_trials()
+    assert list(pictures_of(GRID, trials, ACCURACY, histories)) == [PARETO, HEATMAP, CURVES, IMPORTANCE]
+    assert list(PICTURES) == [PARETO, HEATMAP, CURVES, IMPORTANCE]
+    monkeypatch.setattr(charts, "curves", broken)
+    with caplog.at_level(logging.WARNING):
+        assert list(pictures_of(GRID, trials, ACCURACY, histories)) == [PARETO, HEATMAP, IMPORTANCE]
+    [record] = caplog.records
+    assert record.args is not None
+    assert CURVES in record.getMessage()
+    assert "canary" not in caplog.text
+
+
+@pytest.mark.parametrize("trials", [[], [trial(0, {LR: 0.1}, math.nan, "failed")], [trial(0, {LR: 0.1}, 0.5)]])
+def test_pictures_without_enough_trials_are_left_out_in_silence(
+    trials: list[Trial], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert pictures_of(sweep_config({LR: [0.1, 0.2]}), trials, ACCURACY, {}) == {}
+    assert caplog.records == []
+
+
+def test_single_objective_is_drawn_against_its_cost() -> None:
+    trials, _ = grid_trials()
+    assert pareto_pair(trials, ACCURACY) == (("samples_per_second", "max"), ACCURACY[0])
+    slow = [trial(n, {LR: n}, 0.1 * n, samples_per_second=0.0, seconds=1.0 + n) for n in range(3)]
+    assert pareto_pair(slow, ACCURACY) == (("seconds", "min"), ACCURACY[0])
+    assert pareto_pair(slow, [*ACCURACY, ("samples", "min")]) == (("samples", "min"), ACCURACY[0])
+    assert pareto_pair(slow[:1], ACCURACY) is None
+    assert pareto_pair(trials, [("samples_per_second", "max")]) == (("seconds", "min"), ("samples_per_second", "max"))
+
+
+def test_heatmap_is_over_batch_and_rule_or_the_most_important_axes() -> None:
+    trials, _ = grid_trials()
+    assert heatmap_axes([*trials, trial(99, {BATCH: 64, RULE: "none", LR: 0.3}, 0.1)], {LR: 0.9}) == (BATCH, RULE)
+    others = [trial(n, {"a": n, "b": n, "c": n, "same": 1}, 0.1) for n in range(3)]
+    assert heatmap_axes(others, {"c": 0.7, "b": 0.2, "a": 0.1}) == ("c", "b")
+    assert heatmap_axes(others, {}) == ("a", "b")
+    assert heatmap_axes([trial(n, {"a": n, "same": 1}, 0.1) for n in range(3)], {}) is None
+    assert varied_axes([trial(0, {"a": 1, "b": True}, 0.1), trial(1, {"a": 1.0, "b": 1}, 0.1)]) == ["b"]
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_ranges_are_drawn_as_dots_and_lists_as_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[str] = []
+    inner = charts.field
+    monkeypatch.setattr(charts, "field", lambda *given: (drawn.append("dots"), inner(*given))[1])
+    assert HEATMAP in pictures_of(GRID, grid_trials()[0], ACCURACY, {})
+    assert drawn == []
+    space = {LR: {"loguniform": [1e-4, 1]}, RULE: ["none", "linear"]}
+    ranged = sweep_config(space, search="random", num_samples=20)
+    trials = [trial(n, {LR: 10 ** (-n / 5), RULE: ["none", "linear"][n % 2]}, 0.5 + n / 50) for n in range(20)]
+    assert HEATMAP in pictures_of(ranged, trials, ACCURACY, {})
+    assert drawn == ["dots"]
+
+
+def test_dots_are_means_over_the_seeds() -> None:
+    trials = [trial(n, {"x": n // 2, "y": "a", "seed": n % 2}, 0.1 * n) for n in range(4)]
+    trials.append(trial(9, {"x": 7, "y": "b"}, 0.9, "pruned"))
+    data = charts.field_of(trials, ACCURACY[0], "x", "y")
+    assert (data.x, data.y, data.best, data.others) == ([1, 0], ["a", "a"], (1, "a"), [(7, "b")])
+    assert data.values == pytest.approx([0.25, 0.05])
+    with pytest.raises(ValueError, match="val/accuracy"):
+        charts.field_of(trials[-1:], ACCURACY[0], "x", "y")
+
+
+def test_outlier_does_not_take_all_colours() -> None:
+    values = [0.9 + n / 1000 for n in range(20)]
+    assert charts.color_range([*values, 0.1], ("a", "max")) == (pytest.approx(0.87, abs=0.02), 0.919)
+    assert charts.color_range([*values, 1e9], ("a", "min")) == (0.9, pytest.approx(0.95, abs=0.02))
+    assert charts.color_range(values, ("a", "max")) == (0.9, 0.919)
+
+
+def test_curves_are_over_samples_and_bands_over_seeds() -> None:
+    found = curves_of(GRID, grid_trials()[0], ACCURACY, grid_trials()[1], "train/loss")
+    assert [line.place for line in found] == [1, 2, 3, 4, 5, 6]
+    assert [line.name for line in found[:2]] == [f"global_batch_size=64, lr_scaling={n}" for n in ("linear", "sqrt")]
+    best, last = found[0], found[-1]
+    assert list(best.x) == [33 * 64, 66 * 64, 99 * 64]
+    assert list(last.x) == [8 * 256, 16 * 256, 24 * 256]
+    assert (list(best.low), list(best.high), best.seeds) == ([2.0, 1.0, 0.5], [2.0, 1.1, 0.5], 2)
+    assert list(best.mean) == pytest.approx([2.0, 1.05, 0.5])
+
+
+def line_of(trials: list[Trial], histories: dict[str, list[Point]]) -> Curve:
+    """The curve of trials with one setting."""
+    [line] = curves_of(sweep_config({LR: [1, 2]}), trials, ACCURACY, histories, "train/loss")
+    return line
+
+
+def test_seeds_that_ended_early_do_not_bend_the_mean() -> None:
+    trials = [trial(0, {LR: 1, "seed": 0}, 0.5), trial(1, {LR: 1, "seed": 1}, 0.5, "pruned", steps=20, samples=1280)]
+    line = line_of(trials, {"0000": points("train/loss", [4, 3, 2, 1]), "0001": points("train/loss", [9, 8])})
+    assert (list(line.mean), line.seeds) == ([4, 3, 2, 1], 1)
+
+
+def test_seeds_at_other_steps_are_interpolated() -> None:
+    trials = [trial(n, {LR: 1, "seed": n}, 0.5) for n in range(2)]
+    line = line_of(trials, {"0000": points("train/loss", [4, 3, 2, 1]), "0001": points("train/loss", [4, 2], every=20)})
+    assert (line.x[0], line.x[-1], line.seeds) == (1280, 2560, 2)
+    assert (line.mean[0], line.mean[-1]) == (pytest.approx(3.5), pytest.approx(1.5))
+
+
+def test_samples_follow_from_the_batch_size_where_no_trial_has_them() -> None:
+    trials = [trial(n, {BATCH: batch}, 0.5, "failed", samples=0) for n, batch in enumerate([64, 256])]
+    histories = {each.id: points("train/loss", [2, 1]) for each in trials}
+    found = curves_of(sweep_config({BATCH: [64, 256]}), trials, ACCURACY, histories, "train/loss")
+    assert [list(line.x) for line in found] == [[640, 1280], [2560, 5120]]
+    assert [line.place for line in found] == [None, None]
+
+
+def test_long_curves_are_thinned_to_means_and_keep_their_ends() -> None:
+    values = [float(n % 2) for n in range(10 * MOST_POINTS + 7)]
+    histories = {"0000": [*points("train/loss", values), Point("train/loss", math.nan, 999_999, 1)]}
+    line = line_of([trial(0, {LR: 1}, 0.5)], histories)
+    assert len(line.x) == len(line.mean) == MOST_POINTS
+    assert line.mean == pytest.approx(0.5, abs=0.05)
+    assert line.x[-1] == pytest.approx(64 * 10 * len(values), rel=0.01)
+
+
+def test_two_panels_at_most_and_only_of_logged_metrics() -> None:
+    trials, histories = grid_trials()
+    assert list(panels(GRID, trials, ACCURACY, histories)) == ["train/loss", "val/accuracy"]
+    assert list(panels(GRID, trials, [("samples_per_second", "max")], histories)) == ["train/loss"]
+    assert panels(GRID, trials, ACCURACY, {}) == {}
+
+
+def test_histories_of_few_settings_are_read_however_many_there_are() -> None:
+    read: list[str] = []
+
+    class Recorded(dict[str, list[Point]]):
+        def get(self, name: str, default: Any = None) -> Any:
+            read.append(name)
+            return points("train/loss", [2, 1])
+
+    trials = [trial(n, {LR: n}, n / 2000) for n in range(2000)]
+    found = curves_of(sweep_config({LR: [1, 2]}), trials, ACCURACY, Recorded(), "train/loss")
+    assert len(found) == len(read) == MOST_CURVES
+    assert {line.place for line in found} >= set(range(1, MOST_CURVES // 2 + 1))
+
+
+def curve(name: str, values: Sequence[float], place: int | None = None) -> Curve:
+    line = np.array(values, dtype=float)
+    return Curve(name, np.arange(1.0, len(values) + 1), line, line, line, 1, place)
+
+
+def test_best_are_named_and_one_that_diverged_takes_no_room() -> None:
+    lines = [curve(f"s{n}", [1.0, 0.5 + n / 100], n) for n in range(1, 21)] + [curve("bad", [1e6, 1e6])]
+    names = charts.named({"train/loss": lines})
+    assert list(names) == [f"s{n}" for n in range(1, 8)]
+    assert len(set(names.values())) == 7
+    low, high = charts.limits(lines, names)
+    assert 0.4 < low < 0.52
+    assert 0.5 < high < 3
+    assert list(charts.named({"train/loss": [curve("bad", [1.0])]})) == ["bad"]
+    beginning_is_cut = curve("s", [100.0, *[0.5] * 98, 0.4], 1)
+    assert charts.limits([beginning_is_cut], {"s": "red"}) == (0.4, 0.5)
+
+
+def test_most_important_axis_comes_first() -> None:
+    rng = random.Random(0)
+    space = {LR: {"loguniform": [1e-4, 1]}, BATCH: [32, 64], RULE: ["none", "linear"]}
+    section = sweep_config(space, search="random", num_samples=40).sweep
+    assert section is not None
+    trials = []
+    for number in range(40):
+        lr = 10 ** rng.uniform(-4, 0)
+        overrides = {LR: lr, BATCH: rng.choice([32, 64]), RULE: rng.choice(["none", "linear"])}
+        value = 0.9 - 0.05 * (math.log10(lr) + 2) ** 2 - 0.05 * (overrides[RULE] == "none")
+        trials.append(trial(number, overrides, value))
+    shares = importances(section, trials, ACCURACY[0])
+    assert list(shares) == [LR, RULE, BATCH]
+    assert shares[LR] > 0.6
+    assert sum(shares.values()) == pytest.approx(1)
+    wild = [*trials, trial(99, {LR: 0.5, BATCH: 32, RULE: "none"}, -1e9)]
+    assert next(iter(importances(section, wild, ACCURACY[0]))) == LR
+    equal = [trial(n, each.overrides, 0.5) for n, each in enumerate(trials)]
+    one_axis = [trial(n, {LR: n}, n / 50) for n in range(20)]
+    assert [importances(section, few, ACCURACY[0]) for few in (trials[:5], equal, one_axis)] == [{}] * 3
+
+
+def test_seed_is_no_axis_of_the_importance() -> None:
+    assert GRID.sweep is not None
+    assert set(importances(GRID.sweep, grid_trials()[0], ACCURACY[0])) == {BATCH, RULE}
+
+
+def test_scale_of_an_axis_follows_from_its_range_or_its_values() -> None:
+    space = {LR: {"loguniform": [0.1, 0.2]}, "optimizer.momentum": {"uniform": [0.01, 0.9]}, BATCH: [64, 128]}
+    section = sweep_config(space, search="random", num_samples=2).sweep
+    assert section is not None
+    assert is_log(section, LR, [0.1, 0.2])
+    assert not is_log(section, "optimizer.momentum", [0.01, 0.9])
+    assert [is_log(section, BATCH, values) for values in ([64, 128], [32, 512], [0, 512])] == [False, True, False]
+
+
+def test_nothing_is_drawn_of_a_sweep_that_trained_nothing(tmp_path: Path) -> None:
+    drawing = Drawing()
+    drawing.start(tmp_path, GRID, [trial(0, {BATCH: 64}, math.nan, "skipped", attempts=0)])
+    assert drawing.finish() == {}
+
+
+def test_pictures_that_take_too_long_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_end = Event()
+    monkeypatch.setattr("paceline.sweeps.results.drawing.pictures_of", lambda *given: may_end.wait(60) and {})
+    drawing = Drawing()
+    drawing.start(tmp_path, GRID, grid_trials()[0])
+    assert drawing.finish(0.05) == {}
+    may_end.set()

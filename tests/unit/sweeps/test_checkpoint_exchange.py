@@ -1,0 +1,147 @@
+"""Checkpoints that a trial pins and another one adopts: whole, kept, linked, and never in place of nothing."""
+
+import errno
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from paceline.engine.checkpoint import Snapshot, newest_valid, prune, write_checkpoint
+from paceline.engine.manifest import numbered, verify
+from paceline.sweeps.search import checkpoints as exchange
+from paceline.sweeps.search.checkpoints import adopt, is_same, pin
+
+
+def checkpoint(trial: Path, step: int, weight: float = 1.0) -> Path:
+    """A checkpoint of a trial."""
+    tensors = {"model": {"weight": torch.full((3,), weight)}}
+    return write_checkpoint(trial / "checkpoints", Snapshot(step, tensors, {"position": {"step": step}}))
+
+
+def pinned(trial: Path, step: int, weight: float = 1.0) -> Path:
+    """A pinned checkpoint of a trial."""
+    found = pin(checkpoint(trial, step, weight), trial / "pinned")
+    assert found is not None
+    return found
+
+
+def names(folder: Path) -> list[str]:
+    return [path.name for _, path in numbered(folder)]
+
+
+def test_pinned_checkpoint_outlives_pruning(tmp_path: Path) -> None:
+    found = pinned(tmp_path, 5)
+    checkpoint(tmp_path, 6)
+    prune(tmp_path / "checkpoints", keep=1)
+    assert names(tmp_path / "checkpoints") == ["step-6"]
+    assert found == tmp_path / "pinned" / "step-5"
+    assert verify(found) == 5
+
+
+def test_files_are_linked_where_they_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = checkpoint(tmp_path, 5)
+
+    def shares_files(pinned: Path | None) -> bool:
+        assert pinned is not None
+        assert verify(pinned) == 5
+        return all(os.path.samefile(path, pinned / path.name) for path in original.iterdir())
+
+    def no_links(*args: Any) -> None:
+        raise OSError(errno.EPERM, "no links here")
+
+    assert shares_files(pin(original, tmp_path / "pinned"))
+    monkeypatch.setattr(os, "link", no_links)
+    assert not shares_files(pin(original, tmp_path / "copied"))
+
+
+def test_half_made_pin_is_made_again(tmp_path: Path) -> None:
+    original = checkpoint(tmp_path, 5)
+    half = tmp_path / "pinned" / "step-5"
+    half.mkdir(parents=True)
+    (half / "state.json").write_text("{")
+    shutil.copytree(half, half.with_name(".step-5.linking"))
+    assert pin(original, half.parent) == half
+    assert verify(half) == 5
+    assert os.listdir(half.parent) == ["step-5"]
+
+
+def test_another_checkpoint_of_the_same_step_replaces_a_pin(tmp_path: Path) -> None:
+    pin(checkpoint(tmp_path / "a", 5, 1.0), tmp_path / "pinned")
+    other = checkpoint(tmp_path / "b", 5, 2.0)
+    found = pin(other, tmp_path / "pinned")
+    assert found is not None
+    assert is_same(found, other)
+
+
+def test_checkpoint_that_goes_is_not_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert pin(tmp_path / "checkpoints" / "step-5", tmp_path / "pinned") is None
+    original = checkpoint(tmp_path, 5)
+
+    def too_late(source: str, target: str) -> None:
+        shutil.rmtree(original, ignore_errors=True)
+        shutil.copy2(source, target)
+
+    monkeypatch.setattr(exchange, "link_or_copy", too_late)
+    assert pin(original, tmp_path / "pinned") is None
+    assert os.listdir(tmp_path / "pinned") == []
+
+
+def test_full_disk_leaves_no_pin_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(source: str, target: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    original = checkpoint(tmp_path, 5)
+    monkeypatch.setattr(exchange, "link_or_copy", no_room)
+    with pytest.raises(OSError, match="No space left"):
+        pin(original, tmp_path / "pinned")
+    assert os.listdir(tmp_path / "pinned") == []
+
+
+def test_only_the_newest_pins_stay(tmp_path: Path) -> None:
+    for step in (100, 200, 300, 150):  # it went back to the checkpoint of another one
+        pin(checkpoint(tmp_path, step), tmp_path / "pinned", keep=2)
+    assert sorted(names(tmp_path / "pinned")) == ["step-150", "step-300"]
+
+
+def test_adopted_checkpoint_replaces_the_trials_own(tmp_path: Path) -> None:
+    def fails(path: Path, reason: str) -> None:
+        pytest.fail(f"{path}: {reason}")
+
+    best = pinned(tmp_path / "best", 5, 2.0)
+    for step in (4, 5, 9):
+        checkpoint(tmp_path / "worst", step)
+    for trial in ("worst", "new"):
+        assert adopt(best, tmp_path / trial / "checkpoints")
+        found = newest_valid(tmp_path / trial / "checkpoints", fails)
+        assert found is not None
+        assert is_same(found, best)
+        assert names(tmp_path / trial / "checkpoints") == ["step-5"]
+    assert verify(best) == 5
+
+
+def test_adopting_the_same_checkpoint_again_does_nothing(tmp_path: Path) -> None:
+    best = pinned(tmp_path / "best", 5)
+    own = tmp_path / "worst" / "checkpoints"
+    adopt(best, own)
+    (own / "step-5" / "answered.json").write_text("{}")
+    assert adopt(best, own)
+    assert (own / "step-5" / "answered.json").exists()
+
+
+def test_trials_own_older_pin_takes_nothing_from_it(tmp_path: Path) -> None:
+    own = pinned(tmp_path, 5)
+    checkpoint(tmp_path, 9)
+    assert adopt(own, tmp_path / "checkpoints")
+    assert names(tmp_path / "checkpoints") == ["step-9", "step-5"]
+    shutil.rmtree(tmp_path / "checkpoints")
+    assert adopt(own, tmp_path / "checkpoints")
+    assert names(tmp_path / "checkpoints") == ["step-5"]
+
+
+def test_pin_that_is_gone_leaves_the_trials_own(tmp_path: Path) -> None:
+    checkpoint(tmp_path / "worst", 5)
+    assert not adopt(tmp_path / "best" / "pinned" / "step-5", tmp_path / "worst" / "checkpoints")
+    assert names(tmp_path / "worst" / "checkpoints") == ["step-5"]

@@ -1,0 +1,298 @@
+"""What a sweep costs: the time of its groups adds up to what the driver has measured, whatever becomes of them."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from paceline.cluster.assignment import Assignment
+from paceline.sweeps.costs import SweepCosts, unit_of
+from paceline.sweeps.desk import timing
+from paceline.sweeps.desk.timing import GroupTimes
+from paceline.sweeps.groups import Groups
+from paceline.sweeps.trials import Trial
+from paceline.sweeps.work import GroupShape, WantedGroup, Work
+from paceline.tracking import points
+from paceline.tracking.costs import Goal, Ledger, Reached, Unit
+from paceline.tracking.points import Reading
+from support.sweeps.fake_actor import FakeActor
+from support.sweeps.simulation import (
+    ONE,
+    TWO,
+    SimulatedSweep,
+    Training,
+    dies,
+    ends_with,
+    finishes,
+    play,
+    until_stopped,
+    with_rungs,
+)
+
+GOAL = Goal("val/accuracy", 0.9, "max")
+
+
+class Clock:
+    """A time that goes on when the test says so, in place of both clocks."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    time = monotonic
+
+    def measure(self, step: int = 1, **values: float) -> Reading:
+        """Values of a step that are taken now; `val/` stands before their names."""
+        return Reading(step, int(self.now * 1000), {f"val/{name}": value for name, value in values.items()})
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(timing, "time", clock)
+    monkeypatch.setattr(points, "time", clock)
+    return clock
+
+
+class PaidSweep(SimulatedSweep):
+    """A sweep whose driver measures its groups: each from its start, which takes a second, until it is gone."""
+
+    def __init__(self, folder: Path, clock: Clock, **given: Any) -> None:
+        super().__init__(folder, goal=GOAL, **given)
+        self.clock = clock
+        self.allocated = 0.0
+        self.gone = 0
+
+    async def pass_second(self) -> None:
+        """Let a second pass, and everybody react."""
+        self.clock.now += 1.0
+        await self.settle()
+
+    async def _serve(self, slot: int, generation: int) -> None:
+        wanted = (await self.view()).groups[slot]
+        start = self.clock.now
+        await self.coordinator.group_started(slot, generation, wanted.shape.units("core"))
+        await self.pass_second()
+        await super()._serve(slot, generation)
+        await self.pass_second()
+        await self.coordinator.group_ended(slot, generation)
+        self.allocated += (self.clock.now - start) * wanted.shape.units("core")
+        self.gone += 1
+
+    async def ledger(self) -> Ledger:
+        """Let all groups go, and count."""
+        await self.coordinator.let_groups_go()
+        await self.until(lambda: self.gone == len(self.groups))
+        spent, trials = await self.coordinator.spent(), await self.coordinator.trials()
+        given = 3600.0, GOAL, lambda: self.allocated, lambda: spent, lambda: False
+        costs = SweepCosts(self.folder / "tracking", "core", *given)
+        costs.save(trials)
+        return costs.ledger(trials)
+
+
+def after_a_second(then: Training) -> Training:
+    """Report progress, and do something a second later."""
+
+    async def train(sweep: SimulatedSweep, work: Work) -> None:
+        assert isinstance(sweep, PaidSweep)
+        await sweep.coordinator.progress(work.trial_id, work.attempt, 1, 1.0)
+        await sweep.pass_second()
+        await then(sweep, work)
+
+    return train
+
+
+def test_sweep_with_accidents_adds_up(tmp_path: Path, clock: Clock) -> None:
+    sweep = PaidSweep(tmp_path, clock, slots=2)
+    takes_long = after_a_second(finishes)
+    sweep.trainings = {
+        "0000": [takes_long],
+        "0001": [after_a_second(ends_with("failed"))],
+        "0002": [with_rungs(1)],
+        "0003": [after_a_second(dies), takes_long],
+    }
+
+    async def scene() -> None:
+        await sweep.run_all("0000", "0001")
+        await sweep.run("0002")
+        await sweep.pass_second()
+        await sweep.coordinator.prune("0002", "no good")
+        await sweep.run("0003", TWO)
+        ledger = await sweep.ledger()
+        assert list((await sweep.states()).values()) == ["finished", "failed", "pruned", "finished"]
+        seconds = ledger.parts
+        assert ledger.gap < 1e-9
+        assert seconds["finished"] >= 1 + 2 * 2  # the last one has two cores, and was resumed after a loss
+        assert min(seconds[part] for part in ("failed", "pruned", "startup", "waiting", "shutdown")) >= 1
+        assert seconds["unfinished"] == 0
+        for part in ("failed", "pruned", "waiting", "shutdown"):  # one that is left out is seen
+            assert Ledger("core", ledger.allocated, {**seconds, part: 0.0}).gap > 0.01
+
+    play(sweep, scene)
+
+
+def test_costs_of_an_interrupted_launch_are_kept(tmp_path: Path, clock: Clock) -> None:
+    launches: list[PaidSweep] = []
+    ledgers: list[Ledger] = []
+
+    def launch(interrupts: bool) -> None:
+        sweep = PaidSweep(tmp_path, clock)
+        sweep.trainings["0000"] = [until_stopped if interrupts else after_a_second(finishes)]
+        launches.append(sweep)
+
+        async def scene() -> None:
+            call = asyncio.create_task(sweep.run("0000"))
+            if interrupts:
+                await sweep.until(lambda: sweep.taken)
+                await sweep.pass_second()
+                await sweep.coordinator.request_stop()
+            await call
+            ledgers.append(await sweep.ledger())
+
+        play(sweep, scene)
+
+    launch(interrupts=True)
+    launch(interrupts=False)
+    before, after = ledgers
+    assert before.parts["unfinished"] >= 1
+    assert before.parts["finished"] == after.parts["unfinished"] == 0
+    assert after.parts["finished"] > before.parts["unfinished"]  # its first attempt is among it
+    assert after.allocated == pytest.approx(sum(sweep.allocated for sweep in launches))
+    assert max(before.gap, after.gap) < 1e-9
+    assert Ledger.read(tmp_path / "tracking") == after
+
+
+def test_costs_to_the_target_include_earlier_trials(tmp_path: Path, clock: Clock) -> None:
+    sweep = PaidSweep(tmp_path, clock)
+
+    async def reaches_it(sweep: SimulatedSweep, work: Work) -> None:
+        await sweep.coordinator.metrics(work.trial_id, work.attempt, [clock.measure(accuracy=0.95)])
+        await after_a_second(finishes)(sweep, work)
+
+    sweep.trainings = {"0000": [after_a_second(ends_with("failed"))], "0001": [after_a_second(reaches_it)]}
+
+    async def scene() -> None:
+        await sweep.run("0000")
+        await sweep.run("0001")
+        ledger = await sweep.ledger()
+        assert ledger.reached is not None
+        assert ledger.parts["failed"] + ledger.parts["startup"] + 1 <= ledger.reached.seconds
+        assert ledger.reached.seconds <= ledger.allocated - 2
+
+    play(sweep, scene)
+
+
+def test_target_was_reached_when_the_first_value_was_taken(clock: Clock, golden: Any) -> None:
+    times = GroupTimes(GOAL)
+    times.start(0, 1, 1.0)
+    times.start(1, 1, 2.0)
+    clock.now += 10
+    times.end(1, 1)
+    clock.now += 4
+    too_low, first = clock.measure(62, accuracy=0.89), clock.measure(63, accuracy=0.952)
+    clock.now += 1
+    second = clock.measure(3, accuracy=0.97)
+    clock.now += 6
+    times.end(0, 1)
+    clock.now += 2
+    times.measure("0001", 1, second)
+    times.measure("0000", 1, too_low)
+    times.measure("0000", 1, first)  # heard of last, but taken first
+    reached = times.spent().reached
+    assert reached == Reached(2 * 10 + 14, trial="0000", step=63)
+    ledger = Ledger("core", 41.0, {}, goal=GOAL, reached=reached)
+    assert Ledger.from_json(ledger.to_json()).reached == reached
+    golden(ledger.lines()[-1][1])
+
+
+def test_group_that_is_to_leave_stays_in_shutdown(clock: Clock) -> None:
+    times = GroupTimes()
+    times.start(0, 1, 2.0)
+    times.turn_to(0, 1, "shutdown")
+    times.turn_to(0, 1, "waiting")  # its last trial has just ended
+    clock.now += 3
+    times.end(0, 1)
+    assert times.spent().parts == {"startup": 0.0, "waiting": 0.0, "shutdown": 6.0}
+
+
+@pytest.fixture
+def costs(tmp_path: Path) -> Callable[..., SweepCosts]:
+    def make(times: GroupTimes, allocated: float = 1.0, unit: Unit = "core", whole: bool = False) -> SweepCosts:
+        return SweepCosts(tmp_path, unit, 3600.0, None, lambda: allocated, times.spent, lambda: whole)
+
+    return make
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"unit": "core"}'])
+def test_damaged_file_is_passed_over(costs: Callable[..., SweepCosts], tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "cost.json").write_bytes(content)
+    assert costs(GroupTimes()).ledger([]).allocated == 1.0
+
+
+def test_file_holds_the_ledger(costs: Callable[..., SweepCosts], tmp_path: Path) -> None:
+    times = GroupTimes()
+    times.start(0, 1, ONE.units("core"))
+    times.end(0, 1)
+    made = costs(times)
+    made.save([])
+    assert json.loads((tmp_path / "cost.json").read_bytes()) == {**made.ledger([]).to_json(), "open": {"core": {}}}
+
+
+ON_CPU = GroupShape(2, 8.0, 0.0, "pack")
+ON_GPU = GroupShape(2, 4.0, 1.0, "pack")
+SHARED = GroupShape(1, 4.0, 0.5, "pack")
+
+
+def test_gpus_are_the_unit_as_soon_as_there_are_some(tmp_path: Path) -> None:
+    assert [unit_of(shapes, tmp_path) for shapes in ([ON_CPU], [ON_GPU, ON_CPU], [SHARED])] == ["core", "GPU", "GPU"]
+    assert [shape.units("GPU") for shape in (ON_CPU, ON_GPU, SHARED)] == [0.0, 2.0, 0.5]
+    assert [shape.units("core") for shape in (ON_CPU, ON_GPU, SHARED)] == [16.0, 8.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "is_known"), [([ON_GPU], True), ([ON_GPU, SHARED], False), ([ON_GPU, ON_CPU], False), ([ON_CPU], False)]
+)
+def test_energy_is_known_where_no_gpu_is_shared(
+    costs: Callable[..., SweepCosts], monkeypatch: pytest.MonkeyPatch, shapes: list[GroupShape], is_known: bool
+) -> None:
+    monkeypatch.setattr(Groups, "_trainer", lambda self, wanted: SimpleNamespace(fit=lambda: None))
+    groups = Groups(FakeActor(), Path("nowhere"), Assignment("{}"), print, "GPU")
+    groups.follow([WantedGroup(slot, 1, shape) for slot, shape in enumerate(shapes)])
+    assert groups.have_whole_gpus is is_known
+    groups.join(5.0)
+    times = GroupTimes(GOAL)
+    for trial in ("0000", "0001"):
+        times.measure(trial, 1, Reading(1, 1, {"energy_joules": 50.0, "val/accuracy": 0.95}))
+    ledger = costs(times, unit="GPU", whole=groups.have_whole_gpus).ledger([])
+    assert ledger.joules == (100.0 if is_known else None)
+    assert ledger.reached is not None
+    assert ledger.reached.joules == (50.0 if is_known else None)
+
+
+def test_sweep_is_resumed_on_another_kind_of_device(costs: Callable[..., SweepCosts], tmp_path: Path) -> None:
+    def launch(unit: Unit, trials: dict[str, float], states: dict[str, Any]) -> Ledger:
+        times = GroupTimes()
+        times._trials.update(trials)
+        made = costs(times, sum(trials.values()), unit)
+        now = [Trial(id, {}, state) for id, state in states.items()]
+        made.save(now)
+        assert Ledger.read(tmp_path) == made.ledger(now)
+        return made.ledger(now)
+
+    launch("core", {"0000": 3.0, "0001": 4.0}, {"0000": "finished", "0001": "pending"})
+    second = launch("GPU", {"0001": 1.0, "0002": 2.0}, {"0000": "finished", "0001": "finished", "0002": "pending"})
+    assert second.allocations == {"GPU": 3.0, "core": 7.0}
+    assert (second.price, second.gap, second.others["core"].gap) == (10.0, 0.0, 0.0)
+    assert (second.parts["finished"], second.parts["unfinished"]) == (1.0, 2.0)
+    # the second trial has finished meanwhile, on GPUs
+    assert (second.others["core"].parts["finished"], second.others["core"].parts["unfinished"]) == (7.0, 0.0)
+    third = launch("core", {"0002": 5.0}, {"0000": "finished", "0001": "finished", "0002": "failed"})
+    assert third.allocations == {"core": 12.0, "GPU": 3.0}
+    assert (third.parts["failed"], third.others["GPU"].parts["failed"]) == (5.0, 2.0)
+    assert unit_of([], tmp_path) == "core"  # nothing is left to run: it stays what it was
+    assert unit_of([ON_GPU], tmp_path) == "GPU"

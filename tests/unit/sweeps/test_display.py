@@ -1,0 +1,272 @@
+"""What a sweep shows while it runs. The golden file has the lines and screens."""
+
+import io
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stdout
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rich.console import Console
+from rich.live import Live
+
+from paceline.sweeps import display
+from paceline.sweeps.display import (
+    LiveSweepListener,
+    PlainSweepListener,
+    SilentSweepListener,
+    open_sweep_display,
+    watched_sweep,
+)
+from paceline.sweeps.results.ranking import Objective
+from paceline.sweeps.trials import Trial, TrialState
+
+OBJECTIVES: list[Objective] = [("val/accuracy", "max")]
+
+
+def trial(number: int, state: TrialState, accuracy: float | None = None, **changes: Any) -> Trial:
+    overrides = {"data.global_batch_size": 64 * number, "optimizer.lr_scaling": "[red]linear"}
+    given = {"steps": {"pending": 0, "running": 250}.get(state, 1000), "total_steps": 1000, "samples_per_second": 12345}
+    metrics = {} if accuracy is None else {"val/accuracy": accuracy}
+    return Trial(f"{number:04}", overrides, state, "", metrics, **{**given, **changes})
+
+
+def sweep(total: int, ended: int, running: int) -> list[Trial]:
+    """Trials of which the first ones have ended, and the next ones run."""
+    finished = [trial(n, "finished", 0.5 + n / 10000) for n in range(ended)]
+    return finished + [trial(n, "running" if n < ended + running else "pending") for n in range(ended, total)]
+
+
+class Clock:
+    """Time that passes when told to."""
+
+    now = 100.0
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for module in ("paceline.display", "paceline.sweeps.display"):
+            monkeypatch.setattr(f"{module}.monotonic", lambda: self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+class Plain:
+    """A plain listener and its lines without the time."""
+
+    def __init__(self, total: int | None = None) -> None:
+        self.console = Console(file=io.StringIO(), width=120, record=True, highlight=False)
+        self.listener = PlainSweepListener(self.console, OBJECTIVES, total)
+
+    def lines(self) -> list[str]:
+        return [line.split(" s  ", 1)[1] for line in self.console.export_text(clear=False).splitlines()]
+
+    def counts(self) -> list[str]:
+        """Ended and all trials of each line that has them."""
+        return [found[0] for line in self.lines() if (found := re.match(r"\d+/\d+", line))]
+
+
+class Screen:
+    """A listener on a terminal."""
+
+    def __init__(self, live: Live, console: Console, total: int | None) -> None:
+        self.live, self.console = live, console
+        self.listener = LiveSweepListener(console, live, OBJECTIVES, "sweep [bold]x", total)
+
+    def lines(self) -> list[str]:
+        """The lines under the bar as they stand on the screen."""
+        rendered = self.console.render_lines(self.live.get_renderable(), pad=False)
+        return ["".join(segment.text for segment in line).rstrip() for line in rendered]
+
+    def show(self, view: Sequence[Trial], has_begun: bool = False) -> list[str]:
+        """Hand trials over; returns the lines. With `has_begun`, after a view without any."""
+        if has_begun:
+            self.listener.trials([])
+            self.listener._drawn -= 1
+        self.listener.trials(view)
+        return self.lines()
+
+
+@pytest.fixture
+def screen(clock: Clock) -> Iterator[Callable[..., Screen]]:
+    opened: list[Live] = []
+
+    def make(total: int | None = None, width: int = 120) -> Screen:
+        console = Console(file=io.StringIO(), width=width, height=50, force_terminal=True, highlight=False)
+        opened.append(Live(console=console, auto_refresh=False, transient=True))
+        opened[-1].start()
+        return Screen(opened[-1], console, total)
+
+    yield make
+    for live in opened:
+        live.stop()
+
+
+def test_plain_line_when_trials_have_ended_and_not_too_often(clock: Clock, golden: Any) -> None:
+    plain = Plain()
+    # two lines are some seconds apart, but for the last one
+    for ended, seconds in [(0, 1), (1, 1), (2, 1), (2, 6), (2, 60), (7, 0), (8, 0), (8, 0)]:
+        plain.listener.trials(sweep(8, ended, 2))
+        clock.now += seconds
+    assert plain.counts() == ["1/8", "2/8", "7/8", "8/8"]
+    golden("\n".join(plain.lines()))
+
+
+def test_plain_lines_of_stages_events_and_totals(clock: Clock, golden: Any) -> None:
+    plain = Plain(total=32)
+    plain.listener.stage("starting [red]Ray")
+    plain.listener.planned([("trials", "32 on 2 slots")])
+    plain.listener.event("warning", {"code": "slow", "message": "slow [/]", "trial": "0007"})
+    plain.listener.event("failed", {"reason": "no memory", "trial": "0008"})
+    plain.listener.event("warning", {"message": "all"})
+    plain.listener.trials([trial(1, "failed"), trial(2, "oom"), trial(3, "running")])
+    seeds = [Trial(f"{n:04}", {"optimizer.lr": 0.1, "seed": n}, "finished", "", {"val/accuracy": 0.5}) for n in (4, 5)]
+    clock.now += 10
+    plain.listener.trials([trial(1, "failed"), trial(2, "oom"), *seeds])
+    assert plain.counts() == ["2/32", "4/32"]
+    golden("\n".join(plain.lines()))
+
+
+def test_plain_line_every_half_minute_until_a_trial_begins(clock: Clock, golden: Any) -> None:
+    plain = Plain(total=3)
+    plain.listener.stage("starting 2 worker groups")
+    for view in ([], [trial(1, "running", attempts=1)]):
+        for _ in range(70):
+            plain.listener.trials(view)
+            clock.now += 1
+    golden("\n".join(plain.lines()))
+
+
+def test_table_shows_running_and_newest_ended_trials(screen: Any, clock: Clock, golden: Any) -> None:
+    shown = screen()
+    shown.show(sweep(32, 4, 2), has_begun=True)
+    clock.now += 60
+    lines = shown.show([*sweep(32, 8, 2)[:7], trial(7, "pruned", 0.3), *sweep(32, 8, 2)[8:]])
+    assert [line.split()[0] for line in lines[2:9]] == ["0008", "0009", "0007", "0006", "0005", "0004", "0003"]
+    golden("\n".join(lines))
+
+
+def test_long_table_is_cut(screen: Any) -> None:
+    lines = screen().show(sweep(1000, 300, 40), has_begun=True)
+    ids = [line.split()[0] for line in lines[2:] if line[:4].isdigit()]
+    assert ids[:12] == [f"0{n}" for n in range(300, 312)]
+    assert ids[12:] == [f"0{n}" for n in range(299, 294, -1)]
+    assert "28" in lines[-2]  # more that run
+
+
+def test_stage_and_its_time_are_shown_until_a_trial_begins(screen: Any, clock: Clock, golden: Any) -> None:
+    shown, screens = screen(total=12), []
+    shown.listener.stage("starting [red]Ray")
+    clock.now += 3
+    screens += shown.lines()
+    shown.listener.stage("starting 2 worker groups")
+    shown.listener.trials([])
+    clock.now += 43
+    screens += shown.lines()
+    golden("\n".join(screens))
+    clock.now += 1
+    table = shown.show([trial(0, "finished", 0.5), trial(1, "pending"), trial(2, "running")])
+    assert len(table) > 4
+    shown.listener.stage("closing")
+    assert shown.lines() == table
+
+
+def test_trials_of_an_earlier_launch_are_no_beginning(screen: Any, clock: Clock) -> None:
+    left = [trial(0, "finished", 0.5), trial(1, "pending", attempts=1, steps=250)]
+    shown = screen(total=4)
+    shown.listener.stage("starting 1 worker group")
+    # in the last view it has a slot, and no workers yet
+    for view in (left, left, [left[0], replace(left[1], state="running")]):
+        [line] = shown.show(view)
+        assert "1/4 trials  starting 1 worker group … " in line
+        clock.now += 10
+    assert " 1/4 trials, 1 running" in shown.show([left[0], replace(left[1], state="running", attempts=2)])[0]
+
+
+def test_time_left_counts_from_the_first_trial(screen: Any, clock: Clock) -> None:
+    shown = screen()
+    pending = [trial(n, "pending") for n in range(12)]
+    running = trial(0, "running", steps=0, attempts=1)
+    left = []
+    for first, seconds in [
+        (pending[0], 90.0),
+        (running, 8.0),
+        (replace(running, steps=800), 2.0),
+        (trial(0, "finished", 0.5), 0.0),
+    ]:
+        found = re.search(r"(\S+) left$", shown.show([first, *pending[1:]])[0])
+        left.append(found and found[1])
+        clock.now += seconds
+    assert left == [None, None, None, "1:50"]
+
+
+def test_skipped_trials_do_not_shorten_the_time_left(screen: Any, clock: Clock) -> None:
+    shown = screen()
+    shown.show([trial(0, "running", attempts=1, steps=0), *[trial(n, "pending") for n in range(1, 10)]], has_begun=True)
+    clock.now += 10
+    states: list[TrialState] = ["skipped"] * 6 + ["finished"] * 2 + ["pending"] * 2  # type: ignore[assignment]
+    lines = shown.show([trial(n, state) for n, state in enumerate(states)])
+    assert lines[0].endswith("8/10 trials, 6 skipped  0:10 left")
+
+
+def test_screen_is_drawn_a_few_times_a_second_and_at_the_end(screen: Any, clock: Clock) -> None:
+    shown = screen()
+    shown.show([], has_begun=True)
+    shown.listener._drawn -= 1
+    counts = []
+    for ended in (0, 1, 2, 3, 4):
+        lines = shown.show(sweep(4, ended, 1))
+        counts.append(re.findall(r"(\d)/4 trials", lines[0])[0])
+        clock.now += 0.1 if ended < 3 else 0.0
+    assert counts == ["0", "0", "0", "3", "4"]
+
+
+def test_narrow_terminal_shortens_the_setting_alone(screen: Any) -> None:
+    lines = screen(width=70).show(sweep(4, 2, 1), has_begun=True)
+    assert max(map(len, lines)) <= 70
+    assert lines[2].split()[-3:] == ["250/1,000", "12,345", "running"]
+    assert "…" in lines[2]
+    assert len(lines) == 6
+
+
+def test_bar_needs_no_signs_beyond_ascii(monkeypatch: pytest.MonkeyPatch, screen: Any) -> None:
+    monkeypatch.setattr(display, "BAR_WIDTH", 10)
+    shown = screen()
+    shown.console = shown.listener.console = Console(file=io.TextIOWrapper(io.BytesIO(), encoding="ascii"), width=120)
+    assert "  #####-----  2/4 " in shown.show(sweep(4, 2, 0), has_begun=True)[0]
+
+
+def test_nothing_is_shown_in_a_pipe(capfd: pytest.CaptureFixture[str]) -> None:
+    with watched_sweep(OBJECTIVES) as listener:
+        listener.stage("starting")
+        listener.trials(sweep(2, 2, 0))
+    assert isinstance(listener, SilentSweepListener)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_plain_lines_are_shown_in_a_notebook(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    with watched_sweep(OBJECTIVES) as listener, redirect_stdout(sys.stderr):
+        listener.trials(sweep(2, 2, 0))
+    out, err = capfd.readouterr()
+    assert ("2/2" in out, err) == (True, "")
+
+
+def test_terminal_gets_a_live_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Console, "is_terminal", True)
+    with watched_sweep(OBJECTIVES, "sweep x") as listener:
+        assert isinstance(listener, LiveSweepListener)
+
+
+def test_command_shows_lines_on_stderr_and_the_result_on_stdout(capfd: pytest.CaptureFixture[str]) -> None:
+    with open_sweep_display(OBJECTIVES, total_trials=4) as shown:
+        shown.listener.trials(sweep(2, 2, 0))
+    shown.print_result([("sweep", "x/1"), ("", "more")])
+    out, err = capfd.readouterr()
+    assert "2/4" in err
+    assert out == "sweep  x/1\n       more\n"

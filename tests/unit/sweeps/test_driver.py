@@ -1,0 +1,180 @@
+"""The driver's part of a sweep: how it follows Tune to its end, and what it leaves."""
+
+import errno
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+from ray.exceptions import RayActorError
+
+from paceline.config.loading import validate
+from paceline.errors import EnvironmentFault, RunFailed
+from paceline.sweeps import running
+from paceline.sweeps.desk.rules import Rules
+from paceline.sweeps.folder import SweepFolder
+from paceline.sweeps.running import Running
+from paceline.sweeps.sweep import _result
+from paceline.sweeps.trials import Point, Trial
+from paceline.sweeps.work import SweepView
+from support.sweeps.fake_actor import FakeActor, patch_ray_get
+from support.sweeps.launches import RecordingListener, launch_of
+
+POINTS = [Point("0000", {"optimizer.lr": 0.1}), Point("0001", {"optimizer.lr": 0.2})]
+FINISHED = [Trial(point.id, point.overrides, state="finished", metrics={"val/accuracy": 0.5}) for point in POINTS]
+
+
+@pytest.fixture(autouse=True)
+def _without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    patch_ray_get(monkeypatch)
+    monkeypatch.setattr(running, "POLL_SECONDS", 0.001)
+
+
+class FakeTune(Thread):
+    """Ends by itself, with an error if it is given one; or, if it is to stay, once it is told to."""
+
+    def __init__(self, error: Exception | None = None, stays: bool = False) -> None:
+        super().__init__(daemon=True)
+        self.error = error
+        self.may_end = Event()
+        if not stays:
+            self.may_end.set()
+
+    def run(self) -> None:
+        self.may_end.wait(10)
+
+    def finish_early(self) -> None:
+        self.may_end.set()
+
+    def leave(self, seconds: float) -> None:
+        self.may_end.set()
+        self.join(seconds)
+
+
+class FakeGroups:
+    """Counts how often it is told what is wanted."""
+
+    def __init__(self) -> None:
+        self.followed = 0
+
+    def follow(self, wanted: Any) -> None:
+        self.followed += 1
+
+    def join(self, seconds: float) -> None: ...
+
+
+class Scene:
+    """A driver at a fake coordinator, which shows one view after the other, the last one again and again."""
+
+    def __init__(self, folder: Path, views: list[Any], tune: FakeTune | None = None, **section: Any) -> None:
+        self.views = views
+        self.tune = tune or FakeTune()
+        sweep = {"space": {"optimizer.lr": [0.1, 0.2]}, "metric": "val/accuracy", **section}
+        tree = {"name": "run", "model": {"name": "mlp"}, "data": {"name": "synthetic"}, "sweep": sweep}
+        self.listener = RecordingListener()
+        self.launch = launch_of(validate(tree), folder, POINTS, self.listener)  # type: ignore[arg-type]
+        self.statuses_at_close: list[str] = []
+        self.coordinator = FakeActor(view=self._view, close=self._close, trials=FINISHED)
+        self.groups = FakeGroups()
+        self.driver = Running(self.launch, self.coordinator, self.groups, lambda: self.tune)  # type: ignore[arg-type, return-value]
+
+    def _view(self, *_: int) -> Any:
+        return self.views.pop(0) if len(self.views) > 1 else self.views[0]
+
+    def _close(self, *_: Any) -> dict[str, str]:
+        self.statuses_at_close.append(self.status)
+        return {"error": "", "url": "", "run_id": ""}
+
+    @property
+    def status(self) -> str:
+        """In the sweep's folder."""
+        return str(self.launch.folder.read()["status"])
+
+
+def view(trials: list[Trial], **changes: Any) -> SweepView:
+    return SweepView(trials, [], [], **changes)
+
+
+def test_checkpoint_that_takes_long_is_waited_for(tmp_path: Path, golden: Any) -> None:
+    saving = [view([], over="interrupted", busy=1)] * 50
+    scene = Scene(tmp_path, [*saving, view(FINISHED, over="interrupted")])
+    scene.driver.run()
+    assert scene.coordinator.calls("close")
+    assert len(scene.views) == 1
+    assert scene.groups.followed > 40
+    golden("\n".join(scene.listener.stages))
+
+
+def test_checkpoint_is_not_waited_for_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "SAVE_SECONDS", 0.05)
+    scene = Scene(tmp_path, [view([], over="interrupted", busy=1)])
+    assert scene.driver.run().status == "interrupted"
+
+
+def test_trials_stop_when_tune_has_failed(tmp_path: Path) -> None:
+    views = [view([]), view([], busy=1), view([], busy=1), view(FINISHED)]
+    scene = Scene(tmp_path, views, FakeTune(ValueError("no")))
+    closing = scene.driver.run()
+    assert scene.coordinator.calls("end_early") == [["ValueError: no"]]
+    names = [name for name, *_ in scene.coordinator.log]
+    assert "view" in names[names.index("end_early") : names.index("close")]
+    assert (closing.fault, scene.status) == ("ValueError: no", "interrupted")
+
+
+def test_sweep_with_a_metric_that_no_trial_reports_is_over(tmp_path: Path, golden: Any) -> None:
+    rules = Rules(objectives=(("val/acc", "max"),), seats=1, max_failures=0, fresh_processes=False)
+    fault = rules.never_reported(FINISHED[0], [])
+    scene = Scene(tmp_path, [view(FINISHED[:1], over=fault, fault=fault)], metric="val/acc", mode="max")
+    closing = scene.driver.run()
+    assert (closing.fault, scene.status) == (fault, "finished")  # so that the corrected config starts a new one
+    with pytest.raises(RunFailed) as caught:
+        _result(scene.launch, closing, 1.0)
+    golden(str(caught.value))
+
+
+def test_sweep_whose_groups_did_not_start_can_be_resumed(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, [view(FINISHED, over="no GPU", fault="no GPU")])
+    assert (scene.driver.run().fault, scene.status) == ("no GPU", "interrupted")
+
+
+def test_full_disk_at_the_end_is_a_fault_and_the_sweep_can_be_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    scene = Scene(tmp_path, [view(FINISHED)])
+    monkeypatch.setattr(running, "write_best", full)
+    monkeypatch.setattr(SweepFolder, "write", full)
+    with pytest.raises(EnvironmentFault):
+        scene.driver.run()
+    assert scene.coordinator.calls("close")  # MLflow has it all the same
+    assert scene.listener.warnings == ["best-config-not-written"]
+    assert scene.status == "running"
+
+
+@pytest.mark.parametrize("error", [RayActorError(), KeyboardInterrupt()])
+def test_tune_ends_with_the_driver(tmp_path: Path, error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    scene = Scene(tmp_path, [view([])], FakeTune(stays=True))
+    monkeypatch.setattr(scene.listener, "trials", fail)
+    with pytest.raises(type(error)):
+        scene.driver.run()
+    assert not scene.tune.is_alive()
+    assert scene.status == "running"
+
+
+def test_sweep_has_finished_only_once_its_record_is_closed(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, [view(FINISHED)])
+    assert scene.driver.run().status == "finished"
+    assert (scene.statuses_at_close, scene.status) == (["running"], "finished")
+
+
+def test_driver_asks_only_for_what_has_changed(tmp_path: Path) -> None:
+    first, second = FINISHED
+    scene = Scene(tmp_path, [view([second], version=3), view([first], version=5), view([], version=5)])
+    assert scene.driver.run().status == "finished"
+    assert [version for _, version in scene.coordinator.calls("view")][:3] == [0, 3, 5]
+    assert scene.launch.folder.best_config.exists()

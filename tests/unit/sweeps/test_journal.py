@@ -1,0 +1,126 @@
+"""A sweep's journal: what was written is read back, whatever became of the process that wrote."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.errors import EnvironmentFault
+from paceline.sweeps.log import SweepHistory, SweepLog, read_log
+from paceline.sweeps.trials import Trial
+
+TRIAL = Trial(
+    "0003",
+    {"optimizer.lr": 0.1, "model": {"name": "mlp", "hidden": [4, 5]}, "seed": 2},
+    state="diverged",
+    reason="the loss is nan",
+    metrics={"train/loss": math.nan, "val/loss": math.inf, "val/accuracy": 0.5},
+    weights_sha256="ab",
+    steps=3,
+    total_steps=None,
+    samples=12,
+    seconds=1.5,
+    attempts=2,
+    checkpoint="step-3",
+    mlflow_run_id="c0",
+)
+
+
+def written(folder: Path, *entries: Any) -> SweepHistory:
+    """Write trials, rungs `(trial, values)` and answers `"trial"`; returns what is read back."""
+    log = SweepLog(folder)
+    for entry in entries:
+        if isinstance(entry, Trial):
+            log.trial(entry)
+        elif isinstance(entry, str):
+            log.answer(entry)
+        else:
+            log.rung(*entry)
+    log.close()
+    return read_log(folder)
+
+
+def test_nothing_is_known_of_a_sweep_that_has_not_begun(tmp_path: Path) -> None:
+    history = read_log(tmp_path / "none")
+    assert (history.trials, history.rungs, history.decided, history.ended) == ({}, [], [], {})
+    assert not (tmp_path / "none").exists()
+
+
+def test_trial_comes_back_as_it_was(tmp_path: Path) -> None:
+    found = written(tmp_path, Trial("0003", {}), TRIAL).trials["0003"]
+    assert math.isnan(found.metrics["train/loss"])
+    assert str(vars(found)) == str(vars(TRIAL))  # nan is not equal to itself
+
+
+def test_line_that_a_crash_tore_is_passed_over(tmp_path: Path) -> None:
+    written(tmp_path, Trial("0000", {}, state="finished"))
+    file = tmp_path / "log.jsonl"
+    whole = file.read_bytes()
+    file.write_bytes(whole + whole[: len(whole) // 2])
+    history = written(tmp_path, Trial("0001", {}))
+    assert (list(history.ended), list(history.trials)) == (["0000"], ["0000", "0001"])
+
+
+def test_rungs_keep_their_order(tmp_path: Path) -> None:
+    reached = [
+        ("0001", {"samples": 10.0, "val/loss": math.nan}),
+        ("0000", {"samples": 10.0}),
+        ("0001", {"samples": 30.0}),
+    ]
+    history = written(tmp_path, *reached)
+    assert str(history.rungs) == str(reached)
+    assert history.last_rungs == {"0000": {"samples": 10.0}, "0001": {"samples": 30.0}}
+
+
+def test_rung_is_decided_once_it_is_answered_or_the_trial_has_ended(tmp_path: Path) -> None:
+    first, second = {"samples": 1.0}, {"samples": 2.0}
+    begun = [entry for n in range(4) for entry in (Trial(f"{n:04d}", {}, state="running"), (f"{n:04d}", first))]
+    # answered while others have come to theirs
+    history = written(tmp_path, *begun, "0001", "0002", ("0002", second), Trial("0003", {}, state="pruned"))
+    assert history.decided == [("0001", first), ("0002", first), ("0003", first)]
+
+
+def test_rung_that_was_asked_again_counts_once(tmp_path: Path) -> None:
+    first, second = ("0000", {"samples": 1.0}), ("0000", {"samples": 2.0})
+    history = written(tmp_path, first, first, "0000", second, second, Trial("0000", {}, state="failed"))
+    assert history.decided == [first, second]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"n":9,"kind":"rung"}',
+        '{"n":9,"kind":"rung","id":5,"values":{}}',
+        '{"n":9,"kind":"rung","id":"0003","values":5}',
+        '{"n":9,"kind":"rung","id":"0003","values":{"val/loss":"x"}}',
+        '{"n":9,"kind":"answer"}',
+        '{"n":9,"kind":"trial"}',
+        '{"n":9,"kind":"trial","id":"0003"}',
+        '{"n":9,"kind":"trial","id":"0003","overrides":5}',
+        '{"n":9,"kind":"trial","id":"0003","overrides":{},"state":5}',
+        '{"n":9,"kind":"trial","id":"0003","overrides":{},"steps":"x"}',
+        '{"n":9,"kind":"trial","id":"0003","overrides":{},"metrics":{"val/loss":null}}',
+        "[1]",
+    ],
+)
+def test_line_that_is_no_entry_is_passed_over(tmp_path: Path, line: str) -> None:
+    written(tmp_path, TRIAL, ("0003", {"val/loss": math.nan}))
+    file = tmp_path / "log.jsonl"
+    first, second = file.read_text().splitlines()
+    for lines in ([first, line, second], [first, second, line]):
+        file.write_text("".join(f"{each}\n" for each in lines))
+        history = read_log(tmp_path)
+        assert str(vars(history.trials["0003"])) == str(vars(TRIAL))
+        assert [trial_id for trial_id, _ in history.rungs] == ["0003"]
+    assert written(tmp_path, "0003").answered == {"0003": 1}
+
+
+@pytest.mark.parametrize(("field", "unknown"), [('"colour":"blue"', "colour"), ('"state":"resting"', "state resting")])
+def test_entry_of_another_version_is_an_error(tmp_path: Path, field: str, unknown: str, golden: Any) -> None:
+    (tmp_path / "log.jsonl").write_text(f'{{"n":1,"kind":"trial","id":"0003","overrides":{{}},{field}}}\n')
+    with pytest.raises(EnvironmentFault) as caught:
+        read_log(tmp_path)
+    assert (caught.value.code, caught.value.fields["unknown"]) == ("other-version", unknown)
+    if unknown == "colour":
+        golden(str(caught.value))

@@ -1,0 +1,291 @@
+"""Points that Optuna chooses: how many, which, with which ids, what it is told, and how a later launch resumes."""
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from ray import tune
+from ray.tune.experiment import Experiment
+from ray.tune.search import SearchGenerator
+
+from paceline.config.loading import validate
+from paceline.sweeps.planning.point_checks import PointCheck
+from paceline.sweeps.planning.points import make_points
+from paceline.sweeps.search.suggest import OptunaPoints
+from paceline.sweeps.search.tune_config import point_of
+from paceline.sweeps.trials import Point, Trial, TrialState
+
+TREE: dict[str, Any] = {"name": "run", "model": {"name": "cnn"}, "data": {"name": "mnist5k", "global_batch_size": 64}}
+LR = {"optimizer.lr": {"uniform": [0.001, 1.0]}}
+FINISHED = "FINISHED"
+
+
+def square(overrides: Mapping[str, Any]) -> dict[str, float]:
+    """Best where the learning rate is 0.3."""
+    return {"val/loss": (overrides["optimizer.lr"] - 0.3) ** 2}
+
+
+def ids(*numbers: int) -> list[str]:
+    return [f"{number:04d}" for number in numbers]
+
+
+class Search:
+    """A search, and a sweep that plays along without any training."""
+
+    def __init__(
+        self,
+        space: Mapping[str, Any] = LR,
+        known: tuple[Trial, ...] = (),
+        slots: int = 1,
+        base: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> None:
+        section = {"space": space, "search": "optuna", "num_samples": 6, **fields}
+        self.config = validate({**TREE, **(base or {}), "sweep": section})
+        self.trials = {trial.id: trial for trial in known}
+        self.handed: list[Point] = []
+        self.points = OptunaPoints(self.config, slots, known, lambda: list(self.trials.values()), self._skip)
+
+    def _skip(self, point: Point, reason: str) -> None:
+        self.trials[point.id] = Trial(point.id, point.overrides, "skipped", reason)
+
+    def has_next(self, tune_id: str = "tune") -> bool:
+        """Whether a point is handed out."""
+        made = self.points.suggest(tune_id)
+        if not isinstance(made, dict):
+            assert made in (None, FINISHED)
+            return False
+        assert self.config.sweep is not None
+        point = point_of(made, self.config.sweep)
+        self.handed.append(point)
+        self.trials[point.id] = Trial(point.id, point.overrides, "running")
+        return True
+
+    def next(self, tune_id: str = "tune") -> Point:
+        """The point that is handed out."""
+        assert self.has_next(tune_id)
+        return self.handed[-1]
+
+    def end(
+        self, point: Point, metrics: Mapping[str, float], state: TrialState = "finished", tune_id: str = "tune"
+    ) -> None:
+        """A trial has ended."""
+        self.trials[point.id] = replace(self.trials[point.id], state=state, metrics=dict(metrics))
+        self.points.on_trial_complete(tune_id, {"val/loss": 99.0})
+
+    def run(self, objective: Callable[[Mapping[str, Any]], Mapping[str, float]] = square) -> list[Trial]:
+        """The whole sweep, one trial at a time."""
+        while self.has_next():
+            self.end(self.handed[-1], objective(self.handed[-1].overrides))
+        return [self.trials[id] for id in sorted(self.trials)]
+
+    def resumed(self, *ids: str, **fields: Any) -> "Search":
+        """A later launch that knows some of the trials; by default all."""
+        known = tuple(self.trials[id] for id in ids or self.trials)
+        sweep = self.points._sweep
+        return Search(sweep.space, known, **{"num_samples": sweep.num_samples, **fields})
+
+    @property
+    def told(self) -> list[Any]:
+        """What Optuna knows: the values of each of its trials, None for those that failed or go on."""
+        return [trial.values for trial in self.points._study.trials]
+
+
+def test_as_many_valid_points_as_asked_for() -> None:
+    space = {
+        "optimizer.lr": {"loguniform": [1e-3, 1.0]},
+        "optimizer.weight_decay": {"uniform": [0.0, 0.1]},
+        "data.global_batch_size": {"quniform": [32, 128, 32]},
+        "trainer.epochs": {"randint": [1, 4]},
+        "trainer.max_grad_norm": {"quniform": [0.5, 2.0, 0.5]},
+        "model": [{"name": "mlp", "hidden": [8]}, {"name": "cnn"}],
+    }
+    search = Search(space, num_samples=15)
+    trials, check = search.run(), PointCheck(search.config)
+    assert [trial.id for trial in trials] == ids(*range(15))
+    for trial in trials:
+        assert check.problems(trial.overrides) == []
+        assert list(trial.overrides) == list(space)
+        assert type(trial.overrides["data.global_batch_size"]) is type(trial.overrides["trainer.epochs"]) is int
+        assert trial.overrides["trainer.epochs"] < 4
+        assert trial.overrides["model"] in space["model"]
+    assert search.points.suggest("more") == FINISHED
+    assert len({str(trial.overrides) for trial in trials}) > 10
+
+
+def test_seed_decides_what_is_proposed() -> None:
+    rates = [[trial.overrides for trial in Search(base={"seed": seed}).run()] for seed in (1, 1, 2)]
+    assert rates[0] == rates[1] != rates[2]
+
+
+def test_optuna_finds_better_points_than_chance() -> None:
+    space = {"optimizer.lr": {"uniform": [0.001, 1.0]}, "optimizer.momentum": {"uniform": [0.0, 0.99]}}
+
+    def bowl(overrides: Mapping[str, Any]) -> dict[str, float]:
+        return {"val/loss": (overrides["optimizer.lr"] - 0.3) ** 2 + (overrides["optimizer.momentum"] - 0.8) ** 2}
+
+    best, drawn = 0.0, 0.0
+    for seed in range(3):
+        trials = Search(space, base={"seed": seed}, num_samples=30).run(bowl)
+        best += min(trial.metrics["val/loss"] for trial in trials)
+        section = {"space": space, "search": "random", "num_samples": 30}
+        points = make_points(validate({**TREE, "seed": seed, "sweep": section})).points
+        drawn += min(bowl(point.overrides)["val/loss"] for point in points)
+    assert best < drawn / 2
+
+
+def test_no_more_points_than_slots_at_once() -> None:
+    search = Search(slots=2)
+    first = search.next("a")
+    assert [search.has_next(name) for name in "bc"] == [True, False]
+    search.end(first, {"val/loss": 1.0}, tune_id="a")
+    assert [search.has_next(name) for name in "cd"] == [True, False]
+
+
+def test_skipped_points_count() -> None:
+    space = {
+        "optimizer.lr": [0.1, 0.2],
+        "data.global_batch_size": [64, 100],
+        "trainer.gradient_accumulation_steps": [1, 8],
+    }
+    search = Search(space, num_samples=12, invalid="skip")
+    trials = search.run(lambda overrides: {"val/loss": overrides["optimizer.lr"]})
+    skipped = [trial for trial in trials if trial.state == "skipped"]
+    assert 0 < len(skipped) < len(trials) == len(search.told) == 12
+    assert all(trial.overrides["data.global_batch_size"] == 100 and trial.reason for trial in skipped)
+    assert not {point.id for point in search.handed} & {trial.id for trial in skipped}
+
+
+def test_seeds_are_averaged_before_optuna_is_told() -> None:
+    search = Search(slots=3, seeds=3, num_samples=2, base={"seed": 5})
+    points = [search.next(name) for name in "abc"]
+    assert [(point.id, point.overrides["seed"]) for point in points] == list(zip(ids(0, 1, 2), (5, 6, 7), strict=True))
+    assert len({str(point.setting) for point in points}) == 1
+    for name, point, loss in zip("acb", points, [1.0, 2.0, 6.0], strict=True):
+        assert search.told == [None]
+        search.end(point, {"val/loss": loss}, tune_id=name)
+    assert search.told == [[3.0]]
+    assert search.next().id == "0003"
+
+
+@pytest.mark.parametrize(
+    ("seeds", "endings", "told"),
+    [
+        (2, [(4.0, "finished"), (9.0, "diverged"), (1.0, "failed"), (2.0, "oom")], [[4.0], None]),
+        (1, [(float("nan"), "finished"), (float("inf"), "finished"), (None, "finished")], [None] * 3),
+        (1, [(5.0, "pruned")], [[5.0]]),
+    ],
+)
+def test_only_finite_values_of_trials_that_trained_count(seeds: int, endings: list[Any], told: list[Any]) -> None:
+    search = Search(seeds=seeds, num_samples=len(told))
+    for loss, state in endings:
+        search.end(search.next(), {} if loss is None else {"val/loss": loss}, state)
+    assert search.told == told
+    assert search.points.suggest("more") == FINISHED
+
+
+def test_several_objectives_have_their_directions() -> None:
+    search = Search(metric=["val/loss", "val/accuracy"], num_samples=8)
+    search.run(lambda overrides: {**square(overrides), "val/accuracy": overrides["optimizer.lr"]})
+    assert [direction.name for direction in search.points._study.directions] == ["MINIMIZE", "MAXIMIZE"]
+    assert all(len(values) == 2 for values in search.told)
+
+
+def test_later_launch_begins_with_unfinished_points() -> None:
+    search = Search(slots=2)
+    ended, unfinished = search.next("a"), [search.next("b")]
+    search.end(ended, {"val/loss": 1.0}, tune_id="a")
+    unfinished.append(search.next("c"))
+    later = search.resumed(slots=3)
+    assert later.told[0] == [1.0]
+    assert [later.next("a"), later.next("b")] == unfinished
+    assert later.next("c").id == "0003"
+    for name, point in zip("abc", list(later.handed), strict=True):
+        later.end(point, {"val/loss": 2.0}, tune_id=name)
+    assert later.told == [[1.0], [2.0], [2.0], [2.0]]
+    assert [trial.id for trial in later.run()] == ids(*range(6))
+
+
+def test_later_launch_does_not_repeat_points() -> None:
+    search = Search(num_samples=10)
+    for _ in range(4):
+        search.end(search.next(), square(search.handed[-1].overrides))
+    trials = search.resumed().run()
+    assert len({trial.overrides["optimizer.lr"] for trial in trials}) == len(trials) == 10
+
+
+def test_later_launch_completes_the_seeds_of_a_point() -> None:
+    search = Search(seeds=3, num_samples=2)
+    search.end(search.next(), {"val/loss": 1.0})
+    search.next()  # the third seed has not begun
+    later = search.resumed(seeds=3)
+    assert later.told == [None]
+    trials = later.run(lambda overrides: {"val/loss": 4.0})
+    assert [trial.id for trial in trials] == ids(*range(6))
+    assert [trial.overrides["seed"] for trial in trials] == [0, 1, 2] * 2
+    assert later.told == [[3.0], [4.0]]
+
+
+def test_same_point_twice_counts_twice() -> None:
+    search = Search({"optimizer.lr": [0.1]}, num_samples=5)
+    for _ in range(3):
+        search.end(search.next(), {"val/loss": 1.0})
+    assert len(search.resumed().run()) == 5
+
+
+def test_later_launch_fills_the_gaps_of_an_earlier_one() -> None:
+    search = Search(slots=3)
+    for name in "abc":
+        search.next(name)
+    later = search.resumed("0000", "0002")
+    assert [trial.id for trial in later.run()] == ids(*range(6))
+    assert [point.id for point in later.handed] == ids(0, 2, 1, 3, 4, 5)
+
+
+def test_skipped_and_failed_points_stay_so_in_a_later_launch() -> None:
+    known = (Trial("0000", {"optimizer.lr": 0.1}, "skipped", "why"), Trial("0001", {"optimizer.lr": 0.2}, "oom"))
+    search = Search({"optimizer.lr": [0.1, 0.2]}, known)
+    assert search.told == []
+    assert len(search.run(lambda overrides: {"val/loss": 1.0})) == 6
+    assert [point.id for point in search.handed] == ids(2, 3, 4, 5)
+
+
+def test_mappings_in_a_list_come_back_after_a_resume() -> None:
+    models = [{"name": "mlp", "hidden": [8]}, {"name": "mlp", "hidden": [16]}, {"name": "cnn"}]
+    search = Search({"model": models})
+    assert search.next().overrides["model"] in models
+    assert search.resumed().next() == search.handed[0]
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_search_runs_in_tunes_own_search_generator(slots: int) -> None:
+    search = Search(slots=slots, num_samples=7)
+    generator = SearchGenerator(search.points)
+    generator.add_configurations(Experiment("sweep", tune.Trainable, num_samples=10**6, config={"of": "Tune"}))
+    rng = random.Random(3)
+    running: list[Any] = []
+    begun = []
+    while not generator.is_finished() or running:
+        trial = generator.next_trial()
+        if trial is not None:
+            begun.append(trial.config["trial"]["id"])
+            assert search.config.sweep is not None
+            overrides = point_of(trial.config, search.config.sweep).overrides
+            search.trials[begun[-1]] = Trial(begun[-1], overrides, "running")
+            running.append(trial)
+            assert len(running) <= slots
+        elif running:
+            ended = running.pop(rng.randrange(len(running)))
+            id = ended.config["trial"]["id"]
+            metrics = square(search.trials[id].overrides)
+            search.trials[id] = replace(search.trials[id], state="finished", metrics=metrics)
+            generator.on_trial_complete(ended.trial_id, {"val/loss": metrics["val/loss"]})
+    assert begun == ids(*range(7))
+    assert None not in search.told
+
+
+def test_search_saves_nothing_in_tunes_files(tmp_path: Any) -> None:
+    Search().points.save_to_dir(str(tmp_path))
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,164 @@
+"""Heatmaps and Pareto fronts of a sweep: what is drawn in them."""
+
+import math
+from typing import Any
+
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.patches import Rectangle
+
+from paceline.sweeps.results import plots
+from paceline.sweeps.results.ranking import Objective
+from paceline.sweeps.results.style import color_map
+from paceline.sweeps.trials import Trial, TrialState
+
+ACCURACY: list[Objective] = [("val/accuracy", "max")]
+BOTH: list[Objective] = [("val/accuracy", "max"), ("seconds", "min")]
+
+
+def trial(id: int, x: Any, y: Any, accuracy: float, state: TrialState = "finished", **more: Any) -> Trial:
+    seconds = more.pop("seconds", 1.0)
+    overrides = {"data.global_batch_size": x, "optimizer.lr_scaling": y, **more}
+    return Trial(f"{id:04}", overrides, state, metrics={"val/accuracy": accuracy}, seconds=seconds)
+
+
+def heatmap(trials: list[Trial], objectives: list[Objective] = ACCURACY, metric: Any = None) -> plots.Picture:
+    return plots.heatmap(trials, objectives, "global_batch_size", "optimizer.lr_scaling", metric)
+
+
+def cells(picture: plots.Picture) -> dict[tuple[float, float], list[str]]:
+    """The lines in each cell, by column and row."""
+    return {text.get_position(): text.get_text().split("\n") for text in picture.axes[0].texts}
+
+
+def outlined(picture: plots.Picture) -> tuple[float, float]:
+    """Column and row of the outlined cell."""
+    [box] = [patch for patch in picture.axes[0].patches if isinstance(patch, Rectangle)]
+    return box.get_x() + 0.5, box.get_y() + 0.5
+
+
+GRID = [
+    trial(1, 256, "none", 0.5),
+    trial(2, 64, "none", 0.7),
+    trial(3, 1024, "none", 0.2, "pruned"),
+    trial(4, 256, "linear", 0.9),
+    trial(5, 64, "linear", 0.6, "failed"),
+]
+
+
+def test_cells_hold_values_or_how_the_trials_ended() -> None:
+    assert cells(heatmap(GRID)) == {
+        (0, 0): ["0.7"],
+        (1, 0): ["0.5"],
+        (2, 0): ["pruned"],
+        (0, 1): ["failed"],
+        (1, 1): ["0.9"],
+    }
+
+
+def test_numbers_ascend_and_other_values_keep_their_order() -> None:
+    axes = heatmap([*reversed(GRID), trial(6, "auto", "sqrt", 0.1), trial(7, 1e-3, True, 0.1)]).axes[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["0.001", "64", "256", "1024", "auto"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["none", "linear", "sqrt", "true"]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("global_batch_size", "lr_scaling")
+
+
+@pytest.mark.parametrize(("mode", "best", "value"), [("max", (1, 1), 0.9), ("min", (1, 0), 0.5)])
+def test_best_cell_is_outlined_and_the_brightest(mode: Any, best: tuple[int, int], value: float) -> None:
+    picture = heatmap(GRID, [("val/accuracy", mode)])
+    assert outlined(picture) == best
+    image = picture.axes[0].images[0]
+    assert to_hex(image.cmap(image.norm(value))) == to_hex(color_map(ACCURACY[0])(1.0))
+
+
+def test_seeds_are_averaged_and_missing_ones_counted() -> None:
+    trials = [trial(n, 64, "none", 0.8 + n / 100, seed=n) for n in range(3)]
+    trials += [trial(3 + n, 256, "none", 0.99, "failed" if n else "finished", seed=n) for n in range(3)]
+    picture = heatmap(trials)
+    assert cells(picture) == {(0, 0): ["0.81", "± 0.01"], (1, 0): ["0.99", "1 of 3"]}
+    assert outlined(picture) == (0, 0)
+
+
+def test_best_of_further_axes_is_shown() -> None:
+    trials = [trial(n, 64, "none", value, **{"optimizer.lr": n}) for n, value in enumerate([0.3, 0.8, math.nan])]
+    picture = heatmap(trials)
+    assert cells(picture) == {(0, 0): ["0.8"]}
+    assert len(picture.axes[0].get_title(loc="left").splitlines()) == 2
+
+
+def test_metric_that_is_no_objective_brings_its_direction(golden: Any) -> None:
+    trials = [Trial(f"{n}", {"a.x": n, "a.y": 0}, "finished", metrics={"f": n, "acc": -n}) for n in range(3)]
+    assert outlined(plots.heatmap(trials, [("acc", "max")], "x", "y", ("f", "max"))) == (2, 0)
+    assert outlined(plots.heatmap(trials, [("acc", "max")], "x", "y", "seconds")) == (0, 0)
+    with pytest.raises(ValueError, match="'f'") as caught:
+        plots.heatmap(trials, [("acc", "max")], "x", "y", "f")
+    golden(str(caught.value))
+
+
+FRONT = [
+    trial(1, 64, "a", 0.9, seconds=9.0),
+    trial(2, 64, "b", 0.8, seconds=4.0),
+    trial(3, 64, "c", 0.7, seconds=5.0),
+    trial(4, 64, "d", 0.6, seconds=1.0),
+    trial(5, 64, "e", 0.99, "pruned", seconds=0.1),
+]
+UNFINISHED = [trial(1, 1, 1, 0.5, "failed"), trial(2, 2, 2, math.nan)]
+WRONG: dict[str, Any] = {
+    "axis": lambda: plots.heatmap(GRID, ACCURACY, "nothing", "lr_scaling"),
+    "same axis twice": lambda: plots.heatmap(GRID, ACCURACY, "lr_scaling", "optimizer.lr_scaling"),
+    "metric": lambda: plots.heatmap(GRID, ACCURACY, "global_batch_size", "lr_scaling", "val/f1"),
+    "nothing finished": lambda: heatmap(UNFINISHED),
+    "no trials": lambda: heatmap([]),
+    "empty front": lambda: plots.pareto(UNFINISHED, BOTH),
+    "front without trials": lambda: plots.pareto([], BOTH),
+    "metric of a front": lambda: plots.pareto(FRONT, BOTH, x="val/f1"),
+    "one metric": lambda: plots.pareto(FRONT, ACCURACY),
+    "same metric twice": lambda: plots.pareto(FRONT, ACCURACY, "seconds", "seconds"),
+    "objective twice": lambda: plots.pareto(FRONT, ACCURACY, "val/accuracy"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_wrong_choice_is_an_error_that_names_the_right_ones(kind: str, golden: Any) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        WRONG[kind]()
+    golden(str(caught.value))
+
+
+def test_front_is_joined_by_steps_and_named() -> None:
+    axes = plots.pareto(FRONT, BOTH).axes[0]
+    [line] = axes.lines
+    assert list(zip(*line.get_data(), strict=True)) == [(0.6, 1.0), (0.8, 4.0), (0.9, 9.0)]
+    assert line.get_drawstyle() == "steps-pre"
+    assert len(axes.collections[0].get_offsets()) == 4
+    assert ("val/accuracy" in axes.get_xlabel(), "seconds" in axes.get_ylabel()) == (True, True)
+    *numbers, legend = [text.get_text() for text in axes.texts]
+    assert numbers == ["1", "2", "4"]  # as in the ranking, in which c is the third
+    assert [line.split() for line in legend.splitlines()] == [
+        [number, "global_batch_size=64,", f"lr_scaling={name}"] for number, name in (("1", "a"), ("2", "b"), ("4", "d"))
+    ]
+
+
+def test_steps_follow_what_can_be_reached() -> None:
+    for chosen in ({"objectives": BOTH, "x": "seconds"}, {"objectives": ACCURACY, "x": "seconds"}):
+        [line] = plots.pareto(FRONT, **chosen).axes[0].lines
+        assert (line.get_drawstyle(), list(line.get_xdata())) == ("steps-post", [1.0, 4.0, 9.0])
+
+
+def test_settings_with_fewer_seeds_are_drawn_apart() -> None:
+    trials = [trial(n, 64, "a", 0.5, seed=n) for n in range(2)] + [trial(9, 64, "lucky", 0.9, seed=0)]
+    picture = plots.pareto(trials, BOTH)
+    assert [len(points.get_offsets()) for points in picture.axes[0].collections] == [1, 1]
+    assert len(picture.legends[0].get_texts()) == 3
+
+
+def test_many_values_have_few_ticks_and_no_texts() -> None:
+    picture = heatmap([trial(n, 0.001 * n, n % 4, 0.001 * n) for n in range(300)])
+    assert len(picture.axes[0].get_xticks()) == 25
+    assert not picture.axes[0].texts
+
+
+def test_notebook_shows_a_png_in_which_no_text_is_a_formula() -> None:
+    trials = [trial(1, "$x^$", "a$", 0.5, **{"model.$": "$\\frac$"}), trial(2, "b", "c", 0.6, **{"model.$": "d"})]
+    for picture in (heatmap(trials), plots.pareto(trials, BOTH)):
+        assert picture._repr_png_().startswith(b"\x89PNG")

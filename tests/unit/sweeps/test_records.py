@@ -1,0 +1,187 @@
+"""A sweep's coordinator: the records of a sweep and of its trials, and when MLflow has them."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.cluster.desk import OUTCOME, Desk
+from paceline.cluster.last_words import LastWords
+from paceline.sweeps.desk import books
+from paceline.sweeps.log import SweepLog
+from paceline.sweeps.trials import Trial
+from paceline.sweeps.work import Work
+from paceline.tracking import metrics
+from paceline.tracking.cursor import ShipReport
+from paceline.tracking.history import read_points
+from paceline.tracking.journal import JOURNAL_FILE, Journal
+from paceline.tracking.points import Reading
+from paceline.tracking.recorder import Recorder
+from paceline.tracking.shipping import Shipper
+from support.sweeps.simulation import ONE, SimulatedSweep, ending, ends_with, finishes, play, simulated
+
+
+class FakeMlflow:
+    """Takes in everything but `unsent` entries; keeps run, status and reason of each record that is closed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, unsent: int = 0) -> None:
+        self.closed: list[tuple[str, str, str | None]] = []
+        close = Recorder.close
+
+        def closes(recorder: Recorder, status: Any, reason: Any = None, *rest: Any, **named: Any) -> ShipReport:
+            self.closed.append((recorder._record.run_id, status, reason))
+            return close(recorder, status, reason, *rest, **named)
+
+        monkeypatch.setattr(Recorder, "close", closes)
+        report = ShipReport("http://page", "1", "run", unsent, None)
+        monkeypatch.setattr(Shipper, "start", lambda shipper: None)
+        monkeypatch.setattr(Shipper, "finish", lambda shipper, seconds: report)
+
+
+ENDED = Trial("0000", {"optimizer.lr": 0.1}, state="diverged", reason="the loss is nan")
+
+
+def leave_open(sweep: SimulatedSweep, *trials: Trial) -> None:
+    """Leave what a launch leaves whose process died after these trials had ended."""
+    log = SweepLog(sweep.folder)
+    for trial in trials:
+        order = sweep.order(trial.id)
+        Desk(Path(order.folder) / "tracking", order.record).metrics([Reading(1, 1, {"val/accuracy": 0.5})])
+        log.trial(trial)
+    log.close()
+
+
+@pytest.mark.parametrize(("unsent", "run_id"), [(0, "run"), (3, "")])
+def test_record_that_was_never_closed_is_closed(
+    new_sweep: Any, monkeypatch: pytest.MonkeyPatch, unsent: int, run_id: str
+) -> None:
+    mlflow = FakeMlflow(monkeypatch, unsent)
+    leave_open(new_sweep(), ENDED, replace(ENDED, id="0001", mlflow_run_id="known"))
+    sweep = new_sweep()
+
+    async def scene() -> None:
+        await sweep.coordinator.prepare([ONE])
+        await sweep.until(lambda: mlflow.closed)
+        await sweep.close(seconds=10)
+
+    play(sweep, scene)
+    assert ("sweep/0000", "FAILED", "the loss is nan") in mlflow.closed
+    assert "sweep/0001" not in [run for run, *_ in mlflow.closed]
+    assert sweep.history().trials["0000"].mlflow_run_id == run_id
+    entries = [(entry.kind, entry.content) for entry in Journal(sweep.tracking() / JOURNAL_FILE).scan()]
+    assert ("tags", {"tags": {"paceline.trial_state": "diverged"}}) in entries
+
+
+@simulated()
+async def test_record_is_closed_at_the_end_when_mlflow_was_away(
+    sweep: SimulatedSweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = FakeMlflow(monkeypatch, unsent=3)
+    assert (await sweep.run("0000")).state == "finished"
+    await sweep.until_records_are_closed()
+    assert [run for run, *_ in away.closed] == ["sweep/0000"]
+    assert (await sweep.trial("0000")).mlflow_run_id == ""
+    FakeMlflow(monkeypatch)  # it is back
+    await sweep.close(seconds=10)
+    assert sweep.history().trials["0000"].mlflow_run_id == "run"
+
+
+def test_resumed_trial_has_its_record_open_again(new_sweep: Any) -> None:
+    leave_open(new_sweep(), replace(ENDED, state="running", reason="", mlflow_run_id="run"))
+    sweep = new_sweep()
+
+    async def scene() -> None:
+        assert await sweep.states() == {"0000": "pending"}
+        await sweep.run("0000")
+
+    play(sweep, scene)
+    assert sweep.history().trials["0000"].mlflow_run_id == ""  # MLflow did not answer
+
+
+def values_of(sweep: SimulatedSweep, metric: str) -> list[float]:
+    """The values of a metric in the sweep's own record."""
+    entries = Journal(sweep.folder / "tracking" / JOURNAL_FILE).scan()
+    return [entry.content["value"] for entry in entries if entry.content.get("key") == metric]
+
+
+@simulated(points=30)
+async def test_best_trial_is_searched_once_in_a_while(sweep: SimulatedSweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    ranked = books.ranked
+    monkeypatch.setattr(books, "ranked", lambda trials, by: looks.append(len(trials)) or ranked(trials, by))
+    monkeypatch.setattr(books, "PARENT_SECONDS", 60.0)
+    for number in range(10):
+        await sweep.run(f"{number:04d}")
+    await sweep.close()
+    assert len(looks) <= 2
+    assert looks[-1] == 10
+    assert values_of(sweep, "trials/finished")[-1] == 10
+
+
+@simulated(objectives=(("val/accuracy", "max"), ("val/f1", "max")))
+async def test_best_value_is_the_mean_over_the_seeds(sweep: SimulatedSweep) -> None:
+    accuracies = {(0.1, 0): 0.75, (0.1, 1): 0.25, (0.2, 0): 0.5, (0.2, 1): 0.625}
+    for number, ((rate, seed), accuracy) in enumerate(accuracies.items()):
+        sweep.trainings[f"{number:04d}"] = [ends_with(metrics={"val/accuracy": accuracy, "val/f1": math.nan})]
+        await sweep.run(f"{number:04d}", **{"optimizer.lr": rate, "seed": seed})
+    await sweep.close()
+    assert values_of(sweep, "best/val/accuracy")[-1] == 0.5625
+    assert values_of(sweep, "best/val/f1") == []
+
+
+@simulated()
+async def test_trial_that_has_ended_leaves_no_outcome_file(sweep: SimulatedSweep) -> None:
+    await sweep.run("0000")
+    await sweep.until_records_are_closed()
+    assert not (sweep.tracking() / OUTCOME).exists()
+
+
+@simulated()
+async def test_trouble_of_a_record_is_a_warning_once_in_a_while(
+    sweep: SimulatedSweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def with_trouble(sweep: SimulatedSweep, work: Work) -> None:
+        append = Journal.append
+
+        def fails(journal: Journal, items: Any) -> None:
+            if work.trial_id in str(journal.path):
+                raise OSError("no space")
+            append(journal, items)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Journal, "append", fails)
+            for step in range(50):
+                reading = Reading(step, 1, {"val/accuracy": 0.5})
+                assert not await sweep.coordinator.metrics(work.trial_id, work.attempt, [reading])
+        await sweep.coordinator.event(work.trial_id, work.attempt, "warning", {"message": "slow"})
+        await finishes(sweep, work)
+
+    sweep.trainings = {"0000": [with_trouble]}
+    await sweep.run("0000")
+    of_the_trial = [event["message"] for event in await sweep.events("warning") if event.get("trial") == "0000"]
+    assert ["no space" in message for message in of_the_trial] == [True, False]
+    assert of_the_trial[1] == "slow"
+
+
+@pytest.mark.parametrize("status", ["finished", "failed"])
+def test_metrics_that_come_with_the_end_are_recorded_once(new_sweep: Any, status: str) -> None:
+    readings = [Reading(step, step, {"train/loss": 1.0 / step}) for step in (1, 2, 3)]
+    sweep = new_sweep(points=1)
+
+    async def cut_off_at_the_end(sweep: SimulatedSweep, work: Work) -> None:
+        await sweep.coordinator.metrics(work.trial_id, work.attempt, readings[:1])
+        last = LastWords(ending(status), readings, lost=7)
+        await sweep.coordinator.finish(work.trial_id, work.attempt, last.message())
+
+    sweep.trainings["0000"] = [cut_off_at_the_end]
+
+    async def scene() -> None:
+        await sweep.run("0000")
+        await sweep.settle()
+        assert status == "finished" or (await sweep.trial("0000")).metrics["train/loss"] == 1.0 / 3
+
+    play(sweep, scene)
+    assert [point.step for point in read_points(sweep.tracking(), ["train/loss"])] == [1, 2, 3]
+    assert f'"{metrics.NOT_RECORDED}":"7 ' in (sweep.tracking() / JOURNAL_FILE).read_text()

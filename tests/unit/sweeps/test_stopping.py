@@ -1,0 +1,245 @@
+"""A sweep's coordinator: stops, limits and targets, a later launch, and a disk that is full."""
+
+import asyncio
+import errno
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from paceline.sweeps.trials import Point
+from paceline.tracking.journal import Journal
+from support.sweeps.simulation import ONE, SimulatedSweep, ends_with, play, simulated, until_stopped, with_rungs
+
+
+@simulated(slots=2)
+async def test_stop_ends_what_runs_and_lets_nothing_begin(sweep: SimulatedSweep) -> None:
+    sweep.trainings = {"0000": [until_stopped], "0001": [with_rungs(1)], "0003": [with_rungs(1)]}
+    assert (await sweep.run("0001")).state == "running"
+    calls = [asyncio.create_task(sweep.run(id)) for id in ("0000", "0002")]
+    await sweep.until(lambda: len(sweep.taken) == 2)
+    await sweep.until_state("0002", "pending")
+    await sweep.coordinator.request_stop()
+    reports = [*await asyncio.gather(*calls), await sweep.run("0001"), await sweep.run("0004")]
+    assert [(report.state, report.is_over) for report in reports] == [("pending", True)] * 4
+    await sweep.until(lambda: not sweep.alive)
+    view = await sweep.view()
+    assert view.over == "interrupted"
+    assert await sweep.states() == {"0000": "pending", "0001": "pending", "0002": "pending"}
+    assert [group.shape for group in view.groups] == [None, None]
+    assert sorted(taken.trial for taken in sweep.taken) == ["0000", "0001"]
+
+
+@simulated(groups=False)
+async def test_stop_before_the_group_has_come(sweep: SimulatedSweep) -> None:
+    call = await sweep.begin("0000")
+    leaving = asyncio.create_task(sweep.coordinator.leave("0000"))
+    await sweep.coordinator.request_stop()
+    assert (await call).state == "pending"
+    await leaving
+    assert await sweep.coordinator.enter(0, 1, 0, b"") is None
+
+
+@simulated()
+async def test_limit_of_the_sweep_stops_its_trials(sweep: SimulatedSweep) -> None:
+    sweep.trainings = {"0000": [until_stopped]}
+    call = asyncio.create_task(sweep.run("0000"))
+    await sweep.until(lambda: sweep.taken)
+    await sweep.coordinator.end_early("stopped after 5 s")
+    await call
+    assert (await sweep.view()).over == "stopped after 5 s"
+    await sweep.close()
+    trial = sweep.history().trials["0000"]
+    assert (trial.state, trial.reason) == ("pending", "stopped after 5 s")
+
+
+@simulated(trial_seconds=0.05)
+async def test_trial_that_takes_too_long_is_pruned(sweep: SimulatedSweep) -> None:
+    sweep.trainings = {"0000": [until_stopped]}
+    assert (await sweep.run("0000")).state == "pruned"
+    assert "sweep.stop.trial_seconds" in (await sweep.trial("0000")).reason
+    assert (await sweep.run("0001")).state == "finished"
+
+
+@pytest.mark.parametrize(("mode", "target", "is_over"), [("max", 0.5, True), ("max", 0.6, False), ("min", 0.5, True)])
+def test_target_ends_the_sweep_and_its_later_launches(new_sweep: Any, mode: str, target: float, is_over: bool) -> None:
+    rules = {"target": target, "objectives": (("val/accuracy", mode),)}
+    sweep = new_sweep(slots=2, **rules)
+    sweep.trainings = {"0000": [until_stopped], "0003": [with_rungs(1)]}
+
+    async def scene() -> None:
+        await sweep.run("0003")
+        await sweep.coordinator.leave("0003")
+        running = asyncio.create_task(sweep.run("0000"))
+        await sweep.until(lambda: len(sweep.taken) == 2)
+        waiting = [asyncio.create_task(sweep.run(id)) for id in ("0001", "0002")]
+        assert (await waiting[0]).state == "finished"
+        assert bool((await sweep.view()).over) is is_over
+        if is_over:
+            assert (await running).state == "pruned"
+            await sweep.until(lambda: not sweep.alive)
+            assert (await sweep.states())["0003"] == "pruned"
+        else:
+            assert (await waiting[1]).state == "finished"
+            await sweep.coordinator.request_stop()
+            await running
+
+    play(sweep, scene)
+    again = new_sweep(**rules)
+
+    async def later() -> None:
+        await again.coordinator.prepare([ONE])
+        assert ((await again.run("0007")).state == "pending") is is_over
+
+    play(again, later)
+
+
+@simulated(target=0.5)
+async def test_target_is_not_reached_by_a_pruned_trial(sweep: SimulatedSweep) -> None:
+    sweep.trainings = {"0000": [with_rungs(1, 3)]}
+    await sweep.run("0000")
+    await sweep.coordinator.prune("0000", "why")
+    await sweep.coordinator.leave("0000")
+    trial = await sweep.trial("0000")
+    assert (trial.state, trial.metrics["val/accuracy"]) == ("pruned", 0.5)
+    assert (await sweep.view()).over == ""
+
+
+@simulated(slots=2, objectives=(("val/acuracy", "max"),))
+async def test_metric_that_no_trial_reports_is_a_fault(sweep: SimulatedSweep, golden: Any) -> None:
+    sweep.trainings = {"0000": [until_stopped]}
+    running = asyncio.create_task(sweep.run("0000"))
+    await sweep.until(lambda: sweep.taken)
+    assert (await sweep.run("0001")).state == "finished"
+    assert (await running).state == "pending"
+    golden((await sweep.view()).fault)
+    assert (await sweep.run("0002")).state == "pending"
+
+
+@simulated(objectives=(("val/accuracy", "max"), ("val/f1", "max"), ("seconds", "min")))
+async def test_metric_that_one_trial_lacks_is_no_fault(sweep: SimulatedSweep) -> None:
+    sweep.trainings = {"0000": [ends_with(metrics={"val/accuracy": 0.5, "val/f1": math.nan})]}
+    assert await sweep.run_all("0000", "0001", "0002") == ["finished"] * 3
+    assert (await sweep.view()).fault == ""
+
+
+@simulated(points=3, slots=2)
+async def test_groups_without_trials_to_come_are_ended(sweep: SimulatedSweep) -> None:
+    async def wanted() -> int:
+        return sum(group.shape is not None for group in (await sweep.view()).groups)
+
+    sweep.trainings = {"0001": [until_stopped]}
+    await sweep.coordinator.prepare([ONE, ONE])
+    last = asyncio.create_task(sweep.run("0001"))
+    await sweep.run("0000")
+    assert await wanted() == 2
+    await sweep.coordinator.skip(Point("0002", {"optimizer.lr": -1}), "it is not above 0")
+    assert await wanted() == 1
+    await sweep.until(lambda: len(sweep.alive) == 1)
+    await sweep.coordinator.request_stop()
+    await last
+
+
+def test_later_launch_knows_the_trials_that_have_ended(new_sweep: Any) -> None:
+    first = new_sweep()
+    first.trainings = {"0001": [with_rungs(1)], "0002": [with_rungs(1, 3)]}
+
+    async def interrupted() -> None:
+        await first.run("0000")
+        await first.run("0001")
+        await first.coordinator.prune("0001", "why")
+        await first.coordinator.leave("0001")
+        await first.run("0002")
+        await first.coordinator.request_stop()
+
+    play(first, interrupted)
+    again = new_sweep()
+
+    async def resumed() -> None:
+        finished, pruned = await again.run("0000"), await again.run("0001")
+        assert (finished.state, finished.values["samples"], finished.values["val/accuracy"]) == ("finished", 100, 0.5)
+        assert (pruned.state, pruned.values["samples"], pruned.values["epochs"]) == ("pruned", 10, 0.1)
+        assert (await again.run("0002")).state == "finished"
+        assert (await again.trial("0002")).attempts == 2
+
+    play(again, resumed)
+    assert [taken.trial for taken in again.taken] == ["0002"]
+
+
+@contextmanager
+def full_disk(monkeypatch: pytest.MonkeyPatch, part: str) -> Iterator[None]:
+    """A disk on which journals with this in their path cannot grow."""
+    append = Journal.append
+
+    def fails(journal: Journal, items: Any) -> None:
+        if part in str(journal.path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        append(journal, items)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "append", fails)
+        yield
+
+
+@pytest.mark.parametrize(
+    ("part", "warns"),
+    [
+        ("log.jsonl", True),
+        ("sweep/tracking/journal", False),  # the report of the end has it
+        ("0000/tracking/journal", True),
+        ("", True),
+    ],
+)
+def test_full_disk_loses_no_trial(new_sweep: Any, monkeypatch: pytest.MonkeyPatch, part: str, warns: bool) -> None:
+    sweep = new_sweep()
+    sweep.trainings = {"0000": [with_rungs(1)]}
+    order = sweep.order("0000")
+    # a trial whose record cannot be opened does not begin: the next test
+    sweep.order = lambda id, *args, **kwargs: replace(order, point=Point(id, {"optimizer.lr": 0.1}))
+
+    async def scene() -> None:
+        call = await sweep.begin("0000")
+        with full_disk(monkeypatch, part):
+            assert (await call).values["step"] == 1
+            assert (await sweep.run("0000")).state == "finished"
+            report = await sweep.close()
+        warnings = await sweep.events("warning")
+        assert any("No space left" in str(told) for told in [*warnings, report["error"]])
+        assert bool(warnings) or not warns
+
+    play(sweep, scene)
+
+
+@simulated()
+async def test_trial_that_cannot_be_recorded_is_left_for_later(
+    sweep: SimulatedSweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("paceline.sweeps.desk.hall.TrialDesk", fails)
+        assert (await sweep.run("0000")).state == "pending"
+    assert "trial-not-recorded" in await sweep.warnings()
+    assert await sweep.states() == {"0000": "pending"}
+    assert (await sweep.run("0000")).state == "finished"
+
+
+@simulated()
+async def test_closing_does_not_wait_for_workers_that_hang(sweep: SimulatedSweep, golden: Any) -> None:
+    async def hangs(sweep: SimulatedSweep, work: Any) -> None:
+        await asyncio.Event().wait()
+
+    sweep.trainings = {"0000": [hangs]}
+    call = asyncio.create_task(sweep.run("0000"))
+    await sweep.until(lambda: sweep.taken)
+    await sweep.coordinator.request_stop()
+    await sweep.close()
+    assert not await sweep.coordinator.may_commit("0000", 1)
+    assert (await call).state == "pending"
+    trial = sweep.history().trials["0000"]
+    assert trial.state == "pending"
+    golden(trial.reason)

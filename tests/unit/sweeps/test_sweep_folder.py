@@ -1,0 +1,155 @@
+"""Which sweep a command resumes, and what stands in its way."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.cluster.experiment import record_params
+from paceline.cluster.identity import ClaimedRun, claim_run
+from paceline.config.derived import derive
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.loading import validate
+from paceline.errors import ConfigError, EnvironmentFault, Problem
+from paceline.sweeps.folder import SweepFolder, claim_sweep
+from paceline.sweeps.planning.points import trial_config
+
+
+def config(**changes: Any) -> ExperimentConfig:
+    tree = {"name": "run", "model": {"name": "mlp"}, "data": {"name": "synthetic", "global_batch_size": 32}}
+    overrides = {key.replace("__", "."): value for key, value in changes.items()}
+    return validate({**tree, "sweep": {"space": {"optimizer.lr": [0.1, 0.2]}}}).with_overrides(overrides)
+
+
+def claimed(
+    storage: Path,
+    changes: dict[str, Any] | None = None,
+    *,
+    status: str | None = None,
+    has_trials: bool = False,
+    must_resume: bool = False,
+    new: bool = False,
+) -> ClaimedRun[SweepFolder]:
+    """Claim, leave what a sweep would leave, and release."""
+    found = claim_sweep(config(**(changes or {})), storage, must_resume, new)
+    if has_trials:
+        (found.folder.trials / "0000").mkdir(parents=True)
+    if status:
+        found.folder.write(status=status)
+    found.release()
+    return found
+
+
+def refused(storage: Path, changes: dict[str, Any] | None = None, **options: bool) -> tuple[Problem, ...]:
+    """The problems of a claim that is refused."""
+    with pytest.raises(ConfigError) as caught:
+        claimed(storage, changes, **options)
+    return caught.value.problems
+
+
+def test_unfinished_sweep_is_resumed_and_a_finished_one_is_not(tmp_path: Path) -> None:
+    first = claimed(tmp_path)
+    second = claimed(tmp_path, status="finished")
+    third = claimed(tmp_path)
+    assert (first.resumed, second.resumed, third.resumed) == (False, True, False)
+    assert second.folder == first.folder != third.folder
+    assert first.folder.path.parent == tmp_path / "run"
+
+
+@pytest.mark.parametrize("status", ["running", "interrupted"])
+def test_unfinished_sweep_runs_again(tmp_path: Path, status: str) -> None:
+    first = claimed(tmp_path, status=status, has_trials=True)
+    again = claimed(tmp_path, must_resume=True)
+    assert again.folder == first.folder
+    assert again.folder.read()["status"] == "running"
+
+
+def test_new_leaves_the_unfinished_one_alone(tmp_path: Path) -> None:
+    first = claimed(tmp_path, status="interrupted", has_trials=True)
+    second = claimed(tmp_path, {"optimizer__momentum": 0.5}, new=True)
+    assert not second.resumed
+    assert second.folder != first.folder
+    assert first.folder.read()["status"] == "interrupted"
+
+
+def test_another_config_is_refused_with_the_keys_that_differ(tmp_path: Path, golden: Any) -> None:
+    claimed(tmp_path, {"trainer__epochs": 2}, has_trials=True)
+    changes = {
+        "trainer__epochs": 1,
+        "sweep__space": {"optimizer.lr": [0.1, 0.4]},
+        "sweep__seeds": 2,
+        "optimizer__momentum": 0.5,
+    }
+    problems = refused(tmp_path, changes)
+    assert {problem.key for problem in problems} == {
+        "trainer.epochs",
+        "sweep.space.optimizer.lr",
+        "sweep.seeds",
+        "optimizer.momentum",
+    }
+    run_id = next((tmp_path / "run").glob("*/")).name
+    golden("\n".join(str(problem) for problem in problems).replace(run_id, "<run-id>"))
+
+
+def test_changes_that_touch_no_trial_are_no_obstacle(tmp_path: Path) -> None:
+    first = claimed(tmp_path, has_trials=True)
+    changes = {"sweep__slots": 2, "sweep__max_failures_per_trial": 0, "sweep__stop": {"wall_seconds": 60}}
+    assert claimed(tmp_path, {**changes, "tracking__experiment": "other"}).folder == first.folder
+
+
+def test_sweep_without_trials_is_not_resumed_with_another_config(tmp_path: Path) -> None:
+    first = claimed(tmp_path)
+    assert [problem.key for problem in refused(tmp_path, {"sweep__seeds": 2}, must_resume=True)] == ["sweep.seeds"]
+    assert len(list((tmp_path / "run").glob("*/"))) == 1
+    second = claimed(tmp_path, {"sweep__seeds": 2})
+    assert not second.resumed
+    assert second.folder != first.folder
+
+
+def test_resume_starts_no_sweep(tmp_path: Path, golden: Any) -> None:
+    [missing] = refused(tmp_path, must_resume=True)
+    golden(str(missing))
+    claimed(tmp_path, status="finished")  # the name is free again
+    assert refused(tmp_path, must_resume=True) == (missing,)
+    assert len(list((tmp_path / "run").glob("*/"))) == 1
+
+
+def test_runs_and_sweeps_of_one_name_do_not_see_each_other(tmp_path: Path) -> None:
+    sweep = claimed(tmp_path, has_trials=True)
+    run = claim_run(config(optimizer__lr=0.5), tmp_path)
+    (run.folder.checkpoints / "step-4").mkdir(parents=True)
+    run.release()
+    assert not run.resumed
+    assert run.folder.path.parent == sweep.folder.path.parent
+    assert claimed(tmp_path, must_resume=True).folder == sweep.folder
+    again = claim_run(config(optimizer__lr=0.5), tmp_path)
+    again.release()
+    assert (again.resumed, again.folder) == (True, run.folder)
+    sweep.folder.write(status="finished")
+    refused(tmp_path, must_resume=True)
+
+
+def test_two_at_once_are_refused(tmp_path: Path) -> None:
+    first = claim_sweep(config(), tmp_path, False, False)
+    for attempt in (lambda: claim_sweep(config(), tmp_path, False, True), lambda: claim_run(config(), tmp_path)):
+        with pytest.raises(EnvironmentFault):
+            attempt()
+    first.release()
+    claim_sweep(config(), tmp_path, True, False).release()
+
+
+def test_run_is_resumed_whatever_its_config_says_about_sweeps(tmp_path: Path) -> None:
+    first = claim_run(config(), tmp_path)
+    (first.folder.checkpoints / "step-4").mkdir(parents=True)
+    first.release()
+    for other in (config(sweep__seeds=3), config(sweep=None)):
+        again = claim_run(other, tmp_path)
+        again.release()
+        assert (again.resumed, again.folder) == (True, first.folder)
+
+
+def test_record_of_a_run_has_no_sweep_section() -> None:
+    for each in (config(), trial_config(config(), {"optimizer.lr": 0.2})):
+        params = record_params(each, derive(each, None))
+        assert "optimizer.lr" in params
+        assert [key for key in params if key.partition(".")[0] == "sweep"] == []

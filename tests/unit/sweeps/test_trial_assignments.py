@@ -1,0 +1,114 @@
+"""What a trial's workers get, and what Tune's trainable asks for."""
+
+import pickle
+from typing import Any
+
+import pytest
+
+from paceline.cluster.assignment import Assignment, TrialPart
+from paceline.cluster.experiment import python_objects, with_objects
+from paceline.cluster.preflight import Resources
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.loading import validate
+from paceline.data.synthetic import SyntheticConfig
+from paceline.errors import EnvironmentFault
+from paceline.sweeps.search.orders import OrderMaker
+from paceline.sweeps.search.trainable import STATE, TrialTrainable
+from paceline.sweeps.search.tune_config import TRIAL
+from paceline.sweeps.trials import Point
+from paceline.sweeps.work import Report
+from support.sweeps.fake_actor import FakeActor, patch_ray_get
+from support.sweeps.user_code import LargeModel
+
+CANARY = "hunter2hunter2"
+PATH = "support.sweeps.user_code:LargeModel"
+RATES = [0.1, 0.2]
+
+
+def config() -> ExperimentConfig:
+    data = {"name": "synthetic", "num_samples": 64, "num_validation_samples": 8, "global_batch_size": 32}
+    return validate(
+        {"name": "run", "model": {"name": "mlp"}, "data": data, "sweep": {"space": {"optimizer.lr": RATES}}}
+    )
+
+
+def maker_of(base: ExperimentConfig) -> OrderMaker:
+    assignment = Assignment(base.model_dump_json(), python_objects(base)).travelling()
+    return OrderMaker(assignment, "/sweep", "sweep", "http://127.0.0.1:9", "run", {}, Resources(2.0, 0.0))
+
+
+@pytest.fixture
+def maker() -> OrderMaker:
+    """For a config with a Python object as its model."""
+    return maker_of(with_objects(config(), model=LargeModel(), data=None, task=None))
+
+
+def config_of(maker: OrderMaker, overrides: dict[str, Any]) -> Any:
+    """The config of a trial as its workers have it."""
+    part: TrialPart = pickle.loads(maker.make(Point("0000", overrides)).assignment)
+    return maker.base.for_trial(part).config()
+
+
+def test_python_objects_do_not_travel_with_each_trial(maker: OrderMaker) -> None:
+    assert len(pickle.dumps(maker.base)) > 1_000_000
+    assert len(maker.make(Point("0000", {"optimizer.lr": 0.2})).assignment) < 50_000
+    trial = config_of(maker, {"optimizer.lr": 0.2})
+    assert trial.optimizer.lr == 0.2
+    assert type(trial.model.path) is LargeModel
+
+
+def test_axis_replaces_a_python_object_by_a_component(maker: OrderMaker) -> None:
+    assert config_of(maker, {"model.name": "cnn"}).model.name == "cnn"
+    assert config_of(maker, {"model.path": PATH}).model.path == PATH
+
+
+def test_data_are_asked_for_their_sizes_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    sizes = SyntheticConfig.sizes
+    monkeypatch.setattr(SyntheticConfig, "sizes", lambda self: (asked.append(self), sizes(self))[1])
+    maker = pickle.loads(pickle.dumps(maker_of(config())))
+    assert {maker.make(Point("0000", {"optimizer.lr": rate})).total_steps for rate in (0.1, 0.2, 0.3)} == {2}
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("overrides", [{"model.args.password": CANARY}, {"model.args": {"password": CANARY}}])
+def test_secret_is_not_in_the_record_of_a_trial(overrides: dict[str, Any]) -> None:
+    base = config().with_overrides({"model": {"path": PATH, "args": {"password": CANARY}}})
+    record = maker_of(base).make(Point("0000", overrides)).record
+    assert "password" in record.name
+    assert CANARY[:6] not in repr(record)
+
+
+def trainable_at(coordinator: FakeActor) -> TrialTrainable:
+    trainable = TrialTrainable.__new__(TrialTrainable)
+    trainable.setup(tuned(0.1), coordinator, maker_of(config()))
+    return trainable
+
+
+def tuned(rate: float) -> dict[str, Any]:
+    return {TRIAL: {"id": "0000", "values": {"optimizer.lr": RATES.index(rate)}}}
+
+
+def test_trainable_makes_an_order_once_for_each_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    patch_ray_get(monkeypatch)
+    coordinator = FakeActor(run_to_rung=Report("running"))
+    trainable = trainable_at(coordinator)
+    trainable.step()
+    trainable.step()
+    trainable.reset_config(tuned(0.2))
+    trainable.step()
+    orders = [order for order, _ in coordinator.calls("run_to_rung")]
+    assert orders[0] is orders[1]
+    assert [order.point.overrides["optimizer.lr"] for order in orders] == [0.1, 0.1, 0.2]
+
+
+def test_trial_whose_data_are_gone_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(self: object) -> None:
+        raise EnvironmentFault("the data set is not there any more", "data-gone")
+
+    patch_ray_get(monkeypatch)
+    monkeypatch.setattr(SyntheticConfig, "sizes", gone)
+    coordinator = FakeActor(run_to_rung=Report("running"))
+    assert trainable_at(coordinator).step()[STATE] == "skipped"
+    [skip] = coordinator.calls("skip")
+    assert skip == [Point("0000", {"optimizer.lr": 0.1}), "the data set is not there any more"]

@@ -1,0 +1,133 @@
+"""Ray Tune's thread and its config: how it ends, what it leaves in the environment, and which values Tune sees."""
+
+import json
+import os
+from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+
+from paceline.config.loading import validate
+from paceline.config.sweep import SweepConfig
+from paceline.errors import EnvironmentFault
+from paceline.sweeps.log import SweepHistory
+from paceline.sweeps.search import tuning
+from paceline.sweeps.search.tune_config import TRIAL, point_of, tune_config
+from paceline.sweeps.search.tuning import TuneThread, Tuning, require_this_node
+from paceline.sweeps.trials import Point
+from support.sweeps.fake_actor import FakeActor
+
+TREE = {"name": "run", "model": {"name": "mlp"}, "data": {"name": "synthetic"}}
+SECRET = "s3://me:S3cr3tWord@host/data"
+
+
+class FakeTuner:
+    """Keeps the environment that it is run in, and stays until it may end."""
+
+    def __init__(self) -> None:
+        self.environment: dict[str, str] = {}
+        self.runs, self.may_end = Event(), Event()
+
+    def fit(self) -> None:
+        self.environment = tune_settings()
+        self.runs.set()
+        self.may_end.wait(10)
+        raise RuntimeError("it failed")
+
+
+def tune_settings() -> dict[str, str]:
+    own = ("TUNE_", "RAY_CHDIR", "RAY_AIR")
+    return {name: value for name, value in os.environ.items() if name.startswith(own)}
+
+
+def thread_of(tuner: FakeTuner, monkeypatch: pytest.MonkeyPatch, folder: Path) -> TuneThread:
+    config = validate({**TREE, "sweep": {"space": {"optimizer.lr": [0.1]}}})
+    thread = TuneThread(Tuning(config, [], 3, 0.0, 0.0, SweepHistory(), folder), FakeActor(), None)  # type: ignore[arg-type]
+    monkeypatch.setattr(thread, "_tuner", lambda: tuner)
+    return thread
+
+
+def test_settings_of_tune_are_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in tune_settings():
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("TUNE_GLOBAL_CHECKPOINT_S", "7")
+    tuner = FakeTuner()
+    tuner.may_end.set()
+    thread = thread_of(tuner, monkeypatch, tmp_path)
+    thread.run()
+    assert str(thread.error) == "it failed"
+    assert tuner.environment["TUNE_MAX_PENDING_TRIALS_PG"] == "3"
+    assert tuner.environment["TUNE_GLOBAL_CHECKPOINT_S"] == "7"
+    assert tuner.environment["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] == "1"
+    assert tune_settings() == {"TUNE_GLOBAL_CHECKPOINT_S": "7"}
+
+
+def test_thread_ends_early_and_forgets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tuner = FakeTuner()
+    thread = thread_of(tuner, monkeypatch, tmp_path)
+    thread.start()
+    assert tuner.runs.wait(10)
+    stopper = tuning._UntilOver(str(tmp_path))
+    assert not stopper.stop_all()
+    thread.finish_early()
+    assert stopper.stop_all()
+    tuner.may_end.set()
+    thread.leave(10)
+    assert not thread.is_alive()
+    assert not stopper.stop_all()
+
+
+def test_trial_that_tune_gives_up_is_reported(golden: Any) -> None:
+    coordinator = FakeActor()
+    trial = SimpleNamespace(config={TRIAL: {"id": "0007"}}, get_error=lambda: RuntimeError("its actor died\nmore"))
+    tuning._Prunings(coordinator, "asha", "samples").on_trial_error(1, [], trial)
+    [[id, reason]] = coordinator.calls("give_up")
+    assert id == "0007"
+    golden(reason)
+
+
+@pytest.mark.parametrize(
+    ("free", "slots", "is_enough"),
+    [(1.0, 1, True), (0.9999, 3, True), (1.0, 7, True), (0.0, 1, False), (0.6667, 3, False)],
+)
+def test_second_sweep_from_one_node_is_refused(
+    free: float, slots: int, is_enough: bool, monkeypatch: pytest.MonkeyPatch, golden: Any
+) -> None:
+    monkeypatch.setattr(tuning, "FREE_SECONDS", 0.0)
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "10.0.0.1")
+    monkeypatch.setattr(ray, "available_resources", lambda: {"node:10.0.0.1": free} if free else {})
+    if is_enough:
+        require_this_node(slots)
+        return
+    with pytest.raises(EnvironmentFault) as caught:
+        require_this_node(slots)
+    assert caught.value.code == "node-in-use"
+    if slots == 1:
+        golden(str(caught.value))
+
+
+def section(**axes: Any) -> SweepConfig:
+    sweep = {"space": {name.replace("__", "."): axis for name, axis in axes.items()}, "metric": "val/loss"}
+    data = {"name": "synthetic", "global_batch_size": 8}
+    config = validate({"name": "n", "model": {"path": "json:loads"}, "data": data, "sweep": sweep})
+    assert config.sweep is not None
+    return config.sweep
+
+
+def test_tune_sees_places_instead_of_the_values_of_lists() -> None:
+    sweep = section(model__args__s=["s3://me@host/data", SECRET], optimizer__lr=[0.1, 0.2])
+    point = Point("0007", {"model.args.s": SECRET, "optimizer.lr": 0.1, "seed": 4})
+    made = tune_config(point, sweep)
+    assert made == {"trial": {"id": "0007", "values": {"model.args.s": 1, "optimizer.lr": 0, "seed": 4}}}
+    assert point_of(made, sweep) == point
+
+
+@pytest.mark.parametrize("value", [1, True, "1", [1], {"b": 1, "a": [True]}, None])
+def test_values_that_are_alike_are_kept_apart(value: Any) -> None:
+    sweep = section(model__args__x=[True, 1, "1", None, [1], {"a": [1], "b": 1}, {"a": [True], "b": 1}])
+    found = point_of(tune_config(Point("0000", {"model.args.x": value}), sweep), sweep).overrides["model.args.x"]
+    assert (found, type(found)) == (value, type(value))
+    assert json.dumps(found, sort_keys=True) == json.dumps(value, sort_keys=True)

@@ -1,0 +1,93 @@
+"""How the ranks of a worker group share the next trial, and report how it ended."""
+
+import pickle
+import threading
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ray.exceptions import ActorUnavailableError
+
+from paceline.cluster import outbox
+from paceline.cluster.assignment import Assignment, TrialPart
+from paceline.cluster.last_words import LastWords
+from paceline.cluster.serving import _Works
+from paceline.config.loading import validate
+from paceline.engine.ranks import Ranks
+from paceline.sweeps import worker
+from paceline.sweeps.work import Work
+from support.sweeps.fake_actor import FakeActor, patch_ray_get
+from support.sweeps.simulation import ending
+
+TIMEOUT_SECONDS = 10.0
+WORK = Work(1, "0000", 1, b"", 60.0)
+
+
+def test_other_ranks_leave_when_the_first_is_turned_away() -> None:
+    store, got = dist.HashStore(), []
+
+    def listens() -> None:
+        works = _Works(store, 1, lambda: None)
+        while not got or got[-1] is not None:
+            got.append(works.next())
+
+    other = threading.Thread(target=listens, daemon=True)
+    other.start()
+    _Works(store, 1, lambda: None).turn_away()
+    other.join(0.1)
+    assert other.is_alive()  # rank 1 has no say
+    _Works(store, 0, lambda: WORK).turn_away()
+    other.join(TIMEOUT_SECONDS)
+    assert got == [None]
+
+
+def test_finished_trials_leave_nothing_in_the_store() -> None:
+    store = dist.HashStore()
+    left = [WORK, WORK, WORK]
+    first, other = _Works(store, 0, lambda: left.pop() if left else None), _Works(store, 1, lambda: None)
+    before = store.num_keys()
+    for _ in range(3):
+        assert (first.next(), other.next()) == (WORK, WORK)
+    assert (first.next(), other.next()) == (None, None)
+    assert store.num_keys() == before + 1
+
+
+def broken(**_: Any) -> torch.nn.Module:
+    """A user's model that cannot be built."""
+    raise TypeError("no such model")
+
+
+def run(coordinator: FakeActor, part: TrialPart, assignment: Assignment) -> list[Any]:
+    """Run a trial in this process; returns trial, attempt and message of its end."""
+    work = Work(1, "0000", 1, pickle.dumps(part), 60.0)
+    worker._run(work, assignment, coordinator, Ranks.current(torch.device("cpu")))
+    [end] = coordinator.calls("finish")
+    return list(end)
+
+
+def test_end_names_the_users_line_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    patch_ray_get(monkeypatch)
+    config = validate({"name": "run", "model": {"path": broken}, "data": {"name": "synthetic"}})
+    text = config.model_copy(update={"sweep": None}).model_dump_json()
+    trial, attempt, end = run(FakeActor(), TrialPart(text, kept=("model",)), Assignment("", {"model": broken}))
+    assert (trial, attempt, end["status"]) == ("0000", 1, "failed")
+    line = broken.__code__.co_firstlineno + 2
+    assert end["failure"]["reason"] == f"TypeError: no such model (test_worker_loop.py:{line} in broken)"
+    assert "in build_trainer" in end["failure"]["traceback_text"]
+
+
+def test_metrics_that_were_not_recorded_come_with_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    patch_ray_get(monkeypatch)
+    monkeypatch.setattr(outbox, "GATHER_SECONDS", 0.01)
+
+    def trains(assignment: Any, ranks: Any, reporter: Any) -> dict[str, Any]:
+        reporter.metrics(3, {"train/loss": 0.5})
+        return ending()
+
+    monkeypatch.setattr(worker, "run_rank", trains)
+    coordinator = FakeActor(metrics=ActorUnavailableError("it is being started again", None))
+    _, _, message = run(coordinator, TrialPart("{}"), Assignment("{}", {}))
+    last = LastWords.read(message)
+    assert last.ending == ending()
+    assert [(reading.step, reading.values) for reading in last.unrecorded] == [(3, {"train/loss": 0.5})]

@@ -1,0 +1,76 @@
+"""Cross-entropy and accuracy, as sums over a micro batch."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from paceline import Task
+from paceline.errors import UnusableCode
+from paceline.tasks.classification import ClassificationConfig
+from paceline.tasks.imported import ImportedTaskConfig
+
+LOGITS = torch.tensor([[2.0, 0.0, -1.0], [0.0, 1.0, 3.0], [0.5, 0.4, 0.3], [1.0, 2.0, 0.0]], dtype=torch.float64)
+
+TARGETS = torch.tensor([0, 1, 0, 1])
+
+
+def build(label_smoothing: float = 0.0) -> Task:
+    return ClassificationConfig(name="classification", label_smoothing=label_smoothing).build(nn.Identity())
+
+
+def test_the_loss_is_a_sum_and_the_weight_the_number_of_samples() -> None:
+    output = build()((LOGITS, TARGETS))
+    picked = LOGITS.softmax(1)[torch.arange(4), TARGETS]
+    torch.testing.assert_close(output.loss_sum, -picked.log().sum())
+    assert output.weight == 4
+
+
+def test_micro_batches_add_up_to_the_whole_batch() -> None:
+    task = build(0.1).eval()
+    parts = [task((LOGITS[rows], TARGETS[rows])) for rows in (slice(0, 1), slice(1, 4))]
+    whole = task((LOGITS, TARGETS))
+    torch.testing.assert_close(parts[0].loss_sum + parts[1].loss_sum, whole.loss_sum)
+    assert parts[0].weight + parts[1].weight == whole.weight
+    assert parts[0].metrics["accuracy"] + parts[1].metrics["accuracy"] == whole.metrics["accuracy"]
+
+
+@pytest.mark.parametrize("smoothing", [0.1, 0.5])
+def test_label_smoothing_spreads_the_target_over_all_classes(smoothing: float) -> None:
+    wanted = (1 - smoothing) * F.one_hot(TARGETS, 3) + smoothing / 3
+    expected = -(wanted * LOGITS.log_softmax(1)).sum()
+    torch.testing.assert_close(build(smoothing)((LOGITS, TARGETS)).loss_sum, expected)
+
+
+def test_evaluation_smooths_too() -> None:
+    task = build(0.2)
+    assert task.train()((LOGITS, TARGETS)).loss_sum.equal(task.eval()((LOGITS, TARGETS)).loss_sum)
+
+
+def test_accuracy_counts_right_answers_in_evaluation_only() -> None:
+    task = build()
+    assert task.train()((LOGITS, TARGETS)).metrics == {}
+    accuracy = task.eval()((LOGITS, TARGETS)).metrics["accuracy"]
+    assert accuracy.item() == 3
+    assert not accuracy.requires_grad
+
+
+class Distance(Task):
+    """A user's own task."""
+
+    def __init__(self, model: nn.Module, power: int) -> None:
+        super().__init__(model)
+        self.power = power
+
+
+def test_a_task_of_the_users_own() -> None:
+    model = nn.Identity()
+    task = ImportedTaskConfig(path=Distance, args={"power": 3}).build(model)
+    assert isinstance(task, Distance)
+    assert (task.model, task.power) == (model, 3)
+
+
+def test_another_object_than_a_task_is_refused() -> None:
+    with pytest.raises(UnusableCode) as caught:
+        ImportedTaskConfig(path=lambda model: model).build(nn.Identity())
+    assert caught.value.code == "not-a-task"

@@ -1,0 +1,27 @@
+"""Errors carry a code and typed fields, and keep them across a process boundary."""
+
+import pickle
+
+from paceline.errors import BAD_CONFIG, BAD_ENVIRONMENT, ConfigError, EnvironmentFault, Problem
+from paceline.study.hanging import TookTooLong
+
+
+def test_code_and_fields_survive_pickling() -> None:
+    error = pickle.loads(pickle.dumps(EnvironmentFault("too small", "cluster-too-small", asked=8, available=2)))
+    assert (error.code, error.fields, error.exit_code) == (
+        "cluster-too-small",
+        {"asked": 8, "available": 2},
+        BAD_ENVIRONMENT,
+    )
+    assert str(error) == "too small"
+
+
+def test_an_error_that_takes_other_arguments_survives_pickling() -> None:
+    error = pickle.loads(pickle.dumps(TookTooLong("building the model", 2.0, "net.py:3", "build")))
+    assert (error.code, error.place, error.fields["seconds"]) == ("took-too-long", "net.py:3", 2.0)
+
+
+def test_the_problems_of_a_config_survive_pickling() -> None:
+    problem = Problem("unknown-key", "there is no such key", "trainer.precison", "run.yaml:3:1", "trainer.precision")
+    error = pickle.loads(pickle.dumps(ConfigError([problem])))
+    assert (error.problems, error.exit_code) == ((problem,), BAD_CONFIG)

@@ -1,0 +1,122 @@
+"""Who may import whom: the rooms of the package from top to bottom."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[2] / "platform" / "paceline"
+COMPONENTS = ("models", "data", "tasks", "optimizers", "lr_schedulers")
+HEAVY = ("torch", "torchvision", "ray", "mlflow")
+
+FORBIDDEN = {
+    "_compat": (
+        *("paceline.config", "paceline.engine", "paceline.tracking", "paceline.cluster", "paceline.sweeps"),
+        *("paceline.study", "paceline.review", "paceline.cli"),
+    ),
+    "config": (
+        *HEAVY,
+        *("paceline.engine", "paceline.tracking", "paceline.cluster", "paceline.sweeps", "paceline.cli"),
+    ),
+    **dict.fromkeys(COMPONENTS, ("ray", "mlflow", "paceline.engine", "paceline.tracking", "paceline.cluster")),
+    "engine": (
+        "ray",
+        "mlflow",
+        "paceline.storage",
+        "paceline.tracking",
+        "paceline.cluster",
+        "paceline.sweeps",
+        "paceline.cli",
+    ),
+    "tracking": (
+        *("torch", "torchvision", "ray", "paceline.engine", "paceline.cluster", "paceline.sweeps", "paceline.cli"),
+        *("paceline.storage", *(f"paceline.{room}" for room in COMPONENTS)),
+    ),
+    "storage": ("torch", "ray", "mlflow", "paceline.cluster", "paceline.sweeps", "paceline.cli"),
+    "cluster": ("mlflow", "paceline.sweeps", "paceline.cli", "paceline.doctor"),
+    "sweeps": ("mlflow", "paceline.study.tuneup", "paceline.cli", "paceline.doctor"),
+    "study": ("mlflow", "paceline.cli", "paceline.doctor"),
+    "review": ("ray", "paceline.engine.trainer", "paceline.cli", "paceline.doctor"),
+    "cli": (*HEAVY, "paceline.engine"),
+    "doctor.py": ("mlflow", "paceline.engine", "paceline.cli"),
+    "display.py": (*HEAVY, "paceline.engine", "paceline.tracking", "paceline.cli"),
+    "errors.py": (*HEAVY, "paceline"),
+    "durable.py": (*HEAVY, "paceline"),
+    "direction.py": (*HEAVY, "paceline"),
+    "places.py": (*HEAVY, "paceline.engine", "paceline.tracking", "paceline.cli"),
+    "__init__.py": (*HEAVY, "paceline.engine", "paceline.tracking", "paceline.cli"),
+}
+"""What no file of a room may import."""
+
+
+def imports_of(source: str) -> Iterator[str]:
+    """Every module that a piece of code imports, wherever in it, and every name taken from one, as dotted paths."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def breaches(source: str, forbidden: tuple[str, ...]) -> list[str]:
+    """The imports that are forbidden, or below what is. The private API of a library counts as the library."""
+    return [name for name in imports_of(source) if any(_is_below(name, each) for each in forbidden)]
+
+
+def _is_below(name: str, package: str) -> bool:
+    return f"{name.removeprefix('paceline._compat.')}.".startswith(f"{package}.")
+
+
+def room_of(file: Path) -> str:
+    """The folder of a module within the package, or the file's name for those beside the rooms."""
+    return file.relative_to(PACKAGE).parts[0]
+
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize(
+    ("source", "room"),
+    [
+        ("def f():\n    import ray.train", "engine"),
+        ("from paceline._compat.ray import preemption_info", "engine"),
+        ("from paceline import cluster", "engine"),
+        ("from torch import nn", "tracking"),
+        ("from paceline.engine.trainer import Trainer", "tracking"),
+        ("import torch.nn as nn", "config"),
+    ],
+)
+def test_a_planted_import_is_found(source: str, room: str) -> None:
+    assert breaches(source, FORBIDDEN[room])
+    assert not breaches("import rayon, torchless\nfrom paceline import errors", FORBIDDEN[room])
+
+
+def test_every_room_has_its_rule() -> None:
+    rooms = {room_of(file) for file in MODULES}
+    assert set(FORBIDDEN) == rooms
+
+
+@pytest.mark.parametrize("room", FORBIDDEN)
+def test_a_room_imports_only_what_it_may(room: str) -> None:
+    found = {
+        str(file.relative_to(PACKAGE)): breaches(file.read_text(), FORBIDDEN[room])
+        for file in MODULES
+        if room_of(file) == room
+    }
+    assert found
+    assert {file: names for file, names in found.items() if names} == {}
+
+
+def test_only_the_cluster_the_sweeps_and_the_doctor_import_ray() -> None:
+    importing = {room_of(file) for file in MODULES if breaches(file.read_text(), ("ray",))}
+    assert {"cluster", "sweeps"} <= importing
+    assert importing <= {"_compat", "cluster", "sweeps", "study", "doctor.py"}
+
+
+def test_the_command_line_imports_no_private_name() -> None:
+    sources = [file.read_text() for file in (PACKAGE / "cli").glob("*.py")]
+    imported = [name for source in sources for name in imports_of(source) if name.startswith("paceline")]
+    assert imported
+    assert [name for name in imported if any(part.startswith("_") for part in name.split("."))] == []

@@ -1,0 +1,86 @@
+"""The picture and the note on a run's page."""
+
+import math
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from paceline.tracking import metrics
+from paceline.tracking.curves import curves_of
+from paceline.tracking.note import summary
+from paceline.tracking.picture import TRAIN_COLOR, VAL_COLOR, loss_curve
+from paceline.tracking.points import Point
+from support.golden import Golden
+from support.tracking.markdown import blocks_of, outside_blocks, table_of
+
+
+def curve(key: str, values: list[float]) -> list[Point]:
+    return [Point(key, value, step, step) for step, value in enumerate(values, 1)]
+
+
+def has_color(picture: Path, color: str) -> bool:
+    wanted = tuple(bytes.fromhex(color[1:]))
+    with Image.open(picture) as image:
+        colors = image.convert("RGB").getcolors(maxcolors=1 << 24) or []
+    return any(found == wanted for _, found in colors)
+
+
+def test_the_picture_shows_both_losses_and_leaves_out_what_is_not_finite(tmp_path: Path) -> None:
+    both, one, none = (tmp_path / f"{name}.png" for name in ("both", "one", "none"))
+    training = curve("train/loss", [2.0, math.nan, 1.0, math.inf, 0.5])
+    loss_curve(curves_of([*training, *curve("val/loss", [2.0, 1.0])]), both, "mnist $cnn$_1")
+    loss_curve(curves_of(training), one)
+    assert [has_color(both, color) for color in (TRAIN_COLOR, VAL_COLOR)] == [True, True]
+    assert [has_color(one, color) for color in (TRAIN_COLOR, VAL_COLOR)] == [True, False]
+    with pytest.raises(ValueError, match=r"."):
+        loss_curve(curves_of([*curve("lr", [0.1]), *curve("train/loss", [math.nan])]), none)
+    assert not none.exists()
+
+
+def test_the_note_has_last_and_best_values(golden: Golden) -> None:
+    points = [
+        *curve("val/loss", [2.0, 1.0, 1.5]),
+        *curve("val/accuracy", [0.5, 0.9, 0.8]),
+        *curve("samples_per_second", [1000.0, 12345.0]),
+        Point("samples_per_second_overall", 9876.0, 3, 3),
+        *curve("peak_memory_bytes", [2.0**30, 1.5 * 2**30]),
+        *curve("tracking/lag_seconds", [1.0, 2.0]),
+        *curve("rank_seconds/max", [1.0, 2.0]),
+        *curve("validation_epoch", [1.0, 2.0, 3.0]),
+        *curve("lr", [0.1, 0.05]),
+        *curve("grad_norm", [3.0, 2.0]),
+        *curve("skipped_steps", [1.0, 2.0]),
+        *curve("data_wait_fraction", [0.5, 0.25, 0.75]),
+        *curve("train/loss", [math.nan]),
+    ]
+    tags = {metrics.COMMAND: "paceline train a.yaml", metrics.GIT_COMMIT: "abc123", metrics.GIT_DIRTY: "true"}
+    note = summary("mnist-cnn", curves_of(points), "FINISHED", None, tags)
+    rows = {cells[0].replace("\\", ""): cells[1:] for cells in table_of(note)}
+    assert list(rows)[:3] == ["train/loss", "val/accuracy", "val/loss"]
+    assert list(rows)[3:] == sorted(list(rows)[3:])
+    assert not {"tracking/lag_seconds", "rank_seconds/max", "validation_epoch"} & rows.keys()
+    assert rows["val/loss"] == ["1.5", "1", "2"]
+    assert rows["val/accuracy"] == ["0.8", "0.9", "2"]
+    last = {"lr": "0.05", "grad_norm": "2", "skipped_steps": "2", "data_wait_fraction": "0.75", "train/loss": "nan"}
+    assert {key: rows[key] for key in last} == {key: [value, "", ""] for key, value in last.items()}
+    assert rows["peak_memory_bytes"] == ["1,536 MiB", "", ""]
+    assert rows["samples_per_second"][1:] == ["12,345", "2"]
+    assert rows["samples_per_second_overall"][1:] == ["9,876", "3"]
+    assert blocks_of(note) == ["git checkout abc123\npaceline train a.yaml"]
+    golden(note)
+
+
+def test_a_run_without_an_overall_speed_has_that_of_its_last_window_in_the_note() -> None:
+    note = summary("n", curves_of(curve("samples_per_second", [1000.0, 12345.0])), "KILLED", None, {})
+    assert "12,345" in note.partition("|")[0]
+
+
+def test_the_words_of_users_cannot_become_markup() -> None:
+    reason = "```\n<script>alert(1)</script>\n```"
+    note = summary("<img src=x>|**b**", curves_of([Point("a|<b>", 1.0, 1, 1)]), "FAILED", reason, {})
+    assert "<img" not in note
+    assert "**b**" not in note
+    assert table_of(note)[0][0] == r"a\|&lt;b&gt;"
+    assert len(blocks_of(note)) == 1  # the reason's own fences are gone, so it stays within ours
+    assert "<script>" not in outside_blocks(note)

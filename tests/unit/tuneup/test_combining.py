@@ -1,0 +1,201 @@
+"""Techniques beside others: hidden gains, gains that others take over, and the use of the time that is left."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from paceline.study.tuneup.explaining import explanation
+from paceline.study.tuneup.jobs import Job
+from support.tuneup.simulated_bench import (
+    FACTS,
+    PLANTED,
+    SimulatedBench,
+    Speed,
+    Tuned,
+    is_set,
+    planted_config,
+    tuned,
+)
+
+LAST = {"trainer.memory_format": "channels_last"}
+CONVOLUTIONS = replace(FACTS, has_convolutions=True)
+LOADING = replace(FACTS, has_convolutions=True, is_sliced=False, train_samples=1000)
+
+
+def is_last(tree: dict[str, Any]) -> bool:
+    return bool(tree["trainer"]["memory_format"] == "channels_last")
+
+
+def test_a_gain_that_another_one_hides_is_found_beside_it() -> None:
+    """Where loading takes nine tenths of a step, faster computing shows only once loading is fast."""
+
+    def hidden(tree: dict[str, Any]) -> float:
+        return 1000 / ((0.05 if is_set(tree, "faster") else 9.0) + (0.5 if is_set(tree, "slower") else 1.0))
+
+    done = tuned(hidden, lambda tree: 0.95, noise=0.1)
+    assert done.findings.recommended == {**PLANTED["faster"], **PLANTED["slower"]}
+    helping = done.met("slower")[0]
+    assert (helping.others, helping.question, helping.verdict) == (("faster",), "helps", "gain")
+    assert helping.speedup == pytest.approx(1.05 / 0.55, rel=0.2)
+    assert done.met("faster", "needed")[0].others == ("slower",)
+
+
+def test_of_two_that_do_the_same_one_is_left_out() -> None:
+    done = tuned(lambda tree: 2000.0 if is_set(tree, "faster") or is_set(tree, "slower") else 1000.0)
+    assert len(done.findings.recommended) == 1
+
+
+def twice(tree: dict[str, Any]) -> float:
+    return 2000.0 if is_set(tree, "faster") else 1000.0
+
+
+def test_without_time_to_try_it_beside_others_it_is_reported_so() -> None:
+    untried = [each for each in tuned(twice, config=planted_config(90.0)).findings.beside if each.speedup is None]
+    assert untried
+    assert {(each.others, each.verdict) for each in untried} == {(("faster",), "not applicable")}
+
+
+def test_the_recommended_config_is_split_but_not_at_the_cost_of_its_memory() -> None:
+    hurried = tuned(twice, config=planted_config(140.0), split_seconds=30.0).findings
+    assert hurried.recommended
+    assert hurried.split
+    assert not hurried.recommended_split
+    assert hurried.peak_memory_ratio == 0.5
+
+
+def test_what_has_an_effect_only_beside_others_is_tried_beside_them() -> None:
+    """Prefetching means nothing without loader processes, and counts once these are chosen."""
+
+    def fed(tree: dict[str, Any]) -> float:
+        if tree["data"]["num_workers"] == 0:
+            return 1000.0
+        return 2000.0 if tree["data"]["prefetch_factor"] == 8 else 1500.0
+
+    done = tuned(fed, facts=replace(FACTS, is_sliced=False))
+    assert done.arm("prefetch-8").verdict == "gain"
+    assert done.arm("prefetch-8").speedup == pytest.approx(2000 / 1500, rel=0.05)
+    assert done.findings.recommended["data.prefetch_factor"] == 8
+
+
+@pytest.mark.parametrize(("seconds", "chosen"), [(0.4, 64), (0.49, 32)])
+def test_the_knee_of_the_batch_is_looked_for_where_loading_is_fast_already(seconds: float, chosen: int) -> None:
+    """While loading takes nine tenths of a step, batches of 32 and 64 are as good as the same. Then 64 is a quarter
+    faster, or two hundredths, which are not worth it."""
+
+    def fed(tree: dict[str, Any]) -> float:
+        loading = 0.0 if is_set(tree, "faster") else 9.0
+        return 1000 / (loading + {16: 1.0, 32: 0.5}.get(tree["data"]["global_batch_size"], seconds))
+
+    skipped = ["compile", "batch-x8", "batch-x16", "batch-x32"]
+    section = {"arms": {"faster": PLANTED["faster"]}, "budget_seconds": 2000.0, "skip": skipped}
+    config = planted_config(tuneup=section)
+    done = tuned(fed, lambda tree: 0.95, config, noise=0.005, facts=replace(FACTS, train_samples=4000))
+    assert done.findings.recommended["data.global_batch_size"] == chosen
+    instead = next(each for each in done.findings.beside if each.question == "instead")
+    assert (instead.name, instead.others, instead.verdict) == ("batch-x4", ("faster",), "gain")
+    assert instead.speedup == pytest.approx(0.5 / seconds, rel=0.03)
+    left, kept = ("batch-x2", "batch-x4") if chosen == 64 else ("batch-x4", "batch-x2")
+    assert kept in explanation(done.arm(left), done.findings)
+
+
+def test_what_gains_in_place_of_another_may_still_be_idle() -> None:
+    """Loading in processes gains alone, and takes time from what is faster still."""
+
+    def contending(tree: dict[str, Any]) -> float:
+        gains = {0: 2.0, 1: 1.6, 2: 1.8} if is_set(tree, "faster") else {0: 1.0, 1: 1.3, 2: 1.2}
+        return 1000 * gains.get(tree["data"]["num_workers"], 1.0)
+
+    done = tuned(contending, config=planted_config(1500.0), facts=replace(FACTS, is_sliced=False, train_samples=100))
+    assert done.met("loader-2", "instead")
+    assert done.findings.recommended == PLANTED["faster"]
+
+
+def test_what_a_spoiling_technique_took_over_is_tried_again_without_it() -> None:
+    def hiding(tree: dict[str, Any]) -> float:
+        return 1500.0 if is_set(tree, "spoils") else 1300.0 if is_last(tree) else 1000.0
+
+    done = tuned(hiding, config=planted_config(1500.0), facts=CONVOLUTIONS)
+    assert ("spoils",) in [each.others for each in done.met("channels-last")]
+    assert done.findings.recommended == LAST
+
+
+def test_time_is_kept_for_all_together_when_duels_are_long() -> None:
+    def cached(tree: dict[str, Any]) -> float:
+        return 1500.0 if tree["data"]["cache"] == "memory" else 1000.0
+
+    done = tuned(cached, duel_seconds=40.0, training_seconds=50.0, facts=LOADING)
+    assert done.findings.recommended == {"data.cache": "memory", "data.num_workers": 0}
+    assert done.findings.speedup == pytest.approx(1.5, rel=0.05)
+
+
+# What the trainings leave of the time that was kept back for them
+
+
+class QuickBench(SimulatedBench):
+    """Trains in the time that the steps take."""
+
+    def _train(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
+        self.training_seconds = 9000.0 / self._speed(configs[0])
+        return super()._train(configs, job)
+
+
+def quick(speed: Speed, budget_seconds: float) -> Tuned:
+    """In 120 s, most of the time is kept back for trainings: the last three techniques have to wait."""
+    done = tuned(speed, config=planted_config(budget_seconds), kind=QuickBench, facts=LOADING)
+    assert done.clock.now < budget_seconds
+    return done
+
+
+def thrice_and_more(tree: dict[str, Any]) -> float:
+    """Three times as fast with a technique that changes the numerics, and more with others."""
+    factor = 3.0 if is_set(tree, "faster") else 1.0
+    factor *= 1.3 if is_last(tree) else 1.0
+    return 1000 * factor * (1.4 if tree["trainer"]["precision"] == "bf16-mixed" else 1.0)
+
+
+def test_the_time_that_is_left_is_used_for_what_had_to_wait() -> None:
+    """The recommended config trains in a third of the time that was kept back for it."""
+    done = quick(thrice_and_more, 120.0)
+    assert done.listener.contests.index("channels-last") > done.listener.contests.index("batch-x2")
+    assert done.arm("channels-last").verdict == "gain"
+    assert done.findings.recommended == {**PLANTED["faster"], **LAST}
+    assert done.findings.speedup == pytest.approx(3.9, rel=0.1)
+    assert done.findings.quality.verdict == "equivalent"  # of `faster`: the other computes the same
+    assert done.arm("bf16").gains_unmeasured  # no time is left to train with it, and it is not recommended
+    assert done.arm("accumulation-2").verdict == "none"
+    assert "no-time" not in done.notes
+
+
+def test_what_is_measured_late_may_be_all_that_is_left() -> None:
+    def spoiling(tree: dict[str, Any]) -> float:
+        return 1000 * (3.0 if is_set(tree, "spoils") else 1.0) * (1.3 if is_last(tree) else 1.0)
+
+    done = quick(spoiling, 120.0)
+    assert done.arm("spoils").quality.verdict == "worse"
+    assert done.findings.recommended == LAST
+    assert done.findings.speedup == pytest.approx(1.3, rel=0.1)
+    assert done.findings.quality.verdict == "same"
+
+
+def test_what_was_not_tried_beside_others_is_tried_in_the_time_that_is_left() -> None:
+    done = quick(lambda tree: thrice_and_more(tree) * (1.1 if tree["data"]["num_workers"] else 1), 300.0)
+    (met,) = done.met("prefetch-4")
+    assert met.speedup == pytest.approx(1.0, abs=0.05)
+    assert done.arm("prefetch-4").verdict == "none"
+
+
+def test_of_what_computes_the_same_one_whose_gain_another_takes_over_is_left_out() -> None:
+    done = quick(lambda tree: 3000.0 if is_set(tree, "faster") else 1300.0 if is_last(tree) else 1000.0, 150.0)
+    assert done.arm("channels-last").verdict == "gain"
+    assert done.findings.recommended == PLANTED["faster"]
+    assert [each.verdict for each in done.met("channels-last", "needed")] == ["none"]
+
+
+def test_what_was_trained_stays_when_another_takes_its_gain_over_later() -> None:
+    """So that the quality is that of the recommended config."""
+    done = quick(lambda tree: 4500.0 if is_last(tree) else 3000.0 if is_set(tree, "faster") else 1000.0, 180.0)
+    asked = {each.name: each.verdict for each in done.findings.beside if each.question == "needed"}
+    assert asked == {"channels-last": "gain", "faster": "not applicable"}
+    assert done.findings.recommended == {**PLANTED["faster"], **LAST}
+    assert done.findings.quality.verdict == "equivalent"

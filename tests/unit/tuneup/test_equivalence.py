@@ -1,0 +1,133 @@
+"""Whether quality is kept, over seeds: what is broken must not pass, and what is the same can be shown to be."""
+
+from itertools import product
+from math import inf
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paceline.study.statistics.equivalence import Quality, compare_quality, seeds_needed
+
+SPREADS = (0.001, 0.002, 0.005, 0.009)
+"""Standard deviations of the validation accuracy over seeds, as docs/records has them for the shipped CNN."""
+
+
+def simulated(spread: float, drop: float, margin: float, seeds: int, paired: bool, count: int = 1000) -> list[Quality]:
+    """Comparisons of accuracies over 1,000 samples."""
+    draw = np.random.default_rng(seeds)
+    before = draw.normal(0.965, spread, (count, seeds)).round(3)
+    after = draw.normal(0.965 - drop, spread, (count, seeds)).round(3)
+    return [compare_quality(list(b), list(a), margin, "max", paired) for b, a in zip(before, after, strict=True)]
+
+
+SLOW = pytest.mark.slow
+CASES: list[Any] = [
+    pytest.param(spread, seeds, marks=() if (spread, seeds) == (0.005, 3) else SLOW)
+    for spread in SPREADS
+    for seeds in (2, 3, 5)
+]
+
+
+@pytest.mark.parametrize(("spread", "seeds"), CASES)
+def test_a_drop_of_the_margin_seldom_passes_and_twice_the_margin_hardly_ever(spread: float, seeds: int) -> None:
+    for margin in (0.005, 0.01):
+        at_margin = simulated(spread, margin, margin, seeds, True)
+        assert np.mean([it.verdict == "equivalent" for it in at_margin]) <= 0.065  # with two deviations of the share
+        assert np.mean([it.is_not_inferior for it in at_margin]) <= 0.065
+        broken = simulated(spread, 2 * margin, margin, seeds, True)
+        assert np.mean([it.verdict in ("worse", "undecided") for it in broken]) >= 0.95
+        assert np.mean([it.is_not_inferior for it in broken]) <= 0.05
+
+
+@pytest.mark.parametrize("spread", [0.005, *(pytest.param(each, marks=SLOW) for each in SPREADS)])
+def test_a_drop_of_twice_the_margin_is_called_worse_where_equivalence_could_be_shown(spread: float) -> None:
+    seeds = seeds_needed(spread * 2**0.5, 0.01, power=0.9)
+    broken = simulated(spread, 0.02, 0.01, seeds, True, 400)
+    assert np.mean([it.verdict == "worse" for it in broken]) >= 0.95
+
+
+@pytest.mark.parametrize(
+    ("paired", "seeds"), [(True, 3), *(pytest.param(p, s, marks=SLOW) for p, s in product((True, False), (3, 5)))]
+)
+def test_the_same_is_hardly_ever_called_different(paired: bool, seeds: int) -> None:
+    same = simulated(0.005, 0.0, 0.002, seeds, paired)
+    assert np.mean([it.verdict == "worse" for it in same]) <= 0.065
+    assert np.mean([it.verdict == "better" for it in same]) <= 0.065
+
+
+@pytest.mark.parametrize("ratio", [0.7, pytest.param(0.3, marks=SLOW), pytest.param(1.5, marks=SLOW)])
+def test_the_number_of_seeds_that_is_needed_is_enough_and_half_of_it_is_not(ratio: float) -> None:
+    margin = 0.01
+    seeds, draw = seeds_needed(ratio * margin, margin), np.random.default_rng(0)
+
+    def equivalent(count: int) -> float:
+        arms = 0.9 + draw.normal(0, ratio * margin, (1000, count))
+        found = [compare_quality([0.9] * count, list(arm), margin, "max").verdict for arm in arms]
+        return float(np.mean([each == "equivalent" for each in found]))
+
+    assert 0.76 <= equivalent(seeds) <= 0.97
+    assert equivalent(seeds // 2) < 0.7
+
+
+def test_how_many_seeds_are_needed_for_the_shipped_cnn() -> None:
+    assert [seeds_needed(spread * 2**0.5, 0.01) for spread in SPREADS] == [2, 3, 7, 16]
+    assert seeds_needed(0.0, 0.01) == 2
+
+
+def test_pairing_takes_out_what_the_seeds_have_in_common() -> None:
+    seeds = np.array([0.90, 0.93, 0.96, 0.99])
+    arm = seeds - np.array([0.001, 0.002, 0.001, 0.002])
+    assert compare_quality(list(seeds), list(arm), 0.005, "max").verdict == "equivalent"
+    assert compare_quality(list(seeds), list(arm), 0.005, "max", paired=False).verdict == "undecided"
+
+
+def test_the_interval_is_the_t_interval_of_ninety_percent() -> None:
+    found = compare_quality([0.1, 0.2, 0.3], [0.2, 0.1, 0.6], 0.5, "max")
+    assert found.difference == pytest.approx(
+        (0.1, 0.1 - 2.91999 * 0.2 / 3**0.5, 0.1 + 2.91999 * 0.2 / 3**0.5), rel=1e-4
+    )
+    assert (found.verdict, found.is_not_inferior, found.margin, found.seeds) == ("equivalent", True, 0.5, 3)
+
+
+def test_which_way_is_good_is_told() -> None:
+    low, high = [0.50, 0.51, 0.49, 0.50], [0.60, 0.61, 0.59, 0.605]
+    assert compare_quality(low, high, 0.01, "max").verdict == "better"
+    assert compare_quality(low, high, 0.01, "min").verdict == "worse"
+    assert compare_quality(high, low, 0.01, "max").verdict == "worse"
+    assert compare_quality(low, high, 0.01, "max").is_not_inferior
+    assert not compare_quality(low, high, 0.01, "min").is_not_inferior
+    assert compare_quality(low, high, 0.01, "min").difference.estimate == pytest.approx(0.10125)
+
+
+def test_no_spread_leaves_the_difference_and_a_small_certain_drop_is_equivalent() -> None:
+    arm = compare_quality([0.9, 0.91, 0.92, 0.93], [0.899, 0.9091, 0.919, 0.9289], 0.005, "max")
+    assert (arm.difference.high < 0, arm.verdict) == (True, "equivalent")
+    same = compare_quality([0.75, 0.5], [0.75, 0.5], 0.01, "max")
+    assert (same.verdict, same.difference) == ("equivalent", (0, 0, 0))
+    assert compare_quality([0.75, 0.5], [0.5, 0.25], 0.01, "max").verdict == "worse"
+    assert compare_quality([0.75, 0.75], [0.5, 0.5], 0.01, "max", paired=False).verdict == "worse"
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_one_seed_decides_nothing(paired: bool) -> None:
+    one = compare_quality([0.9], [0.5], 0.01, "max", paired)
+    assert (one.verdict, one.is_not_inferior) == ("undecided", False)
+    assert one.difference == pytest.approx((-0.4, -inf, inf))
+
+
+def test_an_arm_that_diverged_is_worse() -> None:
+    for value in (float("nan"), inf):
+        arm = compare_quality([1.0, 1.1], [1.0, value], 5.0, "min")
+        assert (arm.verdict, arm.is_not_inferior) == ("worse", False)
+
+
+@pytest.mark.parametrize(
+    ("baseline", "arm", "margin"),
+    [([1.0], [1.0, 2.0], 0.1), ([], [], 0.1), ([1.0], [1.0], 0.0), ([float("nan"), 1.0], [1.0, 1.0], 0.1)],
+)
+def test_what_cannot_be_compared_is_refused(baseline: list[float], arm: list[float], margin: float) -> None:
+    with pytest.raises(ValueError, match=r"margin|compare|finite"):
+        compare_quality(baseline, arm, margin, "max")
+    with pytest.raises(ValueError, match="needs"):
+        seeds_needed(0.1, 0.0)

@@ -1,0 +1,263 @@
+"""The course of a tune-up, on a simulated bench with techniques whose effects are known."""
+
+from math import inf, nan
+from typing import Any
+
+import pytest
+
+from paceline.errors import RunFailed
+from paceline.study.tuneup.explaining import explanation
+from paceline.study.tuneup.jobs import Job
+from paceline.study.tuneup.judging import PAIRS_OF_A_DUEL
+from paceline.study.tuneup.measuring import AA
+from support.golden import Golden
+from support.toys import toy_config
+from support.tuneup.simulated_bench import (
+    DUEL_SECONDS,
+    PLANTED,
+    is_set,
+    planted_accuracy,
+    planted_config,
+    planted_speed,
+    tuned,
+)
+
+RIGHT = {"nothing": "none", "faster": "gain", "slower": "harm", "spoils": "harm"}
+
+
+def of_arms(arms: dict[str, Any], budget_seconds: float = 600.0) -> Any:
+    return planted_config(tuneup={"arms": arms, "budget_seconds": budget_seconds, "skip": ["compile"]})
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_planted_techniques_get_their_verdicts_and_the_good_one_is_recommended(seed: int) -> None:
+    done = tuned(seed=seed, config=planted_config(seed=2**63 - 5 if seed else 0))  # the largest seed, too
+    found = done.findings
+    assert done.verdicts == RIGHT
+    assert found.recommended == PLANTED["faster"]
+    assert found.speedup == pytest.approx(1.05, rel=0.02)
+    assert found.bottleneck.startswith("data:")
+    assert found.split == found.recommended_split == {"data": 0.7, "forward": 0.2, "backward": 0.1}
+    assert done.arm("fix-data-1").verdict == "none"
+    assert {name: done.arm(name).peak_memory_ratio for name in PLANTED} == {
+        **dict.fromkeys(PLANTED, 1.0),
+        "faster": 0.5,
+    }
+    assert found.peak_memory_ratio == 0.5
+    spoiling = done.arm("spoils")
+    assert (spoiling.quality.verdict, spoiling.quality.margin) == ("worse", 0.01)
+    assert spoiling.speedup == pytest.approx(1.2, rel=0.05)
+    assert done.clock.now < 600
+
+
+def test_a_loss_that_rises_is_worse_by_its_own_sign() -> None:
+    done = tuned(accuracy=lambda tree: 1 - planted_accuracy(tree), metric="val/loss")
+    quality = done.arm("spoils").quality
+    assert done.findings.recommended == PLANTED["faster"]
+    assert (quality.verdict, quality.metric) == ("worse", "val/loss")
+    assert quality.difference == pytest.approx(-0.03, abs=0.003)
+    assert quality.change is not None
+    assert quality.change[0] == -quality.difference
+
+
+def test_the_baseline_against_itself_recommends_nothing() -> None:
+    found = tuned(lambda tree: 1000.0).findings
+    assert (found.recommended, found.speedup) == ({}, None)
+    assert found.noise[0] < 1 < found.noise[1]
+
+
+def test_clearly_decided_techniques_stop_early() -> None:
+    done = tuned(lambda tree: 2000.0 if is_set(tree, "faster") else 1000.0)
+    assert done.arm("faster").pairs < done.arm("nothing").pairs
+    assert done.listener.contests[0] == AA
+
+
+def test_a_technique_may_be_called_all_together() -> None:
+    done = tuned(config=of_arms({"all together": PLANTED["slower"], "faster": PLANTED["faster"]}))
+    assert done.arm("all together").verdict == "harm"
+    assert done.findings.recommended == PLANTED["faster"]
+
+
+# Quality
+
+
+def test_a_training_that_takes_too_long_is_not_begun(golden: Golden) -> None:
+    seconds = 36_000.0
+    per_sample = seconds / 96 / toy_config().trainer.epochs
+    done = tuned(training_seconds=seconds, seconds_per_sample=per_sample)
+    assert done.bench.done["train"] == 0
+    assert done.verdicts["faster"] == "gain"
+    assert done.arm("faster").quality.verdict == "not measured"
+    assert done.findings.recommended == {}  # nobody knows its quality
+    assert done.clock.now < 600
+    golden(done.notes["training-too-long"])
+
+
+def test_a_training_that_turns_out_too_long_is_ended_in_time() -> None:
+    done = tuned(training_seconds=36_000.0)  # evaluations, which the time of the steps does not include
+    assert done.clock.now < 600 + DUEL_SECONDS * 3
+    assert "no-time-to-train" in done.notes
+
+
+def test_a_training_that_failed_does_not_affect_the_next_one() -> None:
+    arms = {"spoils": PLANTED["spoils"], "other": {"optimizer.momentum": 0.3, "checkpoint.keep": 5}}
+
+    def failing(job: Job) -> str:
+        return "it broke" if job.kind == "train" and '"weight_decay":0.5' in job.configs[0].config_json else ""
+
+    done = tuned(config=of_arms(arms), failing=failing)
+    assert done.findings.recommended == arms["other"]
+    assert [note.code for note in done.findings.notes if "it broke" in note] == ["not-trained"] * 2  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("value", [nan, -inf])
+def test_without_a_finite_metric_the_speeds_are_still_measured(value: float) -> None:
+    done = tuned(accuracy=lambda tree: value)
+    assert done.verdicts["slower"] == "harm"
+    assert done.findings.recommended == {}
+    assert "metric-not-finite" in done.notes
+
+
+def test_an_unknown_metric_is_an_error_with_the_known_ones(golden: Golden) -> None:
+    section = {**planted_config().tuneup.model_dump(), "metric": "val/accurcy"}
+    with pytest.raises(RunFailed) as caught:
+        tuned(config=planted_config(tuneup=section))
+    assert (caught.value.code, caught.value.fields["doing"]) == ("baseline-failed", "train")
+    golden(str(caught.value))
+
+
+def test_what_a_spoiling_technique_kept_out_comes_back() -> None:
+    milder = {"optimizer.weight_decay": 0.25}
+    config = planted_config().with_overrides({"tuneup.arms": {"spoils": PLANTED["spoils"], "milder": milder}})
+
+    def speed(tree: dict[str, Any]) -> float:
+        return planted_speed(tree) * (1.1 if tree["optimizer"]["weight_decay"] == 0.25 else 1.0)
+
+    assert tuned(speed, config=config).findings.recommended == milder
+
+
+def test_a_gain_that_is_gone_in_the_end_is_noted(golden: Golden) -> None:
+    trained = []
+
+    def gone_after_training(tree: dict[str, Any]) -> float:
+        return 1000.0 * (1.05 if is_set(tree, "faster") and not trained else 1.0)
+
+    def accuracy(tree: dict[str, Any]) -> float:
+        trained.extend([tree] if is_set(tree, "faster") else [])
+        return 0.95
+
+    done = tuned(gone_after_training, accuracy)
+    assert done.findings.recommended == PLANTED["faster"]
+    assert done.findings.speedup == pytest.approx(1.0, abs=0.02)
+    golden(done.notes["no-gain-together"])
+    assert "no-gain-together" not in tuned().notes
+
+
+# Little time
+
+
+@pytest.mark.parametrize("budget_seconds", [30.0, 120.0, 160.0, 200.0])
+def test_with_little_time_it_ends_in_time_and_recommends_only_what_was_measured_together(budget_seconds: float) -> None:
+    done = tuned(config=planted_config(budget_seconds))
+    assert done.clock.now < budget_seconds + DUEL_SECONDS * (budget_seconds < 100)
+    if budget_seconds > 100:
+        assert done.findings.recommended == PLANTED["faster"]
+        assert done.findings.speedup is not None
+        assert done.findings.peak_memory_ratio == 0.5
+
+
+def test_techniques_without_time_are_listed() -> None:
+    done = tuned(config=planted_config(10.0))
+    assert done.findings.recommended == {}
+    assert all(name in done.notes["no-time"] for name in PLANTED)
+    assert "no-time" not in tuned(planted_speed, lambda tree: 0.95, planted_config(2000.0)).notes
+
+
+def test_with_little_time_each_technique_is_measured_nevertheless() -> None:
+    done = tuned(lambda tree: 1500.0 if is_set(tree, "faster") else 1000.0, config=planted_config(60.0))
+    assert min(done.arm(name).pairs for name in PLANTED) >= PAIRS_OF_A_DUEL
+    assert done.findings.recommended == PLANTED["faster"]
+
+
+def test_without_time_for_the_quality_only_what_computes_the_same_is_recommended() -> None:
+    assert not set(tuned(config=planted_config(40.0)).findings.recommended) & set(PLANTED["spoils"])
+
+
+@pytest.mark.parametrize(("began", "limit"), [(0.0, 600.0), (-700.0, 150.0)])
+def test_the_first_jobs_may_take_the_whole_budget_but_not_for_ever(began: float, limit: float) -> None:
+    limits: dict[str, float] = {}
+
+    def noted(job: Job) -> str:
+        limits.setdefault(job.kind, job.limit_seconds)
+        return ""
+
+    tuned(failing=noted, began=began)
+    assert limits["look"] == limits["split"] == limit
+
+
+# Failures
+
+
+def test_a_technique_that_fails_has_its_reason_and_the_others_continue() -> None:
+    def failing(job: Job) -> str:
+        return "out of memory" if any('"keep":5' in part.config_json for part in job.configs) else ""
+
+    done = tuned(failing=failing)
+    assert done.arm("faster").verdict == "not applicable"
+    assert "out of memory" in done.arm("faster").reason
+    assert done.verdicts["slower"] == "harm"
+
+
+def test_a_warning_of_a_technique_is_in_its_row_and_one_of_the_baseline_is_not() -> None:
+    done = tuned(warning=lambda tree: ["of both", *(["not applied"] if is_set(tree, "faster") else [])])
+    assert {name: done.arm(name).warnings for name in PLANTED} == {
+        **dict.fromkeys(PLANTED, ()),
+        "faster": ("not applied",),
+    }
+    assert "not applied" in explanation(done.arm("faster"), done.findings)
+    assert done.arm("faster").to_json()["build_seconds"] == 0.1
+    assert done.arm("compile").to_json()["build_seconds"] is None
+
+
+@pytest.mark.parametrize(("kind", "doing"), [("look", "build"), ("train", "train"), ("duel", "measure")])
+def test_a_baseline_that_fails_ends_the_tune_up(kind: str, doing: str, golden: Golden) -> None:
+    with pytest.raises(RunFailed) as caught:
+        tuned(failing=lambda job: "the user's own mistake" if job.kind == kind else "")
+    assert (caught.value.code, caught.value.fields) == ("baseline-failed", {"doing": doing})
+    golden(str(caught.value))
+
+
+# Memory
+
+
+def test_what_is_predicted_not_to_fit_is_not_tried(golden: Golden) -> None:
+    done = tuned(config=planted_config().with_overrides({"tuneup.device_memory_gib": 1.0}))
+    assert done.verdicts == {**RIGHT, "spoils": "not applicable"}  # for `slower` nothing could be predicted
+    golden(done.arm("spoils").reason)
+
+
+def test_predicted_and_measured_memory_are_both_reported() -> None:
+    done = tuned()
+    memory = {n: (done.arm(n).predicted_peak_memory_bytes, done.arm(n).peak_memory_bytes) for n in ("faster", "slower")}
+    assert memory == {"faster": (2**21, 2**20), "slower": (None, 2**21)}
+    known = [arm.name for arm in done.findings.arms if arm.peak_memory_ratio is not None]
+    # of the baseline and of each technique once: the recommended config is that of `faster`
+    assert done.bench.done["memory"] == 1 + len(known)
+    assert "memory-predicted" not in done.notes
+
+
+def test_with_little_time_the_memory_of_all_is_predicted() -> None:
+    done = tuned(config=planted_config(160.0))
+    assert done.findings.peak_memory_ratio == done.arm("faster").memory_ratio == 0.5  # measured
+    assert done.arm("nothing").is_memory_predicted
+    assert [name for name in PLANTED if done.arm(name).memory_ratio is None] == ["slower"]
+    assert "memory-predicted" in done.notes
+
+
+def test_a_prediction_that_fails_takes_nothing_away() -> None:
+    done = tuned(
+        config=planted_config().with_overrides({"tuneup.device_memory_gib": 1.0}),
+        failing=lambda job: "not traceable" if job.kind == "predict" else "",
+    )
+    assert done.arm("spoils").speedup is not None
+    assert "not traceable" in done.notes["memory-not-predicted"]

@@ -1,0 +1,65 @@
+"""Two trainings that take turns in one process: neither changes the other, and their difference is measured."""
+
+from contextlib import closing
+from typing import Any
+
+import torch
+
+from paceline.engine.ranks import Ranks
+from paceline.engine.state import weights_sha256
+from paceline.study.tuneup.duel import DuelRules, duel
+from paceline.study.tuneup.stepper import Stepper
+from support.toys import net_with_dropout_and_norm, toy_config
+from support.tuneup.clocked_training import check_turns, timed_duel
+
+RULES = DuelRules(window_seconds=0.1, min_pairs=1, max_pairs=1)
+
+
+def stepper(**overrides: Any) -> Any:
+    config = toy_config(model__path=net_with_dropout_and_norm, trainer__precision="32-true", **overrides)
+    return closing(Stepper(config, Ranks.current()))
+
+
+def weights(stepper: Stepper) -> str:
+    return weights_sha256(stepper.trainer.state.model_tensors())
+
+
+def test_a_training_that_takes_turns_computes_what_it_computes_alone() -> None:
+    with stepper() as alone:
+        alone.run(30)
+        expected = weights(alone)
+    other = {"optimizer__lr": 0.7, "trainer__float32_matmul_precision": "medium", "seed": 5}
+    with stepper() as first, stepper(**other) as second:
+        for _ in range(10):
+            first.run(3)
+            second.run(2)
+        assert weights(first) == expected
+        assert weights(second) != expected
+
+
+def test_a_window_counts_the_samples_of_its_steps_over_the_ends_of_epochs() -> None:
+    with stepper(data__global_batch_size=36) as training:  # 96 samples: 36, 36, 24
+        windows = [training.run(2) for _ in range(3)]
+    assert [(window.steps, window.samples) for window in windows] == [(2, 72), (2, 60), (2, 60)]
+    assert all(window.seconds > 0 for window in windows)
+
+
+def test_settings_of_the_process_hold_in_the_turns_of_their_config_alone() -> None:
+    seen: list[str] = []
+    with stepper() as first, stepper(trainer__float32_matmul_precision="medium") as second:
+        for each in [first, second] * 2:
+            each.run(1)
+            seen.append(torch.get_float32_matmul_precision())
+    torch.set_float32_matmul_precision("highest")
+    assert seen == ["highest", "medium"] * 2
+
+
+def test_warnings_of_the_engine_are_reported_with_the_duel() -> None:
+    with stepper() as baseline, stepper(trainer__remove_redundant_bias=True) as arm:  # there is no convolution
+        found = duel(baseline, arm, RULES, Ranks.current())
+    assert len(found.warnings) == 1
+    assert found.build_seconds > 0
+
+
+def test_turns_take_the_same_time_on_both_sides() -> None:
+    check_turns([timed_duel(Ranks.current())])

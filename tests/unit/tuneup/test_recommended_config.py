@@ -1,0 +1,104 @@
+"""The recommended config: a file that `train` accepts, with a reason above each line that it changes."""
+
+from contextlib import closing
+from dataclasses import replace
+from errno import ENOSPC
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline import load_config
+from paceline.errors import EnvironmentFault
+from paceline.study.tuneup.folder import TuneupFolder
+from paceline.study.tuneup.job_log import JobLog
+from paceline.study.tuneup.outcome import ArmResult, Findings, Quality
+from paceline.study.tuneup.recommending import recommended_config, recommended_yaml
+from paceline.study.tuneup.resuming import SpentTime
+from paceline.study.tuneup.tuneup import Prepared, _conclude
+from paceline.tracking.cursor import ShipReport
+from support.golden import Golden
+from support.toys import toy_config
+from support.tuneup.findings import EQUIVALENT, arm
+from support.tuneup.simulated_bench import RecordingListener
+
+CACHE = replace(
+    arm("cache-memory", "loading", "gain", 2.6, is_recommended=True),
+    overrides={"data.cache": "memory", "data.num_workers": 0},
+    reason="each sample is loaded once",
+)
+BATCH = replace(
+    arm("batch-x8", "batch", "gain", 1.4, is_recommended=True, quality=EQUIVALENT),
+    overrides={"data.global_batch_size": 256, "optimizer.lr_scaling": "linear"},
+    reason="a global batch 8 times as large",
+)
+IDLE = replace(CACHE, name="bf16", overrides={"trainer.precision": "bf16-mixed"}, is_recommended=False)
+
+
+def findings(*arms: ArmResult) -> Findings:
+    chosen = {key: value for arm in arms if arm.is_recommended for key, value in arm.overrides.items()}
+    return Findings(arms, (0.95, 1.05), chosen, 5.35, (4.85, 6.0), BATCH.quality)
+
+
+def config(**overrides: Any) -> Any:
+    named = {"task": {"name": "classification"}, "model": {"name": "mlp"}, "data": {"name": "mnist5k"}}
+    return toy_config(trainer__precision="32-true").with_overrides({**named, **overrides})
+
+
+def test_the_file_is_the_recommended_config(tmp_path: Path) -> None:
+    base, found = config(tuneup={"margin": 0.02}), findings(CACHE, BATCH, IDLE)
+    file = tmp_path / "recommended.yaml"
+    file.write_text(recommended_yaml(base, found) or "")
+    loaded = load_config(file)
+    assert loaded == recommended_config(base, found)
+    assert (loaded.data.cache, loaded.data.global_batch_size) == ("memory", 256)
+    assert (loaded.trainer.precision, loaded.tuneup) == ("32-true", None)
+
+
+def test_each_changed_line_has_its_technique_above_it(golden: Golden) -> None:
+    lines = [line.strip() for line in (recommended_yaml(config(), findings(CACHE, BATCH)) or "").splitlines()]
+    above = {line: lines[number - 1] for number, line in reversed([*enumerate(lines)])}  # the first of each
+    assert above["num_workers: 0"].startswith("# cache-memory: each sample is loaded once")
+    assert above["cache: memory"] == "# cache-memory"
+    assert above["global_batch_size: 256"].startswith("# batch-x8: a global batch 8 times as large")
+    assert above["lr_scaling: linear"].startswith("# batch-x8")
+    golden("\n".join(line for line in lines if line.startswith("#")))
+
+
+@pytest.mark.parametrize("measured", [IDLE, ArmResult("loader-1", {}, "not applicable", "there was no time for it")])
+def test_without_a_recommendation_the_file_is_the_config_as_it_was(
+    tmp_path: Path, measured: ArmResult, golden: Golden
+) -> None:
+    file = tmp_path / "recommended.yaml"
+    file.write_text(recommended_yaml(config(), findings(measured)) or "")
+    assert load_config(file) == config()
+    golden(file.read_text().splitlines()[0])
+
+
+def conclude(folder: TuneupFolder, log_folder: Path) -> EnvironmentFault:
+    found = replace(findings(CACHE, BATCH), quality=Quality("same"))
+    with closing(JobLog(log_folder, in_process=True)) as log, pytest.raises(EnvironmentFault) as caught:
+        _conclude(config(), Prepared(folder, log, "", 0.0), found, RecordingListener(), SpentTime(0.0))
+    return caught.value
+
+
+def test_where_the_folder_is_gone_the_error_has_the_findings(tmp_path: Path, golden: Golden) -> None:
+    (tmp_path / "file").touch()
+    error = conclude(TuneupFolder(tmp_path / "file" / "gone"), tmp_path)
+    assert error.code == "findings-not-written"
+    assert error.fields["recommended"] == findings(CACHE, BATCH).recommended
+    assert error.fields["speedup"] == 5.35
+    golden(str(error))
+
+
+def test_where_the_disk_is_full_the_error_has_the_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: TuneupFolder, **changes: Any) -> None:
+        raise OSError(ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(TuneupFolder, "write", full)
+    monkeypatch.setattr("paceline.study.tuneup.tuneup.record_of", lambda *given: None)
+    silent = ShipReport(None, None, None, 3, "nobody answers")
+    monkeypatch.setattr("paceline.study.tuneup.tuneup.tell_mlflow", lambda *given: silent)
+    error = conclude(TuneupFolder(tmp_path), tmp_path)
+    assert error.code == "findings-not-written"
+    assert "No space left on device" in str(error)

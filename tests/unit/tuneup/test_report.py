@@ -1,0 +1,277 @@
+"""Reports of a tune-up's findings: the answer, the page, the pictures, the note, bars of text."""
+
+import io
+import re
+import sys
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from paceline.study.tuneup.answering import certainty, headline, tiles
+from paceline.study.tuneup.bars import tables_of
+from paceline.study.tuneup.explaining import explanation, shown_arms, unhelpful
+from paceline.study.tuneup.outcome import ArmResult, Findings, Quality
+from paceline.study.tuneup.pictures import PICTURES, SPLIT, TRADE, files_of
+from paceline.study.tuneup.recording import note_of
+from paceline.study.tuneup.reporting import report_html
+from paceline.study.tuneup.result import TuneupResult
+from paceline.study.tuneup.texts import quality_text
+from support.golden import Golden
+from support.reports.page import Node, page_from, parsed, sections
+from support.toys import toy_config
+from support.tuneup.findings import findings
+
+HOSTILE = "<script>alert('x')</script>"
+UNDECIDED = Quality("undecided", "val/accuracy", -0.01, (-0.03, 0.01), 2, False, 0.01)
+
+
+def named(found: Findings, name: str) -> ArmResult:
+    return next(arm for arm in found.arms if arm.name == name)
+
+
+def with_quality(found: Findings, quality: Quality, *names: str) -> Findings:
+    arms = [replace(each, quality=quality) if each.name in names else each for each in found.arms]
+    return replace(found, arms=tuple(arms))
+
+
+def page_of(found: Findings, name: str = "toy", recommended: str | None = None) -> Node:
+    return page_from(report_html(name, "id", found, recommended, 10.0))
+
+
+# Why each technique is recommended, or is not
+
+
+def test_each_technique_has_an_explanation(golden: Golden) -> None:
+    found = findings()
+    told = {arm.name: explanation(arm, found) for arm in found.arms}
+    for name, rivals in {
+        "loader-2": ["cache"],
+        "bf16": ["cache", "1.33"],
+        "seldom-logged": ["cache + bf16", "1.00"],
+    }.items():
+        assert all(rival in told[name] for rival in rivals)
+    golden("\n".join(f"{name}: {text}" for name, text in told.items()))
+
+
+def test_each_unusual_result_has_an_explanation_of_its_own(golden: Golden) -> None:
+    found = findings()
+    fix = replace(found.arms[3], name="fix-data-1", overrides={"data.num_workers": 4, "data.cache": "none"})
+    predicted = replace(named(found, "halves"), peak_memory_ratio=None, predicted_memory_ratio=0.5)
+    failed = replace(found.arms[-1], reason="it cannot be run: out of memory")
+    told = {
+        "a fix": explanation(fix, found),
+        "less memory, as predicted": explanation(predicted, found),
+        "failed": explanation(failed, found),
+    }
+    assert "data.num_workers=4" in told["a fix"]
+    late = replace(found.beside[3], question="helps", speedup=None, verdict="not applicable", reason="no time")
+    hurried = replace(found, beside=(*found.beside[:3], late))
+    told["not tried beside others"] = explanation(named(found, "seldom-logged"), hurried)
+    doubtful = with_quality(found, UNDECIDED, "seldom-logged")
+    told["quality undecided"] = explanation(named(doubtful, "seldom-logged"), doubtful)
+    unknown = with_quality(found, Quality("not measured", "val/accuracy"), "seldom-logged", "loader-2", "halves")
+    told |= {
+        f"quality not measured, {n}": explanation(named(unknown, n), unknown) for n in ("seldom-logged", "loader-2")
+    }
+    alone = replace(unknown, beside=())
+    told["quality not measured, alone"] = explanation(named(alone, "seldom-logged"), alone)
+    # where nothing is gained, the quality does not matter
+    assert explanation(named(unknown, "halves"), unknown) == explanation(named(found, "halves"), found)
+    assert len(set(told.values())) == len(told)
+    golden("\n".join(f"{name}: {text}" for name, text in told.items()))
+
+
+def test_techniques_that_do_not_help_are_grouped_by_the_reason() -> None:
+    found = findings()
+    groups = [["channels-last"], ["compile", "halves"], ["batch"], ["loader-2", "seldom-logged"]]
+    assert [names for _, names in unhelpful(found)] == groups
+    unknown = with_quality(found, Quality("not measured", "val/accuracy"), "seldom-logged", "loader-2")
+    assert [names for _, names in unhelpful(unknown)] == groups
+    assert unhelpful(unknown)[-1][0] != unhelpful(found)[-1][0]
+
+
+@pytest.mark.parametrize(("interval", "is_open"), [((0.99, 1.02), False), ((0.17, 2.05), True), ((0.99, 1.3), True)])
+def test_an_open_verdict_is_not_reported_as_no_difference(interval: tuple[float, float], is_open: bool) -> None:
+    arm = replace(findings().arms[0], name="wide", verdict="none", is_recommended=False, speedup_interval=interval)
+    found = replace(findings(), arms=(arm,), recommended={}, beside=())
+    ((group, names),) = unhelpful(found)
+    assert (names, arm.is_open, group != "no difference") == (["wide"], is_open, is_open)
+
+
+# The answer
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("equivalent", {}),
+        ("same", {"quality": Quality("same")}),
+        ("not measured", {"quality": Quality("not measured", "val/loss")}),
+        ("not inferior", {"quality": Quality("undecided", "val/loss", 0.1, (-0.01, 0.2), 3, True, 0.02)}),
+        ("no speed", {"speedup": None, "speedup_interval": None}),
+        ("nothing helps", {"recommended": {}, "speedup": None}),
+    ],
+)
+def test_the_answer_claims_no_more_than_was_shown(name: str, changes: dict[str, Any], golden: Golden) -> None:
+    found = replace(findings(), **changes)
+    assert ("3.61" in headline(found)) == (found.speedup is not None)
+    golden(f"{headline(found)}\n{certainty(found)}")
+
+
+def test_unproven_gains_are_not_reported_as_nothing_helps(golden: Golden) -> None:
+    found = with_quality(findings(), Quality("not measured", "val/accuracy"), "cache", "loader-2")
+    found = with_quality(found, UNDECIDED, "seldom-logged")
+    found = replace(found, recommended={}, arms=tuple(replace(each, is_recommended=False) for each in found.arms))
+    assert all(name in headline(found) for name in ("cache", "loader-2", "seldom-logged"))
+    golden(headline(found))
+
+
+def test_the_change_of_a_loss_has_the_sign_of_the_loss() -> None:
+    better = Quality("better", "val/loss", 0.24, (0.2, 0.3), 5, True, 0.01, mode="min")
+    assert re.findall(r"[+-]\d\.\d+", quality_text(better)) == ["-0.2400", "-0.3000", "-0.2000"]
+    shown = [beside for _, figure, beside in tiles(replace(findings(), quality=better)) if figure == "better"]
+    assert re.findall(r"[+-]\d\.\d+", shown[0]) == ["-0.2400"]
+
+
+# The page
+
+
+def test_the_page_has_the_answer_all_techniques_and_the_config() -> None:
+    found = findings()
+    page = page_of(found, recommended="# the recommended config\nname: toy")
+    assert sections(page) == ["pictures", "techniques", "beside", "config", "notes"]
+    assert page.one("body").attributes["data-kind"] == "tune-up"
+    assert page.classes("headline")[0].attributes["data-value"] == "3.61"
+    rows = page.one(id="techniques").all("tr", data_technique=None)
+    assert [row.attributes["data-technique"] for row in rows] == [arm.name for arm in shown_arms(found)]
+    for row, arm in zip(rows, shown_arms(found), strict=True):
+        assert row.attributes["data-verdict"] == arm.verdict
+        assert ("data-recommended" in row.attributes) == arm.is_recommended
+        assert row.values[2:4] == [arm.speedup, arm.memory_ratio]
+        assert explanation(arm, found) in row.cells[4]
+    assert "# the recommended config" in page.one(id="config").text
+    assert [note.text for note in page.all(data_note="")] == list(found.notes)
+    assert "data.micro_batch_size=null" in page.text
+
+
+def test_the_page_has_what_was_measured_beside_others() -> None:
+    shown = page_of(findings()).one(id="beside")
+    *rows, together = shown.all("tr", data_technique=None)
+    assert [(row.attributes["data-question"], row.attributes["data-verdict"], row.values[-1]) for row in rows] == [
+        (each.question, each.verdict, each.speedup) for each in findings().beside
+    ]
+    assert [row.attributes["data-beside"] for row in rows] == [" + ".join(each.others) for each in findings().beside]
+    assert (together.values[-1], len(together.all(data_state="gain"))) == (3.61, 1)
+    unclear = replace(findings(), speedup=1.0, speedup_interval=(0.9, 1.1))
+    assert not page_of(unclear).one(id="beside").all("tr", data_technique="all together")[0].all(data_state=None)
+
+
+def test_what_was_not_measured_is_not_shown() -> None:
+    found = findings()
+    bare = replace(found, arms=found.arms[-1:], speedup=None, split={}, recommended_split={}, beside=())
+    assert files_of(bare) == {}
+    assert "beside" not in sections(page_of(bare))
+    assert page_of(bare).classes("chart") == []
+    assert tables_of(Findings((), (0.99, 1.01), {})) == []
+
+
+def test_names_that_are_markup_stay_text_everywhere() -> None:
+    found = findings(HOSTILE)
+    page = page_of(found, HOSTILE, f"# {HOSTILE}")
+    assert page.text.count(HOSTILE) > 10
+    for file in files_of(found).values():
+        assert b"<script" not in file
+        ElementTree.fromstring(file)
+    assert "<script" not in note_of(HOSTILE, found)
+
+
+# Pictures
+
+
+def points(file: bytes) -> dict[str, str]:
+    """The class of each point, by its name."""
+    circles = [each for each in ElementTree.fromstring(file).iter() if each.tag.endswith("circle")]
+    return {re.split("[:\n]", each[0].text or "")[0]: each.attrib["class"].split()[-1] for each in circles}
+
+
+def test_the_pictures_are_files_of_their_own_that_load_nothing() -> None:
+    files = files_of(findings())
+    assert files.keys() == PICTURES.keys()
+    for file in files.values():
+        root = ElementTree.fromstring(file)
+        assert root.tag == "{http://www.w3.org/2000/svg}svg"
+        assert float(root.attrib["width"]) > 300
+        assert b"href" not in file
+        assert b"url(" not in file
+    assert points(files[TRADE]) == {
+        **dict.fromkeys(["cache", "bf16"], "front"),
+        **dict.fromkeys(["loader-2", "channels-last", "halves"], "plain"),
+        "all together": "best",
+        "baseline": "open",
+    }
+    bars = [
+        e.attrib["class"] for e in ElementTree.fromstring(files[SPLIT]).iter() if "bar" in e.attrib.get("class", "")
+    ]
+    assert bars == ["bar", "bar b1"] * 3  # not of the transfer, which takes nothing
+
+
+def test_an_interval_without_ends_is_drawn_within_the_chart() -> None:
+    found = findings()
+    few = replace(found.arms[0], speedup_interval=(0.0, inf))
+    for file in files_of(replace(found, arms=(few, *found.arms[1:]))).values():
+        assert not re.search(rb'="(inf|nan)"', file.split(b"</style>")[1])
+
+
+# The note in MLflow and the terminal
+
+
+def test_the_note_has_the_table_and_leaves_room_for_it_beside_long_reasons() -> None:
+    reason = "an exception says a lot\n" * 160
+    broken = replace(findings().arms[0], verdict="not applicable", reason=reason, is_recommended=False, speedup=None)
+    others = [replace(broken, name=f"mine {number}") for number in range(4)]
+    note = note_of("digits", replace(findings(), arms=(*findings().arms, *others), notes=("the last note",)))
+    assert len(note) < 8000
+    assert "the last note" in note
+    assert re.search(r"^\| cache \| gain \| 2\.74 x \(2\.72-2\.76\) \| 1\.00 x \|", note, re.MULTILINE)
+    assert re.search(r"^\| mine 3 \| not applicable \|", note, re.MULTILINE)
+    assert broken.to_json()["reason"] == reason
+
+
+def test_the_note_shows_the_pictures_that_are_drawn() -> None:
+    found = findings()
+    shown = re.findall(r"\]\(get-artifact\?path=([\w.]+)&run_uuid=id\)", note_of("toy", found, "id"))
+    assert set(shown) == set(PICTURES)
+    bare = replace(found, arms=found.arms[-1:], speedup=None, split={}, recommended_split={}, beside=())
+    assert "get-artifact" not in note_of("toy", bare, "id")
+    without_run = note_of("toy", found)
+    assert "get-artifact" not in without_run
+    assert all(title in without_run for title in PICTURES.values())
+
+
+def test_bars_of_text_show_speeds_and_the_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
+    speeds, split = tables_of(findings())
+    assert speeds[1][0] == ("all together", "\u2588" * 28, "3.61 x (3.50-3.70)")
+    assert speeds[1][1][:2] == ("cache", "\u2588" * 21)
+    assert split[1][0] == ("data", "\u2588" * 17, "62 %", "\u2588", "4 %")
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="latin-1"))
+    assert tables_of(findings())[0][1][0][1] == "#" * 28
+
+
+def test_the_result_shows_itself_as_text_table_and_frame(tmp_path: Path, golden: Golden) -> None:
+    found = replace(
+        findings(), recommended={"data.cache": "memory"}, arms=(*findings().arms[:5], *findings("<b>").arms)
+    )
+    result = TuneupResult("id", "toy", found, toy_config(), "", "", tmp_path, 1.0, None, None)
+    rows = {row.cells[0]: row.cells for row in parsed(result._repr_html_()).all("tr") if row.cells}
+    assert rows["cache"][:4] == ["cache", "gain", "2.74 x (2.72-2.76)", "1.00 x"]
+    assert [rows[name][3] for name in ("bf16", "channels-last", "seldom-logged")] == ["0.61 x", "~1.04 x", "-"]
+    assert "<b>cache" in rows
+    assert result.df.loc[1, "speedup"] == 1.13
+    assert result.recommended.data.cache == "memory"
+    none = Findings((ArmResult("loader-1", {}, "not applicable", "there was no time for it"),), (0.9, 1.1), {})
+    golden(f"{result!r}\n{replace(result, findings=none)!r}")

@@ -1,0 +1,358 @@
+"""A tune-up that is interrupted anywhere, and resumed."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.errors import ConfigError, EnvironmentFault, RunFailed
+from paceline.study.tuneup.bench import Bench
+from paceline.study.tuneup.clock import Clock
+from paceline.study.tuneup.folder import claim_tuneup
+from paceline.study.tuneup.job_log import FILE, MAY_DIFFER, Done, JobLog, digest_of
+from paceline.study.tuneup.jobs import Answer, Job, part_of
+from paceline.study.tuneup.measuring import Measuring
+from paceline.study.tuneup.outcome import Findings
+from paceline.study.tuneup.result import findings_json
+from paceline.study.tuneup.resuming import ResumableBench, SpentTime
+from support.toys import toy_config
+from support.tuneup.simulated_bench import (
+    FakeClock,
+    RecordingListener,
+    SimulatedBench,
+    planted_accuracy,
+    planted_config,
+    planted_speed,
+)
+
+BUDGET_SECONDS = 300.0
+
+
+class ExactClock(FakeClock):
+    """Its times are multiples of a power of two, whose sums and differences are exact in whatever order."""
+
+    TICKS = 1024
+
+    @property
+    def now(self) -> float:
+        return self._now
+
+    @now.setter
+    def now(self, seconds: float) -> None:
+        self._now = round(seconds * self.TICKS) / self.TICKS
+
+
+class Killed(BaseException):
+    """The process is gone: nothing is tidied up."""
+
+
+class ReplayedBench:
+    """Answers jobs as in an uninterrupted tune-up, and dies at one of them."""
+
+    def __init__(self, clock: FakeClock, answers: list[Done], already: int, dies_at: int | None = None) -> None:
+        self._clock, self._answers, self._dies_at = clock, answers, dies_at
+        self._next = already
+        self.asked: list[str] = []
+
+    def do(self, job: Job) -> Answer:
+        self.asked.append(job.kind)
+        if job.kind == "look" and self._next > 0:
+            return self._answers[0].answer  # the hardware is looked at again
+        if self._next == self._dies_at:
+            raise Killed
+        done = self._answers[self._next]
+        assert digest_of(job) == done.digest, f"the course differs at job {self._next}"
+        self._clock.now += done.elapsed - (self._answers[self._next - 1].elapsed if self._next else 0.0)
+        self._next += 1
+        return done.answer
+
+
+def launch(home: Path, bench: Bench, clock: FakeClock) -> Findings:
+    spent, log = SpentTime(clock.now, clock), JobLog(home, in_process=False)
+    try:
+        resumable, budget = ResumableBench(bench, log, spent), Clock(BUDGET_SECONDS, 0.0, spent)
+        return Measuring(planted_config(BUDGET_SECONDS), resumable, budget, RecordingListener()).run()
+    finally:
+        log.close()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Findings, list[Done]]:
+    """A tune-up that was not interrupted, and its jobs."""
+    clock, home = ExactClock(), tmp_path_factory.mktemp("whole")
+    bench = SimulatedBench(clock, planted_speed, planted_accuracy)
+    bench.split_seconds, bench.training_seconds = 1.25, 1.5
+    found = launch(home, bench, clock)
+    return found, JobLog(home, in_process=False).done
+
+
+@pytest.fixture
+def done(whole: tuple[Findings, list[Done]]) -> list[Done]:
+    return whole[1]
+
+
+def killed(home: Path, done: list[Done], place: int = 9) -> ExactClock:
+    """Launch a tune-up that dies at a job."""
+    clock = ExactClock()
+    with pytest.raises(Killed):
+        launch(home, ReplayedBench(clock, done, 0, dies_at=place), clock)
+    return clock
+
+
+@pytest.mark.parametrize("share", [0.2, pytest.param(1.0, marks=pytest.mark.slow)])
+def test_wherever_it_is_killed_it_comes_to_the_same_findings(
+    tmp_path: Path, whole: tuple[Findings, list[Done]], share: float
+) -> None:
+    found, done = whole
+    assert len(done) > 30
+    assert next(arm.verdict for arm in found.arms if arm.name == "faster") == "gain"
+    for place in {0, 1, *range(2, len(done) - 1, round(4 / share)), len(done) - 1}:
+        home = tmp_path / f"killed-{place}"
+        clock = killed(home, done, place)
+        clock.now += 1e6  # no time of the budget passes between two launches
+        later = ReplayedBench(clock, done, place)
+        assert json.dumps(findings_json(launch(home, later, clock))) == json.dumps(findings_json(found))
+        assert len(later.asked) == len(done) - place + (place > 0)
+        assert len(JobLog(home, in_process=False).done) == len(done)
+
+
+def test_a_torn_last_line_costs_one_job(tmp_path: Path, whole: tuple[Findings, list[Done]]) -> None:
+    found, done = whole
+    clock = killed(tmp_path, done, 20)
+    lines = (tmp_path / FILE).read_bytes().splitlines(keepends=True)
+    assert [json.loads(line)["kind"] for line in lines[-3:]] == ["done", "begun", "left"]
+    (tmp_path / FILE).write_bytes(b"".join(lines[:-3]) + lines[-3][:40])
+    assert findings_json(launch(tmp_path, ReplayedBench(clock, done, 19), clock)) == findings_json(found)
+
+
+CODE = {"code": {"net": "a", "data": "a"}}
+
+
+@pytest.mark.parametrize(
+    ("now", "differing"),
+    [
+        ({"code": {"net": "b", "data": "a"}}, "net "),
+        ({"cores": 64, **CODE}, "cores "),
+        ({"code": {"net": "a", "data": "a", "plots": "b"}}, ""),  # imported in a notebook meanwhile
+        ({"code": {"net": "a"}}, ""),
+    ],
+)
+def test_changed_code_and_other_hardware_are_refused(
+    tmp_path: Path, done: list[Done], now: dict[str, Any], differing: str
+) -> None:
+    def looked(changes: dict[str, Any]) -> list[Done]:
+        return [replace(done[0], answer=Answer({**done[0].answer.values, **changes})), *done[1:]]
+
+    clock = killed(tmp_path, looked(CODE))
+    later = ReplayedBench(clock, looked(now), 9)
+    if not differing:
+        assert launch(tmp_path, later, clock).arms
+        return
+    with pytest.raises(EnvironmentFault) as caught:
+        launch(tmp_path, later, clock)
+    assert caught.value.code == "tuneup-changed"
+    (found,) = caught.value.fields["differing"]  # type: ignore[misc]
+    assert found.startswith(differing)
+
+
+def test_another_course_is_refused(tmp_path: Path, done: list[Done]) -> None:
+    log = JobLog(tmp_path, in_process=False)
+    for each in done[:9]:
+        log.begin(each.digest)
+        log.finish(replace(each, digest="another") if each is done[5] else each)
+    clock = ExactClock()
+    with pytest.raises(EnvironmentFault) as caught:
+        launch(tmp_path, ReplayedBench(clock, done, 9), clock)
+    assert caught.value.code == "other-version"
+
+
+@pytest.mark.parametrize("put", [b"", b"nonsense\n"], ids=["missing", "damaged"])
+def test_a_journal_that_is_damaged_in_the_middle_is_refused(tmp_path: Path, done: list[Done], put: bytes) -> None:
+    clock = killed(tmp_path, done)
+    lines = (tmp_path / FILE).read_bytes().splitlines(keepends=True)
+    (tmp_path / FILE).write_bytes(b"".join([*lines[:4], put, *lines[5:]]))
+    with pytest.raises(EnvironmentFault) as caught:
+        launch(tmp_path, ReplayedBench(clock, done, 9), clock)
+    assert (caught.value.code, caught.value.fields) == ("file-damaged", {"path": tmp_path / FILE, "entry": 5})
+
+
+def test_sections_that_may_differ_make_no_other_job() -> None:
+    def digest(**changes: Any) -> str:
+        return digest_of(Job("look", (part_of(toy_config().with_overrides(changes)),)))
+
+    changes: dict[str, dict[str, Any]] = {
+        "tracking.uri": {"tracking.uri": "http://127.0.0.1:1"},
+        "tracking.offline": {"tracking.offline": "allow"},
+        "storage": {"storage.path": "elsewhere"},
+        "sweep": {"sweep": {"space": {"optimizer.lr": [0.1, 0.2]}}},
+    }
+    assert set(changes) == set(MAY_DIFFER)
+    assert {digest(**each) for each in changes.values()} == {digest()}
+    assert digest() != digest(seed=5)
+    assert digest() != digest(**{"tracking.git_diff": not toy_config().tracking.git_diff})
+
+
+# Jobs that end the tune-up
+
+
+class EndingBench:
+    """Ends the tune-up at each duel."""
+
+    def __init__(self, ends: Callable[[], BaseException]) -> None:
+        self._ends, self.ended = ends, 0
+
+    def do(self, job: Job) -> Answer:
+        if job.kind == "duel":
+            self.ended += 1
+            raise self._ends()
+        return Answer({"kind": job.kind})
+
+
+def resumed(home: Path, bench: Bench, in_process: bool, is_killed: bool = False, lr: float = 0.07) -> Answer:
+    """A look at the baseline and a duel of a technique with it, in a launch of its own; the answer to the duel."""
+    log = JobLog(home, in_process)
+    resumable = ResumableBench(bench, log, SpentTime(0.0, ExactClock()))
+    if is_killed:  # it writes nothing down any more
+        log.leave = lambda: None  # type: ignore[method-assign]
+    baseline, other = (part_of(toy_config(optimizer__lr=each)) for each in (0.05, lr))
+    try:
+        resumable.do(Job("look", (baseline,)))
+        return resumable.do(Job("duel", (baseline, other)))
+    finally:
+        log.close()
+
+
+def ended_group() -> RunFailed:
+    return RunFailed("the worker group ended")
+
+
+@pytest.mark.parametrize(("ends", "in_process"), [(Killed, True), (ended_group, False)])
+def test_a_technique_that_has_ended_the_tune_up_twice_is_given_up(
+    tmp_path: Path, ends: Callable[[], BaseException], in_process: bool
+) -> None:
+    bench = EndingBench(ends)
+    for _ in range(2):
+        with pytest.raises((Killed, RunFailed)):
+            resumed(tmp_path, bench, in_process, is_killed=in_process)
+    answer = resumed(tmp_path, bench, in_process)
+    assert (answer.kind, bool(answer.problem)) == ("lost", True)
+    assert bench.ended == 2
+
+
+@pytest.mark.parametrize(
+    ("ends", "in_process", "is_killed", "lr"),
+    [
+        (KeyboardInterrupt, True, False, 0.07),  # Ctrl-C is no fault of the technique
+        (KeyboardInterrupt, False, False, 0.07),
+        (Killed, False, True, 0.07),  # in a process of its own, it cannot have killed this one
+        (Killed, True, True, 0.05),  # without the baseline there is nothing to compare with
+    ],
+)
+def test_a_job_that_was_left_for_other_reasons_is_begun_again(
+    tmp_path: Path, ends: Callable[[], BaseException], in_process: bool, is_killed: bool, lr: float
+) -> None:
+    bench = EndingBench(ends)
+    for times in range(1, 5):
+        with pytest.raises((KeyboardInterrupt, Killed)):
+            resumed(tmp_path, bench, in_process, is_killed, lr)
+        assert bench.ended == times
+
+
+def test_an_interrupt_while_a_job_is_journaled_as_begun_is_no_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = JobLog.begin
+
+    def interrupted(self: JobLog, digest: str) -> None:
+        begin(self, digest)
+        if self.done:  # the duel, not the look at the baseline
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(JobLog, "begin", interrupted)
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            resumed(tmp_path, EndingBench(KeyboardInterrupt), in_process=True)
+    assert JobLog(tmp_path, in_process=True).losses == 0
+
+
+class LeakingBench:
+    """Its user code prints a secret."""
+
+    def do(self, job: Job) -> Answer:
+        if job.kind == "look":
+            return Answer(problem="cannot reach postgres://user:sesame@host/db", kind="error")
+        return Answer({"warnings": ["postgres://user:sesame@host/db is slow"], "pairs": []})
+
+
+def test_no_secret_of_the_users_code_is_journaled(tmp_path: Path) -> None:
+    resumed(tmp_path, LeakingBench(), in_process=True)
+    text = (tmp_path / FILE).read_text()
+    assert "sesame" not in text
+    assert text.count("@host/db") == 2
+
+
+# The tune-up that a command works on
+
+
+@pytest.fixture
+def _ids_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the same second as well."""
+    numbers = count()
+    monkeypatch.setattr("paceline.cluster.identity.secrets.token_hex", lambda size: f"{next(numbers):06x}")
+
+
+def claimed(home: Path, *, status: str | None = None, begun: bool = True, **options: Any) -> tuple[str, bool]:
+    """Claim a tune-up and give it a status; returns its id, and whether it is an earlier one."""
+    changes = options.pop("changes", {})
+    found = claim_tuneup(toy_config().with_overrides(changes), home, **options)
+    if begun:
+        (found.folder.path / FILE).touch()
+    if status is not None:
+        found.folder.write(status=status)
+    found.release()
+    return found.folder.run_id, found.resumed
+
+
+@pytest.mark.usefixtures("_ids_in_order")
+def test_an_unfinished_tune_up_is_resumed_and_a_finished_or_failed_one_is_not(tmp_path: Path) -> None:
+    first, is_resumed = claimed(tmp_path)  # killed: nobody has changed its status
+    assert not is_resumed
+    assert claimed(tmp_path, status="interrupted") == (first, True)
+    assert claimed(tmp_path, must_resume=True) == (first, True)
+    assert claimed(tmp_path, changes={"sweep": {"space": {"optimizer.lr": [0.1, 0.2]}}}) == (first, True)
+    for status in ("finished", "failed"):
+        before, _ = claimed(tmp_path, status=status)
+        after, is_resumed = claimed(tmp_path)
+        assert (before != after, is_resumed) == (True, False)
+    newest, _ = claimed(tmp_path)
+    other, is_resumed = claimed(tmp_path, anew=True, status="finished")
+    assert (other != newest, is_resumed) == (True, False)
+    with pytest.raises(ConfigError) as caught:
+        claimed(tmp_path, must_resume=True)
+    assert [problem.code for problem in caught.value.problems] == ["resume"]
+
+
+@pytest.mark.parametrize("content", ['{"config": null}', '{"status": "running"}', "[]", "nonsense"])
+def test_a_damaged_status_file_is_named(tmp_path: Path, content: str) -> None:
+    first, _ = claimed(tmp_path)
+    file = tmp_path / "toy" / first / "tuneup.json"
+    file.write_text(content)
+    with pytest.raises(EnvironmentFault) as caught:
+        claimed(tmp_path)
+    assert str(file) in str(caught.value)
+
+
+@pytest.mark.usefixtures("_ids_in_order")
+def test_another_config_is_refused_as_soon_as_something_was_measured(tmp_path: Path) -> None:
+    first, _ = claimed(tmp_path, begun=False)
+    second, is_resumed = claimed(tmp_path, changes={"tuneup": {"budget_seconds": 99}}, begun=True)
+    assert (first != second, is_resumed) == (True, False)
+    with pytest.raises(ConfigError) as caught:
+        claimed(tmp_path, changes={"tuneup": {"budget_seconds": 50}})
+    assert "tuneup.budget_seconds" in str(caught.value)
+    third, _ = claimed(tmp_path, changes={"tuneup": {"budget_seconds": 50}}, anew=True)
+    assert third not in (first, second)

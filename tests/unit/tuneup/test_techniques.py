@@ -1,0 +1,206 @@
+"""Which techniques are tried, and what each of them changes."""
+
+from dataclasses import replace
+from typing import Any, get_args
+
+import pytest
+
+from paceline.config.batch_sizes import BatchSizes, batch_sizes
+from paceline.config.derived import derive
+from paceline.config.technique_names import BOTTLENECKS, TECHNIQUES, is_technique
+from paceline.study.step_split.bottleneck import Kind
+from paceline.study.tuneup.arms import SKIPPED, Arm, arms_for, batch_overrides, fix_arm, with_fixes
+from paceline.study.tuneup.choosing import KNEE, best_of_families, merged, together
+from paceline.study.tuneup.facts import Facts
+from support.golden import Golden
+from support.toys import toy_config
+
+FACTS = Facts(
+    device_type="cpu",
+    world_size=1,
+    cores=2,
+    parameters=1000,
+    has_convolutions=True,
+    redundant_biases=1,
+    blocks=2,
+    is_sliced=False,
+    train_samples=4000,
+    validation_samples=1000,
+)
+BARE = replace(FACTS, has_convolutions=False, redundant_biases=0, blocks=0, is_sliced=True, train_samples=600)
+"""Facts with which hardly anything can help."""
+HELPLESS = {"cache-memory", "channels-last", "no-redundant-bias", "checkpointing-full", "batch-x8"}
+
+
+def plain(**overrides: Any) -> Any:
+    return toy_config(trainer__precision="32-true", trainer__zero_grad="zero", **overrides)
+
+
+def tuning(**section: Any) -> Any:
+    return plain().with_overrides({"tuneup": section})
+
+
+def reasons(config: Any, facts: Facts = FACTS) -> dict[str, str]:
+    """By technique, why it is not tried; empty where it is."""
+    return {arm.name: arm.why_not for arm in arms_for(config, facts)}
+
+
+def arm(name: str, family: str = "", **overrides: Any) -> Arm:
+    return Arm(name, {key.replace("__", "."): value for key, value in overrides.items()}, family or name, "why")
+
+
+def batch(size: int) -> Arm:
+    return arm(f"batch-{size}", "batch", data__global_batch_size=size)
+
+
+def in_pieces(pieces: int) -> Any:
+    """A config whose batch goes through the model in so many pieces of 4."""
+    sizes = {"data.micro_batch_size": 4, "trainer.gradient_accumulation_steps": pieces, "data.global_batch_size": None}
+    return plain().with_overrides({**sizes, "optimizer.lr_scaling": "none"})
+
+
+def test_each_technique_that_is_tried_gives_a_valid_config_that_differs() -> None:
+    config = plain()
+    arms = arms_for(config, FACTS)
+    tried = [each for each in arms if not each.why_not]
+    assert len({each.name for each in arms}) == len(arms)
+    assert HELPLESS | {"loader-2", "bf16", "compile", "log-every-50"} <= {each.name for each in tried}
+    assert all(each.config(config) != config for each in tried)
+    assert all(each.why for each in arms)
+
+
+def test_a_technique_that_cannot_help_here_is_not_tried(golden: Golden) -> None:
+    told = {name: why for name, why in reasons(plain(), BARE).items() if why}
+    assert HELPLESS | {"fp16", "exchange-bf16"} <= set(told)
+    config = plain().with_overrides({"trainer.zero_grad": "set_to_none", "trainer.log_every_n_steps": 100})
+    told |= {name: reasons(config)[name] for name in ("set-to-none", "log-every-50")}
+    contradicting = {"autotune": {"trainer.cudnn_benchmark": True}}
+    config = plain(trainer__deterministic=True).with_overrides({"tuneup": {"arms": contradicting, "skip": ["compile"]}})
+    told |= {name: reasons(config)[name] for name in ("autotune", "compile")}
+    assert told["compile"] == SKIPPED
+    assert all(told.values())
+    golden("\n".join(f"{name}: {why}" for name, why in told.items()))
+
+
+def test_custom_techniques_come_first_and_replace_known_ones_of_their_name() -> None:
+    own = {"mine": {"optimizer.lr": 0.2}, "bf16": {"trainer.precision": "bf16-mixed", "optimizer.lr": 0.3}}
+    found = arms_for(tuning(arms=own), FACTS)
+    assert [each.name for each in found[:2]] == ["mine", "bf16"]
+    assert (found[0].computes, found[1].overrides) == ("differently", own["bf16"])
+    assert [each.name for each in found].count("bf16") == 1
+
+
+@pytest.mark.parametrize(("optimizer", "rule"), [("sgd", "linear"), ("adamw", "sqrt"), ("lamb", "sqrt")])
+def test_a_larger_batch_takes_the_learning_rate_along(optimizer: str, rule: str) -> None:
+    config = plain().with_overrides({"optimizer": {"name": optimizer, "lr": 0.01}, "trainer.epochs": 10})
+    larger = config.with_overrides(batch_overrides(config, 16, 8))
+    assert larger.optimizer.lr_scaling == rule
+    assert derive(larger, None).lr == pytest.approx(0.01 * (8 if rule == "linear" else 8**0.5))
+    assert larger.lr_scheduler.warmup_epochs == 1.0
+    assert derive(config.with_overrides(batch_overrides(config, 16, 1)), None).lr == pytest.approx(0.01)
+
+
+def test_larger_pieces_of_a_batch_are_tried_where_it_has_several() -> None:
+    assert reasons(plain())["micro-batch-x2"]
+    config = in_pieces(6)
+    arms = {each.name: each for each in arms_for(config, FACTS) if each.family == "micro-batch" and not each.why_not}
+    assert set(arms) == {"micro-batch-x2", "accumulation-2"}  # six pieces do not go four at a time
+    before, after = batch_sizes(config), batch_sizes(arms["micro-batch-x2"].config(config))
+    assert isinstance(after, BatchSizes)
+    assert (after.micro_batch_size, after.gradient_accumulation_steps) == (8, 3)
+    assert after.global_batch_size == before.global_batch_size
+
+
+@pytest.mark.parametrize(("normalises", "computes"), [(False, "same"), (True, "differently")])
+def test_pieces_of_another_size_compute_the_same_but_for_batch_normalisation(normalises: bool, computes: str) -> None:
+    arms = arms_for(in_pieces(4), replace(FACTS, normalises_batches=normalises))
+    assert {each.computes for each in arms if each.family == "micro-batch"} == {computes}
+
+
+def test_settings_that_a_technique_makes_void_raise_no_warning(recwarn: pytest.WarningsRecorder) -> None:
+    config = plain(optimizer__momentum=0.9, tuneup={"arms": {"adamw": {"optimizer.name": "adamw"}}})
+    found = arms_for(config, FACTS)[0]
+    assert (found.name, found.why_not) == ("adamw", "")
+    assert together(config, [found])[1] == [found]
+    assert not [each for each in recwarn if "momentum" in str(each.message)]
+
+
+def test_the_names_that_may_be_skipped_are_those_of_all_techniques() -> None:
+    large = replace(FACTS, cores=8, train_samples=10**6, device_type="cuda", world_size=2)
+    tried = [*arms_for(plain(), replace(FACTS, cores=1, train_samples=10)), *arms_for(in_pieces(64), large)]
+    assert {each.name for each in tried} == set(TECHNIQUES)
+    assert {kind.replace("_", "-") for kind in get_args(Kind)} == set(BOTTLENECKS)
+    assert all(is_technique(f"fix-{kind}-{number}") for kind in BOTTLENECKS for number in (1, 12))
+
+
+# Several together
+
+
+def test_of_batches_the_knee_is_chosen_and_of_other_families_the_fastest() -> None:
+    gained = [(batch(64), 1.5), (batch(128), 2.0 * KNEE + 0.01), (batch(256), 2.0)]
+    loading = [(arm("loader", "loading"), 1.2), (arm("cache", "loading"), 3.0)]
+    assert [each.name for each in best_of_families([*gained, *loading])] == ["cache", "batch-128"]
+
+
+@pytest.mark.parametrize(
+    ("techniques", "taken"),
+    [
+        (
+            [
+                arm("deterministic", trainer__deterministic=True),
+                arm("autotune", trainer__cudnn_benchmark=True),
+                batch(64),
+            ],
+            ["deterministic", "batch-64"],
+        ),
+        (
+            [
+                arm("slow", optimizer__lr=0.2, data__drop_last=True),
+                arm("fast", optimizer__lr=0.3),
+                arm("alike", optimizer__lr=0.2, trainer__zero_grad="set_to_none"),
+            ],
+            ["slow", "alike"],
+        ),
+    ],
+    ids=["contradicting", "same field"],
+)
+def test_techniques_that_do_not_go_together_are_left_out(techniques: list[Arm], taken: list[str]) -> None:
+    config, found = together(plain(), techniques)
+    assert [each.name for each in found] == taken
+    assert config == plain().with_overrides(merged(found))
+
+
+# Fixes of the bottleneck
+
+
+def test_fixes_come_first_and_none_is_tried_twice() -> None:
+    arms = arms_for(plain(), FACTS)
+    rarer = fix_arm("fix-logging-1", {"trainer.log_every_n_steps": 50}, "why")
+    larger = fix_arm("fix-small-batch-1", {"data.global_batch_size": 32, "optimizer.lr": 0.2}, "why")
+    found = with_fixes(arms, [rarer, larger], plain())
+    assert [each.name for each in found[:2]] == ["log-every-50", "fix-small-batch-1"]
+    assert len(found) == len(arms) + 1
+    assert (larger.family, larger.computes) == ("batch", "differently")
+    assert (rarer.family, rarer.computes) == ("fix-logging-1", "same")
+
+
+def test_a_custom_technique_comes_before_a_fix_and_replaces_one_of_its_name() -> None:
+    config = tuning(arms={"fix-data-1": {"optimizer.lr": 0.3}})
+    fixes = [fix_arm(f"fix-data-{n}", {"data.num_workers": 3 + n}, "why") for n in (1, 2)]
+    found = with_fixes(arms_for(config, FACTS), fixes, config)
+    assert [each.name for each in found[:2]] == ["fix-data-1", "fix-data-2"]
+    assert [each.overrides for each in found if each.name == "fix-data-1"] == [{"optimizer.lr": 0.3}]
+
+
+def test_a_fix_that_is_skipped_or_contradicts_the_config_is_not_tried() -> None:
+    config = tuning(skip=["log-every-50", "fix-data-1"])
+    fixes = [
+        fix_arm("fix-logging-1", {"trainer.log_every_n_steps": 50}, "why"),
+        fix_arm("fix-data-1", {"data.prefetch_factor": 5, "data.num_workers": 3}, "why"),
+    ]
+    found = {each.name: each.why_not for each in with_fixes(arms_for(config, FACTS), fixes, config)}
+    assert found["log-every-50"] == SKIPPED
+    assert not [name for name in found if name.startswith("fix-")]
+    config = plain(trainer__deterministic=True)
+    fix = fix_arm("fix-data-1", {"trainer.cudnn_benchmark": True}, "why")
+    assert with_fixes(arms_for(config, FACTS), [fix], config) == arms_for(config, FACTS)
