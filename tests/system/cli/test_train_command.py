@@ -185,22 +185,19 @@ def recorded_end(folder: Path) -> tuple[str, list[str]]:
 def test_a_signal_while_the_end_is_recorded_ends_the_waiting_and_keeps_the_result(
     make_folder: Callable[[], Path], hanging: str
 ) -> None:
-    folders = make_folder(), make_folder()
-    commands = [Command(each, "train", "tiny.yaml", f"tracking.uri={hanging}", "--json") for each in folders]
+    folder = make_folder()
+    command = Command(folder, "train", "tiny.yaml", f"tracking.uri={hanging}", "--json")
     try:
-        for command, number in zip(commands, (signal.SIGINT, signal.SIGTERM), strict=True):
-            command.wait_for("recording the run in MLflow")
-            command.process.send_signal(number)
-        both = [command.wait() for command in commands]
+        command.wait_for("recording the run in MLflow")
+        command.process.send_signal(signal.SIGTERM)
+        ended = command.wait()
     finally:
-        for command in commands:
-            command.stop()
-    for folder, ended in zip(folders, both, strict=True):
-        assert ended.code == 0, ended.err
-        assert (ended.json["status"], ended.json["steps"]) == ("finished", STEPS)
-        assert Path(ended.json["checkpoint"]).name == f"step-{STEPS}"
-        assert "paceline sync runs/tiny/" in ended.err
-        assert recorded_end(folder) == ("finished", ["FINISHED"])
+        command.stop()
+    assert ended.code == 0, ended.err
+    assert (ended.json["status"], ended.json["steps"]) == ("finished", STEPS)
+    assert Path(ended.json["checkpoint"]).name == f"step-{STEPS}"
+    assert "paceline sync runs/tiny/" in ended.err
+    assert recorded_end(folder) == ("finished", ["FINISHED"])
 
 
 def test_a_changed_config_is_refused_with_the_difference(stopped: Stopped, tmp_path: Path) -> None:
@@ -215,7 +212,7 @@ def test_a_changed_config_is_refused_with_the_difference(stopped: Stopped, tmp_p
 
 def test_the_same_command_goes_on_to_the_end(stopped: Stopped, finished: tuple[Ended, Path], tmp_path: Path) -> None:
     folder, before = shutil.copytree(stopped.folder, tmp_path / "copy"), stopped.ended.json
-    ended = run_command(folder, "train", "tiny.yaml", "--json")
+    ended = run_in_process(folder, "train", "tiny.yaml", "--json")
     assert ended.code == 0, ended.err
     assert ended.json["run_id"] == before["run_id"]
     assert (ended.json["status"], ended.json["steps"]) == ("finished", STEPS)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch import nn
 
 from paceline import RunFailed, load_config, train
 from paceline.cluster.listener import Progress, SilentListener
@@ -24,17 +23,17 @@ from support.ranks import run_ranks
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600), pytest.mark.usefixtures("ray_session")]
 
-STEPS = list(range(1, 13))
+STEPS = list(range(1, 49))
 METRICS = ("train/loss", "lr", "samples_per_second", "step_seconds", "data_wait_fraction", "peak_memory_bytes")
 
 
 def config(home: Path, name: str, **changes: Any) -> Any:
-    """Two workers, two epochs of six steps, a point each step, a checkpoint every four."""
+    """Two workers, epochs of six steps, a point each step, a checkpoint every four."""
     tree = {
         "name": name,
         "model": {"path": "own_code:net"},
         "data": {"path": "own_code:data", "global_batch_size": 16},
-        "trainer": {"epochs": 2, "log_every_n_steps": 1},
+        "trainer": {"log_every_n_steps": 1},
         "scaling": {"num_workers": 2, "cpus_per_worker": 0.5},
         "checkpoint": {"every_n_steps": 4},
     }
@@ -74,51 +73,21 @@ class Watch(SilentListener):
             threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGINT)).start()
 
 
-def test_an_interrupted_and_resumed_run_of_two_workers_equals_one_process_and_is_all_in_mlflow(home: Path) -> None:
-
-    def linear() -> nn.Module:  # without dropout, which is drawn per rank
-        return nn.Linear(6, 3)
-
-    task = {"path": "own_code:OwnTask", "args": {"pause": 0.3}}
-    base = config(home, "two", trainer__precision="64-true", task=task)
-    alone = train(base.with_overrides({"name": "alone", "scaling.num_workers": 0, "task.args": {}}), model=linear)
-    first = train(base, model=linear, listener=Watch(stop_at=2))
-    assert first.status == "interrupted"
-    assert 2 <= first.steps < 12
-    assert Path(first.checkpoint).name == f"step-{first.steps}"
-    watch = Watch()
-    result = train(base, model=linear, listener=watch)
-    assert (result.status, result.run_id, watch.resumed) == ("finished", first.run_id, [first.steps])
-    assert result.history.index.tolist() == STEPS
-    assert result.history["train/loss"].tolist() == pytest.approx(alone.history["train/loss"].tolist(), abs=1e-9)
-    assert Path(result.checkpoint).name == "step-12"
-    assert weights_sha256(result.load_model().state_dict()) == result.weights_sha256
-
-    run = client_of(home).get_run(result.mlflow_run_id)
-    assert run.info.status == "FINISHED"
-    assert (run.data.params["data.global_batch_size"], run.data.params["derived.micro_batch_size"]) == ("16", "8")
-    assert run.data.tags["paceline.run_id"] == result.run_id
-    assert {key: steps_of(home, run, key) for key in METRICS} == dict.fromkeys(METRICS, STEPS)
-    assert steps_of(home, run, "val/accuracy") == [6, 12]
-    artifacts = {item.path for item in client_of(home).list_artifacts(run.info.run_id)}
-    assert {"config.yaml", "loss_curve.png"} <= artifacts
-
-
-def uninterrupted(ranks: Ranks, folder: Path, epochs: int) -> tuple[str, list[float]]:
+def uninterrupted(ranks: Ranks, folder: Path, **changes: Any) -> tuple[str, list[float]]:
     """The final weights and the losses of the same config in two gloo processes without Ray."""
     sys.path.insert(0, str(folder))
     # each rank writes a file of its own: one must not read what the other is just writing
-    run = config(folder, f"uninterrupted-{ranks.rank}", task={"path": "own_code:OwnTask"}, trainer__epochs=epochs)
+    run = config(folder, f"uninterrupted-{ranks.rank}", **changes)
     reporter = MemoryReporter()
     outcome = build_trainer(run, ranks, reporter).fit()
     return outcome.weights_sha256, reporter.values("train/loss")
 
 
-def test_neither_an_exception_nor_a_killed_worker_changes_a_bit(home: Path) -> None:
-    """An exception at step 5, resumed from step 4; at the 15th step from there a worker is killed."""
-    acts = {"acts": [["raise", 5], ["kill", 15]], "rank": 1, "done": str(home), "pause": 0.05}
+def test_neither_an_exception_nor_ctrl_c_nor_a_killed_worker_changes_a_bit(home: Path) -> None:
+    """An exception at step 5, resumed from 4; then Ctrl-C soon; then, at the 22nd step, a worker is killed."""
+    acts = {"acts": [["raise", 5], ["kill", 22]], "rank": 1, "done": str(home), "pause": 0.15}
     task = {"path": "own_code:OwnTask", "args": acts}
-    run = config(home, "unlucky", task=task, trainer__epochs=6, parallel__timeout_seconds=60)
+    run = config(home, "unlucky", task=task, trainer__epochs=8, parallel__timeout_seconds=60)
     with pytest.raises(RunFailed, match=r"rank 1: ZeroDivisionError: the user's own mistake") as caught:
         train(run)
     raised = (home / "done-raise").stat().st_mtime  # written by the rank right before
@@ -127,18 +96,37 @@ def test_neither_an_exception_nor_a_killed_worker_changes_a_bit(home: Path) -> N
     (recorded,) = mlflow_runs(home)
     assert recorded.info.status == "FAILED"
 
-    (digest, losses), _ = run_ranks(uninterrupted, 2, home, 6)
+    watch = Watch(stop_at=5)
+    interrupted = train(run, listener=watch)
+    assert (interrupted.status, watch.resumed) == ("interrupted", [4])
+    stopped = interrupted.steps
+    assert Path(interrupted.checkpoint).name == f"step-{stopped}"
+    assert not (home / "done-kill").exists()
+
     watch = Watch()
     result = train(run, listener=watch)
     assert (home / "done-kill").exists()
-    assert watch.resumed == [4, 16]
+    last_checkpoint = (stopped + 21) // 4 * 4
+    assert watch.resumed == [stopped, last_checkpoint]
+    assert (result.status, result.run_id) == ("finished", interrupted.run_id)
+    (digest, losses), _ = run_ranks(
+        uninterrupted, 2, home, task={"path": "own_code:OwnTask"}, trainer__epochs=run.trainer.epochs
+    )
     assert result.weights_sha256 == digest
     assert result.history["train/loss"].tolist() == losses
-    assert result.status == "finished"
-    assert result.history.index.tolist() == list(range(1, 37))
+    assert result.history.index.tolist() == STEPS
+    assert Path(result.checkpoint).name == f"step-{STEPS[-1]}"
+    assert weights_sha256(result.load_model().state_dict()) == digest
+
     (recorded,) = mlflow_runs(home)
     assert recorded.info.status == "FINISHED"
-    assert steps_of(home, recorded, "train/loss") == list(range(1, 37))
+    params = recorded.data.params
+    assert (params["data.global_batch_size"], params["derived.micro_batch_size"]) == ("16", "8")
+    assert recorded.data.tags["paceline.run_id"] == result.run_id
+    assert {key: steps_of(home, recorded, key) for key in METRICS} == dict.fromkeys(METRICS, STEPS)
+    assert steps_of(home, recorded, "val/accuracy") == STEPS[5::6]
+    artifacts = {item.path for item in client_of(home).list_artifacts(recorded.info.run_id)}
+    assert {"config.yaml", "loss_curve.png"} <= artifacts
 
 
 def test_workers_have_the_niceness_of_a_script() -> None:
