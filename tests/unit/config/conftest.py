@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from paceline.config.loading import load_config, validate
-from paceline.errors import ConfigError, Problem
+from paceline.errors import Problem
+from support.configs import problems_of
 from support.golden import Golden
 
 HEAD = "name: run\nmodel: {path: 'own_nets:build'}\ndata: {path: 'own_nets:data'}\n"
@@ -41,15 +42,16 @@ def write(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def refused(write: Callable[..., Path], golden: Golden) -> Callable[..., None]:
-    """Check that a config is refused for one reason at its place; the message is a golden text."""
+    """Check that a file is refused for one reason at its place; the message is a golden text.
 
-    def refused(text: str, code: str, key: str, line: int, head: str = HEAD) -> None:
+    The text follows the three lines of a good config, unless it begins with `name:` or `model:` itself.
+    """
+
+    def refused(text: str, code: str, key: str, line: int | None = None, head: str = HEAD) -> None:
         file = write(text, "" if text.startswith(("name:", "model:")) else head)
-        with pytest.raises(ConfigError) as caught:
-            load_config(file)
-        (problem,) = caught.value.problems
+        (problem,) = problems_of(load_config, file)
         assert (problem.code, problem.key) == (code, key)
-        assert problem.place.startswith(f"{file}:{line}:")
+        assert problem.place.startswith(f"{file}:{line or ''}")
         golden(message_of(problem))
 
     return refused
@@ -66,9 +68,7 @@ def refuse(golden: Golden) -> Callable[[Any], Problem]:
     """Check that a tree is refused for one reason, and return it; the message is a golden text."""
 
     def refuse(tree: Any) -> Problem:
-        with pytest.raises(ConfigError) as caught:
-            validate(tree)
-        (problem,) = caught.value.problems
+        (problem,) = problems_of(validate, tree)
         golden(message_of(problem))
         return problem
 

@@ -4,7 +4,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 import yaml
@@ -12,6 +11,7 @@ import yaml
 from paceline.config.imports import missing_module
 from paceline.config.loading import dump_yaml, load_config, placing, validate
 from paceline.errors import ConfigError, Problem
+from support.configs import problems_of
 
 Write = Callable[..., Path]
 
@@ -31,67 +31,33 @@ def test_a_resolved_config_loads_as_the_same_config(write: Write, tmp_path: Path
     saved = tmp_path / "resolved.yaml"
     saved.write_text(dump_yaml(config))
     again = load_config(saved)
-
-    assert again == config
+    assert again == config == validate(config.model_dump(mode="json"))
     assert dump_yaml(again) == dump_yaml(config)
     assert list(yaml.safe_load(saved.read_text())) == list(type(config).model_fields)
 
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "off",
-        "yes",
-        "null",
-        "1e-3",
-        "1.0",
-        "12",
-        "0x1f",
-        "2024-01-01",
-        "1:30",
-        "~",
-        "<<",
-        "=",
-        "",
-        " a ",
-        "é: #",
-        "a\nb",
-    ],
+    ["off", "null", "1e-3", "12", "0x1f", "2024-01-01", "1:30", "~", "<<", "=", "", " a ", "é: #", "a\nb"],
 )
 def test_text_stays_text_over_a_round_trip(text: str, write: Write, tmp_path: Path) -> None:
     args = {"value": text, "keys": {text: [text, 1, 0.001, 1e-30, True, None]}}
     config = load_config(write()).with_overrides({"model.args": args})
     saved = tmp_path / "resolved.yaml"
     saved.write_text(dump_yaml(config), encoding="utf-8")
-
     assert load_config(saved) == config
     assert yaml.safe_load(dump_yaml(config))["model"]["args"]["value"] == text
 
 
 def test_python_objects_in_arguments_cannot_be_written(write: Write) -> None:
     config = load_config(write()).with_overrides({"model.args": {"value": object()}})
-    with pytest.raises(ConfigError, match="not-plain"):
-        dump_yaml(config)
-
-
-def test_a_json_dump_validates_as_the_same_config(write: Write) -> None:
-    config = load_config(write(FULL))
-
-    assert validate(config.model_dump(mode="json")) == config
+    assert problems_of(dump_yaml, config)[0].code == "not-plain"
 
 
 def test_validate_without_a_file_has_no_places() -> None:
-    with pytest.raises(ConfigError) as caught:
-        validate({"name": "x", "seed": "y"})
-
-    assert {problem.key: problem.place for problem in caught.value.problems} == {"seed": "", "model": "", "data": ""}
-
-
-def test_what_is_no_mapping_is_refused() -> None:
-    not_a_tree: Any = [1]
-    with pytest.raises(ConfigError) as caught:
-        validate(not_a_tree)
-    assert [problem.code for problem in caught.value.problems] == ["wrong-type"]
+    found = problems_of(validate, {"name": "x", "seed": "y"})
+    assert {problem.key: problem.place for problem in found} == {"seed": "", "model": "", "data": ""}
+    assert [problem.code for problem in problems_of(validate, [1])] == ["wrong-type"]
 
 
 def test_config_and_working_folder_are_importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,9 +67,7 @@ def test_config_and_working_folder_are_importable(tmp_path: Path, monkeypatch: p
     file = tmp_path / "configs" / "run.yaml"
     file.write_text("name: run\nmodel: {path: 'beside_config:build'}\ndata: {path: 'beside_caller:build'}\n")
     monkeypatch.chdir(tmp_path / "work")
-
     config = load_config(Path("..") / "configs" / "run.yaml")
-
     assert config.model.call() == "built"  # type: ignore[attr-defined]
     assert config.data.call() == "built"  # type: ignore[attr-defined]
 
@@ -114,14 +78,12 @@ def test_modules_are_looked_up_without_running_them(tmp_path: Path, monkeypatch:
     (package / "__init__.py").write_text("raise RuntimeError('was run')\n")
     (package / "nets.py").write_text("def build(): ...\nraise RuntimeError('was run')\n")
     monkeypatch.syspath_prepend(tmp_path)
-
     assert missing_module("own_pkg.nets:build") is None
     assert missing_module("own_pkg:nets.build") is None
     assert missing_module("own_pkg.nets:built") is not None
     assert missing_module("own_pkg.nest:build") is not None
     monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))  # a notebook's, which has no file
     assert missing_module("__main__:build") is None
-    assert missing_module("os.path:join") is None
     assert missing_module("json.nope:join") is not None
 
 
@@ -149,9 +111,7 @@ def test_modules_are_looked_up_without_running_them(tmp_path: Path, monkeypatch:
 def test_names_of_a_module_are_looked_up_in_its_file(text: str, name: str, is_there: bool, tmp_path: Path) -> None:
     (tmp_path / "named.py").write_text(text)
     sys.path.insert(0, str(tmp_path))
-
     problem = missing_module(f"named:{name}")
-
     assert (problem is None) == is_there
     assert "named" not in sys.modules
     assert problem is None or problem.code == "import"
@@ -167,11 +127,7 @@ def test_names_of_an_imported_module_are_looked_up_in_it() -> None:
 
 def test_a_module_that_is_no_python_is_refused(tmp_path: Path, write: Callable[..., Path]) -> None:
     (tmp_path / "broken.py").write_text("x = 1\n\ndef build(:\n")
-
-    with pytest.raises(ConfigError) as caught:
-        load_config(write("task: {path: 'broken:build'}\n"))
-
-    [problem] = caught.value.problems
+    [problem] = problems_of(load_config, write("task: {path: 'broken:build'}\n"))
     assert (problem.code, problem.key) == ("import", "task.path")
     assert problem.reason.startswith("importing 'broken' failed: SyntaxError: ")
     assert problem.reason.endswith("(broken.py, line 3)")

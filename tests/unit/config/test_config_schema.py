@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
+import jsonschema
 import pytest
 
-from paceline.config.base import Component, Section
+from paceline.config.base import Section
 from paceline.config.documentation import documentation
 from paceline.config.experiment import COMPONENT_SECTIONS, ExperimentConfig
 from paceline.config.registry import components
@@ -16,12 +17,10 @@ from paceline.config.sections import ParallelConfig, ScalingConfig, TrainerConfi
 from paceline.config.source import read_text
 from paceline.data.base import DataConfig
 from paceline.optimizers.base import FusableConfig
-
-jsonschema = pytest.importorskip("jsonschema")
+from support.configs import TREE
 
 FILES = sorted((Path(__file__).parents[3] / "configs").rglob("*.yaml"))
 EXPERIMENTS = [file for file in FILES if "model" in read_text(file.read_text(), str(file)).tree]
-HEAD = {"name": "run", "model": {"path": "own_nets:build"}, "data": {"path": "own_nets:data"}}
 
 
 def sections() -> set[type[Section]]:
@@ -45,11 +44,12 @@ def _sections_in(annotation: Any) -> Iterator[type[Section]]:
         yield from _sections_in(part)
 
 
-@pytest.mark.parametrize("cls", sorted(sections(), key=repr), ids=repr)
-def test_every_field_is_documented(cls: type[Section]) -> None:
-    assert cls.__dict__.get("__doc__"), f"{cls.__name__} has no docstring"
-    without = [name for name in cls.model_fields if name not in documentation(cls)]
-    assert not without, f"{cls.__name__}: no docstring under {', '.join(without)}"
+def test_every_field_is_documented() -> None:
+    found = sections()
+    assert len(found) > 40
+    assert [cls for cls in found if not cls.__dict__.get("__doc__")] == []
+    without = {cls: [name for name in cls.model_fields if name not in documentation(cls)] for cls in found}
+    assert {cls: names for cls, names in without.items() if names} == {}
 
 
 @pytest.mark.parametrize("section", COMPONENT_SECTIONS)
@@ -57,7 +57,7 @@ def test_component_sections_offer_each_component_once(section: str) -> None:
     schema = json_schema()
     variants = schema["properties"][section]["oneOf"]
     classes = {cls.__name__ for cls in components(COMPONENT_SECTIONS[section]).values()}
-
+    assert classes
     assert {variant["$ref"].rpartition("/")[2] for variant in variants} == classes
     for name in classes:
         assert schema["$defs"][name]["description"]
@@ -67,15 +67,15 @@ def test_component_sections_offer_each_component_once(section: str) -> None:
 def test_the_schema_is_valid_and_has_a_head() -> None:
     schema = json_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
-
     assert schema["$schema"].endswith("2020-12/schema")
     assert schema["title"] == "Paceline experiment"
     assert schema["properties"]["trainer"]["description"]
 
 
-@pytest.mark.parametrize("file", EXPERIMENTS, ids=lambda file: file.stem)
-def test_shipped_configs_are_valid(file: Path) -> None:
-    jsonschema.validate(read_text(file.read_text(), str(file)).tree, json_schema())
+def test_shipped_configs_are_valid() -> None:
+    assert EXPERIMENTS
+    for file in EXPERIMENTS:
+        jsonschema.validate(read_text(file.read_text(), str(file)).tree, json_schema())
 
 
 @pytest.mark.parametrize(
@@ -93,12 +93,7 @@ def test_shipped_configs_are_valid(file: Path) -> None:
     ],
 )
 def test_the_schema_agrees_with_the_loader(changes: dict[str, Any], valid: bool) -> None:
-    assert jsonschema.Draft202012Validator(json_schema()).is_valid({**HEAD, **changes}) is valid
-
-
-def test_components_are_found() -> None:
-    assert issubclass(components("paceline.optimizers")["sgd"], Component)
-    assert {"sgd", "adamw"} <= set(components("paceline.optimizers"))
+    assert jsonschema.Draft202012Validator(json_schema()).is_valid({**TREE, **changes}) is valid
 
 
 @pytest.mark.parametrize("section", [TrainerConfig, ParallelConfig, ScalingConfig, DataConfig, FusableConfig])

@@ -14,8 +14,8 @@ from paceline.config.registry import components
 from paceline.config.schema import json_schema
 from paceline.data.base import Sizes
 from paceline.errors import ConfigError
+from support.configs import TREE
 
-HEAD = {"name": "run", "model": {"path": "own_nets:build"}, "data": {"path": "own_nets:data"}}
 SWEEP = {"space": {"optimizer.lr": [0.1]}, "search": "random", "num_samples": 2}
 FAR_OUT = [1e308, -1e308, 10**30, -(10**30), 10**400, -1, nan, inf, -inf]
 SMALL = [0, 0.0, 1e-300, 5e-324, -5e-324]
@@ -60,7 +60,7 @@ def cases() -> Iterator[Any]:
 
 
 def tree_with(sections: dict[str, Any], key: tuple[str, ...], value: Any) -> dict[str, Any]:
-    tree: dict[str, Any] = {**HEAD, **{name: dict(fields) for name, fields in sections.items()}}
+    tree: dict[str, Any] = {**TREE, **{name: dict(fields) for name, fields in sections.items()}}
     inner = tree
     for part in key[:-1]:
         inner = inner.setdefault(part, {})
@@ -104,7 +104,7 @@ def test_the_bounds_work_together(schedule: str, warmup: float, batch: dict[str,
     more = {"step": {"every_n_epochs": 0.001, "gamma": 5e-324}}.get(schedule, {})
     assert work_out(
         {
-            **HEAD,
+            **TREE,
             "data": {"name": "synthetic", "shape": [1], "num_samples": 2**31 - 1, **batch},
             "optimizer": {"name": "sgd", "lr": 1e6, "lr_scaling": "linear", "base_batch_size": 1},
             "lr_scheduler": {"name": schedule, "warmup_epochs": warmup, **more},

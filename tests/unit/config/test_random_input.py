@@ -63,11 +63,6 @@ def load(text: str) -> None:
     assert all(problem.place.startswith("run.yaml:") for problem in problems_of(there_and_back))
 
 
-def test_the_good_one_is_good() -> None:
-    source = read_text(GOOD, "run.yaml")
-    validate(source.tree, source)
-
-
 @quick
 @given(st.one_of(st.text(max_size=60), yaml_like))
 @example("a: &a [*a]")
@@ -90,6 +85,7 @@ def test_random_edits_of_a_good_file(start: int, length: int, text: str) -> None
 @given(st.data())
 def test_random_values_in_a_good_tree(data: st.DataObject) -> None:
     tree: dict[str, Any] = copy.deepcopy(read_text(GOOD, "run.yaml").tree)
+    validate(tree)
     section = data.draw(st.sampled_from([*tree, "checkpoint", "tracking", "storage", "parallel"]))
     if isinstance(tree.get(section), dict) and data.draw(st.booleans()):
         key = data.draw(st.one_of(st.sampled_from(list(tree[section])), st.text(max_size=6)))

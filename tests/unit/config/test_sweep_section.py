@@ -5,43 +5,24 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.config.derived import derive
-from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import dump_yaml, load_config, validate
 from paceline.config.schema import json_schema
 from paceline.config.source import read_text
 from paceline.config.space import LogUniform, QUniform, RandInt, Range, Uniform
 from paceline.config.sweep import SweepConfig
 from paceline.errors import ConfigError, Problem
-from support.golden import Golden
+from support.configs import TREE, problems_of
 
 Write = Callable[..., Path]
 Refused = Callable[..., None]
 Refuse = Callable[[Any], Problem]
-TREE: dict[str, Any] = {"name": "run", "model": {"path": "own_nets:build"}, "data": {"path": "own_nets:data"}}
 RATES = {"optimizer.lr": [0.1, 0.2]}
 DRAWN = {"search": "random", "num_samples": 4}
-
-
-def config_of(space: dict[str, Any] | None = None, **fields: Any) -> ExperimentConfig:
-    """A config with a sweep; `fields` are those of its section, but for `space`."""
-    return validate({**TREE, "sweep": {"space": space or RATES, **fields}})
-
-
-def sweep_of(space: dict[str, Any] | None = None, **fields: Any) -> SweepConfig:
-    sweep = config_of(space, **fields).sweep
-    assert sweep is not None
-    return sweep
-
-
-def problems_of(tree: dict[str, Any]) -> list[Problem]:
-    with pytest.raises(ConfigError) as caught:
-        validate(tree)
-    return list(caught.value.problems)
 
 
 def tree_of(space: dict[str, Any] | None = None, base: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
@@ -49,11 +30,16 @@ def tree_of(space: dict[str, Any] | None = None, base: dict[str, Any] | None = N
     return {**TREE, **(base or {}), "sweep": {"space": space or RATES, **fields}}
 
 
-def problem_of(space: dict[str, Any] | None = None, base: dict[str, Any] | None = None, **fields: Any) -> Problem:
-    """The one problem of a config with a sweep."""
-    problems = problems_of(tree_of(space, base, **fields))
-    assert len(problems) == 1, problems
-    return problems[0]
+def sweep_of(space: dict[str, Any] | None = None, **fields: Any) -> SweepConfig:
+    sweep = validate(tree_of(space, **fields)).sweep
+    assert sweep is not None
+    return sweep
+
+
+def problem_of(space: dict[str, Any], **fields: Any) -> tuple[str, str]:
+    """Code and key of the one problem of a config with a sweep."""
+    (problem,) = problems_of(validate, tree_of(space, **fields))
+    return problem.code, problem.key
 
 
 AXES = [
@@ -61,9 +47,7 @@ AXES = [
     ("null", ""),
     ("[]", ""),
     ("[0.1, 0.2, 0.1]", ""),
-    ("[1, 1.0]", ""),
     ("[{a: 1, b: 2}, {b: 2, a: 1}]", ""),
-    ("[.nan]", ""),
     ("[[1, {a: .inf}]]", ""),
     ("{}", ""),
     ("{normal: [0, 1]}", ""),
@@ -73,19 +57,13 @@ AXES = [
     ("{uniform: [1, 1]}", ".uniform"),
     ("{uniform: [1]}", ".uniform"),
     ("{uniform: 1}", ".uniform"),
-    ("{uniform: [0, 1, 2]}", ".uniform"),
     ("{uniform: [0, x]}", ".uniform"),
-    ("{uniform: [false, true]}", ".uniform"),
-    ("{uniform: [0, .inf]}", ".uniform"),
-    ("{uniform: [.nan, 1]}", ".uniform"),
     ("{uniform: [0, 1e61]}", ".uniform"),
     ("{loguniform: [0, 1]}", ".loguniform"),
     ("{quniform: [0, 1, 2]}", ".quniform"),
     ("{quniform: [0, 1, 0]}", ".quniform"),
     ("{quniform: [0, 1, 1e-30]}", ".quniform"),
-    ("{quniform: [4, 0, 2]}", ".quniform"),
     ("{randint: [0.5, 3]}", ".randint"),
-    ("{randint: [0, 1e20]}", ".randint"),
     ("{randint: [0, 9223372036854775808]}", ".randint"),
 ]
 
@@ -105,14 +83,8 @@ def test_what_is_no_axis_is_refused_at_its_place(refused: Refused, text: str, be
         ("sweep: {space: [1]}", "wrong-type", "sweep.space"),
         ("sweep: {space: {seed: [1]}, serach: grid}", "unknown-key", "sweep.serach"),
         ("sweep: {space: {seed: [1]}, search: rand}", "bad-choice", "sweep.search"),
-        ("sweep: {space: {seed: [1]}, mode: maximum}", "bad-choice", "sweep.mode"),
         ("sweep: {space: {seed: [1]}, metric: a b}", "bad-text", "sweep.metric"),
-        ("sweep: {space: {seed: [1]}, metric: []}", "out-of-range", "sweep.metric"),
         ("sweep: {space: {seed: [1]}, seeds: 0}", "out-of-range", "sweep.seeds"),
-        ("sweep: {space: {seed: [1]}, seeds: [0, 1]}", "wrong-type", "sweep.seeds"),
-        ("sweep: {space: {seed: [1]}, rung_factor: 1}", "out-of-range", "sweep.rung_factor"),
-        ("sweep: {space: {seed: [1]}, first_rung: 0}", "out-of-range", "sweep.first_rung"),
-        ("sweep: {space: {seed: [1]}, slots: 0}", "out-of-range", "sweep.slots"),
         ("sweep: {space: {seed: [1]}, stop: {target: .inf}}", "not-finite", "sweep.stop.target"),
         ("sweep: {space: {seed: [1]}, stop: {wall_second: 1}}", "unknown-key", "sweep.stop.wall_second"),
     ],
@@ -121,39 +93,14 @@ def test_bad_values_of_the_section(refused: Refused, body: str, code: str, key: 
     refused(f"{body}\n", code, key, 4)
 
 
-@pytest.mark.parametrize(
-    "axis",
-    [
-        "optimizer.learning_rate",
-        "lr",
-        "optimizer.beta1",
-        "trainer.epoch",
-        "trainer.epochs.x",
-        "optimiser",
-        "a b",
-        "''",
-    ],
-)
+@pytest.mark.parametrize("axis", ["optimizer.learning_rate", "lr", "optimizer.beta1", "trainer.epochs.x", "a b"])
 def test_an_axis_must_be_a_key_of_the_config(refused: Refused, axis: str) -> None:
-    key = f"sweep.space.{axis.strip(chr(39))}"
-    refused(f"sweep:\n  space:\n    seed: [1]\n    {axis}: [1, 2]\n", "unknown-key", key, 7)
+    refused(f"sweep:\n  space:\n    seed: [1]\n    {axis}: [1, 2]\n", "unknown-key", f"sweep.space.{axis}", 7)
 
 
 @pytest.mark.parametrize(
     "axis",
-    [
-        "optimizer",
-        "optimizer.name",
-        "model",
-        "model.name",
-        "model.path",
-        "model.args.width",
-        "model.args.layers.first",
-        "trainer",
-        "scaling.num_workers",
-        "trainer.precision",
-        "seed",
-    ],
+    ["optimizer", "optimizer.name", "model.path", "model.args.layers.first", "trainer", "trainer.precision", "seed"],
 )
 def test_keys_that_may_be_axes(axis: str) -> None:
     assert sweep_of({axis: [1, "a", None, True, {"name": "b"}]}).lists == {axis: [1, "a", None, True, {"name": "b"}]}
@@ -161,44 +108,33 @@ def test_keys_that_may_be_axes(axis: str) -> None:
 
 def test_a_field_of_a_component_that_another_axis_chooses() -> None:
     sweep_of({"optimizer.name": ["sgd", "adamw"], "optimizer.beta1": [0.8, 0.9]})
-    assert problem_of({"optimizer.name": ["sgd"], "optimizer.beta1": [0.8]}).key == "sweep.space.optimizer.beta1"
+    space = {"optimizer.name": ["sgd"], "optimizer.beta1": [0.8]}
+    assert problem_of(space) == ("unknown-key", "sweep.space.optimizer.beta1")
 
 
-@pytest.mark.parametrize(
-    "axis",
-    [
-        "name",
-        "storage.path",
-        "tracking.uri",
-        "checkpoint.keep",
-        "sweep.seeds",
-        "storage",
-    ],
-)
-def test_what_does_not_change_the_computation_is_no_axis(axis: str, refuse: Refuse) -> None:
-    problem = refuse(tree_of({axis: [1, 2]}))
-    assert (problem.code, problem.key) == ("contradiction", f"sweep.space.{axis}")
+@pytest.mark.parametrize("axis", ["name", "storage.path", "tracking.uri", "checkpoint.keep", "sweep.seeds", "storage"])
+def test_what_does_not_change_the_computation_is_no_axis(axis: str) -> None:
+    assert problem_of({axis: [1, 2]}) == ("contradiction", f"sweep.space.{axis}")
 
 
-LISTED: list[tuple[dict[str, Any], str]] = [
+def test_python_objects_are_no_values() -> None:
+    assert problem_of({"model.path": [sweep_of]}) == ("bad-axis", "sweep.space.model.path")
+
+
+DISAGREEMENTS: list[tuple[dict[str, Any], str]] = [
     ({"space": {"optimizer": [{"name": "sgd"}], "optimizer.lr": [0.1]}}, "sweep.space.optimizer.lr"),
     ({"space": {"seed": [1, 2]}, "seeds": 2}, "sweep.space.seed"),
     ({"seeds": 2, "base": {"seed": 2**63 - 1}}, "sweep.seeds"),
     ({"space": {"optimizer.lr": {"uniform": [0, 1]}}}, "sweep.space.optimizer.lr"),
     ({"space": {"data.global_batch_size": {"uniform": [64, 128]}}, **DRAWN}, "sweep.space.data.global_batch_size"),
-    (
-        {"space": {"data.global_batch_size": {"quniform": [64, 128, 0.5]}}, **DRAWN},
-        "sweep.space.data.global_batch_size",
-    ),
+    ({"space": {"trainer.epochs": {"quniform": [1, 2, 0.5]}}, **DRAWN}, "sweep.space.trainer.epochs"),
     ({"space": {"trainer.precision": {"uniform": [0, 1]}}, **DRAWN}, "sweep.space.trainer.precision"),
     ({"num_samples": 3}, "sweep.num_samples"),
     ({"search": "random"}, "sweep.num_samples"),
-    ({"search": "optuna"}, "sweep.num_samples"),
     ({"metric": ["val/loss", "val/accuracy", "val/loss"]}, "sweep.metric"),
     ({"mode": ["min", "max"]}, "sweep.mode"),
     ({"metric": ["val/loss", "val/accuracy"], "mode": "min"}, "sweep.mode"),
     ({"metric": ["val/loss", "val/accuracy"], "scheduler": "asha"}, "sweep.scheduler"),
-    ({"metric": ["val/loss", "val/accuracy"], "scheduler": "pbt"}, "sweep.scheduler"),
     ({"scheduler": "median", "budget_unit": "seconds"}, "sweep.first_rung"),
     ({"space": {"seed": list(range(101)), "trainer.epochs": list(range(1, 101))}}, "sweep.space"),
     ({"seeds": 5001}, "sweep.space"),
@@ -210,7 +146,7 @@ LISTED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "key"), LISTED)
+@pytest.mark.parametrize(("fields", "key"), DISAGREEMENTS)
 def test_disagreements(fields: dict[str, Any], key: str, refuse: Refuse) -> None:
     problem = refuse(tree_of(**fields))
     assert (problem.code, problem.key) == ("contradiction", key)
@@ -232,42 +168,32 @@ def test_disagreements(fields: dict[str, Any], key: str, refuse: Refuse) -> None
     ],
 )
 def test_what_agrees(fields: dict[str, Any]) -> None:
-    assert config_of(**fields).sweep is not None
+    sweep_of(**fields)
 
 
 @pytest.mark.parametrize(
-    ("axis", "goes_on"),
+    "axis",
+    ["optimizer.lr", "optimizer.weight_decay", "lr_scheduler.warmup_epochs", "trainer.max_grad_norm"],
+)
+def test_axes_of_pbt(axis: str) -> None:
+    sweep_of({axis: [1, 2]}, scheduler="pbt")
+
+
+@pytest.mark.parametrize(
+    "axis",
     [
-        ("optimizer.lr", True),
-        ("optimizer.momentum", True),
-        ("optimizer.weight_decay", True),
-        ("optimizer.base_batch_size", True),
-        ("lr_scheduler.warmup_epochs", True),
-        ("trainer.max_grad_norm", True),
-        ("optimizer.lr_scaling", True),
-        ("optimizer.name", False),
-        ("optimizer", False),
-        ("optimizer.nesterov", False),
-        ("optimizer.fused", False),
-        ("lr_scheduler.name", False),
-        ("model.args.width", False),
-        ("data.global_batch_size", False),
-        ("trainer.precision", False),
-        ("scaling.num_workers", False),
-        ("seed", False),
+        *("optimizer", "optimizer.name", "optimizer.nesterov", "optimizer.fused", "lr_scheduler.name", "seed"),
+        *("model.args.width", "data.global_batch_size", "trainer.precision", "scaling.num_workers"),
     ],
 )
-def test_axes_of_pbt(axis: str, goes_on: bool) -> None:
-    if goes_on:
-        config_of({axis: [1, 2]}, scheduler="pbt")
-        return
-    problem = problem_of({axis: [1, 2]}, scheduler="pbt")
-    assert (problem.code, problem.key) == ("contradiction", f"sweep.space.{axis}")
+def test_pbt_cannot_change_this_while_training(axis: str) -> None:
+    assert problem_of({axis: [1, 2]}, scheduler="pbt") == ("contradiction", f"sweep.space.{axis}")
 
 
 def test_pbt_leaves_adascale_alone() -> None:
-    space = {"optimizer.lr_scaling": ["none", "adascale"]}
-    assert problem_of(space, scheduler="pbt").key == "sweep.space.optimizer.lr_scaling"
+    sweep_of({"optimizer.lr_scaling": ["none", "sqrt"]}, scheduler="pbt")
+    problem = problem_of({"optimizer.lr_scaling": ["none", "adascale"]}, scheduler="pbt")
+    assert problem == ("contradiction", "sweep.space.optimizer.lr_scaling")
 
 
 @pytest.mark.parametrize(
@@ -292,10 +218,7 @@ def test_all_that_is_wrong_is_told_at_once(write: Write) -> None:
         "trainer: {epochs: 0, precision: 16-mixed}\nscaling: {use_gpu: false}\nsweep:\n  seeds: 0\n  space:\n"
         "    optimizer.lr: {uniform: [1, 0]}\n    optimizer.x: [1]\n    optimizer.momentum: 3\n"
     )
-    with pytest.raises(ConfigError) as caught:
-        load_config(file)
-
-    assert {(problem.key, problem.place.split(":")[1]) for problem in caught.value.problems} == {
+    assert {(problem.key, problem.place.split(":")[1]) for problem in problems_of(load_config, file)} == {
         ("trainer.epochs", "4"),
         ("trainer.precision", "4"),
         ("sweep.seeds", "7"),
@@ -305,32 +228,11 @@ def test_all_that_is_wrong_is_told_at_once(write: Write) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "sweep",
-    [
-        {"space": {"optimizer.lr": 3}},
-        {"space": {"optimizer.lr": 3, "optimizer.momentum": {"uniform": [1, 0]}}},
-        {"space": {}},
-        {"space": 3},
-        {},
-        3,
-    ],
-)
+@pytest.mark.parametrize("sweep", [{"space": {"optimizer.lr": 3}}, {"space": {}}, {"space": 3}, {}, 3])
 def test_a_wrong_sweep_does_not_hide_the_rest(sweep: Any) -> None:
-    trainer = {"cudnn_benchmark": True, "deterministic": True}
-    keys = [problem.key for problem in problems_of({**TREE, "trainer": trainer, "sweep": sweep})]
-    assert "trainer.cudnn_benchmark" in keys
-    assert all(key.startswith("sweep") for key in keys if key != "trainer.cudnn_benchmark")
-    assert len(keys) > 1
-
-
-def test_a_wrong_field_of_a_sweep_does_not_hide_the_others() -> None:
-    sweep = {"space": {"optimizer.lr": 3, "optimizer.x": [1]}, "seeds": 0}
-    assert {problem.key for problem in problems_of({**TREE, "sweep": sweep})} == {
-        "sweep.space.optimizer.lr",
-        "sweep.space.optimizer.x",
-        "sweep.seeds",
-    }
+    tree = {**TREE, "trainer": {"cudnn_benchmark": True, "deterministic": True}, "sweep": sweep}
+    found = {problem.key.partition(".")[0] for problem in problems_of(validate, tree)}
+    assert found == {"trainer", "sweep"}
 
 
 def test_overrides_of_parts(write: Write) -> None:
@@ -349,12 +251,9 @@ def test_overrides_of_parts(write: Write) -> None:
 
 
 def test_problems_of_overrides_name_them(write: Write) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load_config(write(), ["sweep.space.optimizer.learning_rate=[1.0]"])
-
-    (problem,) = caught.value.problems
-    assert problem.key == "sweep.space.optimizer.learning_rate"
-    assert problem.place == "override 'sweep.space.optimizer.learning_rate=[1.0]'"
+    override = "sweep.space.optimizer.learning_rate=[1.0]"
+    (problem,) = problems_of(load_config, write(), [override])
+    assert (problem.key, problem.place) == ("sweep.space.optimizer.learning_rate", f"override '{override}'")
 
 
 def test_a_sweep_is_written_and_read_again() -> None:
@@ -365,7 +264,7 @@ def test_a_sweep_is_written_and_read_again() -> None:
         "data.global_batch_size": {"quniform": [32, 64, 32]},
         "trainer.max_grad_norm": {"uniform": [1, 2]},
     }
-    config = config_of(space, **DRAWN)
+    config = validate(tree_of(space, **DRAWN))
     again = validate(read_text(dump_yaml(config), "run.yaml").tree)
     assert again == config
     assert again.sweep is not None
@@ -407,29 +306,7 @@ def test_values_of_quniform_are_short_numbers() -> None:
     assert {axis.sample(rng) for _ in range(500)} == {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0}
 
 
-@pytest.mark.parametrize(
-    ("fields", "warned"),
-    [
-        ({"first_rung": 5.0}, ["sweep.first_rung"]),
-        ({"rung_factor": 2.0}, ["sweep.rung_factor"]),
-        ({"budget_unit": "epochs"}, ["sweep.budget_unit"]),
-        ({"first_rung": 5.0, "rung_factor": 2.0, "scheduler": "asha"}, []),
-        ({"first_rung": 5.0, "rung_factor": 2.0, "scheduler": "median"}, ["sweep.rung_factor"]),
-    ],
-)
-def test_settings_without_effect(fields: dict[str, Any], warned: list[str], golden: Golden) -> None:
-    warnings = derive(config_of(**fields), None).warnings
-    assert [warning.partition(":")[0] for warning in warnings] == warned
-    golden("\n".join(warnings))
-
-
-def test_python_objects_are_no_values() -> None:
-    problem = problem_of({"model.path": [config_of]})
-    assert (problem.code, problem.key) == ("bad-axis", "sweep.space.model.path")
-
-
 def test_the_schema_has_the_section() -> None:
-    jsonschema = pytest.importorskip("jsonschema")
     schema = json_schema()
     checker = jsonschema.Draft202012Validator(schema)
     assert "loguniform" in schema["$defs"]["SweepConfig"]["properties"]["space"]["description"]
@@ -468,7 +345,7 @@ def test_random_axes(axis: Any, name: str) -> None:
     try:
         config, problems = validate(tree), ()
     except ConfigError as error:
-        config, problems = config_of(), error.problems
+        config, problems = validate(tree_of()), error.problems
     assert all(problem.key.startswith("sweep.space") for problem in problems)
     assert config.sweep is not None
     for numbers in config.sweep.ranges.values():
