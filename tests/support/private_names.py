@@ -203,3 +203,27 @@ class Contract:
         owner = self.find(owner_path)
         holders: Iterator[Any] = (each for each in getattr(owner, "__mro__", (owner,)) if name in vars(each))
         return next(holders), name
+
+
+class ContractTests:
+    """The tests of a library's contract, for a file of `tests/system/compat`."""
+
+    contract: Contract
+    renamed: tuple[str, ...]
+    """Names that are taken away to see that their cases fail: of modules, classes and functions."""
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        names = {"name": self.contract.names, "renamed_name": self.renamed}
+        for fixture in names.keys() & set(metafunc.fixturenames):
+            metafunc.parametrize(fixture, names[fixture])
+
+    def test_private_name(self, name: str) -> None:
+        self.contract.check(name)
+
+    def test_every_behaviour_belongs_to_a_name(self) -> None:
+        assert self.contract.behaviour.keys() <= set(self.contract.names)
+
+    def test_a_rename_fails_one_case(self, renamed_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert self.contract.missing() == []
+        monkeypatch.delattr(*self.contract.owner(renamed_name))
+        assert self.contract.missing() == [renamed_name]

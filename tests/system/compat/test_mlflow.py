@@ -1,11 +1,11 @@
 """The private names of MLflow that Paceline uses are there, and do what it relies on."""
 
 from collections.abc import Callable
-
-import pytest
+from importlib import import_module
+from unittest.mock import Mock
 
 from paceline._compat.mlflow import PRIVATE, forget_database, newest_steps
-from support.private_names import Contract
+from support.private_names import Contract, ContractTests
 
 
 def newest_step_of_each_metric() -> None:
@@ -16,55 +16,28 @@ def newest_step_of_each_metric() -> None:
     assert newest_steps(Run(info, data)) == {"loss": 7, "accuracy": 3}
 
 
-def tracking_engine_is_dropped() -> None:
-    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+def engine_is_dropped(package: str) -> Callable[[], None]:
+    def check() -> None:
+        engines = import_module(f"{package}.sqlalchemy_store").SqlAlchemyStore._engine_map
+        engine = engines["sqlite:///there.db"] = Mock()
+        forget_database("sqlite:///elsewhere.db")
+        assert engines["sqlite:///there.db"] is engine
+        forget_database("sqlite:///there.db")
+        assert "sqlite:///there.db" not in engines
+        engine.dispose.assert_called_once_with()
 
-    _engine_is_dropped(SqlAlchemyStore)
-
-
-def registry_engine_is_dropped() -> None:
-    from mlflow.store.model_registry.sqlalchemy_store import SqlAlchemyStore
-
-    _engine_is_dropped(SqlAlchemyStore)
-
-
-class Engine:
-    """Stands in for SQLAlchemy's."""
-
-    disposed = 0
-
-    def dispose(self) -> None:
-        self.disposed += 1
+    return check
 
 
-def _engine_is_dropped(store: type) -> None:
-    engine = Engine()
-    engines = vars(store)["_engine_map"]
-    engines["sqlite:///there.db"] = engine
-    forget_database("sqlite:///elsewhere.db")
-    assert engines.pop("sqlite:///there.db", None) is engine
-    engines["sqlite:///there.db"] = engine
-    forget_database("sqlite:///there.db")
-    assert "sqlite:///there.db" not in engines
-    assert engine.disposed == 1
+def stores_are_forgotten(service: str) -> Callable[[], None]:
+    def check() -> None:
+        get_store = import_module(f"mlflow.tracking.{service}.utils")._get_store
+        first = get_store("http://127.0.0.1:9")
+        assert get_store("http://127.0.0.1:9") is first
+        forget_database("http://127.0.0.1:9")
+        assert get_store("http://127.0.0.1:9") is not first
 
-
-def tracking_stores_are_forgotten() -> None:
-    from mlflow.tracking._tracking_service.utils import _get_store
-
-    first = _get_store("http://127.0.0.1:9")
-    assert _get_store("http://127.0.0.1:9") is first
-    forget_database("http://127.0.0.1:9")
-    assert _get_store("http://127.0.0.1:9") is not first
-
-
-def registry_stores_are_forgotten() -> None:
-    from mlflow.tracking._model_registry.utils import _get_store
-
-    first = _get_store("http://127.0.0.1:9")
-    assert _get_store("http://127.0.0.1:9") is first
-    forget_database("http://127.0.0.1:9")
-    assert _get_store("http://127.0.0.1:9") is not first
+    return check
 
 
 def _registry() -> object:
@@ -73,15 +46,17 @@ def _registry() -> object:
     return utils._get_store_registry()
 
 
+TRACKING = "mlflow.store.tracking"
+REGISTRY = "mlflow.store.model_registry"
 BEHAVIOUR: dict[str, Callable[[], None]] = {
     "mlflow.entities.RunData._metric_objs": newest_step_of_each_metric,
-    "mlflow.store.tracking.sqlalchemy_store.SqlAlchemyStore._engine_map": tracking_engine_is_dropped,
-    "mlflow.store.model_registry.sqlalchemy_store.SqlAlchemyStore._engine_map": registry_engine_is_dropped,
+    f"{TRACKING}.sqlalchemy_store.SqlAlchemyStore._engine_map": engine_is_dropped(TRACKING),
+    f"{REGISTRY}.sqlalchemy_store.SqlAlchemyStore._engine_map": engine_is_dropped(REGISTRY),
     "mlflow.tracking._tracking_service.utils._tracking_store_registry._get_store_with_resolved_uri.cache_clear": (
-        tracking_stores_are_forgotten
+        stores_are_forgotten("_tracking_service")
     ),
     "mlflow.tracking._model_registry.utils._get_store_registry._get_store_with_resolved_uri": (
-        registry_stores_are_forgotten
+        stores_are_forgotten("_model_registry")
     ),
 }
 
@@ -99,24 +74,10 @@ SAMPLES = {
 CONTRACT = Contract(PRIVATE, SAMPLES, BEHAVIOUR)
 
 
-@pytest.mark.parametrize("name", CONTRACT.names)
-def test_private_name(name: str) -> None:
-    CONTRACT.check(name)
-
-
-def test_every_behaviour_belongs_to_a_name() -> None:
-    assert CONTRACT.behaviour.keys() <= set(CONTRACT.names)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
+class TestMLflow(ContractTests):
+    contract = CONTRACT
+    renamed = (
         "mlflow.store.tracking.sqlalchemy_store.SqlAlchemyStore._engine_map",
         "mlflow.tracking._model_registry.utils._get_store_registry",
         "mlflow.tracking._tracking_service.utils._tracking_store_registry",
-    ],
-)
-def test_a_rename_fails_one_case(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert CONTRACT.missing() == []
-    monkeypatch.delattr(*CONTRACT.owner(name))
-    assert CONTRACT.missing() == [name]
+    )

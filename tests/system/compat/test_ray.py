@@ -9,14 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-import pytest
 from ray.job_submission import JobSubmissionClient
 from ray.train import ScalingConfig
 from ray.train.torch import TorchTrainer
 from ray.tune.schedulers import AsyncHyperBandScheduler, MedianStoppingRule, PopulationBasedTraining
 
 from paceline._compat import ray as compat
-from support.private_names import Contract
+from support.private_names import Contract, ContractTests
 
 
 def options(**given: Any) -> dict[str, Any]:
@@ -104,7 +103,7 @@ def takes_no_arguments(path: str) -> Callable[[], None]:
     return check
 
 
-def kuberay_config_is_in_the_words_of_cluster_yaml() -> None:
+def kuberay_config_is_like_cluster_yaml() -> None:
     from ray.autoscaler._private.kuberay import node_provider
 
     container = {"resources": {"limits": {"cpu": "6", "memory": "8Gi", "nvidia.com/gpu": "2"}}}
@@ -276,9 +275,8 @@ def pbt_continues_from_earlier_results() -> None:
 
 
 STATE = "ray._private.state.state"
-COORDINATOR = (
-    "ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator.get_or_create_autoscaling_coordinator"
-)
+COORDINATORS = "ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator"
+COORDINATOR = f"{COORDINATORS}.get_or_create_autoscaling_coordinator"
 KUBERAY = "ray.autoscaler._private.kuberay"
 ASHA = "ray.tune.schedulers.AsyncHyperBandScheduler"
 PBT = "ray.tune.schedulers.PopulationBasedTraining"
@@ -290,9 +288,7 @@ BEHAVIOUR: dict[str, Callable[[], None]] = {
     f"{STATE}.get_cluster_config": takes_no_arguments(f"{STATE}.get_cluster_config"),
     f"{STATE}.get_draining_nodes": takes_no_arguments(f"{STATE}.get_draining_nodes"),
     COORDINATOR: takes_no_arguments(COORDINATOR),
-    f"{KUBERAY}.autoscaling_config._derive_autoscaling_config_from_ray_cr": (
-        kuberay_config_is_in_the_words_of_cluster_yaml
-    ),
+    f"{KUBERAY}.autoscaling_config._derive_autoscaling_config_from_ray_cr": kuberay_config_is_like_cluster_yaml,
     f"{KUBERAY}.node_provider.KubernetesHttpApiClient": kuberay_client_takes_a_namespace_and_a_path,
     "ray.job_submission.JobSubmissionClient._do_request": requests_pass_their_options_on,
     "ray.train.torch.TorchTrainer._create_default_callbacks": callbacks_are_left_out,
@@ -314,24 +310,10 @@ SAMPLES: dict[str, Callable[[], Any]] = {
 CONTRACT = Contract(compat.PRIVATE, SAMPLES, BEHAVIOUR)
 
 
-@pytest.mark.parametrize("name", CONTRACT.names)
-def test_private_name(name: str) -> None:
-    CONTRACT.check(name)
-
-
-def test_every_behaviour_belongs_to_a_name() -> None:
-    assert CONTRACT.behaviour.keys() <= set(CONTRACT.names)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
+class TestRay(ContractTests):
+    contract = CONTRACT
+    renamed = (
         "ray._private.runtime_env.packaging._get_excludes",
         "ray.train.torch.TorchTrainer._create_default_callbacks",
         "ray.train.v2._internal.execution.context.get_train_context",
-    ],
-)
-def test_a_rename_fails_one_case(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert CONTRACT.missing() == []
-    monkeypatch.delattr(*CONTRACT.owner(name))
-    assert CONTRACT.missing() == [name]
+    )

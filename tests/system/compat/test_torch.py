@@ -3,7 +3,7 @@
 import inspect
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -20,7 +20,7 @@ from torch.optim import optimizer
 from torch.utils.data import DataLoader
 
 from paceline._compat import torch as compat
-from support.private_names import Contract
+from support.private_names import Contract, ContractTests
 
 
 def numbers(tensors: Any) -> list[float]:
@@ -93,11 +93,13 @@ def fakes_have_shapes_but_no_memory() -> None:
     assert isinstance(huge, compat.FakeTensor)
 
 
-def dispatch_mode() -> tuple[Any, list[str]]:
+def dispatch_mode(inside: Callable[[], object] = lambda: None) -> tuple[Any, list[str]]:
+    """A mode that calls `inside` at each operation, and the names of the operations that it has seen."""
     seen: list[str] = []
 
     class Mode(compat.TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            inside()
             seen.append(func.name())
             return func(*args, **(kwargs or {}))
 
@@ -112,18 +114,14 @@ def dispatch_mode_sees_operations() -> None:
 
 
 def no_dispatch_leaves_the_mode() -> None:
-    class Mode(compat.TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            with compat.no_dispatch():
-                unseen.append(torch.ones(2) + 1)
-            calls.append(func.name())
-            return func(*args, **(kwargs or {}))
+    def unseen() -> None:
+        with compat.no_dispatch():
+            torch.ones(2).add(1)
 
-    unseen: list[Tensor] = []
-    calls: list[str] = []
-    with Mode():
+    mode, seen = dispatch_mode(unseen)
+    with mode:
         torch.zeros(2).exp()
-    assert calls == ["aten::zeros", "aten::exp"]
+    assert seen == ["aten::zeros", "aten::exp"]
 
 
 def norms_derive_from(base: str, *kinds: type) -> Callable[[], None]:
@@ -154,29 +152,38 @@ def break_down(graph: Any, inputs: Any) -> Any:
     raise NotImplementedError
 
 
-def failures_fall_back() -> None:
+@contextmanager
+def module_that_fails_to_compile() -> Iterator[nn.Module]:
+    """While the body runs, what fails to compile runs uncompiled."""
     torch.compiler.reset()
     module = Small()
     compat.compile_in_place(module, backend=break_down, mode="default", recompile_limit=8)
-    logger = logging.getLogger(compat.COMPILER_LOGGER)
     compat.set_compile_fallback(True)
     try:
-        with patch.object(logger, "handlers", [logging.NullHandler()]), patch.object(logger, "propagate", False):
-            module(torch.ones(1, 2))
+        yield module
     finally:
         compat.set_compile_fallback(False)
+
+
+@contextmanager
+def quiet_compiler() -> Iterator[None]:
+    logger = logging.getLogger(compat.COMPILER_LOGGER)
+    with patch.object(logger, "handlers", [logging.NullHandler()]), patch.object(logger, "propagate", False):
+        yield
+
+
+def failures_fall_back() -> None:
+    with module_that_fails_to_compile() as module, quiet_compiler():
+        module(torch.ones(1, 2))
 
 
 def failures_are_raised_inside() -> None:
-    torch.compiler.reset()
-    module = Small()
-    compat.compile_in_place(module, backend=break_down, mode="default", recompile_limit=8)
-    compat.set_compile_fallback(True)
-    try:
-        with compat.compile_errors_raised(), pytest.raises(Exception, match="NotImplementedError"):
-            module(torch.ones(1, 2))
-    finally:
-        compat.set_compile_fallback(False)
+    with (
+        module_that_fails_to_compile() as module,
+        compat.compile_errors_raised(),
+        pytest.raises(Exception, match="NotImplementedError"),
+    ):
+        module(torch.ones(1, 2))
 
 
 def variants(limit: int) -> int:
@@ -190,8 +197,7 @@ def variants(limit: int) -> int:
 
     module = Small()
     compat.compile_in_place(module, backend=backend, mode="default", recompile_limit=limit)
-    logger = logging.getLogger(compat.COMPILER_LOGGER)
-    with patch.object(logger, "handlers", [logging.NullHandler()]), patch.object(logger, "propagate", False):
+    with quiet_compiler():
         for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
             module.to(dtype)(torch.ones(1, 2, dtype=dtype))
     compat.reset_recompile_limit()
@@ -538,20 +544,11 @@ BEHAVIOUR: dict[str, Callable[[], None]] = {
 
 
 def _iterator() -> Any:
-    with closing(_Loader()) as made:
-        return made.loader._iterator
-
-
-class _Loader:
-    """A loader whose processes end with `close`; what it has been stays to be looked at."""
-
-    def __init__(self) -> None:
-        self.loader = loader()
-
-    def close(self) -> None:
-        iterator = self.loader._iterator
-        compat.end_loader_processes(self.loader)
-        self.loader._iterator = iterator
+    """The iterator of a loader; its processes have ended."""
+    made = loader()
+    iterator = made._iterator
+    compat.end_loader_processes(made)
+    return iterator
 
 
 SAMPLES: dict[str, Callable[[], Any]] = {
@@ -569,13 +566,9 @@ def _fresh_compiler() -> Iterator[None]:
     torch.compiler.reset()
 
 
-@pytest.mark.parametrize("name", CONTRACT.names)
-def test_private_name(name: str) -> None:
-    CONTRACT.check(name)
-
-
-def test_every_behaviour_belongs_to_a_name() -> None:
-    assert CONTRACT.behaviour.keys() <= set(CONTRACT.names)
+class TestTorch(ContractTests):
+    contract = CONTRACT
+    renamed = ("torch._foreach_norm", "torch.nn.modules.batchnorm._NormBase", f"{DDP}._sync_buffers")
 
 
 def test_what_is_handed_on_is_what_is_declared() -> None:
@@ -584,13 +577,3 @@ def test_what_is_handed_on_is_what_is_declared() -> None:
         assert getattr(compat, name) is CONTRACT.find(path), name
     with pytest.raises(AttributeError):
         compat.nothing  # noqa: B018
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["torch._foreach_norm", "torch.nn.modules.batchnorm._NormBase", f"{DDP}._sync_buffers"],
-)
-def test_a_rename_fails_one_case(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert CONTRACT.missing() == []
-    monkeypatch.delattr(*CONTRACT.owner(name))
-    assert CONTRACT.missing() == [name]
