@@ -1,7 +1,10 @@
 """What an autoscaler may add, from the config that it runs with."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import psutil
 import pytest
 import yaml
 
@@ -49,21 +52,15 @@ def test_a_config_without_numbers_is_unknown_and_not_empty() -> None:
     assert "no right to look" in unreadable.unknown
 
 
-class Process:
-    def __init__(self, *words: str) -> None:
-        self.info = {"cmdline": list(words)}
-
-
 def test_the_config_is_that_of_this_clusters_monitor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import psutil
-
     (tmp_path / "own.yaml").write_text(yaml.safe_dump({**CONFIG, "auth": {"ssh_private_key": "no business of ours"}}))
     (tmp_path / "other.yaml").write_text("{max_workers: 1}")
-    running = [
-        Process("monitor.py", f"--autoscaling-config={tmp_path}/other.yaml", "--gcs-address=10.0.0.9:1"),
-        Process("monitor.py", "--gcs-address=10.0.0.1:1"),
-        Process("monitor.py", f"--autoscaling-config={tmp_path}/own.yaml", "--gcs-address=10.0.0.1:1"),
+    commands = [
+        ["monitor.py", f"--autoscaling-config={tmp_path}/other.yaml", "--gcs-address=10.0.0.9:1"],
+        ["monitor.py", "--gcs-address=10.0.0.1:1"],
+        ["monitor.py", f"--autoscaling-config={tmp_path}/own.yaml", "--gcs-address=10.0.0.1:1"],
     ]
+    running = [SimpleNamespace(info={"cmdline": words}) for words in commands]
     monkeypatch.setattr(psutil, "process_iter", lambda _: iter(running))
     monkeypatch.delenv("RAY_CLUSTER_NAME", raising=False)
     assert config_on_head("10.0.0.1:1") == CONFIG
@@ -73,38 +70,18 @@ def test_the_config_is_that_of_this_clusters_monitor(tmp_path: Path, monkeypatch
 
 
 def test_on_kubernetes_it_is_the_clusters_own_entry(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ray.autoscaler._private.kuberay import node_provider
-
-    container = {"resources": {"limits": {"cpu": "6", "memory": "8Gi", "nvidia.com/gpu": "2"}}}
-    group = {"template": {"spec": {"containers": [container]}}, "rayStartParams": {}}
-    spec = {
-        "enableInTreeAutoscaling": True,
-        "headGroupSpec": group,
-        "workerGroupSpecs": [{**group, "groupName": "gpus", "minReplicas": 0, "maxReplicas": 4}],
-    }
-
-    class Client:
-        def __init__(self, namespace: str) -> None:
-            assert namespace == "training"
-
-        def get(self, path: str) -> object:
-            assert path == "rayclusters/mine"
-            return {"metadata": {"name": "mine", "namespace": "training"}, "spec": spec}
-
-    monkeypatch.setattr(node_provider, "KubernetesHttpApiClient", Client)
+    entries: dict[tuple[str, str], Any] = {("mine", "training"): {**CONFIG, "provider": "no business of ours"}}
+    monkeypatch.setattr(autoscaling, "kuberay_autoscaling_config", lambda *names: entries[names])
+    monkeypatch.setattr(psutil, "process_iter", lambda _: iter(()))
     monkeypatch.setenv("RAY_CLUSTER_NAME", "mine")
     monkeypatch.setenv("RAY_CLUSTER_NAMESPACE", "training")
+    assert config_on_head("10.0.0.1:1") is None  # not on Kubernetes
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    config = autoscaling._of_kubernetes()
-    assert config is not None
-    scaler = autoscaler_of(config, [HEAD, node(2, Room(6, 2), "gpus")])
-    assert scaler is not None
-    assert scaler.types == (NodeType("gpus", Room(6, 2), 3),)
-    spec["enableInTreeAutoscaling"] = False
-    assert autoscaling._of_kubernetes() is None
-    spec.clear()
-    spec["enableInTreeAutoscaling"] = True
-    assert (autoscaling._of_kubernetes() or {}).keys() == {"unknown"}
+    assert config_on_head("10.0.0.1:1") == CONFIG
+    entries["mine", "training"] = None
+    assert config_on_head("10.0.0.1:1") is None
+    entries.clear()  # no right to look
+    assert (config_on_head("10.0.0.1:1") or {}).keys() == {"unknown"}
 
 
 def test_nodes_are_named_so_that_they_can_be_told_apart(golden: Golden) -> None:

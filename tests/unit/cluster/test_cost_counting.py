@@ -13,12 +13,12 @@ from paceline.cluster.counting import Counting, RunCosts, unit_of
 from paceline.cluster.desk import Desk
 from paceline.cluster.experiment import train
 from paceline.cluster.listener import SilentListener
-from paceline.config.loading import validate
 from paceline.engine import meter, trainer
 from paceline.engine.checkpoint import CheckpointWriter
 from paceline.engine.meter import Meter
 from paceline.engine.trainer import Trainer
 from paceline.tracking.costs import Goal, Ledger, Reached
+from support.cluster.local_runs import enter_folder, local_config
 from support.golden import Golden
 
 GOAL = Goal("val/accuracy", 0.9, "max")
@@ -217,20 +217,16 @@ def planted(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_parts_of_a_run_add_up_unless_one_is_left_out(
     left_out: str, lost: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "mlflow.db").touch()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    enter_folder(tmp_path, monkeypatch)
     split = Meter.split
     monkeypatch.setattr(Meter, "split", lambda self: {k: v for k, v in split(self).items() if k != left_out})
-    tree = {
-        "name": "costly",
-        "model": {"name": "mlp", "in_features": 8},
-        "data": {"name": "synthetic", "shape": [8], "num_samples": 64, "global_batch_size": 64},
-        "trainer": {"epochs": 2},
-        "scaling": {"num_workers": 0, "use_gpu": False},
-        "tracking": {"target": {"val/loss": 1e6}, "price_per_hour": 3600},
-    }
-    result = train(validate(tree), resume="never", listener=SilentListener())
+    config = local_config(
+        model={"name": "mlp", "in_features": 8},
+        data={"name": "synthetic", "shape": [8], "num_samples": 64, "global_batch_size": 64},
+        trainer__epochs=2,
+        tracking={"target": {"val/loss": 1e6}, "price_per_hour": 3600},
+    )
+    result = train(config, resume="never", listener=SilentListener())
     cost, total = result.cost, sum(SPENT.values())
     assert cost.allocated == cost.price == result.wall_seconds == total
     assert cost.gap == pytest.approx(lost / total)
@@ -271,10 +267,5 @@ def test_a_launch_on_another_device_keeps_what_was_spent(
 
 
 def test_what_is_counted() -> None:
-    def config(scaling: dict[str, Any]) -> Any:
-        data = {"name": "synthetic", "global_batch_size": 8}
-        return validate({"name": "n", "model": {"name": "mlp"}, "data": data, "scaling": scaling})
-
-    scaling = {"num_workers": 2, "cpus_per_worker": 3}
-    assert unit_of(config(scaling=scaling), False) == ("core", 6)
-    assert unit_of(config(scaling={"num_workers": 0}), True) == ("GPU", 1)
+    assert unit_of(local_config(scaling={"num_workers": 2, "cpus_per_worker": 3}), False) == ("core", 6)
+    assert unit_of(local_config(scaling={"num_workers": 0}), True) == ("GPU", 1)

@@ -38,6 +38,9 @@ def test_the_first_outcome_stays_and_a_desk_that_is_started_again_finds_it(tmp_p
     assert again.view(0).ended
     again.finish(FAILED)
     assert read_outcome(tmp_path) == FINISHED
+    for _ in range(2):  # the next launch of the run begins without one
+        forget_outcome(tmp_path)
+    assert open_desk(tmp_path).outcome() is None
 
 
 @pytest.mark.parametrize(
@@ -48,13 +51,8 @@ def test_the_first_outcome_stays_and_a_desk_that_is_started_again_finds_it(tmp_p
         "[]",
         "{}",
         "[" * 100_000,
-        '{"status": 5}',
-        '{"status": "finished", "step": "x"}',
         '{"status": "finished", "step": 1e400}',
-        '{"status": "finished", "peak_memory_bytes": [1]}',
-        '{"status": "finished", "samples_per_second": "x"}',
         '{"status": "finished", "metrics": {"val/loss": "x"}}',
-        '{"status": "failed", "failure": 5}',
         '{"status": "failed", "failure": {"reason": 5}}',
     ],
 )
@@ -66,13 +64,6 @@ def test_a_damaged_outcome_is_none(tmp_path: Path, text: str) -> None:
     assert open_desk(tmp_path).outcome() == FINISHED
 
 
-def test_the_next_launch_of_a_run_starts_without_the_outcome_of_the_last(tmp_path: Path) -> None:
-    open_desk(tmp_path).finish(FINISHED)
-    forget_outcome(tmp_path)
-    forget_outcome(tmp_path)
-    assert open_desk(tmp_path).outcome() is None
-
-
 def test_a_full_disk_loses_no_outcome_and_leaves_no_half_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     desk = open_desk(tmp_path)
     monkeypatch.setattr(os, "fsync", no_space)  # what is written arrives in part only
@@ -81,13 +72,7 @@ def test_a_full_disk_loses_no_outcome_and_leaves_no_half_one(tmp_path: Path, mon
     assert desk.view(0).ended
     assert not (tmp_path / OUTCOME).exists()
     assert warnings_of(desk) == ["not-written"]
-
-
-def test_a_full_disk_at_the_end_does_not_lose_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = open_desk(tmp_path)
-    monkeypatch.setattr(os, "fsync", no_space)
-    report = desk.close("FINISHED", None, 1.0)
-    assert "No space left" in report["error"]
+    assert "No space left" in desk.close("FINISHED", None, 1.0)["error"]
 
 
 # Workers

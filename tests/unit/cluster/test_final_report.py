@@ -19,13 +19,13 @@ from paceline.cluster.experiment import Launch, _conclude, prepare_launch
 from paceline.cluster.last_words import LastWords
 from paceline.cluster.outbox import Outbox
 from paceline.cluster.reporters import DeskReporter
-from paceline.config.loading import validate
 from paceline.engine.build import build_trainer
 from paceline.engine.ranks import Ranks
 from paceline.tracking import metrics
 from paceline.tracking.points import Reading
 from paceline.tracking.recorder import Recorder, has_ended
 from support.cluster.desks import Events, no_space, open_desk, tags_of, warnings_of
+from support.cluster.local_runs import enter_folder, local_config
 from support.golden import Golden
 from support.toys import toy_config
 
@@ -155,17 +155,8 @@ def test_the_watcher_and_mlflow_are_reported_how_many_readings_were_dropped(
 
 @pytest.fixture
 def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launch]:
-    monkeypatch.chdir(tmp_path)
-    for variable in ("MLFLOW_TRACKING_URI", "RAY_JOB_ID", "RAY_JOB_CONFIG_JSON_ENV_VAR", "RAY_ADDRESS"):
-        monkeypatch.delenv(variable, raising=False)
-    (tmp_path / "mlflow.db").touch()
-    tree = {
-        "name": "run",
-        "model": {"name": "mlp"},
-        "data": {"name": "synthetic", "global_batch_size": 32},
-        "scaling": {"num_workers": 0, "use_gpu": False},
-    }
-    made = prepare_launch(validate(tree), "auto", False, None, Events())
+    enter_folder(tmp_path, monkeypatch)
+    made = prepare_launch(local_config(), "auto", False, None, Events())
     yield made
     made.run.release()
 

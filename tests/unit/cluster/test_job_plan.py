@@ -67,8 +67,9 @@ def test_a_plan_is_made_below_the_working_folder(project: Path, monkeypatch: pyt
 
 
 def test_a_dry_run_shows_the_plan(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert paceline_submit(FILE, "--dry-run") == 0
-    assert f"train {FILE}" in capsys.readouterr().out
+    typed = "model={path: 'own_net:build', args: {width: 4}}"
+    assert paceline_submit(FILE, typed, "--dry-run") == 0
+    assert f"train {FILE} {shlex.quote(typed)}" in capsys.readouterr().out
     assert paceline_submit(FILE, "--dry-run", "--json") == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["working_folder"] == {"path": str(project), "files": 2, "size_bytes": len(NET) + len(CONFIG)}
@@ -82,10 +83,8 @@ def test_a_dry_run_shows_the_plan(project: Path, capsys: pytest.CaptureFixture[s
         (["--wait", "90", "--fork", "--resume", "never"], f"train {FILE} --resume never --wait 90 --fork"),
         (["tuneup={margin: 0.01}"], f"tuneup {FILE} 'tuneup={{margin: 0.01}}'"),
         (["--job", "tuneup", "--resume"], f"tuneup {FILE} --resume"),
-        (["--job", "tuneup", "--new"], f"tuneup {FILE} --new"),
         (["tuneup={margin: 0.01}", "--job", "train"], f"train {FILE} 'tuneup={{margin: 0.01}}'"),
         ([SWEEP, "--new"], f"sweep {FILE} '{SWEEP}' --new"),
-        ([SWEEP, "--resume"], f"sweep {FILE} '{SWEEP}' --resume"),
         (["--resume", SWEEP], f"sweep {FILE} '{SWEEP}' --resume"),
     ],
 )
@@ -97,21 +96,10 @@ def test_the_sections_and_the_options_say_what_the_driver_runs(
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        ["--new"],
-        ["--job", "sweep", "--fork", SWEEP],
-        ["--job", "tuneup", "--fork"],
-        ["--follow", "x"],
-        ["--resume", "--new", SWEEP],
-    ],
+    [["--new"], ["--job", "sweep", "--fork", SWEEP], ["--follow", "x"], ["--resume", "--new", SWEEP]],
 )
 def test_options_of_another_command_are_refused(arguments: list[str]) -> None:
     assert paceline_submit(FILE, *arguments) == 2
-
-
-def test_values_reach_the_driver_as_they_were_typed() -> None:
-    typed = "model={path: 'own_net:build', args: {width: 4}}"
-    assert shlex.split(plan(typed).entrypoint)[-1] == typed
 
 
 @pytest.mark.parametrize(
@@ -126,7 +114,6 @@ def test_values_reach_the_driver_as_they_were_typed() -> None:
         ("trainer.epochs=x", "wrong-type", "trainer.epochs"),
         ("sweep={space: {optimizer.lr: [-1, 1]}}", "sweep-point", "sweep.space.optimizer.lr"),
         ("model.path=own_net:bild", "import", "model.path"),
-        ("tuneup={arms: {mine: {model.path: 'nomodule:build'}}}", "import", "tuneup.arms.mine"),
         ("tuneup={arms: {mine: {model.path: 'own_net:bild'}}}", "import", "tuneup.arms.mine"),
         ("tuneup={arms: {mine: {model.args.widht: 8}}}", "unknown-key", "tuneup.arms.mine"),
         (f"model.args.api_key={SECRET}", "secret", "model.args.api_key"),
@@ -137,7 +124,8 @@ def test_a_wrong_value_is_found(override: str, code: str, key: str) -> None:
     assert (code, key) in {(problem.code, problem.key) for problem in problems_of(override)}
 
 
-def test_a_wrong_job_is_found() -> None:
+def test_a_wrong_job_is_found_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
     assert [problem.code for problem in problems_of(kind="sweep")] == ["sweep"]
     assert [problem.key for problem in problems_of(SWEEP, "storage.path=s3://bucket")] == ["storage.path"]
     assert problems_of("data.global_batch_size=100", "data.drop_last=true")
@@ -149,11 +137,6 @@ def test_several_mistakes_are_reported_at_once(golden: Golden) -> None:
     assert {problem.code for problem in caught.value.problems} == {"storage", "tracking", "secret"}
     assert all(problem.place for problem in caught.value.problems)
     golden(str(caught.value))
-
-
-def test_a_wrong_config_is_reported_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    assert [problem.code for problem in problems_of("storage.path=null")] == ["storage"]
 
 
 TUNEUP = "tuneup={arms: {mine: {model.path: 'elsewhere_net:build'}}}"
@@ -238,7 +221,6 @@ env_vars: {FLAG: "1", RAY_JOB_STOP_WAIT_TIME_S: "9", MLFLOW_TRACKING_URI: "http:
 @pytest.mark.parametrize(
     ("text", "key"),
     [
-        ("- a\n", ""),
         ("a: [", ""),
         ("env_vars: {A: 1}\n", "env_vars"),
         ("env_vars: [A]\n", "env_vars"),
@@ -247,7 +229,6 @@ env_vars: {FLAG: "1", RAY_JOB_STOP_WAIT_TIME_S: "9", MLFLOW_TRACKING_URI: "http:
         ("working_dir: s3://bucket/x.zip\n", "working_dir"),
         ("py_modules: [own_net.py]\n", "py_modules"),
         ("pip: 5\n", ""),
-        ("pip: none.txt\n", ""),
         (None, ""),
     ],
 )

@@ -6,14 +6,9 @@ from typing import Any
 import pytest
 
 from paceline.cluster.identity import ClaimedRun, claim_run
-from paceline.config.loading import validate
 from paceline.errors import ConfigError, EnvironmentFault
+from support.cluster.local_runs import local_config as config
 from support.golden import Golden
-
-
-def config(**changes: Any) -> Any:
-    tree = {"name": "run", "model": {"name": "mlp"}, "data": {"name": "synthetic", "global_batch_size": 32}}
-    return validate(tree).with_overrides({key.replace("__", "."): value for key, value in changes.items()})
 
 
 def claimed(storage: Path, status: str | None = None, checkpoint: bool = False, **options: Any) -> ClaimedRun:
@@ -30,17 +25,14 @@ def claimed(storage: Path, status: str | None = None, checkpoint: bool = False, 
 
 
 def test_an_unfinished_run_is_resumed_and_a_finished_one_is_not(tmp_path: Path) -> None:
-    first = claimed(tmp_path)
-    second = claimed(tmp_path, status="finished")
-    third = claimed(tmp_path)
-    assert (first.resumed, second.resumed, third.resumed) == (False, True, False)
-    assert second.folder == first.folder != third.folder
-
-
-@pytest.mark.parametrize("status", ["running", "failed", "interrupted"])
-def test_other_states_are_unfinished(tmp_path: Path, status: str) -> None:
-    first = claimed(tmp_path, status=status)
-    assert claimed(tmp_path).folder == first.folder
+    first, *unfinished = (claimed(tmp_path, status=status) for status in (None, "running", "failed", "interrupted"))
+    finished = claimed(tmp_path, status="finished")
+    assert not first.resumed
+    assert all(run.resumed and run.folder == first.folder for run in (*unfinished, finished))
+    new = claimed(tmp_path)
+    assert not new.resumed
+    assert new.folder != first.folder
+    assert claimed(tmp_path, resume="never").folder != new.folder
 
 
 def test_a_damaged_file_is_reported_and_not_taken_for_an_empty_one(tmp_path: Path, golden: Golden) -> None:
@@ -53,11 +45,6 @@ def test_a_damaged_file_is_reported_and_not_taken_for_an_empty_one(tmp_path: Pat
     golden(str(caught.value).replace(folder.run_id, "<id>"))
     (folder.path / "run.json").write_bytes(whole)
     assert claimed(tmp_path).folder == folder
-
-
-def test_never_starts_a_new_run(tmp_path: Path) -> None:
-    first = claimed(tmp_path)
-    assert claimed(tmp_path, resume="never").folder != first.folder
 
 
 def test_another_config_is_refused_with_the_difference(tmp_path: Path) -> None:
