@@ -8,16 +8,10 @@ import sys
 import pytest
 
 
-def test_a_subprocess_is_refused() -> None:
+def test_what_leaves_the_process_is_refused() -> None:
     with pytest.raises(RuntimeError, match=r"subprocess\.Popen"):
         subprocess.run([sys.executable, "-c", ""], check=True)
-
-
-def test_a_fork_is_refused() -> None:
     with pytest.raises(RuntimeError, match=r"os\.fork"):
         os.fork()
-
-
-def test_a_connection_is_refused() -> None:
     with socket.socket() as client, pytest.raises(RuntimeError, match=r"socket\.connect"):
         client.connect(("127.0.0.1", 9))

@@ -111,12 +111,9 @@ def known() -> set[str]:
         "import torch._dynamo",
         "from torch.utils import _pytree",
         "def f():\n    from ray._private.state import state",
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from torch._ops import OpOverload",
         "import torch\n\ndef f():\n    torch._dynamo.reset()",
-        "from torch import nn\nnn.Module._apply = None",
         "import mlflow as m\nm.tracking._x",
         "def f(module):\n    return module._parameters",
-        "def f(model):\n    model.task._compiled_call_impl = None",
         "import ray\nray.init(_temp_dir='x')",
         "def f(store):\n    return getattr(store, '_engine_map', {})",
         "import sys\nsys.modules.get('ray._private.ray_constants')",
@@ -132,7 +129,6 @@ def test_a_planted_use_is_found(source: str, known: set[str]) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "import torch\ntorch.nn.Linear(1, 1)",
         "import os\nos._exit(1)",
         "from paceline.tasks._task import Task",
         "class A:\n    def __init__(self):\n        self._results = {}\n    def f(self):\n        return self._results",

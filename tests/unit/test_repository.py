@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from paceline.config import ExperimentConfig, load_config
+from paceline.config import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
 TEST_COMMAND = "uv run pytest"
@@ -26,6 +26,7 @@ def test_ci_runs_the_test_command_of_the_readme() -> None:
 
 def test_the_readme_has_the_two_commands_on_lines_of_their_own() -> None:
     assert {TRAIN_COMMAND, TEST_COMMAND} <= set((ROOT / "README.md").read_text().splitlines())
+    assert ROOT / "configs" / "mnist_cnn.yaml" in shipped_configs()
 
 
 def test_the_pictures_and_files_that_the_readme_links_are_there() -> None:
@@ -39,20 +40,10 @@ def shipped_configs() -> list[Path]:
     return [file for file in sorted((ROOT / "configs").rglob("*.yaml")) if "model" in yaml.safe_load(file.read_text())]
 
 
-def test_a_config_is_shipped() -> None:
-    assert ROOT / "configs" / "mnist_cnn.yaml" in shipped_configs()
-
-
-def command_of(config: ExperimentConfig) -> str:
-    """The command that a file is for, by its sections."""
-    if config.tuneup is not None:
-        return "tuneup"
-    return "train" if config.sweep is None else "sweep"
-
-
 @pytest.mark.parametrize("file", shipped_configs(), ids=lambda file: file.name)
 def test_a_shipped_config_loads_and_is_short(file: Path) -> None:
-    command = command_of(load_config(file))
+    config = load_config(file)
+    command = "tuneup" if config.tuneup is not None else "sweep" if config.sweep is not None else "train"
     lines = [line for line in file.read_text().splitlines() if line.strip() and not line.lstrip().startswith("#")]
     assert len(lines) <= CONFIG_LINES
     assert file.read_text().startswith(f"# uv run paceline {command} configs/{file.name}")
@@ -78,8 +69,7 @@ def test_every_requirement_is_locked_with_a_hash() -> None:
 
 
 def test_the_lock_has_no_address_and_no_local_path() -> None:
-    options = [line for line in lock_text().splitlines() if line.startswith("-")]
-    assert options == []
+    assert [line for line in lock_text().splitlines() if line.startswith("-")] == []
     assert "://" not in lock_text()
     assert "file:" not in lock_text()
 
