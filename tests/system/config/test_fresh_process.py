@@ -26,10 +26,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run_python(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def run_python(code: str, folder: Path) -> None:
     """Run code in a fresh interpreter in which torch, torchvision, Ray and MLflow cannot be imported."""
     block = "import sys\nfor name in ('torch', 'torchvision', 'ray', 'mlflow'): sys.modules[name] = None\n"
-    return subprocess.run([sys.executable, "-c", block + code], cwd=folder, capture_output=True, text=True, timeout=60)
+    command = [sys.executable, "-c", block + code]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 def test_torch_ray_and_mlflow_are_never_imported(folder: Path) -> None:
@@ -42,24 +44,18 @@ from paceline.config.schema import json_schema
 derive(config, config.data.sizes()).lines()
 json_schema()
 """
-    done = run_python(code, folder)
-
-    assert done.returncode == 0, done.stderr
+    run_python(code, folder)
 
 
 @pytest.mark.parametrize("module", ["data.base", "optimizers.base", "config.base"])
 def test_any_module_of_the_config_can_be_imported_first(module: str, folder: Path) -> None:
-    done = run_python(f"import paceline.{module}, paceline; paceline.ExperimentConfig", folder)
-
-    assert done.returncode == 0, done.stderr
+    run_python(f"import paceline.{module}, paceline; paceline.ExperimentConfig", folder)
 
 
 def test_a_fresh_process_loads_a_config_within_a_second(folder: Path) -> None:
-
     def seconds() -> float:
         before = os.times()
-        done = run_python("import paceline; paceline.load_config('run.yaml')", folder)
-        assert done.returncode == 0, done.stderr
+        run_python("import paceline; paceline.load_config('run.yaml')", folder)
         after = os.times()
         return after.children_user + after.children_system - before.children_user - before.children_system
 

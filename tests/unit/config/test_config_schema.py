@@ -11,13 +11,14 @@ import pytest
 from paceline.config.base import Section
 from paceline.config.documentation import documentation
 from paceline.config.experiment import COMPONENT_SECTIONS, ExperimentConfig
+from paceline.config.loading import validate
 from paceline.config.registry import components
 from paceline.config.schema import json_schema
 from paceline.config.sections import ParallelConfig, ScalingConfig, TrainerConfig
 from paceline.config.source import read_text
 from paceline.data.base import DataConfig
 from paceline.optimizers.base import FusableConfig
-from support.configs import TREE
+from support.configs import TREE, problems_of
 
 FILES = sorted((Path(__file__).parents[3] / "configs").rglob("*.yaml"))
 EXPERIMENTS = [file for file in FILES if "model" in read_text(file.read_text(), str(file)).tree]
@@ -90,10 +91,23 @@ def test_shipped_configs_are_valid() -> None:
         ({"optimizer": {"lr": 0.5}}, False),
         ({"model": "cnn"}, False),
         ({"name": "../run"}, False),
+        ({"sweep": None}, True),
+        ({"sweep": {}}, False),
+        ({"sweep": {"space": {}}}, False),
+        ({"sweep": {"space": {"optimizer.lr": [1]}}}, True),
+        ({"sweep": {"space": {"optimizer.lr": {"quniform": [0, 4, 2]}}, "search": "random", "num_samples": 2}}, True),
+        ({"sweep": {"space": {"optimizer.lr": []}}}, False),
+        ({"sweep": {"space": {"optimizer.lr": {"normal": [0, 1]}}}}, False),
+        ({"sweep": {"space": {"optimizer.lr": {"uniform": [0]}}}}, False),
     ],
 )
 def test_the_schema_agrees_with_the_loader(changes: dict[str, Any], valid: bool) -> None:
-    assert jsonschema.Draft202012Validator(json_schema()).is_valid({**TREE, **changes}) is valid
+    tree = {**TREE, **changes}
+    assert jsonschema.Draft202012Validator(json_schema()).is_valid(tree) is valid
+    if valid:
+        validate(tree)
+    else:
+        assert problems_of(validate, tree)
 
 
 @pytest.mark.parametrize("section", [TrainerConfig, ParallelConfig, ScalingConfig, DataConfig, FusableConfig])

@@ -86,7 +86,7 @@ def test_random_edits_of_a_good_file(start: int, length: int, text: str) -> None
 def test_random_values_in_a_good_tree(data: st.DataObject) -> None:
     tree: dict[str, Any] = copy.deepcopy(read_text(GOOD, "run.yaml").tree)
     validate(tree)
-    section = data.draw(st.sampled_from([*tree, "checkpoint", "tracking", "storage", "parallel"]))
+    section = data.draw(st.sampled_from([*tree, "checkpoint", "tracking", "storage", "parallel", "sweep"]))
     if isinstance(tree.get(section), dict) and data.draw(st.booleans()):
         key = data.draw(st.one_of(st.sampled_from(list(tree[section])), st.text(max_size=6)))
         tree[section][key] = data.draw(values)

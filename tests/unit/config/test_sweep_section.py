@@ -5,13 +5,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.config.loading import dump_yaml, load_config, validate
-from paceline.config.schema import json_schema
 from paceline.config.source import read_text
 from paceline.config.space import LogUniform, QUniform, RandInt, Range, Uniform
 from paceline.config.sweep import SweepConfig
@@ -306,28 +304,6 @@ def test_values_of_quniform_are_short_numbers() -> None:
     assert {axis.sample(rng) for _ in range(500)} == {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0}
 
 
-def test_the_schema_has_the_section() -> None:
-    schema = json_schema()
-    checker = jsonschema.Draft202012Validator(schema)
-    assert "loguniform" in schema["$defs"]["SweepConfig"]["properties"]["space"]["description"]
-    for name in ("SweepConfig", "StopConfig", "Uniform", "LogUniform", "QUniform", "RandInt"):
-        assert all(field["description"] for field in schema["$defs"][name]["properties"].values())
-    for axis, valid in [
-        ([1], True),
-        ({"uniform": [0, 1]}, True),
-        ({"quniform": [0, 4, 2]}, True),
-        ([], False),
-        ({"normal": [0, 1]}, False),
-        ({"uniform": [0]}, False),
-        (3, False),
-        ({}, False),
-    ]:
-        assert checker.is_valid({**TREE, "sweep": {"space": {"optimizer.lr": axis}}}) is valid, axis
-    assert checker.is_valid({**TREE, "sweep": None})
-    assert not checker.is_valid({**TREE, "sweep": {}})
-    assert not checker.is_valid({**TREE, "sweep": {"space": {}}})
-
-
 junk = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.just(10**400)),
     lambda inner: st.one_of(
@@ -352,12 +328,3 @@ def test_random_axes(axis: Any, name: str) -> None:
         low, high = numbers.bounds
         assert low <= numbers.sample(Random(0)) <= high
     read_text(dump_yaml(config), "again.yaml")
-
-
-@settings(max_examples=100, deadline=None)
-@given(junk)
-def test_random_sections(section: Any) -> None:
-    try:
-        validate({**TREE, "sweep": section})
-    except ConfigError as error:
-        str(error).encode("utf-8", "backslashreplace")
