@@ -20,7 +20,7 @@ Write = Callable[..., Path]
 Refused = Callable[..., None]
 Refuse = Callable[[Any], Problem]
 RATES = {"optimizer.lr": [0.1, 0.2]}
-DRAWN = {"search": "random", "num_samples": 4}
+DRAWN: dict[str, Any] = {"search": "random", "num_samples": 4}
 
 
 def tree_of(space: dict[str, Any] | None = None, base: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
