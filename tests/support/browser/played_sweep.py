@@ -10,24 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from paceline.cluster.preflight import Resources
-from paceline.config import ExperimentConfig
-from paceline.config.loading import validate
 from paceline.sweeps.desk.desk import SweepDesk
 from paceline.sweeps.desk.rules import Rules
-from paceline.sweeps.display import SilentSweepListener
-from paceline.sweeps.folder import claim_sweep
-from paceline.sweeps.log import SweepHistory
 from paceline.sweeps.planning.plan import Plan, base_of, maker_of
 from paceline.sweeps.planning.points import make_points
-from paceline.sweeps.planning.sizing import PointConfigs
 from paceline.sweeps.results.closing import best_config, status_of, write_best
 from paceline.sweeps.results.drawing import Drawing
 from paceline.sweeps.results.pictures import PICTURES
 from paceline.sweeps.results.record import artifacts_of, note_of, sweep_record
-from paceline.sweeps.sweep import SweepLaunch, section_of
+from paceline.sweeps.sweep import SweepLaunch
 from paceline.sweeps.work import Work
 from paceline.tracking.cursor import CURSOR_FILE, Cursor
 from paceline.tracking.points import Reading
+from support.sweeps.configs import sweep_config
+from support.sweeps.launches import launch_of
 
 LR, BATCH = "optimizer.lr", "data.global_batch_size"
 BEGAN_MS = int(time.time() * 1000)
@@ -50,38 +46,16 @@ class Played:
     """MLflow's id of the first trial's run."""
 
 
-def sweep_config() -> ExperimentConfig:
-    """Twelve settings of two axes of numbers, two seeds each."""
-    space = {LR: [0.01, 0.05, 0.2, 0.8], BATCH: [32, 64, 128]}
-    sweep = {"space": space, "metric": "val/accuracy", "seeds": 2}
-    data = {"name": "synthetic", "global_batch_size": 64}
-    return validate({"name": "browsed", "model": {"name": "mlp"}, "data": data, "sweep": sweep})
-
-
 def play_sweep(storage: Path, uri: str, failure: str) -> Played:
-    """Run the sweep's trials, and record all of them in MLflow. One trial is pruned, and one fails.
+    """Run twelve settings of two seeds each, and record all trials in MLflow. One trial is pruned, and one fails.
 
     Args:
         uri: of a store that is there.
         failure: why the one fails.
     """
-    config = sweep_config()
-    points = make_points(config).points
-    storage.mkdir(parents=True, exist_ok=True)
-    launch = SweepLaunch(
-        config=config,
-        sweep=section_of(config),
-        claimed=claim_sweep(config, storage, False, False),
-        uri=uri,
-        points=tuple(points),
-        skipped=(),
-        configs=PointConfigs(config),
-        history=SweepHistory(),
-        address=None,
-        listener=SilentSweepListener(),
-        close_seconds=CLOSE_SECONDS,
-        working_folder=Path.cwd(),
-    )
+    space = {LR: [0.01, 0.05, 0.2, 0.8], BATCH: [32, 64, 128]}
+    config = sweep_config(space, {"name": "browsed"}, metric="val/accuracy", seeds=2)
+    launch = launch_of(config, storage, make_points(config).points, uri=uri, close_seconds=CLOSE_SECONDS)
     try:
         return asyncio.run(_play(launch, failure))
     finally:

@@ -37,7 +37,12 @@ class RecordingListener:
 
 
 def launch_of(
-    config: ExperimentConfig, storage: Path, points: Sequence[Point] = (), listener: SweepListener | None = None
+    config: ExperimentConfig,
+    storage: Path,
+    points: Sequence[Point] = (),
+    listener: SweepListener | None = None,
+    uri: str = "http://127.0.0.1:9",
+    close_seconds: float = 0.1,
 ) -> SweepLaunch:
     """A sweep that is claimed, in a folder of its own."""
     storage.mkdir(parents=True, exist_ok=True)
@@ -45,13 +50,13 @@ def launch_of(
         config=config,
         sweep=section_of(config),
         claimed=claim_sweep(config, storage, False, False),
-        uri="http://127.0.0.1:9",
+        uri=uri,
         points=tuple(points),
         skipped=(),
         configs=PointConfigs(config),
         history=SweepHistory(),
         address=None,
         listener=listener or RecordingListener(),  # type: ignore[arg-type]
-        close_seconds=0.1,
+        close_seconds=close_seconds,
         working_folder=Path.cwd(),
     )

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from paceline.config import ExperimentConfig
-from paceline.config.loading import validate
 from paceline.sweeps.planning.memory import Fitting, fitting
 from paceline.sweeps.planning.points import make_points
 from paceline.sweeps.trials import Trial
+from support.sweeps.configs import sweep_config
 from support.sweeps.launches import RecordingListener
 
 GIB = 2**30
@@ -20,14 +20,9 @@ def sweep_with_limit(
 ) -> ExperimentConfig:
     """A sweep over one axis on devices of `limit` GiB."""
     data = {"name": "synthetic", "shape": [256], "num_samples": 64, "global_batch_size": 16, "num_classes": 10}
-    return validate(
-        {
-            "name": "sweep",
-            "model": model or {"name": "mlp", "in_features": 256, "hidden": [8]},
-            "data": data,
-            "scaling": {"num_workers": 1, "use_gpu": False},
-            "sweep": {"space": dict([axis]), "device_memory_gib": limit, **sweep},
-        }
+    base = {"model": model or {"name": "mlp", "in_features": 256, "hidden": [8]}, "data": data}
+    return sweep_config(
+        dict([axis]), {**base, "scaling": {"num_workers": 1, "use_gpu": False}}, device_memory_gib=limit, **sweep
     )
 
 

@@ -3,23 +3,16 @@
 from collections.abc import Sequence
 from typing import Any
 
-from paceline.config.experiment import ExperimentConfig
-from paceline.config.loading import validate
 from paceline.sweeps.results.ranking import Objective
 from paceline.sweeps.trials import Trial, TrialState
 from paceline.tracking.points import Point
+from support.sweeps.configs import sweep_config
 
 ACCURACY: list[Objective] = [("val/accuracy", "max")]
 BATCH, RULE, LR = "data.global_batch_size", "optimizer.lr_scaling", "optimizer.lr"
 
 
-def sweep_config(space: dict[str, Any], **section: Any) -> ExperimentConfig:
-    """A config with a sweep over a space."""
-    sweep = {"space": space, "metric": "val/accuracy", "mode": "max", **section}
-    return validate({"name": "run", "model": {"name": "mlp"}, "data": {"name": "synthetic"}, "sweep": sweep})
-
-
-GRID = sweep_config({BATCH: [64, 256], RULE: ["none", "sqrt", "linear"]}, seeds=2)
+GRID = sweep_config({BATCH: [64, 256], RULE: ["none", "sqrt", "linear"]}, metric="val/accuracy", seeds=2)
 
 
 def trial(

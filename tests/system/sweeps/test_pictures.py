@@ -1,19 +1,25 @@
-"""The pictures of a sweep as files, rendered from its journals. Slow for a unit test: matplotlib draws them."""
+"""The pictures of a sweep as files, and the importance of its axes. Slow for a unit test: it imports scikit-learn."""
 
+import math
+import random
 import re
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
+import pytest
 from PIL import Image
 
 from paceline.sweeps.results.drawing import Drawing
-from paceline.sweeps.results.pictures import PICTURES, pictures_of
+from paceline.sweeps.results.importance import importances
+from paceline.sweeps.results.pictures import HEATMAP, IMPORTANCE, PARETO, PICTURES, pictures_of
 from paceline.sweeps.results.record import note_of
+from paceline.sweeps.sweep import section_of
 from paceline.tracking.journal import JOURNAL_FILE, Journal
 from paceline.tracking.points import Point
+from support.sweeps.configs import sweep_config
 from support.sweeps.launches import launch_of
-from support.sweeps.pictures import BATCH, GRID, RULE, grid_trials
+from support.sweeps.pictures import ACCURACY, BATCH, GRID, LR, RULE, grid_trials, trial
 
 
 def test_pictures_are_drawn_aside_and_named_in_the_note(tmp_path: Path) -> None:
@@ -65,3 +71,26 @@ def test_formulas_and_odd_characters_are_drawn() -> None:
     ]
     own = {name: [Point(odd, 0.1 * n, n, n) for n in range(1, 5)] for name in histories}
     assert set(pictures_of(GRID, trials, [(odd, "max")], own)) == set(PICTURES)
+
+
+def test_most_important_axis_comes_first() -> None:
+    rng = random.Random(0)
+    space = {LR: {"loguniform": [1e-4, 1]}, BATCH: [32, 64], RULE: ["none", "linear"]}
+    config = sweep_config(space, search="random", num_samples=40)
+    section, trials = section_of(config), []
+    for number in range(40):
+        lr = 10 ** rng.uniform(-4, 0)
+        overrides = {LR: lr, BATCH: rng.choice([32, 64]), RULE: rng.choice(["none", "linear"])}
+        value = 0.9 - 0.05 * (math.log10(lr) + 2) ** 2 - 0.05 * (overrides[RULE] == "none")
+        trials.append(trial(number, overrides, value))
+    shares = importances(section, trials, ACCURACY[0])
+    assert list(shares) == [LR, RULE, BATCH]
+    assert shares[LR] > 0.6
+    assert sum(shares.values()) == pytest.approx(1)
+    wild = [*trials, trial(99, {LR: 0.5, BATCH: 32, RULE: "none"}, -1e9)]
+    assert next(iter(importances(section, wild, ACCURACY[0]))) == LR
+    equal = [trial(n, each.overrides, 0.5) for n, each in enumerate(trials)]
+    one_axis = [trial(n, {LR: n}, n / 50) for n in range(20)]
+    assert [importances(section, few, ACCURACY[0]) for few in (trials[:5], equal, one_axis)] == [{}] * 3
+    assert set(importances(section_of(GRID), grid_trials()[0], ACCURACY[0])) == {BATCH, RULE}  # not the seed
+    assert set(pictures_of(config, trials, ACCURACY, {})) == {PARETO, HEATMAP, IMPORTANCE}  # with dots on a log scale

@@ -8,21 +8,16 @@ from typing import Any
 
 import pytest
 
-from paceline.config.experiment import ExperimentConfig
-from paceline.config.loading import load_config, validate
+from paceline.config.loading import load_config
 from paceline.sweeps.results.closing import best_config
 from paceline.sweeps.results.record import artifacts_of, note_of, rows_of
 from paceline.sweeps.sweep import section_of
 from paceline.sweeps.trials import Trial
+from support.sweeps.configs import sweep_config
 from support.sweeps.launches import launch_of
 
 CANARY = "hunter2hunter2"
 MEASURES = {"seconds": 2.0, "samples": 100, "steps": 10, "samples_per_second": 50.0, "peak_memory_bytes": 1000}
-
-
-def config(**section: Any) -> ExperimentConfig:
-    sweep = {"space": {"optimizer.lr": [0.1, 0.2]}, "metric": "val/accuracy", **section}
-    return validate({"name": "run", "model": {"name": "mlp"}, "data": {"name": "synthetic"}, "sweep": sweep})
 
 
 def trial(number: int = 0, **overrides: Any) -> Trial:
@@ -33,7 +28,7 @@ def trial(number: int = 0, **overrides: Any) -> Trial:
 
 @pytest.mark.parametrize(("metric", "value"), MEASURES.items())
 def test_measure_of_a_trial_may_be_the_metric(metric: str, value: float, tmp_path: Path) -> None:
-    launch = launch_of(config(metric=metric, mode="min"), tmp_path)
+    launch = launch_of(sweep_config(metric=metric, mode="min"), tmp_path)
     text = best_config(launch.config, [trial()], launch.sweep.objectives)
     assert text is not None
     assert text.startswith("# ")
@@ -48,7 +43,7 @@ def test_measure_of_a_trial_may_be_the_metric(metric: str, value: float, tmp_pat
 @pytest.mark.parametrize("scheduler", ["pbt", "asha"])
 def test_best_config_trains_the_best_trial(tmp_path: Path, scheduler: str, golden: Any) -> None:
     space = {"optimizer.lr": {"loguniform": [0.01, 1.0]}}
-    own = config(space=space, num_samples=4, search="random", scheduler=scheduler)
+    own = sweep_config(space, metric="val/accuracy", num_samples=4, search="random", scheduler=scheduler)
     text = best_config(own, [trial()], section_of(own).objectives) or ""
     golden("\n".join(line for line in text.splitlines() if line.startswith("#")))
     (tmp_path / "best.yaml").write_text(text)
@@ -63,9 +58,8 @@ def test_artifacts_hold_no_secrets_and_all_else(tmp_path: Path) -> None:
         trial(3, **{"model.args": {"users": [{"token": CANARY}, 4]}}),
     ]
     model = {"path": "nets:build", "args": {"password": CANARY}}
-    sweep = {"space": {"model.args.password": [CANARY, "a"]}, "metric": "val/accuracy"}
-    tree = {"name": "run", "model": model, "data": {"name": "synthetic"}, "sweep": sweep}
-    launch = launch_of(validate(tree), tmp_path)
+    space = {"model.args.password": [CANARY, "a"]}
+    launch = launch_of(sweep_config(space, {"model": model}, metric="val/accuracy"), tmp_path)
     best = best_config(launch.config, trials, launch.sweep.objectives)
     assert best is not None
     assert CANARY in best  # it is to be trained with
@@ -83,6 +77,6 @@ def test_artifacts_hold_no_secrets_and_all_else(tmp_path: Path) -> None:
 
 
 def test_command_in_the_note_quotes_a_path_with_blanks(tmp_path: Path) -> None:
-    launch = launch_of(config(), tmp_path / "my runs")
+    launch = launch_of(sweep_config(metric="val/accuracy"), tmp_path / "my runs")
     note = note_of(launch, [trial()], "finished", "")
     assert f"paceline train '{launch.folder.best_config}'" in note

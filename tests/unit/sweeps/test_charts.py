@@ -2,19 +2,20 @@
 
 import logging
 import math
-import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from paceline.sweeps.results import charts
+from paceline.sweeps.results import charts, pictures, plots
 from paceline.sweeps.results.curves import MOST_CURVES, MOST_POINTS, Curve, curves_of, panels
 from paceline.sweeps.results.drawing import Drawing
-from paceline.sweeps.results.importance import importances, is_log, varied_axes
+from paceline.sweeps.results.importance import is_log, varied_axes
 from paceline.sweeps.results.pictures import (
     CURVES,
     HEATMAP,
@@ -25,21 +26,30 @@ from paceline.sweeps.results.pictures import (
     pareto_pair,
     pictures_of,
 )
-from paceline.sweeps.results.style import Picture
+from paceline.sweeps.sweep import section_of
 from paceline.sweeps.trials import Trial
 from paceline.tracking.points import Point
-from support.sweeps.pictures import ACCURACY, BATCH, GRID, LR, RULE, grid_trials, points, sweep_config, trial
+from support.sweeps.configs import sweep_config
+from support.sweeps.pictures import ACCURACY, BATCH, GRID, LR, RULE, grid_trials, points, trial
 
 
 @pytest.fixture
-def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures are made, but not turned into PNG, which takes long."""
-    monkeypatch.setattr(Picture, "_repr_png_", lambda picture: b"png")
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The drawings that are asked for; nothing is drawn, which takes long, nor is scikit-learn imported."""
+    asked: list[str] = []
+
+    def drawer(name: str) -> Callable[..., Any]:
+        return lambda *given: asked.append(name) or SimpleNamespace(_repr_png_=lambda: b"png")
+
+    for module, names in ((plots, ("pareto", "heatmap")), (charts, ("field", "curves", "importance"))):
+        for name in names:
+            monkeypatch.setattr(module, name, drawer(name))
+    monkeypatch.setattr(pictures, "importances", lambda *given: {BATCH: 0.7, RULE: 0.3})
+    return asked
 
 
-@pytest.mark.usefixtures("unrendered")
 def test_sweep_has_four_pictures_and_one_that_fails_is_a_warning(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    drawn: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*given: Any) -> None:
         raise MemoryError("password=canary-s3cret")
@@ -51,9 +61,17 @@ def test_sweep_has_four_pictures_and_one_that_fails_is_a_warning(
     with caplog.at_level(logging.WARNING):
         assert list(pictures_of(GRID, trials, ACCURACY, histories)) == [PARETO, HEATMAP, IMPORTANCE]
     [record] = caplog.records
-    assert record.args is not None
     assert CURVES in record.getMessage()
     assert "canary" not in caplog.text
+
+
+def test_ranges_are_drawn_as_dots_and_lists_as_cells(drawn: list[str]) -> None:
+    space = {LR: {"loguniform": [1e-4, 1]}, RULE: ["none", "linear"]}
+    ranged = sweep_config(space, search="random", num_samples=20)
+    trials = [trial(n, {LR: 10 ** (-n / 5), RULE: ["none", "linear"][n % 2]}, 0.5 + n / 50) for n in range(20)]
+    for config, ended in [(GRID, grid_trials()[0]), (ranged, trials)]:
+        pictures_of(config, ended, ACCURACY, {})
+    assert [name for name in drawn if name in ("heatmap", "field")] == ["heatmap", "field"]
 
 
 @pytest.mark.parametrize("trials", [[], [trial(0, {LR: 0.1}, math.nan, "failed")], [trial(0, {LR: 0.1}, 0.5)]])
@@ -84,20 +102,6 @@ def test_heatmap_is_over_batch_and_rule_or_the_most_important_axes() -> None:
     assert varied_axes([trial(0, {"a": 1, "b": True}, 0.1), trial(1, {"a": 1.0, "b": 1}, 0.1)]) == ["b"]
 
 
-@pytest.mark.usefixtures("unrendered")
-def test_ranges_are_drawn_as_dots_and_lists_as_cells(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[str] = []
-    inner = charts.field
-    monkeypatch.setattr(charts, "field", lambda *given: (drawn.append("dots"), inner(*given))[1])
-    assert HEATMAP in pictures_of(GRID, grid_trials()[0], ACCURACY, {})
-    assert drawn == []
-    space = {LR: {"loguniform": [1e-4, 1]}, RULE: ["none", "linear"]}
-    ranged = sweep_config(space, search="random", num_samples=20)
-    trials = [trial(n, {LR: 10 ** (-n / 5), RULE: ["none", "linear"][n % 2]}, 0.5 + n / 50) for n in range(20)]
-    assert HEATMAP in pictures_of(ranged, trials, ACCURACY, {})
-    assert drawn == ["dots"]
-
-
 def test_dots_are_means_over_the_seeds() -> None:
     trials = [trial(n, {"x": n // 2, "y": "a", "seed": n % 2}, 0.1 * n) for n in range(4)]
     trials.append(trial(9, {"x": 7, "y": "b"}, 0.9, "pruned"))
@@ -106,13 +110,6 @@ def test_dots_are_means_over_the_seeds() -> None:
     assert data.values == pytest.approx([0.25, 0.05])
     with pytest.raises(ValueError, match="val/accuracy"):
         charts.field_of(trials[-1:], ACCURACY[0], "x", "y")
-
-
-def test_outlier_does_not_take_all_colours() -> None:
-    values = [0.9 + n / 1000 for n in range(20)]
-    assert charts.color_range([*values, 0.1], ("a", "max")) == (pytest.approx(0.87, abs=0.02), 0.919)
-    assert charts.color_range([*values, 1e9], ("a", "min")) == (0.9, pytest.approx(0.95, abs=0.02))
-    assert charts.color_range(values, ("a", "max")) == (0.9, 0.919)
 
 
 def test_curves_are_over_samples_and_bands_over_seeds() -> None:
@@ -132,17 +129,14 @@ def line_of(trials: list[Trial], histories: dict[str, list[Point]]) -> Curve:
     return line
 
 
-def test_seeds_that_ended_early_do_not_bend_the_mean() -> None:
-    trials = [trial(0, {LR: 1, "seed": 0}, 0.5), trial(1, {LR: 1, "seed": 1}, 0.5, "pruned", steps=20, samples=1280)]
-    line = line_of(trials, {"0000": points("train/loss", [4, 3, 2, 1]), "0001": points("train/loss", [9, 8])})
-    assert (list(line.mean), line.seeds) == ([4, 3, 2, 1], 1)
-
-
-def test_seeds_at_other_steps_are_interpolated() -> None:
+def test_mean_is_over_whole_seeds_which_are_interpolated_between_their_steps() -> None:
     trials = [trial(n, {LR: 1, "seed": n}, 0.5) for n in range(2)]
     line = line_of(trials, {"0000": points("train/loss", [4, 3, 2, 1]), "0001": points("train/loss", [4, 2], every=20)})
     assert (line.x[0], line.x[-1], line.seeds) == (1280, 2560, 2)
     assert (line.mean[0], line.mean[-1]) == (pytest.approx(3.5), pytest.approx(1.5))
+    trials[1] = replace(trials[1], state="pruned", steps=20, samples=1280)
+    line = line_of(trials, {"0000": points("train/loss", [4, 3, 2, 1]), "0001": points("train/loss", [9, 8])})
+    assert (list(line.mean), line.seeds) == ([4, 3, 2, 1], 1)
 
 
 def test_samples_follow_from_the_batch_size_where_no_trial_has_them() -> None:
@@ -201,37 +195,9 @@ def test_best_are_named_and_one_that_diverged_takes_no_room() -> None:
     assert charts.limits([beginning_is_cut], {"s": "red"}) == (0.4, 0.5)
 
 
-def test_most_important_axis_comes_first() -> None:
-    rng = random.Random(0)
-    space = {LR: {"loguniform": [1e-4, 1]}, BATCH: [32, 64], RULE: ["none", "linear"]}
-    section = sweep_config(space, search="random", num_samples=40).sweep
-    assert section is not None
-    trials = []
-    for number in range(40):
-        lr = 10 ** rng.uniform(-4, 0)
-        overrides = {LR: lr, BATCH: rng.choice([32, 64]), RULE: rng.choice(["none", "linear"])}
-        value = 0.9 - 0.05 * (math.log10(lr) + 2) ** 2 - 0.05 * (overrides[RULE] == "none")
-        trials.append(trial(number, overrides, value))
-    shares = importances(section, trials, ACCURACY[0])
-    assert list(shares) == [LR, RULE, BATCH]
-    assert shares[LR] > 0.6
-    assert sum(shares.values()) == pytest.approx(1)
-    wild = [*trials, trial(99, {LR: 0.5, BATCH: 32, RULE: "none"}, -1e9)]
-    assert next(iter(importances(section, wild, ACCURACY[0]))) == LR
-    equal = [trial(n, each.overrides, 0.5) for n, each in enumerate(trials)]
-    one_axis = [trial(n, {LR: n}, n / 50) for n in range(20)]
-    assert [importances(section, few, ACCURACY[0]) for few in (trials[:5], equal, one_axis)] == [{}] * 3
-
-
-def test_seed_is_no_axis_of_the_importance() -> None:
-    assert GRID.sweep is not None
-    assert set(importances(GRID.sweep, grid_trials()[0], ACCURACY[0])) == {BATCH, RULE}
-
-
 def test_scale_of_an_axis_follows_from_its_range_or_its_values() -> None:
     space = {LR: {"loguniform": [0.1, 0.2]}, "optimizer.momentum": {"uniform": [0.01, 0.9]}, BATCH: [64, 128]}
-    section = sweep_config(space, search="random", num_samples=2).sweep
-    assert section is not None
+    section = section_of(sweep_config(space, search="random", num_samples=2))
     assert is_log(section, LR, [0.1, 0.2])
     assert not is_log(section, "optimizer.momentum", [0.01, 0.9])
     assert [is_log(section, BATCH, values) for values in ([64, 128], [32, 512], [0, 512])] == [False, True, False]

@@ -1,18 +1,17 @@
 """Checkpoints that a trial pins and another one adopts: whole, kept, linked, and never in place of nothing."""
 
-import errno
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from paceline.engine.checkpoint import Snapshot, newest_valid, prune, write_checkpoint
+from paceline.engine.checkpoint import Snapshot, prune, write_checkpoint
 from paceline.engine.manifest import numbered, verify
 from paceline.sweeps.search import checkpoints as exchange
 from paceline.sweeps.search.checkpoints import adopt, is_same, pin
+from support.cluster.desks import no_space
 
 
 def checkpoint(trial: Path, step: int, weight: float = 1.0) -> Path:
@@ -44,17 +43,15 @@ def test_pinned_checkpoint_outlives_pruning(tmp_path: Path) -> None:
 def test_files_are_linked_where_they_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = checkpoint(tmp_path, 5)
 
-    def shares_files(pinned: Path | None) -> bool:
-        assert pinned is not None
+    def shares_files(pinned: Path) -> bool:
         assert verify(pinned) == 5
         return all(os.path.samefile(path, pinned / path.name) for path in original.iterdir())
 
-    def no_links(*args: Any) -> None:
-        raise OSError(errno.EPERM, "no links here")
-
-    assert shares_files(pin(original, tmp_path / "pinned"))
-    monkeypatch.setattr(os, "link", no_links)
-    assert not shares_files(pin(original, tmp_path / "copied"))
+    pin(original, tmp_path / "pinned")
+    assert shares_files(tmp_path / "pinned" / "step-5")
+    monkeypatch.setattr(os, "link", no_space)
+    pin(original, tmp_path / "copied")
+    assert not shares_files(tmp_path / "copied" / "step-5")
 
 
 def test_half_made_pin_is_made_again(tmp_path: Path) -> None:
@@ -71,9 +68,8 @@ def test_half_made_pin_is_made_again(tmp_path: Path) -> None:
 def test_another_checkpoint_of_the_same_step_replaces_a_pin(tmp_path: Path) -> None:
     pin(checkpoint(tmp_path / "a", 5, 1.0), tmp_path / "pinned")
     other = checkpoint(tmp_path / "b", 5, 2.0)
-    found = pin(other, tmp_path / "pinned")
-    assert found is not None
-    assert is_same(found, other)
+    assert pin(other, tmp_path / "pinned") == tmp_path / "pinned" / "step-5"
+    assert is_same(tmp_path / "pinned" / "step-5", other)
 
 
 def test_checkpoint_that_goes_is_not_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,11 +86,8 @@ def test_checkpoint_that_goes_is_not_pinned(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_full_disk_leaves_no_pin_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_room(source: str, target: str) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     original = checkpoint(tmp_path, 5)
-    monkeypatch.setattr(exchange, "link_or_copy", no_room)
+    monkeypatch.setattr(exchange, "link_or_copy", no_space)
     with pytest.raises(OSError, match="No space left"):
         pin(original, tmp_path / "pinned")
     assert os.listdir(tmp_path / "pinned") == []
@@ -107,27 +100,17 @@ def test_only_the_newest_pins_stay(tmp_path: Path) -> None:
 
 
 def test_adopted_checkpoint_replaces_the_trials_own(tmp_path: Path) -> None:
-    def fails(path: Path, reason: str) -> None:
-        pytest.fail(f"{path}: {reason}")
-
     best = pinned(tmp_path / "best", 5, 2.0)
     for step in (4, 5, 9):
         checkpoint(tmp_path / "worst", step)
     for trial in ("worst", "new"):
-        assert adopt(best, tmp_path / trial / "checkpoints")
-        found = newest_valid(tmp_path / trial / "checkpoints", fails)
-        assert found is not None
-        assert is_same(found, best)
-        assert names(tmp_path / trial / "checkpoints") == ["step-5"]
-    assert verify(best) == 5
-
-
-def test_adopting_the_same_checkpoint_again_does_nothing(tmp_path: Path) -> None:
-    best = pinned(tmp_path / "best", 5)
-    own = tmp_path / "worst" / "checkpoints"
-    adopt(best, own)
+        own = tmp_path / trial / "checkpoints"
+        assert adopt(best, own)
+        assert names(own) == ["step-5"]
+        assert verify(own / "step-5") == verify(best) == 5
+        assert is_same(own / "step-5", best)
     (own / "step-5" / "answered.json").write_text("{}")
-    assert adopt(best, own)
+    assert adopt(best, own)  # again, which changes nothing
     assert (own / "step-5" / "answered.json").exists()
 
 

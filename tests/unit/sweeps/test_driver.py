@@ -1,22 +1,24 @@
 """The driver's part of a sweep: how it follows Tune to its end, and what it leaves."""
 
-import errno
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from ray.exceptions import RayActorError
 
-from paceline.config.loading import validate
 from paceline.errors import EnvironmentFault, RunFailed
 from paceline.sweeps import running
 from paceline.sweeps.desk.rules import Rules
 from paceline.sweeps.folder import SweepFolder
+from paceline.sweeps.groups import Groups
 from paceline.sweeps.running import Running
 from paceline.sweeps.sweep import _result
 from paceline.sweeps.trials import Point, Trial
 from paceline.sweeps.work import SweepView
+from support.cluster.desks import no_space
+from support.sweeps.configs import sweep_config
 from support.sweeps.fake_actor import FakeActor, patch_ray_get
 from support.sweeps.launches import RecordingListener, launch_of
 
@@ -51,31 +53,18 @@ class FakeTune(Thread):
         self.join(seconds)
 
 
-class FakeGroups:
-    """Counts how often it is told what is wanted."""
-
-    def __init__(self) -> None:
-        self.followed = 0
-
-    def follow(self, wanted: Any) -> None:
-        self.followed += 1
-
-    def join(self, seconds: float) -> None: ...
-
-
 class Scene:
     """A driver at a fake coordinator, which shows one view after the other, the last one again and again."""
 
     def __init__(self, folder: Path, views: list[Any], tune: FakeTune | None = None, **section: Any) -> None:
         self.views = views
         self.tune = tune or FakeTune()
-        sweep = {"space": {"optimizer.lr": [0.1, 0.2]}, "metric": "val/accuracy", **section}
-        tree = {"name": "run", "model": {"name": "mlp"}, "data": {"name": "synthetic"}, "sweep": sweep}
         self.listener = RecordingListener()
-        self.launch = launch_of(validate(tree), folder, POINTS, self.listener)  # type: ignore[arg-type]
+        config = sweep_config(**{"metric": "val/accuracy", **section})
+        self.launch = launch_of(config, folder, POINTS, self.listener)  # type: ignore[arg-type]
         self.statuses_at_close: list[str] = []
         self.coordinator = FakeActor(view=self._view, close=self._close, trials=FINISHED)
-        self.groups = FakeGroups()
+        self.groups = Mock(spec=Groups)
         self.driver = Running(self.launch, self.coordinator, self.groups, lambda: self.tune)  # type: ignore[arg-type, return-value]
 
     def _view(self, *_: int) -> Any:
@@ -101,7 +90,7 @@ def test_checkpoint_that_takes_long_is_waited_for(tmp_path: Path, golden: Any) -
     scene.driver.run()
     assert scene.coordinator.calls("close")
     assert len(scene.views) == 1
-    assert scene.groups.followed > 40
+    assert scene.groups.follow.call_count > 40
     golden("\n".join(scene.listener.stages))
 
 
@@ -140,12 +129,9 @@ def test_sweep_whose_groups_did_not_start_can_be_resumed(tmp_path: Path) -> None
 def test_full_disk_at_the_end_is_a_fault_and_the_sweep_can_be_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     scene = Scene(tmp_path, [view(FINISHED)])
-    monkeypatch.setattr(running, "write_best", full)
-    monkeypatch.setattr(SweepFolder, "write", full)
+    monkeypatch.setattr(running, "write_best", no_space)
+    monkeypatch.setattr(SweepFolder, "write", no_space)
     with pytest.raises(EnvironmentFault):
         scene.driver.run()
     assert scene.coordinator.calls("close")  # MLflow has it all the same
@@ -166,15 +152,10 @@ def test_tune_ends_with_the_driver(tmp_path: Path, error: BaseException, monkeyp
     assert scene.status == "running"
 
 
-def test_sweep_has_finished_only_once_its_record_is_closed(tmp_path: Path) -> None:
-    scene = Scene(tmp_path, [view(FINISHED)])
-    assert scene.driver.run().status == "finished"
-    assert (scene.statuses_at_close, scene.status) == (["running"], "finished")
-
-
-def test_driver_asks_only_for_what_has_changed(tmp_path: Path) -> None:
+def test_driver_asks_only_for_what_has_changed_and_finishes_once_the_record_is_closed(tmp_path: Path) -> None:
     first, second = FINISHED
     scene = Scene(tmp_path, [view([second], version=3), view([first], version=5), view([], version=5)])
     assert scene.driver.run().status == "finished"
+    assert (scene.statuses_at_close, scene.status) == (["running"], "finished")
     assert [version for _, version in scene.coordinator.calls("view")][:3] == [0, 3, 5]
     assert scene.launch.folder.best_config.exists()
