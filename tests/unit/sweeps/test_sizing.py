@@ -9,7 +9,6 @@ import ray
 
 from paceline.cluster.preflight import Resources, cluster_resources, warn_of_fixed_size
 from paceline.config.experiment import ExperimentConfig
-from paceline.config.loading import validate
 from paceline.data.synthetic import SyntheticConfig
 from paceline.errors import ConfigError, EnvironmentFault
 from paceline.sweeps.planning import sizing
@@ -26,16 +25,18 @@ from paceline.sweeps.planning.sizing import (
 from paceline.sweeps.sweep import section_of, sweep
 from paceline.sweeps.trials import Point
 from paceline.sweeps.work import GroupShape
+from support.sweeps.configs import RATES, sweep_config
 from support.sweeps.launches import RecordingListener, launch_of
 
 POINTS = [Point("0000", {"optimizer.lr": 0.1}), Point("0001", {"data.global_batch_size": 64})]
-SPACE = {"space": {"optimizer.lr": [0.1, 0.2]}}
 OWN_DATA = {"path": "support.sweeps.user_code:build_anything", "global_batch_size": 32}
 
 
-def config(**sections: Any) -> ExperimentConfig:
-    data = {"name": "synthetic", "num_samples": 640, "num_validation_samples": 8, "global_batch_size": 32}
-    return validate({"name": "run", "model": {"name": "mlp"}, "data": data, "sweep": SPACE, **sections})
+DATA = {"name": "synthetic", "num_samples": 640, "num_validation_samples": 8, "global_batch_size": 32}
+
+
+def config(sweep: dict[str, Any] | None = None, **sections: Any) -> ExperimentConfig:
+    return sweep_config(RATES, {"data": DATA, **sections}, **(sweep or {}))
 
 
 def of_nodes(*nodes: tuple[float, float]) -> Resources:
@@ -51,7 +52,6 @@ THREE_NODES = of_nodes((6.0, 2.0), (6.0, 2.0), (2.0, 0.0))
     ("shape", "cluster", "room"),
     [
         (GroupShape(1, 4.0, 0.0, "pack"), THREE_NODES, 2),  # 14 cores in all, but twice 6 and once 2
-        (GroupShape(2, 2.0, 0.0, "pack"), THREE_NODES, 3),
         (GroupShape(2, 2.0, 0.0, "strict_pack"), THREE_NODES, 2),
         (GroupShape(2, 2.0, 0.0, "strict_spread"), THREE_NODES, 3),
         (GroupShape(1, 1.0, 0.1, "pack"), THREE_NODES, 12),
@@ -68,7 +68,7 @@ def test_slots_are_as_many_as_the_nodes_hold(golden: Any) -> None:
     shapes = [GroupShape(1, 4.0, 0.0, "pack"), GroupShape(1, 1.0, 0.0, "pack")]
     assert slots_for(section_of(config()), shapes, nodes, 10) == 2
     with pytest.raises(EnvironmentFault) as caught:
-        slots_for(section_of(config(sweep={**SPACE, "slots": 3})), shapes, nodes, 10)
+        slots_for(section_of(config({"slots": 3})), shapes, nodes, 10)
     assert (caught.value.code, caught.value.fields) == ("too-many-slots", {"asked": 3, "room": 2})
     golden(str(caught.value))
 
@@ -117,17 +117,19 @@ def test_sweep_without_known_points_is_sized_by_its_config() -> None:
     assert (configs.longest([], "epochs"), configs.longest([], "seconds")) == (1, math.inf)
 
 
-@pytest.mark.parametrize("sizes", [[(4.0, 0.0)], [(4.0, 1.0), (8.0, 0.0)]])
-def test_resources_of_a_cluster_are_those_of_its_living_nodes(sizes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes = [{"Alive": True, "Resources": {"CPU": cpus, **({"GPU": gpus} if gpus else {})}} for cpus, gpus in sizes]
-    total = {"CPU": sum(cpus for cpus, _ in sizes), "GPU": sum(gpus for _, gpus in sizes)}
-    monkeypatch.setattr(ray, "nodes", lambda: [*nodes, {"Alive": False, "Resources": {"CPU": 64.0}}])
-    monkeypatch.setattr(ray, "cluster_resources", lambda: total)
-    assert cluster_resources() == (of_nodes(*sizes) if len(sizes) > 1 else Resources(4.0, 0.0))
+def test_resources_of_a_cluster_are_those_of_its_living_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    dead = {"Alive": False, "Resources": {"CPU": 64.0}}
+    with_gpu, without = ({"Alive": True, "Resources": own} for own in ({"CPU": 4.0, "GPU": 1.0}, {"CPU": 8.0}))
+    monkeypatch.setattr(ray, "nodes", lambda: [with_gpu, without, dead])
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 12.0, "GPU": 1.0})
+    assert cluster_resources() == of_nodes((4.0, 1.0), (8.0, 0.0))
+    monkeypatch.setattr(ray, "nodes", lambda: [without, dead])
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 8.0})
+    assert cluster_resources() == Resources(8.0, 0.0)
 
 
 def test_plan_settles_slots_and_rungs(tmp_path: Path) -> None:
-    section = {**SPACE, "scheduler": "asha", "rung_factor": 4, "metric": "val/loss"}
+    section = {"scheduler": "asha", "rung_factor": 4, "metric": "val/loss"}
     each = config(sweep=section, scaling={"num_workers": 2, "use_gpu": False}, trainer={"epochs": 4})
     plan = Plan(launch_of(each, tmp_path, POINTS), Resources(5.0, 0.0))
     assert (plan.slots, plan.shapes, plan.length) == (2, [GroupShape(2, 1.0, 0.0, "pack")] * 2, 4 * 640)
@@ -149,7 +151,7 @@ def test_length_of_a_trial_with_data_of_unknown_size(trainer: dict[str, Any], ep
 
 @pytest.mark.parametrize(("scheduler", "rung"), [("asha", 2), ("median", 1.8), ("pbt", 1.8)])
 def test_first_rung_in_epochs_needs_no_size_of_the_data(scheduler: str, rung: float) -> None:
-    section = {**SPACE, "scheduler": scheduler, "budget_unit": "epochs"}
+    section = {"scheduler": scheduler, "budget_unit": "epochs"}
     own = config(data=OWN_DATA, trainer={"epochs": 18}, sweep=section)
     assert first_rung(section_of(own), PointConfigs(own).longest([], "epochs")) == pytest.approx(rung)
 
@@ -159,7 +161,7 @@ def test_first_rung_in_epochs_needs_no_size_of_the_data(scheduler: str, rung: fl
     [({"first_rung": 8000}, 8000), ({"budget_unit": "samples"}, math.inf), ({"budget_unit": "epochs"}, math.inf)],
 )
 def test_first_rung_that_cannot_be_is_refused(fields: dict[str, Any], length: float, golden: Any) -> None:
-    section = section_of(config(sweep={**SPACE, "scheduler": "asha", **fields}))
+    section = section_of(config({"scheduler": "asha", **fields}))
     with pytest.raises(ConfigError) as caught:
         first_rung(section, length)
     [problem] = caught.value.problems
@@ -169,22 +171,14 @@ def test_first_rung_that_cannot_be_is_refused(fields: dict[str, Any], length: fl
         assert first_rung(section, length + 1) == first_rung(section, math.inf) == 8000
 
 
-@pytest.mark.parametrize(("workers", "warns"), [([1, 2], True), ([2, 2], False), (2, False)])
-def test_elastic_workers_have_no_effect_in_a_sweep(workers: object, warns: bool, golden: Any) -> None:
+def test_elastic_workers_are_warned_of_before_anything_starts(tmp_path: Path, golden: Any) -> None:
     listener = RecordingListener()
-    warn_of_fixed_size(config(scaling={"num_workers": workers}), "a sweep", listener)
-    assert [kind for kind, _ in listener.events] == ["warning"] * warns
-    if warns:
-        golden(listener.events[0][1]["message"])
-
-
-def test_elastic_workers_are_warned_of_before_anything_starts(tmp_path: Path) -> None:
-    listener = RecordingListener()
-    asked = config(
-        scaling={"num_workers": [1, 2]},
-        storage={"path": str(tmp_path / "runs")},
-        sweep={"space": {"data.global_batch_size": [33]}},  # which two workers cannot share
-    )
+    base = {"scaling": {"num_workers": [1, 2]}, "storage": {"path": str(tmp_path / "runs")}}
+    asked = sweep_config({"data.global_batch_size": [33]}, base)  # which two workers cannot share
     with pytest.raises(ConfigError):
         sweep(asked, listener=listener)  # type: ignore[arg-type]
     assert [kind for kind, _ in listener.events] == ["warning"]
+    golden(listener.events[0][1]["message"])
+    for workers in ([2, 2], 2):
+        warn_of_fixed_size(config(scaling={"num_workers": workers}), "a sweep", listener)
+    assert len(listener.events) == 1
