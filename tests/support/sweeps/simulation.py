@@ -2,21 +2,23 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 from paceline.sweeps.desk.desk import SweepDesk
 from paceline.sweeps.desk.rules import Rules
 from paceline.sweeps.log import SweepHistory, read_log
 from paceline.sweeps.trials import Point, Trial
 from paceline.sweeps.work import GroupShape, Order, Report, Work
+from paceline.tracking.journal import Journal
 from paceline.tracking.points import Reading
 from paceline.tracking.record import RunRecord
+from support.cluster.desks import NOWHERE, no_space
 
-NOWHERE = "http://127.0.0.1:9"
-"""An MLflow that does not answer."""
 ONE, TWO = GroupShape(1, 1.0, 0.0, "pack"), GroupShape(2, 1.0, 0.0, "pack")
 """Worker groups of one and of two workers."""
 HANGS_AFTER_SECONDS = 20.0
@@ -89,6 +91,20 @@ def with_rungs(*steps: int, accuracy: float = 0.5) -> Training:
         await coordinator.finish(*trial, ending("finished", accuracy))
 
     return train
+
+
+@contextmanager
+def full_disk(part: str) -> Iterator[None]:
+    """A disk on which journals with this in their path cannot grow."""
+    append = Journal.append
+
+    def fails(journal: Journal, items: Any) -> None:
+        if part in str(journal.path):
+            no_space()
+        append(journal, items)
+
+    with patch.object(Journal, "append", fails):
+        yield
 
 
 class SimulatedSweep:

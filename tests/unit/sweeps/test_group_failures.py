@@ -39,13 +39,15 @@ async def test_groups_that_fail_to_start_three_times_in_a_row_are_a_fault(sweep:
 
 
 @simulated(groups=False)
-async def test_group_that_comes_resets_the_count_of_failures(sweep: SimulatedSweep) -> None:
-    for id in ("0000", "0001", "0002", "0003"):
-        call = await sweep.begin(id)
-        await sweep.coordinator.group_failed(0, (await sweep.view()).groups[0].generation, "no room")
-        await sweep.serve_once()
+async def test_each_trial_that_begins_resets_the_counts_of_failures_and_restarts(sweep: SimulatedSweep) -> None:
+    for number in range(9):
+        call = await sweep.begin(f"{number:04d}")
+        if number < 4:
+            await sweep.coordinator.group_failed(0, (await sweep.view()).groups[0].generation, "no room")
+        await sweep.serve_once()  # enters again
         assert (await call).state == "finished"
-    assert (await sweep.view()).fault == ""
+    view = await sweep.view()
+    assert (view.fault, view.groups[0].generation) == ("", 5)
 
 
 @simulated(groups=False)
@@ -60,15 +62,6 @@ async def test_group_that_restarts_again_and_again_without_a_trial_is_given_up(
     assert entered == 9  # three groups, each of which was started three times
     golden(view.fault)
     assert (await call).state == "pending"
-
-
-@simulated(groups=False)
-async def test_restarts_between_trials_are_forgotten_with_the_next_trial(sweep: SimulatedSweep) -> None:
-    for id in ("0000", "0001", "0002", "0003", "0004"):
-        call = await sweep.begin(id)
-        await sweep.serve_once()  # enters again
-        await call
-    assert (await sweep.view()).groups[0].generation == 1
 
 
 @simulated(groups=False, slots=2)

@@ -9,21 +9,13 @@ from typing import Any
 import pytest
 
 from paceline import load_sweep
-from paceline.config import ExperimentConfig
-from paceline.config.loading import validate
 from paceline.errors import ConfigError, EnvironmentFault
 from paceline.sweeps.folder import claim_sweep
 from paceline.tracking import metrics
+from support.sweeps.configs import sweep_config
 from support.sweeps.finished import TRIALS, leave_sweep, record_sweep
 
-
-def config() -> ExperimentConfig:
-    section = {"space": {"optimizer.lr": [0.1, 0.2, 0.3]}, "metric": "val/accuracy"}
-    data = {"name": "synthetic", "global_batch_size": 64}
-    return validate({"name": "compare", "model": {"name": "mlp"}, "data": data, "sweep": section})
-
-
-CONFIG = config()
+CONFIG = sweep_config({"optimizer.lr": [0.1, 0.2, 0.3]}, {"name": "compare"}, metric="val/accuracy")
 
 
 def test_finished_sweep_is_what_it_was(tmp_path: Path) -> None:

@@ -1,14 +1,17 @@
-"""A sweep's coordinator: the records of a sweep and of its trials, and when MLflow has them."""
+"""A sweep's coordinator: the records of a sweep and of its trials, their best model, and when MLflow has them."""
 
+import asyncio
 import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from paceline.cluster.desk import OUTCOME, Desk
 from paceline.cluster.last_words import LastWords
+from paceline.engine.checkpoint import Snapshot, write_checkpoint
 from paceline.sweeps.desk import books
 from paceline.sweeps.log import SweepLog
 from paceline.sweeps.trials import Trial
@@ -17,10 +20,12 @@ from paceline.tracking import metrics
 from paceline.tracking.cursor import ShipReport
 from paceline.tracking.history import read_points
 from paceline.tracking.journal import JOURNAL_FILE, Journal
-from paceline.tracking.points import Reading
+from paceline.tracking.points import Point, Reading
+from paceline.tracking.record import RunRecord
 from paceline.tracking.recorder import Recorder
 from paceline.tracking.shipping import Shipper
-from support.sweeps.simulation import ONE, SimulatedSweep, ending, ends_with, finishes, play, simulated
+from support.cluster.desks import NOWHERE, entries_of
+from support.sweeps.simulation import ONE, SimulatedSweep, ending, ends_with, finishes, full_disk, play, simulated
 
 
 class FakeMlflow:
@@ -82,6 +87,7 @@ async def test_record_is_closed_at_the_end_when_mlflow_was_away(
     assert (await sweep.run("0000")).state == "finished"
     await sweep.until_records_are_closed()
     assert [run for run, *_ in away.closed] == ["sweep/0000"]
+    assert not (sweep.tracking() / OUTCOME).exists()
     assert (await sweep.trial("0000")).mlflow_run_id == ""
     FakeMlflow(monkeypatch)  # it is back
     await sweep.close(seconds=10)
@@ -132,26 +138,9 @@ async def test_best_value_is_the_mean_over_the_seeds(sweep: SimulatedSweep) -> N
 
 
 @simulated()
-async def test_trial_that_has_ended_leaves_no_outcome_file(sweep: SimulatedSweep) -> None:
-    await sweep.run("0000")
-    await sweep.until_records_are_closed()
-    assert not (sweep.tracking() / OUTCOME).exists()
-
-
-@simulated()
-async def test_trouble_of_a_record_is_a_warning_once_in_a_while(
-    sweep: SimulatedSweep, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_trouble_of_a_record_is_a_warning_once_in_a_while(sweep: SimulatedSweep) -> None:
     async def with_trouble(sweep: SimulatedSweep, work: Work) -> None:
-        append = Journal.append
-
-        def fails(journal: Journal, items: Any) -> None:
-            if work.trial_id in str(journal.path):
-                raise OSError("no space")
-            append(journal, items)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Journal, "append", fails)
+        with full_disk(work.trial_id):
             for step in range(50):
                 reading = Reading(step, 1, {"val/accuracy": 0.5})
                 assert not await sweep.coordinator.metrics(work.trial_id, work.attempt, [reading])
@@ -161,8 +150,36 @@ async def test_trouble_of_a_record_is_a_warning_once_in_a_while(
     sweep.trainings = {"0000": [with_trouble]}
     await sweep.run("0000")
     of_the_trial = [event["message"] for event in await sweep.events("warning") if event.get("trial") == "0000"]
-    assert ["no space" in message for message in of_the_trial] == [True, False]
+    assert ["No space left" in message for message in of_the_trial] == [True, False]
     assert of_the_trial[1] == "slow"
+
+
+def test_only_the_final_checkpoint_of_the_best_trial_is_recorded_as_a_model(tmp_path: Path) -> None:
+    record = RunRecord(tmp_path.name, "sweep", NOWHERE, "e")
+    trials = [
+        Trial("0000", {}, "finished", metrics={"val/loss": 0.5}),
+        Trial("0001", {}, "finished", metrics={"val/loss": 0.2}),
+        Trial("0002", {}, "pruned", metrics={"val/loss": 0.1}),
+    ]
+    for trial in trials:
+        folder = tmp_path / "trials" / trial.id
+        for step in (4, 8):
+            snapshot = Snapshot(step, {"model": {"weight": torch.full((3,), float(step))}}, {"step": step})
+            write_checkpoint(folder / "checkpoints", snapshot)
+        own = replace(record, run_id=f"{tmp_path.name}/{trial.id}", parent=tmp_path.name)
+        Recorder(folder / "tracking", own).append([Point("val/loss", 0.2, 8, 1008)])
+
+    async def close() -> None:
+        opened = books.Books(tmp_path, record, [("val/loss", "min")])
+        for trial in trials:
+            opened.note(trial)
+        await opened.close("FINISHED", None, "the note", {}, 0.1)
+
+    asyncio.run(close())
+    (entry,) = entries_of(tmp_path / "tracking", "model")
+    assert (entry["step"], entry["run_id"]) == (8, f"{tmp_path.name}/0001")
+    assert entry["uri"] == (tmp_path / "trials" / "0001" / "checkpoints" / "step-8").as_uri()
+    assert entry["metrics"] == {"val/loss": [0.2, 1008]}
 
 
 @pytest.mark.parametrize("status", ["finished", "failed"])

@@ -77,23 +77,17 @@ async def test_trial_is_pruned_at_a_rung(sweep: SimulatedSweep) -> None:
 
 
 @simulated()
-async def test_paused_trial_is_pruned(sweep: SimulatedSweep) -> None:
-    sweep.trainings = {"0000": [with_rungs(1, 3)]}
+async def test_trial_that_is_paused_waits_for_a_slot_or_runs_is_pruned(sweep: SimulatedSweep) -> None:
+    sweep.trainings = {"0000": [with_rungs(1, 3)], "0001": [until_stopped]}
     await sweep.run("0000")
     await sweep.coordinator.leave("0000")
-    assert await sweep.states() == {"0000": "paused"}
-    await sweep.coordinator.prune("0000", "why")
-    assert await sweep.states() == {"0000": "pruned"}
-
-
-@simulated()
-async def test_trial_that_waits_for_a_slot_is_pruned(sweep: SimulatedSweep) -> None:
-    sweep.trainings = {"0000": [until_stopped]}
-    first, second = await sweep.begin("0000"), await sweep.begin("0001", "pending")
-    for id, call in (("0001", second), ("0000", first)):
+    running, waiting = await sweep.begin("0001"), await sweep.begin("0002", "pending")
+    assert await sweep.states() == {"0000": "paused", "0001": "running", "0002": "pending"}
+    for id in ("0000", "0002", "0001"):
         await sweep.coordinator.prune(id, "why")
-        assert (await call).state == "pruned"
-    assert [taken.trial for taken in sweep.taken] == ["0000"]
+        assert (await sweep.trial(id)).state == "pruned" or id == "0001"
+    assert [(await call).state for call in (waiting, running)] == ["pruned"] * 2
+    assert [taken.trial for taken in sweep.taken] == ["0000", "0001"]
 
 
 @simulated()

@@ -10,23 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, MedianStoppingRule
+from ray.tune.schedulers import AsyncHyperBandScheduler, MedianStoppingRule
 
 from paceline.config.experiment import ExperimentConfig
-from paceline.config.loading import validate
 from paceline.sweeps.desk.trial_run import end_values
 from paceline.sweeps.log import SweepHistory
 from paceline.sweeps.planning.point_checks import PointCheck
-from paceline.sweeps.search.schedulers import CheckedPBT, OwnDraws, build_scheduler
+from paceline.sweeps.search.schedulers import OwnDraws, build_scheduler
 from paceline.sweeps.search.tune_config import point_of, tune_config
 from paceline.sweeps.trials import Point, Trial, TrialState
+from support.sweeps.configs import RATES, sweep_config
 
-TREE: dict[str, Any] = {
-    "name": "run",
-    "model": {"name": "cnn"},
-    "data": {"name": "mnist5k", "global_batch_size": 64},
-    "optimizer": {"name": "sgd"},
-}
+BASE: dict[str, Any] = {"model": {"name": "cnn"}, "data": {"name": "mnist5k"}, "optimizer": {"name": "sgd"}}
 METRIC = "val/accuracy"
 FIRST, LENGTH = 10.0, 90.0
 IDS = ["0000", "0001", "0002", "0003"]
@@ -35,9 +30,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:All-NaN slice:RuntimeWarning")
 
 
 def config_of(scheduler: str, space: dict[str, Any] | None = None, **fields: Any) -> ExperimentConfig:
-    """A config with a sweep."""
-    section = {"space": space or {"optimizer.lr": [0.1, 0.2]}, "metric": METRIC, "scheduler": scheduler, **fields}
-    return validate({**TREE, "sweep": section})
+    return sweep_config(space or RATES, BASE, metric=METRIC, scheduler=scheduler, **fields)
 
 
 @dataclass(eq=False)
@@ -57,10 +50,9 @@ class Tuned:
         self.run_metadata = SimpleNamespace(checkpoint_manager=manager)
 
     def is_finished(self) -> bool:
-        return self.status in ("TERMINATED", "ERROR")
+        return self.status == "TERMINATED"
 
-    def set_experiment_tag(self, tag: str) -> None:
-        self.experiment_tag = tag
+    def set_experiment_tag(self, tag: str) -> None: ...
 
     def set_config(self, config: dict[str, Any]) -> None:
         self.config = config
@@ -238,18 +230,6 @@ def test_finished_trials_count_for_the_median(unit: str) -> None:
     assert launch.result("0003", {unit: 80.0, METRIC: 0.1}) == "STOP"
 
 
-def test_sweep_without_a_scheduler_is_first_in_first_out() -> None:
-    assert type(build_scheduler(config_of("none"), 0.0, math.inf, SweepHistory())) is FIFOScheduler
-
-
-SPACE: dict[str, Any] = {
-    "optimizer.lr": {"loguniform": [1e-3, 1.0]},
-    "optimizer.momentum": {"uniform": [0.0, 0.99]},
-    "optimizer.weight_decay": [0.0, 0.01, 0.1],
-    "lr_scheduler.warmup_steps": {"randint": [0, 6]},
-}
-
-
 def pbt(space: dict[str, Any], history: SweepHistory | None = None, **fields: Any) -> tuple[ExperimentConfig, Any]:
     config = config_of("pbt", space, search="random", num_samples=4, first_rung=FIRST, **fields)
     return config, build_scheduler(config, FIRST, LENGTH, history or SweepHistory())
@@ -268,11 +248,6 @@ def _seeded() -> None:
         ("optimizer.momentum", {"quniform": [0.1, 0.9, 0.1]}, lambda value: value in [n / 10 for n in range(1, 10)]),
         ("optimizer.weight_decay", [0.0, 0.1, 0.3], lambda value: value in (0.0, 0.1, 0.3)),
         ("lr_scheduler.warmup_steps", {"randint": [0, 6]}, lambda value: type(value) is int and 0 <= value < 6),
-        (
-            "lr_scheduler.warmup_steps",
-            {"quniform": [0, 9, 3]},
-            lambda value: type(value) is int and value in (0, 3, 6, 9),
-        ),
     ],
 )
 def test_pbt_proposes_values_of_each_axis(axis: str, values: Any, is_right: Callable[[Any], bool]) -> None:
@@ -330,10 +305,10 @@ def test_pbt_resumes_the_worst_from_the_checkpoint_of_the_best() -> None:
 def test_pbt_sees_every_rung_whatever_the_batch_size() -> None:
     _, scheduler = pbt({"optimizer.lr": [0.1, 0.2]})
     launch = Launch(scheduler, ["0000"])
-    for batch in (1, 3, 7, 9, 10, 11, 19):
+    for batch in (3, 10, 19):
         scheduler.on_trial_add(launch.controller, launch.tuned["0000"])
         done, rung = 0, 10
-        while done < 1000:
+        while done < 300:
             while done < rung:
                 done += batch
             launch.result("0000", values_at(done, done))
@@ -370,11 +345,10 @@ def test_resumed_pbt_knows_that_a_trial_went_back() -> None:
     for time, value in [(20.0, 0.1), (10.0, 0.9), (20.0, 0.5)]:  # at 10 it took over the state of another one
         history.rungs.append(("0000", values_at(time, value)))
     history.answered["0000"] = 3
-    _, scheduler = pbt({"optimizer.lr": [0.1, 0.2]}, history)
+    _, scheduler = pbt(RATES, history)
     launch = Launch(scheduler, ["0000"])
     state = scheduler._trial_state[launch.tuned["0000"]]
     assert (state.last_score, state.last_perturbation_time) == (0.5, 20.0)
-    assert isinstance(scheduler, CheckedPBT)
 
 
 def test_pbt_draws_by_the_seed_and_leaves_the_users_generators_alone() -> None:

@@ -1,18 +1,24 @@
 """A sweep's coordinator: stops, limits and targets, a later launch, and a disk that is full."""
 
 import asyncio
-import errno
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from paceline.sweeps.trials import Point
-from paceline.tracking.journal import Journal
-from support.sweeps.simulation import ONE, SimulatedSweep, ends_with, play, simulated, until_stopped, with_rungs
+from support.cluster.desks import no_space
+from support.sweeps.simulation import (
+    ONE,
+    SimulatedSweep,
+    ends_with,
+    full_disk,
+    play,
+    simulated,
+    until_stopped,
+    with_rungs,
+)
 
 
 @simulated(slots=2)
@@ -169,21 +175,6 @@ def test_later_launch_knows_the_trials_that_have_ended(new_sweep: Any) -> None:
     assert [taken.trial for taken in again.taken] == ["0002"]
 
 
-@contextmanager
-def full_disk(monkeypatch: pytest.MonkeyPatch, part: str) -> Iterator[None]:
-    """A disk on which journals with this in their path cannot grow."""
-    append = Journal.append
-
-    def fails(journal: Journal, items: Any) -> None:
-        if part in str(journal.path):
-            raise OSError(errno.ENOSPC, "No space left on device")
-        append(journal, items)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Journal, "append", fails)
-        yield
-
-
 @pytest.mark.parametrize(
     ("part", "warns"),
     [
@@ -193,7 +184,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch, part: str) -> Iterator[None]:
         ("", True),
     ],
 )
-def test_full_disk_loses_no_trial(new_sweep: Any, monkeypatch: pytest.MonkeyPatch, part: str, warns: bool) -> None:
+def test_full_disk_loses_no_trial(new_sweep: Any, part: str, warns: bool) -> None:
     sweep = new_sweep()
     sweep.trainings = {"0000": [with_rungs(1)]}
     order = sweep.order("0000")
@@ -202,7 +193,7 @@ def test_full_disk_loses_no_trial(new_sweep: Any, monkeypatch: pytest.MonkeyPatc
 
     async def scene() -> None:
         call = await sweep.begin("0000")
-        with full_disk(monkeypatch, part):
+        with full_disk(part):
             assert (await call).values["step"] == 1
             assert (await sweep.run("0000")).state == "finished"
             report = await sweep.close()
@@ -217,11 +208,8 @@ def test_full_disk_loses_no_trial(new_sweep: Any, monkeypatch: pytest.MonkeyPatc
 async def test_trial_that_cannot_be_recorded_is_left_for_later(
     sweep: SimulatedSweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*arguments: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr("paceline.sweeps.desk.hall.TrialDesk", fails)
+        patch.setattr("paceline.sweeps.desk.hall.TrialDesk", no_space)
         assert (await sweep.run("0000")).state == "pending"
     assert "trial-not-recorded" in await sweep.warnings()
     assert await sweep.states() == {"0000": "pending"}

@@ -48,25 +48,13 @@ def sweep(capsys: pytest.CaptureFixture[str]) -> Any:
     return run
 
 
-def begin() -> None:
-    with pytest.raises(AssertionError, match="begun"):
-        cli.run(["sweep", "tiny.yaml"])
-
-
-def test_valid_sweep_begins() -> None:
-    begin()
-    assert len(list(Path("runs/tiny").glob("*/sweep.json"))) == 1
-
-
 @pytest.mark.parametrize("flags", [(), ("--dry-run",)])
 @pytest.mark.parametrize(
     ("arguments", "code", "key"),
     [
         (("plain.yaml",), "sweep", "sweep"),
         (("tiny.yaml", "sweep.space={optimizer.lrr: [0.1]}"), "", "optimizer.lrr"),
-        (("tiny.yaml", "sweep.space={optimizer.lr: fast}"), "", "optimizer.lr"),
         (("tiny.yaml", "sweep.space={data.global_batch_size: [16, 0]}"), "sweep-point", "global_batch_size"),
-        (("tiny.yaml", "sweep.space={scaling.num_workers: [1, 3]}"), "sweep-point", "sweep.space"),
     ],
 )
 def test_wrong_sweep_is_refused(sweep: Any, arguments: tuple[str, ...], code: str, key: str, flags: Any) -> None:
@@ -77,17 +65,14 @@ def test_wrong_sweep_is_refused(sweep: Any, arguments: tuple[str, ...], code: st
     assert not Path("runs").exists()
 
 
-@pytest.mark.parametrize("flags", [("--resume",), ("--json",)])
-def test_file_without_a_sweep_is_refused_with_every_flag(sweep: Any, flags: tuple[str, ...], golden: Any) -> None:
-    exit_code, out, err = sweep("plain.yaml", *flags)
-    assert exit_code == 2
-    assert out == ""
-    if "--json" not in flags:
-        golden(err)
+def test_file_without_a_sweep_is_refused_with_every_flag(sweep: Any, golden: Any) -> None:
+    assert sweep("plain.yaml", "--json")[:2] == (2, "")
+    code, out, err = sweep("plain.yaml", "--resume")
+    assert (code, out) == (2, "")
+    golden(err)
 
 
-@pytest.mark.parametrize("flags", [(), ("--dry-run",)])
-def test_wrong_value_is_reported_with_its_place(sweep: Any, flags: tuple[str, ...]) -> None:
+def test_wrong_value_is_reported_with_its_place(sweep: Any) -> None:
     space = "sweep:\n  space:\n    seed: [1, 2]\n    optimizer.lr:\n      [0.1, [0.2]]\n"
     Path("wrong.yaml").write_text(CONFIG + space)
     override, whole = "sweep.space.optimizer.lr=[0.1, [0.2]]", "sweep.space={scaling.num_workers: [1, 3]}"
@@ -96,9 +81,10 @@ def test_wrong_value_is_reported_with_its_place(sweep: Any, flags: tuple[str, ..
         (("tiny.yaml", override), f"override '{override}': [sweep-point] sweep.space.optimizer.lr: "),
         (("wrong.yaml", whole), f"override '{whole}': [sweep-point] sweep.space: "),
     ]:
-        exit_code, _, err = sweep(*arguments, *flags)
-        assert exit_code == 2
-        assert err.startswith(start)
+        for flags in ((), ("--dry-run",)):
+            code, _, err = sweep(*arguments, *flags)
+            assert code == 2
+            assert err.startswith(start)
 
 
 def test_resume_needs_a_sweep_to_resume(sweep: Any) -> None:
@@ -109,9 +95,10 @@ def test_resume_needs_a_sweep_to_resume(sweep: Any) -> None:
 
 
 def test_unfinished_sweep_refuses_another_config(sweep: Any) -> None:
-    begin()
-    [folder] = Path("runs/tiny").glob("*/")
-    (folder / "trials" / "0000").mkdir()
+    with pytest.raises(AssertionError, match="begun"):
+        sweep("tiny.yaml")
+    [file] = Path("runs/tiny").glob("*/sweep.json")
+    (file.parent / "trials" / "0000").mkdir()
     code, _, err = sweep("tiny.yaml", "sweep.seeds=2")
     assert code == 2
     assert "[resume] sweep.seeds: " in err
@@ -128,7 +115,12 @@ def test_more_than_this_machine_has_is_refused(sweep: Any, override: str) -> Non
 
 @pytest.mark.parametrize(
     ("states", "exit_code"),
-    [(["finished", "failed"], TRIALS_FAILED), (["oom", "finished"], TRIALS_FAILED), (["finished", "pruned"], OK)],
+    [
+        (["finished", "failed"], TRIALS_FAILED),
+        (["oom", "finished"], TRIALS_FAILED),
+        (["finished", "diverged"], TRIALS_FAILED),
+        (["finished", "pruned", "skipped"], OK),
+    ],
 )
 def test_failed_trials_change_the_exit_code(
     sweep: Any, states: list[TrialState], exit_code: int, monkeypatch: pytest.MonkeyPatch

@@ -9,38 +9,29 @@ from paceline.cluster.experiment import record_params
 from paceline.cluster.identity import ClaimedRun, claim_run
 from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
-from paceline.config.loading import validate
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.sweeps.folder import SweepFolder, claim_sweep
 from paceline.sweeps.planning.points import trial_config
+from support.sweeps.configs import sweep_config
 
 
 def config(**changes: Any) -> ExperimentConfig:
-    tree = {"name": "run", "model": {"name": "mlp"}, "data": {"name": "synthetic", "global_batch_size": 32}}
-    overrides = {key.replace("__", "."): value for key, value in changes.items()}
-    return validate({**tree, "sweep": {"space": {"optimizer.lr": [0.1, 0.2]}}}).with_overrides(overrides)
+    return sweep_config().with_overrides({key.replace("__", "."): value for key, value in changes.items()})
 
 
 def claimed(
-    storage: Path,
-    changes: dict[str, Any] | None = None,
-    *,
-    status: str | None = None,
-    has_trials: bool = False,
-    must_resume: bool = False,
-    new: bool = False,
+    storage: Path, changes: dict[str, Any] | None = None, leaves: str = "", must_resume: bool = False, new: bool = False
 ) -> ClaimedRun[SweepFolder]:
-    """Claim, leave what a sweep would leave, and release."""
+    """Claim, leave `trials` or a status as a sweep would, and release."""
     found = claim_sweep(config(**(changes or {})), storage, must_resume, new)
-    if has_trials:
-        (found.folder.trials / "0000").mkdir(parents=True)
-    if status:
-        found.folder.write(status=status)
+    if leaves:
+        (found.folder.trials / "0000").mkdir(parents=True, exist_ok=True)
+        found.folder.write(status="running" if leaves == "trials" else leaves)
     found.release()
     return found
 
 
-def refused(storage: Path, changes: dict[str, Any] | None = None, **options: bool) -> tuple[Problem, ...]:
+def refused(storage: Path, changes: dict[str, Any] | None = None, **options: Any) -> tuple[Problem, ...]:
     """The problems of a claim that is refused."""
     with pytest.raises(ConfigError) as caught:
         claimed(storage, changes, **options)
@@ -49,23 +40,18 @@ def refused(storage: Path, changes: dict[str, Any] | None = None, **options: boo
 
 def test_unfinished_sweep_is_resumed_and_a_finished_one_is_not(tmp_path: Path) -> None:
     first = claimed(tmp_path)
-    second = claimed(tmp_path, status="finished")
+    again = [claimed(tmp_path, leaves=left, must_resume=True) for left in ("trials", "interrupted", "")]
+    assert {each.folder for each in again} == {first.folder}
+    assert first.folder.read()["status"] == "running"
+    second = claimed(tmp_path, leaves="finished")
     third = claimed(tmp_path)
     assert (first.resumed, second.resumed, third.resumed) == (False, True, False)
     assert second.folder == first.folder != third.folder
     assert first.folder.path.parent == tmp_path / "run"
 
 
-@pytest.mark.parametrize("status", ["running", "interrupted"])
-def test_unfinished_sweep_runs_again(tmp_path: Path, status: str) -> None:
-    first = claimed(tmp_path, status=status, has_trials=True)
-    again = claimed(tmp_path, must_resume=True)
-    assert again.folder == first.folder
-    assert again.folder.read()["status"] == "running"
-
-
 def test_new_leaves_the_unfinished_one_alone(tmp_path: Path) -> None:
-    first = claimed(tmp_path, status="interrupted", has_trials=True)
+    first = claimed(tmp_path, leaves="interrupted")
     second = claimed(tmp_path, {"optimizer__momentum": 0.5}, new=True)
     assert not second.resumed
     assert second.folder != first.folder
@@ -73,7 +59,7 @@ def test_new_leaves_the_unfinished_one_alone(tmp_path: Path) -> None:
 
 
 def test_another_config_is_refused_with_the_keys_that_differ(tmp_path: Path, golden: Any) -> None:
-    claimed(tmp_path, {"trainer__epochs": 2}, has_trials=True)
+    claimed(tmp_path, {"trainer__epochs": 2}, leaves="trials")
     changes = {
         "trainer__epochs": 1,
         "sweep__space": {"optimizer.lr": [0.1, 0.4]},
@@ -81,18 +67,14 @@ def test_another_config_is_refused_with_the_keys_that_differ(tmp_path: Path, gol
         "optimizer__momentum": 0.5,
     }
     problems = refused(tmp_path, changes)
-    assert {problem.key for problem in problems} == {
-        "trainer.epochs",
-        "sweep.space.optimizer.lr",
-        "sweep.seeds",
-        "optimizer.momentum",
-    }
+    keys = {"trainer.epochs", "sweep.space.optimizer.lr", "sweep.seeds", "optimizer.momentum"}
+    assert {problem.key for problem in problems} == keys
     run_id = next((tmp_path / "run").glob("*/")).name
     golden("\n".join(str(problem) for problem in problems).replace(run_id, "<run-id>"))
 
 
 def test_changes_that_touch_no_trial_are_no_obstacle(tmp_path: Path) -> None:
-    first = claimed(tmp_path, has_trials=True)
+    first = claimed(tmp_path, leaves="trials")
     changes = {"sweep__slots": 2, "sweep__max_failures_per_trial": 0, "sweep__stop": {"wall_seconds": 60}}
     assert claimed(tmp_path, {**changes, "tracking__experiment": "other"}).folder == first.folder
 
@@ -109,13 +91,13 @@ def test_sweep_without_trials_is_not_resumed_with_another_config(tmp_path: Path)
 def test_resume_starts_no_sweep(tmp_path: Path, golden: Any) -> None:
     [missing] = refused(tmp_path, must_resume=True)
     golden(str(missing))
-    claimed(tmp_path, status="finished")  # the name is free again
+    claimed(tmp_path, leaves="finished")  # the name is free again
     assert refused(tmp_path, must_resume=True) == (missing,)
     assert len(list((tmp_path / "run").glob("*/"))) == 1
 
 
 def test_runs_and_sweeps_of_one_name_do_not_see_each_other(tmp_path: Path) -> None:
-    sweep = claimed(tmp_path, has_trials=True)
+    sweep = claimed(tmp_path, leaves="trials")
     run = claim_run(config(optimizer__lr=0.5), tmp_path)
     (run.folder.checkpoints / "step-4").mkdir(parents=True)
     run.release()

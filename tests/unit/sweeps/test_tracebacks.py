@@ -1,6 +1,5 @@
 """Why a trial failed: its traceback is kept beside its record, and its reason names the user's own line."""
 
-import errno
 import json
 import os
 import traceback
@@ -15,6 +14,7 @@ from paceline.sweeps.desk import tracebacks
 from paceline.sweeps.desk.tracebacks import kept_text, naming_its_place, own_place
 from paceline.tracking import recorder
 from paceline.tracking.journal import JOURNAL_FILE, Journal
+from support.cluster.desks import no_space
 from support.sweeps.simulation import SimulatedSweep, ending, ends_with, simulated
 
 CANARY = "hunter2hunter2"
@@ -36,12 +36,9 @@ async def test_failed_trial_keeps_its_traceback_without_secrets(sweep: Simulated
 
 @simulated()
 async def test_full_disk_costs_the_traceback_alone(sweep: SimulatedSweep, monkeypatch: pytest.MonkeyPatch) -> None:
-    def is_full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     sweep.trainings = {"0000": [ends_with("failed", traceback_text=TEXT)]}
     with monkeypatch.context() as patch:
-        patch.setattr(recorder, "write_durably", is_full)
+        patch.setattr(recorder, "write_durably", no_space)
         assert (await sweep.run("0000")).state == "failed"
     assert "traceback-not-written" in await sweep.warnings()
     assert (await sweep.run("0001")).state == "finished"

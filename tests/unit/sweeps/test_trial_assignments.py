@@ -9,7 +9,6 @@ from paceline.cluster.assignment import Assignment, TrialPart
 from paceline.cluster.experiment import python_objects, with_objects
 from paceline.cluster.preflight import Resources
 from paceline.config.experiment import ExperimentConfig
-from paceline.config.loading import validate
 from paceline.data.synthetic import SyntheticConfig
 from paceline.errors import EnvironmentFault
 from paceline.sweeps.search.orders import OrderMaker
@@ -17,19 +16,16 @@ from paceline.sweeps.search.trainable import STATE, TrialTrainable
 from paceline.sweeps.search.tune_config import TRIAL
 from paceline.sweeps.trials import Point
 from paceline.sweeps.work import Report
+from support.sweeps.configs import RATES, sweep_config
 from support.sweeps.fake_actor import FakeActor, patch_ray_get
 from support.sweeps.user_code import LargeModel
 
 CANARY = "hunter2hunter2"
 PATH = "support.sweeps.user_code:LargeModel"
-RATES = [0.1, 0.2]
 
 
-def config() -> ExperimentConfig:
-    data = {"name": "synthetic", "num_samples": 64, "num_validation_samples": 8, "global_batch_size": 32}
-    return validate(
-        {"name": "run", "model": {"name": "mlp"}, "data": data, "sweep": {"space": {"optimizer.lr": RATES}}}
-    )
+DATA = {"name": "synthetic", "num_samples": 64, "num_validation_samples": 8, "global_batch_size": 32}
+CONFIG = sweep_config(base={"data": DATA})
 
 
 def maker_of(base: ExperimentConfig) -> OrderMaker:
@@ -40,7 +36,7 @@ def maker_of(base: ExperimentConfig) -> OrderMaker:
 @pytest.fixture
 def maker() -> OrderMaker:
     """For a config with a Python object as its model."""
-    return maker_of(with_objects(config(), model=LargeModel(), data=None, task=None))
+    return maker_of(with_objects(CONFIG, model=LargeModel(), data=None, task=None))
 
 
 def config_of(maker: OrderMaker, overrides: dict[str, Any]) -> Any:
@@ -66,14 +62,14 @@ def test_data_are_asked_for_their_sizes_once(monkeypatch: pytest.MonkeyPatch) ->
     asked = []
     sizes = SyntheticConfig.sizes
     monkeypatch.setattr(SyntheticConfig, "sizes", lambda self: (asked.append(self), sizes(self))[1])
-    maker = pickle.loads(pickle.dumps(maker_of(config())))
+    maker = pickle.loads(pickle.dumps(maker_of(CONFIG)))
     assert {maker.make(Point("0000", {"optimizer.lr": rate})).total_steps for rate in (0.1, 0.2, 0.3)} == {2}
     assert len(asked) == 1
 
 
 @pytest.mark.parametrize("overrides", [{"model.args.password": CANARY}, {"model.args": {"password": CANARY}}])
 def test_secret_is_not_in_the_record_of_a_trial(overrides: dict[str, Any]) -> None:
-    base = config().with_overrides({"model": {"path": PATH, "args": {"password": CANARY}}})
+    base = CONFIG.with_overrides({"model": {"path": PATH, "args": {"password": CANARY}}})
     record = maker_of(base).make(Point("0000", overrides)).record
     assert "password" in record.name
     assert CANARY[:6] not in repr(record)
@@ -81,12 +77,12 @@ def test_secret_is_not_in_the_record_of_a_trial(overrides: dict[str, Any]) -> No
 
 def trainable_at(coordinator: FakeActor) -> TrialTrainable:
     trainable = TrialTrainable.__new__(TrialTrainable)
-    trainable.setup(tuned(0.1), coordinator, maker_of(config()))
+    trainable.setup(tuned(0.1), coordinator, maker_of(CONFIG))
     return trainable
 
 
 def tuned(rate: float) -> dict[str, Any]:
-    return {TRIAL: {"id": "0000", "values": {"optimizer.lr": RATES.index(rate)}}}
+    return {TRIAL: {"id": "0000", "values": {"optimizer.lr": RATES["optimizer.lr"].index(rate)}}}
 
 
 def test_trainable_makes_an_order_once_for_each_point(monkeypatch: pytest.MonkeyPatch) -> None:

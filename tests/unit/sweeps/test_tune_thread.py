@@ -10,17 +10,16 @@ from typing import Any
 import pytest
 import ray
 
-from paceline.config.loading import validate
-from paceline.config.sweep import SweepConfig
 from paceline.errors import EnvironmentFault
 from paceline.sweeps.log import SweepHistory
 from paceline.sweeps.search import tuning
 from paceline.sweeps.search.tune_config import TRIAL, point_of, tune_config
 from paceline.sweeps.search.tuning import TuneThread, Tuning, require_this_node
+from paceline.sweeps.sweep import section_of
 from paceline.sweeps.trials import Point
+from support.sweeps.configs import RATES, sweep_config
 from support.sweeps.fake_actor import FakeActor
 
-TREE = {"name": "run", "model": {"name": "mlp"}, "data": {"name": "synthetic"}}
 SECRET = "s3://me:S3cr3tWord@host/data"
 
 
@@ -44,8 +43,7 @@ def tune_settings() -> dict[str, str]:
 
 
 def thread_of(tuner: FakeTuner, monkeypatch: pytest.MonkeyPatch, folder: Path) -> TuneThread:
-    config = validate({**TREE, "sweep": {"space": {"optimizer.lr": [0.1]}}})
-    thread = TuneThread(Tuning(config, [], 3, 0.0, 0.0, SweepHistory(), folder), FakeActor(), None)  # type: ignore[arg-type]
+    thread = TuneThread(Tuning(sweep_config(), [], 3, 0.0, 0.0, SweepHistory(), folder), FakeActor(), None)  # type: ignore[arg-type]
     monkeypatch.setattr(thread, "_tuner", lambda: tuner)
     return thread
 
@@ -89,36 +87,28 @@ def test_trial_that_tune_gives_up_is_reported(golden: Any) -> None:
     golden(reason)
 
 
-@pytest.mark.parametrize(
-    ("free", "slots", "is_enough"),
-    [(1.0, 1, True), (0.9999, 3, True), (1.0, 7, True), (0.0, 1, False), (0.6667, 3, False)],
-)
-def test_second_sweep_from_one_node_is_refused(
-    free: float, slots: int, is_enough: bool, monkeypatch: pytest.MonkeyPatch, golden: Any
-) -> None:
+def test_second_sweep_from_one_node_is_refused(monkeypatch: pytest.MonkeyPatch, golden: Any) -> None:
+    resources: dict[str, float] = {}
     monkeypatch.setattr(tuning, "FREE_SECONDS", 0.0)
     monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "10.0.0.1")
-    monkeypatch.setattr(ray, "available_resources", lambda: {"node:10.0.0.1": free} if free else {})
-    if is_enough:
-        require_this_node(slots)
-        return
+    monkeypatch.setattr(ray, "available_resources", lambda: resources)
     with pytest.raises(EnvironmentFault) as caught:
-        require_this_node(slots)
+        require_this_node(1)
     assert caught.value.code == "node-in-use"
-    if slots == 1:
-        golden(str(caught.value))
+    golden(str(caught.value))
+    resources["node:10.0.0.1"] = 0.6667
+    with pytest.raises(EnvironmentFault):
+        require_this_node(3)
+    for free, slots in ((1.0, 1), (0.9999, 3), (1.0, 7)):
+        resources["node:10.0.0.1"] = free
+        require_this_node(slots)
 
 
-def section(**axes: Any) -> SweepConfig:
-    sweep = {"space": {name.replace("__", "."): axis for name, axis in axes.items()}, "metric": "val/loss"}
-    data = {"name": "synthetic", "global_batch_size": 8}
-    config = validate({"name": "n", "model": {"path": "json:loads"}, "data": data, "sweep": sweep})
-    assert config.sweep is not None
-    return config.sweep
+USER_CODE = {"model": {"path": "json:loads"}}
 
 
 def test_tune_sees_places_instead_of_the_values_of_lists() -> None:
-    sweep = section(model__args__s=["s3://me@host/data", SECRET], optimizer__lr=[0.1, 0.2])
+    sweep = section_of(sweep_config({"model.args.s": ["s3://me@host/data", SECRET], **RATES}, USER_CODE))
     point = Point("0007", {"model.args.s": SECRET, "optimizer.lr": 0.1, "seed": 4})
     made = tune_config(point, sweep)
     assert made == {"trial": {"id": "0007", "values": {"model.args.s": 1, "optimizer.lr": 0, "seed": 4}}}
@@ -127,7 +117,8 @@ def test_tune_sees_places_instead_of_the_values_of_lists() -> None:
 
 @pytest.mark.parametrize("value", [1, True, "1", [1], {"b": 1, "a": [True]}, None])
 def test_values_that_are_alike_are_kept_apart(value: Any) -> None:
-    sweep = section(model__args__x=[True, 1, "1", None, [1], {"a": [1], "b": 1}, {"a": [True], "b": 1}])
+    values = [True, 1, "1", None, [1], {"a": [1], "b": 1}, {"a": [True], "b": 1}]
+    sweep = section_of(sweep_config({"model.args.x": values}, USER_CODE))
     found = point_of(tune_config(Point("0000", {"model.args.x": value}), sweep), sweep).overrides["model.args.x"]
     assert (found, type(found)) == (value, type(value))
     assert json.dumps(found, sort_keys=True) == json.dumps(value, sort_keys=True)
