@@ -51,10 +51,6 @@ def sweeps(sweep_file: Path) -> list[Path]:
     return [path.parent for path in sweep_file.parent.glob("runs/killed/*/sweep.json")]
 
 
-def ended(sweep_file: Path) -> int:
-    return sum(len(read_log(folder).ended) for folder in sweeps(sweep_file))
-
-
 def points_in_mlflow(home: Path) -> dict[str, list[int]]:
     """By trial, the steps of its training loss; of the one sweep that there is."""
     from mlflow import MlflowClient
@@ -63,20 +59,16 @@ def points_in_mlflow(home: Path) -> dict[str, list[int]]:
     runs = list(client.search_runs([experiment.experiment_id for experiment in client.search_experiments()]))
     (parent,) = [run for run in runs if run.data.tags["paceline.kind"] == "sweep"]
     assert parent.info.status == "FINISHED"
-    trials = [run for run in runs if run is not parent]
-    assert {run.info.status for run in trials} == {"FINISHED"}
-    return {
-        run.data.tags["paceline.trial_id"]: [
-            point.step for point in client.get_metric_history(run.info.run_id, "train/loss")
-        ]
-        for run in trials
-    }
+    trials = {run.data.tags["paceline.trial_id"]: run for run in runs if run is not parent}
+    assert {run.info.status for run in trials.values()} == {"FINISHED"}
+    points = {id: client.get_metric_history(run.info.run_id, "train/loss") for id, run in trials.items()}
+    return {id: [point.step for point in steps] for id, steps in points.items()}
 
 
 def test_a_killed_driver_changes_nothing(sweep_file: Path) -> None:
     """Killed in the third trial; the same command resumes, and gives what an undisturbed sweep gives."""
     first = start(sweep_file)
-    wait_until(lambda: ended(sweep_file) >= 2, 200)
+    wait_until(lambda: any(len(read_log(folder).ended) >= 2 for folder in sweeps(sweep_file)), 200)
     (folder,) = sweeps(sweep_file)
     wait_until(lambda: any((folder / "trials" / "0002" / "checkpoints").glob("step-*")), 200)
     first.send_signal(signal.SIGKILL)

@@ -154,18 +154,15 @@ def test_accidents_end_their_own_trials_alone(home: Path) -> None:
     """Eight trials: one raises, one diverges, one is out of memory, and one loses a worker but is retried."""
     accidents = ["", "raise", "", "nan", "oom", "", "kill", ""]
     args = [
-        {"accident": kind, "done": str(home), "step": 6, "pause": 0.0 if kind != "kill" else 0.05}
-        | ({"pause": 0.01 * number} if not kind else {})
+        {"accident": kind, "done": str(home), "step": 6, "pause": {"kill": 0.05, "": 0.01 * number}.get(kind, 0.0)}
         for number, kind in enumerate(accidents)
     ]
     run = config(home, "accidents", {"task.args": args}, task={"path": "accidents:Accident"})
     result = sweep(run)
     by_kind = {kind: trial for kind, trial in zip(accidents, result.trials, strict=True) if kind}
     assert list(states(result).values()).count("finished") == 5
-    assert by_kind["raise"].state == "failed"
-    assert by_kind["nan"].state == "diverged"
-    assert by_kind["oom"].state == "oom"
-    assert by_kind["kill"].state == "finished"
+    ends = {"raise": "failed", "nan": "diverged", "oom": "oom", "kill": "finished"}
+    assert {kind: trial.state for kind, trial in by_kind.items()} == ends
     assert by_kind["kill"].attempts == 2
     assert len({trial.weights_sha256 for trial in result.trials if trial.state == "finished"}) == 1
     assert result.cost is not None
@@ -173,8 +170,8 @@ def test_accidents_end_their_own_trials_alone(home: Path) -> None:
     assert min(result.cost.parts[part] for part in ("startup", "finished", "failed", "waiting", "shutdown")) > 0
     assert {trial.id for trial in result.failed} == {by_kind[kind].id for kind in ("raise", "nan", "oom")}
     _, children = mlflow_runs(home)
-    for kind, status in {"raise": "FAILED", "nan": "FAILED", "oom": "FAILED", "kill": "FINISHED"}.items():
-        assert children[by_kind[kind].id].info.status == status, kind
+    for kind, trial in by_kind.items():
+        assert children[trial.id].info.status == ("FINISHED" if kind == "kill" else "FAILED"), kind
     assert "ZeroDivisionError" in children[by_kind["raise"].id].data.tags["paceline.status_reason"]
 
 
@@ -218,10 +215,8 @@ def test_an_interrupted_sweep_is_resumed_with_fresh_processes(home: Path) -> Non
 @pytest.mark.slow
 def test_asha_prunes_bad_trials(home: Path) -> None:
     rates = [1e-6, 1e-5, 0.3, 1e-4, 1e-3, 1e-7]
-    run = config(
-        home, "asha", {"optimizer.lr": rates}, trainer__epochs=9, sweep__scheduler="asha", sweep__first_rung=96
-    )
-    result = sweep(run)
+    asha = {"sweep__scheduler": "asha", "sweep__first_rung": 96}
+    result = sweep(config(home, "asha", {"optimizer.lr": rates}, trainer__epochs=9, **asha))
     assert result.best is not None
     assert result.best.overrides == {"optimizer.lr": 0.3}
     pruned = [trial for trial in result.trials if trial.state == "pruned"]
@@ -240,12 +235,7 @@ def test_pbt_copies_good_trials(home: Path) -> None:
     run = config(home, "pbt", space, trainer__epochs=8, **pbt)
     result = sweep(run)
     assert set(states(result).values()) == {"finished"}
-    changed = [
-        trial
-        for number, trial in enumerate(result.trials)
-        if trial.overrides["optimizer.lr"] != space["optimizer.lr"][number]
-    ]
-    assert changed
+    assert [trial.overrides["optimizer.lr"] for trial in result.trials] != space["optimizer.lr"]
     assert all(trial.steps == 48 for trial in result.trials)
     without = sweep(config(home, "alone", space, trainer__epochs=8))
     mean = {each.name: sum(trial.metrics["val/loss"] for trial in each.trials) / 4 for each in (result, without)}

@@ -3,7 +3,7 @@
 import io
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from typing import Any
@@ -67,9 +67,10 @@ class Plain:
 class Screen:
     """A listener on a terminal."""
 
-    def __init__(self, live: Live, console: Console, total: int | None) -> None:
-        self.live, self.console = live, console
-        self.listener = LiveSweepListener(console, live, OBJECTIVES, "sweep [bold]x", total)
+    def __init__(self, total: int | None = None, width: int = 120) -> None:
+        self.console = Console(file=io.StringIO(), width=width, height=50, force_terminal=True, highlight=False)
+        self.live = Live(console=self.console, auto_refresh=False, transient=True)
+        self.listener = LiveSweepListener(self.console, self.live, OBJECTIVES, "sweep [bold]x", total)
 
     def lines(self) -> list[str]:
         """The lines under the bar as they stand on the screen."""
@@ -83,21 +84,6 @@ class Screen:
             self.listener._drawn -= 1
         self.listener.trials(view)
         return self.lines()
-
-
-@pytest.fixture
-def screen(clock: Clock) -> Iterator[Callable[..., Screen]]:
-    opened: list[Live] = []
-
-    def make(total: int | None = None, width: int = 120) -> Screen:
-        console = Console(file=io.StringIO(), width=width, height=50, force_terminal=True, highlight=False)
-        opened.append(Live(console=console, auto_refresh=False, transient=True))
-        opened[-1].start()
-        return Screen(opened[-1], console, total)
-
-    yield make
-    for live in opened:
-        live.stop()
 
 
 def test_plain_line_when_trials_have_ended_and_not_too_often(clock: Clock, golden: Any) -> None:
@@ -135,8 +121,8 @@ def test_plain_line_every_half_minute_until_a_trial_begins(clock: Clock, golden:
     golden(plain.text())
 
 
-def test_table_shows_running_and_newest_ended_trials(screen: Any, clock: Clock, golden: Any) -> None:
-    shown = screen()
+def test_table_shows_running_and_newest_ended_trials(clock: Clock, golden: Any) -> None:
+    shown = Screen()
     shown.show(sweep(32, 4, 2), has_begun=True)
     clock.now += 60
     lines = shown.show([*sweep(32, 8, 2)[:7], trial(7, "pruned", 0.3), *sweep(32, 8, 2)[8:]])
@@ -144,19 +130,19 @@ def test_table_shows_running_and_newest_ended_trials(screen: Any, clock: Clock, 
     golden("\n".join(lines))
 
 
-def test_long_table_is_cut_and_a_narrow_one_shortens_the_setting_alone(screen: Any) -> None:
-    lines = screen().show(sweep(1000, 300, 40), has_begun=True)
+def test_long_table_is_cut_and_a_narrow_one_shortens_the_setting_alone() -> None:
+    lines = Screen().show(sweep(1000, 300, 40), has_begun=True)
     ids = [line.split()[0] for line in lines[2:] if line[:4].isdigit()]
     assert ids == [f"0{n}" for n in (*range(300, 312), *range(299, 294, -1))]
     assert "28" in lines[-2]  # more that run
-    lines = screen(width=70).show(sweep(4, 2, 1), has_begun=True)
+    lines = Screen(width=70).show(sweep(4, 2, 1), has_begun=True)
     assert max(map(len, lines)) <= 70
     assert lines[2].split()[-3:] == ["250/1,000", "12,345", "running"]
     assert "…" in lines[2]
 
 
-def test_stage_and_its_time_are_shown_until_a_trial_begins(screen: Any, clock: Clock, golden: Any) -> None:
-    shown, screens = screen(total=12), []
+def test_stage_and_its_time_are_shown_until_a_trial_begins(clock: Clock, golden: Any) -> None:
+    shown, screens = Screen(total=12), []
     shown.listener.stage("starting [red]Ray")
     clock.now += 3
     screens += shown.lines()
@@ -172,9 +158,9 @@ def test_stage_and_its_time_are_shown_until_a_trial_begins(screen: Any, clock: C
     assert shown.lines() == table
 
 
-def test_trials_of_an_earlier_launch_are_no_beginning(screen: Any, clock: Clock) -> None:
+def test_trials_of_an_earlier_launch_are_no_beginning(clock: Clock) -> None:
     left = [trial(0, "finished", 0.5), trial(1, "pending", attempts=1, steps=250)]
-    shown = screen(total=4)
+    shown = Screen(total=4)
     shown.listener.stage("starting 1 worker group")
     # in the last view it has a slot, and no workers yet
     for view in (left, left, [left[0], replace(left[1], state="running")]):
@@ -184,8 +170,8 @@ def test_trials_of_an_earlier_launch_are_no_beginning(screen: Any, clock: Clock)
     assert " 1/4 trials, 1 running" in shown.show([left[0], replace(left[1], state="running", attempts=2)])[0]
 
 
-def test_time_left_counts_from_the_first_trial_and_over_those_that_are_trained(screen: Any, clock: Clock) -> None:
-    shown = screen()
+def test_time_left_counts_from_the_first_trial_and_over_those_that_are_trained(clock: Clock) -> None:
+    shown = Screen()
     pending = [trial(n, "pending") for n in range(12)]
     running = trial(0, "running", steps=0, attempts=1)
     for first, seconds in [(pending[0], 90.0), (running, 8.0), (replace(running, steps=800), 2.0)]:
@@ -196,18 +182,6 @@ def test_time_left_counts_from_the_first_trial_and_over_those_that_are_trained(s
     clock.now += 10
     skipped = [trial(n, "skipped") for n in range(4, 12)]
     assert shown.show([*finished, *pending[2:4], *skipped])[0].endswith("10/12 trials, 8 skipped  0:20 left")
-
-
-def test_screen_is_drawn_a_few_times_a_second_and_at_the_end(screen: Any, clock: Clock) -> None:
-    shown = screen()
-    shown.show([], has_begun=True)
-    shown.listener._drawn -= 1
-    counts = []
-    for ended in (0, 1, 2, 3, 4):
-        lines = shown.show(sweep(4, ended, 1))
-        counts.append(re.findall(r"(\d)/4 trials", lines[0])[0])
-        clock.now += 0.1 if ended < 3 else 0.0
-    assert counts == ["0", "0", "0", "3", "4"]
 
 
 def test_display_fits_where_it_is_shown(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

@@ -136,14 +136,6 @@ def test_optuna_finds_better_points_than_chance() -> None:
     assert best < drawn / 2
 
 
-def test_no_more_points_than_slots_at_once() -> None:
-    search = Search(slots=2)
-    first = search.next("a")
-    assert [search.has_next(name) for name in "bc"] == [True, False]
-    search.end(first, {"val/loss": 1.0}, tune_id="a")
-    assert [search.has_next(name) for name in "cd"] == [True, False]
-
-
 def test_skipped_points_count() -> None:
     space = {
         "optimizer.lr": [0.1, 0.2],

@@ -9,7 +9,6 @@ import pytest
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.overrides import ConfigWarning
 from paceline.errors import ConfigError, Problem
-from paceline.sweeps.planning import point_checks
 from paceline.sweeps.planning.points import Points, make_points, trial_config
 from paceline.sweeps.planning.preview import Preview, describe_points
 from support.sweeps.configs import sweep_config
@@ -86,7 +85,6 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
     "all points": ({"data.global_batch_size": [100], "scaling.num_workers": [3]}, SKIP, [""]),
     "inner list": ({"optimizer.lr": [0.1, [0.2, 0.3]], "seed": [1, 2]}, {}, ["optimizer.lr"]),
     "bound": ({"trainer.epochs": [1, -1], "seed": [1, 2]}, {}, ["trainer.epochs"]),
-    "component": ({"model": [{"name": "mlp"}, {"name": "mpl"}], "seed": [1, 2]}, {}, ["model"]),
     "choice": ({"trainer.precision": ["32-true", "bf16"], "seed": [1, 2]}, {}, ["trainer.precision"]),
     "fields of some components": ({"optimizer.name": ["sgd", "adamw"], "optimizer.beta1": [0.5, 0.9]}, {}, [""]),
     "same reason": (FP16, {"base": {"scaling": {"use_gpu": False}}}, [""]),
@@ -116,7 +114,7 @@ def test_invalid_points_are_refused_reason_by_reason(kind: str, golden: Any) -> 
     problems = refused(space, **fields)
     wanted = [".".join(filter(None, ("sweep.space", axis))) for axis in axes]
     assert [problem.key for problem in problems] == wanted
-    if kind not in ("missing module", "component"):  # these name folders and what is installed
+    if kind != "missing module":  # which names folders
         golden("\n".join(str(problem) for problem in problems))
 
 
@@ -167,16 +165,6 @@ OWN = {"path": "support.sweeps.user_code:build_net", "args": {"width": 8}}
 def test_arguments_that_user_code_does_not_take_are_refused(space: dict[str, Any], golden: Any) -> None:
     golden("\n".join(str(problem) for problem in refused(space, base={"model": OWN})))
     assert refused(space, base={"model": OWN}, **OPTUNA)
-
-
-def test_user_code_is_inspected_once_for_each_way_of_calling_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    space = {"model.args.width": [1, 2], "model.args.depth": [1, 2]}  # which several axes give together
-    assert len(points_of(space, base={"model": {"path": OWN["path"]}}).points) == 4
-    seen = []
-    look = point_checks.missing_modules
-    monkeypatch.setattr(point_checks, "missing_modules", lambda tree: (seen.append(tree), look(tree))[1])
-    assert len(points_of({"model.args.width": [1, 2, 3]}, base={"model": OWN}).points) == 3
-    assert len(seen) == 1
 
 
 def test_config_without_a_sweep_has_no_points(golden: Any) -> None:

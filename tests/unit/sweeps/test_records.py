@@ -112,20 +112,6 @@ def values_of(sweep: SimulatedSweep, metric: str) -> list[float]:
     return [entry.content["value"] for entry in entries if entry.content.get("key") == metric]
 
 
-@simulated(points=30)
-async def test_best_trial_is_searched_once_in_a_while(sweep: SimulatedSweep, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[int] = []
-    ranked = books.ranked
-    monkeypatch.setattr(books, "ranked", lambda trials, by: looks.append(len(trials)) or ranked(trials, by))
-    monkeypatch.setattr(books, "PARENT_SECONDS", 60.0)
-    for number in range(10):
-        await sweep.run(f"{number:04d}")
-    await sweep.close()
-    assert len(looks) <= 2
-    assert looks[-1] == 10
-    assert values_of(sweep, "trials/finished")[-1] == 10
-
-
 @simulated(objectives=(("val/accuracy", "max"), ("val/f1", "max")))
 async def test_best_value_is_the_mean_over_the_seeds(sweep: SimulatedSweep) -> None:
     accuracies = {(0.1, 0): 0.75, (0.1, 1): 0.25, (0.2, 0): 0.5, (0.2, 1): 0.625}
@@ -183,9 +169,9 @@ def test_only_the_final_checkpoint_of_the_best_trial_is_recorded_as_a_model(tmp_
 
 
 @pytest.mark.parametrize("status", ["finished", "failed"])
-def test_metrics_that_come_with_the_end_are_recorded_once(new_sweep: Any, status: str) -> None:
+@simulated(points=1)
+async def test_metrics_that_come_with_the_end_are_recorded_once(sweep: SimulatedSweep, status: str) -> None:
     readings = [Reading(step, step, {"train/loss": 1.0 / step}) for step in (1, 2, 3)]
-    sweep = new_sweep(points=1)
 
     async def cut_off_at_the_end(sweep: SimulatedSweep, work: Work) -> None:
         await sweep.coordinator.metrics(work.trial_id, work.attempt, readings[:1])
@@ -193,12 +179,9 @@ def test_metrics_that_come_with_the_end_are_recorded_once(new_sweep: Any, status
         await sweep.coordinator.finish(work.trial_id, work.attempt, last.message())
 
     sweep.trainings["0000"] = [cut_off_at_the_end]
-
-    async def scene() -> None:
-        await sweep.run("0000")
-        await sweep.settle()
-        assert status == "finished" or (await sweep.trial("0000")).metrics["train/loss"] == 1.0 / 3
-
-    play(sweep, scene)
+    await sweep.run("0000")
+    await sweep.settle()
+    assert status == "finished" or (await sweep.trial("0000")).metrics["train/loss"] == 1.0 / 3
+    await sweep.close()
     assert [point.step for point in read_points(sweep.tracking(), ["train/loss"])] == [1, 2, 3]
     assert f'"{metrics.NOT_RECORDED}":"7 ' in (sweep.tracking() / JOURNAL_FILE).read_text()

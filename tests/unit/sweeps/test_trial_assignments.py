@@ -58,7 +58,7 @@ def test_axis_replaces_a_python_object_by_a_component(maker: OrderMaker) -> None
     assert config_of(maker, {"model.path": PATH}).model.path == PATH
 
 
-def test_data_are_asked_for_their_sizes_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_maker_travels_and_asks_data_for_their_sizes_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     sizes = SyntheticConfig.sizes
     monkeypatch.setattr(SyntheticConfig, "sizes", lambda self: (asked.append(self), sizes(self))[1])
