@@ -281,14 +281,12 @@ def simulated(groups: bool = True, **given: Any) -> Callable[[Test], Test]:
     """
 
     def decorate(body: Test) -> Test:
-        own = [p for name, p in inspect.signature(body).parameters.items() if name not in ("sweep", "new_sweep")]
+        own = [parameter for name, parameter in inspect.signature(body).parameters.items() if name != "sweep"]
         fixture = inspect.Parameter("new_sweep", inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
         @wraps(body)
         def test(new_sweep: Callable[..., SimulatedSweep], **fixtures: Any) -> None:
             sweep = new_sweep(**given)
-            if "new_sweep" in inspect.signature(body).parameters:
-                fixtures["new_sweep"] = new_sweep
             play(sweep, lambda: body(sweep, **fixtures), groups)
 
         test.__signature__ = inspect.Signature([fixture, *own])  # type: ignore[attr-defined]

@@ -93,4 +93,7 @@ def test_most_important_axis_comes_first() -> None:
     one_axis = [trial(n, {LR: n}, n / 50) for n in range(20)]
     assert [importances(section, few, ACCURACY[0]) for few in (trials[:5], equal, one_axis)] == [{}] * 3
     assert set(importances(section_of(GRID), grid_trials()[0], ACCURACY[0])) == {BATCH, RULE}  # not the seed
-    assert set(pictures_of(config, trials, ACCURACY, {})) == {PARETO, HEATMAP, IMPORTANCE}  # with dots on a log scale
+    ranged = [replace(each, overrides={axis: each.overrides[axis] for axis in (LR, RULE)}) for each in trials]
+    failed = replace(ranged[0], id="0040", state="failed")
+    # with dots on a log scale
+    assert set(pictures_of(config, [*ranged, failed], ACCURACY, {})) == {PARETO, HEATMAP, IMPORTANCE}

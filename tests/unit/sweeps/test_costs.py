@@ -242,8 +242,7 @@ def test_file_holds_the_ledger_and_a_damaged_one_is_passed_over(
     assert json.loads((tmp_path / "cost.json").read_bytes()) == {**made.ledger([]).to_json(), "open": {"core": {}}}
 
 
-ON_CPU = GroupShape(2, 8.0, 0.0, "pack")
-ON_GPU = GroupShape(2, 4.0, 1.0, "pack")
+ON_CPU, ON_GPU = GroupShape(2, 8.0, 0.0, "pack"), GroupShape(2, 4.0, 1.0, "pack")
 SHARED = GroupShape(1, 4.0, 0.5, "pack")
 
 

@@ -15,6 +15,7 @@ from paceline.sweeps.planning.point_checks import PointCheck
 from paceline.sweeps.planning.points import make_points
 from paceline.sweeps.search.suggest import OptunaPoints
 from paceline.sweeps.search.tune_config import point_of
+from paceline.sweeps.sweep import section_of
 from paceline.sweeps.trials import Point, Trial, TrialState
 from support.sweeps.configs import sweep_config
 
@@ -58,8 +59,7 @@ class Search:
         if not isinstance(made, dict):
             assert made in (None, FINISHED)
             return False
-        assert self.config.sweep is not None
-        point = point_of(made, self.config.sweep)
+        point = point_of(made, section_of(self.config))
         self.handed.append(point)
         self.trials[point.id] = Trial(point.id, point.overrides, "running")
         return True
@@ -254,8 +254,7 @@ def test_search_runs_in_tunes_own_search_generator(tmp_path: Path) -> None:
     while not generator.is_finished() or running:
         trial = generator.next_trial()
         if trial is not None:
-            assert search.config.sweep is not None
-            point = point_of(trial.config, search.config.sweep)
+            point = point_of(trial.config, section_of(search.config))
             begun.append(point.id)
             search.trials[point.id] = Trial(point.id, point.overrides, "running")
             running.append(trial)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from paceline.config import ExperimentConfig
 from paceline.config.loading import validate
+from paceline.display import print_rows
 from paceline.errors import EnvironmentFault
 from paceline.sweeps.results import labels, ranking
 from paceline.sweeps.results.ranking import Objective
@@ -225,6 +226,18 @@ def test_ranking_shows_the_best_settings_first_and_how_many_there_are() -> None:
     page = parsed(found._repr_html_())
     assert len(page.one("table", data_role="ranking").all("tr")) == 1 + 20
     assert [node.attributes["data-hidden"] for node in page.all(data_hidden=None)] == ["5"]
+
+
+def test_ranking_fits_120_columns(capsys: pytest.CaptureFixture[str], golden: Any) -> None:
+    axes = {f"a_rather_long_name_{n}": f"value{n}" for n in range(9)}
+    trials = [trial(n, 0.5, width=n, **axes) for n in range(3)]
+    reasons = [replace(trial(n, 0.5, "failed", width=n), reason=f"no\nroom {n} " * 20) for n in range(3, 6)]
+    several: Objectives = (*BOTH, ("samples", "min"), ("steps", "min"))
+    print_rows(result(trials + reasons, several, best_config_path="", name="x").rows())
+    lines = capsys.readouterr().out.splitlines()
+    begin = next(n for n, line in enumerate(lines) if line.startswith("ranking"))
+    assert max(map(len, lines[begin:])) == 120
+    golden("\n".join(lines[begin:]))
 
 
 def test_trials_that_were_planned_and_have_not_ended_are_counted(golden: Any) -> None:

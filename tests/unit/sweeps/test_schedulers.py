@@ -3,7 +3,7 @@
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -58,47 +58,38 @@ class Tuned:
         self.config = config
 
 
-class Controller:
-    """Tune's controller, as schedulers look at it; remembers what it was told to save and to pause."""
+class Launch:
+    """A sweep as its scheduler sees it, in place of Tune's controller: trials come to rungs in any order, and end."""
 
     search_alg = None
 
-    def __init__(self) -> None:
-        self.trials: list[Tuned] = []
-        self.paused: list[Tuned] = []
+    def __init__(self, scheduler: Any, trials: Iterable[str]) -> None:
+        self.scheduler = scheduler
+        self.tuned = {id: Tuned(id) for id in trials}
+        self.paused: list[str] = []
+        for trial in self.tuned.values():
+            scheduler.on_trial_add(self, trial)
 
     def get_trials(self) -> list[Tuned]:
-        return self.trials
+        return list(self.tuned.values())
 
     get_live_trials = get_trials
 
     def pause_trial(self, trial: Tuned, should_checkpoint: bool = True) -> None:
         trial.status = "PAUSED"
-        self.paused.append(trial)
+        self.paused.append(trial.id)
 
     def _schedule_trial_save(self, trial: Tuned, result: Any = None) -> str:
         return f"checkpoint of {trial.id}"
 
-
-class Launch:
-    """A sweep as its scheduler sees it: trials that come to rungs in any order, and end."""
-
-    def __init__(self, scheduler: Any, trials: Sequence[str]) -> None:
-        self.scheduler = scheduler
-        self.controller = Controller()
-        self.tuned = {id: Tuned(id) for id in trials}
-        self.controller.trials = list(self.tuned.values())
-        for trial in self.controller.trials:
-            scheduler.on_trial_add(self.controller, trial)
-
     def result(self, id: str, values: Mapping[str, float]) -> str:
-        decision = str(self.scheduler.on_trial_result(self.controller, self.tuned[id], dict(values)))
+        decision = str(self.scheduler.on_trial_result(self, self.tuned[id], dict(values)))
         if decision == "STOP":
             self.end(id, values)
         return decision
 
     def end(self, id: str, values: Mapping[str, float]) -> None:
-        self.scheduler.on_trial_complete(self.controller, self.tuned[id], dict(values))
+        self.scheduler.on_trial_complete(self, self.tuned[id], dict(values))
         self.tuned[id].status = "TERMINATED"
 
 
@@ -112,11 +103,10 @@ def ended(trial: Trial, history: SweepHistory) -> dict[str, float]:
 
 
 class Story:
-    """A random course of a sweep: which trial does what next."""
+    """A random course of a sweep: which trial does what next. One in ten steps is a failure."""
 
-    def __init__(self, seed: int, rungs: Sequence[float], fails: float = 0.1) -> None:
-        self.rng = random.Random(seed)
-        self.rungs, self.fails = rungs, fails
+    def __init__(self, seed: int, rungs: Sequence[float]) -> None:
+        self.rng, self.rungs = random.Random(seed), rungs
         self.place = {f"{number:04d}": 0 for number in range(self.rng.randint(3, 12))}
 
     def value(self) -> float:
@@ -127,7 +117,7 @@ class Story:
         while self.place:
             id = self.rng.choice(list(self.place))
             here = self.place[id]
-            if self.rng.random() < self.fails:
+            if self.rng.random() < 0.1:
                 self.place.pop(id)
                 yield id, "failed", self.value()
             elif here == len(self.rungs):
@@ -146,21 +136,20 @@ def take(
 ) -> tuple[list[str], bool]:
     """Let the launches see a step, and write it down; returns their decisions, and whether the trial has ended."""
     id, what, value = step
-    before = history.trials[id]
     if isinstance(what, str):
-        trial = Trial(id, {}, what, metrics={METRIC: value} if what == "finished" else before.metrics, samples=90)
-        history.trials[id] = trial
+        metrics = {METRIC: value} if what == "finished" else history.trials[id].metrics
+        trial = history.trials[id] = Trial(id, {}, what, metrics=metrics, samples=90)
         for launch in launches:
             launch.end(id, ended(trial, history))
         return [], True
     values = values_at(what, value)
     history.rungs.append((id, values))
-    history.trials[id] = Trial(id, {}, "running", metrics={METRIC: value}, samples=int(what))
     decisions = [launch.result(id, values) for launch in launches]
     history.answered[id] = len(history.rungs)
-    if decisions[0] == "STOP":
-        history.trials[id] = Trial(id, {}, "pruned", metrics={METRIC: value}, samples=int(what))
-    return decisions, decisions[0] == "STOP"
+    is_pruned = decisions[0] == "STOP"
+    state: TrialState = "pruned" if is_pruned else "running"
+    history.trials[id] = Trial(id, {}, state, metrics={METRIC: value}, samples=int(what))
+    return decisions, is_pruned
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
@@ -179,7 +168,7 @@ def test_decisions_are_those_of_tune_and_of_an_undisturbed_launch(name: str, mod
             else MedianStoppingRule(**common)
         )
         ours = build_scheduler(config, FIRST, LENGTH, SweepHistory())
-        launches = [Launch(scheduler, list(story.place)) for scheduler in (ours, theirs)]
+        launches = [Launch(scheduler, story.place) for scheduler in (ours, theirs)]
         history = SweepHistory({id: Trial(id, {}) for id in story.place})
         for number, step in enumerate(story.steps()):
             if number == cut:
@@ -201,7 +190,7 @@ def test_later_launch_decides_a_rung_that_was_left_open() -> None:
         history.answered[id] = len(history.rungs)
     history.rungs.append(("0003", values_at(10.0, 0.1)))
 
-    later = Launch(build_scheduler(config, FIRST, LENGTH, history), list(history.trials))
+    later = Launch(build_scheduler(config, FIRST, LENGTH, history), history.trials)
     assert later.result("0003", values_at(10.0, 0.1)) == "STOP"
     # one that asks again although it was told to go on does so
     assert later.result("0000", values_at(10.0, 0.1)) == "CONTINUE"
@@ -283,11 +272,11 @@ def test_pbt_proposes_only_valid_configs() -> None:
 
 def exploited(launch: Launch, time: float, values: Sequence[float]) -> list[str]:
     """Ids of the trials that take over another one's state when all come to a rung with such values."""
-    launch.controller.paused.clear()
+    launch.paused.clear()
     for id, value in zip(launch.tuned, values, strict=True):
         launch.tuned[id].status = "RUNNING"
         launch.result(id, values_at(time, value))
-    return [trial.id for trial in launch.controller.paused]
+    return list(launch.paused)
 
 
 def test_pbt_resumes_the_worst_from_the_checkpoint_of_the_best() -> None:
@@ -303,10 +292,10 @@ def test_pbt_resumes_the_worst_from_the_checkpoint_of_the_best() -> None:
 
 
 def test_pbt_sees_every_rung_whatever_the_batch_size() -> None:
-    _, scheduler = pbt({"optimizer.lr": [0.1, 0.2]})
+    _, scheduler = pbt(RATES)
     launch = Launch(scheduler, ["0000"])
     for batch in (3, 10, 19):
-        scheduler.on_trial_add(launch.controller, launch.tuned["0000"])
+        scheduler.on_trial_add(launch, launch.tuned["0000"])
         done, rung = 0, 10
         while done < 300:
             while done < rung:
@@ -323,20 +312,19 @@ def test_resumed_pbt_knows_the_scores_but_waits_for_a_checkpoint() -> None:
             history.rungs.append((id, values_at(time, value)))
             history.answered[id] = len(history.rungs)
     history.rungs.append(("0001", values_at(30.0, 0.99)))  # nobody has answered
-    _, scheduler = pbt({"optimizer.lr": [0.1, 0.2]}, history)
+    _, scheduler = pbt(RATES, history)
     launch = Launch(scheduler, IDS)
     for trial in launch.tuned.values():
         trial.config["trial"]["values"] = {"optimizer.lr": 0}
 
-    known = {trial.id: state for trial, state in scheduler._trial_state.items()}
-    assert {id: state.last_score for id, state in known.items()} == dict(zip(IDS, [0.9, 0.8, 0.7, 0.1], strict=True))
-    assert {state.last_perturbation_time for state in known.values()} == {20.0}
-    assert {state.last_train_time for state in known.values()} == {20.0}
-    assert {state.last_checkpoint for state in known.values()} == {None}
+    known = [
+        (trial.id, state.last_score, state.last_perturbation_time, state.last_train_time, state.last_checkpoint)
+        for trial, state in scheduler._trial_state.items()
+    ]
+    assert known == [(id, score, 20.0, 20.0, None) for id, score in zip(IDS, [0.9, 0.8, 0.7, 0.1], strict=True)]
 
     # the worst comes first, while the best has not saved its state in this launch
-    assert launch.result("0003", values_at(30.0, 0.1)) == "CONTINUE"
-    assert launch.controller.paused == []
+    assert (launch.result("0003", values_at(30.0, 0.1)), launch.paused) == ("CONTINUE", [])
     assert exploited(launch, 40.0, [0.9, 0.8, 0.7, 0.1]) == ["0003"]
 
 

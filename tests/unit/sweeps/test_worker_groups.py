@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,29 +20,20 @@ from support.sweeps.fake_actor import FakeActor, patch_ray_get
 SHAPE = GroupShape(1, 1.0, 0.0, "pack")
 
 
-class FakeTrainer:
-    """Does nothing until it may end."""
-
-    def __init__(self) -> None:
-        self.may_end = Event()
-
-    def fit(self) -> None:
-        self.may_end.wait(10)
-
-
 class Driver:
     """Groups with fake trainers."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.coordinator = FakeActor()
-        self.trainers: list[FakeTrainer] = []
+        self.may_end: list[Event] = []
+        """Of each trainer, which does nothing until then."""
         self.warnings: list[str] = []
         self.groups = Groups(self.coordinator, Path("nowhere"), Assignment("{}"), self.warnings.append, "core")
         monkeypatch.setattr(Groups, "_trainer", self._trainer)
 
-    def _trainer(self, wanted: Any) -> FakeTrainer:
-        self.trainers.append(FakeTrainer())
-        return self.trainers[-1]
+    def _trainer(self, wanted: Any) -> Any:
+        self.may_end.append(may_end := Event())
+        return SimpleNamespace(fit=lambda: may_end.wait(10))
 
     def follow(self, generation: int) -> None:
         self.groups.follow([WantedGroup(0, generation, SHAPE)])
@@ -69,23 +61,23 @@ def test_group_that_has_left_is_reported_once(driver: Driver) -> None:
     driver.follow(1)
     driver.follow(2)
     assert driver.reported("group_ended") == []
-    driver.trainers[0].may_end.set()
+    driver.may_end[0].set()
     driver.follow_until(2, lambda: driver.reported("group_ended"))
     driver.follow(2)
     assert driver.reported("group_ended") == [[0, 1]]
-    assert len(driver.trainers) == 2
+    assert len(driver.may_end) == 2
 
 
 def test_group_that_stays_at_the_end_is_not_reported_as_ended(driver: Driver) -> None:
     driver.follow(1)
     driver.follow(2)
-    driver.trainers[1].may_end.set()
+    driver.may_end[1].set()
     for _ in range(100):
         driver.groups.join(0.05)
         if driver.reported("group_ended"):
             break
     assert driver.reported("group_ended") == [[0, 2]]
-    driver.trainers[0].may_end.set()
+    driver.may_end[0].set()
 
 
 def test_workers_of_a_group_that_does_not_leave_are_killed(
@@ -93,7 +85,7 @@ def test_workers_of_a_group_that_does_not_leave_are_killed(
 ) -> None:
     """They hold the cores that the next group of their slot waits for."""
     monkeypatch.setattr(groups, "LEAVING_SECONDS", 0.05)
-    monkeypatch.setattr(ray, "kill", lambda worker: (killed.append(worker), driver.trainers[0].may_end.set()))
+    monkeypatch.setattr(ray, "kill", lambda worker: (killed.append(worker), driver.may_end[0].set()))
     killed: list[str] = []
     workers: list[bytes] = []
     driver.coordinator.answers["workers_of"] = lambda slot, generation: list(workers)
@@ -112,6 +104,6 @@ def test_workers_of_a_group_that_does_not_leave_are_killed(
 
 def test_group_that_ends_by_itself_has_failed(driver: Driver) -> None:
     driver.follow(1)
-    driver.trainers[0].may_end.set()
+    driver.may_end[0].set()
     driver.follow_until(1, lambda: driver.reported("group_failed"))
     assert driver.reported("group_failed")[0][:2] == [0, 1]
