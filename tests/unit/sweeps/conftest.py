@@ -1,6 +1,6 @@
 """Sweeps that are simulated: without Ray, and without an MLflow that answers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,20 @@ from paceline.tracking import shipping
 from support.sweeps.simulation import SimulatedSweep
 
 
-@pytest.fixture
-def new_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., SimulatedSweep]:
-    """Makes a simulated sweep in the folder `sweep`; called again, a later launch of it. MLflow does not answer."""
-    monkeypatch.setattr(books, "CHILD_CLOSE_SECONDS", 0.05)
-    # it is not even imported: what is tested is that nothing waits for it
-    monkeypatch.setattr(shipping.Shipper, "_open", _refuse)
-    return lambda **given: SimulatedSweep(tmp_path / "sweep", **given)
+@pytest.fixture(scope="module", autouse=True)
+def _mlflow_does_not_answer() -> Iterator[None]:
+    """It is not even imported, which a thread would do beside the next tests: what is tested does not wait for it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shipping.Shipper, "_open", _refuse)
+        yield
 
 
 def _refuse(self: Any) -> None:
     raise ConnectionError("MLflow does not answer")
+
+
+@pytest.fixture
+def new_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., SimulatedSweep]:
+    """Makes a simulated sweep in the folder `sweep`; called again, a later launch of it."""
+    monkeypatch.setattr(books, "CHILD_CLOSE_SECONDS", 0.05)
+    return lambda **given: SimulatedSweep(tmp_path / "sweep", **given)
