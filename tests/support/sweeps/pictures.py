@@ -1,6 +1,6 @@
 """A small sweep with repeated seeds, whose pictures are drawn."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline.sweeps.results.ranking import Objective
@@ -16,11 +16,11 @@ GRID = sweep_config({BATCH: [64, 256], RULE: ["none", "sqrt", "linear"]}, metric
 
 
 def trial(
-    number: int, overrides: dict[str, Any], accuracy: float, state: TrialState = "finished", **more: Any
+    number: int, overrides: Mapping[str, Any], accuracy: float, state: TrialState = "finished", **more: Any
 ) -> Trial:
     """A trial that has ended."""
     given = {"steps": 100, "samples": 6400, "samples_per_second": 100.0 + number, "seconds": 5.0, "attempts": 1}
-    return Trial(f"{number:04}", overrides, state, metrics={"val/accuracy": accuracy}, **{**given, **more})
+    return Trial(f"{number:04}", dict(overrides), state, metrics={"val/accuracy": accuracy}, **{**given, **more})
 
 
 def points(key: str, values: Sequence[float], every: int = 10) -> list[Point]:

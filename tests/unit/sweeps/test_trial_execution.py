@@ -29,7 +29,7 @@ async def test_finished_trial_is_in_the_journal(sweep: SimulatedSweep) -> None:
     trial = sweep.history().trials["0000"]
     assert trial.seconds > 0
     expected = Trial("0000", {"optimizer.lr": 0.3}, "finished", metrics={"val/accuracy": 0.5}, weights_sha256="ab")
-    measured = {"steps": 10, "total_steps": 10, "samples": 100, "attempts": 1, "seconds": trial.seconds}
+    measured: dict[str, Any] = {"steps": 10, "total_steps": 10, "samples": 100, "attempts": 1, "seconds": trial.seconds}
     assert trial == replace(expected, **measured, samples_per_second=5.0, peak_memory_bytes=7)
 
 
