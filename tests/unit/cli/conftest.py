@@ -1,13 +1,12 @@
 """The command line in process: its exit code, and what it wrote to stdout and to stderr."""
 
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from paceline.cli import run
-from support.cli.command import Ended
+from support.cli.command import Ended, run_in_process
 
 CONFIG = """\
 name: tiny
@@ -19,26 +18,16 @@ scaling: {num_workers: 0, use_gpu: false}
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path) -> Path:
     """The working folder: a config and the user's code."""
-    for variable in ("MLFLOW_TRACKING_URI", "RAY_JOB_ID", "RAY_ADDRESS"):
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr(sys, "path", sys.path[:])
-    (tmp_path / "tiny.yaml").write_text(CONFIG)
-    (tmp_path / "own_net.py").write_text("def build(): ...\n")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    folder = tmp_path / "here"
+    folder.mkdir()
+    (folder / "tiny.yaml").write_text(CONFIG)
+    (folder / "own_net.py").write_text("def build(): ...\n")
+    return folder
 
 
 @pytest.fixture
-def command(folder: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+def command(folder: Path) -> Callable[..., Ended]:
     """Run a command in the working folder."""
-
-    def command(*arguments: str) -> Ended:
-        try:
-            code = run(arguments)
-        except SystemExit as ended:  # argparse
-            code = int(ended.code or 0)
-        return Ended(code, *capsys.readouterr())
-
-    return command
+    return partial(run_in_process, folder)
