@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, Problem
 from paceline.storage.address import is_address, parse
 from support.golden import Golden
 
@@ -15,14 +15,8 @@ CANARY = "canary-2h8s7d6f"
         ("s3://bucket/runs", "s3://bucket/runs", "bucket", "runs"),
         ("S3://bucket//a//b/", "s3://bucket/a/b", "bucket", "b"),
         ("s3://bucket/runs?region=eu-west-1", "s3://bucket/runs?region=eu-west-1", "bucket", "runs"),
-        ("gs://bucket/runs", "gs://bucket/runs", "bucket", "runs"),
         ("gs://anonymous@bucket/runs", "gs://anonymous@bucket/runs", "anonymous@bucket", "runs"),
-        (
-            "abfss://box@account.dfs.core.windows.net/runs",
-            "abfss://box@account.dfs.core.windows.net/runs",
-            "box@account.dfs.core.windows.net",
-            "runs",
-        ),
+        ("abfss://box@a.windows.net/runs", "abfss://box@a.windows.net/runs", "box@a.windows.net", "runs"),
     ],
 )
 def test_an_address_is_read(text: str, shown: str, bucket: str, name: str) -> None:
@@ -33,6 +27,15 @@ def test_an_address_is_read(text: str, shown: str, bucket: str, name: str) -> No
     assert parse(str(address)) == address
 
 
+def problem_of(text: str) -> Problem:
+    with pytest.raises(ConfigError) as caught:
+        parse(text)
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.key) == ("storage", "storage.path")
+    assert problem.hint
+    return problem
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -40,22 +43,18 @@ def test_an_address_is_read(text: str, shown: str, bucket: str, name: str) -> No
         f"abfss://:{CANARY}@account.blob.core.windows.net/box",
         f"gs://bucket/runs?access_token={CANARY}",
         f"s3://bucket/runs?secret_key={CANARY}",
-        "s3:///runs",
-        "s3://",
-        "s3://bucket/../other",
-        "s3://bucket/runs?regoin=x",
-        "ftp://bucket/runs",
-        "file:///shared/runs",
     ],
 )
+def test_an_address_with_credentials_is_refused_without_showing_them(text: str) -> None:
+    assert CANARY not in str(problem_of(text))
+    assert "AWS_SECRET_ACCESS_KEY" in str(problem_of(text).hint)
+
+
+@pytest.mark.parametrize(
+    "text", ["s3:///runs", "s3://", "s3://b/../other", "s3://b/r?regoin=x", "ftp://b/r", "file:///shared/runs"]
+)
 def test_an_unusable_address_is_refused_with_a_hint(text: str, golden: Golden) -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse(text)
-    (problem,) = caught.value.problems
-    assert (problem.code, problem.key) == ("storage", "storage.path")
-    assert problem.hint
-    assert CANARY not in str(caught.value)
-    golden(str(caught.value))
+    golden(str(problem_of(text)))
 
 
 @pytest.mark.parametrize("text", ["runs", "/shared/runs", "./s3:/x", "a:b", "", None, 3])
@@ -63,27 +62,21 @@ def test_a_folder_is_no_address(text: object) -> None:
     assert not is_address(text)
 
 
+ANY = "us-east-1"
+SERVER = {"AWS_ENDPOINT_URL": "http://h:9/"}
+OTHER = {**SERVER, "AWS_ENDPOINT_URL_S3": "https://i:8"}
+OWN = {**SERVER, "AWS_REGION": "y"}
+
+
 @pytest.mark.parametrize(
     ("text", "environment", "options"),
     [
         ("s3://b/r", {}, {}),
         ("s3://b/r", {"AWS_REGION": "eu-west-1"}, {"region": "eu-west-1"}),
-        (
-            "s3://b/r",
-            {"AWS_ENDPOINT_URL": "http://h:9/"},
-            {"scheme": "http", "endpoint_override": "h:9", "region": "us-east-1"},
-        ),
-        (
-            "s3://b/r",
-            {"AWS_ENDPOINT_URL": "http://h:9", "AWS_ENDPOINT_URL_S3": "https://i:8"},
-            {"scheme": "https", "endpoint_override": "i:8", "region": "us-east-1"},
-        ),
-        (
-            "s3://b/r?endpoint_override=own:7&region=x",
-            {"AWS_ENDPOINT_URL": "http://h:9", "AWS_REGION": "y"},
-            {"endpoint_override": "own:7", "region": "x"},
-        ),
-        ("gs://b/r", {"AWS_ENDPOINT_URL": "http://h:9"}, {}),
+        ("s3://b/r", SERVER, {"scheme": "http", "endpoint_override": "h:9", "region": ANY}),
+        ("s3://b/r", OTHER, {"scheme": "https", "endpoint_override": "i:8", "region": ANY}),
+        ("s3://b/r?endpoint_override=own:7&region=x", OWN, {"endpoint_override": "own:7", "region": "x"}),
+        ("gs://b/r", SERVER, {}),
     ],
 )
 def test_the_settings_of_the_server_in_the_environment_travel_along(
