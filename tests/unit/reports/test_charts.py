@@ -91,13 +91,10 @@ def test_values_far_above_the_others_are_cut_and_others_are_not() -> None:
         (formatter, "samples_per_second", 12_345.6, "12,346"),
         (formatter, "val/loss", math.nan, "nan"),
         (formatter, "system/network_receive_megabytes", 0.001056, f"1.06{SPACE}kB"),
-        (formatter, "system/network_receive_megabytes", 0.0, f"0{SPACE}B"),
         (axis_formatter, "samples_per_second", 12_500, "12.5k"),
-        (axis_formatter, "cost/core_seconds", 80.0, "1m 20s"),
         (axis_formatter, "cost/core_seconds", 3900.0, "1h 5m"),
         (axis_formatter, "step_seconds", 12.5, f"12.5{SPACE}s"),
         (axis_formatter, "system/disk_available_megabytes", 72642.2, f"72.6{SPACE}GB"),
-        (axis_formatter, "system/disk_usage_percentage", 40.0, f"40{SPACE}%"),
     ],
 )
 def test_numbers_have_their_units(format: Any, key: str, value: float, shown: str) -> None:
@@ -160,10 +157,3 @@ def test_sizes_of_the_machine_are_grouped_by_device() -> None:
     names = [name for name in metrics.HOST_METRICS if "megabytes" in name]
     found = [values(metrics.system_metric(name), 1, 2, 3) for name in names]
     assert titles(*found) == ["system: disk", "system: memory", "system: network"]
-
-
-def test_a_line_upon_another_one_is_dashed() -> None:
-    chart = drawn(values(metrics.MEMORY_BYTES, 1, 2, 3), values(metrics.PEAK_MEMORY_BYTES, 1, 2, 3))
-    assert [node.attributes["class"] for node in chart.classes("curve")] == ["curve", "curve dashed"]
-    names = ("system/network_receive_megabytes", "system/network_transmit_megabytes")
-    assert len(drawn(*(values(name, 1, 2, 3) for name in names)).classes("dashed")) == 1

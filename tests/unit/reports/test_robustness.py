@@ -80,7 +80,7 @@ def test_secrets_are_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 # Whatever state the folder is in
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e308, -1e308, 5e-324, 0.0])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e308])
 def test_values_that_are_hardly_numbers(tmp_path: Path, value: float) -> None:
     trials = some_trials()[:4]
     trials[:2] = [trial(number, value, **trials[number].overrides) for number in range(2)]
@@ -193,13 +193,9 @@ def test_a_link_stays_and_its_target_is_written(found: FoundRun, tmp_path: Path)
 def test_a_place_that_cannot_be_written_is_named(found: FoundRun, tmp_path: Path, golden: Golden) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "link")
-    codes = {
-        tmp_path: "output-not-usable",
-        tmp_path / "file" / "report.html": "output-not-written",
-        tmp_path / "link": "output-not-written",
-    }
-    for place, code in codes.items():
+    codes = {".": "output-not-usable", "file/report.html": "output-not-written", "link": "output-not-written"}
+    for name, code in codes.items():
         with pytest.raises(EnvironmentFault) as caught:
-            write_report(found, place)
-        assert (caught.value.code, caught.value.fields) == (code, {"path": place})
-        golden(str(caught.value), place.name if place != tmp_path else "a folder")
+            write_report(found, tmp_path / name)
+        assert (caught.value.code, caught.value.fields) == (code, {"path": tmp_path / name})
+        golden(str(caught.value), name)
