@@ -96,8 +96,7 @@ def test_a_ledger_shows_its_parts_price_energy_and_target(golden: Golden) -> Non
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in ledger.markdown().splitlines()[2:6]]
     assert [row[1:] for row in rows if "training" in row] == [["98.0", "79%", "0.98"]]
     assert rows[-1][1:] == ["123.4", "100%", "1.234"]
-    golden(text(ledger), "reached")
-    golden(text(Ledger("core", 1.0, PARTS, goal=GOAL)), "not reached")
+    golden(text(ledger))
     assert ledger.metrics() == {
         "cost/core_seconds": 123.4,
         "cost/price": pytest.approx(1.234),
@@ -133,10 +132,7 @@ def test_a_file_that_holds_no_ledger_is_not_read(tmp_path: Path, content: bytes)
     ("key", "value"),
     [
         ("price_per_hour", "x"),
-        ("price_per_hour", [1]),
-        ("allocated_seconds", "x"),
         ("allocated_seconds", 1e999),
-        ("joules", {}),
         ("joules", True),
         ("parts_seconds", {"training": "x"}),
         ("parts_seconds", 5),

@@ -13,7 +13,6 @@ from paceline.tracking import recorder as module
 from paceline.tracking.cursor import CURSOR_FILE, Cursor
 from paceline.tracking.inputs import LOADING
 from paceline.tracking.journal import JOURNAL_FILE, Journal
-from paceline.tracking.points import Point
 from paceline.tracking.record import RunRecord
 from paceline.tracking.recorder import Recorder, has_ended, unsent
 from support.tracking.recording import DEAD, MakeRecord, as_stored, points
@@ -144,10 +143,3 @@ def test_a_damaged_cursor_is_not_believed(tmp_path: Path, change: dict[str, Any]
 def test_a_file_that_is_no_cursor_means_starting_over(tmp_path: Path, content: str) -> None:
     (tmp_path / CURSOR_FILE).write_text(content)
     assert Cursor.load(tmp_path / CURSOR_FILE) == Cursor()
-
-
-def test_values_that_are_not_finite_come_back(tmp_path: Path, record: MakeRecord) -> None:
-    recorder = Recorder(tmp_path, record(DEAD))
-    odd = [Point("val/loss", value, step, 5) for step, value in enumerate((float("inf"), float("-inf")))]
-    recorder.append(odd)
-    assert list(recorder.history()) == odd

@@ -109,20 +109,13 @@ def test_trials_that_did_not_finish_are_named_with_their_cost(golden: Golden) ->
     assert listed == [("2", "pruned", "0001, 0002"), ("1", "oom", "0003"), ("1", "skipped", "0004")]
     spent = [int(number.replace(",", "")) for number in re.findall(r"[\d,]*\d", note.splitlines()[-1])]
     assert spent == [6, 1025, 11, 5, 1, 1, 20, 6, 2]  # trials, samples and seconds: of all, of failed, of pruned ones
-    golden(note)
+    golden(note.rpartition("|\n")[2])
 
 
 def test_values_of_a_setting_are_short_in_the_note_and_whole_in_the_table_of_trials() -> None:
     rows = [row(1, 0.5, setting={"lr": 0.012345678901234567, "wide": True, "size": 123456})]
     assert best_of(note_of(rows)) == "lr=0.01235, wide=true, size=123456"
     assert "0.012345678901234567" in trials_csv(rows)
-
-
-def test_the_rate_has_one_column() -> None:
-    assert [len(cells) for cells in table_of(note_of([row(1, 0.5, samples_per_second=40.0)]))] == [6]
-    fast = [Objective("samples_per_second", "max")]
-    measured = [row(1, metrics={"samples_per_second": 40.0}, samples_per_second=40.0)]
-    assert table_of(note_of(measured, fast)) == [["1", "lr=1", "40", "finished", "1"]]
 
 
 @pytest.mark.parametrize("rows", [[row(1, state="failed"), row(2, float("nan"))], []], ids=["no value", "no trial"])
@@ -136,10 +129,10 @@ def test_a_sweep_without_a_result_has_no_best_setting(rows: list[TrialRow]) -> N
 
 
 def test_the_changes_of_the_best_config_are_yaml_that_cannot_end_its_block(golden: Golden) -> None:
-    note = note_of([row(0, 0.5, 1)], changes={"optimizer.lr": ("0.1", "0.05")})
-    assert blocks_of(note) == ["optimizer.lr: 0.05  # was 0.1"]
-    golden(note)
-    assert blocks_of(note_of([row(0, 0.5, 1)], changes={})) == []
+    part = changes_part({"optimizer.lr": ("0.1", "0.05")})
+    assert part in note_of([row(0, 0.5, 1)], changes={"optimizer.lr": ("0.1", "0.05")})
+    assert blocks_of(part) == ["optimizer.lr: 0.05  # was 0.1"]
+    golden(part)
     odd = {"a\n```\n<b>": ("```", "x\n```\n# <script>"), **{f"k{n}": ("1", "y" * 999) for n in range(MOST_CHANGES)}}
     [block] = blocks_of(changes_part(odd))
     lines = block.splitlines()
@@ -180,15 +173,10 @@ def test_text_of_users_is_text_wherever_it_stands() -> None:
     assert len(blocks_of(note)) == 2
 
 
-def test_quotes_show_as_themselves() -> None:
-    reason = """it's "val/accuracy" & <b>'s"""
-    assert """it's "val/accuracy" &amp; &lt;b&gt;'s""" in sweep_note("n", "failed", reason, ACCURACY, [])
-
-
 # Size
 
 
-@pytest.mark.parametrize(("count", "length"), [(63, 3), (63, 5000), (300, 400)])
+@pytest.mark.parametrize(("count", "length"), [(63, 5000), (300, 400)])
 def test_a_long_note_is_cut_by_rows(count: int, length: int) -> None:
     rows = [row(number, number / count, setting={"|" * length: number}) for number in range(count)]
     for number in (1, 2):
