@@ -3,13 +3,13 @@
 import json
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
-from paceline.cluster.listener import SilentListener
 from paceline.study.tuneup.clock import Clock
+from paceline.study.tuneup.display import SilentWatcher
 from paceline.study.tuneup.facts import Facts
 from paceline.study.tuneup.jobs import Answer, Job
 from paceline.study.tuneup.measuring import Measuring
@@ -37,34 +37,32 @@ class FakeClock:
         return self.now
 
 
+@dataclass
 class SimulatedBench:
-    """Args:
-    speed: samples a second of a config, as plain values.
-    accuracy: its accuracy after training, likewise.
-    noise: standard deviation of the logarithm of a window's time.
-    """
+    """Does jobs in no time; the clock passes as if they had taken theirs."""
 
-    def __init__(
-        self,
-        clock: FakeClock,
-        speed: Speed,
-        accuracy: Quality = lambda config: 0.95,
-        noise: float = 0.02,
-        seed: int = 0,
-    ) -> None:
-        self._clock, self._speed, self._accuracy, self._noise = clock, speed, accuracy, noise
-        self._random = np.random.default_rng(seed)
-        self.done: Counter[str] = Counter()
-        self.facts = FACTS
-        self.split_seconds = 0.0
-        self.failing: Callable[[Job], str] = lambda job: ""
-        self.warning: Callable[[dict[str, Any]], list[str]] = lambda config: []
-        """What is told when a config is built."""
-        self.training_seconds = TRAINING_SECONDS
-        self.duel_seconds = DUEL_SECONDS
-        self.metric = "val/accuracy"
-        self.seconds_per_sample = 0.0
-        """What the steps alone take."""
+    clock: FakeClock
+    speed: Speed
+    """Samples a second of a config, as plain values."""
+    accuracy: Quality = lambda config: 0.95
+    """Its accuracy after training, likewise."""
+    noise: float = 0.02
+    """Standard deviation of the logarithm of a window's time."""
+    seed: int = 0
+    facts: Facts = FACTS
+    split_seconds: float = 0.0
+    duel_seconds: float = DUEL_SECONDS
+    training_seconds: float = TRAINING_SECONDS
+    seconds_per_sample: float = 0.0
+    """Of training, by the steps alone."""
+    metric: str = "val/accuracy"
+    failing: Callable[[Job], str] = lambda job: ""
+    warning: Callable[[dict[str, Any]], list[str]] = lambda config: []
+    """Warnings when a config is built."""
+    done: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self._random = np.random.default_rng(self.seed)
 
     def do(self, job: Job) -> Answer:
         self.done[job.kind] += 1
@@ -72,51 +70,41 @@ class SimulatedBench:
         if problem:
             return Answer(problem=problem, kind="error")
         configs = [json.loads(part.config_json) for part in job.configs]
-        ways = {
-            "look": self._look,
-            "split": self._split,
-            "duel": self._duel,
-            "train": self._train,
-            "memory": self._memory,
-            "predict": self._predict,
-        }
-        return Answer(ways[job.kind](configs, job))
+        return Answer(getattr(self, f"_{job.kind}")(configs, job))
 
     def _look(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
         return asdict(self.facts)
 
     def _split(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
-        self._clock.now += self.split_seconds
+        self.clock.now += self.split_seconds
         fractions = {"data": 0.7, "forward": 0.2, "backward": 0.1, "idle": 0.0}
         fix = {"overrides": {"data.drop_last": True}, "why": "it mends nothing"}
         told = {"fractions": fractions, "seconds_per_sample": self.seconds_per_sample}
         return {**told, "kind": "data", "share": 0.7, "reason": "it waits for data", "fixes": [fix]}
 
     def _duel(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
-        self._clock.now += self.duel_seconds * job.options["window_seconds"] / WINDOW_SECONDS
-        pairs = []
+        self.clock.now += self.duel_seconds * job.options["window_seconds"] / WINDOW_SECONDS
+        pairs, speeds = [], [self.speed(config) for config in configs]
         for _ in range(job.options["max_pairs"]):
             drift = self._random.normal(0, 0.1)  # what hits both windows of a pair
-            noise = self._random.normal(0, self._noise, 2) + drift
-            pairs.append(
-                [float(np.exp(each) / self._speed(config)) for each, config in zip(noise, configs, strict=True)]
-            )
+            noise = self._random.normal(0, self.noise, 2) + drift
+            pairs.append((np.exp(noise) / speeds).tolist())
         return {"pairs": pairs, "warnings": self.warning(configs[1]), "build_seconds": 0.1}
 
     def _train(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
         seconds = min(self.training_seconds, job.options["seconds"])
-        self._clock.now += seconds
+        self.clock.now += seconds
         seed = np.random.default_rng(configs[0]["seed"])  # what a seed does, it does to every config
-        accuracy = self._accuracy(configs[0]) + seed.normal(0, 0.003) + self._random.normal(0, 0.001)
+        accuracy = self.accuracy(configs[0]) + seed.normal(0, 0.003) + self._random.normal(0, 0.001)
         metrics = {self.metric: float(accuracy)}
         return {"metrics": metrics, "wall_seconds": seconds, "stopped": seconds < self.training_seconds}
 
     def _memory(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
-        self._clock.now += ERRAND_SECONDS
+        self.clock.now += ERRAND_SECONDS
         return {"bytes": 2**20 if configs[0]["checkpoint"]["keep"] == 5 else 2**21}
 
     def _predict(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
-        self._clock.now += ERRAND_SECONDS
+        self.clock.now += ERRAND_SECONDS
         return {"bytes": [self._predicted(point) for point in job.options["points"]]}
 
     def _predicted(self, point: dict[str, Any]) -> int | None:
@@ -125,20 +113,13 @@ class SimulatedBench:
         return 2**31 if "optimizer.weight_decay" in point else 2**21
 
 
-class RecordingListener(SilentListener):
-    """Keeps what it is given."""
+class RecordingListener(SilentWatcher):
+    """Keeps the names of the duels."""
 
     def __init__(self) -> None:
         self.contests: list[str] = []
 
-    def goes_on(self, tuneup_id: str, spent_seconds: float) -> None:
-        """An earlier launch is resumed."""
-
-    def arms(self, arms: Any) -> None:
-        """The techniques."""
-
     def contest(self, contest: Any) -> None:
-        """A duel has ended."""
         self.contests.append(contest.name)
 
 
@@ -211,17 +192,12 @@ def tuned(
     config: Any = None,
     *,
     kind: type[SimulatedBench] = SimulatedBench,
-    noise: float = 0.02,
-    seed: int = 0,
     began: float = 0.0,
-    **attributes: Any,
+    **options: Any,
 ) -> Tuned:
-    """Run a tune-up on a bench with these attributes."""
+    """Run a tune-up on a bench with these options."""
     clock, listener = FakeClock(), RecordingListener()
-    bench = kind(clock, speed, accuracy, noise, seed)
-    for name, value in attributes.items():
-        assert hasattr(bench, name)
-        setattr(bench, name, value)
+    bench = kind(clock, speed, accuracy, **options)
     config = config or planted_config()
     measuring = Measuring(config, bench, Clock(config.tuneup.budget_seconds, began, clock), listener)
     return Tuned(measuring.run(), bench, clock, listener)

@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from paceline import load_config
-from paceline.cli import run
+from paceline.study.tuneup.display import SilentWatcher
 from paceline.study.tuneup.tuneup import _lint
-from support.tuneup.simulated_bench import RecordingListener
+from support.cli.command import run_in_process
 
 CODE = """
 import os
@@ -106,7 +106,7 @@ def test_a_command_gives_up_and_names_the_line(folder: Path, started: list[subpr
 def test_a_tune_up_lints_for_a_share_of_its_budget_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     config = load_config("own.yaml", {"model.path": "hanging_own:sleeping", "tuneup.budget_seconds": 20})
-    (note,) = _lint(config, RecordingListener())
+    (note,) = _lint(config, SilentWatcher())
     assert note.startswith("warning: hanging_own.py:19: ")
     assert "3 s" in note
 
@@ -174,13 +174,7 @@ def test_a_killed_command_takes_the_other_process_along(
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "inf", "much", "1e7"])
-def test_a_timeout_that_makes_no_sense_is_refused(
-    folder: Path, seconds: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(folder)
-    try:
-        code = run(["lint", "own.yaml", "--timeout", seconds])
-    except SystemExit as ended:
-        code = int(ended.code or 0)
-    assert code == 2
-    assert "--timeout" in capsys.readouterr().err
+def test_a_timeout_that_makes_no_sense_is_refused(folder: Path, seconds: str) -> None:
+    ended = run_in_process(folder, "lint", "own.yaml", "--timeout", seconds)
+    assert ended.code == 2
+    assert "--timeout" in ended.err

@@ -2,14 +2,10 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from time import monotonic
 
 import pytest
 
-from paceline.study.tuneup.bench import LocalBench, base_of
-from paceline.study.tuneup.clock import Clock
 from paceline.study.tuneup.display import SilentWatcher
-from paceline.study.tuneup.measuring import Measuring
 from paceline.study.tuneup.outcome import ArmResult, Findings
 from paceline.study.tuneup.texts import speed_text
 from paceline.study.tuneup.tuneup import tuneup
@@ -18,7 +14,6 @@ from support.tuneup.planted import planted_config
 RIGHT = {"nothing": "none", "faster": "gain", "slower": "harm", "spoils": "harm"}
 SMALL = {"nothing": 1.0, "faster": 1.05, "slower": 1 / 1.05, "spoils": 1.1}
 """By how many times each is as fast as the baseline."""
-LARGE = {"faster": 1.5, "slower": 1 / 1.5, "spoils": 1.6}
 SEEDS = range(10)
 BUDGET_SECONDS = 95.0
 
@@ -48,21 +43,3 @@ def test_planted_techniques_of_five_percent_get_their_verdicts_in_ten_tune_ups(
     assert len(wrong) <= 0.05 * len(SEEDS) * len(RIGHT), wrong
     assert "spoils" not in recommended
     assert equal >= len(SEEDS) - 2  # an interval of 95 % leaves 1 out now and then
-
-
-def measured(home: Path, budget_seconds: float) -> Findings:
-    """Measure and choose alone, without the lint before it and MLflow after it."""
-    config = planted_config(home, 0, budget_seconds, LARGE).with_overrides({"tuneup.seeds": 3})
-    bench = LocalBench(base_of(config, None), config)
-    return Measuring(config, bench, Clock(budget_seconds, monotonic()), SilentWatcher()).run()
-
-
-@pytest.mark.slow
-def test_large_effects_are_seen_in_a_short_tune_up(tmp_path: Path) -> None:
-    found = measured(tmp_path, 24.0)
-    arms = planted(found)
-    if not all(arm.pairs for arm in arms.values()) or arms["spoils"].quality.verdict == "not measured":
-        # a very busy machine had no time for it
-        found = measured(tmp_path, 120.0)
-    assert {name: arm.verdict for name, arm in planted(found).items()} == {name: RIGHT[name] for name in LARGE}
-    assert set(found.recommended) == {"task.args"}  # that of `faster`

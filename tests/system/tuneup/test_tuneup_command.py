@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from paceline import load_config
-from paceline.cli import run as command
 from support.cli.command import run_in_process
 
 CODE = """
@@ -43,9 +42,9 @@ model: {name: mlp, in_features: 6, num_classes: 3, hidden: [8]}
 data: {path: "slow_data:build", global_batch_size: 16}
 optimizer: {name: sgd, lr: 0.05}
 trainer: {epochs: 2}
-scaling: {num_workers: WORKERS}
+scaling: {num_workers: 0}
 tuneup:
-  budget_seconds: BUDGET
+  budget_seconds: 240
   seeds: 2
   skip: [compile, checkpointing-full, checkpointing-selective, accumulation-2, bf16, log-every-50, loader-1, loader-2,
          prefetch-4, prefetch-8, fix-data-2, fix-data-3, fix-data-4]
@@ -58,12 +57,8 @@ COMMAND = [sys.executable, "-m", "paceline.cli", "tuneup", "slow.yaml", "--json"
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     (tmp_path / "slow_data.py").write_text(CODE)
+    (tmp_path / "slow.yaml").write_text(CONFIG)
     return tmp_path
-
-
-def lay_out(home: Path, workers: int, budget_seconds: float) -> None:
-    text = CONFIG.replace("WORKERS", str(workers)).replace("BUDGET", str(budget_seconds))
-    (home / "slow.yaml").write_text(text)
 
 
 def tuned(home: Path, *overrides: str) -> dict[str, Any]:
@@ -97,21 +92,16 @@ def check_mlflow(home: Path, found: dict[str, Any]) -> None:
     arms = {arm["name"]: arm for arm in found["arms"]}
     assert run.data.metrics["tuneup/speedup/cache-memory"] == pytest.approx(arms["cache-memory"]["speedup"])
     assert run.data.metrics["tuneup/split/data"] == pytest.approx(found["split"]["data"])
-    note = run.data.tags["mlflow.note.content"]
-    assert "| cache-memory | gain |" in note
-    assert f"(get-artifact?path=step_split.svg&run_uuid={run.info.run_id})" in note
+    assert "| cache-memory | gain |" in run.data.tags["mlflow.note.content"]
     files = {item.path for item in client.list_artifacts(run.info.run_id)}
     assert {"recommended.yaml", "findings.json", "report.html", "speeds.svg", "step_split.svg"} <= files
-    has_memory = found["peak_memory_ratio"] is not None or any(arm["peak_memory_ratio"] for arm in found["arms"])
-    assert ("speed_memory.svg" in files) is has_memory
 
 
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(600)
 def test_on_two_workers_the_bottleneck_is_fixed_and_a_technique_that_hangs_is_given_up(home: Path) -> None:
-    lay_out(home, 2, 240)
-    found = tuned(home, 'tuneup.arms={"hangs": {"data.args": {"hangs": true}}}')
+    found = tuned(home, "scaling.num_workers=2", 'tuneup.arms={"hangs": {"data.args": {"hangs": true}}}')
     check_findings(found)
     check_mlflow(home, found)
     arms = {arm["name"]: arm for arm in found["arms"]}
@@ -133,10 +123,11 @@ def answered(home: Path) -> list[str]:
     return [line for journal in journals for line in journal.read_text().splitlines() if '"kind":"done"' in line]
 
 
-def end_after(home: Path, jobs: int, how: signal.Signals) -> tuple[int, str]:
+def end_after(home: Path, jobs: int, how: signal.Signals, workers: str) -> tuple[int, str]:
     """Begin or resume it, and end it after so many more jobs; returns the exit code and stderr."""
     before = len(answered(home))
-    with subprocess.Popen(COMMAND, cwd=home, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    command, pipe = [*COMMAND, workers], subprocess.PIPE
+    with subprocess.Popen(command, cwd=home, stdout=pipe, stderr=pipe, text=True) as process:
         deadline = monotonic() + 240
         while len(answered(home)) < before + jobs:
             assert process.poll() is None, process.communicate()[1]
@@ -147,37 +138,35 @@ def end_after(home: Path, jobs: int, how: signal.Signals) -> tuple[int, str]:
     return process.returncode, told
 
 
-def check_changed_code_is_refused(home: Path) -> None:
+def check_changed_code_is_refused(home: Path, workers: str) -> None:
     code = home / "slow_data.py"
     code.write_text(CODE.replace("0.0005", "0.0001"))
-    refused = run_in_process(home, *COMMAND[3:])
+    refused = run_in_process(home, *COMMAND[3:], workers)
     assert refused.code == 3, refused.err
     assert "slow_data" in refused.err
     assert "--new" in refused.err
     code.write_text(f"# A comment changes nothing.\n{CODE}")
 
 
-@pytest.mark.parametrize(
-    ("workers", "budget_seconds"), [(0, 240.0), pytest.param(1, 240.0, marks=[pytest.mark.slow, pytest.mark.ray])]
-)
+@pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=[pytest.mark.slow, pytest.mark.ray])])
 @pytest.mark.timeout(600)
-def test_a_tune_up_that_is_ended_twice_is_resumed_where_it_was(home: Path, workers: int, budget_seconds: float) -> None:
-    lay_out(home, workers, budget_seconds)
-    code, told = end_after(home, 3, signal.SIGTERM)
+def test_a_tune_up_that_is_ended_twice_is_resumed_where_it_was(home: Path, num_workers: int) -> None:
+    workers = f"scaling.num_workers={num_workers}"
+    code, told = end_after(home, 3, signal.SIGTERM, workers)
     assert code == 130, told
     first = answered(home)
     (folder,) = (each.parent for each in (home / "runs" / "slow-data").glob("*/tuneup.json"))
     assert folder.name in told
     assert json.loads((folder / "tuneup.json").read_text())["status"] == "interrupted"
-    assert end_after(home, 2, signal.SIGKILL)[0] == -signal.SIGKILL
+    assert end_after(home, 2, signal.SIGKILL, workers)[0] == -signal.SIGKILL
     second = answered(home)
     assert second[: len(first)] == first
-    check_changed_code_is_refused(home)
-    found = tuned(home)
+    check_changed_code_is_refused(home, workers)
+    found = tuned(home, workers)
     third = answered(home)
     assert third[: len(second)] == second
     assert found["tuneup_id"] == folder.name
-    assert found["wall_seconds"] < budget_seconds + 30  # of three launches together
+    assert found["wall_seconds"] < 240 + 30  # of three launches together
     check_findings(found)
     check_mlflow(home, found)
 
@@ -193,13 +182,10 @@ def test_a_tune_up_that_is_ended_twice_is_resumed_where_it_was(home: Path, worke
     ],
     ids=["value", "module"],
 )
-def test_a_config_error_is_reported_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], section: str, places: list[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_config_error_is_reported_before_anything_starts(tmp_path: Path, section: str, places: list[str]) -> None:
     text = f"name: bad\nmodel: {{name: mlp}}\ndata: {{name: mnist5k}}\ntuneup: {section}\n"
     (tmp_path / "bad.yaml").write_text(text)
-    assert command(["tuneup", "bad.yaml"]) == 2
-    told = capsys.readouterr().err
-    assert all(place in told for place in places)
+    ended = run_in_process(tmp_path, "tuneup", "bad.yaml")
+    assert ended.code == 2
+    assert all(place in ended.err for place in places)
     assert not (tmp_path / "runs").exists()

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from functools import wraps
 from typing import Any
 
 from paceline.study.tuneup.jobs import Answer, Job, gave_up
@@ -13,15 +12,7 @@ JOB = Job("look", ())
 
 
 def played(scene: Callable[[TuneupDesk], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    @wraps(scene)
-    def run() -> None:
-        async def play() -> None:
-            await asyncio.wait_for(scene(TuneupDesk(60.0)), 30)
-
-        asyncio.run(play())
-
-    del run.__wrapped__  # type: ignore[attr-defined]  # pytest looks there for the arguments
-    return run
+    return lambda: asyncio.run(asyncio.wait_for(scene(TuneupDesk(60.0)), 30))
 
 
 async def entered(desk: TuneupDesk, worker: bytes = b"worker") -> int:

@@ -26,17 +26,12 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_it_lists_the_techniques_and_leaves_nothing_behind(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def listed(*overrides: str) -> dict[str, tuple[bool, object]]:
-        """By technique, whether it would be tried, and what it sets."""
-        assert command(["tuneup", str(file), "--dry-run", "--json", *overrides]) == 0
-        arms = json.loads(capsys.readouterr().out)["arms"]
-        return {arm["name"]: (not arm["why_not"], arm["overrides"]) for arm in arms}
-
-    arms = listed()
-    assert arms["mine"] == (True, {"optimizer.lr": 0.2})
-    assert arms["cache-memory"] == (True, {"data.cache": "memory", "data.num_workers": 0})
-    assert [arms[name][0] for name in ("compile", "channels-last", "exchange-bf16")] == [False, False, True]
-    assert not listed("scaling.num_workers=1")["exchange-bf16"][0]
+    assert command(["tuneup", str(file), "--dry-run", "--json"]) == 0
+    arms = {arm["name"]: arm for arm in json.loads(capsys.readouterr().out)["arms"]}
+    assert arms["mine"]["overrides"] == {"optimizer.lr": 0.2}
+    assert arms["cache-memory"]["overrides"] == {"data.cache": "memory", "data.num_workers": 0}
+    is_tried = {"mine": True, "cache-memory": True, "compile": False, "channels-last": False, "exchange-bf16": True}
+    assert {name: not arms[name]["why_not"] for name in is_tried} == is_tried  # the last one is for several workers
     assert command(["tuneup", str(file), "--dry-run"]) == 0
     tried = [line.split()[1] for line in capsys.readouterr().out.splitlines()[1:]]
     assert tried == sorted(tried, reverse=True)  # what is tried comes first

@@ -2,7 +2,6 @@
 
 from itertools import product
 from math import inf
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,14 +21,11 @@ def simulated(spread: float, drop: float, margin: float, seeds: int, paired: boo
 
 
 SLOW = pytest.mark.slow
-CASES: list[Any] = [
-    pytest.param(spread, seeds, marks=() if (spread, seeds) == (0.005, 3) else SLOW)
-    for spread in SPREADS
-    for seeds in (2, 3, 5)
-]
 
 
-@pytest.mark.parametrize(("spread", "seeds"), CASES)
+@pytest.mark.parametrize(
+    ("spread", "seeds"), [(0.005, 3), *(pytest.param(*case, marks=SLOW) for case in product(SPREADS, (2, 3, 5)))]
+)
 def test_a_drop_of_the_margin_seldom_passes_and_twice_the_margin_hardly_ever(spread: float, seeds: int) -> None:
     for margin in (0.005, 0.01):
         at_margin = simulated(spread, margin, margin, seeds, True)

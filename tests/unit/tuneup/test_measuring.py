@@ -25,8 +25,8 @@ from support.tuneup.simulated_bench import (
 RIGHT = {"nothing": "none", "faster": "gain", "slower": "harm", "spoils": "harm"}
 
 
-def of_arms(arms: dict[str, Any], budget_seconds: float = 600.0) -> Any:
-    return planted_config(tuneup={"arms": arms, "budget_seconds": budget_seconds, "skip": ["compile"]})
+def of_arms(arms: dict[str, Any]) -> Any:
+    return planted_config(tuneup={"arms": arms, "budget_seconds": 600.0, "skip": ["compile"]})
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -39,10 +39,7 @@ def test_planted_techniques_get_their_verdicts_and_the_good_one_is_recommended(s
     assert found.bottleneck.startswith("data:")
     assert found.split == found.recommended_split == {"data": 0.7, "forward": 0.2, "backward": 0.1}
     assert done.arm("fix-data-1").verdict == "none"
-    assert {name: done.arm(name).peak_memory_ratio for name in PLANTED} == {
-        **dict.fromkeys(PLANTED, 1.0),
-        "faster": 0.5,
-    }
+    assert [done.arm(name).peak_memory_ratio for name in PLANTED] == [1.0, 0.5, 1.0, 1.0]
     assert found.peak_memory_ratio == 0.5
     spoiling = done.arm("spoils")
     assert (spoiling.quality.verdict, spoiling.quality.margin) == ("worse", 0.01)
@@ -61,14 +58,10 @@ def test_a_loss_that_rises_is_worse_by_its_own_sign() -> None:
 
 
 def test_the_baseline_against_itself_recommends_nothing() -> None:
-    found = tuned(lambda tree: 1000.0).findings
+    done = tuned(lambda tree: 1000.0)
+    found = done.findings
     assert (found.recommended, found.speedup) == ({}, None)
     assert found.noise[0] < 1 < found.noise[1]
-
-
-def test_clearly_decided_techniques_stop_early() -> None:
-    done = tuned(lambda tree: 2000.0 if is_set(tree, "faster") else 1000.0)
-    assert done.arm("faster").pairs < done.arm("nothing").pairs
     assert done.listener.contests[0] == AA
 
 
@@ -170,17 +163,9 @@ def test_techniques_without_time_are_listed() -> None:
     done = tuned(config=planted_config(10.0))
     assert done.findings.recommended == {}
     assert all(name in done.notes["no-time"] for name in PLANTED)
-    assert "no-time" not in tuned(planted_speed, lambda tree: 0.95, planted_config(2000.0)).notes
-
-
-def test_with_little_time_each_technique_is_measured_nevertheless() -> None:
-    done = tuned(lambda tree: 1500.0 if is_set(tree, "faster") else 1000.0, config=planted_config(60.0))
+    done = tuned(config=planted_config(60.0))
     assert min(done.arm(name).pairs for name in PLANTED) >= PAIRS_OF_A_DUEL
-    assert done.findings.recommended == PLANTED["faster"]
-
-
-def test_without_time_for_the_quality_only_what_computes_the_same_is_recommended() -> None:
-    assert not set(tuned(config=planted_config(40.0)).findings.recommended) & set(PLANTED["spoils"])
+    assert "no-time" not in done.notes
 
 
 @pytest.mark.parametrize(("began", "limit"), [(0.0, 600.0), (-700.0, 150.0)])
@@ -210,10 +195,7 @@ def test_a_technique_that_fails_has_its_reason_and_the_others_continue() -> None
 
 def test_a_warning_of_a_technique_is_in_its_row_and_one_of_the_baseline_is_not() -> None:
     done = tuned(warning=lambda tree: ["of both", *(["not applied"] if is_set(tree, "faster") else [])])
-    assert {name: done.arm(name).warnings for name in PLANTED} == {
-        **dict.fromkeys(PLANTED, ()),
-        "faster": ("not applied",),
-    }
+    assert [done.arm(name).warnings for name in PLANTED] == [(), ("not applied",), (), ()]
     assert "not applied" in explanation(done.arm("faster"), done.findings)
     assert done.arm("faster").to_json()["build_seconds"] == 0.1
     assert done.arm("compile").to_json()["build_seconds"] is None
@@ -231,9 +213,13 @@ def test_a_baseline_that_fails_ends_the_tune_up(kind: str, doing: str, golden: G
 
 
 def test_what_is_predicted_not_to_fit_is_not_tried(golden: Golden) -> None:
-    done = tuned(config=planted_config().with_overrides({"tuneup.device_memory_gib": 1.0}))
+    small = planted_config().with_overrides({"tuneup.device_memory_gib": 1.0})
+    done = tuned(config=small)
     assert done.verdicts == {**RIGHT, "spoils": "not applicable"}  # for `slower` nothing could be predicted
     golden(done.arm("spoils").reason)
+    done = tuned(config=small, failing=lambda job: "not traceable" if job.kind == "predict" else "")
+    assert done.verdicts == RIGHT
+    assert "not traceable" in done.notes["memory-not-predicted"]
 
 
 def test_predicted_and_measured_memory_are_both_reported() -> None:
@@ -252,12 +238,3 @@ def test_with_little_time_the_memory_of_all_is_predicted() -> None:
     assert done.arm("nothing").is_memory_predicted
     assert [name for name in PLANTED if done.arm(name).memory_ratio is None] == ["slower"]
     assert "memory-predicted" in done.notes
-
-
-def test_a_prediction_that_fails_takes_nothing_away() -> None:
-    done = tuned(
-        config=planted_config().with_overrides({"tuneup.device_memory_gib": 1.0}),
-        failing=lambda job: "not traceable" if job.kind == "predict" else "",
-    )
-    assert done.arm("spoils").speedup is not None
-    assert "not traceable" in done.notes["memory-not-predicted"]

@@ -2,7 +2,6 @@
 
 from contextlib import closing
 from dataclasses import replace
-from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from paceline.study.tuneup.outcome import ArmResult, Findings, Quality
 from paceline.study.tuneup.recommending import recommended_config, recommended_yaml
 from paceline.study.tuneup.resuming import SpentTime
 from paceline.study.tuneup.tuneup import Prepared, _conclude
-from paceline.tracking.cursor import ShipReport
 from support.golden import Golden
 from support.toys import toy_config
 from support.tuneup.findings import EQUIVALENT, arm
@@ -75,30 +73,12 @@ def test_without_a_recommendation_the_file_is_the_config_as_it_was(
     golden(file.read_text().splitlines()[0])
 
 
-def conclude(folder: TuneupFolder, log_folder: Path) -> EnvironmentFault:
-    found = replace(findings(CACHE, BATCH), quality=Quality("same"))
-    with closing(JobLog(log_folder, in_process=True)) as log, pytest.raises(EnvironmentFault) as caught:
-        _conclude(config(), Prepared(folder, log, "", 0.0), found, RecordingListener(), SpentTime(0.0))
-    return caught.value
-
-
 def test_where_the_folder_is_gone_the_error_has_the_findings(tmp_path: Path, golden: Golden) -> None:
     (tmp_path / "file").touch()
-    error = conclude(TuneupFolder(tmp_path / "file" / "gone"), tmp_path)
-    assert error.code == "findings-not-written"
-    assert error.fields["recommended"] == findings(CACHE, BATCH).recommended
-    assert error.fields["speedup"] == 5.35
-    golden(str(error))
-
-
-def test_where_the_disk_is_full_the_error_has_the_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: TuneupFolder, **changes: Any) -> None:
-        raise OSError(ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(TuneupFolder, "write", full)
-    monkeypatch.setattr("paceline.study.tuneup.tuneup.record_of", lambda *given: None)
-    silent = ShipReport(None, None, None, 3, "nobody answers")
-    monkeypatch.setattr("paceline.study.tuneup.tuneup.tell_mlflow", lambda *given: silent)
-    error = conclude(TuneupFolder(tmp_path), tmp_path)
-    assert error.code == "findings-not-written"
-    assert "No space left on device" in str(error)
+    gone = TuneupFolder(tmp_path / "file" / "gone")
+    found = replace(findings(CACHE, BATCH), quality=Quality("same"))
+    with closing(JobLog(tmp_path, in_process=True)) as log, pytest.raises(EnvironmentFault) as caught:
+        _conclude(config(), Prepared(gone, log, "", 0.0), found, RecordingListener(), SpentTime(0.0))
+    assert caught.value.code == "findings-not-written"
+    assert caught.value.fields == {"recommended": found.recommended, "speedup": 5.35}
+    golden(str(caught.value))

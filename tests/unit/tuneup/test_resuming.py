@@ -32,6 +32,12 @@ from support.tuneup.simulated_bench import (
 BUDGET_SECONDS = 300.0
 
 
+@pytest.fixture(autouse=True)
+def _no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hundreds of entries of a journal take seconds to reach the disk."""
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+
+
 class ExactClock(FakeClock):
     """Its times are multiples of a power of two, whose sums and differences are exact in whatever order."""
 
@@ -84,8 +90,7 @@ def launch(home: Path, bench: Bench, clock: FakeClock) -> Findings:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Findings, list[Done]]:
     """A tune-up that was not interrupted, and its jobs."""
     clock, home = ExactClock(), tmp_path_factory.mktemp("whole")
-    bench = SimulatedBench(clock, planted_speed, planted_accuracy)
-    bench.split_seconds, bench.training_seconds = 1.25, 1.5
+    bench = SimulatedBench(clock, planted_speed, planted_accuracy, split_seconds=1.25, training_seconds=1.5)
     found = launch(home, bench, clock)
     return found, JobLog(home, in_process=False).done
 
@@ -93,6 +98,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Findings, list[Done
 @pytest.fixture
 def done(whole: tuple[Findings, list[Done]]) -> list[Done]:
     return whole[1]
+
+
+def refusal(home: Path, done: list[Done], clock: FakeClock) -> EnvironmentFault:
+    """The error of a launch that does not resume the one before."""
+    with pytest.raises(EnvironmentFault) as caught:
+        launch(home, ReplayedBench(clock, done, 9), clock)
+    return caught.value
 
 
 def killed(home: Path, done: list[Done], place: int = 9) -> ExactClock:
@@ -103,14 +115,14 @@ def killed(home: Path, done: list[Done], place: int = 9) -> ExactClock:
     return clock
 
 
-@pytest.mark.parametrize("share", [0.2, pytest.param(1.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [30, pytest.param(4, marks=pytest.mark.slow)])
 def test_wherever_it_is_killed_it_comes_to_the_same_findings(
-    tmp_path: Path, whole: tuple[Findings, list[Done]], share: float
+    tmp_path: Path, whole: tuple[Findings, list[Done]], step: int
 ) -> None:
     found, done = whole
     assert len(done) > 30
     assert next(arm.verdict for arm in found.arms if arm.name == "faster") == "gain"
-    for place in {0, 1, *range(2, len(done) - 1, round(4 / share)), len(done) - 1}:
+    for place in {0, 1, *range(2, len(done) - 1, step), len(done) - 1}:
         home = tmp_path / f"killed-{place}"
         clock = killed(home, done, place)
         clock.now += 1e6  # no time of the budget passes between two launches
@@ -148,14 +160,12 @@ def test_changed_code_and_other_hardware_are_refused(
         return [replace(done[0], answer=Answer({**done[0].answer.values, **changes})), *done[1:]]
 
     clock = killed(tmp_path, looked(CODE))
-    later = ReplayedBench(clock, looked(now), 9)
     if not differing:
-        assert launch(tmp_path, later, clock).arms
+        assert launch(tmp_path, ReplayedBench(clock, looked(now), 9), clock).arms
         return
-    with pytest.raises(EnvironmentFault) as caught:
-        launch(tmp_path, later, clock)
-    assert caught.value.code == "tuneup-changed"
-    (found,) = caught.value.fields["differing"]  # type: ignore[misc]
+    error = refusal(tmp_path, looked(now), clock)
+    assert error.code == "tuneup-changed"
+    (found,) = error.fields["differing"]  # type: ignore[misc]
     assert found.startswith(differing)
 
 
@@ -164,10 +174,7 @@ def test_another_course_is_refused(tmp_path: Path, done: list[Done]) -> None:
     for each in done[:9]:
         log.begin(each.digest)
         log.finish(replace(each, digest="another") if each is done[5] else each)
-    clock = ExactClock()
-    with pytest.raises(EnvironmentFault) as caught:
-        launch(tmp_path, ReplayedBench(clock, done, 9), clock)
-    assert caught.value.code == "other-version"
+    assert refusal(tmp_path, done, ExactClock()).code == "other-version"
 
 
 @pytest.mark.parametrize("put", [b"", b"nonsense\n"], ids=["missing", "damaged"])
@@ -175,23 +182,22 @@ def test_a_journal_that_is_damaged_in_the_middle_is_refused(tmp_path: Path, done
     clock = killed(tmp_path, done)
     lines = (tmp_path / FILE).read_bytes().splitlines(keepends=True)
     (tmp_path / FILE).write_bytes(b"".join([*lines[:4], put, *lines[5:]]))
-    with pytest.raises(EnvironmentFault) as caught:
-        launch(tmp_path, ReplayedBench(clock, done, 9), clock)
-    assert (caught.value.code, caught.value.fields) == ("file-damaged", {"path": tmp_path / FILE, "entry": 5})
+    error = refusal(tmp_path, done, clock)
+    assert (error.code, error.fields) == ("file-damaged", {"path": tmp_path / FILE, "entry": 5})
 
 
 def test_sections_that_may_differ_make_no_other_job() -> None:
     def digest(**changes: Any) -> str:
         return digest_of(Job("look", (part_of(toy_config().with_overrides(changes)),)))
 
-    changes: dict[str, dict[str, Any]] = {
-        "tracking.uri": {"tracking.uri": "http://127.0.0.1:1"},
-        "tracking.offline": {"tracking.offline": "allow"},
-        "storage": {"storage.path": "elsewhere"},
-        "sweep": {"sweep": {"space": {"optimizer.lr": [0.1, 0.2]}}},
+    changes: dict[str, Any] = {
+        "tracking.uri": "http://127.0.0.1:1",
+        "tracking.offline": "allow",
+        "storage": {"path": "elsewhere"},
+        "sweep": {"space": {"optimizer.lr": [0.1, 0.2]}},
     }
     assert set(changes) == set(MAY_DIFFER)
-    assert {digest(**each) for each in changes.values()} == {digest()}
+    assert {digest(**{key: value}) for key, value in changes.items()} == {digest()}
     assert digest() != digest(seed=5)
     assert digest() != digest(**{"tracking.git_diff": not toy_config().tracking.git_diff})
 
@@ -336,7 +342,7 @@ def test_an_unfinished_tune_up_is_resumed_and_a_finished_or_failed_one_is_not(tm
     assert [problem.code for problem in caught.value.problems] == ["resume"]
 
 
-@pytest.mark.parametrize("content", ['{"config": null}', '{"status": "running"}', "[]", "nonsense"])
+@pytest.mark.parametrize("content", ['{"status": "running"}', "nonsense"])
 def test_a_damaged_status_file_is_named(tmp_path: Path, content: str) -> None:
     first, _ = claimed(tmp_path)
     file = tmp_path / "toy" / first / "tuneup.json"
