@@ -137,7 +137,8 @@ def test_the_same_story_makes_the_same_tag() -> None:
 
 def store_that_refuses(code: str) -> Mock:
     """MLflow's client, which refuses to change an experiment with a code."""
-    store, error = Mock(), RuntimeError("not you")
+    methods = ["get_experiment_by_name", "get_experiment", "set_experiment_tag"]
+    store, error = Mock(spec=methods), RuntimeError("not you")
     error.error_code = code  # type: ignore[attr-defined]
     store.get_experiment_by_name.return_value = SimpleNamespace(experiment_id="1", lifecycle_stage="active")
     store.get_experiment.return_value = SimpleNamespace(tags={})
