@@ -92,6 +92,8 @@ def test_values_far_above_the_others_are_cut_and_others_are_not() -> None:
         (formatter, "val/loss", math.nan, "nan"),
         (formatter, "system/network_receive_megabytes", 0.001056, f"1.06{SPACE}kB"),
         (axis_formatter, "samples_per_second", 12_500, "12.5k"),
+        (formatter, "system/network_receive_megabytes", 0.0, f"0{SPACE}B"),
+        (axis_formatter, "cost/core_seconds", 80.0, "1m 20s"),
         (axis_formatter, "cost/core_seconds", 3900.0, "1h 5m"),
         (axis_formatter, "step_seconds", 12.5, f"12.5{SPACE}s"),
         (axis_formatter, "system/disk_available_megabytes", 72642.2, f"72.6{SPACE}GB"),
