@@ -1,13 +1,15 @@
 """A planted bottleneck is named by a split of real steps on real ranks, and its fix gives back what was lost."""
 
 from collections import Counter
+from functools import cache
 from typing import Any
 
 import pytest
 
 from paceline.engine.ranks import Ranks
 from paceline.study.step_split.diagnosis import diagnose
-from support.bottlenecks import PLANTS, TO_MEND, Plant
+from paceline.study.step_split.parts import PARTS, StepSplit
+from support.bottlenecks import DELAY, PLANTS, TO_MEND, Plant
 from support.mending import recovered, sample_seconds
 from support.ranks import run_ranks
 
@@ -16,20 +18,59 @@ RUNS = 10
 LOOKS = {"small_batch": 5, "compute": 3}
 """Looks at a plant where a look compares two splits of a fraction of a second, one of which may meet a busy moment.
 The verdict of most looks counts."""
+PART_OF = {"data": "data", "synchronisation": "forward", "communication": "communication", "logging": "logging"}
+"""The largest part of a step, where the plant is most of it."""
 
 
-def kinds(ranks: Ranks, plant: Plant, times: int) -> list[str]:
-    """What this rank names in each run."""
+def look(ranks: Ranks, plant: Plant, times: int) -> list[tuple[str, StepSplit]]:
+    """What this rank names in each run, and the split that it follows from."""
     config = plant.config()
     build: Any = lambda config: plant.build(config, ranks)  # noqa: E731
-    return [diagnose(config, build, STEPS, WARM_UP).bottleneck.kind for _ in range(times)]
+    found = [diagnose(config, build, STEPS, WARM_UP) for _ in range(times)]
+    return [(each.bottleneck.kind, each.split) for each in found]
+
+
+@cache
+def looks(kind: str) -> list[list[tuple[str, StepSplit]]]:
+    """The looks of each rank at a plant."""
+    plant = PLANTS[kind]
+    return run_ranks(look, plant.ranks, plant, LOOKS.get(kind, 1), timeout=200)
 
 
 @pytest.mark.parametrize("kind", PLANTS)
 def test_a_planted_bottleneck_is_named(kind: str) -> None:
-    plant = PLANTS[kind]
-    for named in run_ranks(kinds, plant.ranks, plant, LOOKS.get(kind, 1), timeout=200):
-        assert Counter(named).most_common(1)[0][0] == kind, named
+    for of_rank in looks(kind):
+        named = Counter(kind for kind, _ in of_rank)
+        assert named.most_common(1)[0][0] == kind, named
+
+
+@pytest.mark.parametrize("kind", PLANTS)
+def test_the_parts_add_up_to_the_step_and_the_planted_one_is_the_largest(kind: str) -> None:
+    splits = [of_rank[0][1] for of_rank in looks(kind)]
+    assert [split.rank for split in splits] == list(range(PLANTS[kind].ranks))
+    assert all(split.ranks == splits[0].ranks for split in splits)
+    for split in splits:
+        assert set(split.seconds) == set(PARTS)
+        assert min(split.seconds.values()) >= 0
+        assert sum(split.seconds.values()) == pytest.approx(split.step_seconds, rel=0.02)
+        assert sum(map(split.fraction, PARTS)) == pytest.approx(1, rel=0.02)
+    if kind in PART_OF:
+        split, part = splits[0], PART_OF[kind]
+        assert split.seconds[part] >= DELAY
+        # beside other work on the machine each part takes longer, but none as long
+        assert max(PARTS, key=split.fraction) == part
+
+
+def test_waiting_for_a_slow_rank_is_no_communication() -> None:
+    fast, slow = (of_rank[0][1] for of_rank in looks("straggler"))
+    assert fast.seconds["waiting"] > 0.7 * DELAY > slow.seconds["waiting"]
+    assert fast.fraction("communication") < fast.fraction("waiting")
+    assert fast.seconds["communication"] == slow.seconds["communication"]
+    found = fast.straggler()
+    assert found is not None
+    assert found.rank == 1
+    assert fast.max("forward") == slow.seconds["forward"] > DELAY > fast.seconds["forward"]
+    assert fast.median("forward") == pytest.approx((fast.seconds["forward"] + slow.seconds["forward"]) / 2)
 
 
 @pytest.mark.slow
@@ -37,10 +78,11 @@ def test_a_planted_bottleneck_is_named(kind: str) -> None:
 @pytest.mark.parametrize("kind", PLANTS)
 def test_the_right_one_is_named_nine_times_of_ten(kind: str) -> None:
     plant = PLANTS[kind]
-    of_ranks = run_ranks(kinds, plant.ranks, plant, RUNS, timeout=500)
-    print(kind, Counter(of_ranks[0]))
-    assert all(each == of_ranks[0] for each in of_ranks)
-    assert of_ranks[0].count(kind) >= 0.9 * RUNS
+    of_ranks = run_ranks(look, plant.ranks, plant, RUNS, timeout=500)
+    named = [[kind for kind, _ in of_rank] for of_rank in of_ranks]
+    print(kind, Counter(named[0]))
+    assert all(each == named[0] for each in named)
+    assert named[0].count(kind) >= 0.9 * RUNS
 
 
 @pytest.mark.parametrize(
