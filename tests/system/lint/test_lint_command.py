@@ -1,11 +1,14 @@
-"""`paceline lint` as a process, and lint in a process of its own as a tune-up runs it."""
+"""`paceline lint` as a user meets it, and lint in a process of its own as a tune-up runs it."""
 
 import json
-import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from paceline import load_config
+from paceline.cli import run as command
 from paceline.study.lint.apart import LintApart
 
 OWN = """
@@ -25,6 +28,10 @@ class Net(nn.Module):
 
 def build():
     return Net()
+
+
+def broken():
+    raise OSError("no weights")
 """
 YAML = """
 name: own
@@ -34,27 +41,28 @@ scaling: {num_workers: 0}
 """
 
 
-def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`paceline lint own.yaml` with more arguments."""
-    (folder / "own_net.py").write_text(OWN)
-    (folder / "own.yaml").write_text(YAML)
-    line = [sys.executable, "-m", "paceline.cli", "lint", "own.yaml", *arguments]
-    return subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=200, check=False)
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The user's folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    (tmp_path / "own_net.py").write_text(OWN)
+    (tmp_path / "own.yaml").write_text(YAML)
+    yield
+    sys.modules.pop("own_net", None)  # other tests have one, too
 
 
-def test_the_command_names_the_line_and_exits_with_1(tmp_path: Path) -> None:
-    ended = command(tmp_path, "--json")
-    assert ended.returncode == 1, ended.stderr
-    (finding,) = json.loads(ended.stdout)["findings"]
+def test_the_command_names_the_line_and_exits_with_1(capfd: pytest.CaptureFixture[str]) -> None:
+    assert command(["lint", "own.yaml", "--json"]) == 1
+    out, err = capfd.readouterr()
+    (finding,) = json.loads(out)["findings"]
     assert (finding["rule"], finding["severity"]) == ("softmax-before-cross-entropy", "error")
     assert finding["place"].endswith("own_net.py:13")
-    assert "Traceback" not in ended.stderr
+    assert "Traceback" not in err
 
 
-def test_a_model_that_cannot_be_built_is_left_to_whoever_trains_it(tmp_path: Path) -> None:
-    (tmp_path / "broken_net.py").write_text("def build(): raise OSError('no weights')")
-    (tmp_path / "own.yaml").write_text("name: own\nmodel: {path: 'broken_net:build'}\ndata: {name: mnist5k}\n")
-    look = LintApart(load_config(tmp_path / "own.yaml"))
+def test_a_model_that_cannot_be_built_is_left_to_whoever_trains_it() -> None:
+    look = LintApart(load_config("own.yaml", ["model.path=own_net:broken"]))
     try:
         assert look.findings_at_best() == []
     finally:

@@ -10,13 +10,7 @@ from paceline.config.loading import validate
 from paceline.study.lint import lint
 
 CONFIGS = Path(__file__).parents[3] / "configs"
-PHOTOS = {
-    "name": "synthetic",
-    "shape": [3, 224, 224],
-    "num_classes": 8,
-    "num_samples": 10**6,
-    "global_batch_size": 64,
-}
+PHOTOS = {"name": "synthetic", "shape": [3, 224, 224], "num_classes": 8, "num_samples": 10**6, "global_batch_size": 64}
 GPT = {
     "name": "gpt",
     "vocab_size": 50304,
@@ -40,10 +34,8 @@ SLOW = pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "own"),
     [
-        ("resnet50", True),
-        pytest.param("resnet50", False, marks=SLOW),
-        pytest.param("vit_b_16", True, marks=SLOW),
-        pytest.param("vit_b_16", False, marks=SLOW),
+        ("resnet18", True),
+        *(pytest.param(name, own, marks=SLOW) for name in ("resnet50", "vit_b_16") for own in (True, False)),
     ],
 )
 def test_torchvisions_models_are_silent(name: str, own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
