@@ -5,7 +5,8 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from support.cluster.job_cluster import free_port
@@ -16,20 +17,29 @@ CREDENTIALS = {
     "AWS_EC2_METADATA_DISABLED": "true",
     "OMP_NUM_THREADS": "1",
 }
-NOWHERE = "http://127.0.0.1:9"
 
 
-def start_moto(log: Path, **variables: str) -> tuple["subprocess.Popen[bytes]", int]:
-    """A server process, and its port, once it answers."""
+@contextmanager
+def moto(log: Path, **variables: str) -> Iterator[int]:
+    """A server process; yields its port once it answers."""
     port = free_port()
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, **variables})
-    deadline = time.monotonic() + 60
-    while True:
-        with suppress(OSError):
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return process, port
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.05)
+    try:
+        deadline = time.monotonic() + 60
+        while not _listens(port):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _listens(port: int) -> bool:
+    with suppress(OSError):
+        socket.create_connection(("127.0.0.1", port), 1).close()
+        return True
+    return False

@@ -1,14 +1,12 @@
 """A training, an MLflow server and a proxy between them, of which any may be killed; and what must hold in the end."""
 
-import json
 import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ from paceline.tracking import metrics, remote
 from paceline.tracking.journal import JOURNAL_FILE, Journal
 from paceline.tracking.points import Point
 from paceline.tracking.server import start_server, wait_until_up
+from support.runs.command_process import PATIENCE_SECONDS, CommandProcess
 from support.tracking.faulty_proxy import FaultyProxy
 from support.tracking.recording import DEAD
 
@@ -63,11 +62,12 @@ class Net(torch.nn.Linear):
 def build():
     return Net(8, 4)
 """
+IN_PROCESS = ("scaling.num_workers=0", "scaling.use_gpu=false")
+"""Overrides, with which the command trains in its own process."""
 DETERMINED = (metrics.TRAIN_LOSS, metrics.VAL_LOSS, metrics.VAL_ACCURACY, metrics.LR, metrics.EPOCH)
 """Metrics that have the same values however often training was interrupted."""
 FAULTS: tuple[str | int, ...] = ("refuse", 503, 401, "drop", "delay")
 PATHS = ("log-batch", "runs/", "")
-PATIENCE_SECONDS = 240.0
 
 
 @dataclass(frozen=True)
@@ -119,42 +119,17 @@ class Server:
             self._process.wait()
 
 
-class Training:
-    """`paceline train`, which may be killed, and goes on by the same command."""
+class Training(CommandProcess):
+    """`paceline train`, which may be killed, and is resumed by the same command."""
 
-    def __init__(self, folder: Path, uri: str, *overrides: str) -> None:
-        self.folder = folder
-        self._overrides = [f"tracking.uri={uri}", *overrides]
-        self._process: subprocess.Popen[bytes] | None = None
-        folder.mkdir(parents=True, exist_ok=True)
+    def __init__(self, folder: Path, uri: str, overrides: Sequence[str], forks: bool = True) -> None:
+        super().__init__(folder, {"MLFLOW_TRACKING_URI": uri}, forks)
+        self._overrides = overrides
         (folder / "killed.yaml").write_text(CONFIG)
         (folder / "own_net.py").write_text(OWN_NET)
 
     def start(self) -> None:
-        command = ["train", "killed.yaml", "--json", *self._overrides]
-        self._process = self._command(command, self.folder / "stdout")
-
-    def sync(self) -> int:
-        """`paceline sync`: its exit code."""
-        return self._command(["sync"], self.folder / "synced").wait(PATIENCE_SECONDS)
-
-    def _command(self, arguments: list[str], output: Path) -> "subprocess.Popen[bytes]":
-        variables = {key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "RAY_"))}
-        with output.open("wb") as out, (self.folder / "stderr").open("ab") as err:
-            return subprocess.Popen(
-                [sys.executable, "-m", "paceline.cli", *arguments],
-                cwd=self.folder,
-                env={**variables, "OMP_NUM_THREADS": "1"},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-            )
-
-    def kill_driver(self) -> None:
-        """SIGKILL for the process that the command started."""
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
+        self.give("train", "killed.yaml", "--json", *self._overrides)
 
     def kill_worker(self) -> None:
         """SIGKILL for the process that trains."""
@@ -167,8 +142,8 @@ class Training:
 
     def kill_shipper(self) -> None:
         """SIGKILL for the process that sends to MLflow, if it has come up yet."""
-        assert self._process is not None
-        for child in Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split():
+        driver = self.process.pid
+        for child in Path(f"/proc/{driver}/task/{driver}/children").read_text().split():
             with suppress(OSError):
                 if b"paceline.tracking.apart" in Path(f"/proc/{child}/cmdline").read_bytes():
                     os.kill(int(child), signal.SIGKILL)
@@ -177,20 +152,12 @@ class Training:
         """Wait until training does a step."""
         worker = self.folder / "worker"
         worker.unlink(missing_ok=True)
-        until(lambda: worker.exists() and worker.read_text(), self)
+        self.until(lambda: worker.exists() and worker.read_text())
 
     def let_end(self) -> dict[str, Any]:
         """Let it come to its end; its result."""
         (self.folder / "go").touch()
-        assert self._process is not None
-        assert self._process.wait(PATIENCE_SECONDS) == 0, self.told()
-        return dict(json.loads((self.folder / "stdout").read_text()))
-
-    def has_ended(self) -> bool:
-        return self._process is not None and self._process.poll() is not None
-
-    def told(self) -> str:
-        return (self.folder / "stderr").read_text()[-5000:]
+        return self.result()
 
     def recorded(self) -> list[Point]:
         """The points in the journal of the only run."""
@@ -198,32 +165,20 @@ class Training:
         entries = Journal(tracking / JOURNAL_FILE).read()
         return [Point.from_json(entry.content) for entry in entries if entry.kind == "point"]
 
-    def end(self) -> None:
-        """Leave no process."""
-        if self._process is not None and not self.has_ended():
-            self.kill_driver()
-
-
-def until(condition: Callable[[], object], training: Training) -> None:
-    """Wait for a condition, as long as training goes on."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert not training.has_ended(), training.told()
-        assert time.monotonic() < deadline, training.told()
-        time.sleep(0.02)
-
 
 @contextmanager
-def scene(folder: Path, database: Path, port: int, *overrides: str) -> Iterator[tuple[Training, Server, FaultyProxy]]:
+def scene(
+    folder: Path, database: Path, port: int, overrides: Sequence[str], forks: bool = True
+) -> Iterator[tuple[Training, Server, FaultyProxy]]:
     """A training, and a server behind a proxy; neither is started."""
     server = Server(folder, port)
     (folder / "mlflow.db").write_bytes(database.read_bytes())
     with FaultyProxy(server.uri) as proxy:
-        training = Training(folder / "work", proxy.uri, *overrides)
+        training = Training(folder / "work", proxy.uri, overrides, forks)
         try:
             yield training, server, proxy
         finally:
-            training.end()
+            training.leave()
             server.kill()
 
 
@@ -238,7 +193,7 @@ def play(chosen: Sequence[Moment], training: Training, server: Server, proxy: Fa
             server.kill()
             server.start()
         elif moment.victim == "driver":
-            training.kill_driver()
+            training.kill()
             training.start()
         elif moment.victim == "shipper":
             training.kill_shipper()
@@ -247,16 +202,16 @@ def play(chosen: Sequence[Moment], training: Training, server: Server, proxy: Fa
     result = training.let_end()
     server.wait()
     proxy.forgive()
-    assert training.sync() == 0, training.told()
+    training.give("sync")
+    assert training.end() == 0, training.told()
     return result
 
 
-def undisturbed(folder: Path, *overrides: str) -> tuple[dict[str, Any], list[Point]]:
+def undisturbed(folder: Path) -> tuple[dict[str, Any], list[Point]]:
     """The same training without trouble, and without an MLflow that answers: its result, and its points."""
-    training = Training(folder, DEAD, *overrides)
+    training = Training(folder, DEAD, IN_PROCESS)
     training.start()
-    result = training.let_end()
-    return result, training.recorded()
+    return training.let_end(), training.recorded()
 
 
 # What must hold

@@ -3,7 +3,7 @@
 import itertools
 import os
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ import pytest
 from paceline.storage.address import parse
 from paceline.storage.remote import RemoteFolder
 from support.storage.relay import Relay
-from support.storage.server import CREDENTIALS, NOWHERE, start_moto
-from support.storage.training import Training, forking
+from support.storage.server import CREDENTIALS, moto
+from support.storage.training import Training
+from support.tracking.recording import DEAD
 
 _numbers = itertools.count()
 
@@ -21,10 +22,8 @@ _numbers = itertools.count()
 @pytest.fixture(scope="session")
 def moto_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of a server that takes any credentials."""
-    process, port = start_moto(tmp_path_factory.mktemp("moto") / "log")
-    yield port
-    process.kill()
-    process.wait()
+    with moto(tmp_path_factory.mktemp("moto") / "log") as port:
+        yield port
 
 
 @pytest.fixture
@@ -48,7 +47,7 @@ def environment(relay: Relay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """Has this process, and what is told so, reach the server through the relay, and nothing else."""
     for key in [key for key in os.environ if key.startswith("AWS_")]:
         monkeypatch.delenv(key)
-    given = {**CREDENTIALS, "AWS_ENDPOINT_URL": relay.url, "MLFLOW_TRACKING_URI": NOWHERE}
+    given = {**CREDENTIALS, "AWS_ENDPOINT_URL": relay.url, "MLFLOW_TRACKING_URI": DEAD}
     for key, value in {**given, "PACELINE_CACHE": str(tmp_path / "cache-of-tests")}.items():
         monkeypatch.setenv(key, value)
     return given
@@ -60,29 +59,16 @@ def remote(bucket: str, environment: dict[str, str]) -> RemoteFolder:
     return RemoteFolder(parse(f"s3://{bucket}/runs"))
 
 
-@pytest.fixture(scope="session")
-def context() -> Any:
-    return forking()
-
-
 @pytest.fixture
-def training(context: Any, tmp_path: Path, remote: RemoteFolder, environment: dict[str, str]) -> Iterator[Training]:
+def training(tmp_path: Path, remote: RemoteFolder, environment: dict[str, str]) -> Iterator[Training]:
     """A training that keeps its runs in the bucket, and records nothing in MLflow, which is not there."""
-    made = Training(context, tmp_path / "work", str(remote.address), environment)
+    made = Training(tmp_path / "work", str(remote.address), environment)
     yield made
     made.leave()
 
 
 @pytest.fixture(scope="session")
-def undisturbed(context: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], dict[str, Any]]:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The result of the same training in a folder, to which nothing happened."""
-    results: list[dict[str, Any]] = []
-
-    def result() -> dict[str, Any]:
-        if not results:
-            folder = tmp_path_factory.mktemp("undisturbed")
-            variables = {**CREDENTIALS, "MLFLOW_TRACKING_URI": NOWHERE}
-            results.append(Training(context, folder, str(folder / "runs"), variables).result())
-        return results[0]
-
-    return result
+    folder = tmp_path_factory.mktemp("undisturbed")
+    return Training(folder, str(folder / "runs"), {**CREDENTIALS, "MLFLOW_TRACKING_URI": DEAD}).run()

@@ -46,8 +46,7 @@ def test_a_process_of_this_machine_that_has_ended_holds_nothing(remote: RemoteFo
         "import json, sys; from dataclasses import asdict; from paceline.storage.lease import Holder; "
         "print(json.dumps(asdict(Holder.here('dead'))))"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
-    remote.write(leases.FILE, told)
+    remote.write(leases.FILE, subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
     assert not is_held(remote.address)
     told: list[str] = []
     Lease(remote, "mine").take(told.append)
@@ -70,19 +69,15 @@ def test_another_machine_that_is_heard_of_meanwhile_is_at_work(
 ) -> None:
     monkeypatch.setattr(leases, "LOOK_SECONDS", 0.1)
     put(remote, until=time.time() + 60)
-
-    def renew(text: str) -> None:
-        put(remote, until=time.time() + 61)
-
     with pytest.raises(EnvironmentFault) as caught:
-        Lease(remote, "mine").take(renew)
+        Lease(remote, "mine").take(lambda text: put(remote, until=time.time() + 61))
     assert (caught.value.code, caught.value.fields["host"]) == ("run-in-use", "elsewhere")
     holder = read_holder(remote)
     assert holder is not None
     assert holder.launch == "theirs"
 
 
-def test_who_was_taken_over_finds_out(remote: RemoteFolder) -> None:
+def test_whoever_was_taken_over_finds_out(remote: RemoteFolder) -> None:
     lease = Lease(remote, "mine")
     lease.take(quiet)
     put(remote)
@@ -101,7 +96,7 @@ def test_of_two_that_ask_at_once_one_gets_it(remote: RemoteFolder, monkeypatch: 
         lease.take(quiet)
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"launch": 1}'])
+@pytest.mark.parametrize("data", [b"{", b'{"launch": 1}'])
 def test_a_damaged_lease_is_none(remote: RemoteFolder, data: bytes) -> None:
     remote.write(leases.FILE, data)
     assert read_holder(remote) is None

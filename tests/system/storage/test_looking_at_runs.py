@@ -23,7 +23,7 @@ from support.storage.training import NAME, Training
 @pytest.fixture
 def ended(training: Training, monkeypatch: pytest.MonkeyPatch, relay: Relay) -> dict[str, Any]:
     """The result of a run; this process is in another folder, where its code is."""
-    result = training.result()
+    result = training.run()
     (training.folder.parent / "desk").mkdir()
     monkeypatch.chdir(training.folder.parent / "desk")
     monkeypatch.syspath_prepend(str(training.folder))
@@ -67,9 +67,7 @@ def test_a_run_is_looked_at_by_its_address(
 
     place = remote / NAME / ended["run_id"] / "checkpoints" / "step-40"
     place.write("model.safetensors", b"x" * len(place.read("model.safetensors") or b""))
-    (exported.folder / "export.json").unlink()
-    for file in exported.folder.iterdir():
-        file.unlink()
+    shutil.rmtree(exported.folder)
     for copy in tmp_path.glob("cache-of-tests/copies/**/step-40/model.safetensors"):
         copy.unlink()
     again = export(address, output=tmp_path / "exported")

@@ -35,11 +35,9 @@ def test_mlflow_has_each_point_once_whatever_machine_continues(
 ) -> None:
     shutil.copy(prepared_database, tmp_path / "mlflow.db")
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    training._variables["MLFLOW_TRACKING_URI"] = uri
+    training.variables["MLFLOW_TRACKING_URI"] = uri
     # the journal's last piece is kept from the store for as long as MLflow could be sent it
-    training.wait_before(14)
-    training.start()
-    training.until(training.stands)
+    training.start_and_wait_before(14)
     training.until(lambda: len([key for key, *_ in in_mlflow(uri) if key == "train/loss"]) >= 8)
     held = relay.hold("PUT .*/tracking/journal.jsonl")
     training.go_on()
@@ -52,7 +50,7 @@ def test_mlflow_has_each_point_once_whatever_machine_continues(
     assert known <= {(point.key, point.step) for point in points_in(remote)}
     kill_at(training, relay, "PUT .*/step-32/MANIFEST.json")
     training.forget()
-    training.result()
+    training.run()
     points = in_mlflow(uri)
     counted = Counter((key, step) for key, step, *_ in points)
     assert {place: n for place, n in counted.items() if n > 1} == {}

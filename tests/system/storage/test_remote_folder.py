@@ -14,12 +14,14 @@ from paceline.storage.address import parse
 from paceline.storage.remote import RemoteFolder
 from support.golden import Golden
 from support.storage.relay import Relay
-from support.storage.server import start_moto
+from support.storage.server import moto
 
 LARGE_MIB = 64
 
 
-def test_files_come_and_go(remote: RemoteFolder, tmp_path: Path) -> None:
+def test_files_come_and_go_and_probing_leaves_nothing(remote: RemoteFolder, tmp_path: Path) -> None:
+    remote.probe()
+    assert remote.files() == {}
     folder = remote / "a"
     assert folder.read("x") is None
     assert folder.files() == {}
@@ -63,18 +65,16 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
     assert hash_file(back) == hash_file(large)
 
 
-def test_a_store_that_is_away_for_a_moment_is_waited_for(remote: RemoteFolder, relay: Relay) -> None:
+def test_a_store_that_is_away_for_a_moment_is_waited_for_and_one_that_stays_away_is_reported(
+    remote: RemoteFolder, relay: Relay
+) -> None:
     remote.write("x", b"x")
     relay.leave()
+    with pytest.raises(EnvironmentFault) as caught:
+        remote.patient(0.0).write("x", b"y")
+    assert (caught.value.code, caught.value.fields["address"]) == ("store-silent", remote.address.bare)
     threading.Timer(0.3, relay.come).start()
     assert remote.patient(60.0).read("x") == b"x"
-
-
-def test_a_store_that_stays_away_is_reported(remote: RemoteFolder, relay: Relay) -> None:
-    relay.leave()
-    with pytest.raises(EnvironmentFault) as caught:
-        remote.patient(0.0).write("x", b"x")
-    assert (caught.value.code, caught.value.fields["address"]) == ("store-silent", remote.address.bare)
 
 
 def test_a_missing_bucket_is_reported_at_once(environment: dict[str, str]) -> None:
@@ -86,16 +86,12 @@ def test_a_missing_bucket_is_reported_at_once(environment: dict[str, str]) -> No
 def test_wrong_credentials_are_reported_at_once(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    process, port = start_moto(tmp_path / "log", INITIAL_NO_AUTH_ACTION_COUNT="0")
-    try:
+    with moto(tmp_path / "log", INITIAL_NO_AUTH_ACTION_COUNT="0") as port:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
         with pytest.raises(EnvironmentFault) as caught:
             RemoteFolder(parse("s3://bucket/runs"), patience_seconds=60.0).probe()
-        assert caught.value.code in ("credentials-unknown", "access-denied")
-        assert "testing-testing" not in str(caught.value)
-    finally:
-        process.kill()
-        process.wait()
+    assert caught.value.code in ("credentials-unknown", "access-denied")
+    assert "testing-testing" not in str(caught.value)
 
 
 def test_a_server_that_never_answers_is_not_waited_for(
@@ -109,8 +105,3 @@ def test_a_server_that_never_answers_is_not_waited_for(
             RemoteFolder(parse("s3://bucket/runs")).probe(0.3)
     assert caught.value.code == "store-silent"
     golden(str(caught.value))
-
-
-def test_probing_leaves_nothing(remote: RemoteFolder) -> None:
-    remote.probe()
-    assert remote.files() == {}

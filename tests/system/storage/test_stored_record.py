@@ -1,7 +1,6 @@
 """The record of a run in a store: never ahead of itself, taken over only by its continuation, and before MLflow."""
 
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from paceline.tracking.recorder import Recorder
 from paceline.tracking.stored import hurry, is_hurried, note_stored, stored_bytes
 from support.golden import Golden
 from support.storage.relay import Relay
+from support.tracking.recording import until
 
 
 @pytest.fixture
@@ -143,13 +143,6 @@ def in_mlflow(tmp_path: Path) -> list[int]:
     experiment = client.get_experiment_by_name("stored")
     runs = client.search_runs([experiment.experiment_id]) if experiment is not None else []
     return sorted(point.step for run in runs for point in client.get_metric_history(run.info.run_id, "train/loss"))
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def test_mlflow_is_sent_what_the_store_has(

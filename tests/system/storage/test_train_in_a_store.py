@@ -1,7 +1,6 @@
 """Runs in an object store: killed anywhere, they are resumed here or elsewhere, and end as they would have ended."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,14 +8,19 @@ import pytest
 from paceline.storage.remote import RemoteFolder
 from support.storage.relay import Relay
 from support.storage.runs import DETERMINED, complaints, kill_at, points_in, run_of, whole_steps
-from support.storage.training import NAME, Training
+from support.storage.training import HURRIED, NAME, Training
 
-Result = Callable[[], dict[str, Any]]
+Result = dict[str, Any]
 
 
-def test_a_run_is_kept_in_the_store(training: Training, remote: RemoteFolder, undisturbed: Result) -> None:
-    result = training.result()
-    assert complaints(remote, result, undisturbed()) == []
+def test_a_run_is_kept_in_the_store(
+    training: Training, remote: RemoteFolder, relay: Relay, undisturbed: Result
+) -> None:
+    training.start("--dry-run")
+    assert training.end() == 0
+    assert relay.seen() == []
+    result = training.run()
+    assert complaints(remote, result, undisturbed) == []
     assert result["checkpoint"] == f"{run_of(remote).address}/checkpoints/step-40"
     files = set(run_of(remote).files())
     assert {"tracking/record.json", "tracking/outcome.json", "tracking/artifacts/config.yaml"} <= files
@@ -47,32 +51,16 @@ HERE, ELSEWHERE = False, True
     ids=["here and elsewhere", "here", "elsewhere"],
 )
 def test_a_run_killed_again_and_again_ends_as_if_undisturbed(
-    training: Training,
-    remote: RemoteFolder,
-    relay: Relay,
-    undisturbed: Result,
-    moments: list[tuple[str, bool]],
+    training: Training, remote: RemoteFolder, relay: Relay, undisturbed: Result, moments: list[tuple[str, bool]]
 ) -> None:
     """Once at each moment, one after the other; each time it is resumed with, or without, the working copy."""
     for pattern, leaves in moments:
         kill_at(training, relay, pattern)
         if leaves:
             training.forget()
-    result = training.result()
-    assert complaints(remote, result, undisturbed()) == []
+    assert complaints(remote, training.run(), undisturbed) == []
     assert training.resumed[0] == 8
     assert training.resumed[-1] == 40
-
-
-@pytest.mark.slow
-def test_a_checkpoint_that_did_not_reach_the_store_counts_on_its_machine(
-    training: Training, remote: RemoteFolder, relay: Relay, undisturbed: Result
-) -> None:
-    kill_at(training, relay, "PUT .*/step-16/MANIFEST.json")
-    assert whole_steps(remote) == [8]
-    result = training.result()
-    assert training.resumed == [16]
-    assert complaints(remote, result, undisturbed()) == []
 
 
 def test_a_machine_resumes_from_what_others_have_done_meanwhile(
@@ -85,86 +73,73 @@ def test_a_machine_resumes_from_what_others_have_done_meanwhile(
     kill_at(training, relay, "PUT .*/step-32/MANIFEST.json")
     training.cache = first
     points = {point for point in points_in(remote) if point.key in DETERMINED}
-    result = training.result()
+    result = training.run()
     assert training.resumed.count(24) == 1
-    assert complaints(remote, result, undisturbed()) == []
+    assert complaints(remote, result, undisturbed) == []
     assert points <= set(points_in(remote))
 
 
 def test_training_continues_while_the_store_is_away(
     training: Training, remote: RemoteFolder, relay: Relay, undisturbed: Result
 ) -> None:
-    training.hurry()
-    training.wait_before(20)
-    training.wait_before(34)
-    training.start()
-    training.until(training.stands)
+    training.settings = HURRIED
+    training.start_and_wait_before(20, 34)
     training.until(lambda: whole_steps(remote) == [8, 16])
     relay.leave()
-    (training.folder / "wait-20").unlink()
+    training.go_on(20)
     training.until(lambda: training.events("warning"))
     relay.come()
     training.go_on()
-    assert training.end() == 0, training.told()
-    assert complaints(remote, training.printed(), undisturbed()) in ([], ["the checkpoints [16, 40] are there"])
+    assert complaints(remote, training.result(), undisturbed) in ([], ["the checkpoints [16, 40] are there"])
 
 
 def test_a_store_that_is_away_at_the_end_is_reported(
     training: Training, remote: RemoteFolder, relay: Relay, undisturbed: Result
 ) -> None:
-    training.hurry()
-    training.wait_before(36)
-    training.start()
-    training.until(training.stands)
+    training.settings = HURRIED
+    training.start_and_wait_before(36)
     training.until(lambda: whole_steps(remote) == [24, 32])
     relay.leave()
     training.go_on()
     assert training.end() == 1
     assert training.error["code"] == "run-failed"
     relay.come()
-    result = training.result()
+    result = training.run()
     assert training.resumed == [40]
-    assert complaints(remote, result, undisturbed()) == []
+    assert complaints(remote, result, undisturbed) == []
 
 
 @pytest.mark.slow
-def test_only_what_is_needed_is_brought(training: Training, remote: RemoteFolder, relay: Relay) -> None:
-    kill_at(training, relay, "PUT .*/step-40/MANIFEST.json")
-    training.forget()
-    relay.forget()
-    training.result()
-    brought = relay.seen("GET .*/checkpoints/")
-    assert {each.split("checkpoints/")[1].split("/")[0] for each in brought} == {"step-32", "step-40"}
-    assert [each for each in brought if "step-40" in each and "MANIFEST" not in each] == []
-    assert len(relay.seen("GET .*/step-32/model.safetensors")) == 1
-    assert len(relay.seen("GET .*/tracking/journal.jsonl")) == 1
-
-
-@pytest.mark.slow
-def test_a_flipped_byte_in_the_newest_means_the_one_before(
-    training: Training, remote: RemoteFolder, relay: Relay, undisturbed: Result
+@pytest.mark.parametrize(
+    ("is_flipped", "brought"), [(False, [24]), (True, [16, 24])], ids=["whole", "with a flipped byte"]
+)
+def test_only_the_checkpoint_that_is_resumed_from_is_brought_and_the_one_before_where_it_is_broken(
+    training: Training, remote: RemoteFolder, relay: Relay, undisturbed: Result, is_flipped: bool, brought: list[int]
 ) -> None:
     kill_at(training, relay, "PUT .*/step-32/MANIFEST.json")
-    place = run_of(remote) / "checkpoints" / "step-24"
-    data = bytearray(place.read("model.safetensors") or b"")
-    data[-2] ^= 4
-    place.write("model.safetensors", bytes(data))
+    if is_flipped:
+        place = run_of(remote) / "checkpoints" / "step-24"
+        data = bytearray(place.read("model.safetensors") or b"")
+        data[-2] ^= 4
+        place.write("model.safetensors", bytes(data))
     training.forget()
-    result = training.result()
-    assert training.resumed == [16]
-    assert complaints(remote, result, undisturbed()) == []
+    relay.forget()
+    result = training.run()
+    assert training.resumed == [brought[0]]
+    weights = [each.split("checkpoints/")[1] for each in relay.seen("GET .*/model.safetensors")]
+    assert sorted(weights) == [f"step-{step}/model.safetensors" for step in brought]
+    assert len(relay.seen("GET .*/tracking/journal.jsonl")) == 1
+    assert complaints(remote, result, undisturbed) == []
 
 
 def test_two_runs_of_one_name_are_not_at_work_at_once(training: Training, remote: RemoteFolder) -> None:
-    training.wait_before(4)
-    training.start()
-    training.until(training.stands)
-    second = Training(training._context, training.folder.with_name("second"), training.storage, training._variables)
+    training.start_and_wait_before(4)
+    second = Training(training.folder.with_name("second"), training.storage, training.variables)
     second.start()
     assert second.end() == 3
     assert second.error["code"] == "run-in-use"
     training.go_on()
-    assert training.end() == 0, training.told()
+    training.result()
     assert len((remote / NAME).folders()) == 1
 
 
@@ -175,7 +150,7 @@ def test_another_config_is_refused_or_forked(training: Training, remote: RemoteF
     training.start("optimizer.lr=0.06")
     assert training.end() == 2
     assert training.error["keys"] == ["optimizer.lr"]
-    training.result("optimizer.lr=0.06", "--fork")
+    training.run("optimizer.lr=0.06", "--fork")
     assert len((remote / NAME).folders()) == 2
     assert training.resumed == [16]
 
@@ -202,20 +177,11 @@ def test_a_store_that_cannot_be_used_is_reported_and_nothing_is_started(
 def test_an_interrupted_run_has_saved_its_state_there(
     training: Training, remote: RemoteFolder, undisturbed: Result
 ) -> None:
-    training.wait_before(12)
-    training.start()
-    training.until(training.stands)
+    training.start_and_wait_before(12)
     training.interrupt()
     training.go_on()
     assert training.end() == 130
     assert whole_steps(remote) == [8, 12]
     assert json.loads(run_of(remote).read("run.json") or b"")["status"] == "interrupted"
     training.forget()
-    result = training.result()
-    assert complaints(remote, result, undisturbed()) == []
-
-
-def test_a_dry_run_asks_nobody(training: Training, relay: Relay) -> None:
-    training.start("--dry-run")
-    assert training.end() == 0
-    assert relay.seen() == []
+    assert complaints(remote, training.run(), undisturbed) == []
