@@ -6,16 +6,13 @@ from pathlib import Path
 import pytest
 
 from paceline.review import sync as syncing
-from paceline.tracking import backoff, shipping
+from support.tracking.fixtures import _environment
+
+__all__ = ["_environment"]
 
 
 @pytest.fixture(autouse=True)
-def _no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("URI", "TOKEN", "USERNAME", "PASSWORD"):
-        monkeypatch.delenv(f"MLFLOW_TRACKING_{variable}", raising=False)
-    monkeypatch.setattr(shipping, "INTERVAL_SECONDS", 0.05)
-    monkeypatch.setattr(backoff, "FIRST_SECONDS", 0.05)
-    monkeypatch.setattr(backoff, "LONGEST_SECONDS", 0.2)
+def _short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(syncing, "PATIENCE_SECONDS", 3.0)
 
 

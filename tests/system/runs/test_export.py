@@ -1,4 +1,4 @@
-"""Export of a run's best checkpoint as weights or as a traced model, and runs that are opened again."""
+"""Trained runs: what they record, export of the best checkpoint, and runs that are opened again."""
 
 import json
 import shutil
@@ -23,9 +23,12 @@ from paceline.review.export import Exported, export
 from paceline.review.finding import find_run
 from paceline.sweeps.folder import SweepFolder
 from paceline.tracking import metrics, remote
+from paceline.tracking.journal import JOURNAL_FILE, Journal
 from paceline.tracking.points import Point
+from paceline.tracking.record import RECORD_FILE
 from support.golden import Golden
 from support.runs import user_models
+from support.runs.declared_names import undeclared, written
 from support.runs.trained_runs import CNN, swept, trained
 
 CANARY = "canary-S3cr3t"
@@ -232,6 +235,23 @@ def test_mlflow_has_the_checkpoints_and_the_data_of_a_run(cnn: RunResult, home: 
     assert {artifact.path for artifact in client.list_artifacts(run.info.run_id)} >= {"environment.txt", "config.yaml"}
 
 
+def test_whatever_a_run_records_has_a_declared_name(cnn: RunResult) -> None:
+    """Of the names that `tracking.metrics` declares; tests/system/sweeps looks at those of a sweep."""
+    keys = {key for _, key in written(cnn.folder)}
+    assert {metrics.TRAIN_LOSS, metrics.VAL_LOSS, metrics.COMMAND, metrics.NOTE, metrics.SPEED_STAMP} <= keys
+    assert {"cost/core_seconds", "system/cpu_utilization_percentage"} <= keys
+    assert undeclared(cnn.folder) == set()
+
+
+@pytest.mark.parametrize(("kind", "key"), [("tag", "paceline.new"), ("metric", "speed")])
+def test_an_undeclared_name_is_seen(tmp_path: Path, kind: str, key: str) -> None:
+    (tmp_path / RECORD_FILE).write_text(json.dumps({"tags": {}}))
+    point = {"key": key, "value": 1.0, "step": 1, "timestamp_ms": 1}
+    entry = ("point", point) if kind == "metric" else ("tags", {"tags": {key: "x"}})
+    Journal(tmp_path / JOURNAL_FILE).append([entry])
+    assert undeclared(tmp_path) == {(kind, key)}
+
+
 # The traced model
 
 
@@ -393,12 +413,12 @@ def test_the_lines_that_are_shown_load_what_is_registered(
         assert found["weights"].keys() == cnn.load_model().state_dict().keys() == beside["weights"].keys()
 
 
-@pytest.mark.parametrize("name", ["a/b", "a:b", "it's", "", "..", "x" * 201])
 def test_a_name_that_mlflow_does_not_take_is_refused_before_anything_is_written(
-    cnn: RunResult, home: Path, tmp_path: Path, name: str
+    cnn: RunResult, home: Path, tmp_path: Path
 ) -> None:
+    """Which names these are: tests/unit/tracking/test_store_address.py."""
     with pytest.raises(ConfigError) as caught:
-        export("cnn", output=tmp_path / "out", register=name)
+        export("cnn", output=tmp_path / "out", register="a/b")
     assert [problem.code for problem in caught.value.problems] == ["register"]
     assert not (tmp_path / "out").exists()
 
