@@ -2,12 +2,10 @@
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,10 +16,8 @@ from filelock import FileLock
 from paceline.tracking.server import free_port, start_server, stop_server, wait_until_up
 from support import leaks
 
-STOP_SECONDS = 60.0
-"""How long the last user waits for the server to end."""
 POLL_SECONDS = 0.5
-"""How soon the keeper notices that a test process has died without releasing the server."""
+"""How soon the keeper notices that no test process uses the server any more."""
 
 
 @dataclass(frozen=True)
@@ -34,27 +30,19 @@ class SharedServer:
 
 @pytest.fixture(scope="session")
 def shared_server(prepared_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedServer]:
-    """Start the server in the first process that needs it; the last one that releases it ends it."""
+    """Start the server in the first process that needs it; it ends after the last one has released it."""
     own = tmp_path_factory.getbasetemp()
     shared = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "mlflow-server"
     me = shared / "users" / str(os.getpid())
     me.parent.mkdir(parents=True, exist_ok=True)
-    address, keeper = shared / "address", shared / "keeper"
+    address = shared / "address"
     with FileLock(shared / "lock"):
         me.touch()
         if not address.exists():
             _start_keeper(shared, prepared_database)
         uri = address.read_text()
     yield SharedServer(uri, shared / "store")
-    with FileLock(shared / "lock"):
-        me.unlink()
-        if not _users(shared):
-            with suppress(FileNotFoundError, ProcessLookupError):
-                os.kill(int(keeper.read_text()), signal.SIGTERM)
-            deadline = time.monotonic() + STOP_SECONDS
-            while keeper.exists():
-                assert time.monotonic() < deadline, "the shared MLflow server does not end"
-                time.sleep(0.05)
+    me.unlink()
 
 
 @pytest.fixture(scope="session")
@@ -79,11 +67,6 @@ def _start_keeper(shared: Path, database: Path) -> None:
     assert code == 0, (shared / "keeper.log").read_text()
 
 
-def _users(shared: Path) -> list[int]:
-    """Test processes that hold the server; those that died do not count."""
-    return [pid for pid in map(int, os.listdir(shared / "users")) if psutil.pid_exists(pid)]
-
-
 def main(shared_folder: str, database: str) -> None:
     """Start the server, leave a process behind that ends it, and return once it answers."""
     shared = Path(shared_folder)
@@ -92,7 +75,6 @@ def main(shared_folder: str, database: str) -> None:
         os.close(writing)
         os._exit(0 if os.read(reading, 1) == b"+" else 1)
     os.setsid()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     store = shared / "store"
     store.mkdir(exist_ok=True)
     shutil.copy(database, store / "mlflow.db")
@@ -101,13 +83,19 @@ def main(shared_folder: str, database: str) -> None:
     try:
         uri = f"http://127.0.0.1:{port}"
         wait_until_up(server, uri)
-        (shared / "keeper").write_text(str(os.getpid()))
         (shared / "address").write_text(uri)
         os.write(writing, b"+")
         os.close(writing)
-        while _users(shared):
+        while _is_used(shared):
             time.sleep(POLL_SECONDS)
     finally:
-        (shared / "address").unlink(missing_ok=True)
         stop_server(server)
-        (shared / "keeper").unlink(missing_ok=True)  # last: the end of the server is waited for by it
+
+
+def _is_used(shared: Path) -> bool:
+    """Whether a test process holds the server; those that died do not count. If not, the next one starts another."""
+    with FileLock(shared / "lock"):
+        is_used = any(psutil.pid_exists(int(pid)) for pid in os.listdir(shared / "users"))
+        if not is_used:
+            (shared / "address").unlink()
+    return is_used

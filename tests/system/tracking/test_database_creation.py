@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -15,8 +16,6 @@ from paceline.tracking import database, remote
 from paceline.tracking.recorder import Recorder
 from support.tracking.recording import MakeRecord, until
 
-CREATION_SECONDS = 250.0
-"""Ten on an idle machine, at the lowest priority."""
 FAKE_MLFLOW = """
 import sqlite3
 import time
@@ -80,27 +79,23 @@ def starter(tmp_path: Path, folder: Path) -> Iterator["subprocess.Popen[str]"]:
         process.communicate()
 
 
-def fail(starter: "subprocess.Popen[str]") -> None:
-    starter.communicate("\n")
-
-
-def press_ctrl_c(starter: "subprocess.Popen[str]") -> None:
-    os.killpg(starter.pid, signal.SIGINT)
-
-
-def kill(starter: "subprocess.Popen[str]") -> None:
-    starter.kill()
-
-
-@pytest.mark.parametrize(("ending", "code"), [(fail, 2), (press_ctrl_c, -signal.SIGINT), (kill, -signal.SIGKILL)])
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        (lambda starter: starter.communicate("\n"), 2),
+        (lambda starter: os.killpg(starter.pid, signal.SIGINT), -signal.SIGINT),
+        (lambda starter: starter.kill(), -signal.SIGKILL),
+    ],
+    ids=["it fails", "Ctrl-C", "it is killed"],
+)
 def test_the_program_ends_with_the_command_that_started_it_and_leaves_nothing(
-    folder: Path, starter: "subprocess.Popen[str]", ending: Callable[..., None], code: int
+    folder: Path, starter: "subprocess.Popen[str]", end: Callable[["subprocess.Popen[str]"], object], code: int
 ) -> None:
     (creator,) = (pid for pid in creators(folder / "mlflow.db") if pid != starter.pid)
     os.kill(creator, signal.SIGINT)  # a Ctrl-C alone does not end it
-    ending(starter)
+    end(starter)
     assert starter.wait(60) == code
-    if ending is not kill:  # at once, but for a command that can do nothing about it
+    if code != -signal.SIGKILL:  # at once, but for a command that can do nothing about it
         assert creators(folder / "mlflow.db") == []
     until(lambda: not creators(folder / "mlflow.db"))
     assert list(folder.iterdir()) == []
@@ -121,34 +116,28 @@ def test_an_abandoned_recorder_ends_it(
     until(lambda: not list(folder.iterdir()))
 
 
-@pytest.mark.parametrize("mlflow", ["fake", pytest.param("real", marks=pytest.mark.slow)])
 def test_one_that_was_killed_half_way_is_made_up_for_by_the_next(
-    tmp_path: Path, odd_folder: Path, monkeypatch: pytest.MonkeyPatch, mlflow: str
+    tmp_path: Path, odd_folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a folder with an odd name."""
-    path, modules = odd_folder / "mlflow.db", tmp_path.parent / f"{tmp_path.name}-modules"
-    modules.mkdir()
-    if mlflow == "fake":
-        (modules / "mlflow.py").write_text(SLOW)
-        monkeypatch.setenv("PYTHONPATH", str(modules), prepend=os.pathsep)
+    path, modules = odd_folder / "mlflow.db", tmp_path_factory.mktemp("modules")
+    monkeypatch.setenv("PYTHONPATH", str(modules), prepend=os.pathsep)
+    (modules / "mlflow.py").write_text(SLOW)
     first = database.start_creating(path)
     assert first is not None
-    until(lambda: half_made(odd_folder), CREATION_SECONDS)
+    until(lambda: half_made(odd_folder))
     first.kill()
     first.communicate()
     assert [file.name for file in half_made(odd_folder)] == [database.FRESH]
     assert not path.exists()
 
-    if mlflow == "fake":
-        (modules / "mlflow.py").write_text(FAKE_MLFLOW.format(then="connection.close()"))
+    (modules / "mlflow.py").write_text(FAKE_MLFLOW.format(then="connection.close()"))
     second = database.start_creating(path)
     assert second is not None
-    _, errors = second.communicate(timeout=CREATION_SECONDS)
+    _, errors = second.communicate(timeout=60)
     assert second.returncode == 0, errors.decode()
     assert list(odd_folder.iterdir()) == [path]
     assert list(tmp_path.iterdir()) == [odd_folder]
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("pragma integrity_check").fetchone() == ("ok",)
-        table, rows = ("half", 0) if mlflow == "fake" else ("experiments", 1)
-        assert connection.execute(f"select count(*) from {table}").fetchone() == (rows,)
-    connection.close()
+        assert connection.execute("select count(*) from half").fetchone() == (0,)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from support.tracking.recording import DEAD
+
 MEGABYTE = 2**20
 PROGRAM = """
 import json, os, sys
@@ -44,7 +46,7 @@ FOLDER, URI = Path(sys.argv[1]), sys.argv[2]
 """
 
 
-def measured(folder: Path, code: str, uri: str = "http://127.0.0.1:9") -> list[int]:
+def measured(folder: Path, code: str, uri: str = DEAD) -> list[int]:
     """What the code prints, at the end of the program, in a process of its own."""
     command = [sys.executable, "-c", PROGRAM + code, str(folder), uri]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -58,18 +60,8 @@ def test_the_end_of_a_long_run_takes_no_memory(tmp_path: Path) -> None:
     assert after - before < 10 * MEGABYTE  # its points together would take 70
 
 
-CHILDREN = """
-ends = [run(number, 1000, {ships})[1] for number in range(200)]
-print(json.dumps([ends[40], ends[-1]]))
-"""
-
-
-def test_two_hundred_runs_take_the_memory_of_a_few(tmp_path: Path) -> None:
-    few, all_of_them = measured(tmp_path, CHILDREN.format(ships=False))
-    assert all_of_them - few < 10 * MEGABYTE
-
-
-@pytest.mark.slow
-def test_so_it_is_when_mlflow_takes_them(tmp_path: Path, server_uri: str) -> None:
-    few, all_of_them = measured(tmp_path, CHILDREN.format(ships=True), server_uri)
+@pytest.mark.parametrize("ships", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_two_hundred_runs_take_the_memory_of_a_few(tmp_path: Path, request: pytest.FixtureRequest, ships: bool) -> None:
+    code = f"ends = [run(number, 1000, {ships})[1] for number in range(200)]; print(json.dumps([ends[40], ends[-1]]))"
+    few, all_of_them = measured(tmp_path, code, request.getfixturevalue("server_uri") if ships else DEAD)
     assert all_of_them - few < 10 * MEGABYTE

@@ -1,6 +1,6 @@
 """One run stays one MLflow run, whenever the server is away and whoever opens it at the same moment; nothing strays."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -67,19 +67,8 @@ def test_a_server_that_is_away_whenever_the_run_is_opened_has_one_run_in_the_end
 
 def closing_at_once(recorders: list[Recorder]) -> list[ShipReport]:
     """Close records side by side; their reports, in the same order."""
-    start = threading.Barrier(len(recorders))
-    reports: dict[int, ShipReport] = {}
-
-    def close(number: int, recorder: Recorder) -> None:
-        start.wait()
-        reports[number] = recorder.close("FINISHED", timeout_seconds=240)
-
-    threads = [threading.Thread(target=close, args=each) for each in enumerate(recorders)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return [reports[number] for number in sorted(reports)]
+    with ThreadPoolExecutor(len(recorders)) as threads:
+        return list(threads.map(lambda recorder: recorder.close("FINISHED", timeout_seconds=240), recorders))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Secrets of the environment, the config and of addresses are found nowhere: every byte that is left is looked at."""
 
 import json
-from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 from stat import S_IMODE
@@ -34,23 +33,11 @@ def workplace(tmp_path: Path) -> Workplace:
     return made_in(tmp_path)
 
 
-@pytest.fixture
-def sqlite(workplace: Workplace, prepared_database: Path) -> Workplace:
-    """With the database of its own folder."""
-    (workplace.folder / "mlflow.db").write_bytes(prepared_database.read_bytes())
-    return workplace
-
-
 def train_twice(workplace: Workplace, naked: bool = False) -> None:
     """A run that finishes, and one of the user's script that fails; secrets are on both command lines."""
     assert workplace.run("train", "tiny.yaml", ARGUMENT_OF_KEY, "--json", naked=naked) == 0, workplace.said.decode()
     assert workplace.run_script(ARGUMENT_OF_KEY, "name=failing", naked=naked, MISTAKE="1") == 1
     assert b"no login with" in workplace.said
-
-
-def own_files(workplace: Workplace) -> Iterator[Path]:
-    for name in OWN_FILES:
-        yield from workplace.folder.rglob(name)
 
 
 def test_runs_leave_no_secret_on_a_server_whose_address_has_a_password(
@@ -64,24 +51,24 @@ def test_runs_leave_no_secret_on_a_server_whose_address_has_a_password(
     assert list(workplace.folder.rglob("report.html"))
     assert (shared_server.folder / "mlflow.db").exists()
     assert found_in(workplace, shared_server.folder) == []
-    kept = [file for file in own_files(workplace) if json.dumps(KEY)[1:-1] in file.read_text()]
+    own_files = [file for name in OWN_FILES for file in workplace.folder.rglob(name)]
+    kept = [file for file in own_files if json.dumps(KEY)[1:-1] in file.read_text()]
     assert {file.name for file in kept} == {"run.json"}
     assert {S_IMODE(file.stat().st_mode) for file in kept} == {0o600}
 
 
 @pytest.mark.slow
-def test_runs_leave_no_secret_in_a_database(sqlite: Workplace) -> None:
-    train_twice(sqlite)
-    assert sqlite.run("train", "tiny.yaml", ARGUMENT_OF_KEY, "--dry-run") == 0
-    assert found_in(sqlite) == []
-
-
-@pytest.mark.slow
-def test_without_redaction_the_secrets_would_be_found(sqlite: Workplace) -> None:
-    train_twice(sqlite, naked=True)
-    found = found_in(sqlite)
-    assert {each.canary for each in found} == {ENVIRONMENT, KEY, ARGUMENT, ADDRESS}
-    assert {Path(each.place).name for each in found} >= {"mlflow.db", "journal.jsonl", "record.json", "printed"}
+@pytest.mark.parametrize("naked", [False, True], ids=["with redaction", "without redaction"])
+def test_only_without_redaction_runs_leave_secrets_in_a_database(
+    workplace: Workplace, prepared_database: Path, naked: bool
+) -> None:
+    (workplace.folder / "mlflow.db").write_bytes(prepared_database.read_bytes())
+    train_twice(workplace, naked)
+    assert workplace.run("train", "tiny.yaml", ARGUMENT_OF_KEY, "--dry-run", naked=naked) == 0
+    found = found_in(workplace)
+    assert {each.canary for each in found} == ({ENVIRONMENT, KEY, ARGUMENT, ADDRESS} if naked else set())
+    places = {"mlflow.db", "journal.jsonl", "record.json", "printed"} if naked else set()
+    assert {Path(each.place).name for each in found} >= places
 
 
 @pytest.mark.parametrize("canary", CANARIES)

@@ -59,17 +59,6 @@ def test_everything_arrives_in_spite_of_a_ctrl_c_and_the_process_ends(
     assert recorder.close("FINISHED") == report
 
 
-def test_the_reason_why_nothing_arrives_is_in_the_report(tmp_path: Path, record: MakeRecord) -> None:
-    recorder = Recorder(tmp_path / "run", record(f"sqlite:///{tmp_path}/nowhere/mlflow.db"), apart=True)
-    recorder.append(points(1, 3))
-    recorder.start_shipping()
-    until(lambda: recorder.report().error, 120)
-    assert str(recorder.report().error).startswith(FileNotFoundError.__name__)
-    process = process_of(recorder)
-    recorder.abandon()
-    assert not process.is_running()
-
-
 def test_a_killed_process_is_reported_and_started_again_also_at_the_end(
     tmp_path: Path, sqlite_uri: str, record: MakeRecord
 ) -> None:

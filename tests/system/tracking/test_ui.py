@@ -11,6 +11,8 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 
@@ -25,6 +27,43 @@ from paceline.tracking.server import free_port
 from support.tracking.recording import MakeRecord, until
 
 
+@contextmanager
+def ui_on(uri: str, port: int) -> Iterator["subprocess.Popen[str]"]:
+    """`paceline ui` as a process of its own, of whose server nothing is left in the end."""
+    program = f"import sys; from paceline.tracking.server import ui; sys.exit(ui({uri!r}, {port}))"
+    command = [sys.executable, "-u", "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+    until(lambda: not processes_with(uri))
+
+
+def address_of(process: "subprocess.Popen[str]") -> str:
+    """The address that is printed once the server answers."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if found := re.search(r"(http\S+)/#/experiments\?", line):
+            return found[1]
+    raise AssertionError("the server did not start")
+
+
+def processes_with(uri: str) -> list[psutil.Process]:
+    """Other processes whose environment names the database."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.pid != os.getpid() and uri in process.environ().values():
+                found.append(process)
+    return found
+
+
+def read(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=20) as answer:
+        return bytes(answer.read())
+
+
 def test_the_page_shows_the_runs_of_a_folder_with_an_odd_name_and_ctrl_c_ends_all_of_it(
     odd_folder: Path, prepared_database: Path, record: MakeRecord
 ) -> None:
@@ -32,39 +71,30 @@ def test_the_page_shows_the_runs_of_a_folder_with_an_odd_name_and_ctrl_c_ends_al
     uri = sqlite_uri(odd_folder / "mlflow.db")
     recorder = Recorder(odd_folder / "run", record(uri, artifacts={"config.yaml": "name: shown"}))
     recorder.append([Point("train/loss", 1.0, 1, 1)])
+    report = recorder.close("FINISHED")
+    assert (report.unsent, report.error) == (0, None)
+    assert {file.name for file in odd_folder.iterdir()} == {"mlflow.db", "mlruns", "run"}
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        process = _start_ui(uri, port)
-        try:
-            report = recorder.close("FINISHED")
-            assert (report.unsent, report.error) == (0, None)
-            assert {file.name for file in odd_folder.iterdir()} == {"mlflow.db", "mlruns", "run"}
-            address = _address(process)
+        with ui_on(uri, port) as process:
+            address = address_of(process)
             assert f":{port}" not in address
-            run = json.loads(_get(f"{address}/api/2.0/mlflow/runs/get?run_id={report.run_id}"))["run"]
+            run = json.loads(read(f"{address}/api/2.0/mlflow/runs/get?run_id={report.run_id}"))["run"]
             assert run["info"]["status"] == "FINISHED"
             assert {metric["key"]: metric["value"] for metric in run["data"]["metrics"]}["train/loss"] == 1.0
-            listed = json.loads(_get(f"{address}/api/2.0/mlflow/artifacts/list?run_id={report.run_id}"))
+            listed = json.loads(read(f"{address}/api/2.0/mlflow/artifacts/list?run_id={report.run_id}"))
             assert {file["path"] for file in listed["files"]} == {"config.yaml", "loss_curve.png"}
-            artifact = _get(f"{address}/get-artifact?run_id={report.run_id}&path=config.yaml")
+            artifact = read(f"{address}/get-artifact?run_id={report.run_id}&path=config.yaml")
             assert artifact == b"name: shown"
-            _log_by_way_of(address)
+            client = remote.connect(address)  # what somebody else logs goes to where the server keeps such things
+            other = client.create_run(client.create_experiment("somebody else's"))
+            client.log_text(other.info.run_id, "text", "note.txt")
             os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the whole group gets it
             assert process.wait(60) == 0
-        finally:
-            process.kill()
-    until(lambda: not _processes_with(uri))
     assert {file.name for file in odd_folder.iterdir()} == {"mlflow.db", "mlruns", "mlartifacts", "run"}
     assert [file.name for file in (odd_folder / "mlartifacts").rglob("*") if file.is_file()] == ["note.txt"]
-
-
-def _log_by_way_of(address: str) -> None:
-    """Log what somebody else might, to where the server keeps such things."""
-    client = remote.connect(address)
-    other = client.create_run(client.create_experiment("somebody else's"))
-    client.log_text(other.info.run_id, "text", "note.txt")
 
 
 class Fine(http.server.BaseHTTPRequestHandler):
@@ -119,23 +149,18 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -signal.SIGKILL)]
 )
 def test_whatever_ends_the_command_ends_the_server_too(database: Path, number: signal.Signals, code: int) -> None:
-    process = _start_ui(f"sqlite:///{database}", free_port(25_200 + os.getpid() % 5_000))
-    try:
-        _address(process)
-        assert len(_processes_with(str(database))) == 2
+    with ui_on(f"sqlite:///{database}", free_port(25_200 + os.getpid() % 5_000)) as process:
+        address_of(process)
+        assert len(processes_with(f"sqlite:///{database}")) == 2
         process.send_signal(number)
         assert process.wait(60) == code
-    finally:
-        process.kill()
-    until(lambda: not _processes_with(str(database)))
 
 
 def test_a_port_that_is_taken_while_the_server_starts_is_no_trouble(database: Path) -> None:
     """Such as by the same command in another folder, whose runs would be shown in place of these."""
     port, wait = free_port(25_200 + os.getpid() % 5_000), database.parent / "wait"
     wait.touch()
-    process = _start_ui(f"sqlite:///{database}", port)
-    try:
+    with ui_on(f"sqlite:///{database}", port) as process:
         until((database.parent / f"port-{port}").exists)
         asked = Event()
         noted = type("Noted", (Fine,), {"log_message": lambda *_: asked.set()})
@@ -143,41 +168,7 @@ def test_a_port_that_is_taken_while_the_server_starts_is_no_trouble(database: Pa
             Thread(target=other.serve_forever, daemon=True).start()
             assert asked.wait(60)  # its answer is not taken for the server's
             wait.unlink()
-            assert _address(process) != f"http://127.0.0.1:{port}"
+            assert address_of(process) != f"http://127.0.0.1:{port}"
             other.shutdown()
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
-    finally:
-        process.kill()
-    until(lambda: not _processes_with(str(database)))
-
-
-def _start_ui(uri: str, port: int) -> "subprocess.Popen[str]":
-    program = f"import sys; from paceline.tracking.server import ui; sys.exit(ui({uri!r}, {port}))"
-    command = [sys.executable, "-u", "-c", program]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
-
-
-def _address(process: "subprocess.Popen[str]") -> str:
-    assert process.stdout is not None
-    for line in process.stdout:
-        if found := re.search(r"(http\S+)/#/experiments\?", line):
-            return found[1]
-    raise AssertionError("the server did not start")
-
-
-def _get(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=20) as answer:
-        return bytes(answer.read())
-
-
-def _processes_with(database: str) -> list[psutil.Process]:
-    """Other processes of which the environment names the database."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.pid != os.getpid() and any(database in each for each in process.environ().values()):
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
