@@ -113,9 +113,8 @@ def _command(
     if variables.get("MLFLOW_TRACKING_URI") == DEAD:  # no process imports MLflow to find that out
         ShipperApart.start = lambda self: None  # type: ignore[method-assign]
     try:
-        code = cli.main(list(arguments))
+        cli.main(list(arguments))
     except SystemExit as error:
-        code = error.code if isinstance(error.code, int) else 1
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code or 0)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(error.code if isinstance(error.code, int) else 1)

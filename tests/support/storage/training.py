@@ -134,7 +134,7 @@ def _prepare(settings: Mapping[str, float], events: Path) -> None:
         with events.open("a") as lines:
             lines.write(json.dumps({kind: dict(details)}, default=str) + "\n")
 
-    def event(desk: Desk, kind: str, details: Mapping[str, Any]) -> None:
+    def event(desk: Desk, kind: str, details: dict[str, Any]) -> None:
         note(kind, details)
         tell_desk(desk, kind, details)
 

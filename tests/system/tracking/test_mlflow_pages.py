@@ -100,14 +100,6 @@ def test_a_trials_page_has_its_curves(page: Page, recorded: "Recorded", served: 
         require_lines(card(page, metric), 1)
 
 
-@pytest.mark.slow
-def test_the_pictures_are_shown_among_the_artifacts(page: Page, recorded: "Recorded", served: Served) -> None:
-    page.goto(served.run(recorded.sweep.experiment_id, recorded.sweep.parent_id, "artifacts"))
-    for name in PICTURES:
-        page.get_by_text(name, exact=True).first.click()
-        require_pictures(page.locator(f"img[alt='{name}']"), 1)
-
-
 def test_markup_in_a_runs_words_is_text_on_mlflows_pages(page: Page, recorded: "Recorded", served: Served) -> None:
     page.goto(served.links["run"])
     require_text(page, hostile("name"))

@@ -81,36 +81,23 @@ def test_the_diff_is_kept_on_request_alone_and_without_secrets(repository: Path)
     assert CANARY not in json.dumps([record.artifacts[GIT_DIFF], dict(record.tags)])
 
 
-def test_a_large_diff_is_cut_and_hashed_whole(repository: Path) -> None:
+def test_of_large_changes_a_part_is_kept_and_all_is_hashed_and_counted(repository: Path) -> None:
     lines = [f"x{number} = {number}" for number in range(120_000)]
     (repository / "a.py").write_text("\n".join(lines))
     one = GitState(repository, with_diff=True)
     (repository / "a.py").write_text("\n".join([*lines[:-1], "another end"]))
+    for number in range(700):
+        (repository / f"a rather long name {number:03d}.txt").write_text("x")
     other = GitState(repository, with_diff=True)
     assert 0.9 * git_state.DIFF_BYTES < len(one.diff.encode()) <= git_state.DIFF_BYTES
     assert one.diff.endswith("cut: only 1,000,000 bytes are kept\n")
     assert one.tags[metrics.GIT_DIFF_SHA256] != other.tags[metrics.GIT_DIFF_SHA256]
-
-
-def test_of_many_changed_files_the_first_are_named_and_the_rest_counted(repository: Path) -> None:
-    for number in range(700):
-        (repository / f"a rather long name {number:03d}.txt").write_text("x")
-    text = launch_tags("x", repository)[metrics.GIT_CHANGED_FILES]
-    *names, rest = text.splitlines()
+    text = other.tags[metrics.GIT_CHANGED_FILES]
+    _, *untracked, rest = text.splitlines()
     assert len(text) <= 8000
-    assert all(name.endswith(" (untracked)") for name in names)
-    assert rest == f"... and {700 - len(names)} more"
-    assert len(names) > 200
-
-
-def test_a_submodule_is_not_looked_into(repository: Path, tmp_path: Path) -> None:
-    outer = tmp_path / "outer"
-    outer.mkdir()
-    git(outer, "init")
-    git(outer, "-c", "protocol.file.allow=always", "submodule", "add", str(repository), "sub")
-    git(outer, "commit", "-m", "with a submodule")
-    (outer / "sub" / "a.py").write_text("changed")
-    assert launch_tags("x", outer)[metrics.GIT_DIRTY] == "false"
+    assert all(name.endswith(" (untracked)") for name in untracked)
+    assert rest == f"... and {700 - len(untracked)} more"
+    assert len(untracked) > 200
 
 
 @pytest.mark.parametrize("slow", ["status", "diff", "rev-parse"])
