@@ -143,5 +143,5 @@ def _prepare(settings: Mapping[str, float], events: Path) -> None:
         note("error", {"code": error.code, "keys": keys})
         return report(error, as_json)
 
-    Desk.event = event  # type: ignore[method-assign]
+    Desk.event = event  # type: ignore[method-assign, assignment]
     cli._report = noting_report
