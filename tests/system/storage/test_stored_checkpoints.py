@@ -149,10 +149,11 @@ def test_a_broken_one_is_marked_for_the_one_before(
     found, told = newest(elsewhere())
     assert found == "step-8"
     assert len(told) == 1
-    assert told[0].startswith("step-16: ")
+    assert told[0].startswith(f"step-16: {name} " if damage is flip_a_byte else "step-16: ")
     assert damage is name_a_file_elsewhere or name in told[0]
     assert not list(tmp_path.rglob("evil"))
     assert f"step-16/{BROKEN}" in there(remote)
+    assert (f"step-16/{name}" in there(remote)) is (damage is not RemoteFolder.remove)
     assert newest(elsewhere("third")) == ("step-8", [])
     again = elsewhere("third")
     again.put(saved(again, 16), lambda: True)
