@@ -1,12 +1,23 @@
-"""A tiny language model's data, in which few tokens count, and unevenly."""
+"""A tiny language model, and data of which few tokens count, and unevenly."""
 
 from typing import Any
 
 import torch
 
+from paceline.models._gpt import GPT
+from paceline.models.gpt import GPTConfig
+
 CONTEXT, VOCAB = 8, 11
 MODEL: dict[str, Any] = {"name": "gpt", "vocab_size": VOCAB, "context_length": CONTEXT, "num_layers": 2}
 MODEL |= {"num_heads": 2, "embedding_dim": 12}
+
+
+def tiny_gpt(**fields: Any) -> GPT:
+    """The model, with some fields changed; its weights are the same each time."""
+    torch.manual_seed(0)
+    model = GPTConfig.model_validate({**MODEL, **fields}).build()
+    assert isinstance(model, GPT)
+    return model
 
 
 class Sentences:

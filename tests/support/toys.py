@@ -9,9 +9,11 @@ from torch.utils.data import Dataset
 
 from paceline.config import ExperimentConfig
 from paceline.config.loading import validate
+from paceline.data._tensors import TensorData
 from paceline.engine.build import build_trainer
 from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter
+from paceline.engine.rungs import Rungs
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
 
@@ -44,6 +46,14 @@ class Points(Dataset[Any]):
 def points(train: int = 96, validation: int = 30, noisy: bool = False) -> tuple[Points, Points]:
     """Training and validation set."""
     return Points(train, noisy), Points(validation)
+
+
+def tensors(samples: int, *shape: int, classes: int = CLASSES) -> tuple[TensorData, TensorData]:
+    """One set of random tensors and classes, for training and for validation; of `FEATURES` numbers by default."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(samples, *(shape or (FEATURES,)), generator=generator)
+    data = TensorData(inputs, torch.randint(0, classes, (samples,), generator=generator))
+    return data, data
 
 
 def net(width: int = 8) -> nn.Module:
@@ -88,10 +98,24 @@ def toy_config(**overrides: Any) -> ExperimentConfig:
     return config.with_overrides({key.replace("__", "."): value for key, value in overrides.items()})
 
 
+def built(
+    config: ExperimentConfig,
+    checkpoints: Any = None,
+    reporter: MemoryReporter | None = None,
+    rungs: Rungs | None = None,
+) -> Any:
+    """A trainer in this process."""
+    return build_trainer(config, Ranks.current(), reporter or MemoryReporter(), checkpoints, rungs)
+
+
 def fit(
-    config: ExperimentConfig, ranks: Ranks | None = None, checkpoints: Any = None
+    config: ExperimentConfig,
+    ranks: Ranks | None = None,
+    checkpoints: Any = None,
+    reporter: MemoryReporter | None = None,
+    rungs: Rungs | None = None,
 ) -> tuple[Any, Any, MemoryReporter]:
     """Train by the engine alone; returns the trainer, its outcome and what was reported."""
-    reporter = MemoryReporter()
-    trainer = build_trainer(config, ranks or Ranks.current(), reporter, checkpoints)
+    reporter = reporter or MemoryReporter()
+    trainer = build_trainer(config, ranks or Ranks.current(), reporter, checkpoints, rungs)
     return trainer, trainer.fit(), reporter

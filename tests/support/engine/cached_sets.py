@@ -71,14 +71,16 @@ class One(Base):
 
 
 class Drawing(Base):
-    """One sample draws, from one generator."""
+    """One sample draws from one generator; with `once`, as if to choose a file, only when it is loaded first."""
 
-    def __init__(self, generator: str) -> None:
+    def __init__(self, generator: str, once: bool = False) -> None:
         super().__init__()
+        self.loads = 1 if once else SAMPLES
         self.draw = {"torch": torch.randperm, "numpy": np.random.permutation, "random": random.getrandbits}[generator]
 
     def __getitem__(self, index: int) -> int:
-        if index == 77:
+        if index == 77 and self.loads:
+            self.loads -= 1
             self.draw(3)  # type: ignore[operator]
         return index
 

@@ -13,32 +13,34 @@ from torch.nn import functional as F
 from paceline.config.derived import derive
 from paceline.engine import build
 from paceline.engine.adascale import AdaScale
-from paceline.engine.build import build_trainer
 from paceline.engine.precision import Precision
 from paceline.engine.ranks import Ranks
-from paceline.engine.reporter import MemoryReporter
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
 from support.adascale import ADASCALE, LR, reference, ten_steps
-from support.toys import CLASSES, FEATURES, Points, PointsTask, fit, toy_config
+from support.toys import CLASSES, FEATURES, Points, PointsTask, built, fit, points, toy_config
 
 ACCUMULATE = {"trainer__gradient_accumulation_steps": 4}
 
 
-def gains(**overrides: Any) -> list[float]:
-    """The gain of each step of a run in this process."""
-    return fit(toy_config(**{**ADASCALE, **ACCUMULATE, **overrides}))[2].values("adascale_gain")
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-def test_micro_batches_give_the_gain_of_per_sample_gradients(weighted: bool) -> None:
+@pytest.mark.parametrize(("weighted", "zero_grad"), [(False, "zero"), (True, "set_to_none")])
+def test_micro_batches_give_the_gain_of_per_sample_gradients(weighted: bool, zero_grad: str) -> None:
     expected = reference(weighted, ranks=1, micro_batch=4)
-    trainer, _, reporter = fit(toy_config(**ten_steps(weighted), **ACCUMULATE))
+    trainer, _, reporter = fit(toy_config(**ten_steps(weighted), **ACCUMULATE, trainer__zero_grad=zero_grad))
     assert reporter.values("adascale_gain") == pytest.approx(expected.gains, rel=1e-10)
     assert reporter.values("lr") == pytest.approx([LR * gain for gain in expected.gains], rel=1e-10)
     assert sum(1.05 < gain < 3.95 for gain in expected.gains) > 5
     for mine, theirs in zip(trainer.parameters, expected.weights, strict=True):
         assert torch.allclose(mine, theirs, atol=1e-12, rtol=0)
+
+
+def adascale_config(**overrides: Any) -> Any:
+    return toy_config(**{**ADASCALE, **ACCUMULATE, **overrides})
+
+
+def gains(**overrides: Any) -> list[float]:
+    """The gain of each step of a run in this process."""
+    return fit(adascale_config(**overrides))[2].values("adascale_gain")
 
 
 def test_averages_are_means_at_first_and_then_decay() -> None:
@@ -65,13 +67,6 @@ def test_averages_are_means_at_first_and_then_decay() -> None:
     assert gain == pytest.approx((variance + square) / (variance / 600 + square), rel=1e-12)
 
 
-class Same(Points):
-    """One sample over and over."""
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int, int]:
-        return super().__getitem__(0)
-
-
 class Noise(Points):
     """Targets that have nothing to do with the features, nor have the features anything in common."""
 
@@ -91,7 +86,7 @@ def untrained_zeros() -> nn.Module:
 
 def test_limits_of_the_gain() -> None:
     """1 for equal samples and at the base batch size, the ratio of batch sizes for noise, below 1 for smaller ones."""
-    assert gains(data__path=lambda: (Same(96), Points(4))) == pytest.approx([1.0] * 12, abs=1e-9)
+    assert gains(data__path=lambda: ([Points(1)[0]] * 96, Points(4))) == pytest.approx([1.0] * 12, abs=1e-9)
     assert gains(optimizer__base_batch_size=16) == [1.0] * 12
     smaller = gains(optimizer__base_batch_size=64)
     assert 0.25 <= min(smaller) <= max(smaller) < 1.0
@@ -108,19 +103,9 @@ def test_limits_of_the_gain() -> None:
     assert max(noise) <= 4.0
 
 
-@pytest.mark.parametrize("zero_grad", ["set_to_none", "zero"])
-def test_accumulation_under_adascale_adds_up_the_same_gradient(zero_grad: str) -> None:
-    once = {**ACCUMULATE, "trainer__max_steps": 1, "optimizer__lr": 1e-300, "optimizer__momentum": 0.0}
-    plain, _, _ = fit(toy_config(**once))
-    mine, _, _ = fit(toy_config(**{**ADASCALE, **once, "trainer__zero_grad": zero_grad}))
-    assert all(torch.equal(a.grad, b.grad) for a, b in zip(mine.parameters, plain.parameters, strict=True))
-
-
 def test_a_short_last_batch_of_one_micro_batch_is_passed_over() -> None:
     # 33 samples: two whole steps, and one that has a single sample
-    trainer, _, reporter = fit(
-        toy_config(**{**ADASCALE, **ACCUMULATE, "data__path": lambda: (Points(33), Points(4)), "trainer__epochs": 1})
-    )
+    trainer, _, reporter = fit(adascale_config(data__path=lambda: points(33), trainer__epochs=1))
     measured = reporter.values("adascale_gain")
     assert len(measured) == 3
     assert measured[2] == measured[1]
@@ -152,13 +137,13 @@ def test_steps_that_fp16_leaves_out_do_not_count(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(build, "Precision", scaled("32-true", init_scale=2.0**127, backoff_factor=2.0**-110))
     overrides = {"task__path": Loud, "optimizer__lr": 1e-6, "trainer__log_every_n_steps": 6}
-    trainer, _, reporter = fit(toy_config(**{**ADASCALE, **ACCUMULATE, **overrides}))
+    trainer, _, reporter = fit(adascale_config(**overrides))
     assert reporter.values("skipped_steps") == [1, 1]
     assert trainer.adascale.state()["steps"] == 11
 
 
 def test_the_averages_are_resumed_to_the_bit(tmp_path: Path) -> None:
-    config = toy_config(**{**ADASCALE, **ACCUMULATE})
+    config = adascale_config()
     _, whole, _ = fit(config, checkpoints=tmp_path / "whole")
     fit(config.with_overrides({"trainer.epochs": 1}), checkpoints=tmp_path / "parts")
     trainer, second, _ = fit(config, checkpoints=tmp_path / "parts")
@@ -174,8 +159,7 @@ def test_a_step_without_weight_is_passed_over() -> None:
             features, targets, _ = batch
             return TaskOutput(F.cross_entropy(self.model(features), targets) * 0, torch.zeros(()))
 
-    config = toy_config(**ADASCALE, **ACCUMULATE, task__path=Ignoring)
-    trainer = build_trainer(config, Ranks.current(), MemoryReporter())
+    trainer = built(adascale_config(task__path=Ignoring))
     trainer.train_step(trainer.train_loader.load(0, trainer.order.micro_batches(0, 0)))
     assert trainer.adascale is not None
     assert trainer.adascale.state()["steps"] == 0
@@ -183,4 +167,4 @@ def test_a_step_without_weight_is_passed_over() -> None:
 
 
 def test_the_range_of_the_gain_is_shown_before_a_run(golden: Any) -> None:
-    golden(dict(derive(toy_config(**{**ADASCALE, **ACCUMULATE}), None).lines())["learning rate"])
+    golden(dict(derive(adascale_config(), None).lines())["learning rate"])

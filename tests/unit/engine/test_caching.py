@@ -1,10 +1,8 @@
 """Cached samples: batches stay the same to the bit, each sample is loaded once, and no random one is kept."""
 
-import random
 import re
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -12,12 +10,10 @@ import pytest
 import torch
 
 from paceline.data._tensors import TensorData
-from paceline.engine.build import build_trainer
 from paceline.engine.caching import KeptSamples, SlicesOnDevice, StackedSamples, cached
 from paceline.engine.dataset_identity import spaced
+from paceline.engine.failure import describe
 from paceline.engine.loading import BatchLoader, SeededFetcher, _tensors, one_ahead
-from paceline.engine.ranks import Ranks
-from paceline.engine.reporter import MemoryReporter
 from paceline.errors import EnvironmentFault, UnusableCode
 from support.engine.cached_sets import (
     CPU,
@@ -33,7 +29,7 @@ from support.engine.cached_sets import (
     batches_of,
     images,
 )
-from support.toys import Points, fit, points, toy_config
+from support.toys import Points, fit, toy_config
 
 
 @pytest.mark.parametrize("kind", DATA)
@@ -99,21 +95,9 @@ def test_a_random_sample_is_refused(generator: str, collates: bool, golden: Any)
         golden(str(caught.value))
 
 
-class DrawingOnce(Base):
-    """The first load of one sample draws, such as to choose a file."""
-
-    drew = False
-
-    def __getitem__(self, index: int) -> int:
-        if index == 77 and not self.drew:
-            self.drew = True
-            random.random()
-        return index
-
-
 def test_a_sample_that_draws_once_is_refused_too() -> None:
     with pytest.raises(UnusableCode) as caught:
-        cached(SeededFetcher(DrawingOnce(), SEED), "memory", CPU)
+        cached(SeededFetcher(Drawing("random", once=True), SEED), "memory", CPU)
     assert caught.value.code == "random-sample"
     first, last = map(int, re.findall(r"(\d+) to (\d+)", str(caught.value))[0])
     assert first <= 77 <= last
@@ -150,14 +134,11 @@ def test_slices_that_cannot_be_moved_are_refused(dataset: Any, golden: Any) -> N
     golden(str(caught.value))
 
 
-def test_slices_move_themselves() -> None:
+def test_slices_move_themselves_and_leave_the_users_tensors() -> None:
     fetcher = cached(SeededFetcher(MovableSlices(), SEED), "device", CPU)
     assert isinstance(fetcher, SlicesOnDevice)
     assert fetcher.dataset.device == CPU  # type: ignore[attr-defined]
     assert fetcher.fetch(0, torch.tensor([2, 4])).tolist() == [4, 8]
-
-
-def test_the_users_tensors_stay_where_they_are() -> None:
     dataset = images(None)
     moved = cached(SeededFetcher(dataset, SEED), "device", torch.device("meta"))
     assert isinstance(moved, SlicesOnDevice)
@@ -186,19 +167,8 @@ def test_a_lack_of_memory_is_an_error_before_the_system_kills(
     with pytest.raises(EnvironmentFault) as caught:
         cached(SeededFetcher(dataset, SEED), cache, CPU)
     assert (caught.value.code, caught.value.fields) == ("cache-too-large", {"cache": cache, "role": "training"})
+    assert describe(caught.value, 0).kind == "oom"
     assert "total capacity" not in str(caught.value)
-
-
-@pytest.mark.parametrize("cache", ["memory", "device"])
-def test_training_is_the_same_with_a_resume_in_between(cache: str, tmp_path: Path) -> None:
-    def trained(folder: str, stop_at_step: int | None = None, **overrides: Any) -> str:
-        config = toy_config(data__path=points, checkpoint__every_n_steps=1, **overrides)
-        reporter = MemoryReporter(stop_at_step=stop_at_step)
-        return build_trainer(config, Ranks.current(), reporter, tmp_path / folder).fit().weights_sha256
-
-    expected = trained("plain")
-    trained("parts", 8)
-    assert trained("parts", data__cache=cache) == expected
 
 
 # One batch ahead

@@ -30,19 +30,6 @@ def test_sixteen_samples_from_the_first_to_the_last_are_looked_at() -> None:
     assert [spaced(size) for size in (5, 1, 0)] == [[0, 1, 2, 3, 4], [0], []]
 
 
-class Rows:
-    """Samples as they are given."""
-
-    def __init__(self, samples: list[Any]) -> None:
-        self.samples = samples
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.samples[index]
-
-
 Named = namedtuple("Named", ["image", "label"])
 
 
@@ -52,7 +39,7 @@ def of(value: Any) -> str:
     def sample(value: Any) -> dict[str, Any]:
         return {"image": (torch.zeros(2), [Named(np.ones(3, dtype=np.float32), value)]), "id": 3}
 
-    return fingerprint(Rows([sample(0), sample(value), sample(0)]))
+    return fingerprint([sample(0), sample(value), sample(0)])
 
 
 @pytest.mark.parametrize(
@@ -97,16 +84,18 @@ def test_random_samples_have_the_same_fingerprint_each_time() -> None:
     assert fingerprint(Points(96, noisy=True)) == first != fingerprint(Points(96))
 
 
-class Drawing(Rows):
+class Drawing:
     """One that draws from generators of its own."""
 
     def __init__(self) -> None:
-        super().__init__([0] * 20)
         self.generators = None
         self.torch = torch.Generator().manual_seed(1)
         self.numpy = np.random.default_rng(1)
         self.old_numpy = np.random.RandomState(1)
         self.python = random.Random(1)
+
+    def __len__(self) -> int:
+        return 20
 
     def __getitem__(self, index: int) -> Any:
         drawn = torch.rand(1, generator=self.torch).item(), self.numpy.random(), self.old_numpy.rand()

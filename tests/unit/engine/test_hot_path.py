@@ -10,14 +10,11 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from paceline.data._tensors import TensorData
 from paceline.engine import build
-from paceline.engine.build import build_trainer
 from paceline.engine.precision import Precision
-from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter
 from support.adascale import ADASCALE
-from support.toys import CLASSES, FEATURES, net, toy_config
+from support.toys import built, net, tensors, toy_config
 
 LOG_EVERY = 4
 STEPS = 24
@@ -65,22 +62,16 @@ class Reads(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def tensors() -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    features = torch.randn(STEPS * 16, FEATURES, generator=generator)
-    return features, torch.randint(0, CLASSES, (STEPS * 16,), generator=generator)
-
-
 def config(**overrides: Any) -> Any:
-    data = TensorData(*tensors())
-    return toy_config(**{"task": {"name": "classification"}, "data__path": lambda: (data, data), **overrides})
+    data = {"data__path": lambda: tensors(STEPS * 16)}
+    return toy_config(**{"task": {"name": "classification"}, **data, **overrides})
 
 
 def engine_operations(fused: bool = False, **overrides: Any) -> Operations:
     """Each step's operations, from the end of one to the end of the next, loading and logging included."""
     trainer_section = {"epochs": 2, "log_every_n_steps": LOG_EVERY, "evaluate_every_n_epochs": 0, **overrides}
     made = config(optimizer__fused=fused, trainer=trainer_section)
-    trainer = build_trainer(made, Ranks.current(), MemoryReporter(stop_at_step=STEPS))
+    trainer = built(made, reporter=MemoryReporter(stop_at_step=STEPS))
     after_step = trainer.after_step
 
     def counted() -> bool:
@@ -88,7 +79,7 @@ def engine_operations(fused: bool = False, **overrides: Any) -> Operations:
         operations.end_step()
         return stop
 
-    trainer.after_step = counted  # type: ignore[method-assign]
+    trainer.after_step = counted
     with Operations() as operations, Reads(lambda: operations.reads):
         trainer.fit()
     assert len(operations.steps) == STEPS
@@ -97,7 +88,7 @@ def engine_operations(fused: bool = False, **overrides: Any) -> Operations:
 
 def bare_operations() -> list[Counter[str]]:
     """The textbook loop's, without reading the loss."""
-    features, targets = tensors()
+    features, targets = tensors(STEPS * 16)[0].tensors
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     with Operations() as operations:
@@ -144,7 +135,7 @@ def test_counting_skipped_steps_waits_only_to_log(monkeypatch: pytest.MonkeyPatc
 
 def test_adascale_reads_the_device_once_a_step() -> None:
     made = config(**ADASCALE, trainer__gradient_accumulation_steps=4)
-    trainer = build_trainer(made, Ranks.current(), MemoryReporter())
+    trainer = built(made)
     batches = list(islice(trainer.train_loader.load(0, trainer.order.micro_batches(0, 0)), 4))
     found: Counter[str] = Counter()
     with Reads(lambda: found):

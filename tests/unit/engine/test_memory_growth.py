@@ -2,6 +2,7 @@
 
 import gc
 import sys
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 from weakref import WeakSet
@@ -9,15 +10,11 @@ from weakref import WeakSet
 import pytest
 import torch
 
-from paceline.data._tensors import TensorData
 from paceline.engine import trainer as trainer_module
-from paceline.engine.build import build_trainer
-from paceline.engine.ranks import Ranks
-from paceline.engine.reporter import MemoryReporter
 from paceline.engine.running import RunningLoss
 from paceline.tasks._classification import Classification
 from paceline.tasks.base import TaskOutput
-from support.toys import CLASSES, FEATURES, toy_config
+from support.toys import built, tensors, toy_config
 
 SAMPLES, BATCH = 80, 16
 LOOKS = (100, 200, 300)
@@ -44,11 +41,13 @@ class Watched(Classification):
         return output
 
 
-class Silent(MemoryReporter):
-    """Keeps nothing."""
-
-    def metrics(self, step: int, values: Any) -> None:
-        pass
+@pytest.fixture(autouse=True)
+def _small_heap() -> Iterator[None]:
+    """Leave out what was there before, which each look would walk through."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 class Held(NamedTuple):
@@ -66,12 +65,6 @@ class Run(NamedTuple):
     """Numbers of graphs that were alive at the ends of steps."""
 
 
-def samples() -> tuple[TensorData, TensorData]:
-    generator = torch.Generator().manual_seed(0)
-    data = TensorData(torch.randn(SAMPLES, FEATURES, generator=generator), torch.arange(SAMPLES) % CLASSES)
-    return data, data
-
-
 def held() -> Held:
     gc.collect()
     # of just these types: what the compiler left of another test's model are tensors without memory
@@ -85,12 +78,13 @@ def held() -> Held:
 def run(log_every_n_steps: int) -> Run:
     config = toy_config(
         task={"path": Watched},
-        data={"path": samples, "global_batch_size": BATCH},
+        data={"path": lambda: tensors(SAMPLES), "global_batch_size": BATCH},
         trainer={"max_steps": LOOKS[-1], "log_every_n_steps": log_every_n_steps, "evaluate_every_n_epochs": 10},
     )
     seen = Run({}, set())
     Watched.graphs.clear()
-    trainer = build_trainer(config, Ranks.current(), Silent())
+    trainer = built(config)
+    trainer.reporter.metrics = lambda step, values: None  # it would keep them
     after_step = trainer.after_step
 
     def watched_end() -> bool:
@@ -100,7 +94,7 @@ def run(log_every_n_steps: int) -> Run:
             seen.held[trainer.state.position.step] = held()
         return stop
 
-    trainer.after_step = watched_end  # type: ignore[method-assign]
+    trainer.after_step = watched_end
     trainer.fit()
     return seen
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.engine.build import build_trainer
 from paceline.engine.meter import Meter, memory_bytes
 from paceline.engine.observing import energy, machines, own_time, stragglers
 from paceline.engine.observing.energy import ProcessorEnergy
@@ -20,7 +19,6 @@ from paceline.engine.observing.own_time import DeviceTime, HostTime
 from paceline.engine.observing.slots import Slots
 from paceline.engine.observing.stamp import Card
 from paceline.engine.observing.stragglers import StragglerWatch, slowest
-from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter
 from paceline.tracking import metrics
 from support.toys import Points, fit, toy_config
@@ -54,8 +52,8 @@ def test_memory_is_that_of_now() -> None:
 
 @pytest.mark.parametrize("stop_at", [None, 4])
 def test_the_overall_speed_comes_last(stop_at: int | None) -> None:
-    reporter = MemoryReporter(stop_at_step=stop_at)
-    outcome = build_trainer(toy_config(trainer__log_every_n_steps=3), Ranks.current(), reporter).fit()
+    config = toy_config(trainer__log_every_n_steps=3)
+    _, outcome, reporter = fit(config, reporter=MemoryReporter(stop_at_step=stop_at))
     assert outcome.stopped == (stop_at is not None)
     (overall,) = reporter.values("samples_per_second_overall")
     assert overall == outcome.samples_per_second > 0
@@ -138,28 +136,23 @@ def test_each_machine_and_each_gpu_is_reported_once() -> None:
     assert gpus == [["0"], [], ["1"], ["0"]]
     assert ["joules" in names for names in fields] == [True, False, True, True]
     assert all(len(set(names)) == len(names) for names in fields)
+    without_gpus = [card("a"), card("a"), card("b")]
+    assert ["joules" in fields_of(rank, without_gpus, system=True) for rank in range(3)] == [True, False, True]
+    assert fields_of(1, without_gpus, system=False) == [*TOLD_BY_ALL]
 
 
-def test_without_gpus_the_first_rank_of_a_machine_reports_its_energy() -> None:
-    cards = [card("a"), card("a"), card("b")]
-    assert ["joules" in fields_of(rank, cards, system=True) for rank in range(3)] == [True, False, True]
-    assert fields_of(1, cards, system=False) == [*TOLD_BY_ALL]
-
-
-def looked(seconds_between_logs: list[float]) -> list[bool]:
-    rhythm, clock, found = Rhythm(), 1000.0, []
-    for seconds in seconds_between_logs:
-        clock += seconds
-        found.append(rhythm.is_due)
-        rhythm.note(clock, rhythm.is_due)
-    return found
-
-
-def test_the_machines_are_looked_at_every_five_seconds_or_at_each_log_if_those_are_rarer() -> None:
-    often = looked([0.1] * 200)
-    assert often[0]
-    assert sum(often) == 4
-    assert looked([30.0] * 5) == [True, False, True, True, True]
+@pytest.mark.parametrize(
+    ("seconds", "logs", "looks"), [(0.1, 200, [0, 50, 100, 150]), (30.0, 5, [0, 2, 3, 4])], ids=["often", "rarely"]
+)
+def test_the_machines_are_looked_at_every_five_seconds_or_at_each_log_if_those_are_rarer(
+    seconds: float, logs: int, looks: list[int]
+) -> None:
+    rhythm, found = Rhythm(), []
+    for log in range(logs):
+        if rhythm.is_due:
+            found.append(log)
+        rhythm.note(1000.0 + seconds * log, rhythm.is_due)
+    assert found == looks
 
 
 # --- stragglers --------------------------------------------------------------------------------------------------
@@ -333,7 +326,12 @@ class Library:
 
     millijoules = 7_000
 
+    def __init__(self, gives_energy: bool = True) -> None:
+        self.gives_energy = gives_energy
+
     def __getattr__(self, name: str) -> Any:
+        if not self.gives_energy and ("Energy" in name or "Power" in name):
+            return self._refuse
         answers = {
             "nvmlDeviceGetHandleByUUID": lambda identity: identity,
             "nvmlDeviceGetIndex": lambda handle: 5,
@@ -347,13 +345,6 @@ class Library:
             "nvmlDeviceGetTotalEnergyConsumption": lambda handle: self.millijoules,
         }
         return answers[name]
-
-
-class Reticent(Library):
-    """One that does not give its energy and its power."""
-
-    def __getattr__(self, name: str) -> Any:
-        return self._refuse if "Energy" in name or "Power" in name else super().__getattr__(name)
 
     def _refuse(self, handle: str) -> Any:
         raise self.NVMLError
@@ -370,7 +361,7 @@ def test_a_gpu_is_reported_in_the_units_of_its_names() -> None:
 
 
 def test_values_that_a_gpu_does_not_give_are_left_out() -> None:
-    gpu = Gpu(Reticent(), "GPU-x")
+    gpu = Gpu(Library(gives_energy=False), "GPU-x")
     assert set(GPU_METRICS) - gpu.sample().keys() == {"power_usage_watts", "power_usage_percentage"}
     assert gpu.joules() is None
     assert joules_of([Gpu(Library(), "GPU-x"), gpu]) is None

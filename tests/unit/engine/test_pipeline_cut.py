@@ -1,5 +1,6 @@
 """Models as chains, and chains as stages."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,21 +13,8 @@ from paceline.engine.activation_checkpointing import apply_activation_checkpoint
 from paceline.engine.pipeline_cut import Link, balanced, keep_only, links_of
 from paceline.errors import UnusableCode
 from paceline.models._cnn import CNN
-from paceline.models._gpt import GPT
 from paceline.models._mlp import MLP
-
-
-def gpt(tie_embeddings: bool = False) -> GPT:
-    return GPT(
-        vocab_size=11,
-        context_length=8,
-        num_layers=3,
-        num_heads=2,
-        embedding_dim=8,
-        dropout=0.0,
-        bias=True,
-        tie_embeddings=tie_embeddings,
-    )
+from support.sentences import tiny_gpt
 
 
 def through(links: list[Link], value: torch.Tensor) -> torch.Tensor:
@@ -37,7 +25,7 @@ def through(links: list[Link], value: torch.Tensor) -> torch.Tensor:
 
 CHAINS = {
     "sequential": (lambda: nn.Sequential(nn.Linear(6, 4), nn.Sequential(nn.Tanh(), nn.Linear(4, 2))), (3, 6), 3),
-    "gpt": (gpt, None, 5),
+    "gpt": (partial(tiny_gpt, tie_embeddings=False), None, 4),
     "cnn": (lambda: CNN(1, 4, width=3), (2, 1, 28, 28), 3),
     "mlp": (lambda: MLP(6, [5, 4, 3], 2, "gelu"), (3, 2, 3), 4),
     "resnet18": (lambda: models.resnet18(num_classes=4), (2, 3, 32, 32), 15),
@@ -153,7 +141,7 @@ def test_tensors_of_other_stages_take_no_memory_and_keep_their_names() -> None:
     assert [name for name, tensor in model.state_dict().items() if tensor.is_meta] == names[2:]
 
 
-@pytest.mark.parametrize("model", [nn.Sequential(*(nn.Linear(4, 4) for _ in range(4))), gpt()])
+@pytest.mark.parametrize("model", [nn.Sequential(*(nn.Linear(4, 4) for _ in range(4))), tiny_gpt()])
 def test_a_checkpointed_block_that_is_cut_is_refused(model: nn.Module) -> None:
     target = model if isinstance(model, nn.Sequential) else model.blocks
     target.forward = lambda inputs: inputs

@@ -18,31 +18,22 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from paceline.engine.caching import cached
-from paceline.engine.failure import describe
 from paceline.engine.fresh import ProcessState
 from paceline.engine.global_flags import FLAGS
-from paceline.engine.loading import SeededFetcher
 from paceline.engine.meter import peak_memory_bytes
-from paceline.engine.outcome import Diverged
 from paceline.engine.prepare import apply_process_settings
-from paceline.errors import EnvironmentFault
-from support.toys import Points, toy_config
+from support.toys import toy_config
 
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
-def _thawed() -> Iterator[None]:
-    """Other tests in this process look at the garbage collector, too."""
+@pytest.fixture(scope="module", autouse=True)
+def _small_heap() -> Iterator[None]:
+    """Each `ProcessState` collects garbage: leave out what is there before, which takes it half a second."""
+    gc.collect()
+    gc.freeze()
     yield
     gc.unfreeze()
-
-
-@pytest.fixture
-def no_collection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Save the half second that collecting garbage takes."""
-    monkeypatch.setattr(gc, "collect", lambda *_: 0)
 
 
 FLIPPED: dict[str, Callable[[], Any]] = {
@@ -78,7 +69,6 @@ def flags() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", FLIPPED)
-@pytest.mark.usefixtures("no_collection")
 def test_flags_are_put_back(name: str) -> None:
     state, before = ProcessState(), flags()
     try:
@@ -89,7 +79,6 @@ def test_flags_are_put_back(name: str) -> None:
     assert flags() == before
 
 
-@pytest.mark.usefixtures("no_collection")
 def test_a_flag_that_was_set_before_is_set_again() -> None:
     plain = ProcessState()
     torch.set_num_threads(3)
@@ -114,7 +103,6 @@ def test_settings_of_a_config_are_applied_and_withdrawn() -> None:
     assert seen == [("high", True, False), ("highest", False, True)]
 
 
-@pytest.mark.usefixtures("no_collection")
 def test_random_numbers_continue_where_they_were() -> None:
     def drawn() -> tuple[Any, ...]:
         return torch.rand(2).tolist(), np.random.rand(), random.random()
@@ -126,7 +114,6 @@ def test_random_numbers_continue_where_they_were() -> None:
     assert drawn() == first
 
 
-@pytest.mark.usefixtures("no_collection")
 def test_environment_folder_filters_and_levels_are_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PACELINE_A", "a")
     monkeypatch.setenv("PACELINE_B", "b")
@@ -144,7 +131,6 @@ def test_environment_folder_filters_and_levels_are_put_back(tmp_path: Path, monk
     assert logging.getLogger().level != 1
 
 
-@pytest.mark.usefixtures("no_collection")
 def test_a_folder_that_is_gone_is_no_reason_to_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
@@ -155,7 +141,6 @@ def test_a_folder_that_is_gone_is_no_reason_to_fail(tmp_path: Path, monkeypatch:
     assert Path.cwd() == tmp_path
 
 
-@pytest.mark.usefixtures("no_collection")
 def test_hooks_default_device_and_compiler_are_put_back() -> None:
     import torch._dynamo
     import torch._functorch.config
@@ -198,32 +183,3 @@ def test_without_proc_the_peak_is_that_of_the_process(monkeypatch: pytest.Monkey
     for name in ("none", "empty"):
         monkeypatch.setattr("paceline.engine.meter.STATUS", tmp_path / name)
         assert peak_memory_bytes(CPU) >= expected * 0.9
-
-
-class Huge(Points):
-    """Has more samples than any memory."""
-
-    def __len__(self) -> int:
-        return 1 << 50
-
-
-def raised(call: Callable[[], Any]) -> BaseException:
-    with pytest.raises((RuntimeError, EnvironmentFault)) as caught:
-        call()
-    return caught.value
-
-
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [
-        (lambda: Diverged("the loss is nan", "loss-not-finite"), "diverged"),
-        (MemoryError, "oom"),
-        (lambda: torch.OutOfMemoryError("CUDA out of memory"), "oom"),
-        (lambda: raised(lambda: torch.empty(1 << 50)), "oom"),
-        (lambda: raised(lambda: cached(SeededFetcher(Huge(1), 0), "memory", CPU)), "oom"),
-        (lambda: RuntimeError("shapes differ"), "error"),
-        (lambda: SystemExit(1), "error"),
-    ],
-)
-def test_kinds_of_failures(error: Callable[[], BaseException], kind: str) -> None:
-    assert describe(error(), 0).kind == kind

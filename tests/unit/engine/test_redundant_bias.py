@@ -11,9 +11,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from paceline.cluster.result import RunResult
-from paceline.data._tensors import TensorData
 from paceline.engine.redundant_bias import remove_redundant_bias
-from support.toys import fit, toy_config
+from support.toys import fit, tensors, toy_config
 
 IMAGES = (6, 3, 9, 9)
 
@@ -111,10 +110,6 @@ def residual(model: Chain, inputs: torch.Tensor) -> torch.Tensor:
     return features + model.norm1(features)
 
 
-def called_twice(model: Chain, inputs: torch.Tensor) -> torch.Tensor:
-    return model.norm1(model.conv1(inputs)) + model.conv1(inputs)
-
-
 def norm_called_twice(model: Chain, inputs: torch.Tensor) -> torch.Tensor:
     features = model.norm1(model.conv1(inputs))
     return features + model.norm1(features)
@@ -125,28 +120,21 @@ def in_training_only(model: Chain, inputs: torch.Tensor) -> torch.Tensor:
     return model.norm1(features) if model.training else features
 
 
-def activation_between(model: Chain, inputs: torch.Tensor) -> torch.Tensor:
-    return model.norm1(F.relu(model.conv1(inputs)))
+USES = {
+    "residual": residual,
+    "called twice": lambda model, inputs: model.norm1(model.conv1(inputs)) + model.conv1(inputs),
+    "norm called twice": norm_called_twice,
+    "in training only": in_training_only,
+    "activation between": lambda model, inputs: model.norm1(F.relu(model.conv1(inputs))),
+    "bias read": lambda model, inputs: model.norm1(model.conv1(inputs)) + model.conv1.bias.sum(),
+    "mean read": lambda model, inputs: model.norm1(model.conv1(inputs)) + model.norm1.running_mean[0] * inputs.mean(),
+    "functional": lambda model, inputs: model.norm1(F.conv2d(inputs, model.conv1.weight, model.conv1.bias, padding=1)),
+}
 
 
-def bias_read(model: Chain, inputs: torch.Tensor) -> torch.Tensor:
-    return model.norm1(model.conv1(inputs)) + model.conv1.bias.sum()
-
-
-def mean_read(model: Chain, inputs: torch.Tensor) -> torch.Tensor:
-    return model.norm1(model.conv1(inputs)) + (inputs * model.norm1.running_mean[0]).mean()
-
-
-def functional(model: Chain, inputs: torch.Tensor) -> torch.Tensor:
-    return model.norm1(F.conv2d(inputs, model.conv1.weight, model.conv1.bias, padding=1))
-
-
-USES = [residual, called_twice, norm_called_twice, in_training_only, activation_between, bias_read, mean_read]
-
-
-@pytest.mark.parametrize("use", [*USES, functional])
-def test_a_bias_that_counts_is_left_alone(use: Any) -> None:
-    assert removed(Chain(use)) == ["conv2"]
+@pytest.mark.parametrize("use", USES)
+def test_a_bias_that_counts_is_left_alone(use: str) -> None:
+    assert removed(Chain(USES[use])) == ["conv2"]
 
 
 def second_name(model: Chain) -> None:
@@ -156,14 +144,6 @@ def second_name(model: Chain) -> None:
 def shared_bias(model: Chain) -> None:
     model.other = nn.Parameter(torch.zeros(8))
     model.other = model.conv1.bias
-
-
-def frozen_statistics(model: Chain) -> None:
-    class Frozen(nn.BatchNorm2d):
-        def train(self, mode: bool = True) -> "Frozen":
-            return super().train(False)
-
-    model.norm1.__class__ = Frozen
 
 
 def always_evaluating(model: Chain) -> None:
@@ -179,20 +159,11 @@ def own_forward(model: Chain) -> None:
     model.conv1.forward = lambda inputs: F.conv2d(inputs, model.conv1.weight, padding=1)  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize(
-    "change", [second_name, shared_bias, frozen_statistics, always_evaluating, hooked, own_forward]
-)
+@pytest.mark.parametrize("change", [second_name, shared_bias, always_evaluating, hooked, own_forward])
 def test_a_module_that_is_not_what_it_seems_is_left_alone(change: Callable[[Chain], None]) -> None:
     model = Chain()
     change(model)
     assert remove_redundant_bias(model).names == ["conv2"]
-
-
-def test_linear_layers_are_left_alone() -> None:
-    """Of a linear layer's output of three dimensions, `BatchNorm1d` takes the second one for channels."""
-    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
-    assert remove_redundant_bias(model).names == []
-    assert model[0].bias is not None
 
 
 class Remembering(Chain):
@@ -210,6 +181,13 @@ class Remembering(Chain):
         return super().forward(inputs)
 
 
+def test_linear_layers_are_left_alone() -> None:
+    """Of a linear layer's output of three dimensions, `BatchNorm1d` takes the second one for channels."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    assert remove_redundant_bias(model).names == []
+    assert model[0].bias is not None
+
+
 def test_tracing_leaves_no_trace() -> None:
     model = Remembering().eval()
     assert remove_redundant_bias(model).names == ["conv1", "conv2"]
@@ -222,18 +200,11 @@ def test_tracing_leaves_no_trace() -> None:
 # Training
 
 
-def images() -> tuple[TensorData, TensorData]:
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(24, *IMAGES[1:], generator=generator)
-    data = TensorData(inputs, torch.randint(0, 4, (24,), generator=generator))
-    return data, data
-
-
 def config(removes: bool, **overrides: Any) -> Any:
     defaults = {
         "task": {"name": "classification"},
         "model": {"path": Chain},
-        "data": {"path": images, "global_batch_size": 8},
+        "data": {"path": lambda: tensors(24, *IMAGES[1:], classes=4), "global_batch_size": 8},
         "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.9},
         "trainer__remove_redundant_bias": removes,
         "trainer__max_steps": 10,
@@ -276,22 +247,15 @@ class Deciding(Chain):
         return super().forward(inputs if inputs.sum() > 0 else -inputs)
 
 
-class Flat(nn.Module):
-    """A model without convolutions."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.Linear(3, 4)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.head(inputs.mean(dim=(2, 3)))
+def flat() -> nn.Module:
+    return nn.Sequential(nn.AvgPool2d(9), nn.Flatten(), nn.Linear(3, 4))
 
 
-@pytest.mark.parametrize("model", [Deciding, Flat])
+@pytest.mark.parametrize("model", [Deciding, flat])
 def test_a_model_that_stays_whole_costs_a_warning(model: Any, golden: Any) -> None:
     assert remove_redundant_bias(model()).names == []
     _, _, reporter = fit(config(True, model__path=model, trainer__max_steps=1))
     ((_, details),) = [event for event in reporter.events if event[0] == "warning"]
     assert details["code"] == "no-effect"
-    if model is Flat:  # the other message ends in words of torch
+    if model is flat:  # the other message ends in words of torch
         golden(details["message"])

@@ -12,11 +12,9 @@ import pytest
 from paceline.engine import meter as meter_module
 from paceline.engine import rungs as rungs_module
 from paceline.engine import trainer as trainer_module
-from paceline.engine.build import build_trainer
-from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter
 from paceline.engine.rungs import Rungs
-from support.toys import points, toy_config
+from support.toys import fit, points, toy_config
 
 EVERY_40 = Rungs(40)
 """Steps are of 16 samples: rungs are reached at the steps 3, 5, 8 and 10 of 12."""
@@ -25,9 +23,7 @@ EVERY_40 = Rungs(40)
 def train(
     rungs: Rungs | None, folder: Path | None, reporter: MemoryReporter | None = None, **overrides: Any
 ) -> tuple[Any, Any, MemoryReporter]:
-    reporter = reporter or MemoryReporter()
-    trainer = build_trainer(toy_config(**overrides), Ranks.current(), reporter, folder, rungs)
-    return trainer, trainer.fit(), reporter
+    return fit(toy_config(**overrides), None, folder, reporter, rungs)
 
 
 def asked_at(reporter: MemoryReporter) -> list[int]:
@@ -58,27 +54,23 @@ def test_rungs_that_do_not_ascend_are_refused(first: float, factor: float | None
 
 
 @pytest.mark.parametrize(
-    ("rungs", "steps"),
+    ("rungs", "samples", "steps"),
     [
-        (EVERY_40, [3, 5, 8, 10]),
-        (Rungs(1), list(range(1, 12))),
-        (Rungs(32, 2), [2, 4, 8]),
-        (Rungs(0.5, unit="epochs"), [3, 6, 9]),
-        (Rungs(1, unit="epochs"), [6]),
-        (Rungs(2, unit="epochs"), []),
-        (Rungs(1e-9, unit="seconds"), [6]),
-        (Rungs(1e6, unit="seconds"), []),
+        (EVERY_40, 96, [3, 5, 8, 10]),
+        (Rungs(1), 96, list(range(1, 12))),
+        (Rungs(32, 2), 96, [2, 4, 8]),
+        (Rungs(0.5, unit="epochs"), 96, [3, 6, 9]),
+        (Rungs(1, unit="epochs"), 96, [6]),
+        (Rungs(1, unit="epochs"), 103, [6]),  # epochs are whole where the last batch is dropped
+        (Rungs(2, unit="epochs"), 96, []),
+        (Rungs(1e-9, unit="seconds"), 96, [6]),
+        (Rungs(1e6, unit="seconds"), 96, []),
     ],
 )
-def test_a_rung_is_asked_about_once_and_never_at_the_end(rungs: Rungs, steps: list[int]) -> None:
-    _, outcome, reporter = train(rungs, None)
+def test_a_rung_is_asked_about_once_and_never_at_the_end(rungs: Rungs, samples: int, steps: list[int]) -> None:
+    _, outcome, reporter = train(rungs, None, data__path=lambda: points(samples), data__drop_last=True)
     assert asked_at(reporter) == steps
     assert (outcome.stopped, outcome.step) == (False, 12)
-
-
-def test_epochs_are_whole_where_the_last_batch_is_dropped() -> None:
-    data = {"data__path": lambda: points(103, 31), "data__drop_last": True}
-    assert asked_at(train(Rungs(1, unit="epochs"), None, **data)[2]) == [6]
 
 
 def test_values_reported_at_a_rung(tmp_path: Path) -> None:
@@ -164,32 +156,23 @@ def test_a_resumed_run_asks_about_rungs_without_an_answer(
     assert asked_at(train(EVERY_40, tmp_path)[2]) == second
 
 
-class Clock:
-    """Stands for `perf_counter`."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class SlowReporter(MemoryReporter):
     """A report takes a second, an answer a hundred."""
 
-    clock = Clock()
+    now = 1000.0
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        self.clock.now += 1.0
+        SlowReporter.now += 1.0
         super().metrics(step, values)
 
     def rung(self, step: int, values: Mapping[str, float]) -> bool | None:
-        self.clock.now += 100.0
+        SlowReporter.now += 100.0
         return super().rung(step, values)
 
 
 def test_seconds_are_of_training_over_all_attempts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (rungs_module, trainer_module, meter_module):
-        monkeypatch.setattr(module, "perf_counter", SlowReporter.clock)
+        monkeypatch.setattr(module, "perf_counter", lambda: SlowReporter.now)
     at_once = Rungs(1e-9, unit="seconds")
     _, first, reporter = train(at_once, tmp_path, SlowReporter(stop_at_rung=6), trainer__epochs=3)
     assert (first.stopped, first.step) == (True, 6)

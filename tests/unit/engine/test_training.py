@@ -7,13 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from paceline.engine.build import build_trainer
-from paceline.engine.ranks import Ranks
-from paceline.engine.reporter import MemoryReporter
 from paceline.engine.trainer import Diverged
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
-from support.toys import Points, fit, net, points, toy_config
+from support.toys import Points, built, fit, net, points, toy_config
 
 
 def reference_losses(epoch_orders: list[list[list[int]]], lr: float = 0.1) -> tuple[list[float], nn.Module]:
@@ -32,7 +29,7 @@ def reference_losses(epoch_orders: list[list[list[int]]], lr: float = 0.1) -> tu
             loss = nn.functional.cross_entropy(model(features), targets)
             loss.backward()
             optimizer.step()
-            losses.append(float(loss))
+            losses.append(loss.item())
     return losses, model
 
 
@@ -57,13 +54,10 @@ def test_each_epoch_visits_every_sample_once_in_an_order_of_its_own() -> None:
     assert sorted(first) == sorted(second) == list(range(96))
     assert first != second
     assert first != list(range(96))
-    others = [fit(toy_config(data__global_batch_size=40, seed=seed))[0].state.task.seen for seed in (0, 1)]
-    assert others[0] == batches != others[1]
-
-
-def test_drop_last_and_no_shuffle() -> None:
     config = toy_config(data__global_batch_size=40, data__drop_last=True, data__shuffle=False, trainer__epochs=1)
     assert fit(config)[0].state.task.seen == [list(range(40)), list(range(40, 80))]
+    others = [fit(toy_config(data__global_batch_size=40, seed=seed))[0].state.task.seen for seed in (0, 1)]
+    assert others[0] == batches != others[1]
 
 
 def test_random_transforms_differ_between_epochs_and_samples() -> None:
@@ -75,7 +69,7 @@ def test_random_transforms_differ_between_epochs_and_samples() -> None:
             return super().__getitem__(index)
 
     config = toy_config(data__path=lambda: (Remembering(32), Points(4)), data__shuffle=False)
-    trainer = build_trainer(config, Ranks.current(), MemoryReporter())
+    trainer = built(config)
     drawn.clear()  # what the fingerprint has looked at
     trainer.fit()
     values = torch.cat(drawn)
@@ -116,15 +110,6 @@ def test_evaluation_counts_every_sample() -> None:
     assert outcome.metrics["val/loss"] == pytest.approx(nn.functional.cross_entropy(logits, targets).item())
 
 
-def test_evaluation_every_n_epochs() -> None:
-    def steps(every: int) -> list[int]:
-        config = toy_config(trainer__epochs=5, trainer__evaluate_every_n_epochs=every)
-        return [step for step, values in fit(config)[2].points if "val/loss" in values]
-
-    assert steps(2) == [12, 24, 30]
-    assert steps(0) == [30]
-
-
 def test_each_evaluation_reports_its_epoch_at_its_own_step() -> None:
     sizes = {"trainer__log_every_n_steps": 4, "trainer__epochs": 2}  # 6 steps an epoch
     _, outcome, reporter = fit(toy_config(**sizes))
@@ -133,14 +118,28 @@ def test_each_evaluation_reports_its_epoch_at_its_own_step() -> None:
     assert all(("val/loss" in values) == ("validation_epoch" in values) for _, values in reporter.points)
     assert [step for step, values in reporter.points if "epoch" in values] == [4, 8, 12]
     assert outcome.metrics["validation_epoch"] == 2.0
-    _, _, unevaluated = fit(toy_config(data__path=lambda: points(96, 0)))
-    assert not unevaluated.values("validation_epoch")
 
 
-def test_max_steps_ends_in_mid_epoch() -> None:
-    _, outcome, reporter = fit(toy_config(trainer__max_steps=8))
-    assert outcome.step == 8
-    assert [step for step, values in reporter.points if "val/loss" in values] == [6, 8]
+@pytest.mark.parametrize(
+    ("overrides", "steps"),
+    [
+        ({"trainer__epochs": 5, "trainer__evaluate_every_n_epochs": 2}, [12, 24, 30]),
+        ({"trainer__epochs": 5, "trainer__evaluate_every_n_epochs": 0}, [30]),
+        ({"trainer__max_steps": 8}, [6, 8]),
+    ],
+)
+def test_evaluations_are_every_n_epochs_and_at_the_end(overrides: dict[str, int], steps: list[int]) -> None:
+    _, outcome, reporter = fit(toy_config(**overrides))
+    assert [step for step, values in reporter.points if "val/loss" in values] == steps
+    assert outcome.step == steps[-1]
+
+
+def test_an_empty_validation_set_is_warned_of() -> None:
+    _, outcome, reporter = fit(toy_config(data__path=lambda: points(validation=0)))
+    assert not any(key.startswith("val/") for key in outcome.metrics)
+    assert not reporter.values("validation_epoch")
+    assert [details["code"] for kind, details in reporter.events if kind == "warning"] == ["no-validation"]
+    assert not [kind for kind, _ in fit(toy_config())[2].events if kind == "warning"]
 
 
 def test_warmup_and_schedule_reach_the_optimizer() -> None:
@@ -153,7 +152,7 @@ def test_warmup_and_schedule_reach_the_optimizer() -> None:
 def test_clipping_bounds_the_update() -> None:
     def moved(limit: float | None) -> float:
         config = toy_config(trainer__max_steps=1, trainer__max_grad_norm=limit, optimizer__momentum=0.0)
-        trainer = build_trainer(config, Ranks.current(), MemoryReporter())
+        trainer = built(config)
         before = [parameter.detach().clone() for parameter in trainer.parameters]
         trainer.fit()
         squares = [((a - b) ** 2).sum() for a, b in zip(trainer.parameters, before, strict=True)]
@@ -171,10 +170,7 @@ def test_bf16_trains_close_to_float32() -> None:
     assert losses[0] != losses[1]
     assert losses[1] == pytest.approx(losses[0], rel=0.05)
     assert losses[1][-1] < 0.7 * losses[1][0]
-
-
-def test_fp16_is_refused_without_cuda() -> None:
-    with pytest.raises(ValueError, match="16-mixed"):
+    with pytest.raises(ValueError, match="16-mixed"):  # which needs CUDA
         fit(toy_config(trainer__precision="16-mixed"))
 
 
@@ -223,10 +219,3 @@ def test_loss_is_over_the_weights_that_count() -> None:
     expected = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])  # type: ignore[union-attr]
     for accumulation in (1, 4):
         assert torch.allclose(gradient(accumulation), expected, atol=1e-13, rtol=0)
-
-
-def test_an_empty_validation_set_is_warned_of() -> None:
-    _, outcome, reporter = fit(toy_config(data__path=lambda: points(validation=0)))
-    assert not any(key.startswith("val/") for key in outcome.metrics)
-    assert [details["code"] for kind, details in reporter.events if kind == "warning"] == ["no-validation"]
-    assert not [kind for kind, _ in fit(toy_config())[2].events if kind == "warning"]

@@ -55,24 +55,12 @@ def test_targets_are_classes_of_the_model() -> None:
     assert (caught.value.code, caught.value.fields) == ("target-out-of-range", {"classes": 3})
 
 
-def frozen() -> nn.Module:
-    return net().requires_grad_(False)
-
-
-def nothing() -> Any:
-    return points(0)
-
-
-def nine() -> Any:
-    return points(9)
-
-
 @pytest.mark.parametrize(
     ("changes", "code", "fields"),
     [
-        ({"model__path": frozen}, "nothing-to-train", {}),
-        ({"data__path": nothing}, "too-few-samples", {"samples": 0, "global_batch_size": 16}),
-        ({"data__path": nine}, "too-few-samples", {"samples": 9, "global_batch_size": 16}),
+        ({"model__path": lambda: net().requires_grad_(False)}, "nothing-to-train", {}),
+        ({"data__path": lambda: points(0)}, "too-few-samples", {"samples": 0, "global_batch_size": 16}),
+        ({"data__path": lambda: points(9)}, "too-few-samples", {"samples": 9, "global_batch_size": 16}),
     ],
 )
 def test_nothing_to_train_or_to_train_on(changes: Any, code: str, fields: dict[str, int], golden: Any) -> None:
@@ -82,10 +70,6 @@ def test_nothing_to_train_or_to_train_on(changes: Any, code: str, fields: dict[s
     golden(str(caught.value))
 
 
-def lone() -> Any:
-    return TensorDataset(INPUTS)
-
-
 class Stream(IterableDataset[Any]):
     """Has no samples that could be asked for by their index."""
 
@@ -93,15 +77,11 @@ class Stream(IterableDataset[Any]):
         return iter(INPUTS)
 
 
-def streams() -> Any:
-    return Stream(), Stream()
-
-
 @pytest.mark.parametrize(
     ("config", "code"),
     [
-        (ImportedDataConfig(path=lone, global_batch_size=4), "not-two-sets"),
-        (ImportedDataConfig(path=streams, global_batch_size=4), "not-map-style"),
+        (ImportedDataConfig(path=lambda: TensorDataset(INPUTS), global_batch_size=4), "not-two-sets"),
+        (ImportedDataConfig(path=lambda: (Stream(), Stream()), global_batch_size=4), "not-map-style"),
         (ImportedModelConfig(path=os.getcwd), "not-a-module"),
     ],
     ids=["lone", "streams", "getcwd"],
@@ -114,6 +94,20 @@ def test_builders_that_return_something_else(config: Any, code: str, golden: Any
 
 
 # Failures
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (Diverged("the loss is nan", "loss-not-finite"), "diverged"),
+        (MemoryError(), "oom"),
+        (torch.OutOfMemoryError("CUDA out of memory"), "oom"),
+        (RuntimeError("shapes differ"), "error"),
+        (SystemExit(1), "error"),
+    ],
+)
+def test_kinds_of_failures(error: BaseException, kind: str) -> None:
+    assert describe(error, 0).kind == kind
 
 
 @pytest.mark.parametrize("error", [Diverged, CheckpointLost, EnvironmentFault, UnusableCode])
