@@ -10,7 +10,7 @@ from paceline.data.mnist5k import Mnist5kConfig
 from paceline.models.cnn import CNNConfig
 
 
-@pytest.mark.parametrize("size", [(28, 28), (32, 32), (8, 20), (64, 48), (1, 1)])
+@pytest.mark.parametrize("size", [(28, 28), (8, 20), (64, 48), (1, 1)])
 def test_any_image_size(size: tuple[int, int]) -> None:
     model = CNNConfig(name="cnn", in_channels=3, num_classes=7, width=4).build()
     assert model(torch.randn(2, 3, *size)).shape == (2, 7)
@@ -31,14 +31,14 @@ def test_a_sample_does_not_depend_on_the_others() -> None:
 
 
 def test_learns_digits() -> None:
-    """Three short epochs; the whole recipe, with its warmup and schedule, is configs/mnist_cnn.yaml."""
+    """Two short epochs; the whole recipe, with its warmup and schedule, is configs/mnist_cnn.yaml."""
     torch.manual_seed(0)
     train, validation = Mnist5kConfig(name="mnist5k").build()
     assert isinstance(train, TensorData)
     assert isinstance(validation, TensorData)
     model = CNNConfig(name="cnn").build()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
-    for epoch in range(3):
+    for epoch in range(2):
         for ids in torch.randperm(len(train)).split(64):  # type: ignore[no-untyped-call]
             inputs, targets = train.batch(ids, 0, epoch)
             optimizer.zero_grad()

@@ -140,10 +140,6 @@ def test_optimizer_follows_the_rule_of_its_paper(name: str, decay: float) -> Non
         assert spared != pytest.approx(expected(name, decay), abs=1e-3)
 
 
-def test_all_rules_differ() -> None:
-    assert len({tuple(trained(name, weight_decay=0.3)) for name in RULES}) == len(RULES)
-
-
 def test_sgd_and_adamw_hand_every_field_to_torch() -> None:
     weights = [nn.Parameter(torch.ones(2))]
     sgd = SGDConfig(name="sgd", momentum=0.8, nesterov=True, weight_decay=0.01).build(weights, 0.3, False)
