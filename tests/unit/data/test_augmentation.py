@@ -33,17 +33,7 @@ def test_equals_one_sample_at_a_time(pad: int, flip: bool, dtype: torch.dtype) -
     batch = images(dtype=dtype)
     expected = [slowly(image, config, 5, 2, int(sample)) for image, sample in zip(batch, IDS, strict=True)]
     assert augment(batch, config, 5, 2, IDS).equal(torch.stack(expected))
-
-
-def test_does_not_depend_on_the_other_samples_of_the_batch() -> None:
-    whole = augment(images(), CROP_AND_FLIP, 0, 0, IDS)
-    order = torch.tensor([5, 2, 7])
-    assert augment(images()[order], CROP_AND_FLIP, 0, 0, IDS[order]).equal(whole[order])
-
-
-def test_seed_and_epoch_change_the_images() -> None:
-    outcomes = [augment(images(), CROP_AND_FLIP, seed, epoch, IDS) for seed, epoch in [(0, 0), (1, 0), (0, 1)]]
-    assert not any(outcomes[a].equal(outcomes[b]) for a, b in [(0, 1), (0, 2), (1, 2)])
+    assert augment(batch, AugmentationConfig(), 5, 2, IDS) is batch
 
 
 def test_neither_reads_nor_moves_the_global_generator() -> None:
@@ -62,8 +52,3 @@ def test_every_shift_is_equally_likely_and_half_are_mirrored() -> None:
     seen = augment(marked.expand(count, -1, -1, -1), config, 0, 0, torch.arange(count)).mean(0)[0]
     assert seen[1:4].sum(1).sub(1 / 3).abs().max() < 0.015
     assert seen.sum(0).sub(torch.tensor([1 / 6, 1 / 6, 1 / 3, 1 / 6, 1 / 6])).abs().max() < 0.015
-
-
-def test_disabled_returns_the_images_themselves() -> None:
-    batch = images()
-    assert augment(batch, AugmentationConfig(), 0, 0, IDS) is batch

@@ -22,14 +22,11 @@ def reference(state: int) -> int:
     return bits ^ (bits >> 31)
 
 
-def test_gives_the_published_outputs() -> None:
+def test_gives_the_published_outputs_and_wraps_like_unsigned_numbers() -> None:
     states = torch.tensor([signed(1234567 + step * GAMMA) for step in range(5)])
     assert [value % 2**64 for value in splitmix64(states).tolist()] == PUBLISHED
-
-
-def test_wraps_like_unsigned_numbers() -> None:
-    states = [-1, -(2**63), 2**63 - 1, 0, -123456789]
-    assert splitmix64(torch.tensor(states)).tolist() == [signed(reference(state % 2**64)) for state in states]
+    extremes = [-1, -(2**63), 2**63 - 1, 0, -123456789]
+    assert splitmix64(torch.tensor(extremes)).tolist() == [signed(reference(state % 2**64)) for state in extremes]
 
 
 def test_uniforms_equal_the_scalar_reference() -> None:
@@ -39,22 +36,6 @@ def test_uniforms_equal_the_scalar_reference() -> None:
         [(reference(stream + (sample * draws + draw) * GAMMA) >> 11) / 2**53 for sample in ids] for draw in range(draws)
     ]
     assert uniforms(seed, epoch, torch.tensor(ids), draws).tolist() == expected
-
-
-def test_uniforms_are_spread_evenly() -> None:
-    numbers = uniforms(0, 0, torch.arange(100_000), 3)
-    assert numbers.min() >= 0
-    assert numbers.max() < 1
-    for row in numbers:
-        shares = torch.histc(row, bins=10, min=0, max=1) / 100_000
-        assert (shares - 0.1).abs().max() < 0.005
-    assert torch.corrcoef(numbers).fill_diagonal_(0).abs().max() < 0.02
-
-
-def test_uniforms_differ_by_seed_and_epoch() -> None:
-    ids = torch.arange(1000)
-    rows = [uniforms(seed, epoch, ids, 1)[0] for seed in (0, 1) for epoch in (0, 1)]
-    assert torch.corrcoef(torch.stack(rows)).fill_diagonal_(0).abs().max() < 0.2
 
 
 def test_fixed_order_is_a_permutation_that_never_changes() -> None:

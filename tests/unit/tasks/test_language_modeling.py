@@ -70,13 +70,6 @@ def test_loss_weight_and_accuracy_are_sums_over_the_tokens_that_count() -> None:
     assert output().metrics["accuracy"] == correct > 0
 
 
-def test_micro_batches_add_up_to_the_whole_batch() -> None:
-    parts = [output(rows) for rows in (slice(0, 1), slice(1, 3))]
-    torch.testing.assert_close(parts[0].loss_sum + parts[1].loss_sum, output().loss_sum)
-    assert parts[0].weight + parts[1].weight == output().weight
-    assert parts[0].metrics["accuracy"] + parts[1].metrics["accuracy"] == output().metrics["accuracy"]
-
-
 def test_nothing_that_counts_gives_zero_and_no_gradient() -> None:
     task = build()
     result = task((TOKENS[2:], TARGETS[2:]))
@@ -127,11 +120,11 @@ def test_a_tiny_gpt_learns_a_short_text_by_heart(tmp_path: Path) -> None:
     text = torch.randint(0, 64, (170,), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
     (tmp_path / "text").write_bytes(bytes(text.tolist()))
     config = toy_config(
-        model={"name": "gpt", "vocab_size": 64, "context_length": 16, "num_layers": 2, "embedding_dim": 64},
+        model={"name": "gpt", "vocab_size": 64, "context_length": 16, "num_layers": 1, "embedding_dim": 64},
         task={"name": "language_modeling"},
         data={"name": "text_file", "file": str(tmp_path / "text"), "context_length": 16, "global_batch_size": 10},
-        optimizer={"name": "adamw", "lr": 0.01},
-        trainer__max_steps=120,
+        optimizer={"name": "adamw", "lr": 0.02},
+        trainer__max_steps=60,
         trainer__epochs=None,
         trainer__precision="32-true",
     )
