@@ -26,17 +26,9 @@ def net(width: int = 256) -> nn.Module:
     return nn.Sequential(nn.Sequential(nn.Linear(FEATURES, width), nn.ReLU()), nn.Linear(width, CLASSES))
 
 
-def branching_net() -> nn.Module:
-    return Branching(*net().children())
-
-
 def net_with_rates_from_tensors() -> nn.Module:
     rates = [rate.item() for rate in torch.linspace(0, 0.2, 3)]
     return nn.Sequential(nn.Linear(FEATURES, 32), *(nn.Dropout(rate) for rate in rates), nn.Linear(32, CLASSES))
-
-
-def broken_net() -> nn.Module:
-    return nn.Sequential(nn.Linear(FEATURES + 1, CLASSES))
 
 
 def data(samples: int = 512) -> Any:
@@ -58,12 +50,13 @@ class Texts(Dataset[Any]):
         return nn.functional.pad(padded, (0, FEATURES - padded.shape[1])), torch.zeros(len(samples), dtype=torch.int64)
 
 
-def config_of(**sections: Any) -> ExperimentConfig:
+def config_of(size: int = 64, **sections: Any) -> ExperimentConfig:
+    """A config with a global batch of a size; the sections are the config's, and `workers` the number of ranks."""
     tree = {
         "name": "own",
         "model": {"path": net},
-        "data": {"path": data, "global_batch_size": 64},
-        "scaling": {"num_workers": 0, "use_gpu": False},
+        "data": {"path": data, "global_batch_size": size, **sections.pop("data", {})},
+        "scaling": {"num_workers": sections.pop("workers", 0), "use_gpu": False},
     }
     return validate({**tree, **sections})
 
@@ -86,18 +79,13 @@ def test_state_is_counted_by_the_byte() -> None:
 
 
 def test_sizes_in_between_are_as_if_they_had_been_traced() -> None:
-    configs = [config_of(data={"path": data, "global_batch_size": size}) for size in (16, 40, 200, 256)]
-    together = predict(*configs)
-    alone = [predict(config)[0] for config in configs]
-    assert [each.peak_memory_bytes for each in together] == pytest.approx(
-        [each.peak_memory_bytes for each in alone], rel=0.01
-    )
-    assert together[0].memory["activations"] < together[3].memory["activations"]
+    configs = [config_of(size) for size in (16, 40, 256)]
+    together = [each.peak_memory_bytes for each in predict(*configs)]
+    assert together == pytest.approx([predict(config)[0].peak_memory_bytes for config in configs], rel=0.01)
 
 
 def test_accumulation_keeps_the_gradients() -> None:
-    whole = {"path": data, "global_batch_size": 256}
-    at_once, in_parts = predict(config_of(data=whole), config_of(data={**whole, "micro_batch_size": 64}))
+    at_once, in_parts = predict(config_of(256), config_of(256, data={"micro_batch_size": 64}))
     assert in_parts.memory["activations"] < at_once.memory["activations"]
     (zeroed,) = predict(config_of(trainer={"zero_grad": "zero"}))
     assert zeroed.memory["gradients"] == zeroed.memory["weights"]
@@ -112,7 +100,7 @@ def test_a_model_that_looks_at_numbers_when_it_is_built_needs_no_fallback() -> N
 
 def test_a_model_that_looks_at_numbers_when_it_runs_is_run_with_a_warning() -> None:
     predictor = Predictor(on_cuda=False)
-    branching, sizes = config_of(model={"path": branching_net}), config_of()
+    branching, sizes = config_of(model={"path": lambda: Branching(*net().children())}), config_of()
     real, fake = predictor.predict([branching, sizes])
     assert isinstance(real, Prediction)
     assert isinstance(fake, Prediction)
@@ -122,9 +110,19 @@ def test_a_model_that_looks_at_numbers_when_it_runs_is_run_with_a_warning() -> N
     assert predictor.facts(branching)["parameters"] == predictor.facts(sizes)["parameters"]
 
 
-def test_the_users_own_mistake_is_told_as_it_is() -> None:
+def test_batches_of_texts_are_as_long_as_their_rule_makes_them() -> None:
+    (found,) = predict(config_of(32, data={"path": lambda: (Texts(), Texts())}))
+    assert found.memory["activations"] >= 32 * FEATURES * 4
+
+
+def test_mistakes_of_the_user_are_told_as_they_are() -> None:
+    def broken() -> nn.Module:
+        return nn.Linear(FEATURES + 1, CLASSES)
+
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        Predictor(on_cuda=False).predict([config_of(model={"path": broken_net})])
+        predict(config_of(model={"path": broken}))
+    with pytest.raises(TrainingError, match="8 training samples make no global batch"):
+        predict(config_of(data={"args": {"samples": 8}, "drop_last": True}))
 
 
 def test_what_does_not_suit_the_model_spoils_nothing_else() -> None:
@@ -138,17 +136,6 @@ def test_what_does_not_suit_the_model_spoils_nothing_else() -> None:
     assert isinstance(second, ConfigError)
 
 
-def test_batches_of_texts_are_as_long_as_their_rule_makes_them() -> None:
-    (found,) = predict(config_of(data={"path": lambda: (Texts(), Texts()), "global_batch_size": 32}))
-    assert found.memory["activations"] >= 32 * FEATURES * 4
-
-
-def test_data_that_make_no_batch_are_told() -> None:
-    own = {"path": data, "args": {"samples": 8}, "global_batch_size": 64, "drop_last": True}
-    with pytest.raises(TrainingError, match="8 training samples make no global batch"):
-        Predictor(on_cuda=False).predict([config_of(data=own)])
-
-
 def test_operations_are_counted_without_what_is_computed_twice() -> None:
     config = config_of(trainer={"activation_checkpointing": "full"})
     predictor = Predictor(on_cuda=False)
@@ -160,24 +147,17 @@ def test_operations_are_counted_without_what_is_computed_twice() -> None:
     assert facts["flops_per_sample"] == 3 * forward - 2 * FEATURES * 256
 
 
-def test_two_ranks_hold_buckets_beside_the_weights() -> None:
-    two = {"num_workers": 2, "use_gpu": False}
-    data_of_two = {"path": data, "global_batch_size": 128}
+def test_several_ranks_hold_buckets_beside_the_weights_or_share_the_state() -> None:
     alone, views, copies = predict(
-        config_of(data={"path": data, "global_batch_size": 64}),
-        config_of(data=data_of_two, scaling=two),
-        config_of(data=data_of_two, scaling=two, parallel={"gradient_as_bucket_view": False}),
+        config_of(),
+        config_of(128, workers=2),
+        config_of(128, workers=2, parallel={"gradient_as_bucket_view": False}),
     )
     assert views.memory["gradients"] == alone.memory["weights"]
     assert copies.memory["gradients"] > views.memory["gradients"]
-
-
-def test_sharing_ranks_hold_less_and_say_that_it_is_an_estimate() -> None:
-    scaling, parallel = {"num_workers": 4, "use_gpu": False}, {"strategy": "fsdp"}
-    own = {"path": data, "global_batch_size": 256}
-    ddp, fsdp = predict(config_of(data=own, scaling=scaling), config_of(data=own, scaling=scaling, parallel=parallel))
+    ddp, fsdp = predict(config_of(256, workers=4), config_of(256, workers=4, parallel={"strategy": "fsdp"}))
     assert fsdp.memory["optimizer"] == ddp.memory["optimizer"] // 4
-    assert "fsdp" in fsdp.notes[0]
+    assert "fsdp" in fsdp.notes[0]  # it is an estimate
     assert not ddp.notes
 
 

@@ -15,9 +15,7 @@ def test_the_peak_is_what_is_there_at_once_by_its_role() -> None:
     # weights come first; a large storage goes before two come that are smaller, but more together
     timeline = Timeline([10, 50, 30, 25], ["weights", "activations", "workspace", "gradients"], [1, 2, -2, 3, 4, -3])
     assert timeline.peak() == {"weights": 10, "gradients": 25, "optimizer": 0, "activations": 0, "workspace": 30}
-
-
-def test_cuda_gives_memory_in_blocks() -> None:
+    # CUDA gives memory in blocks
     assert Timeline([1, 513], ["weights", "weights"], [1, 2]).peak(rounded=True)["weights"] == 512 + 1024
 
 
@@ -25,9 +23,6 @@ def test_storages_grow_with_the_batch_or_stay() -> None:
     small, large = (Timeline([100, 4 * n], ["weights", "activations"], [1, 2]) for n in (2, 8))
     assert small.is_like(large)
     assert Growing(small, 2, large, 8).at(100).sizes == [100, 400]
-
-
-def test_steps_that_do_other_things_are_told_apart() -> None:
     first = Timeline([1, 1], ["weights", "activations"], [1, 2, -2])
     assert not first.is_like(Timeline([1, 1], ["weights", "activations"], [1, 2]))
     assert not first.is_like(Timeline([1, 1], ["weights", "workspace"], [1, 2, -2]))
@@ -80,18 +75,11 @@ def test_kernels_are_run_once_for_what_they_take_themselves() -> None:
     assert 0 <= kernels.taken[first] <= 4 * 8 * 32 * 32 * 32 + weight.numel() * 4 + image.numel() * 4
 
 
-def test_kernels_out_of_time_are_left_out() -> None:
-    kernels = Kernels(seconds=0.0)
-    assert kernels.run(torch.ops.aten.relu.default, (torch.zeros(3),), {}) is None
-    assert kernels.left_out
-
-
-def test_kernels_that_would_take_the_machines_memory_are_left_out() -> None:
-    kernels = Kernels()
+def test_kernels_that_take_too_much_time_or_memory_are_left_out() -> None:
     with on_fakes():
-        large = torch.empty(2**40)
-        assert kernels.run(torch.ops.aten.relu.default, (large,), {}) is None
-    assert kernels.left_out
+        for kernels, size in ((Kernels(seconds=0.0), 3), (Kernels(), 2**40)):
+            assert kernels.run(torch.ops.aten.relu.default, (torch.empty(size),), {}) is None
+            assert kernels.left_out
 
 
 def test_weights_that_are_shared_stay_shared_without_data() -> None:

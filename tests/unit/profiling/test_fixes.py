@@ -38,24 +38,23 @@ def keys(fixes: tuple[Fix, ...]) -> list[set[str]]:
 # --- what they change --------------------------------------------------------------------------------------------
 
 
-def test_as_many_loaders_as_keep_up_with_the_step() -> None:
-    slow = split(rank_split(data=0.03, forward=0.01, blocked={"data": 0.03, "forward": 0.0}, cores=2))
-    first, _, last = fixes_for("data", slow, config())
-    assert first.overrides == {"data.num_workers": 4, "data.persistent_workers": True}
-    assert last.overrides == {"data.cache": "memory"}
-
-
-def test_what_computes_while_it_loads_gets_no_more_loaders_than_cores() -> None:
-    slow = split(rank_split(data=0.03, forward=0.01, blocked={"data": 0.001, "forward": 0.0}, cores=2))
-    first, second, _ = fixes_for("data", slow, config())
-    assert first.overrides == {"data.cache": "memory"}
-    assert second.overrides["data.num_workers"] == 2
-
-
-def test_more_loaders_where_those_that_there_are_do_not_keep_up() -> None:
-    slow = split(rank_split(data=0.02, forward=0.02, cores=8))
-    first, *_ = fixes_for("data", slow, config(data__num_workers=2))
-    assert first.overrides["data.num_workers"] == 5
+@pytest.mark.parametrize(
+    ("slow", "before", "loaders", "is_cache_first"),
+    [
+        # as many as keep up with the step, where one waits for the data
+        (rank_split(data=0.03, forward=0.01, blocked={"data": 0.03, "forward": 0.0}, cores=2), 0, 4, False),
+        # no more than cores, where loading computes
+        (rank_split(data=0.03, forward=0.01, blocked={"data": 0.001, "forward": 0.0}, cores=2), 0, 2, True),
+        # more, where those that there are do not keep up
+        (rank_split(data=0.02, forward=0.02, cores=8), 2, 5, False),
+    ],
+)
+def test_data_get_loaders_and_a_cache(slow: RankSplit, before: int, loaders: int, is_cache_first: bool) -> None:
+    found = [fix.overrides for fix in fixes_for("data", split(slow), config(data__num_workers=before))]
+    cache = {"data.cache": "memory"}
+    more: dict[str, Any] = {"data.num_workers": loaders, "data.persistent_workers": True}
+    more_ahead = {**more, "data.prefetch_factor": 4}
+    assert found == ([cache, more, more_ahead] if is_cache_first else [more, more_ahead, cache])
 
 
 def test_what_is_set_already_is_no_fix() -> None:
@@ -107,11 +106,8 @@ def test_accumulated_micro_batches_are_merged_first() -> None:
         "trainer.gradient_accumulation_steps": 1,
     }
     assert second.overrides["data.global_batch_size"] > 8
-
-
-def test_a_batch_leaves_some_steps_in_an_epoch() -> None:
-    small = split(rank_split(forward=0.001), micro=2, samples=40)
-    larger = split(rank_split(forward=0.001), micro=8, samples=40)
+    # and a batch leaves some steps in an epoch
+    small, larger = (split(rank_split(forward=0.001), micro=micro, samples=40) for micro in (2, 8))
     (fix,) = fixes_for("small_batch", small, config(data__micro_batch_size=2), larger)
     assert fix.overrides["data.global_batch_size"] == 8
 
@@ -123,34 +119,40 @@ def named(*ranks: RankSplit, larger: StepSplit | None = None, **overrides: Any) 
     return name_bottleneck(split(*ranks), config(scaling__num_workers=len(ranks), **overrides), Facts(larger))
 
 
-def test_the_straggler_is_named_with_its_rank_and_machine(golden: Golden) -> None:
-    fast, slow = rank_split(forward=0.01, waiting=0.02), rank_split(forward=0.03)
-    found = named(fast, slow, fast)
-    assert (found.kind, found.fixes) == ("straggler", ())
-    assert found.share == pytest.approx(2 / 3)
-    golden(found.reason)
+FAST = rank_split(forward=0.01, waiting=0.02)
+WAITING = rank_split(forward=0.01, waiting=0.03)
+SLOW_DATA = rank_split(data=0.03, forward=0.01)
+READING = RankSplit({**dict.fromkeys(PARTS, 0.0), "forward": 0.01, "backward": 0.02}, 0.03, syncs=2.0)
 
 
-def test_a_rank_whose_data_are_slow_is_a_straggler_by_its_data(golden: Golden) -> None:
-    found = named(rank_split(data=0.03, forward=0.01), rank_split(forward=0.01, waiting=0.03))
-    assert found.kind == "straggler"
-    golden(found.reason)
-
-
-def test_slow_data_on_all_ranks_are_no_straggler() -> None:
-    assert named(rank_split(data=0.03, forward=0.01), rank_split(data=0.03, forward=0.01)).kind == "data"
-
-
-def test_the_rank_that_logs_is_no_straggler() -> None:
-    found = named(rank_split(logging=0.03, forward=0.01), rank_split(forward=0.01, waiting=0.03))
-    assert found.kind == "logging"
-    assert found.fixes[0].overrides == {"trainer.log_every_n_steps": 10_000}  # every 1000 steps so far
+@pytest.mark.parametrize(
+    ("kind", "ranks"),
+    [
+        ("straggler", (FAST, rank_split(forward=0.03), FAST)),
+        ("straggler", (SLOW_DATA, WAITING)),
+        ("data", (SLOW_DATA, SLOW_DATA)),
+        ("logging", (rank_split(logging=0.03, forward=0.01), WAITING)),  # the rank that logs is no straggler
+        ("synchronisation", (READING,)),  # on a GPU, when nothing else stands out
+        ("logging", (rank_split(data=0.02, logging=0.03, forward=0.01),)),
+        ("data", (rank_split(data=0.03, logging=0.02, forward=0.01),)),
+    ],
+    ids=["slow", "slow-data", "all-slow-data", "logs", "reads", "more-logging", "more-data"],
+)
+def test_the_largest_loss_is_named(kind: str, ranks: tuple[RankSplit, ...], golden: Golden) -> None:
+    found = named(*ranks)
+    assert found.kind == kind
+    if kind == "straggler":
+        assert found.fixes == ()
+        assert found.share == pytest.approx(2 / 3 if len(ranks) == 3 else 3 / 4)
+    if kind in ("straggler", "synchronisation"):
+        golden(found.reason)
 
 
 @pytest.mark.parametrize(
     ("of_logging", "overrides", "expected"),
     [
         ({}, {"trainer__log_every_n_steps": 1}, {"trainer.log_every_n_steps": 50}),
+        ({}, {}, {"trainer.log_every_n_steps": 10_000}),  # every 1000 steps so far
         ({"evaluation": 0.03}, {}, {"trainer.evaluate_every_n_epochs": 10}),
         ({"checkpoints": 0.03}, {}, {"checkpoint.every_n_epochs": 10}),
         ({"checkpoints": 0.03}, {"checkpoint__every_n_steps": 5}, {"checkpoint.every_n_steps": 50}),
@@ -168,15 +170,3 @@ def test_waiting_in_forward_is_no_small_batch() -> None:
     assert named(blocked, larger=larger).kind == "synchronisation"
     assert named(rank_split(forward=0.03, backward=0.01), larger=larger).kind == "small_batch"
     assert named(rank_split(forward=0.03, backward=0.01)).kind == "compute"
-
-
-def test_on_a_gpu_reads_are_named_when_nothing_else_stands_out(golden: Golden) -> None:
-    reads = RankSplit({**dict.fromkeys(PARTS, 0.0), "forward": 0.01, "backward": 0.02}, 0.03, syncs=2.0)
-    found = named(reads)
-    assert found.kind == "synchronisation"
-    golden(found.reason)
-
-
-def test_the_larger_loss_is_named() -> None:
-    assert named(rank_split(data=0.02, logging=0.03, forward=0.01)).kind == "logging"
-    assert named(rank_split(data=0.03, logging=0.02, forward=0.01)).kind == "data"
