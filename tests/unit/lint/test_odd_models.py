@@ -1,5 +1,6 @@
 """Lint on models that cannot be run without values, and rules that need files or a GPU."""
 
+import copy
 import functools
 import gc
 import logging
@@ -23,9 +24,8 @@ from support.golden import Golden
 from support.lint import plants
 
 
-class Crashing(plants.Net):
-    def forward(self, images: Tensor) -> Tensor:
-        raise ZeroDivisionError("the user's own mistake")
+def crash(*_: Any) -> Any:
+    raise ZeroDivisionError("the user's own mistake")
 
 
 class Chosen(plants.Net):
@@ -37,30 +37,23 @@ class Chosen(plants.Net):
         return super().forward(chosen)
 
 
-def no_data() -> Any:
-    raise FileNotFoundError("only the cluster has it")
-
-
-def hidden(base: type[nn.Module] = plants.Net) -> Callable[[], nn.Module]:
-    """A fault that is seen without a run."""
-
-    def build() -> nn.Module:
-        model = base()
-        model.extra = [nn.Linear(4, 4)]  # type: ignore[assignment]
-        return model
-
-    return build
-
-
 @pytest.mark.parametrize(
     "odd",
-    [{"model": hidden(Crashing)}, {"model": hidden(), "data": no_data}],
+    [
+        {"model": plants.net(crash, extra=lambda: [nn.Linear(4, 4)])},
+        {"model": plants.net(extra=lambda: [nn.Linear(4, 4)]), "data": crash},
+    ],
     ids=["forward-raises", "data-raise"],
 )
 def test_what_needs_no_run_is_found_without_one(odd: dict[str, Any], golden: Golden) -> None:
     found = lint(plants.config(**odd))
     assert [finding.rule for finding in found] == ["not-registered", "could-not-be-run"]
     golden(found[1].reason)
+
+
+def test_a_model_that_cannot_be_built_raises_the_users_error() -> None:
+    with pytest.raises(UnusableCode, match="ZeroDivisionError: the user's own mistake"):
+        lint(plants.config(crash))
 
 
 def test_a_small_model_is_run_for_real_where_values_decide_on_shapes() -> None:
@@ -79,14 +72,6 @@ def test_a_rule_that_raises_is_dropped(monkeypatch: pytest.MonkeyPatch, caplog: 
     assert "broken-rule" in caplog.text
 
 
-def test_a_model_that_cannot_be_built_raises_the_users_error() -> None:
-    def build() -> nn.Module:
-        raise ZeroDivisionError("the user's own mistake")
-
-    with pytest.raises(UnusableCode, match="ZeroDivisionError: the user's own mistake"):
-        lint(plants.config(build))
-
-
 def test_a_model_that_the_user_holds_stays_as_it_is() -> None:
     held = plants.conv_norm(True)().eval()
     before = {name: value.clone() for name, value in held.state_dict().items()}
@@ -101,28 +86,32 @@ def test_a_model_that_the_user_holds_stays_as_it_is() -> None:
     assert not held[0]._forward_pre_hooks
 
 
-def test_models_that_copy_their_layers_are_built_of_stand_ins() -> None:
+def test_models_that_copy_their_layers_are_built_of_stand_ins(recwarn: pytest.WarningsRecorder) -> None:
     """`deepcopy` of a stand-in corrupts Python's memory unless it is told how."""
 
     class Encoder(plants.Net):
         def __init__(self) -> None:
-            layer = nn.TransformerEncoderLayer(plants.WIDTH, 2, 32, dropout=0.0, batch_first=True)
-            stack = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
-            super().__init__(lambda net, x: net.extra(x[:, None])[:, 0], extra=stack)
+            layer = nn.Linear(plants.WIDTH, plants.WIDTH)
+            layers = nn.ModuleList(copy.deepcopy(layer) for _ in range(3))  # as nn.TransformerEncoder does
+            super().__init__(plants.layer_by_layer, extra=layers)
 
     assert lint(plants.config(Encoder)) == []
-
-
-@functools.lru_cache
-def slope(width: int) -> Tensor:
-    return torch.linspace(0, 1, width)
+    assert not list(recwarn), "torch warns where memory is copied that is not there"
 
 
 @pytest.mark.parametrize("is_frozen", [False, True])
-def test_nothing_stays_in_caches_that_training_would_take_for_values(is_frozen: bool) -> None:
+def test_nothing_stays_in_caches_that_training_would_take_for_values(
+    is_frozen: bool, real_unfreeze: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also not where a tune-up in the same process has taken what was there out of garbage collection."""
+
+    @functools.lru_cache
+    def slope(width: int) -> Tensor:
+        return torch.linspace(0, 1, width)
+
     if is_frozen:
         gc.freeze()
+        monkeypatch.setattr(gc, "unfreeze", real_unfreeze)
 
     class Cached(plants.Net):
         def __init__(self) -> None:
@@ -163,12 +152,11 @@ def test_scripted_models_are_run() -> None:
 
 
 def test_image_files_that_the_training_process_loads(tmp_path: Path) -> None:
-    for role in ("train", "val"):
-        for kind in ("cat", "dog"):
-            (tmp_path / role / kind).mkdir(parents=True)
-            Image.new("RGB", (64, 64)).save(tmp_path / role / kind / "1.png")
+    for place in ("train/cat", "train/dog", "val/cat", "val/dog"):
+        (tmp_path / place).mkdir(parents=True)
+        Image.new("RGB", (64, 64)).save(tmp_path / place / "1.png")
     data = {"name": "image_folder", "root": str(tmp_path), "global_batch_size": 2}
-    tree = {"name": "photos", "model": {"name": "squeezenet1_1", "num_classes": 2}, "data": data}
+    tree = {"name": "photos", "model": {"path": plants.Net}, "data": data}
     rule = "images-loaded-in-training-process"
     assert rule in {finding.rule for finding in lint(validate(tree))}
     assert rule not in {finding.rule for finding in lint(validate(tree | {"data": {**data, "num_workers": 1}}))}
