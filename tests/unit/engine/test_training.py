@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 from paceline.engine.trainer import Diverged
-from paceline.tasks._task import Task
-from paceline.tasks.base import TaskOutput
+from support.adascale import Weighted, sample_weights
 from support.toys import Points, built, fit, net, points, toy_config
 
 
@@ -194,15 +193,6 @@ def test_a_loss_that_is_not_finite_stops_and_saves_nothing(tmp_path: Path) -> No
 def test_loss_is_over_the_weights_that_count() -> None:
     """A task whose weight is not the number of samples: the gradient is that of the weighted mean."""
 
-    class Weighted(Task):
-        weight_is_samples = False
-
-        def forward(self, batch):  # type: ignore[no-untyped-def]
-            features, targets, ids = batch
-            weights = (ids % 5).double()
-            losses = nn.functional.cross_entropy(self.model(features), targets, reduction="none")
-            return TaskOutput((losses * weights).sum(), weights.sum())
-
     def gradient(accumulation: int) -> torch.Tensor:
         config = toy_config(
             task__path=Weighted, trainer__max_steps=1, trainer__gradient_accumulation_steps=accumulation
@@ -213,7 +203,7 @@ def test_loss_is_over_the_weights_that_count() -> None:
     torch.manual_seed(0)
     model, dataset = net().double(), Points(96)
     ids = fit(toy_config(trainer__max_steps=1))[0].state.task.seen[0]
-    weights = torch.tensor([i % 5 for i in ids], dtype=torch.float64)
+    weights = sample_weights(torch.tensor(ids))
     losses = torch.stack([nn.functional.cross_entropy(model(dataset[i][0]), torch.tensor(dataset[i][1])) for i in ids])
     ((losses * weights).sum() / weights.sum()).backward()
     expected = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])  # type: ignore[union-attr]
