@@ -44,17 +44,6 @@ def step(optimizer: torch.optim.Optimizer, model: nn.Module, steps: range) -> No
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_norms_and_biases_are_a_group_of_their_own(name: str) -> None:
-    model = Net()
-    weights, spared = built(name, model).param_groups
-    assert names(model, weights) == {"0.weight", "2.weight"}
-    assert names(model, spared) == EXCLUDED
-    assert (weights["weight_decay"], spared["weight_decay"]) == (0.1, 0.0)
-    assert (weights.get("layerwise"), spared.get("layerwise")) == ((True, False) if name in LAYERWISE else (None, None))
-    assert weights["lr"] == spared["lr"] == 0.1
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_parameters_that_are_treated_alike_are_one_group(name: str) -> None:
     (everything,) = built(name, Net(), exclude="none").param_groups
     (weights,) = built(name, nn.Linear(3, 2, bias=False)).param_groups
