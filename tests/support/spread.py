@@ -29,12 +29,7 @@ def training(ranks: Ranks, checkpoints: Path | None = None, **overrides: Any) ->
     if "data" not in overrides:
         defaults["data__path"] = lambda: (Points(TRAIN), Points(VALIDATION))
     config = toy_config(
-        **{
-            **defaults,
-            "trainer__gradient_accumulation_steps": 2,
-            "scaling__num_workers": ranks.world_size,
-            **overrides,
-        }
+        **{**defaults, "trainer__gradient_accumulation_steps": 2, "scaling__num_workers": ranks.world_size, **overrides}
     )
     trainer, outcome, reporter = fit(config, ranks, checkpoints)
     weights = trainer.state.model_tensors()

@@ -71,9 +71,7 @@ IN_PROCESS = (
     _optimizer("nvlamb", 0.01),
     _optimizer("novograd", 0.01),
     Technique(
-        "decay exclude",
-        {"optimizer.weight_decay_exclude": "norms_and_biases"},
-        needs={"optimizer.weight_decay": 0.1},
+        "decay exclude", {"optimizer.weight_decay_exclude": "norms_and_biases"}, needs={"optimizer.weight_decay": 0.1}
     ),
     Technique("bf16", {PRECISION: "bf16-mixed"}),
     Technique("matmul high", {"trainer.float32_matmul_precision": "high"}, needs={PRECISION: "32-true"}),
@@ -113,17 +111,9 @@ ON_TWO_RANKS = (
     _two_ranks("pipeline", {STRATEGY: "pipeline", "parallel.pipeline_stages": None}, neutral=True),
 )
 ON_FOUR_RANKS = (
+    Technique("hybrid shard", {STRATEGY: "fsdp", "parallel.shard_size": 2, WORKERS: 4}, neutral=True, regroups=True),
     Technique(
-        "hybrid shard",
-        {STRATEGY: "fsdp", "parallel.shard_size": 2, WORKERS: 4},
-        neutral=True,
-        regroups=True,
-    ),
-    Technique(
-        "two pipelines",
-        {STRATEGY: "pipeline", "parallel.pipeline_stages": 2, WORKERS: 4},
-        neutral=True,
-        regroups=True,
+        "two pipelines", {STRATEGY: "pipeline", "parallel.pipeline_stages": 2, WORKERS: 4}, neutral=True, regroups=True
     ),
 )
 TECHNIQUES = (*IN_PROCESS, *ON_TWO_RANKS, *ON_FOUR_RANKS)

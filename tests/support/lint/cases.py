@@ -129,12 +129,7 @@ MODEL_CASES = [
     Case("waits-for-the-device", r"cases\.py", model(lambda net, x: x + x.cpu()), model()),
     Case("tensor-is-printed", HERE, model(plants.printed), model(plants.printed_shape)),
     Case("numpy-in-forward", HERE, model(plants.by_numpy), model(lambda net, x: x + torch.tanh(x))),
-    Case(
-        "device-is-named",
-        HERE,
-        model(plants.to_cuda),
-        model(lambda net, x: x.to(x.device, torch.float32)),
-    ),
+    Case("device-is-named", HERE, model(plants.to_cuda), model(lambda net, x: x.to(x.device, torch.float32))),
     Case(
         "made-in-host-memory",
         r"cases\.py",
@@ -171,13 +166,7 @@ MODEL_CASES = [
         task(task_plants.summed),
         "error",
     ),
-    Case(
-        "parallel-wrapper",
-        "model",
-        {"model": lambda: nn.DataParallel(plants.Net())},
-        {"model": plants.Net},
-        "error",
-    ),
+    Case("parallel-wrapper", "model", {"model": lambda: nn.DataParallel(plants.Net())}, {"model": plants.Net}, "error"),
     Case(
         "not-registered",
         r"Net\.extra",

@@ -149,9 +149,7 @@ def test_operations_are_counted_without_what_is_computed_twice() -> None:
 
 def test_several_ranks_hold_buckets_beside_the_weights_or_share_the_state() -> None:
     alone, views, copies = predict(
-        config_of(),
-        config_of(128, workers=2),
-        config_of(128, workers=2, parallel={"gradient_as_bucket_view": False}),
+        config_of(), config_of(128, workers=2), config_of(128, workers=2, parallel={"gradient_as_bucket_view": False})
     )
     assert views.memory["gradients"] == alone.memory["weights"]
     assert copies.memory["gradients"] > views.memory["gradients"]
