@@ -64,7 +64,6 @@ def test_only_the_last_window_is_short_and_none_is_empty(tmp_path: Path) -> None
 
 def test_batches_and_items_agree_whatever_seed_and_epoch(tmp_path: Path) -> None:
     _, train, _ = build(tmp_path, 110, context_length=8)
-    assert isinstance(train, SlicedDataset)
     ids = torch.tensor([3, 0, 3, 12])
     tokens, targets = train.batch(ids, seed=5, epoch=7)
     assert (tokens.shape, tokens.dtype, targets.dtype) == ((4, 8), torch.int64, torch.int64)
@@ -73,6 +72,7 @@ def test_batches_and_items_agree_whatever_seed_and_epoch(tmp_path: Path) -> None
     for row, index in enumerate(ids.tolist()):
         assert train[index][0].equal(tokens[row])
         assert train[index][1].equal(targets[row])
+    assert isinstance(train, SlicedDataset)
 
 
 def test_items_end_with_the_text(tmp_path: Path) -> None:

@@ -96,8 +96,9 @@ def test_a_random_sample_is_refused(generator: str, collates: bool, golden: Any)
 
 
 def test_a_sample_that_draws_once_is_refused_too() -> None:
+    dataset: Any = Drawing("random", once=True)
     with pytest.raises(UnusableCode) as caught:
-        cached(SeededFetcher(Drawing("random", once=True), SEED), "memory", CPU)
+        cached(SeededFetcher(dataset, SEED), "memory", CPU)
     assert caught.value.code == "random-sample"
     first, last = map(int, re.findall(r"(\d+) to (\d+)", str(caught.value))[0])
     assert first <= 77 <= last

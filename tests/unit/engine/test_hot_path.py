@@ -75,7 +75,7 @@ def engine_operations(fused: bool = False, **overrides: Any) -> Operations:
     after_step = trainer.after_step
 
     def counted() -> bool:
-        stop = after_step()
+        stop: bool = after_step()
         operations.end_step()
         return stop
 

@@ -96,7 +96,7 @@ def test_memory_of_a_failed_trial_is_released() -> None:
 
     def body() -> None:
         thing = nn.Module()
-        thing.itself = [thing]
+        thing.itself = [thing]  # type: ignore[assignment]
         kept.append(weakref.ref(thing))
         inner(thing)
 

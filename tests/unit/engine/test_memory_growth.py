@@ -89,7 +89,7 @@ def run(log_every_n_steps: int) -> Run:
 
     def watched_end() -> bool:
         seen.graphs.add(len(Watched.graphs))
-        stop = after_step()
+        stop: bool = after_step()
         if trainer.state.position.step in LOOKS:
             seen.held[trainer.state.position.step] = held()
         return stop
