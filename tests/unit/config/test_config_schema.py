@@ -73,10 +73,15 @@ def test_the_schema_is_valid_and_has_a_head() -> None:
     assert schema["properties"]["trainer"]["description"]
 
 
-def test_shipped_configs_are_valid() -> None:
+@pytest.fixture(scope="module")
+def validator() -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(json_schema())
+
+
+def test_shipped_configs_are_valid(validator: jsonschema.Draft202012Validator) -> None:
     assert EXPERIMENTS
     for file in EXPERIMENTS:
-        jsonschema.validate(read_text(file.read_text(), str(file)).tree, json_schema())
+        validator.validate(read_text(file.read_text(), str(file)).tree)
 
 
 @pytest.mark.parametrize(
@@ -101,9 +106,11 @@ def test_shipped_configs_are_valid() -> None:
         ({"sweep": {"space": {"optimizer.lr": {"uniform": [0]}}}}, False),
     ],
 )
-def test_the_schema_agrees_with_the_loader(changes: dict[str, Any], valid: bool) -> None:
+def test_the_schema_agrees_with_the_loader(
+    validator: jsonschema.Draft202012Validator, changes: dict[str, Any], valid: bool
+) -> None:
     tree = {**TREE, **changes}
-    assert jsonschema.Draft202012Validator(json_schema()).is_valid(tree) is valid
+    assert validator.is_valid(tree) is valid
     if valid:
         validate(tree)
     else:
