@@ -1,6 +1,5 @@
 """Runs a function as two or more gloo ranks, each in a process of its own, without Ray."""
 
-import multiprocessing as mp
 import os
 import socket
 import sys
@@ -13,11 +12,7 @@ from typing import Any
 
 import cloudpickle
 
-# One server imports what is slow to import; each rank is a fork of it and starts within milliseconds.
-_context = mp.get_context("forkserver")
-_context.set_forkserver_preload(
-    ["torch", "torch._dynamo", "paceline.engine.build", "paceline.engine.fsdp", "paceline.engine.pipeline"]
-)
+from support.forkserver import CONTEXT
 
 
 @dataclass
@@ -49,8 +44,8 @@ def end_ranks(
     port = _free_port()
     pipes, processes = [], []
     for rank in range(world_size):
-        mine, theirs = _context.Pipe(duplex=False)
-        process = _context.Process(target=_rank_main, args=(theirs, payload, rank, world_size, port))
+        mine, theirs = CONTEXT.Pipe(duplex=False)
+        process = CONTEXT.Process(target=_rank_main, args=(theirs, payload, rank, world_size, port))
         process.start()
         theirs.close()
         pipes.append(mine)

@@ -1,11 +1,10 @@
-"""The command line, as a process whose output goes to files, so that it can be read while it runs, or in this one."""
+"""The command line, as a process of its own or in this one."""
 
 import io
 import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -34,51 +33,14 @@ class Ended(NamedTuple):
         return json.loads(self.out)
 
 
-class Command:
-    """A running command."""
-
-    count = 0
-
-    def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
-        Command.count += 1
-        self.files = [folder / f".{Command.count}.{stream}" for stream in ("out", "err")]
-        clean = {key: value for key, value in os.environ.items() if not key.startswith(INHERITED)}
-        with self.files[0].open("w") as out, self.files[1].open("w") as err:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "paceline.cli", *arguments],
-                cwd=folder,
-                env={**clean, "OMP_NUM_THREADS": "1", **environment},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-            )
-
-    def wait(self) -> Ended:
-        """Wait for the end; one that does not come is an error, and leaves no process."""
-        try:
-            code = self.process.wait(WAIT_SECONDS)
-        finally:
-            self.stop()
-        return Ended(code, self.files[0].read_text(), self.files[1].read_text())
-
-    def stop(self) -> None:
-        """End the process, if it has not ended."""
-        self.process.kill()
-        self.process.wait()
-
-    def wait_for(self, text: str) -> None:
-        """Wait until a text stands on stderr."""
-        deadline = time.monotonic() + WAIT_SECONDS
-        while text not in self.files[1].read_text():
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                self.stop()
-                raise AssertionError(f"{text!r} did not come: {self.files[1].read_text()}")
-            time.sleep(0.05)
-
-
-def run_command(folder: Path, *arguments: str, **environment: str) -> Ended:
-    """Run a command to its end."""
-    return Command(folder, *arguments, **environment).wait()
+def run_command(folder: Path, *arguments: str) -> Ended:
+    """Run a command to its end as a process of its own. For one that is to be killed see `CommandProcess`."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(INHERITED)}
+    command = [sys.executable, "-m", "paceline.cli", *arguments]
+    done = subprocess.run(
+        command, cwd=folder, env=clean, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=WAIT_SECONDS
+    )
+    return Ended(done.returncode, done.stdout, done.stderr)
 
 
 @contextmanager

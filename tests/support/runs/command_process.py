@@ -11,13 +11,10 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from support.forkserver import CONTEXT
 from support.tracking.recording import DEAD
 
 PATIENCE_SECONDS = 240.0
-PRELOADED = [
-    *("torch", "torch._dynamo", "paceline.cli", "paceline.cluster.experiment", "paceline.cluster.in_process"),
-    *("paceline.cluster.stored_runs", "paceline.cluster.worker", "paceline.engine.build", "paceline.tracking.apart"),
-]
 FROM_OUTSIDE = ("AWS_", "MLFLOW_", "PACELINE_", "RAY_")
 """Variables of the environment that no command gets from the tests' own."""
 
@@ -33,9 +30,7 @@ class CommandProcess:
     def __init__(self, folder: Path, variables: Mapping[str, str], forks: bool = True) -> None:
         self.folder = folder
         self.variables = dict(variables)
-        self._context: Any = multiprocessing.get_context("forkserver" if forks else "spawn")
-        if forks:
-            self._context.set_forkserver_preload(PRELOADED)
+        self._context: Any = CONTEXT if forks else multiprocessing.get_context("spawn")
         self._process: BaseProcess | None = None
         folder.mkdir(parents=True, exist_ok=True)
 

@@ -5,7 +5,6 @@ It is a process where signals and streams are tested, and in this process where 
 
 import json
 import shutil
-import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -15,7 +14,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from support.cli.command import Command, Ended, run_command, run_in_process
+from support.cli.command import Ended, run_command, run_in_process
+from support.runs.command_process import CommandProcess
 
 CONFIG = """\
 name: tiny
@@ -111,6 +111,11 @@ def test_an_exception_of_the_user_ends_with_1_its_text_and_its_traceback(make_fo
     assert ended.json["status"] == "failed"
 
 
+def ended(process: CommandProcess) -> Ended:
+    """Wait for a command to end."""
+    return Ended(process.end(), (process.folder / "stdout").read_text(), process.told())
+
+
 class Stopped(NamedTuple):
     """A run that was interrupted while a second one of its name tried to start."""
 
@@ -123,11 +128,15 @@ class Stopped(NamedTuple):
 def stopped(make_folder: Callable[[], Path]) -> Stopped:
     """One SIGINT in mid-training."""
     folder = make_folder()
-    running = Command(folder, "train", "tiny.yaml", "--json", PAUSE_SECONDS="0.2")
-    running.wait_for("val/accuracy")  # on the line of a step in mid-training
-    second = run_in_process(folder, "train", "tiny.yaml")
-    running.process.send_signal(signal.SIGINT)
-    return Stopped(running.wait(), second, folder)
+    running = CommandProcess(folder, {"PAUSE_SECONDS": "0.2"})
+    running.give("train", "tiny.yaml", "--json")
+    try:
+        running.until(lambda: "val/accuracy" in running.told())  # on the line of a step in mid-training
+        second = run_in_process(folder, "train", "tiny.yaml")
+        running.interrupt()
+        return Stopped(ended(running), second, folder)
+    finally:
+        running.leave()
 
 
 def test_a_second_run_of_the_same_name_is_refused(stopped: Stopped) -> None:
@@ -186,17 +195,17 @@ def test_a_signal_while_the_end_is_recorded_ends_the_waiting_and_keeps_the_resul
     make_folder: Callable[[], Path], hanging: str
 ) -> None:
     folder = make_folder()
-    command = Command(folder, "train", "tiny.yaml", f"tracking.uri={hanging}", "--json")
+    command = CommandProcess(folder, {})
+    command.give("train", "tiny.yaml", f"tracking.uri={hanging}", "--json")
     try:
-        command.wait_for("recording the run in MLflow")
-        command.process.send_signal(signal.SIGTERM)
-        ended = command.wait()
+        command.until(lambda: "recording the run in MLflow" in command.told())
+        command.process.terminate()
+        result = command.result()
     finally:
-        command.stop()
-    assert ended.code == 0, ended.err
-    assert (ended.json["status"], ended.json["steps"]) == ("finished", STEPS)
-    assert Path(ended.json["checkpoint"]).name == f"step-{STEPS}"
-    assert "paceline sync runs/tiny/" in ended.err
+        command.leave()
+    assert (result["status"], result["steps"]) == ("finished", STEPS)
+    assert Path(result["checkpoint"]).name == f"step-{STEPS}"
+    assert "paceline sync runs/tiny/" in command.told()
     assert recorded_end(folder) == ("finished", ["FINISHED"])
 
 

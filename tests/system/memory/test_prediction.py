@@ -11,7 +11,7 @@ from paceline.study.memory.measuring import measure_peak
 from paceline.study.memory.predicting import ask
 
 BENCHMARKS = Path(__file__).resolve().parents[3] / "jobs" / "benchmarks"
-IN_CI = ("cnn 256 x 1 32-true none", "gpt 16 x 2 32-true full")
+IN_CI = "gpt 16 x 2 32-true full"
 TWO_WORKERS = {"num_workers": 2, "use_gpu": False}
 
 
@@ -40,12 +40,9 @@ def error(tree: dict[str, Any], **changes: Any) -> float:
     return predicted(tree, **changes) / measure_peak(validate({**tree, **changes})) - 1
 
 
-def test_some_of_the_configs_are_within_the_bars(benchmark: Any, trees: dict[str, Any]) -> None:
-    chosen = [tree for name, tree in trees.items() if name.startswith(IN_CI)]
-    assert len(chosen) == len(IN_CI)
-    mean, worst = benchmark.errors([{"error": error(tree)} for tree in chosen])
-    assert mean <= benchmark.MEAN_ERROR
-    assert worst <= benchmark.WORST_ERROR
+def test_one_of_the_configs_is_within_the_bar(benchmark: Any, trees: dict[str, Any]) -> None:
+    (chosen,) = [tree for name, tree in trees.items() if name.startswith(IN_CI)]
+    assert abs(error(chosen)) <= benchmark.MEAN_ERROR
 
 
 @pytest.mark.slow

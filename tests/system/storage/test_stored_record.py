@@ -173,14 +173,18 @@ def test_mlflow_is_sent_what_the_store_has(
 def test_a_store_that_stays_behind_is_named_at_the_end(
     folder: Path, tmp_path: Path, recorder: Callable[[], Recorder], golden: Golden
 ) -> None:
-    note_stored(folder, 0)
+    note_stored(folder, 1 << 30)
     opened = recorder()
     opened.append([Point("train/loss", 1.0, 1, 1)])
+    opened.start_shipping()
+    until(lambda: in_mlflow(tmp_path) == [1])
+    note_stored(folder, 0)
+    opened.append([Point("train/loss", 1.0, 2, 2)])
     report = opened.close("FINISHED", timeout_seconds=1.0)
     assert report.error
     golden(str(report.error))
     assert is_hurried(folder)
-    assert in_mlflow(tmp_path) == []
+    assert in_mlflow(tmp_path) == [1]
     note_stored(folder, 1 << 30)
     assert recorder().close("FINISHED").error is None
-    assert in_mlflow(tmp_path) == [1]
+    assert in_mlflow(tmp_path) == [1, 2]

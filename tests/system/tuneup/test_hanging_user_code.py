@@ -147,7 +147,7 @@ def is_gone(process_id: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("how", ["sleeping", "starting"])
+@pytest.mark.parametrize("how", [pytest.param("sleeping", marks=pytest.mark.slow), "starting"])
 def test_ctrl_c_ends_both_processes_without_a_traceback(
     folder: Path, started: list[subprocess.Popen[str]], how: str
 ) -> None:
@@ -159,7 +159,9 @@ def test_ctrl_c_ends_both_processes_without_a_traceback(
     assert is_gone(other)
 
 
-@pytest.mark.parametrize("how", ["starting", pytest.param("sleeping", marks=pytest.mark.slow), "holding"])
+@pytest.mark.parametrize(
+    "how", [*(pytest.param(how, marks=pytest.mark.slow) for how in ("starting", "sleeping")), "holding"]
+)
 def test_a_killed_command_takes_the_other_process_along(
     folder: Path, started: list[subprocess.Popen[str]], how: str
 ) -> None:

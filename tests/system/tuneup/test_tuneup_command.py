@@ -1,17 +1,18 @@
 """`paceline tuneup` as a user calls it: its output, its files, its run in MLflow."""
 
 import json
+import os
 import signal
-import subprocess
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
 import pytest
 
 from paceline import load_config
 from support.cli.command import run_in_process
+from support.runs.command_process import CommandProcess
 
 CODE = """
 import time
@@ -50,7 +51,7 @@ tuneup:
          prefetch-4, prefetch-8, fix-data-2, fix-data-3, fix-data-4]
 """
 """Loading takes 8 ms a step, all else less than 1: caching the samples is what helps."""
-COMMAND = [sys.executable, "-m", "paceline.cli", "tuneup", "slow.yaml", "--json"]
+COMMAND = ("tuneup", "slow.yaml", "--json")
 
 
 @pytest.fixture
@@ -61,10 +62,20 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def tuned(home: Path, *overrides: str) -> dict[str, Any]:
-    done = subprocess.run([*COMMAND, *overrides], cwd=home, capture_output=True, text=True, timeout=540)
-    assert done.returncode == 0, done.stderr
-    return dict(json.loads(done.stdout))
+@contextmanager
+def begun(home: Path, num_workers: int, *overrides: str) -> Iterator[CommandProcess]:
+    """The command, begun or resumed."""
+    command = CommandProcess(home, {}, forks=num_workers == 0)
+    command.give(*COMMAND, f"scaling.num_workers={num_workers}", *overrides)
+    try:
+        yield command
+    finally:
+        command.leave()
+
+
+def tuned(home: Path, num_workers: int, *overrides: str) -> dict[str, Any]:
+    with begun(home, num_workers, *overrides) as command:
+        return command.result()
 
 
 def check_findings(found: dict[str, Any]) -> None:
@@ -101,7 +112,7 @@ def check_mlflow(home: Path, found: dict[str, Any]) -> None:
 @pytest.mark.ray
 @pytest.mark.timeout(600)
 def test_on_two_workers_the_bottleneck_is_fixed_and_a_technique_that_hangs_is_given_up(home: Path) -> None:
-    found = tuned(home, "scaling.num_workers=2", 'tuneup.arms={"hangs": {"data.args": {"hangs": true}}}')
+    found = tuned(home, 2, 'tuneup.arms={"hangs": {"data.args": {"hangs": true}}}')
     check_findings(found)
     check_mlflow(home, found)
     arms = {arm["name"]: arm for arm in found["arms"]}
@@ -123,25 +134,19 @@ def answered(home: Path) -> list[str]:
     return [line for journal in journals for line in journal.read_text().splitlines() if '"kind":"done"' in line]
 
 
-def end_after(home: Path, jobs: int, how: signal.Signals, workers: str) -> tuple[int, str]:
+def end_after(home: Path, jobs: int, how: signal.Signals, num_workers: int) -> tuple[int, str]:
     """Begin or resume it, and end it after so many more jobs; returns the exit code and stderr."""
     before = len(answered(home))
-    command, pipe = [*COMMAND, workers], subprocess.PIPE
-    with subprocess.Popen(command, cwd=home, stdout=pipe, stderr=pipe, text=True) as process:
-        deadline = monotonic() + 240
-        while len(answered(home)) < before + jobs:
-            assert process.poll() is None, process.communicate()[1]
-            assert monotonic() < deadline
-            sleep(0.05)
-        process.send_signal(how)
-        _, told = process.communicate(timeout=60)
-    return process.returncode, told
+    with begun(home, num_workers) as command:
+        command.until(lambda: len(answered(home)) >= before + jobs)
+        os.kill(command.process.pid or 0, how)
+        return command.end(), command.told()
 
 
-def check_changed_code_is_refused(home: Path, workers: str) -> None:
+def check_changed_code_is_refused(home: Path, num_workers: int) -> None:
     code = home / "slow_data.py"
     code.write_text(CODE.replace("0.0005", "0.0001"))
-    refused = run_in_process(home, *COMMAND[3:], workers)
+    refused = run_in_process(home, *COMMAND, f"scaling.num_workers={num_workers}")
     assert refused.code == 3, refused.err
     assert "slow_data" in refused.err
     assert "--new" in refused.err
@@ -151,18 +156,17 @@ def check_changed_code_is_refused(home: Path, workers: str) -> None:
 @pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=[pytest.mark.slow, pytest.mark.ray])])
 @pytest.mark.timeout(600)
 def test_a_tune_up_that_is_ended_twice_is_resumed_where_it_was(home: Path, num_workers: int) -> None:
-    workers = f"scaling.num_workers={num_workers}"
-    code, told = end_after(home, 3, signal.SIGTERM, workers)
+    code, told = end_after(home, 3, signal.SIGTERM, num_workers)
     assert code == 130, told
     first = answered(home)
     (folder,) = (each.parent for each in (home / "runs" / "slow-data").glob("*/tuneup.json"))
     assert folder.name in told
     assert json.loads((folder / "tuneup.json").read_text())["status"] == "interrupted"
-    assert end_after(home, 2, signal.SIGKILL, workers)[0] == -signal.SIGKILL
+    assert end_after(home, 2, signal.SIGKILL, num_workers)[0] == -signal.SIGKILL
     second = answered(home)
     assert second[: len(first)] == first
-    check_changed_code_is_refused(home, workers)
-    found = tuned(home, workers)
+    check_changed_code_is_refused(home, num_workers)
+    found = tuned(home, num_workers)
     third = answered(home)
     assert third[: len(second)] == second
     assert found["tuneup_id"] == folder.name
