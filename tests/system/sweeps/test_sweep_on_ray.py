@@ -27,7 +27,7 @@ from support.runs.declared_names import undeclared, written
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600), pytest.mark.usefixtures("ray_session")]
 
 TASK = '''
-"""A task that has an accident at a step of one rank, once ever."""
+"""A task with accidents: one of several kinds in each trial that begins, at the sixth call on rank 1."""
 
 import os
 import signal
@@ -40,17 +40,18 @@ from paceline import TaskOutput
 
 
 class Accident(OwnTask):
-    def __init__(self, model, accident="", step=4, done=".", **options):
+    def __init__(self, model, kinds, begun, **options):
         super().__init__(model, **options)
-        self.accident, self.at, self.marker = accident, step, Path(done) / f"done-{accident}"
+        self.accident = ""
+        if os.environ.get("RANK") == "1":
+            with Path(begun).open("a") as file:
+                file.write(".")
+            number = Path(begun).stat().st_size - 1
+            self.accident = kinds[number] if number < len(kinds) else ""
 
     def forward(self, batch):
         output = super().forward(batch)
-        is_here = self.training and self.step == self.at and int(os.environ.get("RANK", 0)) == 1
-        if self.accident and is_here and not self.marker.exists():
-            self.marker.touch()
-            return self.have(output)
-        return output
+        return self.have(output) if self.training and self.step == 6 and self.accident else output
 
     def have(self, output):
         if self.accident == "kill":
@@ -120,59 +121,49 @@ def states(result: SweepResult) -> dict[str, str]:
     return {trial.id: trial.state for trial in result.trials}
 
 
-def test_techniques_side_by_side_compute_what_each_does_alone(home: Path) -> None:
+def test_techniques_compute_what_each_does_alone_and_accidents_end_their_own_trials_alone(home: Path) -> None:
+    """Eight trials in turn: one raises, one diverges, one is out of memory, and one loses a worker but is retried."""
     space = {
         "trainer.precision": ["32-true", "bf16-mixed"],
         "trainer.gradient_accumulation_steps": [1, 2],
         "trainer.activation_checkpointing": ["none", "full"],
     }
-    run = config(home, "techniques", space)
+    kinds = ["", "raise", "", "nan", "oom", "", "kill"]
+    args = {"kinds": kinds, "begun": str(home / "begun"), "pause": 0.02}
+    run = config(home, "techniques", space, task={"path": "accidents:Accident", "args": args})
     result = sweep(run)
     assert result.status == "finished"
-    assert set(states(result).values()) == {"finished"}
-    assert {trial.id: trial.weights_sha256 for trial in result.trials} == weights_alone(home, run, result.trials)
+    ends = {"raise": "failed", "nan": "diverged", "oom": "oom", "kill": "finished", "": "finished"}
+    assert list(states(result).values()) == [ends[kind] for kind in (*kinds, "")]
+    assert [trial.attempts for trial in result.trials] == [1, 1, 1, 1, 1, 1, 2, 1]
+    assert {trial.id for trial in result.failed} == {
+        result.trials[kinds.index(kind)].id for kind in ("raise", "nan", "oom")
+    }
+    finished = [trial for trial in result.trials if trial.state == "finished"]
+    assert {trial.id: trial.weights_sha256 for trial in finished} == weights_alone(home, run, finished)
     assert result.best is not None
     best = load_config(result.best_config_path)
     assert best.trainer.precision == result.best.overrides["trainer.precision"]
-    parent, children = mlflow_runs(home)
-    assert parent.info.run_id == result.parent_run_id
-    assert parent.info.status == "FINISHED"
-    assert parent.data.metrics["trials/finished"] == 8
-    assert parent.data.metrics["best/val/loss"] == result.best.metrics["val/loss"]
-    assert len(children) == 8
-    for trial in result.trials:
-        child = children[trial.id]
-        assert child.info.status == "FINISHED"
-        assert child.data.params["trainer.precision"] == trial.overrides["trainer.precision"]
-        assert child.data.metrics["val/loss"] == trial.metrics["val/loss"]
-    keys = {key for _, key in written(home)}
-    assert {"best/val/loss", "trials/finished", "val/loss", metrics.TRIAL_STATE, metrics.NOTE} <= keys
-    assert undeclared(home) == set()
-
-
-def test_accidents_end_their_own_trials_alone(home: Path) -> None:
-    """Eight trials: one raises, one diverges, one is out of memory, and one loses a worker but is retried."""
-    accidents = ["", "raise", "", "nan", "oom", "", "kill", ""]
-    args = [
-        {"accident": kind, "done": str(home), "step": 6, "pause": {"kill": 0.05, "": 0.01 * number}.get(kind, 0.0)}
-        for number, kind in enumerate(accidents)
-    ]
-    run = config(home, "accidents", {"task.args": args}, task={"path": "accidents:Accident"})
-    result = sweep(run)
-    by_kind = {kind: trial for kind, trial in zip(accidents, result.trials, strict=True) if kind}
-    assert list(states(result).values()).count("finished") == 5
-    ends = {"raise": "failed", "nan": "diverged", "oom": "oom", "kill": "finished"}
-    assert {kind: trial.state for kind, trial in by_kind.items()} == ends
-    assert by_kind["kill"].attempts == 2
-    assert len({trial.weights_sha256 for trial in result.trials if trial.state == "finished"}) == 1
     assert result.cost is not None
     assert result.cost.gap < 0.01
     assert min(result.cost.parts[part] for part in ("startup", "finished", "failed", "waiting", "shutdown")) > 0
-    assert {trial.id for trial in result.failed} == {by_kind[kind].id for kind in ("raise", "nan", "oom")}
-    _, children = mlflow_runs(home)
-    for kind, trial in by_kind.items():
-        assert children[trial.id].info.status == ("FINISHED" if kind == "kill" else "FAILED"), kind
-    assert "ZeroDivisionError" in children[by_kind["raise"].id].data.tags["paceline.status_reason"]
+
+    parent, children = mlflow_runs(home)
+    assert (parent.info.run_id, parent.info.status) == (result.parent_run_id, "FINISHED")
+    assert parent.data.metrics["trials/finished"] == len(finished)
+    assert parent.data.metrics["best/val/loss"] == result.best.metrics["val/loss"]
+    statuses = {"finished": "FINISHED"} | dict.fromkeys(("failed", "diverged", "oom"), "FAILED")
+    for trial in result.trials:
+        child = children[trial.id]
+        assert child.info.status == statuses[trial.state]
+        assert child.data.params["trainer.precision"] == trial.overrides["trainer.precision"]
+    for trial in finished:
+        assert children[trial.id].data.metrics["val/loss"] == trial.metrics["val/loss"]
+    raised = children[result.trials[kinds.index("raise")].id]
+    assert "ZeroDivisionError" in raised.data.tags["paceline.status_reason"]
+    keys = {key for _, key in written(home)}
+    assert {"best/val/loss", "trials/finished", "val/loss", metrics.TRIAL_STATE, metrics.NOTE} <= keys
+    assert undeclared(home) == set()
 
 
 class StopAfter(SilentSweepListener):
