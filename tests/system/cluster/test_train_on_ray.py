@@ -57,7 +57,7 @@ def steps_of(home: Path, run: Any, key: str) -> list[int]:
 
 
 class Watch(SilentListener):
-    """Keeps the steps that were resumed from; interrupts this process once, when training has come to a step."""
+    """Keeps the steps that were resumed from; interrupts this process once, at a step after the first of them."""
 
     def __init__(self, stop_at: int | None = None) -> None:
         self.resumed: list[int] = []
@@ -68,7 +68,7 @@ class Watch(SilentListener):
             self.resumed.append(details["step"])
 
     def progress(self, progress: Progress) -> None:
-        if self._stop_at is not None and progress.step >= self._stop_at:
+        if self._stop_at is not None and self.resumed and progress.step >= self._stop_at:
             self._stop_at = None
             threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGINT)).start()
 
@@ -98,8 +98,7 @@ def test_neither_an_exception_nor_ctrl_c_nor_a_killed_worker_changes_a_bit(home:
 
     watch = Watch(stop_at=5)
     interrupted = train(run, listener=watch)
-    assert interrupted.status == "interrupted"
-    assert set(watch.resumed) <= {4}  # on a busy machine Ctrl-C comes before the event
+    assert (interrupted.status, watch.resumed) == ("interrupted", [4])
     stopped = interrupted.steps
     assert Path(interrupted.checkpoint).name == f"step-{stopped}"
     assert not (home / "done-kill").exists()
