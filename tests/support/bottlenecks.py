@@ -24,6 +24,8 @@ from paceline.tasks.base import TaskOutput
 FEATURES, CLASSES = 64, 4
 DELAY = 0.03
 """Seconds a step that each plant takes: far more than the step itself, and than what a busy machine makes of it."""
+STRAGGLER_DELAY = 0.1
+"""The same for the slow rank: beside other programs, an exchange between two processes took longer than `DELAY`."""
 MICRO = 16
 SAMPLES = 8192
 
@@ -148,7 +150,7 @@ PLANTS: dict[str, Plant] = {
     ),
     "synchronisation": Plant(planted={"task__args": {"delay": DELAY}}),
     "communication": Plant(ranks=2, link_delay=DELAY),
-    "straggler": Plant(ranks=2, planted={"task__args": {"delay": DELAY, "rank": 1}}),
+    "straggler": Plant(ranks=2, planted={"task__args": {"delay": STRAGGLER_DELAY, "rank": 1}}),
     "logging": Plant(ranks=2, planted={"trainer__log_every_n_steps": 1}, report_delay=DELAY),
     # held up by its own work alone
     "compute": Plant(overrides={"model__args": {"width": 768}, "data__micro_batch_size": 128}),

@@ -9,7 +9,7 @@ import pytest
 from paceline.engine.ranks import Ranks
 from paceline.study.step_split.diagnosis import diagnose
 from paceline.study.step_split.parts import PARTS, StepSplit
-from support.bottlenecks import DELAY, PLANTS, TO_MEND, Plant
+from support.bottlenecks import DELAY, PLANTS, STRAGGLER_DELAY, TO_MEND, Plant
 from support.mending import recovered, sample_seconds
 from support.ranks import run_ranks
 
@@ -61,13 +61,13 @@ def test_the_parts_add_up_to_the_step_and_the_planted_one_is_the_largest(kind: s
 
 def test_waiting_for_a_slow_rank_is_no_communication() -> None:
     fast, slow = (of_rank[0][1] for of_rank in looks("straggler"))
-    assert fast.seconds["waiting"] > 0.7 * DELAY > slow.seconds["waiting"]
+    assert fast.seconds["waiting"] > 0.7 * STRAGGLER_DELAY > slow.seconds["waiting"]
     assert fast.fraction("communication") < fast.fraction("waiting")
     assert fast.seconds["communication"] == slow.seconds["communication"]
     found = fast.straggler()
     assert found is not None
     assert found.rank == 1
-    assert fast.max("forward") == slow.seconds["forward"] > DELAY > fast.seconds["forward"]
+    assert fast.max("forward") == slow.seconds["forward"] > STRAGGLER_DELAY > fast.seconds["forward"]
     assert fast.median("forward") == pytest.approx((fast.seconds["forward"] + slow.seconds["forward"]) / 2)
 
 
