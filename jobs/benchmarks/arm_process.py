@@ -79,17 +79,17 @@ class _Training:
 
     def _all_batches(self) -> Iterator[Any]:
         for epoch in range(10**9):
-            yield from self._trainer.train_loader.load(epoch, self._trainer.order.micro_batches(epoch, 0))
+            yield from self._trainer.data.loader.load(epoch, self._trainer.data.order.micro_batches(epoch, 0))
 
     def step(self) -> int:
         """One optimizer step; returns its samples."""
-        samples: int = self._trainer.train_step(self._batches)
+        samples: int = self._trainer.step(self._batches, self._trainer.state.position.step).samples
         self._trainer.state.position.advance(samples, epoch_is_over=False)
         return samples
 
     def loss(self) -> float:
         """The mean loss since the last reading. Waits for the device."""
-        return float(self._trainer.running.read())
+        return float(self._trainer.step.running.read())
 
     def facts(self) -> dict[str, Any]:
         """Number of parameters, hash of the weights, warnings."""
@@ -115,8 +115,8 @@ class _Training:
         return turn
 
     def close(self) -> None:
-        self._trainer.train_loader.close()
-        self._trainer.validation_loader.close()
+        self._trainer.data.loader.close()
+        self._trainer.evaluator.loaders[""].close()
 
 
 _training: _Training | None = None

@@ -40,7 +40,7 @@ from paceline.config.loading import validate
 from paceline.engine.build import build_schedule, build_trainer, seed_model
 from paceline.engine.loading import SeededFetcher
 from paceline.engine.order import permutation
-from paceline.engine.plan import Plan
+from paceline.engine.plan import TrainPlan
 from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter
 
@@ -200,7 +200,7 @@ def _batches(config: ExperimentConfig, rank: int) -> tuple[Iterator[Any], Callab
             for step in range(steps):
                 yield fetcher.fetch(epoch, order[step * batch : (step + 1) * batch].tensor_split(WORKERS)[rank])
 
-    plan = Plan(config.trainer, config.checkpoint, steps)
+    plan = TrainPlan(config.trainer, config.checkpoint, steps)
     return batches(), build_schedule(config, plan, batch_sizes(config))
 
 

@@ -39,7 +39,7 @@ def training(ranks: Ranks, checkpoints: Path | None = None, **overrides: Any) ->
         "norms": reporter.values("grad_norm"),
         "weights": torch.cat([weights[name].flatten() for name in sorted(weights)]) if weights else None,
         "sha": outcome.weights_sha256,
-        "held": sum(trainer.state.layout.local(each).numel() for each in trainer.parameters),
+        "held": sum(trainer.state.layout.local(each).numel() for each in trainer.step.parameters),
         "resumed": [details["step"] for kind, details in reporter.events if kind == "resumed"],
     }
 

@@ -12,16 +12,20 @@ Unlike in the paper, the schedule and the length of training count steps, not th
 samples, and runs are compared at equal ones. The short last batch of an epoch takes the gain of a full one.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # re-exported, though not by name
+from torch.optim import Optimizer
 
 from paceline._compat.torch import foreach_add_, foreach_norm
+from paceline.engine.forward_backward import StepStats
+from paceline.engine.lr_policy import LRPolicy
 from paceline.engine.ranks import Ranks
+from paceline.lr_schedulers.base import Schedule
 
 Weight = int | Tensor
 """What a sum of losses is divided by for its mean: samples, or tokens that count; int or a number on the device."""
@@ -122,6 +126,7 @@ class AdaScale:
             RankParts(parameters) if ranks.world_size > 1 else MicroBatchParts(parameters)
         )
         """Where the parts of a step's gradient are seen."""
+        self.device = ranks.device
         self._square = 0.0
         self._variance = 0.0
         self._steps = 0
@@ -164,12 +169,12 @@ class AdaScale:
             self._average(samples, numbers)
         return self.gain
 
-    def state(self) -> dict[str, float]:
-        """What a resumed run needs, as JSON values."""
+    def state_dict(self) -> dict[str, float]:
+        """The averages, as JSON values."""
         return {"square": self._square, "variance": self._variance, "steps": self._steps}
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Go on with what `state` gave."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the averages."""
         self._square, self._variance, self._steps = state["square"], state["variance"], state["steps"]
 
     def _read(self, weights: list[Weight], loss_scale: Tensor) -> _Numbers:
@@ -187,7 +192,7 @@ class AdaScale:
 
     def _average(self, samples: int, numbers: _Numbers) -> None:
         weight = numbers.weight
-        # DDP's factor, that of the samples (see `LocalPass`) and fp16's
+        # DDP's factor, that of the samples (see `LocalForwardBackward`) and fp16's
         factor = samples / self._ranks.world_size / numbers.loss_scale
         square = numbers.square / numbers.loss_scale**2
         between = (numbers.squares_by_weight * factor**2 - weight * square) / (numbers.parts - 1)
@@ -196,6 +201,36 @@ class AdaScale:
         decay = min(self._decay, 1 - 1 / self._steps)
         self._square += (1 - decay) * (square - between / weight - self._square)
         self._variance += (1 - decay) * (between * samples / weight - self._variance)
+
+
+class AdaScaleLR(LRPolicy):
+    """The scheduled learning rate times AdaScale's gain.
+
+    Args:
+        gradient_scale: multiplies a loss by the factor that fp16's gradients carry.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        peak_lr: float,
+        schedule: Schedule,
+        adascale: AdaScale,
+        gradient_scale: Callable[[Tensor], Tensor],
+    ) -> None:
+        super().__init__(optimizer, peak_lr, schedule)
+        self.adascale = adascale
+        self._gradient_scale = gradient_scale
+
+    def lr(self, step: int, stats: StepStats) -> float:
+        """The learning rate of an optimizer step, after its gain was measured."""
+        one = torch.ones((), device=self.adascale.device)
+        gain = self.adascale.measure(stats.samples, stats.weights, self._gradient_scale(one))
+        return super().lr(step, stats) * gain
+
+    def metrics(self) -> dict[str, float]:
+        """Metrics for the log."""
+        return {**super().metrics(), "adascale_gain": self.adascale.gain}
 
 
 def _sum_of_squares(norms: Iterable[Tensor]) -> Tensor:

@@ -1,6 +1,8 @@
 """From a config to a trainer that is ready to run, on each rank."""
 
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,27 +10,37 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from paceline.callbacks.callback import Callback
 from paceline.config.batch_sizes import BatchSizes, batch_sizes, sizes_with
 from paceline.config.experiment import ExperimentConfig
-from paceline.engine.adascale import AdaScale
+from paceline.engine.adascale import AdaScale, AdaScaleLR
 from paceline.engine.build_data import build_loaders, build_order, chosen, name_of, require_steps
 from paceline.engine.checkpoint import CheckpointStore, CheckpointWriter, Elsewhere, Files, newest_valid
+from paceline.engine.checkpointer import Checkpointer
 from paceline.engine.comm_hooks import build_compression, build_powersgd
 from paceline.engine.compile_trial import try_compilation
+from paceline.engine.data_stream import MapStyleStream
 from paceline.engine.dataset_identity import identities
 from paceline.engine.ddp import hook_into_exchange
+from paceline.engine.evaluator import Evaluator
 from paceline.engine.largest_batch import LargestBatch
 from paceline.engine.layout import WHOLE, Replicated
 from paceline.engine.loading import BatchLoader, seed_everything
+from paceline.engine.loop_context import LoopContext
+from paceline.engine.lr_policy import LRPolicy
+from paceline.engine.meter import Meter
+from paceline.engine.metric_logger import MetricLogger
 from paceline.engine.observing.observer import Observer
-from paceline.engine.plan import Plan
+from paceline.engine.plan import TrainPlan
 from paceline.engine.precision import Precision
 from paceline.engine.prepare import apply_process_settings, prepare
 from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import Reporter
-from paceline.engine.rungs import ROUND_SECONDS, Rungs, RungStops
+from paceline.engine.rungs import ROUND_SECONDS, Rungs, RungStopper
+from paceline.engine.running import RunningLoss
 from paceline.engine.state import TrainState, trainable_parameters
 from paceline.engine.strategy import Strategy, build_strategy
+from paceline.engine.train_step import TrainStep
 from paceline.engine.trainer import Trainer
 from paceline.engine.trial_steps import Parts
 from paceline.engine.unrecorded import UNRECORDED, as_file, metrics_of
@@ -49,6 +61,7 @@ def build_trainer(
     checkpoints: Path | None = None,
     rungs: Rungs | None = None,
     store: CheckpointStore | None = None,
+    shown_name: Callable[[str], str] = str,
 ) -> Trainer:
     """Everything of one rank, from the config. Every rank must call it.
 
@@ -56,59 +69,95 @@ def build_trainer(
         checkpoints: folder of the run's checkpoints; the newest valid one is resumed. None: neither save nor resume.
         rungs: how far to train before the reporter is asked whether to go on. None: to the end at once.
         store: where checkpoints count; the folder has working copies of them then. None: the folder itself.
+        shown_name: what a metric of the task is called in what is reported: its name may hold a secret.
     """
     apply_process_settings(config.trainer)
     newest = find_newest(checkpoints, ranks, reporter, config, store) if checkpoints is not None else None
-    sizes, remembered = settle_sizes(config, ranks, reporter, newest)
+    sizes, settled = settle_sizes(config, ranks, reporter, newest)
     seed_model(config.seed)
     task = config.task.build(config.model.build())
     require_trainable(config, task)
     precision = Precision(config.trainer.precision, ranks.device)
     strategy = build_strategy(config.parallel, ranks)
 
-    def warn(message: str) -> None:
-        if ranks.is_first:
-            reporter.event("warning", message=message, code="no-effect")
+    def warn_of(code: str) -> Callable[[str], None]:
+        return lambda message: reporter.event("warning", message=message, code=code) if ranks.is_first else None
 
-    model = prepare(task, config.trainer, precision, strategy, warn)
+    model = prepare(task, config.trainer, precision, strategy, warn_of("no-effect"))
     peak_lr = config.optimizer.scaled_lr(sizes.global_batch_size)
     optimizer = build_optimizer(config, task, peak_lr, ranks.device, strategy.layout)
-    parameters = trainable_parameters(task, strategy.layout)
-    adascale = build_adascale(config, parameters, sizes, ranks)
-    powersgd = build_powersgd(config.parallel, parameters, ranks, config.seed)
+    state = TrainState(task, optimizer, precision, layout=strategy.layout)
+    adascale = build_adascale(config, state.trainable, sizes, ranks)
+    powersgd = build_powersgd(config.parallel, state.trainable, ranks, config.seed, warn_of("powersgd-restarted"))
     hook_into_exchange(model, build_compression(config.parallel, powersgd), adascale)
     sets = config.data.build()
     train_loader, validation_loader = build_loaders(config, sets, precision, ranks.device)
-    order = build_order(config, len(train_loader.fetcher), sizes, strategy)
-    plan = Plan(config.trainer, config.checkpoint, order.steps_per_epoch)
+    data = MapStyleStream(build_order(config, len(train_loader.fetcher), sizes, strategy), train_loader)
+    plan = TrainPlan(config.trainer, config.checkpoint, data.order.steps_per_epoch)
+    running = RunningLoss(ranks)
+    lr = build_lr(config, state, peak_lr, build_schedule(config, plan, sizes), adascale)
+    step = TrainStep(
+        state,
+        strategy.forward_backward(model, precision, running, config.seed, adascale),
+        lr,
+        running,
+        ranks,
+        max_grad_norm=config.trainer.max_grad_norm,
+        set_to_none=config.trainer.zero_grad == "set_to_none",
+    )
+    writer = build_writer(config, checkpoints, reporter, store) if checkpoints and ranks.is_first else None
+    timeout_seconds = config.parallel.timeout_seconds
+    checkpointer = Checkpointer(state, ranks, writer, checkpoints is not None, data.identity, settled, timeout_seconds)
+    checkpointer.register("running", running)
+    if adascale is not None:
+        checkpointer.register("adascale", adascale)
+    if powersgd is not None:
+        checkpointer.register("powersgd", powersgd)
+    meter = Meter(drain=partial(torch.cuda.synchronize, ranks.device) if ranks.device.type == "cuda" else None)
+    callbacks: list[Callback] = []
+    rung_stopper = None
+    if rungs is not None:
+        rung_stopper = RungStopper(
+            rungs, reporter, ranks, data.order, state, plan, checkpointer, meter, timeout_seconds
+        )
+        checkpointer.register("rungs", rung_stopper)
+        callbacks.append(rung_stopper)
+    observer = build_observer(config, strategy, reporter)
+    callbacks.append(MetricLogger(state, plan, data, lr, running, meter, observer))
+    evaluator = Evaluator(
+        state,
+        {"": validation_loader},
+        plan,
+        strategy,
+        data.order.micro_batch_size,
+        data.epochs,
+        meter,
+        is_wanted=lambda: rung_stopper is not None and rung_stopper.is_due,
+        shown_name=shown_name,
+        callbacks=callbacks,
+    )
+    callbacks.append(evaluator)
     trainer = Trainer(
         model=model,
-        state=TrainState(task, optimizer, precision, layout=strategy.layout),
-        schedule=build_schedule(config, plan, sizes),
-        peak_lr=peak_lr,
-        order=order,
+        state=state,
+        step=step,
+        data=data,
+        evaluator=evaluator,
+        observer=observer,
         plan=plan,
-        train_loader=train_loader,
-        validation_loader=validation_loader,
-        saves=checkpoints is not None,
-        writer=build_writer(config, checkpoints, reporter, store) if checkpoints and ranks.is_first else None,
+        checkpointer=checkpointer,
+        callbacks=callbacks,
+        context=LoopContext(state, ranks, config, reporter),
+        meter=meter,
         reporter=reporter,
         ranks=ranks,
         strategy=strategy,
-        adascale=adascale,
-        powersgd=powersgd,
-        rungs=RungStops(rungs, reporter, ranks, order, config.parallel.timeout_seconds),
-        observer=build_observer(config, strategy, reporter),
-        config=config,
-        remembered=remembered,
     )
     if ranks.is_first:
         reporter.event("plan", total_steps=plan.total_steps, steps_per_epoch=plan.steps_per_epoch)
         reporter.event("datasets", **identities(name_of(config.data), sets, config.data.num_workers))
         if not len(validation_loader.fetcher):
-            reporter.event(
-                "warning", message="the validation set is empty, so nothing is evaluated", code="no-validation"
-            )
+            warn_of("no-validation")("the validation set is empty, so nothing is evaluated")
     if config.trainer.compile != "none":
         try_compilation(trainer, config.trainer)
     if newest is not None:
@@ -197,13 +246,22 @@ def build_adascale(
     return AdaScale(parameters, config.optimizer.base_batch_size, sizes.global_batch_size, ranks)
 
 
+def build_lr(
+    config: ExperimentConfig, state: TrainState, peak_lr: float, schedule: Schedule, adascale: AdaScale | None
+) -> LRPolicy:
+    """The learning rate of each step."""
+    if adascale is None:
+        return LRPolicy(state.optimizer, peak_lr, schedule)
+    return AdaScaleLR(state.optimizer, peak_lr, schedule, adascale, state.precision.scale)
+
+
 def build_observer(config: ExperimentConfig, strategy: Strategy, reporter: Reporter) -> Observer:
     """What tells of the ranks and their machines. Every rank must call it."""
     all_gpus = config.parallel.strategy == "data_parallel"
     return Observer(strategy.ranks, reporter, strategy.own_time, all_gpus, config.tracking.system_metrics)
 
 
-def build_schedule(config: ExperimentConfig, plan: Plan, sizes: BatchSizes) -> Schedule:
+def build_schedule(config: ExperimentConfig, plan: TrainPlan, sizes: BatchSizes) -> Schedule:
     """The learning rate's factor at each step."""
     warmup = config.lr_scheduler.warmup_length(plan.steps_per_epoch, sizes.global_batch_size)
     return config.lr_scheduler.build(plan.total_steps, warmup, plan.steps_per_epoch)
@@ -271,10 +329,10 @@ def find_newest(
 
 def resume(trainer: Trainer, checkpoint: Path) -> None:
     """Go on from a valid checkpoint. Every rank must call it."""
-    trainer.resume(checkpoint)
-    if trainer.writer is not None:
-        trainer.writer.last = checkpoint
+    trainer.checkpointer.load(checkpoint)
+    writer = trainer.checkpointer.writer
+    if writer is not None:
         if unrecorded := metrics_of(checkpoint):
             trainer.reporter.record_again(unrecorded)
-        place = trainer.writer.place_of(checkpoint)
+        place = writer.place_of(checkpoint)
         trainer.reporter.event("resumed", step=trainer.state.position.step, path=place)

@@ -1,6 +1,7 @@
 """How a bucket of gradients is averaged over the ranks: `parallel.comm_hook`."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -14,6 +15,16 @@ from paceline.engine.ranks import Ranks
 
 BucketHook = Callable[[GradBucket], "torch.futures.Future[torch.Tensor]"]
 """Averages a bucket; what its future gives is DDP's result."""
+
+
+class GradientObserver(Protocol):
+    """Sees the parts of each step's gradient: one per rank, or one per micro-batch in a world of one."""
+
+    def see_bucket(self, bucket: GradBucket) -> None:
+        """A bucket of this rank's own gradients, before DDP averages it."""
+
+    def end_micro_batch(self, is_last: bool) -> None:
+        """The backward pass of a micro-batch is done; `is_last` of the step."""
 
 
 def average(bucket: GradBucket) -> "torch.futures.Future[torch.Tensor]":
@@ -35,12 +46,12 @@ _WORLD: dist.ProcessGroup = None  # type: ignore[assignment]  # torch's annotati
 
 
 def build_powersgd(
-    parallel: ParallelConfig, parameters: list[nn.Parameter], ranks: Ranks, seed: int
+    parallel: ParallelConfig, parameters: list[nn.Parameter], ranks: Ranks, seed: int, warn: Callable[[str], None]
 ) -> PowerSGD | None:
     """PowerSGD over the trainable `parameters`, where a config asks for it and there are ranks to exchange with."""
     if parallel.comm_hook != "powersgd" or ranks.world_size == 1:
         return None
-    return PowerSGD(parameters, parallel.powersgd_rank, parallel.powersgd_start_step, ranks, seed)
+    return PowerSGD(parameters, parallel.powersgd_rank, parallel.powersgd_start_step, ranks, seed, warn)
 
 
 def build_compression(parallel: ParallelConfig, powersgd: PowerSGD | None) -> BucketHook | None:

@@ -66,22 +66,22 @@ def _run(trainer: Trainer) -> None:
 
 
 def _train(trainer: Trainer) -> None:
-    task, order, loader = trainer.state.task, trainer.order, trainer.train_loader
+    task, order, loader = trainer.state.task, trainer.data.order, trainer.data.loader
     batch = _fetch(loader, order.step_micro_batches(0, 0)[0])
     with _as_if_in(trainer.model), trainer.state.precision.autocast():
         output = task(batch)
     # unlike `backward`, it neither writes gradients down nor starts their exchange
-    torch.autograd.grad(output.loss_sum, trainer.parameters, allow_unused=True)
+    torch.autograd.grad(output.loss_sum, trainer.step.parameters, allow_unused=True)
 
 
 def _evaluate(trainer: Trainer) -> None:
-    loader, ranks = trainer.validation_loader, trainer.ranks
-    size = trainer.order.micro_batch_size
-    batches = evaluation_order(len(loader.fetcher), size, ranks.rank, ranks.world_size)
-    for micro_batch in batches[:1]:
-        batch = _fetch(loader, micro_batch)
-        with torch.no_grad(), trainer.state.precision.autocast():
-            trainer.state.task(batch)
+    ranks, size = trainer.ranks, trainer.data.order.micro_batch_size
+    for loader in trainer.evaluator.loaders.values():
+        batches = evaluation_order(len(loader.fetcher), size, ranks.rank, ranks.world_size)
+        for micro_batch in batches[:1]:
+            batch = _fetch(loader, micro_batch)
+            with torch.no_grad(), trainer.state.precision.autocast():
+                trainer.state.task(batch)
 
 
 def _fetch(loader: Any, micro_batch: MicroBatch) -> Any:

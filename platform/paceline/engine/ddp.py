@@ -11,8 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from paceline._compat.torch import BufferSyncHook, register_dataclass
 from paceline.config.sections import ParallelConfig
-from paceline.engine.adascale import AdaScale
-from paceline.engine.comm_hooks import BucketHook, average
+from paceline.engine.comm_hooks import BucketHook, GradientObserver, average
 from paceline.engine.observing.own_time import OwnTime
 from paceline.engine.ranks import Ranks
 from paceline.tasks._task import Task
@@ -71,20 +70,20 @@ def gradient_exchange(model: nn.Module, now: bool) -> AbstractContextManager[Non
     return AS_IT_IS
 
 
-def hook_into_exchange(model: nn.Module, compress: BucketHook | None, adascale: AdaScale | None) -> None:
-    """Let each bucket of local gradients be seen by AdaScale, then averaged by `compress`. A world of one has none.
+def hook_into_exchange(model: nn.Module, compress: BucketHook | None, observer: GradientObserver | None) -> None:
+    """Let each bucket of local gradients be seen by `observer`, then averaged by `compress`. A world of one has none.
 
     Args:
         compress: None leaves the average to DDP itself.
     """
-    if not isinstance(model, DistributedDataParallel) or (compress is None and adascale is None):
+    if not isinstance(model, DistributedDataParallel) or (compress is None and observer is None):
         return
     exchange = compress or average
 
     # torch compares the annotations by identity
     def hook(_: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        if adascale is not None:
-            adascale.see_bucket(bucket)
+        if observer is not None:
+            observer.see_bucket(bucket)
         return exchange(bucket)
 
     model.register_comm_hook(None, hook)

@@ -2,6 +2,8 @@
 
 import resource
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
@@ -22,7 +24,11 @@ class Stretch(NamedTuple):
 class Meter:
     """Counts steps, samples and time between two readings, and over the whole run. Evaluation does not count."""
 
-    def __init__(self) -> None:
+    def __init__(self, drain: Callable[[], None] | None = None) -> None:
+        """Args:
+        drain: waits for the work queued on the device; None where there is no queue.
+        """
+        self._drain = drain
         self._start = perf_counter()
         self._excluded = 0.0
         self._steps = self._samples = 0
@@ -41,6 +47,19 @@ class Meter:
         """Leave time out that was not spent on training but on something else, such as `evaluation`."""
         self._excluded += seconds
         self._others[spent_on] = self._others.get(spent_on, 0.0) + seconds
+
+    @contextmanager
+    def excluded(self, spent_on: str) -> Iterator[None]:
+        """Leave out the time of the body. The device is waited for first: queued training counts as training."""
+        if self._drain is not None:
+            self._drain()
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            if self._drain is not None:
+                self._drain()
+            self.exclude(perf_counter() - start, spent_on)
 
     def end_loop(self, begun: float) -> None:
         """The training loop is over, which had begun at a time of `perf_counter`."""

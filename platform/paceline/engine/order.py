@@ -5,7 +5,7 @@ batch. So the samples of a step depend on neither the world size nor the loader,
 number: the samples consumed in the epoch.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import ceil
@@ -43,6 +43,8 @@ class MicroBatch:
     """Samples of the global batch that this is a part of."""
     is_last: bool = True
     """Whether the optimizer steps after this one."""
+    ends_epoch: bool = False
+    """True in the last step of an epoch."""
     counts: bool = True
     """False for a stand-in: a rank without a sample in a short last batch still has to take part in the gradient
     exchange, so it computes one sample with weight zero."""
@@ -97,21 +99,25 @@ class DataOrder:
         samples = ids.numel()  # `len` of a tensor takes ten times as long
         share = ids.tensor_split(self.world_size)[self.rank] if self.world_size > 1 else ids
         mine = share.numel()
+        ends_epoch = step + 1 == self.steps_per_epoch
         if self.is_lockstep:
-            return self._as_many_as_the_others(list(torch.split(share, self.micro_batch_size)), ids)
+            return self._in_lockstep(torch.split(share, self.micro_batch_size), ids, ends_epoch)
         if not mine:
-            return [MicroBatch(ids[:1], samples, counts=False)]
+            return [MicroBatch(ids[:1], samples, True, ends_epoch, counts=False)]
         if mine <= self.micro_batch_size:
-            return [MicroBatch(share, samples)]
+            return [MicroBatch(share, samples, True, ends_epoch)]
         parts = torch.split(share, self.micro_batch_size)
-        return [MicroBatch(part, samples, is_last=part is parts[-1]) for part in parts]
+        return [MicroBatch(part, samples, part is parts[-1], ends_epoch) for part in parts]
 
-    def _as_many_as_the_others(self, parts: list[torch.Tensor], ids: torch.Tensor) -> list[MicroBatch]:
+    def _in_lockstep(self, parts: Sequence[torch.Tensor], ids: torch.Tensor, ends_epoch: bool) -> list[MicroBatch]:
+        """As many micro-batches as the other ranks have, the missing ones as padding that does not count."""
         samples = ids.numel()
         count = _passes(samples, self.world_size, self.micro_batch_size)
-        own = [MicroBatch(part, samples, is_last=index == count - 1) for index, part in enumerate(parts) if len(part)]
-        stand_ins = range(len(own), count)
-        return own + [MicroBatch(ids[:1], samples, is_last=n == count - 1, counts=False) for n in stand_ins]
+        own = [part for part in parts if len(part)]
+        return [
+            MicroBatch(part, samples, index == count - 1, ends_epoch, counts=index < len(own))
+            for index, part in enumerate([*own, *[ids[:1]] * (count - len(own))])
+        ]
 
     def micro_batches(self, epoch: int, first_step: int) -> Iterator[MicroBatch]:
         """This rank's micro batches from a step to the end of the epoch."""

@@ -18,15 +18,16 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from paceline.config.sections import ParallelConfig
 from paceline.engine.activation_checkpointing import forbid_in_place
-from paceline.engine.adascale import AdaScale
+from paceline.engine.comm_hooks import GradientObserver
+from paceline.engine.forward_backward import ForwardBackward
 from paceline.engine.layout import Replicated, copied, set_timeouts
-from paceline.engine.passes import Pass
 from paceline.engine.pipeline_cut import Link, balanced, keep_only, links_of
 from paceline.engine.pipeline_line import Line, ModelTap, Stage
-from paceline.engine.pipeline_pass import PipelinePass
+from paceline.engine.pipeline_pass import PipelineForwardBackward
 from paceline.engine.precision import Precision
 from paceline.engine.ranks import Ranks
 from paceline.engine.running import RunningLoss
+from paceline.engine.stateful import merged
 from paceline.engine.strategy import Strategy, require_same_start
 from paceline.errors import UnusableCode
 from paceline.tasks._task import Task
@@ -70,13 +71,13 @@ class Pipeline(Strategy):
         return task
 
     def forward_backward(
-        self, model: nn.Module, precision: Precision, running: RunningLoss, seed: int, adascale: AdaScale | None
-    ) -> Pass:
+        self, model: nn.Module, precision: Precision, running: RunningLoss, seed: int, observer: GradientObserver | None
+    ) -> ForwardBackward:
         """The pass over the micro batches of a step, through all stages."""
         assert isinstance(model, Task)
         stage = Stage(self._links, precision, self.ranks, seed)
         self._line = Line(stage, self._tap, model, self.stage, self.stages, self.group, self.ranks.device)
-        return PipelinePass(self._line, model, precision, self.data_ranks, running, seed, self.own_time)
+        return PipelineForwardBackward(self._line, model, precision, self.data_ranks, running, seed, self.own_time)
 
     def evaluate(self, task: Task, batch: Any) -> TaskOutput | None:
         """The task's output on the last stage."""
@@ -115,6 +116,15 @@ class Staged(Replicated):
     def collect_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The same for what is no tensor."""
         return self._gathered(dict(values))
+
+    def collect_nested(self, values: Any) -> Any:
+        """JSON values of a component of all stages, merged on rank 0."""
+        if not self._is_first_pipeline:
+            return values
+        is_first = self._group.rank() == 0
+        parts: list[Any] = [None] * self._group.size()
+        dist.gather_object(values, parts if is_first else None, group=self._group, group_dst=0)
+        return merged(parts) if is_first else values
 
     def _gathered(self, mine: dict[str, Any]) -> dict[str, Any]:
         if not self._is_first_pipeline:

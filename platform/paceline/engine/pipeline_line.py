@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from paceline.engine.passes import seed_step
+from paceline.engine.forward_backward import seed_step
 from paceline.engine.pipeline_cut import Link
 from paceline.engine.precision import Precision
 from paceline.engine.ranks import Ranks

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 from paceline._compat.torch import run_schedule
+from paceline.engine.forward_backward import Batches, StepStats, seed_step
 from paceline.engine.observing.own_time import OwnTime
 from paceline.engine.order import MicroBatch
-from paceline.engine.passes import Batches, StepDone, seed_step
 from paceline.engine.pipeline_line import Line
 from paceline.engine.precision import Precision
 from paceline.engine.ranks import Ranks
@@ -26,7 +26,7 @@ MAX_SCHEDULES = 4
 """Schedules that are kept, each with the memory that it receives into: of a full step, and of an epoch's last one."""
 
 
-class PipelinePass:
+class PipelineForwardBackward:
     """The micro batches of a step, through all stages at once; every rank of a pipeline gets the same ones."""
 
     def __init__(
@@ -50,7 +50,7 @@ class PipelinePass:
         self._weights: list[int | Tensor] = []
         self._schedules: dict[Any, Scheduled] = {}
 
-    def __call__(self, batches: Batches, step: int) -> StepDone:
+    def __call__(self, batches: Batches, step: int) -> StepStats:
         """Take the micro batches of one step from `batches`."""
         self._weights, self._step = [], step
         self._line.module.begin_step(step)
@@ -64,7 +64,7 @@ class PipelinePass:
             self._run([(place, *taken[place], inputs[place]) for place in group])
         self._sum_gradients()
         self._own_time.end_step()
-        return StepDone(taken[-1][0].step_samples, self._weights)
+        return StepStats(taken[-1][0].step_samples, self._weights, taken[-1][0].ends_epoch)
 
     def _input_of(self, batch: Any, place: int) -> Tensor:
         # what the task draws before it calls its model must be the same on all stages, and with the loss

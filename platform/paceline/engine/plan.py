@@ -9,7 +9,7 @@ from paceline.engine.state import Position
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainPlan:
     """Pure functions of the position, so that an interrupted run does the same things at the same steps."""
 
     trainer: TrainerConfig

@@ -6,8 +6,8 @@ bucket of the resumed run. Here the memory belongs to the parameters. Besides, n
 global generators are not touched, and a gradient that is zero does no harm.
 """
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -38,7 +38,19 @@ class PowerSGD:
     ranks, and then from the one before (warm start). Vectors and small matrices are averaged as they are.
     """
 
-    def __init__(self, parameters: list[nn.Parameter], rank: int, start_step: int, ranks: Ranks, seed: int) -> None:
+    def __init__(
+        self,
+        parameters: list[nn.Parameter],
+        rank: int,
+        start_step: int,
+        ranks: Ranks,
+        seed: int,
+        warn: Callable[[str], None],
+    ) -> None:
+        """Args:
+        warn: called on rank 0 with a message.
+        """
+        self._warn = warn
         self.step = 0
         """Optimizer steps that have been exchanged."""
         self._numbers: dict[Tensor, int] = {parameter: number for number, parameter in enumerate(parameters)}
@@ -64,35 +76,32 @@ class PowerSGD:
             self._average(bucket)
             return _done(bucket.buffer(), self._ranks.device)
 
-    def gather(self) -> dict[str, Tensor]:
-        """CPU copies of the memory of all ranks, on rank 0 as a whole. Every rank must call it."""
-        # copies on CPU too: they are written while training goes on
-        tensors = {f"q.{number}": q.to("cpu", copy=True) for number, q in self._qs.items()}
-        for number in sorted(self._errors):
-            for rank, error in enumerate(self._gathered(self._errors[number])):
-                tensors[f"error.{rank}.{number}"] = error
-        return tensors
+    def state_dict(self) -> dict[str, Any]:
+        """The memory of all ranks, whole on rank 0: CPU copies, since they are written while training continues."""
+        qs = {str(number): q.to("cpu", copy=True) for number, q in self._qs.items()}
+        errors = {str(number): self._gathered(self._errors[number]) for number in sorted(self._errors)}
+        return {"step": self.step, "qs": qs, "errors": errors}
 
-    def load(self, tensors: Mapping[str, Tensor], step: int) -> str | None:
-        """Go on at `step` with what `gather` gave.
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue with the saved memory, or start it again where it does not fit."""
+        self.step = state["step"]
+        if not state["qs"]:
+            return
+        reason = self._mismatch(state)
+        if reason is not None:
+            self._warn(f"the memory of comm_hook powersgd starts anew: {reason}")
+            return
+        device, rank = self._ranks.device, self._ranks.rank
+        self._qs = {int(number): q.to(device, copy=True) for number, q in state["qs"].items()}
+        self._errors = {int(number): each[rank].to(device, copy=True) for number, each in state["errors"].items()}
 
-        Returns:
-            Why the memory starts anew instead; None when it does not.
-        """
-        self.step = step
-        saved_ranks = {name.split(".")[1] for name in tensors if name.startswith("error.")}
-        qs = {int(name.removeprefix("q.")): tensor for name, tensor in tensors.items() if name.startswith("q.")}
-        if not tensors:
-            return None
-        if len(saved_ranks) != self._ranks.world_size:
-            return f"it was saved by {len(saved_ranks)} workers, and there are {self._ranks.world_size}"
-        shapes = {number: (m, r) for number, (_, m, r) in self._compressible().items()}
-        if {number: tuple(q.shape) for number, q in qs.items()} != shapes:
+    def _mismatch(self, state: Mapping[str, Any]) -> str | None:
+        saved_ranks = len(next(iter(state["errors"].values())))
+        if saved_ranks != self._ranks.world_size:
+            return f"it was saved by {saved_ranks} workers, and there are {self._ranks.world_size}"
+        shapes = {str(number): (m, r) for number, (_, m, r) in self._compressible().items()}
+        if {number: tuple(q.shape) for number, q in state["qs"].items()} != shapes:
             return "parallel.powersgd_rank, or what is trained, has changed"
-        device = self._ranks.device
-        self._qs = {number: q.to(device, copy=True) for number, q in qs.items()}
-        own = f"error.{self._ranks.rank}."
-        self._errors = {number: tensors[f"{own}{number}"].to(device, copy=True) for number in qs}
         return None
 
     def _average(self, bucket: GradBucket) -> None:

@@ -46,6 +46,14 @@ class Ranks:
             return list(values)
         return list(self.sum(torch.tensor(values, dtype=torch.float64, device=self.device)).tolist())
 
+    def max_numbers(self, values: Sequence[float]) -> list[float]:
+        """The largest of each number over all ranks; every rank must call it with as many numbers."""
+        if self.world_size == 1:
+            return list(values)
+        tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self.group)
+        return list(tensor.tolist())
+
     def gather_numbers(self, values: Sequence[float]) -> list[list[float]]:
         """The numbers of all ranks, in order of rank; every rank must call it with as many numbers."""
         if self.world_size == 1:

@@ -14,16 +14,19 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
 
+from paceline.callbacks.callback import Control, TrainContext
 from paceline.durable import write_durably
-from paceline.engine.checkpoint import CheckpointWriter
+from paceline.engine.agreement import INTERRUPT
+from paceline.engine.checkpointer import Checkpointer
+from paceline.engine.loop_context import BoundaryCallback
 from paceline.engine.manifest import MANIFEST
+from paceline.engine.meter import Meter
 from paceline.engine.order import DataOrder
+from paceline.engine.plan import TrainPlan
 from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import Reporter
-from paceline.engine.state import Position
+from paceline.engine.state import Position, TrainState
 
-KEY = "rungs"
-"""Where a checkpoint holds how its run stands."""
 ANSWERED = "answered.json"
 """Beside a checkpoint's own files: how far its rungs had been answered later than it was written."""
 ROUND_SECONDS = 10.0
@@ -65,58 +68,87 @@ class Rungs:
         return rung
 
 
-class RungStops:
-    """Where one trial stands on its rungs. Every rank must call the methods alike, at the same steps.
+class RungStopper(BoundaryCallback):
+    """Stops a trial at a rung that it does not survive. Rank 0 asks, once the rung's checkpoint is saved.
 
     Args:
-        rungs: None: there are none.
-        timeout_seconds: how long a collective operation may wait.
+        timeout_seconds: longest time that a collective operation may take.
     """
 
     def __init__(
-        self, rungs: Rungs | None, reporter: Reporter, ranks: Ranks, order: DataOrder, timeout_seconds: float
+        self,
+        rungs: Rungs,
+        reporter: Reporter,
+        ranks: Ranks,
+        order: DataOrder,
+        state: TrainState,
+        plan: TrainPlan,
+        checkpointer: Checkpointer,
+        meter: Meter,
+        timeout_seconds: float,
     ) -> None:
+        self.is_due = False
+        """True if a rung was reached whose question is not answered."""
         self._rungs = rungs
         self._reporter = reporter
         self._ranks = ranks
+        self._state = state
+        self._plan = plan
+        self._checkpointer = checkpointer
+        self._meter = meter
         # as many as an epoch consumes: a short last batch may be dropped
         self._samples_per_epoch = min(order.steps_per_epoch * order.global_batch_size, order.samples)
         self._round_seconds = min(ROUND_SECONDS, timeout_seconds / 4)
-        self.is_due = False
-        """Whether a rung has been reached that is not answered."""
         self._answered_at = 0.0
-        self._next = rungs.above(0.0) if rungs is not None else float("inf")
+        self._next = rungs.above(0.0)
         self._seconds_before = 0.0
         self._start = perf_counter()
         self._agreed_seconds = 0.0
         """Rank 0's, as all ranks know them."""
+        self._loaded: Mapping[str, Any] | None = None
 
-    def begin(self) -> None:
-        """Training begins, or goes on: the time before does not count."""
+    def on_train_start(self, ctx: TrainContext) -> None:
+        """Start the clock: the time before does not count."""
+        if self._checkpointer.resumed_from is not None:
+            self._restore(self._loaded or {}, self._checkpointer.resumed_from)
         self._start = perf_counter()
+
+    def on_step_end(self, ctx: TrainContext) -> Control:
+        """Find out if this step has reached one rung or more; it is then saved and evaluated."""
+        position = self._state.position
+        if self._plan.is_over(position):
+            self.is_due = False
+        elif self._rungs.unit != "seconds" or self._plan.evaluates(position):
+            if self._rungs.unit == "seconds":
+                (self._agreed_seconds,) = self._ranks.from_first([self.seconds])
+            self.is_due = self._amount(position) * (1 + ROUNDING) >= self._next
+        return Control.SAVE if self.is_due else Control.CONTINUE
+
+    def on_boundary(self, ctx: TrainContext) -> int:
+        """Ask, if a rung is due. Called last, when what is due after the step is done and saved."""
+        if not self.is_due or self._plan.is_over(self._state.position):
+            return Control.CONTINUE
+        with self._meter.excluded("waiting"):
+            goes_on = self._ask(self._state.position, self._state.metrics)
+        return Control.CONTINUE if goes_on else INTERRUPT
 
     @property
     def seconds(self) -> float:
         """Training time by this rank's clock, over all attempts, in seconds."""
         return self._seconds_before + perf_counter() - self._start
 
-    def reached(self, position: Position, evaluates: bool) -> bool:
-        """Whether this step has reached one rung or more that are not answered.
+    def state_dict(self) -> dict[str, Any]:
+        """How far the rungs are answered, as JSON values."""
+        state = {"unit": self._rungs.unit, "answered_at": self._answered_at, "is_due": self.is_due}
+        return {**state, "seconds": self.seconds}
 
-        Args:
-            evaluates: whether the plan evaluates after this step.
-        """
-        if self._rungs is None or (self._rungs.unit == "seconds" and not evaluates):
-            return False
-        if self._rungs.unit == "seconds":
-            (self._agreed_seconds,) = self._ranks.from_first([self.seconds])
-        self.is_due = self._amount(self._rungs, position) * (1 + ROUNDING) >= self._next
-        return self.is_due
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint's state once training starts; an empty one is that of a run without rungs."""
+        self._loaded = state
 
-    def ask(self, position: Position, metrics: Mapping[str, float], writer: CheckpointWriter | None) -> bool:
-        """Have rank 0 ask whether to go on, once the newest checkpoint is safe; returns the answer on every rank."""
-        assert self._rungs is not None
-        answered_at = self._amount(self._rungs, position)
+    def _ask(self, position: Position, metrics: Mapping[str, float]) -> bool:
+        """Have rank 0 ask whether to continue, once the newest checkpoint is safe; the answer is on every rank."""
+        answered_at = self._amount(position)
         values = {
             "samples": float(position.samples),
             "epochs": self._epochs(position),
@@ -124,6 +156,7 @@ class RungStops:
             "step": float(position.step),
             **metrics,
         }
+        writer = self._checkpointer.writer
 
         def question() -> bool:
             if writer is not None:
@@ -140,19 +173,10 @@ class RungStops:
         self._settle(answered_at)
         return goes_on
 
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint is to hold under `KEY`, as JSON values."""
-        if self._rungs is None:
-            return {}
-        state = {"unit": self._rungs.unit, "answered_at": self._answered_at, "is_due": self.is_due}
-        return {**state, "seconds": self.seconds}
-
-    def load_state(self, state: Mapping[str, Any], position: Position, checkpoint: Path) -> None:
-        """Go on from a checkpoint's state; an empty one is that of a run without rungs, or with others."""
-        if self._rungs is None:
-            return
+    def _restore(self, state: Mapping[str, Any], checkpoint: Path) -> None:
+        position = self._state.position
         self._seconds_before = self._agreed_seconds = float(state.get("seconds", 0.0))
-        amount = self._amount(self._rungs, position)
+        amount = self._amount(position)
         same_unit = state.get("unit") == self._rungs.unit
         answered_at = max(float(state["answered_at"]), self._read(checkpoint)) if same_unit else amount
         self._settle(answered_at)
@@ -161,7 +185,6 @@ class RungStops:
             self._settle(amount)  # rungs that others have now, and that lie behind, are not for this run
 
     def _settle(self, answered_at: float) -> None:
-        assert self._rungs is not None
         self._answered_at = answered_at
         self._next = self._rungs.above(answered_at)
         self.is_due = False
@@ -173,10 +196,10 @@ class RungStops:
             answered_at = float(json.loads((checkpoint / ANSWERED).read_bytes())["answered_at"])
         return self._ranks.from_first([answered_at])[0]
 
-    def _amount(self, rungs: Rungs, position: Position) -> float:
-        if rungs.unit == "samples":
+    def _amount(self, position: Position) -> float:
+        if self._rungs.unit == "samples":
             return float(position.samples)
-        return self._epochs(position) if rungs.unit == "epochs" else self._agreed_seconds
+        return self._epochs(position) if self._rungs.unit == "epochs" else self._agreed_seconds
 
     def _epochs(self, position: Position) -> float:
         return position.epoch + position.epoch_samples / self._samples_per_epoch

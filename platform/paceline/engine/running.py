@@ -1,6 +1,6 @@
 """Running metrics that stay on the device until they are read, so that no step waits for the device."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -61,17 +61,18 @@ class RunningLoss:
         self._totals = [0.0, 0.0]
         return (loss / weight if weight else float("nan")), sums
 
-    def state(self) -> list[list[float]]:
+    def state_dict(self) -> dict[str, list[list[float]]]:
         """Each rank's totals, for a checkpoint between two readings. Every rank must call it."""
         self._fold()
-        return self._ranks.gather_numbers(self._totals)
+        return {"totals": self._ranks.gather_numbers(self._totals)}
 
-    def load_state(self, state: list[list[float]]) -> None:
-        """Go on from saved totals; with another world size rank 0 takes them all."""
-        if len(state) == self._ranks.world_size:
-            self._totals = list(state[self._ranks.rank])
+    def load_state_dict(self, state: Mapping[str, list[list[float]]]) -> None:
+        """Continue from saved totals; with another world size rank 0 takes them all."""
+        totals = state["totals"]
+        if len(totals) == self._ranks.world_size:
+            self._totals = list(totals[self._ranks.rank])
         elif self._ranks.is_first:
-            self._totals = [sum(column) for column in zip(*state, strict=True)]
+            self._totals = [sum(column) for column in zip(*totals, strict=True)]
 
     def _fold(self) -> None:
         # one number after the other, so that a run that was resumed in between gets the same sum to the last bit

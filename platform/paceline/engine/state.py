@@ -51,6 +51,8 @@ class TrainState:
     position: Position = field(default_factory=Position)
     metrics: dict[str, float] = field(default_factory=dict)
     """The newest value of each metric."""
+    is_stopped_early: bool = False
+    """True once a callback has finished the run before the plan's end."""
     layout: Replicated = WHOLE
     """How the tensors are spread over the ranks. With one that is, every rank must call the methods."""
 
@@ -81,6 +83,7 @@ class TrainState:
             "optimizer_type": type(self.optimizer).__name__,
             "position": asdict(self.position),
             "metrics": dict(self.metrics),
+            "is_stopped_early": self.is_stopped_early,
             "precision": self.precision.state_dict(),
             "optimizer": self.layout.collect_values(optimizer_values(self.optimizer)),
         }
@@ -99,8 +102,10 @@ class TrainState:
         self._load_task({**weights, **tensors.get("task", {})})
         load_optimizer(self.optimizer, tensors["optimizer"], values["optimizer"], self.layout)
         self.precision.load_state_dict(values["precision"])
-        self.position = Position(**values["position"])
+        for name, value in values["position"].items():  # in place, since others hold on to the position
+            setattr(self.position, name, value)
         self.metrics = dict(values["metrics"])
+        self.is_stopped_early = values["is_stopped_early"]
 
     def _load_task(self, whole: Mapping[str, torch.Tensor]) -> None:
         own = {name: like for name, like in self.task.state_dict().items() if self.layout.holds(like)}

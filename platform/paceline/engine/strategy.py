@@ -6,12 +6,12 @@ from typing import Any
 from torch import nn
 
 from paceline.config.sections import ParallelConfig
-from paceline.engine.adascale import AdaScale
+from paceline.engine.comm_hooks import GradientObserver
 from paceline.engine.data_parallel import apply_data_parallel
 from paceline.engine.ddp import apply_ddp, communicates
+from paceline.engine.forward_backward import ForwardBackward, LocalForwardBackward
 from paceline.engine.layout import Replicated
 from paceline.engine.observing.own_time import own_time
-from paceline.engine.passes import LocalPass, Pass
 from paceline.engine.precision import Precision
 from paceline.engine.ranks import Ranks
 from paceline.engine.running import RunningLoss
@@ -40,11 +40,11 @@ class Strategy:
         return apply_ddp(task, self.parallel, self.ranks, self.own_time)
 
     def forward_backward(
-        self, model: nn.Module, precision: Precision, running: RunningLoss, seed: int, adascale: AdaScale | None
-    ) -> Pass:
+        self, model: nn.Module, precision: Precision, running: RunningLoss, seed: int, observer: GradientObserver | None
+    ) -> ForwardBackward:
         """The pass over the micro batches of a step, through what `distribute` gave."""
         is_own = not (self.layout.is_sliced or communicates(model))
-        return LocalPass(model, precision, self.ranks, running, seed, adascale, self.own_time, is_own)
+        return LocalForwardBackward(model, precision, self.ranks, running, seed, observer, self.own_time, is_own)
 
     def evaluate(self, task: Task, batch: Any) -> TaskOutput | None:
         """The task's output in evaluation; None where another rank of the same pipeline has it."""

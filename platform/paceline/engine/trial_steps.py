@@ -22,9 +22,9 @@ from torch.optim import Optimizer
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.sections import TrainerConfig
 from paceline.engine.ddp import communicates
+from paceline.engine.forward_backward import LocalForwardBackward
 from paceline.engine.loading import BatchLoader
 from paceline.engine.order import MicroBatch
-from paceline.engine.passes import LocalPass
 from paceline.engine.precision import Precision
 from paceline.engine.prepare import prepare
 from paceline.engine.ranks import Ranks
@@ -71,7 +71,7 @@ def trial_steps(config: ExperimentConfig, parts: Parts, loader: BatchLoader, ran
     optimizer = parts.optimizer(task)
     task.train()
     parameters = [parameter for parameter in task.parameters() if parameter.requires_grad]
-    forward_backward = LocalPass(model, precision, alone, RunningLoss(alone), config.seed)
+    forward_backward = LocalForwardBackward(model, precision, alone, RunningLoss(alone), config.seed)
     batches = [loader.fetcher.fetch(0, ids) for ids in _sample_ids(len(loader.fetcher), size)]
     for step in range(STEPS):
         optimizer.zero_grad(set_to_none=config.trainer.zero_grad == "set_to_none")

@@ -19,8 +19,8 @@ def training(ranks: Ranks, overrides: dict[str, Any]) -> dict[str, Any]:
     trainer, outcome, reporter = fit(toy_config(**overrides, scaling__num_workers=ranks.world_size), ranks)
     return {
         "gains": reporter.values("adascale_gain"),
-        "gain": trainer.adascale.gain,
-        "weights": [parameter.detach().clone() for parameter in trainer.parameters],
+        "gain": trainer.step.lr.adascale.gain,
+        "weights": [parameter.detach().clone() for parameter in trainer.step.parameters],
         "sha": outcome.weights_sha256,
     }
 

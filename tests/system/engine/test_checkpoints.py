@@ -11,9 +11,9 @@ import pytest
 from paceline.engine.build import build_trainer
 from paceline.engine.checkpoint import read_checkpoint
 from paceline.engine.manifest import verify
+from paceline.engine.outcome import CheckpointLost
 from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter
-from paceline.engine.trainer import CheckpointLost
 from support.toys import fit, toy_config
 
 EVERY_4 = {"every_n_steps": 4, "keep": 3}

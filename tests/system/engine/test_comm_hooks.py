@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-import paceline.engine.passes as passes_module
+from paceline.engine import forward_backward
 from paceline.engine.build import build_trainer
 from paceline.engine.powersgd import PowerSGD, orthonormal_columns, thin_shape
 from paceline.engine.ranks import Ranks
@@ -32,15 +32,15 @@ Gradients = tuple[torch.Tensor, torch.Tensor]
 
 def gradients_of_a_step(ranks: Ranks, runs: list[dict[str, Any]]) -> list[Gradients]:
     """This rank's own gradient (times the world size, for DDP's mean), and the result of the exchange."""
-    exchange = passes_module.gradient_exchange
+    exchange = forward_backward.gradient_exchange
     found = []
     for overrides in runs:
         trainer = build_trainer(toy_config(scaling__num_workers=ranks.world_size, **overrides), ranks, MemoryReporter())
         for gradient_exchange in (lambda model, now: exchange(model, False), exchange):
-            passes_module.gradient_exchange = gradient_exchange
-            trainer._zero_grad()
-            trainer.forward_backward(trainer.train_loader.load(0, trainer.order.micro_batches(0, 0)), 0)
-            found.append(torch.cat([parameter.grad.flatten() for parameter in trainer.parameters]))
+            forward_backward.gradient_exchange = gradient_exchange
+            trainer.step._zero_grad()
+            trainer.step.forward_backward(trainer.data.loader.load(0, trainer.data.order.micro_batches(0, 0)), 0)
+            found.append(torch.cat([parameter.grad.flatten() for parameter in trainer.step.parameters]))
     return list(zip(found[::2], found[1::2], strict=True))
 
 
@@ -69,7 +69,9 @@ def powersgd_weights(ranks: Ranks, runs: list[dict[str, Any]]) -> list[tuple[Wei
     for overrides in runs:
         settings = {**POWERSGD, "model__path": wide_net, **overrides, "scaling__num_workers": ranks.world_size}
         trainer, _, reporter = fit(toy_config(**settings), ranks)
-        found.append(([parameter.detach().clone() for parameter in trainer.parameters], reporter.values("train/loss")))
+        found.append(
+            ([parameter.detach().clone() for parameter in trainer.step.parameters], reporter.values("train/loss"))
+        )
     return found
 
 
@@ -79,7 +81,7 @@ def weights_by_torch(ranks: Ranks, rank: int) -> Weights:
 
     config = toy_config(model__path=wide_net, scaling__num_workers=ranks.world_size)
     trainer = build_trainer(config, ranks, MemoryReporter())
-    ours = PowerSGD(trainer.parameters, rank, START, ranks, config.seed)
+    ours = PowerSGD(trainer.step.parameters, rank, START, ranks, config.seed, warn=pytest.fail)
     state = torchs.PowerSGDState(None, rank, START)
 
     def hook(state, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[no-untyped-def]
@@ -93,7 +95,7 @@ def weights_by_torch(ranks: Ranks, rank: int) -> Weights:
     hook.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}
     trainer.model.register_comm_hook(state, hook)
     trainer.fit()
-    return [parameter.detach().clone() for parameter in trainer.parameters]
+    return [parameter.detach().clone() for parameter in trainer.step.parameters]
 
 
 def assert_equal(mine: Weights, theirs: Weights, atol: float = 0.0) -> None:
@@ -140,11 +142,11 @@ def exchanged_numbers(ranks: Ranks) -> list[int]:
     dist.all_reduce = counting
     config = toy_config(**POWERSGD, model__path=wide_net, scaling__num_workers=ranks.world_size)
     trainer = build_trainer(config, ranks, MemoryReporter())
-    batches = trainer.train_loader.load(0, trainer.order.micro_batches(0, 0))
+    batches = trainer.data.loader.load(0, trainer.data.order.micro_batches(0, 0))
     steps = []
     for _ in range(START + 2):
         sent = 0
-        trainer.train_step(batches)
+        trainer.step(batches, trainer.state.position.step)
         steps.append(sent)
     return steps
 

@@ -53,7 +53,7 @@ def training(ranks: Ranks, backend: Any, changes: dict[str, Any]) -> dict[str, A
     )
     trainer, _, reporter = fit(config, ranks)
     return {
-        "weights": torch.cat([parameter.detach().flatten() for parameter in trainer.parameters]),
+        "weights": torch.cat([parameter.detach().flatten() for parameter in trainer.step.parameters]),
         "warnings": [
             details for kind, details in reporter.events if kind == "warning" and details["code"] != "no-validation"
         ],

@@ -113,7 +113,7 @@ def test_the_trial_leaves_nothing_behind() -> None:
     wanted = plain.state.task.state_dict()
     for name, tensor in compiled.state.task.state_dict().items():
         assert torch.equal(tensor, wanted[name]), name
-    assert all(parameter.grad is None for parameter in compiled.parameters)
+    assert all(parameter.grad is None for parameter in compiled.step.parameters)
     assert compiled.state.task.training
     assert torch.equal(torch.get_rng_state(), generator)
 
@@ -225,7 +225,7 @@ def saved_bytes(budget: float) -> tuple[int, list[Tensor]]:
     settings = {"trainer__activation_checkpointing": "budget", "trainer__activation_memory_budget": budget}
     chosen = config(trainer__compile="default", model__path=deep, data__path=lambda: data(32, 0), **settings)
     trainer = build_trainer(chosen, Ranks.current(), MemoryReporter())
-    own = {parameter.untyped_storage()._cdata for parameter in trainer.parameters}
+    own = {parameter.untyped_storage()._cdata for parameter in trainer.step.parameters}
     sizes: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
@@ -238,7 +238,7 @@ def saved_bytes(budget: float) -> tuple[int, list[Tensor]]:
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         loss = trainer.state.task((features.double(), targets)).loss_sum
     loss.backward()
-    return sum(sizes.values()), [parameter.grad for parameter in trainer.parameters if parameter.grad is not None]
+    return sum(sizes.values()), [parameter.grad for parameter in trainer.step.parameters if parameter.grad is not None]
 
 
 def test_a_smaller_budget_keeps_less(monkeypatch: pytest.MonkeyPatch) -> None:

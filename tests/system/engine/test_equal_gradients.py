@@ -72,7 +72,7 @@ def training(ranks: Ranks, overrides: dict[str, Any]) -> dict[str, Any]:
         "norms": reporter.values("grad_norm"),
         "seen": getattr(trainer.state.task, "seen", []),
         "sha": outcome.weights_sha256,
-        "weights": torch.cat([parameter.detach().flatten() for parameter in trainer.parameters]),
+        "weights": torch.cat([parameter.detach().flatten() for parameter in trainer.step.parameters]),
     }
 
 
@@ -125,7 +125,7 @@ def gradient_of_a_step(ranks: Ranks, overrides: dict[str, Any]) -> tuple[torch.T
 
         trainer.model.register_comm_hook(None, hook)
     trainer.fit()
-    return torch.cat([parameter.grad.flatten() for parameter in trainer.parameters]), len(exchanges)
+    return torch.cat([parameter.grad.flatten() for parameter in trainer.step.parameters]), len(exchanges)
 
 
 def ids_of_the_step(micro_batch_size: int) -> torch.Tensor:

@@ -55,7 +55,7 @@ def train(ranks: Ranks, micro: int | str, limit: int | None, folder: Path | None
     trainer, outcome, reporter = fit(config, ranks, folder)
     told = [details["gradient_accumulation_steps"] for kind, details in reporter.events if kind == "batch"]
     seen = trainer.state.task.seen
-    return told, (trainer.order.micro_batch_size, outcome.weights_sha256, reporter.values("train/loss"), seen)
+    return told, (trainer.data.order.micro_batch_size, outcome.weights_sha256, reporter.values("train/loss"), seen)
 
 
 def train_all_cases(ranks: Ranks) -> list[tuple[Any, Any]]:

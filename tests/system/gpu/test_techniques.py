@@ -101,7 +101,7 @@ def test_short_formats_train(precision: str) -> None:
 
     trainer, losses = trained(model__path=Noting, trainer__precision=precision)
     assert Noting.formats == {torch.bfloat16 if precision == "bf16-mixed" else torch.float16}
-    assert {parameter.dtype for parameter in trainer.parameters} == {torch.float32}
+    assert {parameter.dtype for parameter in trainer.step.parameters} == {torch.float32}
     assert len(losses) == 12
     assert all(map(isfinite, losses))
 
@@ -127,9 +127,9 @@ def updates_of(trainer: Trainer) -> list[bool]:
     step = trainer.state.precision.step
 
     def noting(*arguments: Any) -> Any:
-        before = [parameter.detach().clone() for parameter in trainer.parameters]
+        before = [parameter.detach().clone() for parameter in trainer.step.parameters]
         left_out = step(*arguments)
-        updated.append(any(not torch.equal(*pair) for pair in zip(trainer.parameters, before, strict=True)))
+        updated.append(any(not torch.equal(*pair) for pair in zip(trainer.step.parameters, before, strict=True)))
         return left_out
 
     trainer.state.precision.step = noting  # type: ignore[method-assign]
@@ -188,7 +188,7 @@ def test_cudnn_is_told_to_benchmark_before_the_first_convolution() -> None:
 def test_fused_optimizers_compute_the_same(optimizer: dict[str, Any]) -> None:
     _, plain = trained(optimizer={**optimizer, "fused": False})
     trainer, losses = trained(optimizer={**optimizer, "fused": True})
-    assert trainer.optimizer.defaults["fused"]
+    assert trainer.state.optimizer.defaults["fused"]
     assert losses == pytest.approx(plain, abs=1e-9)
 
 
@@ -199,7 +199,7 @@ def test_compiled_training_is_the_same(mode: str) -> None:
     plain_trainer, plain = trained(**common)
     trainer, losses = trained(**common, trainer__compile=mode)
     assert losses == pytest.approx(plain, abs=1e-7)
-    for mine, theirs in zip(trainer.parameters, plain_trainer.parameters, strict=True):
+    for mine, theirs in zip(trainer.step.parameters, plain_trainer.parameters, strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-7, rtol=0)
 
 
@@ -254,7 +254,7 @@ def test_no_step_between_two_log_points_waits_for_the_device(changes: dict[str, 
         settings.with_overrides({"trainer.max_steps": 1000}), Ranks.current(DEVICE), MemoryReporter()
     )
     trainer.state.task.train()
-    batches = trainer.train_loader.load(0, trainer.order.micro_batches(0, 0))
+    batches = trainer.data.loader.load(0, trainer.data.order.micro_batches(0, 0))
     take_steps(trainer, batches, 4)  # the first ones put constants on the device, and let cuDNN choose
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
@@ -262,12 +262,12 @@ def test_no_step_between_two_log_points_waits_for_the_device(changes: dict[str, 
         take_steps(trainer, batches, 10)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-        trainer.train_loader.close()
+        trainer.data.loader.close()
 
 
 def take_steps(trainer: Trainer, batches: Any, count: int) -> None:
     for _ in range(count):
-        trainer.state.position.advance(trainer.train_step(batches), epoch_is_over=False)
+        trainer.state.position.advance(trainer.step(batches, trainer.state.position.step).samples, epoch_is_over=False)
         assert not trainer.after_step()
 
 
@@ -304,7 +304,7 @@ def test_the_largest_micro_batch_within_a_share_of_the_memory() -> None:
         trainer, outcome, _ = fit(settings, Ranks.current(DEVICE))
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    assert 4 <= trainer.order.micro_batch_size <= 48
+    assert 4 <= trainer.data.order.micro_batch_size <= 48
     assert outcome.step == 2
 
 

@@ -92,20 +92,20 @@ def test_measuring_changes_nothing(world_size: int, overrides: dict[str, Any]) -
 
 def test_the_watch_is_taken_off_and_a_split_goes_past_the_end_of_the_plan() -> None:
     trainer = build_trainer(toy_config(trainer__epochs=1), ALONE, MemoryReporter())
-    watched = [trainer, trainer.train_loader, trainer.forward_backward, trainer.state.precision, trainer.meter]
+    watched = [trainer, trainer.data.loader, trainer.step.forward_backward, trainer.state.precision, trainer.meter]
     before = [vars(each).keys() - {"lr"} for each in watched]
-    ranks, start = trainer.ranks, trainer.train_loader.start
+    ranks, start = trainer.ranks, trainer.data.loader.start
     assert split_steps(trainer, 10, 2).steps == 10
     assert trainer.state.position.step == 12
     assert [vars(each).keys() - {"lr"} for each in watched] == before
     assert trainer.ranks is ranks
-    assert trainer.train_loader.start == start
+    assert trainer.data.loader.start == start
 
 
 def hooks_left(ranks: Ranks) -> int:
     trainer = build_trainer(toy_config(scaling__num_workers=2), ranks, MemoryReporter())
     split_steps(trainer, 2, 1)
-    return sum(len(each._post_accumulate_grad_hooks or ()) for each in trainer.parameters)
+    return sum(len(each._post_accumulate_grad_hooks or ()) for each in trainer.step.parameters)
 
 
 def test_no_gradient_stays_watched() -> None:

@@ -13,10 +13,10 @@ from paceline.cluster.counting import Counting, RunCosts, unit_of
 from paceline.cluster.desk import Desk
 from paceline.cluster.experiment import train
 from paceline.cluster.listener import SilentListener
-from paceline.engine import meter, trainer
+from paceline.engine import evaluator, meter, trainer
 from paceline.engine.checkpoint import CheckpointWriter
 from paceline.engine.meter import Meter
-from paceline.engine.trainer import Trainer
+from paceline.engine.train_step import TrainStep
 from paceline.tracking.costs import Goal, Ledger, Reached
 from support.cluster.local_runs import enter_folder, local_config
 from support.golden import Golden
@@ -202,8 +202,8 @@ def planted(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experiment, "time", clock)
     takes(3, in_process, "check_resources")
     takes(5, worker, "build_trainer")
-    takes(7, Trainer, "train_step")
-    takes(11, trainer, "evaluate")
+    takes(7, TrainStep, "__call__")
+    takes(11, evaluator, "evaluate")
     takes(13, CheckpointWriter, "submit")
     takes(17, trainer, "weights_sha256")
     takes(19, Desk, "finish")

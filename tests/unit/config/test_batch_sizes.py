@@ -12,7 +12,7 @@ from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.data.base import Sizes
 from paceline.engine.order import DataOrder
-from paceline.engine.plan import Plan
+from paceline.engine.plan import TrainPlan
 from support.configs import config_of, problems_of
 from support.golden import Golden
 
@@ -144,7 +144,7 @@ def test_steps(changes: dict[str, Any], each: int, total: int) -> None:
     assert (derived.train_samples, derived.validation_samples) == (4000, 1000)
     order = DataOrder(4000, 256, 256, drop_last=config.data.drop_last)
     assert order.steps_per_epoch == each
-    assert Plan(config.trainer, config.checkpoint, each).total_steps == total
+    assert TrainPlan(config.trainer, config.checkpoint, each).total_steps == total
 
 
 def test_an_epoch_without_steps_is_an_error(golden: Golden) -> None:

@@ -30,7 +30,7 @@ def test_micro_batches_give_the_gain_of_per_sample_gradients(weighted: bool, zer
     assert reporter.values("adascale_gain") == pytest.approx(expected.gains, rel=1e-10)
     assert reporter.values("lr") == pytest.approx([LR * gain for gain in expected.gains], rel=1e-10)
     assert sum(1.05 < gain < 3.95 for gain in expected.gains) > 5
-    for mine, theirs in zip(trainer.parameters, expected.weights, strict=True):
+    for mine, theirs in zip(trainer.step.parameters, expected.weights, strict=True):
         assert torch.allclose(mine, theirs, atol=1e-12, rtol=0)
 
 
@@ -109,7 +109,7 @@ def test_a_short_last_batch_of_one_micro_batch_is_passed_over() -> None:
     measured = reporter.values("adascale_gain")
     assert len(measured) == 3
     assert measured[2] == measured[1]
-    assert trainer.adascale.state()["steps"] == 2
+    assert trainer.step.lr.adascale.state_dict()["steps"] == 2
 
 
 def scaled(precision: str, **options: float) -> type[Precision]:
@@ -139,7 +139,7 @@ def test_steps_that_fp16_leaves_out_do_not_count(monkeypatch: pytest.MonkeyPatch
     overrides = {"task__path": Loud, "optimizer__lr": 1e-6, "trainer__log_every_n_steps": 6}
     trainer, _, reporter = fit(adascale_config(**overrides))
     assert reporter.values("skipped_steps") == [1, 1]
-    assert trainer.adascale.state()["steps"] == 11
+    assert trainer.step.lr.adascale.state_dict()["steps"] == 11
 
 
 def test_the_averages_are_resumed_to_the_bit(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_the_averages_are_resumed_to_the_bit(tmp_path: Path) -> None:
     _, whole, _ = fit(config, checkpoints=tmp_path / "whole")
     fit(config.with_overrides({"trainer.epochs": 1}), checkpoints=tmp_path / "parts")
     trainer, second, _ = fit(config, checkpoints=tmp_path / "parts")
-    assert trainer.adascale.state()["steps"] == 12
+    assert trainer.step.lr.adascale.state_dict()["steps"] == 12
     assert second.weights_sha256 == whole.weights_sha256
 
 
@@ -160,10 +160,10 @@ def test_a_step_without_weight_is_passed_over() -> None:
             return TaskOutput(F.cross_entropy(self.model(features), targets) * 0, torch.zeros(()))
 
     trainer = built(adascale_config(task__path=Ignoring))
-    trainer.train_step(trainer.train_loader.load(0, trainer.order.micro_batches(0, 0)))
-    assert trainer.adascale is not None
-    assert trainer.adascale.state()["steps"] == 0
-    assert trainer.lr == LR
+    trainer.step(trainer.data.loader.load(0, trainer.data.order.micro_batches(0, 0)), trainer.state.position.step)
+    assert trainer.step.lr.adascale is not None
+    assert trainer.step.lr.adascale.state_dict()["steps"] == 0
+    assert trainer.step.lr.current == LR
 
 
 def test_the_range_of_the_gain_is_shown_before_a_run(golden: Any) -> None:

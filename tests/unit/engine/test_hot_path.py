@@ -136,8 +136,8 @@ def test_counting_skipped_steps_waits_only_to_log(monkeypatch: pytest.MonkeyPatc
 def test_adascale_reads_the_device_once_a_step() -> None:
     made = config(**ADASCALE, trainer__gradient_accumulation_steps=4)
     trainer = built(made)
-    batches = list(islice(trainer.train_loader.load(0, trainer.order.micro_batches(0, 0)), 4))
+    batches = list(islice(trainer.data.loader.load(0, trainer.data.order.micro_batches(0, 0)), 4))
     found: Counter[str] = Counter()
     with Reads(lambda: found):
-        trainer.train_step(iter(batches))
+        trainer.step(iter(batches), trainer.state.position.step)
     assert found == {"tolist": 1}

@@ -203,7 +203,7 @@ def test_training_is_that_with_the_found_size_written_down(changes: dict[str, An
     common = {"model__path": lambda: Narrow(37), "data__path": lambda: points(103, 31, noisy=True), **changes}
     found, _, told = fit(toy_config(**common, data__global_batch_size=48, **MAX))
     written, _, expected = fit(toy_config(**common, data__global_batch_size=48, data__micro_batch_size=24))
-    assert (found.order.micro_batch_size, written.order.micro_batch_size) == (24, 24)
+    assert (found.data.order.micro_batch_size, written.data.order.micro_batch_size) == (24, 24)
     (batch,) = [details for kind, details in told.events if kind == "batch"]
     assert (batch["micro_batch_size"], batch["gradient_accumulation_steps"]) == (24, 2)
     assert told.values("train/loss") == expected.values("train/loss")
@@ -240,7 +240,7 @@ def test_no_trial_model_is_left() -> None:
     trainer, _, _ = fit(toy_config(model__path=build, **MAX, trainer__epochs=1))
     assert len(built) > 3
     assert sum(model() is not None for model in built) == 1
-    assert trainer.order.micro_batch_size == 4  # 16 in as few as limit 5 allows
+    assert trainer.data.order.micro_batch_size == 4  # 16 in as few as limit 5 allows
     assert sorted(sum(trainer.state.task.seen, [])) == list(range(96))
 
 
@@ -261,7 +261,7 @@ def test_a_model_that_the_user_builds_only_once_is_not_touched() -> None:
 
 def test_trial_steps_may_need_more_samples_than_there_are() -> None:
     trainer, _, _ = fit(toy_config(data__path=lambda: points(5), **MAX, trainer__epochs=1))
-    assert trainer.order.micro_batch_size == 16
+    assert trainer.data.order.micro_batch_size == 16
 
 
 def broken() -> nn.Module:
@@ -318,10 +318,10 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Scripted:
 def test_a_resumed_run_keeps_the_size(tmp_path: Path, scripted: Scripted) -> None:
     config = toy_config(**MAX)
     first, _, _ = fit(config, checkpoints=tmp_path)
-    assert first.order.micro_batch_size == 8
+    assert first.data.order.micro_batch_size == 8
     scripted.limit, scripted.tried = 3, []
     again, _, told = fit(config.with_overrides({"trainer.epochs": 3}), checkpoints=tmp_path)
-    assert (again.order.micro_batch_size, scripted.tried) == (8, [])
+    assert (again.data.order.micro_batch_size, scripted.tried) == (8, [])
     assert "batch" in [kind for kind, _ in told.events]
 
 
@@ -344,4 +344,4 @@ def test_a_run_that_needs_other_memory_searches_again(
     fit(toy_config(**first), checkpoints=tmp_path)
     scripted.limit = 4
     again, _, _ = fit(toy_config(**second, trainer__epochs=3), checkpoints=tmp_path)
-    assert again.order.micro_batch_size == 4
+    assert again.data.order.micro_batch_size == 4

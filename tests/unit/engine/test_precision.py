@@ -105,9 +105,9 @@ def test_skipped_steps_are_counted(fused: bool, limit: float | None) -> None:
     step = trainer.state.precision.step
 
     def noting(*arguments: Any) -> Any:
-        before = [parameter.detach().clone() for parameter in trainer.parameters]
+        before = [parameter.detach().clone() for parameter in trainer.step.parameters]
         left_out = step(*arguments)
-        updated.append(any(not torch.equal(*pair) for pair in zip(trainer.parameters, before, strict=True)))
+        updated.append(any(not torch.equal(*pair) for pair in zip(trainer.step.parameters, before, strict=True)))
         return left_out
 
     trainer.state.precision.step = noting
@@ -233,7 +233,7 @@ def test_one_bad_sample_costs_its_steps_and_not_the_run(accumulation: int) -> No
     overrides = {"trainer__gradient_accumulation_steps": accumulation}
     trainer, each, _ = run(1, INF, 50, **overrides)
     assert len(each) == 12
-    assert all(torch.isfinite(parameter).all() for parameter in trainer.parameters)
+    assert all(torch.isfinite(parameter).all() for parameter in trainer.step.parameters)
     assert [isfinite(loss) for loss in each].count(False) == (2 if accumulation == 1 else 0)
 
     _, threes, skipped = run(3, INF, 50, **overrides)

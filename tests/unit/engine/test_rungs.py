@@ -182,11 +182,11 @@ def test_seconds_are_of_training_over_all_attempts(tmp_path: Path, monkeypatch: 
     trainer, second, reporter = train(later, tmp_path, SlowReporter(), trainer__epochs=3)
     assert asked_at(reporter) == [12]
     assert before + 6 <= reporter.asked[0][1]["seconds"] <= before + 10
-    assert trainer.rungs.seconds < 40, "waiting for an answer is no training time"
+    assert trainer.callbacks[0].seconds < 40, "waiting for an answer is no training time"
     assert second.samples_per_second > 16 * 12 / 40
 
 
 def test_rounds_are_short_beside_the_timeout() -> None:
     trainer, _, _ = train(EVERY_40, None, parallel__timeout_seconds=8)
-    assert trainer.rungs._round_seconds == 2
-    assert train(EVERY_40, None)[0].rungs._round_seconds == rungs_module.ROUND_SECONDS
+    assert trainer.callbacks[0]._round_seconds == 2
+    assert train(EVERY_40, None)[0].callbacks[0]._round_seconds == rungs_module.ROUND_SECONDS

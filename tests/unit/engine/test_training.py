@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from paceline.engine.trainer import Diverged
+from paceline.engine.outcome import Diverged
 from support.adascale import Weighted, sample_weights
 from support.toys import Points, built, fit, net, points, toy_config
 
@@ -152,9 +152,9 @@ def test_clipping_bounds_the_update() -> None:
     def moved(limit: float | None) -> float:
         config = toy_config(trainer__max_steps=1, trainer__max_grad_norm=limit, optimizer__momentum=0.0)
         trainer = built(config)
-        before = [parameter.detach().clone() for parameter in trainer.parameters]
+        before = [parameter.detach().clone() for parameter in trainer.step.parameters]
         trainer.fit()
-        squares = [((a - b) ** 2).sum() for a, b in zip(trainer.parameters, before, strict=True)]
+        squares = [((a - b) ** 2).sum() for a, b in zip(trainer.step.parameters, before, strict=True)]
         return float(sum(squares) ** 0.5)
 
     assert moved(None) > 0.1 * 1e-2
@@ -198,7 +198,7 @@ def test_loss_is_over_the_weights_that_count() -> None:
             task__path=Weighted, trainer__max_steps=1, trainer__gradient_accumulation_steps=accumulation
         )
         trainer = fit(config)[0]
-        return torch.cat([parameter.grad.flatten() for parameter in trainer.parameters])
+        return torch.cat([parameter.grad.flatten() for parameter in trainer.step.parameters])
 
     torch.manual_seed(0)
     model, dataset = net().double(), Points(96)

@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from paceline.data.imported import ImportedDataConfig
 from paceline.engine.failure import describe
-from paceline.engine.trainer import CheckpointLost, Diverged
+from paceline.engine.outcome import CheckpointLost, Diverged
 from paceline.errors import ConfigError, EnvironmentFault, PacelineError, Problem, UnusableCode
 from paceline.models.imported import ImportedModelConfig
 from paceline.tasks._classification import Classification

@@ -35,7 +35,7 @@ def test_the_kernel_computes_the_same(optimizer: dict[str, Any]) -> None:
     losses = {}
     for fused in (False, "auto"):
         trainer, _, reporter = fit(toy_config(optimizer={**optimizer, "fused": fused}))
-        assert bool(trainer.optimizer.defaults["fused"]) == (fused == "auto")
+        assert bool(trainer.state.optimizer.defaults["fused"]) == (fused == "auto")
         losses[fused] = reporter.values("train/loss")
     assert len(losses["auto"]) == 12
     assert losses["auto"] == pytest.approx(losses[False], abs=1e-13)
@@ -116,7 +116,7 @@ def test_sparse_gradients_do_without_the_kernel() -> None:
 
     trainer, _, reporter = fit(toy_config(model__path=embedded, optimizer__momentum=0.0))
     assert trainer.state.task.model[1].weight.grad.is_sparse
-    assert not trainer.optimizer.defaults["fused"]
+    assert not trainer.state.optimizer.defaults["fused"]
     losses = reporter.values("train/loss")
     assert losses[-1] < losses[0]
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from paceline import Task
 from paceline.config.sections import ParallelConfig
-from paceline.engine.evaluation import evaluate
+from paceline.engine.evaluator import evaluate
 from paceline.engine.loading import BatchLoader, SeededFetcher
 from paceline.engine.precision import Precision
 from paceline.engine.ranks import Ranks

@@ -90,13 +90,13 @@ class _Steps:
 
     def step(self) -> None:
         """One optimizer step."""
-        samples = self.trainer.train_step(self._batches)
+        samples = self.trainer.step(self._batches, self.trainer.state.position.step).samples
         self.trainer.state.position.advance(samples, epoch_is_over=False)
 
     def close(self) -> None:
         """End the loader processes."""
-        self.trainer.train_loader.close()
-        self.trainer.validation_loader.close()
+        self.trainer.data.loader.close()
+        self.trainer.evaluator.loaders[""].close()
 
     def held_bytes(self) -> int:
         """Bytes of weights, buffers, gradients and optimizer state."""
@@ -108,7 +108,7 @@ class _Steps:
 
     def _all_batches(self) -> Iterator[Any]:
         for epoch in range(10**9):
-            yield from self.trainer.train_loader.load(epoch, self.trainer.order.micro_batches(epoch, 0))
+            yield from self.trainer.data.loader.load(epoch, self.trainer.data.order.micro_batches(epoch, 0))
 
 
 def _bytes(tensors: list[Any], layout: Any) -> int:

@@ -15,9 +15,9 @@ from paceline.config.batch_sizes import BatchSizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.engine.blocks import find_blocks
 from paceline.engine.build import build_adascale, build_optimizer, require_trainable, seed_model
+from paceline.engine.forward_backward import LocalForwardBackward, divide_by_weight
 from paceline.engine.loading import Transfer
 from paceline.engine.order import MicroBatch
-from paceline.engine.passes import LocalPass, divide_by_weight
 from paceline.engine.precision import Precision
 from paceline.engine.prepare import MEMORY_FORMATS, prepare
 from paceline.engine.ranks import Ranks
@@ -199,7 +199,9 @@ def _run(traced: Traced, step: Step, make_batch: BatchMaker, buckets: Buckets | 
     if traced.aside and step.accumulates and not step.exchanges:
         adascale = build_adascale(config, parameters, BatchSizes(2 * step.size, step.size, 2, 1), ALONE)
     batches = _batches(traced, step, make_batch, buckets)
-    forward_backward = LocalPass(traced.model, traced.precision, ALONE, RunningLoss(ALONE), config.seed, adascale)
+    forward_backward = LocalForwardBackward(
+        traced.model, traced.precision, ALONE, RunningLoss(ALONE), config.seed, adascale
+    )
     done = forward_backward(batches, 1)
     if not traced.task.weight_is_samples:
         divide_by_weight(done, parameters, Strategy(config.parallel, ALONE).layout, ALONE)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import perf_counter
 
-from paceline.engine.passes import LocalPass
+from paceline.engine.forward_backward import LocalForwardBackward
 from paceline.engine.trainer import Trainer
 from paceline.errors import ConfigError, Problem
 from paceline.study.step_split.parts import (
@@ -48,11 +48,11 @@ def split_steps(trainer: Trainer, steps: int, warm_up: int) -> StepSplit:
     """
     if steps < 1 or warm_up < 0:
         raise ValueError(f"{steps} steps after {warm_up} cannot be measured")
-    if not isinstance(trainer.forward_backward, LocalPass):
+    if not isinstance(trainer.step.forward_backward, LocalForwardBackward):
         reason = "the time of a step is split into its parts for ddp, fsdp and data_parallel, not for pipeline"
         raise ConfigError([Problem("no-split", reason, "parallel.strategy", hint="use another strategy")])
     try:
-        return _together(trainer, _measure(trainer, trainer.forward_backward, steps, warm_up), steps)
+        return _together(trainer, _measure(trainer, trainer.step.forward_backward, steps, warm_up), steps)
     finally:
         trainer.close()
 
@@ -72,7 +72,7 @@ class _Measured:
     syncs: int
 
 
-def _measure(trainer: Trainer, forward_backward: LocalPass, steps: int, warm_up: int) -> _Measured:
+def _measure(trainer: Trainer, forward_backward: LocalForwardBackward, steps: int, warm_up: int) -> _Measured:
     """One loop without a break: a new one would start the loaders anew."""
     watch = Watch(trainer, forward_backward)
     free_steps = steps if watch.clock.waits_for_device else 0
@@ -113,7 +113,7 @@ def _run(trainer: Trainer, steps: int, end_step: Callable[[int], None]) -> None:
 
 def _together(trainer: Trainer, measured: _Measured, steps: int) -> StepSplit:
     """The splits of all ranks, from what each knows of its own."""
-    ranks, cards, order = trainer.ranks, trainer.observer.cards, trainer.order
+    ranks, cards, order = trainer.ranks, trainer.observer.cards, trainer.data.order
     told = ranks.gather_numbers([*_parts(trainer, measured, steps), *_others(measured, steps)])
     hosts = [card.host for card in cards]
     cores = [max(card.usable_cores // hosts.count(card.host), 1) for card in cards]

@@ -17,8 +17,8 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline._compat.torch import BUFFER_SYNC
+from paceline.engine.forward_backward import LocalForwardBackward
 from paceline.engine.order import MicroBatch
-from paceline.engine.passes import LocalPass
 from paceline.engine.ranks import Ranks
 from paceline.engine.trainer import Trainer
 from paceline.study.step_split.clock import BlockedTime, PartClock
@@ -39,7 +39,7 @@ BUFFERS = "buffers"
 class Watch:
     """What is measured of one rank's steps."""
 
-    def __init__(self, trainer: Trainer, forward_backward: LocalPass) -> None:
+    def __init__(self, trainer: Trainer, forward_backward: LocalForwardBackward) -> None:
         self._trainer = trainer
         self._pass = forward_backward
         device = trainer.ranks.device
@@ -68,7 +68,7 @@ class Watch:
     def put_on(self) -> Iterator[None]:
         """Inside, the steps are watched."""
         trainer, clock, blocked = self._trainer, self.clock, self._blocked
-        loader, precision, meter = trainer.train_loader, trainer.state.precision, trainer.meter
+        loader, precision, meter = trainer.data.loader, trainer.state.precision, trainer.meter
         with ExitStack() as stack:
             stack.callback(blocked.close)
             put(stack, loader, "load", self._timed_load(loader.load))
@@ -80,7 +80,7 @@ class Watch:
             if isinstance(trainer.model, DistributedDataParallel):
                 sync = blocked.watched(BUFFERS, getattr(trainer.model, BUFFER_SYNC))
                 put(stack, trainer.model, BUFFER_SYNC, clock.timed(COMMUNICATION, sync))
-            put(stack, trainer, "ranks", _TimedRanks(**vars(trainer.ranks), clock=clock))
+            put(stack, trainer.step, "ranks", _TimedRanks(**vars(trainer.ranks), clock=clock))
             put(stack, precision, "step", clock.timed(OPTIMIZER, precision.step))
             put(stack, trainer, "after_step", clock.timed(LOGGING, trainer.after_step))
             put(stack, meter, "exclude", self._noted_exclude(meter.exclude))

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from paceline._compat.torch import foreach_mul_
-from paceline.engine.adascale import AdaScale
+from paceline.engine.comm_hooks import GradientObserver
 from paceline.engine.ddp import gradient_exchange
 from paceline.engine.layout import Replicated
 from paceline.engine.observing.own_time import HostTime, OwnTime
@@ -20,26 +20,28 @@ from paceline.tasks.base import TaskOutput
 Batches = Iterator[tuple[MicroBatch, Any]]
 
 
-class StepDone(NamedTuple):
-    """What one optimizer step went over."""
+class StepStats(NamedTuple):
+    """The data of one optimizer step."""
 
     samples: int
-    """Of the global batch."""
+    """Samples of the global batch."""
     weights: list[int | torch.Tensor]
-    """`TaskOutput.weight` of each of this rank's micro batches that counts."""
+    """`TaskOutput.weight` of each of this rank's micro-batches that counts."""
+    ends_epoch: bool = False
+    """True for the last step of an epoch."""
 
 
-class Pass(Protocol):
+class ForwardBackward(Protocol):
     """Forward and backward over the micro batches of a step.
 
     Afterwards the gradients are those of the global batch's loss sum, divided by its number of samples.
     """
 
-    def __call__(self, batches: Batches, step: int) -> StepDone:
+    def __call__(self, batches: Batches, step: int) -> StepStats:
         """Take the micro batches of one step from `batches`. Every rank must call it."""
 
 
-class LocalPass:
+class LocalForwardBackward:
     """One micro batch after the other through a model that is whole on every rank, or is put together on its way."""
 
     def __init__(
@@ -49,7 +51,7 @@ class LocalPass:
         ranks: Ranks,
         running: RunningLoss,
         seed: int,
-        adascale: AdaScale | None = None,
+        observer: GradientObserver | None = None,
         own_time: OwnTime | None = None,
         forward_is_own: bool = True,
     ) -> None:
@@ -62,12 +64,12 @@ class LocalPass:
         self._ranks = ranks
         self._running = running
         self._seed = seed
-        self._adascale = adascale
+        self._observer = observer
         self._own_time = own_time or HostTime()
         self._forward_is_own = forward_is_own
         self._loss_gradients: dict[tuple[float, torch.dtype], torch.Tensor] = {}
 
-    def __call__(self, batches: Batches, step: int) -> StepDone:
+    def __call__(self, batches: Batches, step: int) -> StepStats:
         """Take the micro batches of one step from `batches`."""
         weights = []
         own_time = self._own_time
@@ -82,8 +84,8 @@ class LocalPass:
                 if micro_batch.is_last:
                     own_time.stop()  # from here on gradients are exchanged
                 self.backward(loss, self._loss_gradient(micro_batch, loss.dtype))
-            if self._adascale is not None:
-                self._adascale.end_micro_batch(micro_batch.is_last)
+            if self._observer is not None:
+                self._observer.end_micro_batch(micro_batch.is_last)
             if micro_batch.counts:
                 self._running.add(output)
                 weights.append(output.weight)
@@ -91,7 +93,7 @@ class LocalPass:
                 break
             own_time.start()
         own_time.end_step()
-        return StepDone(micro_batch.step_samples, weights)
+        return StepStats(micro_batch.step_samples, weights, micro_batch.ends_epoch)
 
     def forward(self, batch: Any) -> TaskOutput:
         """The model's output for one micro batch."""
@@ -121,7 +123,7 @@ class LocalPass:
         return gradient
 
 
-def divide_by_weight(done: StepDone, parameters: Iterable[nn.Parameter], layout: Replicated, ranks: Ranks) -> None:
+def divide_by_weight(done: StepStats, parameters: Iterable[nn.Parameter], layout: Replicated, ranks: Ranks) -> None:
     """Make the gradient that of the mean over the weights, which are not numbers of samples. Every rank must call it.
 
     It is over the number of samples so far: what it is to be over is known only after the last micro batch.

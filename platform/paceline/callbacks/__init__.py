@@ -1,0 +1,1 @@
+"""What happens beside the optimizer steps: one file per callback."""

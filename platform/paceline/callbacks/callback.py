@@ -1,0 +1,158 @@
+"""The callback interface.
+
+on_train_start
+for each epoch:
+    for each optimizer step:
+        forward, backward, update
+        on_step_end
+        on_evaluation_end      if the model was evaluated after this step
+        (agree on stopping, save)
+    on_epoch_end
+on_train_end                   finished, stopped early or interrupted; not after an error
+on_checkpoint                  on rank 0, once a checkpoint is committed
+close                          last, also after an error
+
+A hook that a class does not override costs nothing. An exception in a hook ends the run on all workers.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from paceline.config.experiment import ExperimentConfig
+
+
+class Control(IntEnum):
+    """What a hook asks the training loop for. The workers agree on the largest request before it takes effect.
+
+    A request from `on_evaluation_end` or `on_epoch_end` takes effect after that step; one from `on_step_end` after the
+    same step on all workers, within about half a second (at once with one worker).
+    """
+
+    CONTINUE = 0
+    SAVE = 1
+    """Save a checkpoint after this step."""
+    STOP = 2
+    """Save a checkpoint and finish the run."""
+
+
+class Progress(Protocol):
+    """How far training has come."""
+
+    step: int
+    epoch: int
+    samples: int
+
+
+class TrainContext:
+    """What a callback sees of the training. One object for the whole run; its properties follow the training."""
+
+    def __init__(
+        self,
+        *,
+        model: "nn.Module",
+        optimizer: "Optimizer",
+        progress: Progress,
+        device: "torch.device",
+        rank: int,
+        world_size: int,
+        config: "ExperimentConfig",
+        record: Callable[[str, float], None],
+    ) -> None:
+        self.model = model
+        """The user's model, without the wrappers of DDP or the task."""
+        self.optimizer = optimizer
+        self.device = device
+        self.rank = rank
+        self.world_size = world_size
+        self.config = config
+        self._progress = progress
+        self._record = record
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps done."""
+        return self._progress.step
+
+    @property
+    def epoch(self) -> int:
+        """Epochs finished."""
+        return self._progress.epoch
+
+    @property
+    def samples(self) -> int:
+        """Training samples consumed by all workers since the start, earlier attempts included."""
+        return self._progress.samples
+
+    @property
+    def is_main(self) -> bool:
+        """True on rank 0, whose metrics are recorded."""
+        return self.rank == 0
+
+    def log(self, name: str, value: float) -> None:
+        """Record a metric at the current step. Rank 0's value counts; other ranks may call it too.
+
+        Args:
+            name: as it appears in MLflow, such as `mine/sharpness`.
+            value: a number, or a tensor with one element (reading it waits for the device).
+        """
+        self._record(name, float(value))
+
+
+class Callback:
+    """Base class of callbacks. Runs on every worker; hooks observe and may return a `Control`.
+
+    All workers must make the same collective operations in the same hooks, if they make any.
+    """
+
+    def on_train_start(self, ctx: TrainContext) -> None:
+        """Training starts or resumes; the state of a checkpoint is loaded."""
+
+    def on_step_end(self, ctx: TrainContext) -> Control | None:
+        """An optimizer step is done."""
+
+    def on_evaluation_end(self, ctx: TrainContext, metrics: Mapping[str, float]) -> Control | None:
+        """The model was evaluated after this step.
+
+        Args:
+            metrics: the evaluation's results, such as `val/loss`; the same on all workers.
+        """
+
+    def on_epoch_end(self, ctx: TrainContext) -> Control | None:
+        """An epoch is done."""
+
+    def on_checkpoint(self, ctx: TrainContext, path: Path) -> None:
+        """A checkpoint is committed. Called on rank 0, between two steps, on the training thread.
+
+        Args:
+            path: its folder.
+        """
+
+    def on_train_end(self, ctx: TrainContext) -> None:
+        """The last step is done; the final checkpoint is saved afterwards."""
+
+    def close(self) -> None:
+        """Release what the callback holds; called last, also after an error."""
+
+    def evaluation_context(self, ctx: TrainContext) -> AbstractContextManager[Any]:
+        """Context in which the model is evaluated, such as with averaged weights."""
+        raise NotImplementedError
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """State to save with every checkpoint: nested mappings, lists, numbers, text and tensors."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned; tensors arrive on the CPU."""
+
+
+def overrides(callback: Callback, hook: str) -> bool:
+    """True if the callback's class, or the object itself, defines a hook of its own."""
+    return hook in vars(callback) or getattr(type(callback), hook) is not getattr(Callback, hook)

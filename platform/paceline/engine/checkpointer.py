@@ -1,0 +1,163 @@
+"""Saves and restores the training state and everything registered beside it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from paceline.engine.checkpoint import CheckpointWriter, Snapshot, read_checkpoint
+from paceline.engine.outcome import CheckpointLost, Diverged
+from paceline.engine.ranks import Ranks
+from paceline.engine.state import TrainState
+from paceline.engine.stateful import Stateful, pack, unpack
+from paceline.errors import ConfigError, Problem
+
+COMPONENTS = "components"
+"""Key of the registered components in `state.json`. Their tensors are in `component.<name>.safetensors`."""
+ROUND_SECONDS = 10.0
+"""Longest time that a rank waits in one collective operation while rank 0 writes."""
+
+
+class Checkpointer:
+    """Every rank has one and calls its methods at the same steps; rank 0's writes.
+
+    Args:
+        writer: rank 0's; None on other ranks, and where nothing is saved.
+        is_enabled: checkpoints are saved; the same on all ranks.
+        data_identity: of the data stream; a checkpoint of other data is refused.
+        settled: JSON values that were settled before training and that every checkpoint keeps.
+        timeout_seconds: longest time that a collective operation may take.
+    """
+
+    def __init__(
+        self,
+        state: TrainState,
+        ranks: Ranks,
+        writer: CheckpointWriter | None,
+        is_enabled: bool,
+        data_identity: Mapping[str, Any],
+        settled: Mapping[str, Any],
+        timeout_seconds: float,
+    ) -> None:
+        self.writer = writer
+        self.is_enabled = is_enabled
+        self.resumed_from: Path | None = None
+        """Folder of the checkpoint that `load` has restored."""
+        self._state = state
+        self._ranks = ranks
+        self._data_identity = data_identity
+        self._settled = settled
+        self._round_seconds = min(ROUND_SECONDS, timeout_seconds / 4)
+        self._components: dict[str, Stateful] = {}
+        self._saved_step = -1
+
+    def register(self, name: str, component: Stateful) -> None:
+        """Save a component's state with every checkpoint, and restore it on resume.
+
+        Raises:
+            ValueError: the name is taken.
+        """
+        if name in self._components:
+            raise ValueError(f"two components are called {name!r}")
+        self._components[name] = component
+
+    @property
+    def is_writing(self) -> bool:
+        """True while a checkpoint is being written, on rank 0."""
+        return self.writer is not None and self.writer.is_writing
+
+    def save(self) -> None:
+        """Start writing a checkpoint of the current step, unless there is one.
+
+        Raises:
+            Diverged: the weights are not finite.
+        """
+        step = self._state.position.step
+        if not self.is_enabled or step == self._saved_step:
+            return
+        if not self._state.is_finite(self._ranks):
+            message = f"the weights are not finite at step {step}; nothing was saved"
+            raise Diverged(message, "weights-not-finite", step=step)
+        self.wait()
+        snapshot = self._snapshot(step)
+        self._saved_step = step
+        if self.writer is not None and snapshot is not None:
+            self.writer.submit(snapshot)
+
+    def wait(self) -> None:
+        """Wait until no checkpoint is being written."""
+        writer = self.writer
+        self._ranks.each(lambda: None if writer is None else writer.wait(), self._round_seconds)
+
+    def finish(self) -> None:
+        """Training is over: wait for the last checkpoint, and try for a while to store it.
+
+        Raises:
+            CheckpointLost: the final state could not be saved.
+        """
+        writer = self.writer
+
+        def finish() -> None:
+            if writer is not None:
+                writer.close()
+                writer.put_last()
+
+        self._ranks.each(finish, self._round_seconds)
+        step = self._state.position.step
+        if writer is not None and (writer.last is None or writer.last.name != f"step-{step}"):
+            raise CheckpointLost(
+                f"training got to step {step}, but its state could not be saved {writer.complaint(step)}",
+                "checkpoint-lost",
+                step=step,
+                newest=None if writer.last is None else writer.last.name,
+            )
+
+    def close(self) -> None:
+        """End the writer's thread once it is done; also after an error."""
+        if self.writer is not None:
+            self.writer.close()
+
+    def load(self, folder: Path) -> None:
+        """Restore the state from a valid checkpoint folder.
+
+        Raises:
+            ConfigError: the checkpoint belongs to another model, optimizer or order of samples.
+        """
+        snapshot = read_checkpoint(folder)
+        if snapshot.values["order"] != self._data_identity:
+            reason = f"the checkpoint was made with {snapshot.values['order']}, not {dict(self._data_identity)}"
+            raise ConfigError([Problem("resume", reason, "data", hint="start anew with --resume never")])
+        self._state.load(snapshot.tensors, snapshot.values)
+        saved = snapshot.values[COMPONENTS]
+        for name, component in self._components.items():
+            if name in saved:
+                component.load_state_dict(self._placed(name, component, saved[name], snapshot))
+        self._saved_step = snapshot.step
+        self.resumed_from = folder
+        if self.writer is not None:
+            self.writer.last = folder
+
+    def _snapshot(self, step: int) -> Snapshot | None:
+        layout = self._state.layout
+        states = {name: pack(each.state_dict(), name) for name, each in self._components.items()}
+        if self.writer is None and not layout.is_spread:
+            return None
+        tensors = self._state.tensors()
+        values = {**self._state.values(), **self._settled, "order": dict(self._data_identity)}
+        packed = {}
+        for name, (component_values, component_tensors) in states.items():
+            packed[name] = layout.collect_nested(component_values)
+            tensors[_file_of(name)] = layout.collect(component_tensors)
+        return Snapshot(step, tensors, {**values, COMPONENTS: packed})
+
+    def _placed(self, name: str, component: Stateful, values: Any, snapshot: Snapshot) -> Any:
+        """A component's saved state, its tensors in the form that this rank holds them in."""
+        whole = snapshot.tensors.get(_file_of(name), {})
+        layout = self._state.layout
+        if layout.is_spread:
+            _, own = pack(component.state_dict(), name)
+            whole = {key: layout.place(tensor, own[key]) if key in own else tensor for key, tensor in whole.items()}
+        return unpack(values, whole)
+
+
+def _file_of(name: str) -> str:
+    return f"component.{name}"

@@ -1,0 +1,47 @@
+"""Learning rate of each optimizer step."""
+
+from typing import TYPE_CHECKING
+
+from torch.optim import Optimizer
+
+from paceline.lr_schedulers.base import Schedule
+
+if TYPE_CHECKING:
+    from paceline.engine.forward_backward import StepStats
+
+
+class LRPolicy:
+    """The peak learning rate times the schedule. Each parameter group keeps its ratio to it.
+
+    Args:
+        optimizer: just built; its groups' learning rates set the ratios.
+        peak_lr: the learning rate that the optimizer was built with, above 0.
+        schedule: factor of the peak at each step.
+    """
+
+    def __init__(self, optimizer: Optimizer, peak_lr: float, schedule: Schedule) -> None:
+        self.peak_lr = peak_lr
+        self.schedule = schedule
+        self.current = peak_lr
+        """The learning rate of the newest step, for a group with ratio 1."""
+        self._optimizer = optimizer
+        self._ratios = [float(group["lr"]) / peak_lr for group in optimizer.param_groups]
+
+    def lr(self, step: int, stats: "StepStats") -> float:
+        """The learning rate of an optimizer step. Every rank must call it.
+
+        Args:
+            step: counted from 0.
+            stats: of the step's forward and backward passes, which are done.
+        """
+        return self.peak_lr * self.schedule(step)
+
+    def apply(self, step: int, stats: "StepStats") -> None:
+        """Set the learning rate of every parameter group. Every rank must call it."""
+        self.current = self.lr(step, stats)
+        for group, ratio in zip(self._optimizer.param_groups, self._ratios, strict=True):
+            group["lr"] = self.current * ratio
+
+    def metrics(self) -> dict[str, float]:
+        """Metrics for the log."""
+        return {"lr": self.current}

@@ -1,0 +1,83 @@
+"""Training metrics: loss, speed, memory and machines, read every `trainer.log_every_n_steps`."""
+
+from collections.abc import Mapping
+
+from paceline.callbacks.callback import Callback, TrainContext
+from paceline.engine.data_stream import DataStream
+from paceline.engine.loop_context import LoopContext
+from paceline.engine.lr_policy import LRPolicy
+from paceline.engine.meter import Meter
+from paceline.engine.observing.observer import Observer
+from paceline.engine.outcome import Diverged
+from paceline.engine.plan import TrainPlan
+from paceline.engine.running import RunningLoss
+from paceline.engine.state import TrainState
+
+
+class MetricLogger(Callback):
+    """Reads the loss of all ranks, and what they know of their machines, in one exchange.
+
+    Raises:
+        Diverged: the loss is not finite. Raised on all ranks together.
+    """
+
+    def __init__(
+        self,
+        state: TrainState,
+        plan: TrainPlan,
+        data: DataStream,
+        lr: LRPolicy,
+        running: RunningLoss,
+        meter: Meter,
+        observer: Observer,
+    ) -> None:
+        self.observer = observer
+        self._state = state
+        self._plan = plan
+        self._data = data
+        self._lr = lr
+        self._running = running
+        self._meter = meter
+
+    def on_train_start(self, ctx: TrainContext) -> None:
+        """Start to watch the machines."""
+        self.observer.begin()
+
+    def on_step_end(self, ctx: TrainContext) -> None:
+        """Log, if a log is due."""
+        if self._plan.logs(self._state.position):
+            self._log(ctx)
+
+    def on_train_end(self, ctx: TrainContext) -> None:
+        """Log the overall speed, if training ended before the plan did."""
+        if not self._plan.is_over(self._state.position):
+            _record(ctx, self._meter.overall())
+        self.observer.end(self._meter.stretches())
+
+    def _log(self, ctx: TrainContext) -> None:
+        state, position = self._state, self._state.position
+        loss, sums = self._running.read_with(self._readings)
+        divergence = state.precision.check(loss)
+        if divergence is not None:
+            raise Diverged(
+                f"{divergence.reason} at step {position.step}",
+                divergence.code,
+                step=position.step,
+                steps_in_a_row=divergence.steps_in_a_row,
+            )
+        of_ranks, of_machines = self.observer.hear(sums)
+        epoch, speed = self._data.epochs(position.samples), self._meter.read(self._data.wait_seconds)
+        overall = self._meter.overall() if self._plan.is_over(position) else {}
+        values = {"train/loss": loss, **self._lr.metrics(), "epoch": epoch, **speed, **overall, **of_ranks}
+        _record(ctx, {**values, **state.precision.metrics()})
+        assert isinstance(ctx, LoopContext)
+        ctx.report(of_machines)
+
+    def _readings(self) -> list[float]:
+        wait_seconds = self._meter.wait_seconds(self._data.wait_seconds)
+        return self.observer.tell(wait_seconds, is_last=self._plan.is_over(self._state.position))
+
+
+def _record(ctx: TrainContext, values: Mapping[str, float]) -> None:
+    for name, value in values.items():
+        ctx.log(name, value)
