@@ -24,7 +24,10 @@ def documentation(cls: type[Section]) -> Mapping[str, str]:
 
 
 def _docstrings(cls: type[Section]) -> Iterator[tuple[str, str]]:
-    definition = ast.parse(dedent(inspect.getsource(cls))).body[0]
+    try:
+        definition = ast.parse(dedent(inspect.getsource(cls))).body[0]
+    except (OSError, TypeError):  # made for an entry point
+        return
     assert isinstance(definition, ast.ClassDef)
     for field, after in zip(definition.body, definition.body[1:], strict=False):
         match field, after:

@@ -9,7 +9,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
@@ -51,13 +51,21 @@ ImportPath = Annotated[
 ]
 
 
-class Imported(Component):
-    """The user's own component: a callable named by its import path, and the arguments it is called with."""
+class Called(Component):
+    """A component that is made by calling code outside of Paceline with `args`."""
 
-    path: ImportPath
-    """`module:function` of your own code. The folder of the config file and the working folder are importable."""
     args: Annotated[dict[str, Any], AfterValidator(check_args)] = Field(default_factory=dict)
     """Keyword arguments for the call."""
+
+    @property
+    def target(self) -> Any:
+        """Import path of what is called, or the object itself."""
+        raise NotImplementedError
+
+    def chosen(self, section: str) -> str:
+        """The key and the value that choose the component, such as `model.path 'own:net'`."""
+        selector = "path" if "path" in type(self).model_fields else "name"
+        return f"{section}.{selector} {self.describe()!r}"
 
     def load(self) -> Callable[..., Any]:
         """Import the module and return the callable.
@@ -65,9 +73,9 @@ class Imported(Component):
         Raises:
             ConfigError: the module does not import, or has no callable of that name.
         """
-        if callable(self.path):
-            return self.path  # type: ignore[no-any-return]
-        module, _, name = str(self.path).partition(":")
+        if callable(self.target):
+            return self.target  # type: ignore[no-any-return]
+        module, _, name = str(self.target).partition(":")
         try:
             found: Any = importlib.import_module(module)
         except Exception as error:
@@ -79,12 +87,38 @@ class Imported(Component):
                 raise ConfigError([Problem("import", f"module {module!r} has no {name!r}", "path")])
             found = getattr(found, part)
         if not callable(found):
-            raise ConfigError([Problem("import", f"{self.path!r} is not callable", "path")])
+            raise ConfigError([Problem("import", f"{self.target!r} is not callable", "path")])
         return found  # type: ignore[no-any-return]
 
-    def call(self, **extra: Any) -> Any:
+    def call(self, *given: Any, **extra: Any) -> Any:
         """Call the user's code with `args` and what Paceline adds."""
-        return self.load()(**{**self.args, **extra})
+        return self.load()(*given, **{**self.args, **extra})
+
+
+class Imported(Called):
+    """The user's own component: a callable named by its import path, and the arguments it is called with."""
+
+    path: ImportPath
+    """`module:function` of your own code. The folder of the config file and the working folder are importable."""
+
+    @property
+    def target(self) -> Any:
+        """Import path of what is called, or the object itself."""
+        return self.path
+
+
+class Registered(Called):
+    """A component that an installed package offers by an entry point. Made by `registry`, which sets the two below."""
+
+    entry_point: ClassVar[str] = ""
+    """Import path of what is called."""
+    package: ClassVar[str] = ""
+    """Name of the installed package."""
+
+    @property
+    def target(self) -> Any:
+        """Import path of what is called."""
+        return self.entry_point
 
 
 def missing_module(path: str) -> Problem | None:

@@ -6,13 +6,15 @@ Modules whose name begins with an underscore are left out: they hold what compon
 from collections.abc import Iterator, Mapping
 from functools import cache, reduce
 from importlib import import_module
+from importlib.metadata import entry_points
 from operator import or_
 from pkgutil import iter_modules
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Tag
+from pydantic import Discriminator, Tag, create_model
 
 from paceline.config.base import Component
+from paceline.config.imports import Called, Imported, Registered
 
 BY_PATH = "path"
 """Tag of the variant that is chosen by an import path."""
@@ -30,13 +32,37 @@ def _classes(package: str) -> Iterator[type[Component]]:
 
 @cache
 def components(package: str) -> Mapping[str, type[Component]]:
-    """Every value of `name` that a package offers, and the class behind it; `path` stands for the user's own."""
+    """Every value of `name` that a room offers, and the class behind it; `path` stands for the user's own.
+
+    Installed packages add to them by entry points of the group of the room's name, such as `paceline.optimizers`. An
+    entry point leads to the same callable as `path` would. It is not imported before it is used; a shipped name counts
+    before one of an entry point.
+    """
     found: dict[str, type[Component]] = {}
     for cls in _classes(package):
         for name in cls.selectors():
             found[name] = cls
         if "path" in cls.model_fields:
             found[BY_PATH] = cls
+    return {**_registered(package, found.get(BY_PATH)), **found}
+
+
+@cache
+def _all_entry_points() -> Any:
+    return entry_points()
+
+
+def _registered(package: str, imported: type[Component] | None) -> dict[str, type[Component]]:
+    """A class for each entry point of a room: the one of `path`, with a name in place of the path."""
+    found: dict[str, Any] = {}
+    shared = [cls for cls in getattr(imported, "__mro__", ()) if issubclass(cls, Called)]
+    base = next((cls for cls in shared if cls is not Called and not issubclass(cls, Imported)), None)
+    for point in _all_entry_points().select(group=package) if base else ():
+        bases: Any = (Registered, base)
+        name: Any = Literal[point.name]
+        found[point.name] = create_model(f"{point.name}_{base.__name__}", __base__=bases, name=(name, ...))  # type: ignore[union-attr]
+        found[point.name].entry_point = point.value
+        found[point.name].package = point.dist.name if point.dist else ""
     return found
 
 

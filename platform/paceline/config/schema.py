@@ -40,7 +40,7 @@ def _drop_titles(schema: Any) -> None:
 def _document(schema: dict[str, Any], cls: type[Section]) -> None:
     texts = documentation(cls)
     for name, field in schema["properties"].items():
-        field["description"] = texts[name]
+        field["description"] = texts.get(name) or f"Selects this component of {getattr(cls, 'package', '')}."
 
 
 def _subclasses(cls: type[Section]) -> Iterator[type[Section]]:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from paceline.config.imports import Imported
+from paceline.config.imports import Called, Imported
 from paceline.data.base import DataConfig
 from paceline.errors import UnusableCode
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from torch.utils.data import Dataset
 
 
-class ImportedDataConfig(Imported, DataConfig):
-    """`path` leads to a callable that takes `args` and returns `(train, validation)`, two map-style data sets."""
+class CalledDataConfig(Called, DataConfig):
+    """A callable that takes `args` and returns `(train, validation)`, two map-style data sets."""
 
     def build(self) -> "tuple[Dataset[Any], Dataset[Any]]":
         """Call the user's builder.
@@ -21,11 +21,15 @@ class ImportedDataConfig(Imported, DataConfig):
         """
         found = self.call()
         if not isinstance(found, tuple | list) or len(found) != 2:
-            message = f"data.path {self.describe()!r} must return (train, validation), not {_kind(found)}"
+            message = f"{self.chosen('data')} must return (train, validation), not {_kind(found)}"
             raise UnusableCode(message, "not-two-sets")
         for role, dataset in zip(("training", "validation"), found, strict=True):
-            _check_map_style(f"data.path {self.describe()!r}: the {role} set", dataset)
+            _check_map_style(f"{self.chosen('data')}: the {role} set", dataset)
         return found[0], found[1]
+
+
+class ImportedDataConfig(Imported, CalledDataConfig):
+    """`path` leads to a callable that takes `args` and returns `(train, validation)`, two map-style data sets."""
 
 
 def _kind(found: Any) -> str:

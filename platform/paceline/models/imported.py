@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from paceline.config.imports import Imported
+from paceline.config.imports import Called, Imported
 from paceline.errors import UnusableCode
 from paceline.models.base import ModelConfig
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-class ImportedModelConfig(Imported, ModelConfig):
-    """`path` leads to a callable that takes `args` and returns a `torch.nn.Module`."""
+class CalledModelConfig(Called, ModelConfig):
+    """A callable that takes `args` and returns a `torch.nn.Module`."""
 
     def build(self) -> "nn.Module":
         """Call the user's builder.
@@ -23,6 +23,10 @@ class ImportedModelConfig(Imported, ModelConfig):
 
         model = self.call()
         if not isinstance(model, nn.Module):
-            message = f"model.path {self.describe()!r} returned {type(model).__name__}, not a torch.nn.Module"
+            message = f"{self.chosen('model')} returned {type(model).__name__}, not a torch.nn.Module"
             raise UnusableCode(message, "not-a-module")
         return model
+
+
+class ImportedModelConfig(Imported, CalledModelConfig):
+    """`path` leads to a callable that takes `args` and returns a `torch.nn.Module`."""

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from paceline.config.imports import Imported
+from paceline.config.imports import Called, Imported
 from paceline.errors import UnusableCode
 from paceline.tasks.base import TaskConfig
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from paceline.tasks._task import Task
 
 
-class ImportedTaskConfig(Imported, TaskConfig):
-    """`path` leads to a callable (a `Task` class, say) that takes `model` and `args` and returns a `Task`."""
+class CalledTaskConfig(Called, TaskConfig):
+    """A callable (a `Task` class, say) that takes `model` and `args` and returns a `Task`."""
 
     def build(self, model: "nn.Module") -> "Task":
         """Call the user's builder.
@@ -25,6 +25,10 @@ class ImportedTaskConfig(Imported, TaskConfig):
 
         task = self.call(model=model)
         if not isinstance(task, Task):
-            message = f"task.path {self.describe()!r} returned {type(task).__name__}, not a paceline.Task"
+            message = f"{self.chosen('task')} returned {type(task).__name__}, not a paceline.Task"
             raise UnusableCode(message, "not-a-task")
         return task
+
+
+class ImportedTaskConfig(Imported, CalledTaskConfig):
+    """`path` leads to a callable (a `Task` class, say) that takes `model` and `args` and returns a `Task`."""
