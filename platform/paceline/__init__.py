@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from paceline.callbacks.callback import Callback, Control, TrainContext
     from paceline.cluster.experiment import train
     from paceline.cluster.result import RunResult
     from paceline.config import ExperimentConfig, load_config
@@ -21,7 +22,9 @@ __version__ = "0.1.0"
 # Each public name and the module that holds it. They are imported when first asked for, so that
 # `import paceline`, the command line's help and a config error never pay for torch or Ray.
 _HOMES = {
+    "Callback": "paceline.callbacks.callback",
     "ConfigError": "paceline.errors",
+    "Control": "paceline.callbacks.callback",
     "EnvironmentFault": "paceline.errors",
     "ExperimentConfig": "paceline.config",
     "MemoryPlan": "paceline.study.memory.plan",
@@ -31,6 +34,7 @@ _HOMES = {
     "SweepResult": "paceline.sweeps.results.result",
     "Task": "paceline.tasks.base",
     "TaskOutput": "paceline.tasks.base",
+    "TrainContext": "paceline.callbacks.callback",
     "TuneupResult": "paceline.study.tuneup.result",
     "load_config": "paceline.config",
     "load_run": "paceline.review.reopening",
@@ -42,7 +46,9 @@ _HOMES = {
 }
 
 __all__ = [
+    "Callback",
     "ConfigError",
+    "Control",
     "EnvironmentFault",
     "ExperimentConfig",
     "MemoryPlan",
@@ -52,6 +58,7 @@ __all__ = [
     "SweepResult",
     "Task",
     "TaskOutput",
+    "TrainContext",
     "TuneupResult",
     "__version__",
     "load_config",

@@ -1,5 +1,7 @@
 """The callback interface.
 
+setup
+load_state_dict                if the run resumes
 on_train_start
 for each epoch:
     for each optimizer step:
@@ -111,6 +113,9 @@ class Callback:
 
     All workers must make the same collective operations in the same hooks, if they make any.
     """
+
+    def setup(self, ctx: TrainContext) -> None:
+        """The model and the optimizer are ready; no checkpoint is loaded yet. Create here what has a state."""
 
     def on_train_start(self, ctx: TrainContext) -> None:
         """Training starts or resumes; the state of a checkpoint is loaded."""

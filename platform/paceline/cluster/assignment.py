@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from paceline.config.components import subtree
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import make_importable
 from paceline.config.loading import validate
@@ -61,7 +62,7 @@ class Assignment:
         tree = json.loads(self.config_json)
         for section, value in objects.items():
             if self.kept is None or section in self.kept:
-                tree[section]["path"] = value
+                subtree(tree, section)["path"] = value
         config = validate(tree)
         learn(secrets_of(config))
         return config

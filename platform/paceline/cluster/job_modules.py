@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.cluster.user_code import modules_by_key
-from paceline.config.experiment import COMPONENT_SECTIONS, ExperimentConfig
+from paceline.config.components import ROOMS
+from paceline.config.experiment import ExperimentConfig
 from paceline.config.own_arms import own_arms
 from paceline.errors import ConfigError
 
@@ -22,8 +23,8 @@ def modules_of_job(config: ExperimentConfig, tunes: bool) -> Iterator[tuple[str,
         yield from ((key, place) for used_at, place in modules_by_key(changed) if (used_at, place) not in own)
     lists = config.sweep.lists if config.sweep is not None else {}
     for axis, values in lists.items():
-        section, _, rest = axis.partition(".")
-        if section in COMPONENT_SECTIONS and rest == "path":
+        section, *_, last = axis.split(".")
+        if section in ROOMS and last == "path":
             for value in values:
                 yield from (found for found in _of_point(config, axis, value) if found[0] == axis)
 

@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from paceline.config.components import called_components
 from paceline.config.experiment import ExperimentConfig
-from paceline.config.imports import Imported, path_of
 
 STAYS_AT_HOME = ["/runs", "*.db", ".env", ".venv", ".git"]
 """What no worker needs, in the words of `.gitignore`."""
@@ -44,15 +44,11 @@ def own_modules(*configs: ExperimentConfig) -> list[Path]:
 
 
 def modules_by_key(config: ExperimentConfig) -> Iterator[tuple[str, Path]]:
-    """The same with the key of the config that names it: `task.path`, `model.path` or `data.path`."""
-    for section in ("task", "model", "data"):
-        component = getattr(config, section)
-        if not isinstance(component, Imported):
-            continue
-        path = path_of(component.path) if callable(component.path) else str(component.path)
-        place = _place(path.partition(":")[0].partition(".")[0])
+    """The same with the key of the config that names it, such as `task.path`."""
+    for key, component in called_components(config):
+        place = _place(component.import_path.partition(":")[0].partition(".")[0])
         if place is not None and not _is_installed(place):
-            yield f"{section}.path", place
+            yield f"{key}.path", place
 
 
 def _place(module: str) -> Path | None:

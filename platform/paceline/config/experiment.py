@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, model_validator
 
 from paceline.config.base import Section
+from paceline.config.components import COMPONENT_SECTIONS
 from paceline.config.registry import component_union
 from paceline.config.sections import (
     CheckpointConfig,
@@ -17,14 +18,17 @@ from paceline.config.sections import (
 )
 from paceline.config.sweep import SweepConfig
 from paceline.config.tuneup import TuneupConfig
+from paceline.metrics.base import MetricConfig
 
 if TYPE_CHECKING:
+    from paceline.callbacks.base import CallbackConfig
     from paceline.data.base import DataConfig
     from paceline.lr_schedulers.base import LRSchedulerConfig
     from paceline.models.base import ModelConfig
     from paceline.optimizers.base import OptimizerConfig
     from paceline.tasks.base import TaskConfig
 else:
+    CallbackConfig = component_union("paceline.callbacks")
     DataConfig = component_union("paceline.data")
     LRSchedulerConfig = component_union("paceline.lr_schedulers")
     ModelConfig = component_union("paceline.models")
@@ -32,15 +36,6 @@ else:
     TaskConfig = component_union("paceline.tasks")
 
 NAME_PATTERN = r"^[A-Za-z0-9][\w.-]{0,99}$"
-
-COMPONENT_SECTIONS = {
-    "task": "paceline.tasks",
-    "model": "paceline.models",
-    "data": "paceline.data",
-    "optimizer": "paceline.optimizers",
-    "lr_scheduler": "paceline.lr_schedulers",
-}
-"""The sections that are chosen by `name` or `path`, and the package that holds what they choose from."""
 
 
 class ExperimentConfig(Section):
@@ -62,6 +57,10 @@ class ExperimentConfig(Section):
         default_factory=lambda: _default("lr_scheduler", "constant"), validate_default=True
     )
     """How the learning rate changes over training."""
+    metrics: list[MetricConfig] = Field(default_factory=list)
+    """Further metrics of the evaluation, each computed over the whole set and all workers."""
+    callbacks: list[CallbackConfig] = Field(default_factory=list)
+    """What happens beside the optimizer steps, in this order."""
     trainer: TrainerConfig = TrainerConfig()
     """Length, precision, accumulation and the techniques of the training step."""
     parallel: ParallelConfig = ParallelConfig()

@@ -8,18 +8,26 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from paceline.config.base import Component, Section
-from paceline.config.experiment import COMPONENT_SECTIONS, ExperimentConfig
+from paceline.config.components import COMPONENT_LISTS, COMPONENT_SECTIONS, ROOMS, is_component
+from paceline.config.experiment import ExperimentConfig
 from paceline.config.registry import BY_PATH, components
 from paceline.config.source import Key, dotted
+from paceline.metrics.base import MetricConfig
 
 
 def chosen_class(section: str, value: Any) -> type[Component] | None:
-    """The class that a component section chooses by its `name` or `path`; None when it chooses none."""
+    """The class that a component chooses by its `name` or `path`; None when it chooses none.
+
+    Args:
+        section: the component's section, or the list that it is an item of.
+    """
+    if section == "metrics":
+        return MetricConfig
     if isinstance(value, Component):
         return type(value)
     if not isinstance(value, Mapping):
         return None
-    known = components(COMPONENT_SECTIONS[section])
+    known = components(ROOMS[section])
     if "name" in value:
         return known[value["name"]] if value["name"] in component_names(section) else None
     return known.get(BY_PATH) if "path" in value else None
@@ -27,7 +35,7 @@ def chosen_class(section: str, value: Any) -> type[Component] | None:
 
 def component_names(section: str) -> list[str]:
     """Every value that `name` may have in a component section."""
-    return sorted(name for name in components(COMPONENT_SECTIONS[section]) if name != BY_PATH)
+    return sorted(name for name in components(ROOMS[section]) if name != BY_PATH)
 
 
 def default_name(section: str) -> str | None:
@@ -45,6 +53,11 @@ def section_class(tree: Any, key: Key) -> type[Section] | None:
     if len(key) == 1 and key[0] in COMPONENT_SECTIONS:
         section, given = str(key[0]), tree if isinstance(tree, Mapping) else {}
         return chosen_class(section, given.get(section, {"name": default_name(section)}))
+    if is_component(key):
+        items = tree.get(key[0]) if isinstance(tree, Mapping) else getattr(tree, str(key[0]), None)
+        index = int(key[1]) if str(key[1]).isdigit() else -1
+        has_item = isinstance(items, list | tuple) and 0 <= index < len(items)
+        return chosen_class(str(key[0]), items[index]) if has_item else None  # type: ignore[index]
     field = field_at(tree, key)
     return _section_in(field.annotation) if field else None
 
@@ -57,7 +70,7 @@ def field_at(tree: Any, key: Key) -> FieldInfo | None:
 
 def is_key(tree: Any, key: Key) -> bool:
     """Whether there is a field behind a key, or a mapping that may hold it, such as `args`."""
-    if len(key) == 2 and key[0] in COMPONENT_SECTIONS and key[1] in ("name", "path"):
+    if is_component(key[:-1]) and key[-1] in ("name", "path"):
         return True  # of either kind of component, whichever is chosen now
     above = (field_at(tree, key[:depth]) for depth in range(1, len(key)))
     return field_at(tree, key) is not None or any(field and _holds_mapping(field.annotation) for field in above)
@@ -71,7 +84,7 @@ def value_types(tree: Any, key: Key) -> set[Any]:
 
 def is_single_value(tree: Any, key: Key) -> bool:
     """Whether a key is a field that holds neither a section nor a mapping, so that nothing can be below it."""
-    if len(key) == 1 and key[0] in COMPONENT_SECTIONS:
+    if is_component(key) or (len(key) == 1 and key[0] in COMPONENT_LISTS):
         return False
     field = field_at(tree, key)
     return field is not None and _section_in(field.annotation) is None and not _holds_mapping(field.annotation)

@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from paceline.config.base import Component
+from paceline.config.components import components_in
 from paceline.config.plain import check_args
 from paceline.config.top_names import top_names
 from paceline.errors import ConfigError, Problem
@@ -28,7 +29,7 @@ def path_of(target: Callable[..., Any]) -> str:
     return f"{module}:{name}"
 
 
-def _check_path(value: Any) -> Any:
+def check_path(value: Any) -> Any:
     if callable(value):
         return value
     if not isinstance(value, str):
@@ -45,7 +46,7 @@ def is_path(value: Any) -> bool:
 
 ImportPath = Annotated[
     Any,
-    BeforeValidator(_check_path),
+    BeforeValidator(check_path),
     PlainSerializer(lambda value: path_of(value) if callable(value) else value, return_type=str, when_used="json"),
     WithJsonSchema({"type": "string", "pattern": PATH_PATTERN, "examples": ["my_pkg.nets:build"]}),
 ]
@@ -61,6 +62,13 @@ class Called(Component):
     def target(self) -> Any:
         """Import path of what is called, or the object itself."""
         raise NotImplementedError
+
+    @property
+    def import_path(self) -> str:
+        """`module:name` of what is called, also where it is a Python object."""
+        if isinstance(self.target, str):
+            return self.target
+        return path_of(self.target if callable(self.target) else type(self.target))
 
     def chosen(self, section: str) -> str:
         """The key and the value that choose the component, such as `model.path 'own:net'`."""
@@ -223,12 +231,9 @@ def remembered_folders(folder: Path) -> list[Path]:
 
 
 def objects_in(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The Python objects that a dumped config holds in place of import paths, by dotted key of their section."""
-    return {
-        key: section["path"]
-        for key, section in config.items()
-        if isinstance(section, Mapping) and callable(section.get("path"))
-    }
+    """The Python objects that a dumped config holds in place of import paths, by dotted key of their component."""
+    found = ((key, part.get("path")) for key, part in components_in(config) if isinstance(part, Mapping))
+    return {key: path for key, path in found if path is not None and not isinstance(path, str)}
 
 
 def user_folders() -> tuple[str, ...]:

@@ -12,8 +12,9 @@ from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
 from paceline.config.checks import ERROR_TYPE
+from paceline.config.components import COMPONENT_SECTIONS, components_in
 from paceline.config.disagreement import Disagreement
-from paceline.config.experiment import COMPONENT_SECTIONS, ExperimentConfig
+from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import is_path, make_importable, missing_module, remembered_folders
 from paceline.config.overrides import copy_tree, edit, parse_override, place_of
 from paceline.config.problems import Places, broken_keys, explain, selector_problems
@@ -204,11 +205,10 @@ def missing_modules(tree: Mapping[str, Any], places: Places | None = None) -> li
     places = places or Places()
     axes = _axes_of(tree)
     found = []
-    for section in COMPONENT_SECTIONS:
-        value = tree.get(section)
-        if isinstance(value, Mapping) and "name" not in value:
-            problems = _about_code(section, value, axes)
-            found += [replace(each, key=f"{section}.{each.key}") for each in problems]
+    for key, value in components_in(tree):
+        chosen_by_path = isinstance(value, Mapping) and ("name" not in value or key.startswith("metrics."))
+        if chosen_by_path and value.get("path") is not None:
+            found += [replace(each, key=f"{key}.{each.key}") for each in _about_code(key, value, axes)]
     return [replace(problem, place=places.of(problem.key)) for problem in found]
 
 

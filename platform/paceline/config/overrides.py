@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline.config.base import Section
-from paceline.config.experiment import COMPONENT_SECTIONS
+from paceline.config.components import COMPONENT_SECTIONS
 from paceline.config.fields import chosen_class, default_name, is_single_value
 from paceline.config.source import Key, dotted, read_value
 from paceline.config.space import AXES
@@ -146,11 +146,25 @@ def _set(tree: dict[str, Any], key: Key, value: Any) -> Problem | None:
     inner = tree
     for depth in range(1, len(key)):
         above, name = key[:depth], str(key[depth - 1])
-        if is_single_value(tree, above) or not isinstance(inner.get(name, {}), dict | None):
+        if is_single_value(tree, above) or not isinstance(inner.get(name, {}), dict | list | None):
             reason = f"{dotted(above)} holds a single value: there is no {str(key[depth])!r} in it"
             return Problem("unknown-key", reason, dotted(key))
         if inner.get(name) is None:
             inner[name] = {}
         inner = inner[name]
+        if isinstance(inner, list):
+            return _set_in_item(inner, key, depth, value)
     inner[str(key[-1])] = value
     return None
+
+
+def _set_in_item(items: list[Any], key: Key, depth: int, value: Any) -> Problem | None:
+    """Set a value in an item of a list of components, such as `callbacks.0.decay`."""
+    index, *below = key[depth:]
+    if not str(index).isdigit() or int(index) >= len(items) or not isinstance(items[int(index)], dict):
+        reason = f"{dotted(key[:depth])} is a list of {len(items)}: there is no item {index!r}"
+        return Problem("unknown-key", reason, dotted(key), hint="items are counted from 0")
+    if not below:
+        items[int(index)] = value
+        return None
+    return _set(items[int(index)], tuple(below), value)

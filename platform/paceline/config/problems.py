@@ -9,8 +9,8 @@ from pydantic_core import ErrorDetails
 
 from paceline.config import hints
 from paceline.config.base import Component, Section
+from paceline.config.components import COMPONENT_LISTS, COMPONENT_SECTIONS, components_in, is_component
 from paceline.config.documentation import documentation
-from paceline.config.experiment import COMPONENT_SECTIONS
 from paceline.config.fields import chosen_class, component_names, nearest_key, section_class
 from paceline.config.source import Key, Source, dotted
 from paceline.config.space import AXES, AXIS_ERROR
@@ -84,13 +84,14 @@ def explain(errors: Sequence[ErrorDetails], tree: Any, places: Places) -> list[P
 
 def selector_problems(tree: Any) -> list[Problem]:
     """Component sections that are chosen by `name` and `path` at once."""
-    sections = [key for key in COMPONENT_SECTIONS if isinstance(tree, Mapping) and isinstance(tree.get(key), Mapping)]
+    found = components_in(tree) if isinstance(tree, Mapping) else ()
+    sections = {key: value for key, value in found if isinstance(value, Mapping) and not key.startswith("metrics.")}
     reason = "has both name and path, which choose different things"
     hint = "keep name for what Paceline ships, or path for your own code"
     return [
         Problem("two-components", reason, section, hint=hint)
-        for section in sections
-        if "name" in tree[section] and "path" in tree[section]
+        for section, value in sections.items()
+        if "name" in value and "path" in value
     ]
 
 
@@ -99,6 +100,8 @@ def _key(error: ErrorDetails, tree: Any) -> Key:
     location = error["loc"]
     if len(location) > 1 and location[0] in COMPONENT_SECTIONS:
         location = (location[0], *location[2:])
+    elif len(location) > 2 and location[0] in COMPONENT_LISTS and location[0] != "metrics":
+        location = (*location[:2], *location[3:])
     key: Key = ()
     for index, part in enumerate(location):
         named = index == len(location) - 1 and error["type"] in ("missing", "extra_forbidden")
@@ -129,8 +132,8 @@ def _explain_one(key: Key, errors: list[ErrorDetails], tree: Any) -> Problem:
         return Problem("missing-key", "is missing", dotted(key), hint=_missing_hint(key, tree))
     if kind == "extra_forbidden":
         return Problem("unknown-key", "there is no such key", dotted(key), hint=nearest_key(tree, key))
-    if kind.startswith("union_tag") or (len(key) == 1 and key[0] in COMPONENT_SECTIONS):
-        return _component_problem(str(key[0]), error["input"])
+    if kind.startswith("union_tag") or (is_component(key) and key[0] != "metrics"):
+        return _component_problem(key, error["input"])
     if kind == AXIS_ERROR:
         return Problem("bad-axis", error["ctx"]["reason"], dotted(key), hint=error["ctx"]["hint"])
     if kind == "value_error":
@@ -182,23 +185,24 @@ def _short(limit: Any) -> str:
     return f"{limit:g}" if isinstance(limit, float) else str(limit)
 
 
-def _component_problem(section: str, value: Any) -> Problem:
+def _component_problem(key: Key, value: Any) -> Problem:
+    section, place = str(key[0]), dotted(key)
     names = component_names(section)
     if isinstance(value, Component):
-        return Problem("wrong-type", f"{type(value).__name__} is no {section}", section)
+        return Problem("wrong-type", f"{type(value).__name__} is no {section}", place)
     if not isinstance(value, Mapping):
         return Problem(
-            "wrong-type", f"must be a mapping, not {hints.show(value)}", section, hint=_mapping_hint(section, value)
+            "wrong-type", f"must be a mapping, not {hints.show(value)}", place, hint=_mapping_hint(section, value)
         )
     if "name" not in value:
         hint = f"write name: one of {hints.listed(names)}; or path: 'my_pkg.module:function'"
-        return Problem("no-component", "has neither name nor path", section, hint=hint)
+        return Problem("no-component", "has neither name nor path", place, hint=hint)
     name = value["name"]
     if not isinstance(name, str):
         hint = f"one of {hints.listed(names)}"
-        return Problem("wrong-type", f"must be text, not {hints.show(name)}", f"{section}.name", hint=hint)
+        return Problem("wrong-type", f"must be text, not {hints.show(name)}", f"{place}.name", hint=hint)
     reason = f"there is no {section} {hints.show(name)}"
-    return Problem("unknown-component", reason, f"{section}.name", hint=hints.near_and_all(name, names))
+    return Problem("unknown-component", reason, f"{place}.name", hint=hints.near_and_all(name, names))
 
 
 def _mapping_hint(section: str, value: Any) -> str:

@@ -3,10 +3,10 @@
 Modules whose name begins with an underscore are left out: they hold what components build, and may import torch.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, reduce
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from operator import or_
 from pkgutil import iter_modules
 from typing import Annotated, Any, Literal
@@ -52,12 +52,18 @@ def _all_entry_points() -> Any:
     return entry_points()
 
 
+def entry_points_of(room: str) -> Iterable[EntryPoint]:
+    """The entry points that installed packages have for a room; the group has the room's name."""
+    found: Iterable[EntryPoint] = _all_entry_points().select(group=room)
+    return found
+
+
 def _registered(package: str, imported: type[Component] | None) -> dict[str, type[Component]]:
     """A class for each entry point of a room: the one of `path`, with a name in place of the path."""
     found: dict[str, Any] = {}
     shared = [cls for cls in getattr(imported, "__mro__", ()) if issubclass(cls, Called)]
     base = next((cls for cls in shared if cls is not Called and not issubclass(cls, Imported)), None)
-    for point in _all_entry_points().select(group=package) if base else ():
+    for point in entry_points_of(package) if base else ():
         bases: Any = (Registered, base)
         name: Any = Literal[point.name]
         found[point.name] = create_model(f"{point.name}_{base.__name__}", __base__=bases, name=(name, ...))  # type: ignore[union-attr]

@@ -66,6 +66,8 @@ class TrainerConfig(Section):
     """Use deterministic algorithms only, and fail where there is none."""
     log_every_n_steps: Steps = 10
     """Optimizer steps between two points of the training metrics, 1 to 10^12."""
+    evaluate_every_n_steps: Steps | None = None
+    """Optimizer steps between two evaluations, 1 to 10^12, beside `evaluate_every_n_epochs`. `null` disables."""
     evaluate_every_n_epochs: Annotated[int, Field(ge=0, le=10**6)] = 1
     """Epochs between two evaluations on the validation set, 0 to 10^6. 0: only at the end of training."""
 

@@ -1,5 +1,7 @@
 """From a config to a trainer that is ready to run, on each rank."""
 
+import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -114,7 +116,8 @@ def build_trainer(
     if powersgd is not None:
         checkpointer.register("powersgd", powersgd)
     meter = Meter(drain=partial(torch.cuda.synchronize, ranks.device) if ranks.device.type == "cuda" else None)
-    callbacks: list[Callback] = []
+    context = LoopContext(state, ranks, config, reporter)
+    callbacks = build_callbacks(config, context, checkpointer)
     rung_stopper = None
     if rungs is not None:
         rung_stopper = RungStopper(
@@ -147,7 +150,7 @@ def build_trainer(
         plan=plan,
         checkpointer=checkpointer,
         callbacks=callbacks,
-        context=LoopContext(state, ranks, config, reporter),
+        context=context,
         meter=meter,
         reporter=reporter,
         ranks=ranks,
@@ -253,6 +256,21 @@ def build_lr(
     if adascale is None:
         return LRPolicy(state.optimizer, peak_lr, schedule)
     return AdaScaleLR(state.optimizer, peak_lr, schedule, adascale, state.precision.scale)
+
+
+def build_callbacks(config: ExperimentConfig, context: LoopContext, checkpointer: Checkpointer) -> list[Callback]:
+    """The callbacks of a config, set up, their states registered under the names that they have in it."""
+    callbacks = []
+    counts = Counter[str]()
+    for component in config.callbacks:
+        callback = component.build()
+        callback.setup(context)
+        name = re.sub(r"[^\w.-]", ".", component.describe())
+        counts[name] += 1
+        suffix = f".{counts[name]}" if counts[name] > 1 else ""
+        checkpointer.register(f"callback.{name}{suffix}", callback)
+        callbacks.append(callback)
+    return callbacks
 
 
 def build_observer(config: ExperimentConfig, strategy: Strategy, reporter: Reporter) -> Observer:

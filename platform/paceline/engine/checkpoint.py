@@ -6,6 +6,7 @@ A checkpoint is written to a temporary folder, made durable, and renamed; its ma
 
 import json
 import shutil
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -147,6 +148,8 @@ class CheckpointWriter:
         self.folder = folder
         self.last: Path | None = None
         """The newest checkpoint that has been committed."""
+        self.committed: deque[Path] = deque()
+        """Checkpoints that have been committed, until somebody takes them out."""
         self.error: OSError | EnvironmentFault | None = None
         """Why the newest one that could not be written was not."""
         self._elsewhere = elsewhere
@@ -226,6 +229,7 @@ class CheckpointWriter:
         if self._elsewhere is not None:
             self._elsewhere.store.put(path, self._elsewhere.is_recorded, is_last)
         self.last = path
+        self.committed.append(path)
         self._on_commit(step, path)
         if self._elsewhere is not None:
             self._prune_elsewhere(self._elsewhere)

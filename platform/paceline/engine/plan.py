@@ -36,7 +36,9 @@ class TrainPlan:
 
     def evaluates(self, position: Position) -> bool:
         """Whether the validation set is evaluated after this step."""
-        every = self.trainer.evaluate_every_n_epochs
+        every, every_n_steps = self.trainer.evaluate_every_n_epochs, self.trainer.evaluate_every_n_steps
+        if every_n_steps is not None and position.step % every_n_steps == 0:
+            return True
         return self.is_over(position) or (every > 0 and self._ended_epochs(position, every))
 
     def saves(self, position: Position) -> bool:

@@ -12,7 +12,6 @@ Everything beside the step is a callback: see `paceline.callbacks.callback`.
 """
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -79,12 +78,9 @@ class Trainer:
         self._agreement = Agreement(ranks)
         self._marks_time = ranks.device.type == "cuda" and ranks.world_size > 1
         self._next_progress = 0.0
-        self._checkpoint: Path | None = None
-        """The newest checkpoint that the callbacks know of."""
         # hooks that no class overrides cost nothing
         self._on_step_end = [callback.on_step_end for callback in self._that("on_step_end")]
         self._on_boundary = [each.on_boundary for each in callbacks if isinstance(each, BoundaryCallback)]
-        self._hears_of_checkpoints = bool(self._that("on_checkpoint"))
 
     @property
     def is_over(self) -> bool:
@@ -182,12 +178,10 @@ class Trainer:
 
     def _tell_of_checkpoint(self) -> None:
         writer = self.checkpointer.writer
-        if not self._hears_of_checkpoints or writer is None or writer.last in (None, self._checkpoint):
-            return
-        self._checkpoint = writer.last
-        assert self._checkpoint is not None
-        for callback in self._that("on_checkpoint"):
-            callback.on_checkpoint(self.context, self._checkpoint)
+        while writer is not None and writer.committed:
+            path = writer.committed.popleft()
+            for callback in self._that("on_checkpoint"):
+                callback.on_checkpoint(self.context, path)
 
     def _boundary(self) -> int:
         return max((on_boundary(self.context) for on_boundary in self._on_boundary), default=int(Control.CONTINUE))

@@ -2,19 +2,14 @@
 
 from pathlib import Path
 
-from paceline.config.experiment import COMPONENT_SECTIONS, ExperimentConfig
-from paceline.config.imports import Imported, path_of
+from paceline.config.components import called_components
+from paceline.config.experiment import ExperimentConfig
 from paceline.errors import ConfigError, Problem
 
 
 def named_code(config: ExperimentConfig) -> dict[str, str]:
     """What building the config's parts would import and call: section to import path."""
-    found = {}
-    for section in COMPONENT_SECTIONS:
-        component = getattr(config, section)
-        if isinstance(component, Imported):
-            found[section] = path_of(component.path) if callable(component.path) else str(component.path)
-    return found
+    return {key: component.import_path for key, component in called_components(config)}
 
 
 def require_trust(config: ExperimentConfig, folder: Path, is_trusted: bool) -> None:

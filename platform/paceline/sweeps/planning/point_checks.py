@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
+from paceline.config.components import COMPONENT_LISTS, ROOMS, components_in
 from paceline.config.derived import derive
-from paceline.config.experiment import COMPONENT_SECTIONS, ExperimentConfig
+from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import missing_modules
 from paceline.config.overrides import SELECTORS
 from paceline.config.sweep import SweepConfig
@@ -56,8 +57,9 @@ class PointCheck:
 
     def _about_code(self, config: ExperimentConfig) -> list[Problem]:
         """What is wrong with how the config calls the user's own code, looked up once for each way of calling it."""
-        tree = config.model_dump(include=set(COMPONENT_SECTIONS))
-        calls = [(key, part.get("path"), tuple(part.get("args", ()))) for key, part in tree.items() if "path" in part]
+        tree = config.model_dump(include=set(ROOMS))
+        parts = [(key, part) for key, part in components_in(tree) if "path" in part]
+        calls = [(key, part["path"], tuple(part.get("args", ()))) for key, part in parts]
         key = repr(calls)
         if key not in self._calls:
             self._calls[key] = missing_modules(tree)
@@ -74,7 +76,8 @@ class PointCheck:
 def _calls_code(axis: str) -> bool:
     """Whether an axis may change which code of the user's own is called, or with which arguments."""
     section, *below = axis.split(".")
-    return section in COMPONENT_SECTIONS and (not below or below[0] in ("path", "args"))
+    below = below[1:] if section in COMPONENT_LISTS else below
+    return section in ROOMS and (not below or below[0] in ("path", "args"))
 
 
 def check_axes(check: PointCheck, sweep: SweepConfig) -> None:

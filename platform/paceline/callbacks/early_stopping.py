@@ -1,0 +1,85 @@
+"""Stop once a metric no longer improves."""
+
+from collections.abc import Mapping
+from math import isnan
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from paceline.callbacks.base import CallbackConfig
+from paceline.callbacks.callback import Callback, Control, TrainContext
+from paceline.config.limits import Metric
+from paceline.errors import UnusableCode
+
+
+class EarlyStopping(Callback):
+    """Finishes the run after `patience` evaluations in a row without an improvement of more than `min_delta`.
+
+    Raises:
+        UnusableCode: the evaluation does not report the metric.
+    """
+
+    def __init__(self, monitor: str, mode: str, patience: int, min_delta: float = 0.0) -> None:
+        self.monitor = monitor
+        self.best: float | None = None
+        """The best value so far."""
+        self.num_bad_evaluations = 0
+        """Evaluations in a row without an improvement."""
+        self._sign = 1.0 if mode == "max" else -1.0
+        self._patience = patience
+        self._min_delta = min_delta
+
+    def on_evaluation_end(self, ctx: TrainContext, metrics: Mapping[str, float]) -> Control:
+        """Count evaluations without an improvement."""
+        value = monitored(self.monitor, metrics, "early_stopping")
+        if self._improves(value):
+            self.best, self.num_bad_evaluations = value, 0
+        else:
+            self.num_bad_evaluations += 1
+        return Control.STOP if self.num_bad_evaluations >= self._patience else Control.CONTINUE
+
+    def state_dict(self) -> dict[str, Any]:
+        """Best value and evaluations since."""
+        return {"best": self.best, "num_bad_evaluations": self.num_bad_evaluations}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore both."""
+        self.best, self.num_bad_evaluations = state["best"], state["num_bad_evaluations"]
+
+    def _improves(self, value: float) -> bool:
+        return not isnan(value) and (self.best is None or self._sign * (value - self.best) > self._min_delta)
+
+
+def monitored(name: str, metrics: Mapping[str, float], owner: str) -> float:
+    """The value of a monitored metric.
+
+    Raises:
+        UnusableCode: there is no such metric.
+    """
+    if name not in metrics:
+        raise UnusableCode(
+            f"{owner} monitors {name!r}, which the evaluation does not report: it reports {', '.join(sorted(metrics))}",
+            "no-such-metric",
+            metric=name,
+            reported=sorted(metrics),
+        )
+    return metrics[name]
+
+
+class EarlyStoppingConfig(CallbackConfig):
+    """Finish the run once a metric of the evaluation has stopped improving."""
+
+    name: Literal["early_stopping"]
+    """Selects this callback."""
+    monitor: Metric
+    """Metric of the evaluation, such as `val/loss`."""
+    mode: Literal["min", "max"] = "min"
+    """`min`: lower is better. `max`: higher is better."""
+    patience: Annotated[int, Field(ge=1, le=10**6)] = 3
+    """Evaluations in a row without an improvement after which the run finishes, 1 to 10^6."""
+    min_delta: Annotated[float, Field(ge=0, le=1e20)] = 0.0
+    """Smallest difference that counts as an improvement, 0 to 10^20, in the metric's unit."""
+
+    def build(self) -> Callback:
+        """The callback."""
+        return EarlyStopping(self.monitor, self.mode, self.patience, self.min_delta)

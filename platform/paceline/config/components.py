@@ -1,0 +1,52 @@
+"""The parts of a config that name code: sections and items of lists that are chosen by `name` or `path`."""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paceline.config.experiment import ExperimentConfig
+    from paceline.config.imports import Called
+
+COMPONENT_SECTIONS = {
+    "task": "paceline.tasks",
+    "model": "paceline.models",
+    "data": "paceline.data",
+    "optimizer": "paceline.optimizers",
+    "lr_scheduler": "paceline.lr_schedulers",
+}
+"""The sections that are chosen by `name` or `path`, and the room that holds what they choose from."""
+COMPONENT_LISTS = {"metrics": "paceline.metrics", "callbacks": "paceline.callbacks"}
+"""The lists whose items are."""
+ROOMS = {**COMPONENT_SECTIONS, **COMPONENT_LISTS}
+
+
+def is_component(key: tuple[str | int, ...]) -> bool:
+    """True for the key of a component: `("model",)` or `("callbacks", 0)`."""
+    return (len(key) == 1 and key[0] in COMPONENT_SECTIONS) or (len(key) == 2 and key[0] in COMPONENT_LISTS)
+
+
+def components_in(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Dotted key and value of every component in a config tree, such as `model` and `callbacks.0`."""
+    for section in COMPONENT_SECTIONS:
+        if section in tree:
+            yield section, tree[section]
+    for name in COMPONENT_LISTS:
+        items = tree.get(name)
+        if isinstance(items, list | tuple):
+            yield from ((f"{name}.{index}", item) for index, item in enumerate(items))
+
+
+def called_components(config: "ExperimentConfig") -> Iterator[tuple[str, "Called"]]:
+    """Dotted key and component, of those that call code outside of Paceline."""
+    from paceline.config.imports import Called
+
+    for key, component in components_in(dict(config)):
+        if isinstance(component, Called) and not component.import_path.startswith("paceline."):
+            yield key, component
+
+
+def subtree(tree: Any, key: str) -> Any:
+    """What a tree holds at the dotted key of a component."""
+    for part in key.split("."):
+        tree = tree[int(part)] if isinstance(tree, list) else tree[part]
+    return tree

@@ -1,0 +1,225 @@
+"""Callbacks: when their hooks are called, what they may ask for, and that their state survives a resume."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from paceline.callbacks.callback import Callback, Control, TrainContext
+from paceline.errors import ConfigError, UnusableCode
+from support.toys import built, fit, net_with_dropout_and_norm, toy_config
+
+
+class Recorder(Callback):
+    """Notes every hook; asks for a control at a step or an evaluation."""
+
+    def __init__(self, at_step: tuple[int, str] | None = None, at_evaluation: tuple[int, str] | None = None) -> None:
+        self.calls: list[tuple[str, int]] = []
+        self.at_step, self.at_evaluation = at_step, at_evaluation
+
+    def setup(self, ctx: TrainContext) -> None:
+        self.calls.append(("setup", ctx.step))
+
+    def on_train_start(self, ctx: TrainContext) -> None:
+        self.calls.append(("start", ctx.step))
+
+    def on_step_end(self, ctx: TrainContext) -> Control | None:
+        self.calls.append(("step", ctx.step))
+        ctx.log("mine/samples", ctx.samples)
+        return self._asked(self.at_step, ctx)
+
+    def on_evaluation_end(self, ctx: TrainContext, metrics: Mapping[str, float]) -> Control | None:
+        self.calls.append(("evaluation", ctx.step))
+        assert set(metrics) == {"val/loss", "val/accuracy"}
+        return self._asked(self.at_evaluation, ctx)
+
+    def on_epoch_end(self, ctx: TrainContext) -> None:
+        self.calls.append(("epoch", ctx.step))
+
+    def on_checkpoint(self, ctx: TrainContext, path: Path) -> None:
+        assert (path / "MANIFEST.json").exists()
+        self.calls.append(("checkpoint", int(path.name.removeprefix("step-"))))
+
+    def on_train_end(self, ctx: TrainContext) -> None:
+        self.calls.append(("end", ctx.step))
+
+    def close(self) -> None:
+        self.calls.append(("close", 0))
+
+    def at(self, hook: str) -> list[int]:
+        """Steps at which a hook was called."""
+        return [step for name, step in self.calls if name == hook]
+
+    def _asked(self, wanted: tuple[int, str] | None, ctx: TrainContext) -> Control | None:
+        return Control[wanted[1]] if wanted is not None and ctx.step >= wanted[0] else None
+
+
+def with_callbacks(*callbacks: Any, **overrides: Any) -> Any:
+    return toy_config(
+        callbacks=[{"path": each} if isinstance(each, Callback) else each for each in callbacks], **overrides
+    )
+
+
+def test_hooks_are_called_in_the_documented_order(tmp_path: Path) -> None:
+    recorder = Recorder()
+    _, _, reporter = fit(with_callbacks(recorder), checkpoints=tmp_path)
+    assert recorder.calls[:3] == [("setup", 0), ("start", 0), ("step", 1)]
+    assert recorder.at("step") == list(range(1, 13))
+    assert recorder.at("evaluation") == recorder.at("epoch") == [6, 12]
+    at_6 = [hook for hook, step in recorder.calls if step == 6 and hook != "checkpoint"]
+    assert at_6 == ["step", "evaluation", "epoch"]
+    assert recorder.at("checkpoint") == [6, 12]
+    assert recorder.at("end") == [12]
+    assert [name for name, _ in recorder.calls[-3:]] == ["end", "close", "checkpoint"]
+    assert reporter.values("mine/samples") == [16.0 * step for step in range(1, 13)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "step"),
+    [({"at_step": (4, "STOP")}, 4), ({"at_evaluation": (6, "STOP")}, 6), ({"at_evaluation": (1, "STOP")}, 2)],
+)
+def test_a_stopped_run_is_finished_evaluated_and_saved(asked: dict[str, Any], step: int, tmp_path: Path) -> None:
+    config = with_callbacks(Recorder(**asked), trainer__evaluate_every_n_steps=2)
+    _, outcome, reporter = fit(config, checkpoints=tmp_path)
+    assert (outcome.stopped, outcome.step, Path(outcome.checkpoint).name) == (False, step, f"step-{step}")
+    assert reporter.points[-1][0] == step
+    assert len(reporter.values("val/loss")) == step // 2
+    again, later, _ = fit(config, checkpoints=tmp_path)
+    assert (later.step, later.weights_sha256) == (step, outcome.weights_sha256)
+    assert again.state.task.seen == []
+
+
+def test_a_stop_between_two_evaluations_is_evaluated(tmp_path: Path) -> None:
+    _, outcome, reporter = fit(with_callbacks(Recorder(at_step=(4, "STOP"))), checkpoints=tmp_path)
+    assert (outcome.step, len(reporter.values("val/loss"))) == (4, 1)
+
+
+def test_a_callback_may_ask_for_a_checkpoint(tmp_path: Path) -> None:
+    recorder = Recorder(at_step=(1, "SAVE"))
+    fit(with_callbacks(recorder, checkpoint__keep=20), checkpoints=tmp_path)
+    assert len(list(tmp_path.glob("step-*"))) == 12
+
+
+class Faulty(Callback):
+    def on_step_end(self, ctx: TrainContext) -> None:
+        raise RuntimeError("mine")
+
+
+class Unsaveable(Callback):
+    def state_dict(self) -> Mapping[str, Any]:
+        return {"thing": object()}
+
+
+def test_a_fault_in_a_callback_ends_the_run(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="mine"):
+        fit(with_callbacks(Faulty()), checkpoints=tmp_path)
+    with pytest.raises(UnusableCode) as caught:
+        fit(with_callbacks(Unsaveable()), checkpoints=tmp_path)
+    assert caught.value.code == "state-not-saveable"
+
+
+def test_what_is_no_callback_is_refused() -> None:
+    with pytest.raises(UnusableCode) as caught:
+        built(with_callbacks({"path": dict}))
+    assert caught.value.code == "not-a-callback"
+    with pytest.raises(ConfigError) as refused:
+        with_callbacks({"name": "early_stoping", "monitor": "val/loss"})
+    assert [(each.code, each.key) for each in refused.value.problems] == [("unknown-component", "callbacks.0.name")]
+
+
+EARLY = {"name": "early_stopping", "monitor": "val/loss", "patience": 2, "min_delta": 10.0}
+
+
+def test_early_stopping_counts_over_a_resume(tmp_path: Path) -> None:
+    """Nothing improves by 10, so that the run ends at the third evaluation."""
+    config = with_callbacks(EARLY, trainer__evaluate_every_n_steps=2)
+    assert fit(config, checkpoints=tmp_path / "whole")[1].step == 6
+    parts = tmp_path / "parts"
+    _, first, _ = fit(config, None, parts, reporter=stopping_at(4))
+    assert (first.stopped, first.step) == (True, 4)
+    assert fit(config, checkpoints=parts)[1].step == 6
+
+
+def stopping_at(step: int) -> Any:
+    from paceline.engine.reporter import MemoryReporter
+
+    return MemoryReporter(stop_at_step=step)
+
+
+def test_early_stopping_needs_its_metric() -> None:
+    with pytest.raises(UnusableCode) as caught:
+        fit(with_callbacks({**EARLY, "monitor": "val/los"}))
+    assert (caught.value.code, caught.value.fields["metric"]) == ("no-such-metric", "val/los")
+
+
+@pytest.mark.parametrize(("mode", "values", "bad"), [("min", [1, 2, 0.5, 0.5], 1), ("max", [1, 2, 0.5, 3], 0)])
+def test_early_stopping_by_hand(mode: str, values: list[float], bad: int) -> None:
+    from paceline.callbacks.early_stopping import EarlyStopping
+
+    callback, ctx = EarlyStopping("m", mode, 3), built(toy_config()).context
+    for value in [
+        *values,
+    ]:
+        callback.on_evaluation_end(ctx, {"m": value})
+    assert callback.num_bad_evaluations == bad
+    callback.on_evaluation_end(ctx, {"m": float("nan")})
+    assert callback.num_bad_evaluations == bad + 1
+
+
+class Watcher(Callback):
+    """Keeps the weights of every step, and those that are evaluated."""
+
+    def __init__(self) -> None:
+        self.steps: list[torch.Tensor] = []
+
+    def on_step_end(self, ctx: TrainContext) -> None:
+        self.steps.append(flat(ctx.model))
+
+
+def flat(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([each.detach().flatten() for each in model.parameters()]).clone()
+
+
+@pytest.mark.parametrize("warmup", [True, False])
+def test_the_average_is_that_of_the_formula(warmup: bool) -> None:
+    watcher = Watcher()
+    trainer, _, _ = fit(with_callbacks({"name": "ema", "decay": 0.9, "warmup": warmup}, watcher))
+    average = flat(built(toy_config()).state.task.model)
+    for step, weights in enumerate(watcher.steps):
+        decay = min(0.9, (1 + step) / (10 + step)) if warmup else 0.9
+        average = decay * average + (1 - decay) * weights
+    found = torch.cat([each.flatten() for each in trainer.callbacks[0]._averages.values()])
+    assert torch.allclose(found, average, rtol=0, atol=1e-14)
+
+
+def test_the_average_is_evaluated_and_training_is_unchanged(tmp_path: Path) -> None:
+    changes = {"model__path": net_with_dropout_and_norm, "trainer__evaluate_every_n_steps": 2}
+    plain = fit(toy_config(**changes), checkpoints=tmp_path / "plain")
+    config = with_callbacks({"name": "ema", "decay": 0.9}, **changes)
+    averaged = fit(config, checkpoints=tmp_path / "ema")
+    assert averaged[1].weights_sha256 == plain[1].weights_sha256
+    assert averaged[2].values("val/loss") != plain[2].values("val/loss")
+    parts = tmp_path / "parts"
+    fit(config, None, parts, reporter=stopping_at(5))
+    resumed = fit(config, checkpoints=parts)
+    assert resumed[1].weights_sha256 == averaged[1].weights_sha256
+    assert resumed[2].values("val/loss") == averaged[2].values("val/loss")[2:]
+
+
+def test_learning_rates_are_logged() -> None:
+    reporter = fit(with_callbacks({"name": "lr_monitor", "every_n_steps": 3}))[2]
+    assert reporter.values("lr/0") == [0.1] * 4
+
+
+def test_checkpoints_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from paceline.callbacks import checkpoint_every_minutes
+
+    clock = iter(range(0, 6000, 30))
+    monkeypatch.setattr(checkpoint_every_minutes, "monotonic", lambda: next(clock))
+    config = with_callbacks({"name": "checkpoint_every_minutes", "minutes": 2}, checkpoint__keep=20)
+    fit(config, checkpoints=tmp_path)
+    steps = sorted(int(path.name.removeprefix("step-")) for path in tmp_path.glob("step-*"))
+    assert set(steps) > {6, 12}
+    assert 3 <= len(steps) <= 5
