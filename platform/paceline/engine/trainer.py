@@ -100,11 +100,11 @@ class Trainer:
             stopped = not self.is_over and self._boundary() == INTERRUPT
             stopped = stopped or INTERRUPT in self.steps()
             self._end()
-        finally:
             self.meter.end_loop(begun)
+            self.checkpointer.finish()
+            self._tell_of_checkpoint()
+        finally:
             self.close()
-        self.checkpointer.finish()
-        self._tell_of_checkpoint()
         return self._outcome(stopped)
 
     def open(self) -> float:
