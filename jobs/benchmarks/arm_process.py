@@ -116,7 +116,7 @@ class _Training:
 
     def close(self) -> None:
         self._trainer.data.loader.close()
-        self._trainer.evaluator.loaders[""].close()
+        self._trainer.evaluator.close()
 
 
 _training: _Training | None = None

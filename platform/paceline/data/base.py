@@ -1,5 +1,6 @@
 """What every data set's config offers: the two sets, and how they are batched and loaded."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
@@ -8,6 +9,8 @@ from paceline.config.base import Component
 from paceline.config.limits import BatchSize
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from torch.utils.data import Dataset
 
 
@@ -16,6 +19,29 @@ class Sizes(NamedTuple):
 
     train: int
     validation: int
+
+
+@dataclass(frozen=True)
+class DataSets:
+    """The data sets of an experiment, and how they are put into batches."""
+
+    train: Any
+    """Map-style data set."""
+    validation: "Mapping[str, Any]"
+    """Map-style data sets by name. The name of an only one is empty text."""
+    test: Any = None
+    """Map-style data set for `paceline evaluate`; training never looks at it."""
+    collate_fn: "Callable[[list[Any]], Any] | None" = None
+    """Makes a batch of a list of samples. None: the data set's own `collate_fn`, else torch's default."""
+    sampler: Any = None
+    """Gives the ids of an epoch's training samples, in order, as a `torch.utils.data.Sampler` does. It is seeded for
+    each epoch. None: all samples, in a new order each epoch."""
+
+    @property
+    def roles(self) -> "dict[str, Any]":
+        """Each set by its role: `training`, `validation` (or `validation/<name>`), `test`."""
+        validation = {f"validation/{name}" if name else "validation": each for name, each in self.validation.items()}
+        return {"training": self.train, **validation, **({} if self.test is None else {"test": self.test})}
 
 
 class DataConfig(Component):
@@ -58,6 +84,16 @@ class DataConfig(Component):
     def places(self) -> list[str]:
         """Files and folders that must be there before the data can be built, on each node that builds them."""
         return []
+
+    def sets(self) -> DataSets:
+        """The data sets of the experiment.
+
+        Raises:
+            EnvironmentFault: the data are not there and cannot be had.
+            UnusableCode: the user's code gave something else.
+        """
+        train, validation = self.build()
+        return DataSets(train, {"": validation})
 
     def build(self) -> "tuple[Dataset[Any], Dataset[Any]]":
         """The training and validation sets.

@@ -1,39 +1,60 @@
 """The user's own data sets, by import path."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from paceline.config.imports import Called, Imported
-from paceline.data.base import DataConfig
+from paceline.data.base import DataConfig, DataSets
 from paceline.errors import UnusableCode
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
 
 
-class CalledDataConfig(Called, DataConfig):
-    """A callable that takes `args` and returns `(train, validation)`, two map-style data sets."""
+KEYS = ("train", "validation", "test", "collate_fn", "sampler")
+"""What a mapping may hold that the user's builder returns."""
 
-    def build(self) -> "tuple[Dataset[Any], Dataset[Any]]":
+
+class CalledDataConfig(Called, DataConfig):
+    """A callable that takes `args` and returns `(train, validation)`, or a mapping with the `KEYS`."""
+
+    def sets(self) -> DataSets:
         """Call the user's builder.
 
         Raises:
-            UnusableCode: what it returned is no pair of map-style data sets.
+            UnusableCode: it returned something else.
         """
         found = self.call()
-        if not isinstance(found, tuple | list) or len(found) != 2:
-            message = f"{self.chosen('data')} must return (train, validation), not {_kind(found)}"
-            raise UnusableCode(message, "not-two-sets")
-        for role, dataset in zip(("training", "validation"), found, strict=True):
+        if isinstance(found, tuple | list) and len(found) == 2:
+            found = dict(zip(KEYS, found, strict=False))
+        if not isinstance(found, Mapping) or not {"train", "validation"} <= found.keys() <= set(KEYS):
+            raise UnusableCode(
+                f"{self.chosen('data')} must return (train, validation), or a mapping with train, validation and, if "
+                f"wanted, test, collate_fn and sampler, not {_kind(found)}",
+                "not-two-sets",
+            )
+        validation = found["validation"]
+        by_name = dict(validation) if isinstance(validation, Mapping) else {"": validation}
+        sets = DataSets(**{**found, "validation": by_name})
+        for role, dataset in sets.roles.items():
             _check_map_style(f"{self.chosen('data')}: the {role} set", dataset)
-        return found[0], found[1]
+        return sets
+
+    def build(self) -> "tuple[Dataset[Any], Dataset[Any]]":
+        """The training set and the first validation set."""
+        sets = self.sets()
+        return sets.train, next(iter(sets.validation.values()))
 
 
 class ImportedDataConfig(Imported, CalledDataConfig):
-    """`path` leads to a callable that takes `args` and returns `(train, validation)`, two map-style data sets."""
+    """`path` leads to a callable that takes `args` and returns `(train, validation)`, two map-style data sets, or a
+    mapping: `train`, `validation` (a set, or a mapping of names to sets), `test`, `collate_fn`, `sampler`."""
 
 
 def _kind(found: Any) -> str:
     """What a builder returned, such as `TensorDataset` or `tuple of 3`."""
+    if isinstance(found, Mapping):
+        return f"a mapping with {', '.join(map(str, found)) or 'nothing'}"
     return f"{type(found).__name__} of {len(found)}" if isinstance(found, tuple | list) else type(found).__name__
 
 

@@ -23,7 +23,7 @@ from paceline.engine.comm_hooks import build_compression, build_powersgd
 from paceline.engine.compile_trial import try_compilation
 from paceline.engine.data_stream import MapStyleStream
 from paceline.engine.dataset_identity import identities
-from paceline.engine.ddp import hook_into_exchange
+from paceline.engine.ddp import hook_into_exchange, needs_lockstep
 from paceline.engine.evaluator import Evaluator
 from paceline.engine.largest_batch import LargestBatch
 from paceline.engine.layout import WHOLE, Replicated
@@ -92,9 +92,11 @@ def build_trainer(
     adascale = build_adascale(config, state.trainable, sizes, ranks)
     powersgd = build_powersgd(config.parallel, state.trainable, ranks, config.seed, warn_of("powersgd-restarted"))
     hook_into_exchange(model, build_compression(config.parallel, powersgd), adascale)
-    sets = config.data.build()
-    train_loader, validation_loader = build_loaders(config, sets, precision, ranks.device)
-    data = MapStyleStream(build_order(config, len(train_loader.fetcher), sizes, strategy), train_loader)
+    sets = config.data.sets()
+    train_loader, validation_loaders = build_loaders(config, sets, precision, ranks.device)
+    is_lockstep = strategy.layout.is_sliced or needs_lockstep(task)
+    order = build_order(config, len(train_loader.fetcher), sizes, strategy, is_lockstep, sets.sampler)
+    data = MapStyleStream(order, train_loader)
     plan = TrainPlan(config.trainer, config.checkpoint, data.order.steps_per_epoch)
     running = RunningLoss(ranks)
     lr = build_lr(config, state, peak_lr, build_schedule(config, plan, sizes), adascale)
@@ -129,7 +131,7 @@ def build_trainer(
     callbacks.append(MetricLogger(state, plan, data, lr, running, meter, observer))
     evaluator = Evaluator(
         state,
-        {"": validation_loader},
+        validation_loaders,
         plan,
         strategy,
         data.order.micro_batch_size,
@@ -158,8 +160,8 @@ def build_trainer(
     )
     if ranks.is_first:
         reporter.event("plan", total_steps=plan.total_steps, steps_per_epoch=plan.steps_per_epoch)
-        reporter.event("datasets", **identities(name_of(config.data), sets, config.data.num_workers))
-        if not len(validation_loader.fetcher):
+        reporter.event("datasets", **identities(name_of(config.data), sets.roles, config.data.num_workers))
+        if not any(len(loader.fetcher) for loader in validation_loaders.values()):
             warn_of("no-validation")("the validation set is empty, so nothing is evaluated")
     if config.trainer.compile != "none":
         try_compilation(trainer, config.trainer)
@@ -198,9 +200,9 @@ def settle_sizes(
         peak_lr = config.optimizer.scaled_lr(asked.global_batch_size)
         return build_optimizer(config, task, peak_lr, ranks.device)
 
-    def loaders() -> tuple[BatchLoader, BatchLoader]:
+    def loaders() -> tuple[BatchLoader, dict[str, BatchLoader]]:
         precision = Precision(config.trainer.precision, ranks.device)
-        train, validation = build_loaders(config, config.data.build(), precision, ranks.device)
+        train, validation = build_loaders(config, config.data.sets(), precision, ranks.device)
         require_steps(config, len(train.fetcher), asked.global_batch_size)
         return train, validation
 

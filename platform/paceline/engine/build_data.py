@@ -9,6 +9,7 @@ from paceline.config.batch_sizes import BatchSizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import Imported, path_of
 from paceline.config.steps import epoch_steps
+from paceline.data.base import DataSets
 from paceline.engine.caching import cached
 from paceline.engine.loading import BatchLoader, SeededFetcher
 from paceline.engine.order import DataOrder
@@ -16,9 +17,6 @@ from paceline.engine.precision import Precision
 from paceline.engine.prepare import MEMORY_FORMATS
 from paceline.engine.strategy import Strategy
 from paceline.errors import TrainingError
-
-DataSets = tuple[Any, Any]
-"""Of training and validation."""
 
 
 def chosen(section: str, component: Component) -> str:
@@ -35,38 +33,59 @@ def name_of(component: Component) -> str:
 
 def build_loaders(
     config: ExperimentConfig, sets: DataSets, precision: Precision, device: torch.device
-) -> tuple[BatchLoader, BatchLoader]:
-    """Loaders of the training and the validation set. Fills their caches, where `data.cache` asks for some.
+) -> tuple[BatchLoader, dict[str, BatchLoader]]:
+    """Loaders of the training set and of each validation set. Fills their caches, where `data.cache` asks for some.
 
     Raises:
         UnusableCode: samples cannot be cached.
         EnvironmentFault: the cached samples do not fit into memory.
     """
+
+    def loader(dataset: Any, role: str) -> BatchLoader:
+        return build_loader(config, SeededFetcher(dataset, config.seed, sets.collate_fn), precision, device, role)
+
+    validation = {name: loader(dataset, f"validation {name}".rstrip()) for name, dataset in sets.validation.items()}
+    return loader(sets.train, "training"), validation
+
+
+def build_loader(
+    config: ExperimentConfig, fetcher: SeededFetcher, precision: Precision, device: torch.device, role: str
+) -> BatchLoader:
+    """A loader as the config says. Fills its cache, where `data.cache` asks for one.
+
+    Args:
+        role: of the data set, for messages.
+    """
     data = config.data
-    train, validation = (
-        BatchLoader(
-            cached(SeededFetcher(dataset, config.seed), data.cache, device, data.num_workers, role),
-            device,
-            num_workers=data.num_workers,
-            prefetch_factor=data.prefetch_factor,
-            persistent_workers=data.persistent_workers,
-            pin_memory=data.pin_memory,
-            dtype=precision.input_dtype,
-            memory_format=MEMORY_FORMATS[config.trainer.memory_format],
-        )
-        for role, dataset in zip(("training", "validation"), sets, strict=True)
+    return BatchLoader(
+        cached(fetcher, data.cache, device, data.num_workers, role),
+        device,
+        num_workers=data.num_workers,
+        prefetch_factor=data.prefetch_factor,
+        persistent_workers=data.persistent_workers,
+        pin_memory=data.pin_memory,
+        dtype=precision.input_dtype,
+        memory_format=MEMORY_FORMATS[config.trainer.memory_format],
     )
-    return train, validation
 
 
-def build_order(config: ExperimentConfig, samples: int, sizes: BatchSizes, strategy: Strategy) -> DataOrder:
+def build_order(
+    config: ExperimentConfig,
+    samples: int,
+    sizes: BatchSizes,
+    strategy: Strategy,
+    is_lockstep: bool,
+    sampler: Any = None,
+) -> DataOrder:
     """The canonical order of the training set, seen from this rank.
 
     Raises:
         TrainingError: not one global batch can be made.
     """
+    samples = samples if sampler is None else len(sampler)
     order = DataOrder(
         samples=samples,
+        sampler=sampler,
         global_batch_size=sizes.global_batch_size,
         micro_batch_size=sizes.micro_batch_size,
         rank=strategy.data_ranks.rank,
@@ -74,7 +93,7 @@ def build_order(config: ExperimentConfig, samples: int, sizes: BatchSizes, strat
         seed=config.seed,
         shuffle=config.data.shuffle,
         drop_last=config.data.drop_last,
-        is_lockstep=strategy.layout.is_sliced,
+        is_lockstep=is_lockstep,
     )
     require_steps(config, samples, sizes.global_batch_size)
     return order

@@ -1,7 +1,7 @@
 """Which data a run was trained on: name, size, and a fingerprint of a few samples."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from typing import Any
@@ -18,22 +18,22 @@ SAMPLES = 16
 DIGITS = 16
 
 
-def identities(name: str, sets: Sequence[Any], num_workers: int = 0) -> dict[str, dict[str, Any]]:
-    """`training` and `validation`, each with `name`, `size` (samples) and `fingerprint`, as JSON values.
+def identities(name: str, sets: Mapping[str, Any], num_workers: int = 0) -> dict[str, dict[str, Any]]:
+    """By role, such as `training`: `name`, `size` (samples) and `fingerprint` of each set, as JSON values.
 
     A fingerprint is None when a sample cannot be loaded: training tells of that, if it ever gets to it.
 
     Args:
-        name: of both.
-        sets: the training and the validation set.
+        name: of all of them.
+        sets: by role.
         num_workers: as for training. With loader processes the samples are loaded in one, since a data set may open
             files when it is first asked for a sample, and what is open here would be shared by all processes.
     """
-    found = _Fingerprints(sets)
+    found = _Fingerprints(list(sets.values()))
     fingerprints = _in_a_process(found) if num_workers else [found[place] for place in range(len(found))]
     return {
         role: {"name": name, "size": len(dataset), "fingerprint": each or None}
-        for role, dataset, each in zip(("training", "validation"), sets, fingerprints, strict=True)
+        for (role, dataset), each in zip(sets.items(), fingerprints, strict=True)
     }
 
 

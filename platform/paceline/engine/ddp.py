@@ -60,6 +60,16 @@ def communicates(model: nn.Module) -> bool:
     return any(isinstance(module, nn.SyncBatchNorm) for module in model.modules())
 
 
+def needs_lockstep(model: nn.Module) -> bool:
+    """True if all ranks take equally many micro-batches, the missing ones as padding that does not count.
+
+    A module may communicate in its forward pass without anything telling so. Padding costs nothing but time, except
+    where batch normalisation would take it into its statistics.
+    """
+    plain = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+    return communicates(model) or not any(isinstance(module, plain) for module in model.modules())
+
+
 def gradient_exchange(model: nn.Module, now: bool) -> AbstractContextManager[None]:
     """The context of a micro batch's forward *and* backward: gradients are exchanged only when `now` is true."""
     if isinstance(model, DistributedDataParallel):

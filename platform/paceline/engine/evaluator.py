@@ -96,15 +96,14 @@ def evaluate(
 ) -> dict[str, float]:
     """Metrics over a whole set, equal on all ranks. Every rank must call it.
 
-    The task is called without its DDP wrapper: ranks may have different numbers of batches, or none.
+    The task is called without its DDP wrapper. All ranks take equally many batches, the missing ones as padding that
+    does not count, since a model may communicate in its forward pass.
     """
     ranks = strategy.data_ranks
     totals = _Totals(strategy.ranks)
     # BatchNorm's statistics are each rank's own until DDP's next forward; what is saved and evaluated is rank 0's
     ranks.share_first(buffer for buffer in task.buffers() if strategy.layout.holds(buffer))
-    order = evaluation_order(
-        len(loader.fetcher), micro_batch_size, ranks.rank, ranks.world_size, strategy.layout.is_sliced
-    )
+    order = evaluation_order(len(loader.fetcher), micro_batch_size, ranks.rank, ranks.world_size, is_lockstep=True)
     with _evaluating(task):
         for micro_batch, batch in loader.load(0, order):
             with precision.autocast():

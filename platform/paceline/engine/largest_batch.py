@@ -112,16 +112,16 @@ class LargestBatch:
         """The largest size that fits, and the number of ranks that the last one tried did not fit on."""
         memory = memory_of(self._ranks)
         with undisturbed(self._ranks.device):
-            own, loaders = independent(parts), parts.loaders()
+            own, (train_loader, validation_loaders) = independent(parts), parts.loaders()
 
         def steps(size: int) -> int:
-            return trial_steps(self._config, own, loaders[0], self._ranks, size)
+            return trial_steps(self._config, own, train_loader, self._ranks, size)
 
         trials = Trials(steps, memory, self._ranks)
         try:
             return largest_that_fits(usable_sizes(self._asked.share), trials.fits), trials.failed
         finally:
-            for loader in loaders:
+            for loader in (train_loader, *validation_loaders.values()):
                 loader.close()
             _forget_peak(self._ranks.device)
 

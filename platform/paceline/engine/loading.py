@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import DataLoader, Dataset, Subset, default_collate
 
 from paceline._compat.torch import end_loader_processes
 from paceline.engine.order import MicroBatch, mix
@@ -56,11 +56,19 @@ class Fetcher(ABC):
 class SeededFetcher(Fetcher):
     """Loads the samples of each batch anew."""
 
-    def __init__(self, dataset: Dataset[Any] | SlicedDataset, seed: int) -> None:
+    def __init__(
+        self,
+        dataset: Dataset[Any] | SlicedDataset,
+        seed: int,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+    ) -> None:
+        """Args:
+        collate_fn: makes a batch of a list of samples; None: the data set's own, else torch's default.
+        """
         self.dataset = dataset
         self.seed = seed
         self.is_sliced = isinstance(dataset, SlicedDataset)
-        self.collate: Callable[[list[Any]], Any] = getattr(dataset, "collate_fn", default_collate)
+        self.collate: Callable[[list[Any]], Any] = collate_fn or _own_collate(dataset)
 
     def __len__(self) -> int:
         return len(self.dataset)  # type: ignore[arg-type]
@@ -74,6 +82,14 @@ class SeededFetcher(Fetcher):
     def _sample(self, epoch: int, index: int) -> Any:
         seed_everything(mix(self.seed, epoch, index))
         return self.dataset[index]  # type: ignore[index]
+
+
+def _own_collate(dataset: Any) -> Callable[[list[Any]], Any]:
+    """The `collate_fn` of a data set, or of the one that it is a subset of, as after `random_split`."""
+    while not hasattr(dataset, "collate_fn") and isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    collate: Callable[[list[Any]], Any] = getattr(dataset, "collate_fn", default_collate)
+    return collate
 
 
 def seed_everything(seed: int) -> None:

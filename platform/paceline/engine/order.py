@@ -9,10 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import ceil
+from typing import Any
 
 import torch
 
 from paceline.config.steps import epoch_steps
+from paceline.errors import UnusableCode
 
 
 @lru_cache(maxsize=2)
@@ -62,6 +64,8 @@ class DataOrder:
     seed: int = 0
     shuffle: bool = True
     drop_last: bool = False
+    sampler: Any = None
+    """Gives the ids of an epoch in place of a permutation, `samples` of them; seeded for each epoch."""
     is_lockstep: bool = False
     """Whether all ranks take equally many micro batches, since each forward pass is a collective operation."""
 
@@ -71,7 +75,7 @@ class DataOrder:
         return epoch_steps(self.samples, self.global_batch_size, self.drop_last)
 
     @property
-    def identity(self) -> dict[str, int | bool]:
+    def identity(self) -> dict[str, int | bool | str]:
         """What a position in the order means nothing without."""
         return {
             "samples": self.samples,
@@ -79,6 +83,7 @@ class DataOrder:
             "seed": self.seed,
             "shuffle": self.shuffle,
             "drop_last": self.drop_last,
+            **({} if self.sampler is None else {"sampler": type(self.sampler).__name__}),
         }
 
     def epochs(self, samples: int) -> float:
@@ -89,9 +94,35 @@ class DataOrder:
         """Ids of the global batch at `step` of the epoch: int64, shape [<= global_batch_size]."""
         start = step * self.global_batch_size
         stop = min(start + self.global_batch_size, self.samples)
+        if self.sampler is not None:
+            return self._sampled(epoch)[start:stop]
         if not self.shuffle:
             return torch.arange(start, stop)
         return permutation(self.seed, epoch, self.samples)[start:stop]
+
+    def _sampled(self, epoch: int) -> torch.Tensor:
+        """The sampler's ids of an epoch: int64, shape [samples]; the same on all ranks."""
+        if self._newest_epoch.get("epoch") != epoch:
+            with torch.random.fork_rng(devices=[]):
+                seed = mix(self.seed, epoch)
+                torch.manual_seed(seed)
+                generator = getattr(self.sampler, "generator", None)
+                if generator is not None:
+                    generator.manual_seed(seed)
+                if hasattr(self.sampler, "set_epoch"):
+                    self.sampler.set_epoch(epoch)
+                ids = torch.tensor([int(index) for index in self.sampler], dtype=torch.int64)
+            if len(ids) != self.samples:
+                raise UnusableCode(
+                    f"the sampler says that it has {self.samples} ids, and gave {len(ids)} in epoch {epoch}",
+                    "sampler-length",
+                )
+            self._newest_epoch.update(epoch=epoch, ids=ids)
+        return self._newest_epoch["ids"]  # type: ignore[no-any-return]
+
+    @cached_property
+    def _newest_epoch(self) -> dict[str, Any]:
+        return {}
 
     def step_micro_batches(self, epoch: int, step: int) -> list[MicroBatch]:
         """This rank's share of the global batch at `step`, cut into micro batches; at least one."""
@@ -100,7 +131,7 @@ class DataOrder:
         share = ids.tensor_split(self.world_size)[self.rank] if self.world_size > 1 else ids
         mine = share.numel()
         ends_epoch = step + 1 == self.steps_per_epoch
-        if self.is_lockstep:
+        if self.is_lockstep and self.world_size > 1:
             return self._in_lockstep(torch.split(share, self.micro_batch_size), ids, ends_epoch)
         if not mine:
             return [MicroBatch(ids[:1], samples, True, ends_epoch, counts=False)]

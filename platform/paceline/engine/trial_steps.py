@@ -53,8 +53,8 @@ class Parts:
 
     task: Callable[[], Task]
     optimizer: Callable[[Task], Optimizer]
-    loaders: Callable[[], tuple[BatchLoader, BatchLoader]]
-    """Of the training and the validation set: both take memory during training."""
+    loaders: Callable[[], tuple[BatchLoader, dict[str, BatchLoader]]]
+    """Of the training and the validation sets: all take memory during training."""
 
 
 def trial_steps(config: ExperimentConfig, parts: Parts, loader: BatchLoader, ranks: Ranks, size: int) -> int:

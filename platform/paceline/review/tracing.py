@@ -112,8 +112,9 @@ def _call_of(config: ExperimentConfig, model: nn.Module, batch: Any) -> Call:
 def _batches(config: ExperimentConfig, sizes: tuple[int, ...]) -> dict[int, Any]:
     """Samples of the validation set, or of the training set where that has none; the first again if there are few."""
     try:
-        dataset: Any = next(each for each in reversed(config.data.build()) if len(each))
-        fetcher = SeededFetcher(dataset, config.seed)
+        sets = config.data.sets()
+        dataset: Any = next(each for each in (*sets.validation.values(), sets.train) if len(each))
+        fetcher = SeededFetcher(dataset, config.seed, sets.collate_fn)
         batches = {size: fetcher.fetch(0, torch.arange(size) % len(dataset)) for size in sizes}
     except (PacelineError, OSError, StopIteration) as error:
         reason = "there are no samples" if isinstance(error, StopIteration) else _first_line(error)

@@ -123,6 +123,6 @@ class Broken(Points):
 
 
 def test_a_sample_that_cannot_be_loaded_leaves_the_fingerprint_out() -> None:
-    found = identities("mine", (Points(20), Broken(30)))
+    found = identities("mine", {"training": Points(20), "validation": Broken(30)})
     assert found["validation"] == {"name": "mine", "size": 30, "fingerprint": None}
     assert found["training"]["fingerprint"] == fingerprint(Points(20))

@@ -7,6 +7,7 @@ import torch
 
 from paceline._compat.torch import FakeTensorMode, tree_map_only
 from paceline.config.experiment import ExperimentConfig
+from paceline.data.base import DataSets
 from paceline.engine.build import seed_model
 from paceline.engine.build_data import chosen
 from paceline.engine.loading import SeededFetcher
@@ -24,7 +25,7 @@ class Batches:
 
     small: Any
     large: Any
-    datasets: tuple[Any, Any]
+    datasets: DataSets
     """Of training and validation."""
 
 
@@ -65,8 +66,8 @@ def build_batches(config: ExperimentConfig) -> Batches:
     if data.describe() == "synthetic":  # the only one that is as large as the config says
         few = max(LARGE, data.num_classes)
         data = data.model_copy(update={"num_samples": min(few, data.num_samples), "num_validation_samples": 1})
-    sets = data.build()
-    fetcher = SeededFetcher(sets[0], config.seed)
+    sets = data.sets()
+    fetcher = SeededFetcher(sets.train, config.seed, sets.collate_fn)
     small, large = (fetcher.fetch(0, torch.arange(size) % len(fetcher)) for size in (SMALL, LARGE))
     if config.trainer.precision == "64-true":
         small, large = _as_double(small), _as_double(large)

@@ -64,7 +64,7 @@ def _batches(config: ExperimentConfig) -> tuple[Batches | None, str]:
 def _sizes(config: ExperimentConfig, batches: Batches | None) -> Sizes | None:
     if (known := config.data.sizes()) is not None or batches is None:
         return known
-    train, validation = batches.datasets
+    train, validation = batches.datasets.train, next(iter(batches.datasets.validation.values()))
     return Sizes(len(train), len(validation))
 
 

@@ -96,7 +96,7 @@ class _Steps:
     def close(self) -> None:
         """End the loader processes."""
         self.trainer.data.loader.close()
-        self.trainer.evaluator.loaders[""].close()
+        self.trainer.evaluator.close()
 
     def held_bytes(self) -> int:
         """Bytes of weights, buffers, gradients and optimizer state."""

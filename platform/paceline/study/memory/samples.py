@@ -24,8 +24,9 @@ class Samples:
     """
 
     def __init__(self, config: ExperimentConfig) -> None:
-        train, self._validation = config.data.build()
-        self._fetcher = SeededFetcher(train, config.seed)
+        sets = config.data.sets()
+        self._validation = [SeededFetcher(each, 0, sets.collate_fn) for each in sets.validation.values()]
+        self._fetcher = SeededFetcher(sets.train, config.seed, sets.collate_fn)
         self.samples = len(self._fetcher)
         require_steps(config, self.samples, batch_sizes(config).global_batch_size)
 
@@ -34,10 +35,9 @@ class Samples:
         return self._fetcher.fetch(0, torch.arange(size) % self.samples)
 
     def kept_bytes(self) -> int:
-        """What all samples of both sets take when they are kept."""
-        validation = SeededFetcher(self._validation, 0)
+        """What all samples of all sets take when they are kept."""
         one = _bytes(self.real(2)) / 2
-        return round(one * (self.samples + len(validation)))
+        return round(one * (self.samples + sum(map(len, self._validation))))
 
     def maker(self) -> Callable[[int], Any]:
         """What makes a batch of `size` samples, in the mode that is active when it is called.

@@ -55,7 +55,8 @@ def _look(job: Job, base: Assignment, ranks: Ranks) -> Mapping[str, Any]:
     config = config_of(base, job.configs[0])
     seed_model(config.seed)
     task = config.task.build(config.model.build())
-    train, validation = config.data.build()
+    sets = config.data.sets()
+    train = sets.train
     parameters = list(task.parameters())
     facts = Facts(
         device_type=ranks.device.type,
@@ -66,8 +67,8 @@ def _look(job: Job, base: Assignment, ranks: Ranks) -> Mapping[str, Any]:
         redundant_biases=_redundant_biases(task.model),
         blocks=sum(1 for _ in find_blocks(task.model)),
         is_sliced=isinstance(train, SlicedDataset),
-        train_samples=len(train),  # type: ignore[arg-type]
-        validation_samples=len(validation),  # type: ignore[arg-type]
+        train_samples=len(train),
+        validation_samples=sum(map(len, sets.validation.values())),
         normalises_batches=any(isinstance(each, BatchNormBase) for each in task.modules()),
         device=device_name(ranks.device),
         usable_cores=usable_cores(),

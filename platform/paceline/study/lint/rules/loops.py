@@ -28,7 +28,7 @@ def images_loaded_in_training_process(subject: Subject) -> Iterator[Fault]:
 
 def samples_taken_one_by_one(subject: Subject) -> Iterator[Fault]:
     """Tensors in memory that are cut into samples and put together again."""
-    dataset: Any = subject.batches.datasets[0] if subject.batches else None
+    dataset: Any = subject.batches.datasets.train if subject.batches else None
     while isinstance(dataset, Subset):
         dataset = dataset.dataset
     if type(dataset) is TensorDataset and len(dataset) >= MANY_SAMPLES and subject.config.data.cache == "none":
