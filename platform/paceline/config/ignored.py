@@ -113,6 +113,11 @@ _RULES = (
         ("trainer.max_grad_norm",),
     ),
     Rule(
+        lambda config: config.checkpoint.monitor is None,
+        "checkpoint.monitor is null",
+        ("checkpoint.mode",),
+    ),
+    Rule(
         lambda config: config.scaling.num_workers <= 1,
         "one process exchanges no gradients",
         ("parallel.comm_hook", "parallel.bucket_cap_mb", "parallel.gradient_as_bucket_view", "parallel.static_graph"),

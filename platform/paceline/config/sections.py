@@ -160,6 +160,13 @@ class CheckpointConfig(Section):
     """Epochs between two checkpoints, 1 to 10^6. `null` disables; 1 when `every_n_steps` is not set either."""
     keep: Annotated[int, Field(ge=1, le=10**6)] = 3
     """How many of the newest checkpoints are kept, 1 to 10^6."""
+    monitor: Metric | None = None
+    """Metric of the evaluation by which the best checkpoints are chosen, such as `val/accuracy`. One is saved after
+    each evaluation that is among the best `keep_best`. `null` disables."""
+    mode: Literal["min", "max"] | None = None
+    """`min`: lower values of `monitor` are better. `max`: higher ones. `null`: follows from the metric's name."""
+    keep_best: Annotated[int, Field(ge=1, le=10**6)] = 1
+    """How many of the best checkpoints are kept beside the newest `keep`, 1 to 10^6. Needs `monitor`."""
 
 
 class StorageConfig(Section):

@@ -15,7 +15,9 @@ from torch.optim import Optimizer
 from paceline.callbacks.callback import Callback
 from paceline.config.batch_sizes import BatchSizes, batch_sizes, sizes_with
 from paceline.config.experiment import ExperimentConfig
+from paceline.direction import default_mode
 from paceline.engine.adascale import AdaScale, AdaScaleLR
+from paceline.engine.best_checkpoints import BestCheckpoints
 from paceline.engine.build_data import build_loaders, build_order, chosen, name_of, require_steps
 from paceline.engine.checkpoint import CheckpointStore, CheckpointWriter, Elsewhere, Files, newest_valid
 from paceline.engine.checkpointer import Checkpointer
@@ -120,6 +122,11 @@ def build_trainer(
     meter = Meter(drain=partial(torch.cuda.synchronize, ranks.device) if ranks.device.type == "cuda" else None)
     context = LoopContext(state, ranks, config, reporter)
     callbacks = build_callbacks(config, context, checkpointer)
+    if config.checkpoint.monitor is not None:
+        mode = config.checkpoint.mode or default_mode(config.checkpoint.monitor)
+        best = BestCheckpoints(config.checkpoint.monitor, mode, config.checkpoint.keep_best, writer)
+        checkpointer.register("best_checkpoints", best)
+        callbacks.append(best)
     rung_stopper = None
     if rungs is not None:
         rung_stopper = RungStopper(

@@ -7,7 +7,7 @@ A checkpoint is written to a temporary folder, made durable, and renamed; its ma
 import json
 import shutil
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -88,10 +88,11 @@ def newest_valid(folder: Path, on_broken: Callable[[Path, str], None]) -> Path |
     return None
 
 
-def prune(folder: Path, keep: int) -> None:
-    """Remove all but the newest `keep` checkpoints."""
-    for _, path in list(numbered(folder))[keep:]:
-        shutil.rmtree(path, ignore_errors=True)
+def prune(folder: Path, keep: int, protected: Collection[int] = ()) -> None:
+    """Remove all but the newest `keep` checkpoints, and those of the protected steps."""
+    for step, path in list(numbered(folder))[keep:]:
+        if step not in protected:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 class CheckpointStore(Protocol):
@@ -110,8 +111,8 @@ class CheckpointStore(Protocol):
             is_last: training is over, so that nothing waits: it is tried for longer.
         """
 
-    def prune(self, keep: int) -> None:
-        """Remove all but the newest `keep` checkpoints there."""
+    def prune(self, keep: int, protected: Collection[int] = ()) -> None:
+        """Remove all but the newest `keep` checkpoints there, and those of the protected steps."""
 
     def newest(self, on_broken: Callable[[Path, str], None], is_recorded: Callable[[], bool]) -> Path | None:
         """The working copy of the newest whole checkpoint, which is copied here first where there is none."""
@@ -148,6 +149,8 @@ class CheckpointWriter:
         self.folder = folder
         self.last: Path | None = None
         """The newest checkpoint that has been committed."""
+        self.protected: frozenset[int] = frozenset()
+        """Steps whose checkpoints are kept, however old they are."""
         self.committed: deque[Path] = deque()
         """Checkpoints that have been committed, until somebody takes them out."""
         self.error: OSError | EnvironmentFault | None = None
@@ -221,7 +224,7 @@ class CheckpointWriter:
     def _write(self, snapshot: Snapshot) -> None:
         path = write_checkpoint(self.folder, snapshot, self._before_commit)
         self._written = snapshot.step, path
-        prune(self.folder, self._keep)
+        prune(self.folder, self._keep, self.protected)
         self._put(snapshot.step, path)
 
     def _put(self, step: int, path: Path, is_last: bool = False) -> None:
@@ -236,4 +239,4 @@ class CheckpointWriter:
 
     def _prune_elsewhere(self, elsewhere: Elsewhere) -> None:
         with suppress(EnvironmentFault):  # what is left goes with the next ones
-            elsewhere.store.prune(self._keep)
+            elsewhere.store.prune(self._keep, self.protected)

@@ -7,7 +7,7 @@ fetch:   the same step on the other nodes
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path, PurePosixPath
 
 from filelock import FileLock
@@ -73,14 +73,15 @@ class StoredCheckpoints:
         self._lease.require()
         remote.write(MANIFEST, data)
 
-    def prune(self, keep: int) -> None:
-        """Remove all but the newest `keep` whole checkpoints, and what others have not finished to put there."""
+    def prune(self, keep: int, protected: Collection[int] = ()) -> None:
+        """Remove all but the newest `keep` whole checkpoints and those of the protected steps, and what others have
+        not finished to put there."""
         kept = 0
         for step, names in self._steps():
             if BROKEN in names:
                 continue
             kept += MANIFEST in names
-            if kept > keep or MANIFEST not in names:
+            if (kept > keep and step not in protected) or MANIFEST not in names:
                 remote = self._remote / f"step-{step}"
                 remote.remove(MANIFEST)
                 remote.remove_all()

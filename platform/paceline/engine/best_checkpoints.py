@@ -1,0 +1,51 @@
+"""The best checkpoints by a metric of the evaluation: `checkpoint.monitor`."""
+
+from collections.abc import Mapping
+from math import isnan
+from typing import Any
+
+from paceline.callbacks.callback import Callback, Control, TrainContext
+from paceline.callbacks.early_stopping import monitored
+from paceline.engine.checkpoint import CheckpointWriter
+
+
+class BestCheckpoints(Callback):
+    """Saves after each evaluation that is among the best, and keeps those checkpoints.
+
+    Args:
+        monitor: a metric of the evaluation.
+        mode: `min` or `max`.
+        keep: how many are kept, at least 1.
+        writer: rank 0's; None elsewhere.
+    """
+
+    def __init__(self, monitor: str, mode: str, keep: int, writer: CheckpointWriter | None) -> None:
+        self.best: list[tuple[float, int]] = []
+        """Value and step of the best evaluations, the best first; of equal ones the earlier first."""
+        self._monitor = monitor
+        self._sign = 1.0 if mode == "min" else -1.0
+        self._keep = keep
+        self._writer = writer
+
+    def on_evaluation_end(self, ctx: TrainContext, metrics: Mapping[str, float]) -> Control:
+        """Ask for a checkpoint, if this evaluation is among the best."""
+        value = monitored(self._monitor, metrics, "checkpoint.monitor")
+        if isnan(value):
+            return Control.CONTINUE
+        self.best = sorted([*self.best, (value, ctx.step)], key=lambda each: (self._sign * each[0], each[1]))
+        self.best = self.best[: self._keep]
+        self._protect()
+        return Control.SAVE if (value, ctx.step) in self.best else Control.CONTINUE
+
+    def state_dict(self) -> dict[str, Any]:
+        """Value and step of the best evaluations."""
+        return {"best": self.best}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore them."""
+        self.best = [(value, step) for value, step in state["best"]][: self._keep]
+        self._protect()
+
+    def _protect(self) -> None:
+        if self._writer is not None:
+            self._writer.protected = frozenset(step for _, step in self.best)
