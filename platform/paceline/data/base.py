@@ -21,12 +21,23 @@ class Sizes(NamedTuple):
     validation: int
 
 
+def is_stream(dataset: Any) -> bool:
+    """True for torch's `IterableDataset`, and for anything else that can be iterated over but has no samples by index.
+
+    Imports torch.
+    """
+    from torch.utils.data import IterableDataset
+
+    is_indexed = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+    return isinstance(dataset, IterableDataset) or (hasattr(dataset, "__iter__") and not is_indexed)
+
+
 @dataclass(frozen=True)
 class DataSets:
     """The data sets of an experiment, and how they are put into batches."""
 
     train: Any
-    """Map-style data set."""
+    """Map-style data set, or an `IterableDataset`."""
     validation: "Mapping[str, Any]"
     """Map-style data sets by name. The name of an only one is empty text."""
     test: Any = None

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from paceline.config.imports import Called, Imported
-from paceline.data.base import DataConfig, DataSets
+from paceline.data.base import DataConfig, DataSets, is_stream
 from paceline.errors import UnusableCode
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ class CalledDataConfig(Called, DataConfig):
         by_name = dict(validation) if isinstance(validation, Mapping) else {"": validation}
         sets = DataSets(**{**found, "validation": by_name})
         for role, dataset in sets.roles.items():
-            _check_map_style(f"{self.chosen('data')}: the {role} set", dataset)
+            if not (role == "training" and is_stream(dataset)):
+                _check_map_style(f"{self.chosen('data')}: the {role} set", dataset)
         return sets
 
     def build(self) -> "tuple[Dataset[Any], Dataset[Any]]":
@@ -59,9 +60,7 @@ def _kind(found: Any) -> str:
 
 
 def _check_map_style(what: str, dataset: Any) -> None:
-    from torch.utils.data import IterableDataset
-
-    if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+    if is_stream(dataset) or not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
         raise UnusableCode(
             f"{what} is a {type(dataset).__name__}: it needs __len__ and __getitem__ (map style), because the "
             "order of samples is fixed by seed and epoch, and resuming goes to a sample by its index",

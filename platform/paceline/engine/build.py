@@ -18,7 +18,15 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.direction import default_mode
 from paceline.engine.adascale import AdaScale, AdaScaleLR
 from paceline.engine.best_checkpoints import BestCheckpoints
-from paceline.engine.build_data import build_loaders, build_order, chosen, name_of, require_steps
+from paceline.engine.build_data import (
+    build_loaders,
+    build_order,
+    build_stream,
+    chosen,
+    name_of,
+    require_steps,
+    require_streamable,
+)
 from paceline.engine.checkpoint import CheckpointStore, CheckpointWriter, Elsewhere, Files, newest_valid
 from paceline.engine.checkpointer import Checkpointer
 from paceline.engine.comm_hooks import build_compression, build_powersgd
@@ -27,6 +35,7 @@ from paceline.engine.data_stream import MapStyleStream
 from paceline.engine.dataset_identity import identities
 from paceline.engine.ddp import hook_into_exchange, needs_lockstep
 from paceline.engine.evaluator import Evaluator
+from paceline.engine.iterable_stream import IterableStream
 from paceline.engine.largest_batch import LargestBatch
 from paceline.engine.layout import WHOLE, Replicated
 from paceline.engine.loading import BatchLoader, seed_everything
@@ -96,10 +105,16 @@ def build_trainer(
     hook_into_exchange(model, build_compression(config.parallel, powersgd), adascale)
     sets = config.data.sets()
     train_loader, validation_loaders = build_loaders(config, sets, precision, ranks.device)
-    is_lockstep = strategy.layout.is_sliced or needs_lockstep(task)
-    order = build_order(config, len(train_loader.fetcher), sizes, strategy, is_lockstep, sets.sampler)
-    data = MapStyleStream(order, train_loader)
-    plan = TrainPlan(config.trainer, config.checkpoint, data.order.steps_per_epoch)
+    data: MapStyleStream | IterableStream
+    if train_loader is None:
+        data = build_stream(config, sets, sizes, precision, strategy)
+        steps_per_epoch, samples_per_epoch = config.trainer.max_steps or 1, float("inf")
+    else:
+        is_lockstep = strategy.layout.is_sliced or needs_lockstep(task)
+        order = build_order(config, len(train_loader.fetcher), sizes, strategy, is_lockstep, sets.sampler)
+        data = MapStyleStream(order, train_loader)
+        steps_per_epoch, samples_per_epoch = order.steps_per_epoch, order.samples_per_epoch
+    plan = TrainPlan(config.trainer, config.checkpoint, steps_per_epoch)
     running = RunningLoss(ranks)
     lr = build_lr(config, state, peak_lr, build_schedule(config, plan, sizes), adascale)
     step = TrainStep(
@@ -115,6 +130,8 @@ def build_trainer(
     timeout_seconds = config.parallel.timeout_seconds
     checkpointer = Checkpointer(state, ranks, writer, checkpoints is not None, data.identity, settled, timeout_seconds)
     checkpointer.register("running", running)
+    if isinstance(data, IterableStream):
+        checkpointer.register("data", data)
     if adascale is not None:
         checkpointer.register("adascale", adascale)
     if powersgd is not None:
@@ -130,7 +147,7 @@ def build_trainer(
     rung_stopper = None
     if rungs is not None:
         rung_stopper = RungStopper(
-            rungs, reporter, ranks, data.order, state, plan, checkpointer, meter, timeout_seconds
+            rungs, reporter, ranks, samples_per_epoch, state, plan, checkpointer, meter, timeout_seconds
         )
         checkpointer.register("rungs", rung_stopper)
         callbacks.append(rung_stopper)
@@ -141,7 +158,7 @@ def build_trainer(
         validation_loaders,
         plan,
         strategy,
-        data.order.micro_batch_size,
+        sizes.micro_batch_size,
         data.epochs,
         meter,
         is_wanted=lambda: rung_stopper is not None and rung_stopper.is_due,
@@ -210,6 +227,9 @@ def settle_sizes(
     def loaders() -> tuple[BatchLoader, dict[str, BatchLoader]]:
         precision = Precision(config.trainer.precision, ranks.device)
         train, validation = build_loaders(config, config.data.sets(), precision, ranks.device)
+        if train is None:
+            require_streamable(config)
+        assert train is not None
         require_steps(config, len(train.fetcher), asked.global_batch_size)
         return train, validation
 

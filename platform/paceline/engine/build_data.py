@@ -9,14 +9,15 @@ from paceline.config.batch_sizes import BatchSizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import Imported, path_of
 from paceline.config.steps import epoch_steps
-from paceline.data.base import DataSets
+from paceline.data.base import DataSets, is_stream
 from paceline.engine.caching import cached
-from paceline.engine.loading import BatchLoader, SeededFetcher
+from paceline.engine.iterable_stream import IterableStream
+from paceline.engine.loading import BatchLoader, SeededFetcher, Transfer
 from paceline.engine.order import DataOrder
 from paceline.engine.precision import Precision
 from paceline.engine.prepare import MEMORY_FORMATS
 from paceline.engine.strategy import Strategy
-from paceline.errors import TrainingError
+from paceline.errors import ConfigError, Problem, TrainingError
 
 
 def chosen(section: str, component: Component) -> str:
@@ -33,8 +34,10 @@ def name_of(component: Component) -> str:
 
 def build_loaders(
     config: ExperimentConfig, sets: DataSets, precision: Precision, device: torch.device
-) -> tuple[BatchLoader, dict[str, BatchLoader]]:
-    """Loaders of the training set and of each validation set. Fills their caches, where `data.cache` asks for some.
+) -> tuple[BatchLoader | None, dict[str, BatchLoader]]:
+    """Loaders of the training set (None for an iterable one) and of each validation set.
+
+    Fills their caches, where `data.cache` asks for some.
 
     Raises:
         UnusableCode: samples cannot be cached.
@@ -45,7 +48,52 @@ def build_loaders(
         return build_loader(config, SeededFetcher(dataset, config.seed, sets.collate_fn), precision, device, role)
 
     validation = {name: loader(dataset, f"validation {name}".rstrip()) for name, dataset in sets.validation.items()}
-    return loader(sets.train, "training"), validation
+    return None if is_stream(sets.train) else loader(sets.train, "training"), validation
+
+
+def build_stream(
+    config: ExperimentConfig, sets: DataSets, sizes: BatchSizes, precision: Precision, strategy: Strategy
+) -> IterableStream:
+    """The stream of an iterable training set.
+
+    Raises:
+        ConfigError: the config asks for what a stream cannot do.
+    """
+    require_streamable(config)
+    ranks = strategy.data_ranks
+    return IterableStream(
+        sets.train,
+        sets.collate_fn,
+        sizes.micro_batch_size,
+        sizes.global_batch_size // ranks.world_size,
+        config.seed,
+        ranks,
+        Transfer(ranks.device, precision.input_dtype, MEMORY_FORMATS[config.trainer.memory_format]),
+        config.data.num_workers,
+        config.data.prefetch_factor,
+        config.data.drop_last,
+    )
+
+
+def require_streamable(config: ExperimentConfig) -> None:
+    """Check a config with an iterable training set.
+
+    Raises:
+        ConfigError: it asks for what needs the number of samples, or samples by index.
+    """
+    wrong = [
+        ("trainer.max_steps", config.trainer.max_steps is None, "is needed: the length of the stream is not known"),
+        ("trainer.epochs", config.trainer.epochs is not None, "needs the length of the training set"),
+        ("lr_scheduler.warmup_epochs", bool(config.lr_scheduler.warmup_epochs), "needs the length of the training set"),
+        ("data.cache", config.data.cache != "none", "needs samples by index"),
+        ("data.micro_batch_size", config.data.micro_batch_size == "max", "needs samples by index"),
+        ("scaling.min_workers", config.scaling.is_elastic, "needs samples by index"),
+        ("parallel.strategy", config.parallel.strategy == "pipeline", "pipeline needs samples by index"),
+    ]
+    hint = "the training set is an iterable data set"
+    problems = [Problem("iterable", reason, key, hint=hint) for key, is_wrong, reason in wrong if is_wrong]
+    if problems:
+        raise ConfigError(problems)
 
 
 def build_loader(

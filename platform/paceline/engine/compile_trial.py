@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from paceline._compat.torch import compile_errors_raised, inside_ddp_forward, own_buffers
 from paceline.config.sections import TrainerConfig
 from paceline.engine.compilation import CUDA_GRAPHS, reason_of, tell_warnings, undo_compilation
+from paceline.engine.data_stream import MapStyleStream
 from paceline.engine.ddp import communicates
 from paceline.engine.order import MicroBatch, evaluation_order
 from paceline.engine.trainer import Trainer
@@ -28,7 +29,7 @@ def try_compilation(trainer: Trainer, config: TrainerConfig) -> None:
     """
     tell_warnings(lambda message: _warn(trainer, message, "partly-compiled"))
     waits = trainer.ranks.world_size > 1 and communicates(trainer.state.task)
-    if waits or trainer.state.layout.is_spread:
+    if waits or trainer.state.layout.is_spread or not isinstance(trainer.data, MapStyleStream):
         return  # a forward pass is an exchange between the ranks: one that failed would leave the others waiting
     runs = 2 if config.compile in CUDA_GRAPHS else 1  # the first allocates, the second records
     reason = _failure(trainer, runs)
@@ -66,7 +67,7 @@ def _run(trainer: Trainer) -> None:
 
 
 def _train(trainer: Trainer) -> None:
-    task, order, loader = trainer.state.task, trainer.data.order, trainer.data.loader
+    task, order, loader = trainer.state.task, trainer.map_style.order, trainer.map_style.loader
     batch = _fetch(loader, order.step_micro_batches(0, 0)[0])
     with _as_if_in(trainer.model), trainer.state.precision.autocast():
         output = task(batch)
@@ -75,7 +76,7 @@ def _train(trainer: Trainer) -> None:
 
 
 def _evaluate(trainer: Trainer) -> None:
-    ranks, size = trainer.ranks, trainer.data.order.micro_batch_size
+    ranks, size = trainer.ranks, trainer.map_style.order.micro_batch_size
     for loader in trainer.evaluator.loaders.values():
         batches = evaluation_order(len(loader.fetcher), size, ranks.rank, ranks.world_size)
         for micro_batch in batches[:1]:

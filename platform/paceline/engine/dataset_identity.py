@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from paceline.data.base import is_stream
 from paceline.engine.loading import SlicedDataset, seed_everything
 from paceline.engine.order import mix
 
@@ -32,7 +33,7 @@ def identities(name: str, sets: Mapping[str, Any], num_workers: int = 0) -> dict
     found = _Fingerprints(list(sets.values()))
     fingerprints = _in_a_process(found) if num_workers else [found[place] for place in range(len(found))]
     return {
-        role: {"name": name, "size": len(dataset), "fingerprint": each or None}
+        role: {"name": name, "size": None if is_stream(dataset) else len(dataset), "fingerprint": each or None}
         for (role, dataset), each in zip(sets.items(), fingerprints, strict=True)
     }
 

@@ -134,8 +134,8 @@ class BatchLoader:
                 pin_memory=pin,
                 prefetch_factor=prefetch_factor if num_workers else None,
                 persistent_workers=persistent_workers and num_workers > 0,
-                worker_init_fn=_ignore_interrupts,
-                collate_fn=_as_it_is,
+                worker_init_fn=ignore_interrupts,
+                collate_fn=keep_as_is,
             )
             if num_workers or pin
             else None
@@ -177,12 +177,12 @@ class BatchLoader:
             end_loader_processes(loader)
 
 
-def _as_it_is(batch: Any) -> Any:
+def keep_as_is(batch: Any) -> Any:
     # DataLoader's own conversion makes a list of a tuple, which the training process does not.
     return batch
 
 
-def _ignore_interrupts(worker: int) -> None:
+def ignore_interrupts(worker: int) -> None:
     # A Ctrl-C in a terminal reaches the loader processes too, but the state is yet to be saved.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 

@@ -75,6 +75,11 @@ class DataOrder:
         return epoch_steps(self.samples, self.global_batch_size, self.drop_last)
 
     @property
+    def samples_per_epoch(self) -> int:
+        """Samples that an epoch consumes: a short last batch may be dropped."""
+        return min(self.steps_per_epoch * self.global_batch_size, self.samples)
+
+    @property
     def identity(self) -> dict[str, int | bool | str]:
         """What a position in the order means nothing without."""
         return {

@@ -94,6 +94,14 @@ class Ranks:
                 done = self.sum_numbers([float(future.done())])[0] == self.world_size
             return future.result()
 
+    def gather_objects(self, value: Any) -> list[Any]:
+        """The values of all ranks, in order of rank; pickled between processes. Every rank must call it."""
+        if self.world_size == 1:
+            return [value]
+        gathered: list[Any] = [None] * self.world_size
+        dist.all_gather_object(gathered, value, group=self.group)
+        return gathered
+
     def union(self, names: Iterable[str]) -> list[str]:
         """All names that any rank has, sorted; every rank must call it."""
         mine = sorted(names)

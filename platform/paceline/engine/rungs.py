@@ -21,7 +21,6 @@ from paceline.engine.checkpointer import Checkpointer
 from paceline.engine.loop_context import BoundaryCallback
 from paceline.engine.manifest import MANIFEST
 from paceline.engine.meter import Meter
-from paceline.engine.order import DataOrder
 from paceline.engine.plan import TrainPlan
 from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import Reporter
@@ -72,6 +71,7 @@ class RungStopper(BoundaryCallback):
     """Stops a trial at a rung that it does not survive. Rank 0 asks, once the rung's checkpoint is saved.
 
     Args:
+        samples_per_epoch: samples that an epoch consumes; infinite where that is not known.
         timeout_seconds: longest time that a collective operation may take.
     """
 
@@ -80,7 +80,7 @@ class RungStopper(BoundaryCallback):
         rungs: Rungs,
         reporter: Reporter,
         ranks: Ranks,
-        order: DataOrder,
+        samples_per_epoch: float,
         state: TrainState,
         plan: TrainPlan,
         checkpointer: Checkpointer,
@@ -96,8 +96,7 @@ class RungStopper(BoundaryCallback):
         self._plan = plan
         self._checkpointer = checkpointer
         self._meter = meter
-        # as many as an epoch consumes: a short last batch may be dropped
-        self._samples_per_epoch = min(order.steps_per_epoch * order.global_batch_size, order.samples)
+        self._samples_per_epoch = samples_per_epoch
         self._round_seconds = min(ROUND_SECONDS, timeout_seconds / 4)
         self._answered_at = 0.0
         self._next = rungs.above(0.0)

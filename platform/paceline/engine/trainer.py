@@ -22,6 +22,7 @@ from paceline.engine.agreement import INTERRUPT, Agreement
 from paceline.engine.checkpointer import Checkpointer
 from paceline.engine.data_stream import MapStyleStream
 from paceline.engine.evaluator import Evaluator
+from paceline.engine.iterable_stream import IterableStream
 from paceline.engine.loop_context import BoundaryCallback, LoopContext
 from paceline.engine.meter import Meter, peak_memory_bytes
 from paceline.engine.observing.observer import Observer
@@ -31,6 +32,7 @@ from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import Reporter
 from paceline.engine.state import TrainState, weights_sha256
 from paceline.engine.train_step import TrainStep
+from paceline.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
     from paceline.engine.strategy import Strategy
@@ -47,7 +49,7 @@ class Trainer:
         model: nn.Module,
         state: TrainState,
         step: TrainStep,
-        data: MapStyleStream,
+        data: MapStyleStream | IterableStream,
         evaluator: Evaluator,
         observer: Observer,
         plan: TrainPlan,
@@ -81,6 +83,18 @@ class Trainer:
         # hooks that no class overrides cost nothing
         self._on_step_end = [callback.on_step_end for callback in self._that("on_step_end")]
         self._on_boundary = [each.on_boundary for each in callbacks if isinstance(each, BoundaryCallback)]
+
+    @property
+    def map_style(self) -> MapStyleStream:
+        """The training data, for what looks at samples by index.
+
+        Raises:
+            ConfigError: the training set is an iterable one.
+        """
+        if not isinstance(self.data, MapStyleStream):
+            reason = "is an iterable data set, and this needs samples by index"
+            raise ConfigError([Problem("iterable", reason, "data", hint="take a map-style data set for this")])
+        return self.data
 
     @property
     def is_over(self) -> bool:

@@ -95,7 +95,7 @@ class _Steps:
 
     def close(self) -> None:
         """End the loader processes."""
-        self.trainer.data.loader.close()
+        self.trainer.map_style.loader.close()
         self.trainer.evaluator.close()
 
     def held_bytes(self) -> int:
@@ -108,7 +108,7 @@ class _Steps:
 
     def _all_batches(self) -> Iterator[Any]:
         for epoch in range(10**9):
-            yield from self.trainer.data.loader.load(epoch, self.trainer.data.order.micro_batches(epoch, 0))
+            yield from self.trainer.map_style.loader.load(epoch, self.trainer.map_style.order.micro_batches(epoch, 0))
 
 
 def _bytes(tensors: list[Any], layout: Any) -> int:

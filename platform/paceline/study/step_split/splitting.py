@@ -113,7 +113,7 @@ def _run(trainer: Trainer, steps: int, end_step: Callable[[int], None]) -> None:
 
 def _together(trainer: Trainer, measured: _Measured, steps: int) -> StepSplit:
     """The splits of all ranks, from what each knows of its own."""
-    ranks, cards, order = trainer.ranks, trainer.observer.cards, trainer.data.order
+    ranks, cards, order = trainer.ranks, trainer.observer.cards, trainer.map_style.order
     told = ranks.gather_numbers([*_parts(trainer, measured, steps), *_others(measured, steps)])
     hosts = [card.host for card in cards]
     cores = [max(card.usable_cores // hosts.count(card.host), 1) for card in cards]

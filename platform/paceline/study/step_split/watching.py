@@ -68,7 +68,7 @@ class Watch:
     def put_on(self) -> Iterator[None]:
         """Inside, the steps are watched."""
         trainer, clock, blocked = self._trainer, self.clock, self._blocked
-        loader, precision, meter = trainer.data.loader, trainer.state.precision, trainer.meter
+        loader, precision, meter = trainer.map_style.loader, trainer.state.precision, trainer.meter
         with ExitStack() as stack:
             stack.callback(blocked.close)
             put(stack, loader, "load", self._timed_load(loader.load))

@@ -81,7 +81,7 @@ class Stepper:
         self.trainer.close()
 
     def _steps_ahead(self, config: ExperimentConfig) -> int:
-        order = self.trainer.data.order
+        order = self.trainer.map_style.order
         per_step = max(1, order.global_batch_size // (order.micro_batch_size * self._ranks.world_size))
         return -(-config.data.num_workers * config.data.prefetch_factor // per_step)
 

@@ -1,0 +1,258 @@
+"""Training data from an `IterableDataset`: sharded over the ranks and their loader processes, and resumable.
+
+Element i of the stream belongs to shard i modulo the number of shards, of which each loader process of each rank has
+one; a data set with a method `shard(num_shards=, index=)`, as those of Hugging Face have, is sharded by that. The
+generators of torch, numpy and random are seeded from (seed, epoch, i) before element i is asked for, so that all
+processes see the same stream, also one that shuffles. A resumed run restores the data set's `state_dict` where it has
+one (torchdata's convention), and else skips what was consumed.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
+
+from paceline._compat.torch import end_loader_processes
+from paceline.engine.loading import Transfer, ignore_interrupts, keep_as_is, seed_everything
+from paceline.engine.order import MicroBatch, mix
+from paceline.engine.ranks import Ranks
+from paceline.engine.state import Position
+from paceline.errors import UnusableCode
+
+EMPTY = torch.zeros(0, dtype=torch.int64)
+
+
+class ShardState(NamedTuple):
+    """How far a shard has been read."""
+
+    batches: int = 0
+    """Micro-batches consumed in this epoch."""
+    elements: int = 0
+    """Elements of the stream read in this epoch, those of other shards included."""
+    dataset: Any = None
+    """The data set's own state after them; None if it has none."""
+
+
+class _Read(NamedTuple):
+    """A micro-batch as a loader process gives it."""
+
+    worker: int
+    samples: int
+    batch: Any
+    state: ShardState
+
+
+class _Shards(IterableDataset[_Read]):
+    """The micro-batches of one loader process."""
+
+    def __init__(
+        self, dataset: Any, collate: Callable[[list[Any]], Any], micro_batch_size: int, seed: int, ranks: Ranks
+    ) -> None:
+        self.dataset = dataset
+        self.collate = collate
+        self.micro_batch_size = micro_batch_size
+        self.seed = seed
+        self.rank, self.world_size = ranks.rank, ranks.world_size
+        self.epoch = 0
+        self.first = 0
+        """The shard of the rank's own that the first loader process reads: a resumed run starts with the one that is
+        next."""
+        self.states: Mapping[int, ShardState] = {}
+
+    def __iter__(self) -> Iterator[_Read]:
+        info = get_worker_info()
+        process, workers = (info.id, info.num_workers) if info is not None else (0, 1)
+        worker = (process + self.first) % workers
+        shard, shards = self.rank * workers + worker, self.world_size * workers
+        state = self.states.get(worker, ShardState())
+        samples: list[Any] = []
+        reader = _Reader(self.dataset, self.epoch, self.seed, shard, shards)
+        batches = reader.resume(state, self.micro_batch_size)
+        for sample in reader:
+            samples.append(sample)
+            if len(samples) == self.micro_batch_size:
+                batches += 1
+                yield self._read(worker, samples, reader.state(batches))
+                samples = []
+        if samples:
+            yield self._read(worker, samples, reader.state(batches + 1))
+
+    def _read(self, worker: int, samples: list[Any], state: ShardState) -> _Read:
+        return _Read(worker, len(samples), self.collate(samples), state)
+
+
+class _Reader:
+    """The samples of one shard, in order."""
+
+    def __init__(self, dataset: Any, epoch: int, seed: int, shard: int, shards: int) -> None:
+        self._is_sharded = hasattr(dataset, "shard")
+        self._dataset = dataset.shard(num_shards=shards, index=shard) if self._is_sharded else dataset
+        self._epoch, self._seed, self._shard, self._shards = epoch, seed, shard, shards
+        self._elements = 0
+        if hasattr(self._dataset, "set_epoch"):
+            self._dataset.set_epoch(epoch)
+
+    def resume(self, state: ShardState, micro_batch_size: int) -> int:
+        """Continue from a state; returns the micro-batches consumed so far."""
+        if state.dataset is not None and hasattr(self._dataset, "load_state_dict"):
+            self._dataset.load_state_dict(state.dataset)
+            self._elements = state.elements
+            self._source = iter(self._dataset)
+            return state.batches
+        self._source = iter(self._dataset)
+        for _ in zip(range(state.batches * micro_batch_size), self, strict=False):
+            pass
+        return state.batches
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            index = self._elements
+            seed_everything(mix(self._seed, self._epoch, index))
+            try:
+                sample = next(self._source)
+            except StopIteration:
+                return
+            self._elements += 1
+            if self._is_sharded or index % self._shards == self._shard:
+                yield sample
+
+    def state(self, batches: int) -> ShardState:
+        """How far the shard has been read."""
+        own = self._dataset.state_dict() if hasattr(self._dataset, "state_dict") else None
+        return ShardState(batches, self._elements, own)
+
+
+class IterableStream:
+    """An `IterableDataset` as training data.
+
+    Args:
+        share: samples of this rank in a full global batch.
+        prefetch_factor: micro-batches that each loader process keeps ready.
+
+    Raises:
+        UnusableCode: a rank has no sample at all.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        collate: Callable[[list[Any]], Any] | None,
+        micro_batch_size: int,
+        share: int,
+        seed: int,
+        ranks: Ranks,
+        transfer: Transfer,
+        num_workers: int = 0,
+        prefetch_factor: int = 2,
+        drop_last: bool = False,
+    ) -> None:
+        self.micro_batch_size = micro_batch_size
+        self.wait_seconds = 0.0
+        own: Callable[[list[Any]], Any] = getattr(dataset, "collate_fn", default_collate)
+        self._shards = _Shards(dataset, collate or own, micro_batch_size, seed, ranks)
+        self._per_step = share // micro_batch_size
+        self._ranks = ranks
+        self._transfer = transfer
+        self._num_workers = num_workers
+        self._prefetch_factor = prefetch_factor
+        self._states: dict[int, ShardState] = {}
+        """Of this rank's loader processes: what has been trained on."""
+        self._least = share * ranks.world_size if drop_last else 1
+        """Fewest samples of a global batch."""
+        self._epoch = 0
+        self._last_worker = -1
+        self._loader: DataLoader[Any] | None = None
+        self._last: Any = None
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """JSON values without which a position in the data means nothing."""
+        return {
+            "iterable": type(self._shards.dataset).__name__,
+            "world_size": self._ranks.world_size,
+            "num_workers": self._num_workers,
+            "micro_batch_size": self.micro_batch_size,
+            "seed": self._shards.seed,
+        }
+
+    def epochs(self, samples: int) -> float:
+        """Passes over the stream that are finished: its length is not known."""
+        return float(self._epoch)
+
+    def batches(self, position: Position) -> Iterator[tuple[MicroBatch, Any]]:
+        """Micro-batches from the position to the end of the epoch. Every rank must read them alike."""
+        if position.epoch != self._epoch:
+            self._epoch, self._states, self._last_worker = position.epoch, {}, -1
+        self._shards.epoch, self._shards.states = position.epoch, dict(self._states)
+        self._shards.first = (self._last_worker + 1) % max(self._num_workers, 1)
+        self._loader = self._new_loader()
+        source = iter(self._loader)
+        step = self._next_step(source)
+        counts = self._exchange(step)
+        if not sum(samples for samples, _ in counts):
+            raise UnusableCode("the iterable data set gives no sample", "no-samples")
+        while sum(samples for samples, _ in counts) >= self._least:
+            ahead = self._next_step(source)
+            counts_ahead = self._exchange(ahead)
+            ends_epoch = sum(samples for samples, _ in counts_ahead) < self._least
+            yield from self._micro_batches(step, counts, ends_epoch)
+            step, counts = ahead, counts_ahead
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far the shards of all ranks have been read. Every rank must call it."""
+        workers = {str(worker): tuple(state) for worker, state in self._states.items()}
+        own = {"workers": workers, "last": self._last_worker}
+        return {"epoch": self._epoch, "shards": self._ranks.gather_objects(own)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from there."""
+        self._epoch = state["epoch"]
+        own = state["shards"][self._ranks.rank]
+        self._states = {int(worker): ShardState(*each) for worker, each in own["workers"].items()}
+        self._last_worker = own["last"]
+
+    def close(self) -> None:
+        """End the loader processes."""
+        loader, self._loader = self._loader, None
+        if loader is not None and self._num_workers:
+            end_loader_processes(loader)
+
+    def _new_loader(self) -> DataLoader[Any]:
+        self.close()
+        return DataLoader(
+            self._shards,
+            batch_size=None,
+            num_workers=self._num_workers,
+            prefetch_factor=self._prefetch_factor if self._num_workers else None,
+            worker_init_fn=ignore_interrupts,
+            collate_fn=keep_as_is,
+        )
+
+    def _next_step(self, source: Iterator[_Read]) -> list[_Read]:
+        start = perf_counter()
+        found = [read for _, read in zip(range(self._per_step), source, strict=False)]
+        self.wait_seconds += perf_counter() - start
+        return found
+
+    def _exchange(self, step: list[_Read]) -> list[tuple[int, int]]:
+        """Samples and micro-batches of each rank in a step."""
+        mine = [float(sum(read.samples for read in step)), float(len(step))]
+        return [(int(samples), int(number)) for samples, number in self._ranks.gather_numbers(mine)]
+
+    def _micro_batches(
+        self, step: list[_Read], counts: list[tuple[int, int]], ends_epoch: bool
+    ) -> Iterator[tuple[MicroBatch, Any]]:
+        samples, number = sum(each for each, _ in counts), max(each for _, each in counts)
+        for index in range(number):
+            counted = index < len(step)
+            if counted:
+                self._last = self._transfer(step[index].batch)
+                self._states[step[index].worker] = step[index].state
+                self._last_worker = step[index].worker
+            elif self._last is None:
+                raise UnusableCode(
+                    f"rank {self._ranks.rank} has no sample: the stream has fewer than there are workers", "no-samples"
+                )
+            yield MicroBatch(EMPTY, samples, index == number - 1, ends_epoch, counts=counted), self._last

@@ -1,0 +1,58 @@
+"""Iterable data sets whose every sample can be followed."""
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data import IterableDataset
+
+from support.toys import Points
+
+SAMPLES = 90
+
+
+class Stream(IterableDataset[Any]):
+    """The points one after the other, shuffled within a window."""
+
+    def __init__(self, samples: int = SAMPLES) -> None:
+        self.points = Points(samples, noisy=True)
+
+    def __iter__(self) -> Iterator[Any]:
+        window: list[int] = []
+        for index in range(len(self.points)):
+            window.append(index)
+            if len(window) == 8:
+                yield self.points[window.pop(random.randrange(8))]
+        for index in window:
+            yield self.points[index]
+
+
+class StatefulStream(Stream):
+    """One that continues from a state of its own, as torchdata's do; it does not shuffle."""
+
+    def __init__(self, samples: int = SAMPLES) -> None:
+        super().__init__(samples)
+        self.next = 0
+        self.restored = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.next < len(self.points):
+            self.next += 1
+            yield self.points[self.next - 1]
+        self.next = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"next": self.next}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.next, self.restored = state["next"], self.restored + 1
+
+
+def stream() -> Any:
+    """Training stream and validation set."""
+    return Stream(), Points(30)
+
+
+def stateful_stream() -> Any:
+    """The same with a state."""
+    return StatefulStream(), Points(30)
