@@ -72,7 +72,7 @@ def _add(digest: Any, value: Any) -> None:
         digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b"")
     elif isinstance(value, np.ndarray | np.generic) and value.dtype.kind != "O":
         digest.update(f"array {value.dtype} {list(value.shape)};".encode() + value.tobytes())
-    elif isinstance(value, dict):
+    elif isinstance(value, Mapping):
         digest.update(f"mapping {len(value)};".encode())
         for key, item in value.items():
             digest.update(f"{key!r}:".encode())

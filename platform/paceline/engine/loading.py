@@ -8,7 +8,7 @@ import random
 import signal
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -17,6 +17,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Subset, default_collate
 
 from paceline._compat.torch import end_loader_processes
+from paceline.engine.batches import map_tensors, tensors_in
 from paceline.engine.order import MicroBatch, mix
 
 Started = TypeVar("Started")
@@ -242,6 +243,8 @@ class CopyStream:
 
     def start(self, batch: Any) -> Copied:
         """Issue the copy of a batch. What it goes to is taken from this stream's share of the memory."""
+        if self._transfer.has_moved_objects:  # their memory cannot be marked as in use by the computation
+            self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
             return Copied(self._transfer(batch), self._stream.record_event())
 
@@ -251,47 +254,37 @@ class CopyStream:
         computation = torch.cuda.current_stream(self._device)
         computation.wait_event(event)
         # else a later copy could be given this memory before the computation is done with it
-        for tensor in _tensors(batch):
-            tensor.record_stream(computation)
+        for tensor in tensors_in(batch):
+            if tensor.is_cuda:
+                tensor.record_stream(computation)
         return micro_batch, batch
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in a batch, in whatever nesting `Transfer` moves."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        for item in value:
-            yield from _tensors(item)
-
-
 class Transfer:
-    """Moves a batch (tensors in any nesting of tuples, lists and mappings) to where the model computes."""
+    """Moves a batch to where the model computes: tensors in any nesting that `map_tensors` knows, and objects with a
+    method `to(device)`."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype | None, memory_format: torch.memory_format) -> None:
         self.device = device
         self.dtype = dtype
         self.memory_format = memory_format
+        self.has_moved_objects = False
+        """True once a batch held an object that moves itself: its tensors are not known."""
         self._nothing_to_do = device.type == "cpu" and dtype is None and memory_format == torch.contiguous_format
 
     def __call__(self, batch: Any) -> Any:
-        return batch if self._nothing_to_do else self._move(batch)
-
-    def _move(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return self._move_tensor(value)
-        if isinstance(value, dict):
-            return {key: self._move(item) for key, item in value.items()}
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return type(value)(*map(self._move, value))
-        if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-            return type(value)(map(self._move, value))  # type: ignore[call-arg]
-        return value
+        return batch if self._nothing_to_do else map_tensors(batch, self._move_tensor, self._move_object)
 
     def _move_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         dtype = self.dtype if self.dtype is not None and tensor.is_floating_point() else None
         layout = {"memory_format": self.memory_format} if tensor.dim() == 4 else {}
         return tensor.to(self.device, dtype, non_blocking=True, **layout)  # type: ignore[call-overload, no-any-return]
+
+    def _move_object(self, value: Any) -> Any:
+        self.has_moved_objects = True
+        moved = value.to(self.device)
+        moved = value if moved is None else moved  # it was moved in place
+        return moved if self.dtype is None else map_tensors(moved, self._cast)
+
+    def _cast(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self.dtype) if tensor.is_floating_point() else tensor

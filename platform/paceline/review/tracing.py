@@ -12,6 +12,7 @@ from torch import nn
 
 from paceline._compat.torch import tree_leaves, tree_map
 from paceline.config.experiment import ExperimentConfig
+from paceline.engine.batches import map_tensors
 from paceline.engine.loading import SeededFetcher
 from paceline.errors import EnvironmentFault, PacelineError, UnusableCode
 
@@ -123,11 +124,11 @@ def _batches(config: ExperimentConfig, sizes: tuple[int, ...]) -> dict[int, Any]
             f"go where they are, or {CURE}",
             "no-data",
         ) from None
-    return tree_map(_as_double, batches) if config.trainer.precision == "64-true" else batches
+    return map_tensors(batches, _as_double) if config.trainer.precision == "64-true" else batches
 
 
-def _as_double(leaf: Any) -> Any:
-    return leaf.double() if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
+def _as_double(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 def _trace(model: nn.Module, call: Call) -> torch.export.ExportedProgram:

@@ -13,7 +13,7 @@ from paceline.data._tensors import TensorData
 from paceline.engine.caching import KeptSamples, SlicesOnDevice, StackedSamples, cached
 from paceline.engine.dataset_identity import spaced
 from paceline.engine.failure import describe
-from paceline.engine.loading import BatchLoader, SeededFetcher, _tensors, one_ahead
+from paceline.engine.loading import BatchLoader, SeededFetcher, one_ahead
 from paceline.errors import EnvironmentFault, UnusableCode
 from support.engine.cached_sets import (
     CPU,
@@ -23,7 +23,6 @@ from support.engine.cached_sets import (
     SEED,
     Base,
     Drawing,
-    Pair,
     Ragged,
     assert_same,
     batches_of,
@@ -208,12 +207,6 @@ def test_an_error_of_the_next_item_comes_after_the_one_before() -> None:
     with pytest.raises(LookupError):
         next(items)
     assert next(items, None) is None
-
-
-def test_every_tensor_that_is_moved_is_known_to_its_stream() -> None:
-    one, two, three = torch.zeros(3).unbind()
-    batch = {"pair": Pair(one, [two, 1]), "text": "tokens", "rest": (three, None)}
-    assert [tensor.data_ptr() for tensor in _tensors(batch)] == [each.data_ptr() for each in (one, two, three)]
 
 
 @pytest.mark.parametrize(

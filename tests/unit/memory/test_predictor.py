@@ -1,5 +1,6 @@
 """Predictions in this process: for whatever model, data and techniques a user brings."""
 
+from collections import UserDict
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from paceline.config import ExperimentConfig
 from paceline.config.loading import validate
 from paceline.errors import ConfigError, TrainingError
 from paceline.study.memory.predictor import Prediction, Predictor
+from paceline.tasks._task import Task
+from paceline.tasks.base import TaskOutput
 
 FEATURES, CLASSES = 64, 10
 
@@ -112,6 +115,27 @@ def test_a_model_that_looks_at_numbers_when_it_runs_is_run_with_a_warning() -> N
 
 def test_batches_of_texts_are_as_long_as_their_rule_makes_them() -> None:
     (found,) = predict(config_of(32, data={"path": lambda: (Texts(), Texts())}))
+    assert found.memory["activations"] >= 32 * FEATURES * 4
+
+
+class Rows(Dataset[Any]):
+    """Samples in a mapping that is not a dict, as tokenizers give."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> Any:
+        return UserDict(inputs=torch.ones(FEATURES), targets=0)
+
+
+class ByName(Task):
+    def forward(self, batch: Any) -> TaskOutput:
+        losses = nn.functional.cross_entropy(self.model(batch["inputs"]), batch["targets"], reduction="sum")
+        return TaskOutput(losses, len(batch["targets"]))
+
+
+def test_batches_in_any_mapping_are_resized() -> None:
+    (found,) = predict(config_of(32, data={"path": lambda: (Rows(), Rows())}, task={"path": ByName}))
     assert found.memory["activations"] >= 32 * FEATURES * 4
 
 

@@ -5,9 +5,10 @@ from typing import Any
 
 import torch
 
-from paceline._compat.torch import FakeTensorMode, tree_map_only
+from paceline._compat.torch import FakeTensorMode
 from paceline.config.experiment import ExperimentConfig
 from paceline.data.base import DataSets
+from paceline.engine.batches import map_tensors
 from paceline.engine.build import seed_model
 from paceline.engine.build_data import chosen
 from paceline.engine.loading import SeededFetcher
@@ -75,9 +76,4 @@ def build_batches(config: ExperimentConfig) -> Batches:
 
 
 def _as_double(batch: Any) -> Any:
-    return map_tensors(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, batch)
-
-
-def map_tensors(function: Any, batch: Any) -> Any:
-    """The batch with `function` applied to each tensor."""
-    return tree_map_only(torch.Tensor, function, batch)
+    return map_tensors(batch, lambda tensor: tensor.double() if tensor.is_floating_point() else tensor)

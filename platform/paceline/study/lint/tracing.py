@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from paceline._compat.torch import FakeTensorMode, tree_leaves
+from paceline._compat.torch import FakeTensorMode
 from paceline.config.experiment import ExperimentConfig
+from paceline.engine.batches import map_tensors, tensors_in
 from paceline.engine.loading import seed_everything
-from paceline.study.lint.building import Batches, map_tensors
+from paceline.study.lint.building import Batches
 from paceline.study.lint.recorder import Record, Recorder
 from paceline.study.lint.watching import watching
 from paceline.study.lint.whereabouts import Whereabouts
@@ -78,7 +79,7 @@ def _trace(run: "_Runner", batches: Batches) -> Trace:
     task.eval()
     with torch.no_grad(), _noting_training_mode(task) as trained:
         evaluation = run.if_possible(batches.small)
-    same = len(tree_leaves(batches.small)) == len(tree_leaves(batches.large))
+    same = len([*tensors_in(batches.small)]) == len([*tensors_in(batches.large)])
     return Trace(training, larger, evaluation, output.loss_sum, output.weight, used, grown, error, same, trained)
 
 
@@ -92,10 +93,9 @@ class _Runner:
 
     def __call__(self, batch: Any) -> tuple[Any, Record]:
         seed_everything(0)
-        given = map_tensors(self.mode.from_tensor, batch) if self.mode is not None else batch
+        given = map_tensors(batch, self.mode.from_tensor) if self.mode is not None else batch
         low: AbstractContextManager[Any] = torch.autocast("cpu", torch.bfloat16) if self.is_low else nullcontext()
-        leaves = (leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor))
-        on_device = (*self.task.parameters(), *self.task.buffers(), *leaves)
+        on_device = (*self.task.parameters(), *self.task.buffers(), *tensors_in(given))
         recorder = Recorder(self.mode is not None, Whereabouts(on_device, _plain_attributes(self.task)))
         with low, _naming(self.task, recorder), watching(recorder), recorder:
             output = self.task(given)

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from paceline._compat.torch import tree_map_only
 from paceline.config.batch_sizes import batch_sizes
 from paceline.config.experiment import ExperimentConfig
+from paceline.engine.batches import map_tensors, tensors_in
 from paceline.engine.build_data import require_steps
 from paceline.engine.loading import SeededFetcher
 
@@ -46,11 +46,11 @@ class Samples:
         first ones.
         """
         few, more = map(self.real, PROBED)
-        sizes = [(small.shape, large.shape) for small, large in zip(_tensors(few), _tensors(more), strict=True)]
+        sizes = [(small.shape, large.shape) for small, large in zip(tensors_in(few), tensors_in(more), strict=True)]
 
         def make(size: int) -> Any:
             shapes = iter(sizes)
-            return tree_map_only(torch.Tensor, lambda tensor: _resized(tensor, next(shapes), size), few)
+            return map_tensors(few, lambda tensor: _resized(tensor, next(shapes), size))
 
         return make
 
@@ -64,11 +64,5 @@ def _resized(like: torch.Tensor, shapes: tuple[torch.Size, torch.Size], size: in
     return torch.empty(grown, dtype=like.dtype)
 
 
-def _tensors(batch: Any) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
-    tree_map_only(torch.Tensor, found.append, batch)
-    return found
-
-
 def _bytes(batch: Any) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(batch))
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(batch))
