@@ -13,8 +13,7 @@ from torch.utils.data import default_collate
 
 from paceline.data._tensors import TensorData
 from paceline.engine.cache_filling import NoRoom, Refused, load_all, load_rows
-from paceline.engine.loading import Fetcher, SeededFetcher, SlicedDataset, seed_everything
-from paceline.engine.order import mix
+from paceline.engine.loading import Fetcher, SeededFetcher, SlicedDataset, seed_collation
 from paceline.engine.sample_trees import Unstackable, map_leaves, own_copy
 from paceline.errors import EnvironmentFault, UnusableCode
 
@@ -157,8 +156,8 @@ class KeptSamples(Fetcher):
         chosen = [self.samples[index] for index in ids.tolist()]
         if self.collate is default_collate:
             return self.collate(chosen)
-        # The user's function may change the samples, and may draw: then from where loading the last one left off.
-        seed_everything(mix(self.seed, epoch, int(ids[-1])))
+        seed_collation(self.seed, epoch, ids)
+        # the user's function may change the samples
         return self.collate([own_copy(sample) for sample in chosen])
 
 

@@ -10,6 +10,7 @@ from paceline._compat.torch import foreach_mul_
 from paceline.engine.comm_hooks import GradientObserver
 from paceline.engine.ddp import gradient_exchange
 from paceline.engine.layout import Replicated
+from paceline.engine.loading import seed_everything
 from paceline.engine.observing.own_time import HostTime, OwnTime
 from paceline.engine.order import MicroBatch, mix
 from paceline.engine.precision import Precision
@@ -136,11 +137,12 @@ def divide_by_weight(done: StepStats, parameters: Iterable[nn.Parameter], layout
 
 
 def seed_step(seed: int, step: int, ranks: Ranks, index: int) -> None:
-    """Seed the generators for a micro batch, from what it is alone: a resumed run needs no generator's state.
+    """Seed the generators of torch, numpy and random for a micro batch, from what it is alone: a resumed run needs no
+    generator's state.
 
-    To be called when the batch has come, since loading it in this process uses the generator.
+    To be called when the batch has come, since loading it in this process uses the generators.
     """
     mixed = mix(seed, step, ranks.rank, index)
-    torch.default_generator.manual_seed(mixed)
+    seed_everything(mixed)
     if ranks.device.type == "cuda":
         torch.cuda.manual_seed(mixed)

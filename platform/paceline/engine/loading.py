@@ -1,7 +1,8 @@
 """From sample ids to batches on the device.
 
 Whatever fetches a sample seeds torch, numpy and random from (seed, epoch, sample id) before, so that the user's own
-random transforms give the same sample whichever process loads it.
+random transforms give the same sample whichever process loads it. Before the user's own `collate_fn` they are seeded
+again, for the batch.
 """
 
 import random
@@ -78,7 +79,10 @@ class SeededFetcher(Fetcher):
         """The samples `ids` (int64, [batch]) of an epoch as one batch."""
         if self.is_sliced:
             return self.dataset.batch(ids, self.seed, epoch)  # type: ignore[union-attr]
-        return self.collate([self._sample(epoch, index) for index in ids.tolist()])
+        samples = [self._sample(epoch, index) for index in ids.tolist()]
+        if self.collate is not default_collate:
+            seed_collation(self.seed, epoch, ids)
+        return self.collate(samples)
 
     def _sample(self, epoch: int, index: int) -> Any:
         seed_everything(mix(self.seed, epoch, index))
@@ -98,6 +102,14 @@ def seed_everything(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
     random.seed(seed)
+
+
+def seed_collation(seed: int, epoch: int, ids: torch.Tensor) -> None:
+    """Seed the generators for the user's own `collate_fn`, from the first sample and the number of samples.
+
+    What its samples have drawn does not matter: a data set may draw only when it loads one for the first time.
+    """
+    seed_everything(mix(seed, epoch, int(ids[0]), len(ids)))
 
 
 class BatchLoader:

@@ -12,6 +12,7 @@ from paceline.engine.build import build_trainer
 from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter
 from paceline.tasks.base import TaskOutput
+from support.engine.mixing import KeptPoints, ScalingTask
 from support.ranks import run_ranks
 from support.toys import PointsTask, points, toy_config
 
@@ -52,6 +53,25 @@ def test_an_interrupted_run_ends_with_the_same_bits(tmp_path: Path) -> None:
     assert {**first["losses"], **second["losses"]} == whole["losses"]
     longer = part(Ranks.current(), tmp_path / "parts", None, trainer__epochs=3)
     assert (longer["from"], longer["to"]) == (2 * STEPS_PER_EPOCH, 3 * STEPS_PER_EPOCH)
+
+
+def mixed(folder: Path, stop_at: int | None = None, num_workers: int = 0) -> str:
+    """The weights of a run whose collator and task draw random numbers."""
+    config = toy_config(
+        data__path=lambda: (KeptPoints(96), KeptPoints(8)),
+        data__num_workers=num_workers,
+        task__path=ScalingTask,
+        trainer__gradient_accumulation_steps=2,
+    )
+    trainer = build_trainer(config, Ranks.current(), MemoryReporter(stop_at_step=stop_at), folder)
+    return trainer.fit().weights_sha256
+
+
+def test_collators_and_tasks_draw_the_same_with_loader_processes_and_when_resumed(tmp_path: Path) -> None:
+    whole = mixed(tmp_path / "whole")
+    assert mixed(tmp_path / "processes", num_workers=2) == whole
+    assert mixed(tmp_path / "parts", stop_at=4) != whole
+    assert mixed(tmp_path / "parts") == whole
 
 
 def test_two_ranks_stop_together_and_end_with_the_same_bits(tmp_path: Path) -> None:
