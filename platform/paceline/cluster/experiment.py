@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -133,7 +133,13 @@ def _train(
 
 
 def with_objects(config: ExperimentConfig, *, model: Any, data: Any, task: Any) -> ExperimentConfig:
-    """The config with Python objects in place of components. A callable gets the `args` that the config has for it."""
+    """The config with Python objects in place of components. A callable gets the `args` that the config has for it.
+
+    Raises:
+        ConfigError: an object is a model, task or data set itself, not what builds it.
+    """
+    if problems := [*_instances(model=model, task=task), *_lone_sets(data)]:
+        raise ConfigError(problems)
     overrides: dict[str, Any] = {}
     if model is not None:
         overrides["model"] = {"path": model, "args": _args(config.model)}
@@ -143,6 +149,33 @@ def with_objects(config: ExperimentConfig, *, model: Any, data: Any, task: Any) 
         overrides["data.path"] = data if callable(data) else _returning(tuple(data))
         overrides["data.args"] = _args(config.data) if callable(data) else {}
     return config.with_overrides(overrides) if overrides else config
+
+
+def _instances(**given: Any) -> Iterator[Problem]:
+    for key, value in given.items():
+        if value is not None and (_is_module(value) or not (callable(value) or isinstance(value, str))):
+            yield Problem(
+                "not-a-builder",
+                f"must be a class, or a function that returns the {key}; this is an instance of {type(value).__name__}",
+                key,
+                hint=f"pass the class itself ({key}={type(value).__name__}) or a function: each worker builds its own",
+            )
+
+
+def _lone_sets(data: Any) -> Iterator[Problem]:
+    if not (data is None or callable(data) or (isinstance(data, tuple | list) and len(data) == 2)):
+        yield Problem(
+            "not-two-sets",
+            f"must be (train, validation), or a function that returns them; this is a {type(data).__name__}",
+            "data",
+            hint="split it with torch.utils.data.random_split, or pass (dataset, []) to train without validation",
+        )
+
+
+def _is_module(value: Any) -> bool:
+    """True for an instance of `torch.nn.Module`. Does not import torch."""
+    bases = type(value).__mro__
+    return any((each.__module__, each.__name__) == ("torch.nn.modules.module", "Module") for each in bases)
 
 
 def _args(component: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from torch.utils.data import Dataset
 
 
+_SPLIT = "Split one data set with torch.utils.data.random_split, or return (dataset, []) to train without validation"
 KEYS = ("train", "validation", "test", "collate_fn", "sampler")
 """What a mapping may hold that the user's builder returns."""
 
@@ -30,7 +31,7 @@ class CalledDataConfig(Called, DataConfig):
         if not isinstance(found, Mapping) or not {"train", "validation"} <= found.keys() <= set(KEYS):
             raise UnusableCode(
                 f"{self.chosen('data')} must return (train, validation), or a mapping with train, validation and, if "
-                f"wanted, test, collate_fn and sampler, not {_kind(found)}",
+                f"wanted, test, collate_fn and sampler, not {_kind(found)}. {_SPLIT}",
                 "not-two-sets",
             )
         validation = found["validation"]

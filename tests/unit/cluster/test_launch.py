@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
 from paceline.cluster import worker
 from paceline.cluster.desk import Desk
@@ -18,6 +19,7 @@ from paceline.cluster.in_process import assignment, train_in_process
 from paceline.cluster.result import RunResult
 from paceline.config.loading import validate
 from paceline.errors import ConfigError, EnvironmentFault, RunFailed
+from paceline.tasks._classification import Classification
 from support.cluster.desks import Events, no_space
 from support.cluster.local_runs import enter_folder
 from support.cluster.local_runs import local_config as config
@@ -289,6 +291,24 @@ def test_the_end_names_the_command_that_sends_the_rest(golden: Golden) -> None:
 
 def build(width: int = 64) -> nn.Module:
     return nn.Linear(8, width)
+
+
+@pytest.mark.parametrize(
+    ("objects", "code", "key"),
+    [
+        ({"model": nn.Linear(2, 2)}, "not-a-builder", "model"),
+        ({"model": 3}, "not-a-builder", "model"),
+        ({"task": Classification(nn.Linear(2, 2))}, "not-a-builder", "task"),
+        ({"data": TensorDataset(torch.zeros(3, 2))}, "not-two-sets", "data"),
+        ({"data": ([1], [2], [3])}, "not-two-sets", "data"),
+    ],
+    ids=["model", "number", "task", "data set", "three"],
+)
+def test_an_object_in_place_of_its_builder_is_refused(objects: Any, code: str, key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        with_objects(config(), **objects)
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.key) == (code, key)
 
 
 def with_objects(run: Any, **objects: Any) -> Any:
