@@ -27,8 +27,8 @@ from paceline.engine.lr_policy import LRPolicy
 from paceline.engine.ranks import Ranks
 from paceline.lr_schedulers.base import Schedule
 
-Weight = int | Tensor
-"""What a sum of losses is divided by for its mean: samples, or tokens that count; int or a number on the device."""
+Weight = float | Tensor
+"""What a sum of losses is divided by for its mean: samples, or tokens that count; a number here or on the device."""
 
 SMOOTHING_SCALE = 1000
 """The averages' decay is 1 - S/1000, as in the paper."""

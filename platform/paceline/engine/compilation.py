@@ -116,9 +116,18 @@ def owning(task: nn.Module, call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _copied(output: TaskOutput) -> TaskOutput:
-    weight = output.weight.clone() if isinstance(output.weight, Tensor) else output.weight
-    metrics = {name: value.clone() for name, value in output.metrics.items()}
-    return replace(output, loss_sum=output.loss_sum.clone(), weight=weight, metrics=metrics)
+    return replace(
+        output,
+        loss_sum=_cloned(output.loss_sum),
+        weight=_cloned(output.weight),
+        metrics={name: _cloned(value) for name, value in output.metrics.items()},
+        predictions=_cloned(output.predictions),
+        targets=_cloned(output.targets),
+    )
+
+
+def _cloned(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value
 
 
 class _Told(logging.Handler):

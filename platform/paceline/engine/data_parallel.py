@@ -11,6 +11,7 @@ from torch.nn.parallel import DataParallel
 
 from paceline._compat.torch import tree_leaves
 from paceline.engine.order import mix
+from paceline.engine.output_checks import checked_output
 from paceline.errors import EnvironmentFault, UnusableCode
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
@@ -55,12 +56,12 @@ class SummedReplicas(nn.Module):
             _seed_replicas(devices)
         sums = self.replicas(batch, _autocast_dtype(devices))
         return TaskOutput(
-            sums["loss_sum"].sum(), sums["weight"].sum(), {name: each.sum() for name, each in sums["metrics"].items()}
+            sums["loss_sum"].sum(), sums["weight"].sum(), {name: each.sum(0) for name, each in sums["metrics"].items()}
         )
 
 
 class _Replica(nn.Module):
-    """The task with an output of the kind that DataParallel gathers: tensors of shape [1]."""
+    """The task with an output of the kind that DataParallel gathers: tensors of shape [1, ...]."""
 
     def __init__(self, task: Task) -> None:
         super().__init__()
@@ -68,11 +69,11 @@ class _Replica(nn.Module):
 
     def forward(self, batch: Any, autocast_dtype: torch.dtype | None) -> dict[str, Any]:
         if autocast_dtype is None:
-            output: TaskOutput = self.task(batch)
+            output = checked_output(self.task(batch))
         else:
             # DataParallel switches autocast on in its threads, but with fp16, whatever the caller's format is
             with torch.autocast("cuda", dtype=autocast_dtype):
-                output = self.task(batch)
+                output = checked_output(self.task(batch))
         metrics = {} if self.training else output.metrics
         return {
             "loss_sum": output.loss_sum.reshape(1),
@@ -81,9 +82,9 @@ class _Replica(nn.Module):
         }
 
 
-def _as_vector(value: int | torch.Tensor, device: torch.device) -> torch.Tensor:
+def _as_vector(value: float | torch.Tensor, device: torch.device) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
-        return value.detach().to(device).reshape(1)
+        return value.detach().to(device).unsqueeze(0)
     return torch.full((1,), value, device=device)
 
 

@@ -15,8 +15,12 @@ from paceline.engine.precision import Precision
 from paceline.engine.ranks import Ranks
 from paceline.engine.state import TrainState
 from paceline.engine.strategy import Strategy
+from paceline.errors import UnusableCode
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
+
+WEIGHT = "weight"
+"""Name of the sum of weights among the sums that `Task.compute` is given."""
 
 
 class Evaluator(Callback):
@@ -110,7 +114,10 @@ def evaluate(
                 output = strategy.evaluate(task, batch)
             if output is not None and micro_batch.counts:
                 totals.add(output)
-    return totals.means()
+    sums = totals.reduced()
+    if not sums[WEIGHT]:
+        return {}
+    return {name: float(value) for name, value in task.compute(sums).items()}
 
 
 @contextmanager
@@ -124,21 +131,51 @@ def _evaluating(task: Task) -> Iterator[None]:
 
 
 class _Totals:
-    """Sums of loss, weight and each metric. Ranks agree on the metrics' names even when one had no batch."""
+    """Sums of loss, weight and each metric: float64, on the device."""
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
-        self.sums: dict[str, torch.Tensor] = {}
-        self.weight = torch.zeros((), dtype=torch.float64, device=ranks.device)
+        self.sums: dict[str, torch.Tensor] = {WEIGHT: torch.zeros((), dtype=torch.float64, device=ranks.device)}
 
     def add(self, output: TaskOutput) -> None:
-        self.weight += output.weight
-        for key, value in {"loss": output.loss_sum, **output.metrics}.items():
-            self.sums[key] = self.sums.get(key, 0) + value.detach().to(torch.float64)
+        if WEIGHT in output.metrics:
+            raise UnusableCode(
+                "TaskOutput.metrics has a metric named 'weight', which is the name of the sum of weights. Rename it",
+                "reserved-metric",
+            )
+        for name, value in {WEIGHT: output.weight, "loss": output.loss_sum, **output.metrics}.items():
+            mine = self._float64(value)
+            if name in self.sums and self.sums[name].shape != mine.shape:
+                raise _shapes_differ(name, self.sums[name].shape, mine.shape)
+            self.sums[name] = self.sums[name] + mine if name in self.sums else mine
 
-    def means(self) -> dict[str, float]:
-        keys = self.ranks.union(self.sums)
-        zero = torch.zeros_like(self.weight)
-        packed = torch.stack([self.weight, *(self.sums.get(key, zero) for key in keys)])
-        weight, *sums = self.ranks.sum(packed).tolist()
-        return {key: value / weight for key, value in zip(keys, sums, strict=True)} if weight else {}
+    def reduced(self) -> dict[str, torch.Tensor]:
+        """The sums over all ranks, by name; a rank without a batch adds zeros. Every rank must call it.
+
+        Raises:
+            UnusableCode: the ranks have metrics of one name in different shapes.
+        """
+        found = self.ranks.union((name, *each.shape) for name, each in self.sums.items())
+        shapes = {str(name): torch.Size(shape) for name, *shape in found}
+        for name, *shape in found:
+            if shapes[name] != torch.Size(shape):
+                raise _shapes_differ(name, shapes[name], torch.Size(shape))
+        zero = torch.zeros_like(self.sums[WEIGHT])
+        mine = [self.sums.get(name, zero.expand(shape)).reshape(-1) for name, shape in shapes.items()]
+        parts = torch.split(self.ranks.sum(torch.cat(mine)), [shape.numel() for shape in shapes.values()])
+        return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
+
+    def _float64(self, value: float | torch.Tensor) -> torch.Tensor:
+        if isinstance(value, torch.Tensor):
+            return value.detach().to(self.ranks.device, torch.float64)
+        return torch.full((), value, dtype=torch.float64, device=self.ranks.device)
+
+
+def _shapes_differ(name: str, one: torch.Size, other: torch.Size) -> UnusableCode:
+    return UnusableCode(
+        f"the metric {name!r} has shape {list(one)} for one batch and {list(other)} for another, so the two cannot be "
+        "summed. Give it the same shape for every batch",
+        "metric-shape",
+        metric=name,
+        shapes=[list(one), list(other)],
+    )

@@ -13,6 +13,7 @@ from paceline.engine.layout import Replicated
 from paceline.engine.loading import seed_everything
 from paceline.engine.observing.own_time import HostTime, OwnTime
 from paceline.engine.order import MicroBatch, mix
+from paceline.engine.output_checks import checked_output
 from paceline.engine.precision import Precision
 from paceline.engine.ranks import Ranks
 from paceline.engine.running import RunningLoss
@@ -26,7 +27,7 @@ class StepStats(NamedTuple):
 
     samples: int
     """Samples of the global batch."""
-    weights: list[int | torch.Tensor]
+    weights: list[float | torch.Tensor]
     """`TaskOutput.weight` of each of this rank's micro-batches that counts."""
     ends_epoch: bool = False
     """True for the last step of an epoch."""
@@ -99,8 +100,7 @@ class LocalForwardBackward:
     def forward(self, batch: Any) -> TaskOutput:
         """The model's output for one micro batch."""
         with self._precision.autocast():
-            output: TaskOutput = self.model(batch)
-            return output
+            return checked_output(self.model(batch))
 
     def backward(self, loss: torch.Tensor, gradient: torch.Tensor) -> None:
         """From the loss of one micro batch to the parameters' gradients.

@@ -7,6 +7,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from paceline.engine.forward_backward import seed_step
+from paceline.engine.output_checks import checked_output
 from paceline.engine.pipeline_cut import Link
 from paceline.engine.precision import Precision
 from paceline.engine.ranks import Ranks
@@ -64,8 +65,7 @@ class ModelTap:
         """The task's output, with `value` for the model's."""
         self._output, self._is_used = value, False
         try:
-            output: TaskOutput = task(batch)
-            return output
+            return checked_output(task(batch))
         finally:
             self._output = None
 

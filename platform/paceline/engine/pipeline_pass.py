@@ -47,7 +47,7 @@ class PipelineForwardBackward:
         self._seed = seed
         self._own_time = own_time
         self._step = 0
-        self._weights: list[int | Tensor] = []
+        self._weights: list[float | Tensor] = []
         self._schedules: dict[Any, Scheduled] = {}
 
     def __call__(self, batches: Batches, step: int) -> StepStats:

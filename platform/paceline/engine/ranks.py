@@ -102,11 +102,11 @@ class Ranks:
         dist.all_gather_object(gathered, value, group=self.group)
         return gathered
 
-    def union(self, names: Iterable[str]) -> list[str]:
-        """All names that any rank has, sorted; every rank must call it."""
-        mine = sorted(names)
+    def union(self, items: Iterable[Any]) -> list[Any]:
+        """All items that any rank has, sorted, each once; every rank must call it."""
+        mine = sorted(items)
         if self.world_size == 1:
             return mine
-        gathered: list[list[str]] = [[] for _ in range(self.world_size)]
+        gathered: list[list[Any]] = [[] for _ in range(self.world_size)]
         dist.all_gather_object(gathered, mine, group=self.group)
-        return sorted({name for part in gathered for name in part})
+        return sorted({item for part in gathered for item in part})

@@ -16,10 +16,10 @@ class RunningLoss:
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
-        self._step: list[tuple[torch.Tensor, int | torch.Tensor]] = []
+        self._step: list[tuple[torch.Tensor, float | torch.Tensor]] = []
         self._losses: list[torch.Tensor] = []
         self._weights: list[torch.Tensor] = []
-        self._samples = 0
+        self._samples = 0.0
         self._totals = [0.0, 0.0]
         """Losses and weights, as far as they have been read from the device."""
 
@@ -34,10 +34,10 @@ class RunningLoss:
                 counts = (left_out == 0) | torch.isfinite(loss)
                 loss, weight = torch.where(counts, loss, 0), counts * weight
             self._losses.append(loss)
-            if isinstance(weight, int):
-                self._samples += weight
-            else:
+            if isinstance(weight, torch.Tensor):
                 self._weights.append(weight.detach())
+            else:
+                self._samples += weight
         self._step = []
         if len(self._losses) >= MAX_KEPT:
             self._fold()
@@ -81,4 +81,4 @@ class RunningLoss:
         for weight in torch.stack(self._weights).tolist() if self._weights else ():
             self._totals[1] += weight
         self._totals[1] += self._samples
-        self._losses, self._weights, self._samples = [], [], 0
+        self._losses, self._weights, self._samples = [], [], 0.0

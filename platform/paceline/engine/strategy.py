@@ -12,6 +12,7 @@ from paceline.engine.ddp import apply_ddp, communicates
 from paceline.engine.forward_backward import ForwardBackward, LocalForwardBackward
 from paceline.engine.layout import Replicated
 from paceline.engine.observing.own_time import own_time
+from paceline.engine.output_checks import checked_output
 from paceline.engine.precision import Precision
 from paceline.engine.ranks import Ranks
 from paceline.engine.running import RunningLoss
@@ -48,8 +49,7 @@ class Strategy:
 
     def evaluate(self, task: Task, batch: Any) -> TaskOutput | None:
         """The task's output in evaluation; None where another rank of the same pipeline has it."""
-        output: TaskOutput = task(batch)
-        return output
+        return checked_output(task(batch))
 
 
 class ReplicasInProcess(Strategy):

@@ -1,9 +1,12 @@
 """The base class of all tasks."""
 
+from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
+from paceline.errors import UnusableCode
 from paceline.tasks.base import TaskOutput
 
 
@@ -25,3 +28,27 @@ class Task(nn.Module):
     def forward(self, batch: Any) -> TaskOutput:
         """Loss and, in evaluation mode, metrics of one micro batch as the data set's collation gives it."""
         raise NotImplementedError
+
+    def compute(self, sums: Mapping[str, torch.Tensor]) -> dict[str, float]:
+        """Return the metrics of a validation set. Override it for those that are not plain means.
+
+        By default each sum is divided by the weight. Every rank calls it with the same sums, after the last batch; a
+        set without weight has no metrics.
+
+        Args:
+            sums: `loss`, `weight` and each of `TaskOutput.metrics`, by name, summed over the set and all ranks:
+                float64, on the device, in the shape that the task gave.
+
+        Raises:
+            UnusableCode: a metric is not a scalar.
+        """
+        for name, each in sums.items():
+            if each.numel() != 1:
+                raise UnusableCode(
+                    f"the metric {name!r} has shape {list(each.shape)}, so its mean is not a number. Override "
+                    "Task.compute to make numbers of the sums, or give scalars",
+                    "metric-not-scalar",
+                    metric=name,
+                    shape=list(each.shape),
+                )
+        return {name: (each / sums["weight"]).item() for name, each in sums.items() if name != "weight"}

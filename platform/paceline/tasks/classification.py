@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 class ClassificationConfig(TaskConfig):
-    """Batches are `(inputs, targets)`: what the model takes, and class indices of shape [batch]."""
+    """Batches are `(inputs, targets)`: what the model takes, and class indices (int64, [batch]) or class probabilities
+    (float, [batch, classes]), as Mixup and CutMix give. Accuracy takes the largest as the true class."""
 
     name: Literal["classification"]
     """Selects this task."""

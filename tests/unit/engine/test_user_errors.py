@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from paceline.errors import ConfigError, EnvironmentFault, PacelineError, Proble
 from paceline.models.imported import ImportedModelConfig
 from paceline.tasks._classification import Classification
 from paceline.tasks._language_modeling import LanguageModeling
-from support.toys import fit, net, points, toy_config
+from support.toys import PointsTask, fit, net, points, toy_config
 
 INPUTS, TARGETS = torch.zeros(4, 3), torch.tensor([0, 1, 2, 0])
 
@@ -53,6 +54,66 @@ def test_targets_are_classes_of_the_model() -> None:
     with pytest.raises(UnusableCode) as caught:
         Classification(nn.Identity())((INPUTS, TARGETS + 5))
     assert (caught.value.code, caught.value.fields) == ("target-out-of-range", {"classes": 3})
+
+
+@pytest.mark.parametrize(
+    ("logits", "targets", "code"),
+    [
+        (torch.zeros(4, 3), torch.zeros(4), "wrong-target"),
+        (torch.zeros(4, 3), torch.zeros(4, 3, dtype=torch.int64), "wrong-target"),
+        (torch.zeros(4, 3), torch.zeros(4, 2), "wrong-target"),
+        (torch.zeros(4, 3), torch.zeros(4, 1, dtype=torch.int64), "wrong-target"),
+        (torch.zeros(4, 3), [0, 1, 2, 0], "wrong-target"),
+        (torch.zeros(4, 3, 2), torch.zeros(4, 2, dtype=torch.int64), "wrong-output"),
+    ],
+    ids=["float", "one-hot", "other classes", "column", "list", "pixels"],
+)
+@pytest.mark.parametrize("is_training", [True, False])
+def test_targets_that_are_no_classes(logits: Any, targets: Any, code: str, is_training: bool) -> None:
+    with pytest.raises(UnusableCode) as caught:
+        Classification(nn.Identity()).train(is_training)((logits, targets))
+    assert caught.value.code == code
+
+
+class Returning(PointsTask):
+    """Returns what `make` makes of the usual output."""
+
+    make: Any = None
+
+    def forward(self, batch: Any) -> Any:
+        return type(self).make(super().forward(batch))
+
+
+def returning(make: Any) -> Any:
+    return type("Mine", (Returning,), {"make": staticmethod(make)})
+
+
+@pytest.mark.parametrize(
+    ("make", "code"),
+    [
+        (lambda output: output.loss_sum, "not-a-task-output"),
+        (lambda output: output.loss_sum.item(), "not-a-task-output"),
+        (lambda output: replace(output, loss_sum=output.loss_sum.item()), "loss-not-a-tensor"),
+        (lambda output: replace(output, loss_sum=output.loss_sum.expand(3)), "output-not-scalar"),
+        (lambda output: replace(output, weight=torch.ones(3)), "output-not-scalar"),
+    ],
+    ids=["tensor", "number", "loss without gradient", "losses", "weights"],
+)
+def test_a_task_that_returns_something_else(make: Any, code: str, golden: Any) -> None:
+    with pytest.raises(UnusableCode) as caught:
+        fit(toy_config(task__path=returning(make)))
+    assert caught.value.code == code
+    golden(str(caught.value))
+
+
+def test_numbers_will_do_for_weight_and_metrics() -> None:
+    def as_numbers(output: Any) -> Any:
+        metrics = {name: value.item() for name, value in output.metrics.items()}
+        return replace(output, loss_sum=output.loss_sum.reshape(1), weight=float(output.weight), metrics=metrics)
+
+    expected, found = fit(toy_config())[1], fit(toy_config(task__path=returning(as_numbers)))[1]
+    assert found.weights_sha256 == expected.weights_sha256
+    assert found.metrics["val/accuracy"] == expected.metrics["val/accuracy"]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from paceline import Task
 from paceline.errors import UnusableCode
+from paceline.tasks.base import TaskOutput
 from paceline.tasks.classification import ClassificationConfig
 from paceline.tasks.imported import ImportedTaskConfig
 
@@ -41,6 +42,31 @@ def test_label_smoothing_spreads_the_target_over_all_classes(smoothing: float) -
     expected = -(wanted * LOGITS.log_softmax(1)).sum()
     for task in (build(smoothing).train(), build(smoothing).eval()):
         torch.testing.assert_close(task((LOGITS, TARGETS)).loss_sum, expected)
+
+
+def test_targets_may_be_class_probabilities() -> None:
+    """As Mixup gives them: accuracy is of the largest."""
+    soft = 0.7 * F.one_hot(TARGETS, 3).double() + 0.1
+    expected = -(soft * LOGITS.log_softmax(1)).sum()
+    for task in (build().train(), build().eval()):
+        torch.testing.assert_close(task((LOGITS, soft)).loss_sum, expected)
+    assert build().eval()((LOGITS, soft)).metrics["accuracy"] == 3
+
+
+def test_evaluation_gives_predictions_and_targets() -> None:
+    task = build()
+    assert (task.train()((LOGITS, TARGETS)).predictions, task((LOGITS, TARGETS)).targets) == (None, None)
+    for targets in (TARGETS, F.one_hot(TARGETS, 3).float()):
+        output = task.eval()((LOGITS, targets))
+        assert output.predictions.tolist() == [0, 2, 0, 1]
+        assert output.targets.tolist() == TARGETS.tolist()
+
+
+def test_a_mean_is_turned_into_a_sum() -> None:
+    mean = F.cross_entropy(LOGITS, TARGETS)
+    made = TaskOutput.from_mean(mean, 4, {"accuracy": torch.tensor(3)}, predictions=LOGITS, targets=TARGETS)
+    torch.testing.assert_close(made.loss_sum, F.cross_entropy(LOGITS, TARGETS, reduction="sum"))
+    assert (made.weight, made.metrics, made.predictions, made.targets) == (4, {"accuracy": 3}, LOGITS, TARGETS)
 
 
 def test_accuracy_counts_right_answers_in_evaluation_only() -> None:

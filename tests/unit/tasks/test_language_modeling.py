@@ -70,6 +70,14 @@ def test_loss_weight_and_accuracy_are_sums_over_the_tokens_that_count() -> None:
     assert output().metrics["accuracy"] == correct > 0
 
 
+def test_predictions_and_targets_are_of_the_tokens_that_count() -> None:
+    result = output()
+    predictions = Table().logits.argmax(1)[TOKENS]
+    assert result.targets.tolist() == TARGETS[TARGETS != -100].tolist()
+    assert result.predictions.tolist() == predictions[TARGETS != -100].tolist()
+    assert build().train()((TOKENS, TARGETS)).predictions is None
+
+
 def test_nothing_that_counts_gives_zero_and_no_gradient() -> None:
     task = build()
     result = task((TOKENS[2:], TARGETS[2:]))

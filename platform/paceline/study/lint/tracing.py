@@ -14,6 +14,7 @@ from paceline._compat.torch import FakeTensorMode
 from paceline.config.experiment import ExperimentConfig
 from paceline.engine.batches import map_tensors, tensors_in
 from paceline.engine.loading import seed_everything
+from paceline.engine.output_checks import checked_output
 from paceline.study.lint.building import Batches
 from paceline.study.lint.recorder import Record, Recorder
 from paceline.study.lint.watching import watching
@@ -78,7 +79,7 @@ def _trace(run: "_Runner", batches: Batches) -> Trace:
     error = _backward_error(output.loss_sum)
     task.eval()
     with torch.no_grad(), _noting_training_mode(task) as trained:
-        evaluation = run.if_possible(batches.small)
+        evaluation = run.until_failure(batches.small)
     same = len([*tensors_in(batches.small)]) == len([*tensors_in(batches.large)])
     return Trace(training, larger, evaluation, output.loss_sum, output.weight, used, grown, error, same, trained)
 
@@ -90,6 +91,7 @@ class _Runner:
         self.task = task
         self.mode = mode
         self.is_low = config.trainer.precision in ("16-mixed", "bf16-mixed")
+        self._newest = Record()
 
     def __call__(self, batch: Any) -> tuple[Any, Record]:
         seed_everything(0)
@@ -97,17 +99,27 @@ class _Runner:
         low: AbstractContextManager[Any] = torch.autocast("cpu", torch.bfloat16) if self.is_low else nullcontext()
         on_device = (*self.task.parameters(), *self.task.buffers(), *tensors_in(given))
         recorder = Recorder(self.mode is not None, Whereabouts(on_device, _plain_attributes(self.task)))
+        self._newest = recorder.record
         with low, _naming(self.task, recorder), watching(recorder), recorder:
-            output = self.task(given)
+            output = checked_output(self.task(given))
         return output, recorder.record
 
     def if_possible(self, batch: Any) -> Record:
-        """The record of one that may fail, such as an evaluation that takes gradients; empty then."""
+        """The record of one that may fail; empty then."""
         try:
             return self(batch)[1]
         except Exception as error:
             _log.debug("a forward pass failed: %s", error)
             return Record()
+
+    def until_failure(self, batch: Any) -> Record:
+        """The record of an evaluation, up to where it fails: gradients are off, and fake tensors have no values that
+        could choose which predictions count."""
+        try:
+            self(batch)
+        except Exception as error:
+            _log.debug("an evaluation failed: %s", error)
+        return self._newest
 
 
 def _plain_attributes(task: Task) -> dict[str, Tensor]:

@@ -18,6 +18,7 @@ from paceline.engine.build import build_adascale, build_optimizer, require_train
 from paceline.engine.forward_backward import LocalForwardBackward, divide_by_weight
 from paceline.engine.loading import Transfer
 from paceline.engine.order import MicroBatch
+from paceline.engine.output_checks import checked_output
 from paceline.engine.precision import Precision
 from paceline.engine.prepare import MEMORY_FORMATS, prepare
 from paceline.engine.ranks import Ranks
@@ -107,9 +108,9 @@ def count_flops(config: ExperimentConfig, size: int, make_batch: BatchMaker, how
         traced = _after_first_step(plain, task)
         batch = next(_batches(traced, Step(size), make_batch, None))[1]
         with FlopCounterMode(display=False) as forward, traced.precision.autocast():
-            output = traced.model(batch)
+            output = checked_output(traced.model(batch))
         with FlopCounterMode(display=False) as backward:
-            output.loss_sum.backward()
+            output.loss_sum.backward()  # type: ignore[no-untyped-call]
     return forward.get_total_flops() / size, backward.get_total_flops() / size
 
 
