@@ -34,6 +34,7 @@ from paceline.engine.compile_trial import try_compilation
 from paceline.engine.data_stream import MapStyleStream
 from paceline.engine.dataset_identity import identities
 from paceline.engine.ddp import hook_into_exchange, needs_lockstep
+from paceline.engine.evaluation_metrics import EvaluationMetrics
 from paceline.engine.evaluator import Evaluator
 from paceline.engine.iterable_stream import IterableStream
 from paceline.engine.largest_batch import LargestBatch
@@ -162,6 +163,7 @@ def build_trainer(
         data.epochs,
         meter,
         is_wanted=lambda: rung_stopper is not None and rung_stopper.is_due,
+        metrics=EvaluationMetrics(config.metrics, strategy.ranks) if config.metrics else None,
         shown_name=shown_name,
         callbacks=callbacks,
     )

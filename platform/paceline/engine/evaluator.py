@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 
 from paceline.callbacks.callback import Callback, TrainContext, overrides
+from paceline.engine.evaluation_metrics import EvaluationMetrics
 from paceline.engine.loading import BatchLoader
 from paceline.engine.loop_context import LoopContext
 from paceline.engine.meter import Meter
@@ -29,6 +30,7 @@ class Evaluator(Callback):
     Args:
         loaders: of each validation set, by its name in the metrics' names; empty text for the only one.
         is_wanted: asked after each step; the same answer on all ranks.
+        metrics: those of the config; None where it has none.
         shown_name: what a metric of the task is called in what is reported: its name may hold a secret.
         callbacks: their `evaluation_context` is entered.
     """
@@ -43,10 +45,12 @@ class Evaluator(Callback):
         epochs: Callable[[int], float],
         meter: Meter,
         is_wanted: Callable[[], bool],
+        metrics: EvaluationMetrics | None = None,
         shown_name: Callable[[str], str] = str,
         callbacks: Sequence[Callback] = (),
     ) -> None:
         self.loaders = loaders
+        self._metrics = metrics
         self._shown_name = shown_name
         self._state = state
         self._plan = plan
@@ -91,12 +95,19 @@ class Evaluator(Callback):
             ctx.log("validation_epoch", self._epochs(self._state.position.samples))
 
     def _evaluate_set(self, loader: BatchLoader) -> dict[str, float]:
-        return evaluate(self._state.task, loader, self._micro_batch_size, self._state.precision, self._strategy)
+        return evaluate(
+            self._state.task, loader, self._micro_batch_size, self._state.precision, self._strategy, self._metrics
+        )
 
 
 @torch.no_grad()
 def evaluate(
-    task: Task, loader: BatchLoader, micro_batch_size: int, precision: Precision, strategy: Strategy
+    task: Task,
+    loader: BatchLoader,
+    micro_batch_size: int,
+    precision: Precision,
+    strategy: Strategy,
+    metrics: EvaluationMetrics | None = None,
 ) -> dict[str, float]:
     """Metrics over a whole set, equal on all ranks. Every rank must call it.
 
@@ -114,10 +125,13 @@ def evaluate(
                 output = strategy.evaluate(task, batch)
             if output is not None and micro_batch.counts:
                 totals.add(output)
+                if metrics is not None:
+                    metrics.add(output)
     sums = totals.reduced()
     if not sums[WEIGHT]:
         return {}
-    return {name: float(value) for name, value in task.compute(sums).items()}
+    means = {name: float(value) for name, value in task.compute(sums).items()}
+    return means if metrics is None else {**means, **metrics.compute()}
 
 
 @contextmanager

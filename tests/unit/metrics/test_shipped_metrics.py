@@ -1,0 +1,122 @@
+"""The shipped metrics against scikit-learn, over batches and over parts of the data."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn import metrics as reference
+
+from paceline.errors import ConfigError, UnusableCode
+from paceline.metrics.base import MetricConfig
+from support.toys import fit, toy_config
+
+CLASSES = torch.tensor([0, 2, 1, 1, 4, 4, 2, 0, 2])
+PREDICTED = torch.tensor([0, 1, 1, 1, 4, 2, 2, 1, 2])
+NUMBERS = torch.linspace(1e4, 1e4 + 3, 9) + torch.tensor([0.1, -0.2, 0.3] * 3)
+ESTIMATES = NUMBERS + torch.tensor([0.5, -0.25, 0.125, -1, 0, 0.75, 0.5, -0.5, 0.25])
+
+CASES = {
+    "f1": (PREDICTED, CLASSES, reference.f1_score(CLASSES, PREDICTED, average="macro")),
+    "iou": (PREDICTED, CLASSES, reference.jaccard_score(CLASSES, PREDICTED, average="macro")),
+    "r2": (ESTIMATES, NUMBERS, reference.r2_score(NUMBERS.double(), ESTIMATES.double())),
+    "mae": (ESTIMATES, NUMBERS, reference.mean_absolute_error(NUMBERS.double(), ESTIMATES.double())),
+    "rmse": (ESTIMATES, NUMBERS, reference.root_mean_squared_error(NUMBERS.double(), ESTIMATES.double())),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("parts", [[9], [4, 5], [1, 0, 8], [2, 2, 2, 2, 1]])
+def test_a_metric_is_that_of_scikit_learn(name: str, parts: list[int]) -> None:
+    predictions, targets, expected = CASES[name]
+    metric: Any = MetricConfig(name=name).build()
+    for _ in range(2):
+        for part in zip(predictions.split(parts), targets.split(parts), strict=True):
+            metric.update(*part)
+        assert metric.compute() == pytest.approx(expected, rel=1e-9)
+        metric.reset()
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("share", [0, 1, 4])
+def test_parts_are_merged(name: str, share: int) -> None:
+    """As on two workers, of which one may have nothing."""
+    predictions, targets, expected = CASES[name]
+    metrics: list[Any] = [MetricConfig(name=name).build() for _ in range(2)]
+    for metric, rows in zip(metrics, (slice(0, share), slice(share, None)), strict=True):
+        metric.update(predictions[rows], targets[rows])
+    states = [metric._counts if hasattr(metric, "_counts") else metric._parts for metric in metrics]
+    metrics[0].synchronize(lambda mine: states)
+    assert metrics[0].compute() == pytest.approx(expected, rel=1e-9)
+
+
+def test_ignored_targets_and_scores() -> None:
+    metric: Any = MetricConfig(name="iou", args={"ignore_index": 255}).build()
+    targets = CLASSES.clone()
+    targets[::2] = 255
+    metric.update(torch.nn.functional.one_hot(PREDICTED, 5).float(), targets)
+    kept = CLASSES[1::2], PREDICTED[1::2]
+    assert metric.compute() == pytest.approx(reference.jaccard_score(*kept, average="macro"))
+
+
+def test_numbers_are_no_classes() -> None:
+    metric: Any = MetricConfig(name="f1").build()
+    with pytest.raises(UnusableCode) as caught:
+        metric.update(ESTIMATES, NUMBERS)
+    assert caught.value.code == "not-classes"
+
+
+class Plain:
+    """A metric that knows nothing of workers."""
+
+    def __init__(self, scale: float = 1.0) -> None:
+        self.scale = scale
+        self.reset()
+
+    def update(self, predictions: torch.Tensor, targets: torch.Tensor) -> None:
+        self.right += (predictions == targets).tolist()
+
+    def compute(self) -> dict[str, float]:
+        return {"share": self.scale * float(np.mean(self.right)), "count": float(len(self.right))}
+
+    def reset(self) -> None:
+        self.right: list[bool] = []
+
+
+def digits_like(**overrides: Any) -> Any:
+    return toy_config(task={"name": "classification"}, data__path=pairs, **overrides)
+
+
+def pairs() -> Any:
+    from support.toys import points
+
+    class Pairs:
+        def __init__(self, source: Any) -> None:
+            self.source = source
+
+        def __len__(self) -> int:
+            return len(self.source)
+
+        def __getitem__(self, index: int) -> Any:
+            return self.source[index][:2]
+
+    return tuple(map(Pairs, points()))
+
+
+def test_metrics_of_the_config_are_reported() -> None:
+    metrics = [{"name": "f1"}, {"name": "mine", "path": Plain, "args": {"scale": 2.0}}]
+    _, outcome, reporter = fit(digits_like(metrics=metrics))
+    assert outcome.metrics["val/mine/share"] == 2 * outcome.metrics["val/accuracy"]
+    assert outcome.metrics["val/mine/count"] == 30
+    assert len(reporter.values("val/f1")) == 2
+
+
+def test_a_task_without_predictions_is_told_so() -> None:
+    with pytest.raises(UnusableCode) as caught:
+        fit(toy_config(metrics=[{"name": "f1"}]))
+    assert caught.value.code == "no-predictions"
+    with pytest.raises(UnusableCode) as other:
+        fit(digits_like(metrics=[{"name": "f1", "path": dict}]))
+    assert other.value.code == "not-a-metric"
+    with pytest.raises(ConfigError):
+        toy_config(metrics=[{"name": "f11"}])
