@@ -60,6 +60,7 @@ def test_the_constraints_are_the_locked_versions() -> None:
 def test_every_requirement_is_locked_with_a_hash() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wanted = settings["project"]["dependencies"] + settings["dependency-groups"]["dev"]
+    wanted += settings["dependency-groups"]["integrations"]
     names = {re.split(r"[\[<>=!~ ]", requirement)[0].lower() for requirement in wanted}
     # each entry begins at the start of a line, and goes on in indented ones
     entries = re.findall(r"^([a-z0-9][\w.-]*)[^\n]*((?:\n[ \t]+[^\n]*)*)", lock_text(), re.MULTILINE)
