@@ -22,6 +22,7 @@ PRIVATE = (
     "ray.autoscaler._private.kuberay.autoscaling_config._derive_autoscaling_config_from_ray_cr",
     "ray.autoscaler._private.kuberay.node_provider.KubernetesHttpApiClient",
     "ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator.get_or_create_autoscaling_coordinator",
+    "ray.job_config.JobConfig._runtime_env_has_working_dir",
     "ray.job_submission.JobSubmissionClient._do_request",
     "ray.train.torch.TorchTrainer._create_default_callbacks",
     "ray.train.v2._internal.callbacks.datasets.DatasetsCallback",
@@ -52,6 +53,23 @@ def disable_uv_hook() -> None:
         from ray._private import ray_constants
 
         ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV = False
+
+
+def job_without_folders() -> Any:
+    """Make a job config with which workers do not get the driver's working folder first into their import path.
+
+    Ray offers no option for it other than a `working_dir` that it would copy. Without this name, modules in the working
+    folder shadow libraries in the workers.
+    """
+    from ray.job_config import JobConfig
+
+    class JobWithoutFolders(JobConfig):  # type: ignore[misc]
+        """Ray asks it when it would add folders."""
+
+        def _runtime_env_has_working_dir(self) -> bool:
+            return True
+
+    return JobWithoutFolders()
 
 
 @contextmanager

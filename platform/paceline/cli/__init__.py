@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 from paceline.cli import checking, planning, reviewing, running, submitting, tuning
+from paceline.config.imports import drop_starting_folder
 from paceline.errors import BAD_CONFIG, FAILED, INTERRUPTED, ConfigError, EnvironmentFault, PacelineError, RunFailed
 
 
@@ -20,6 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
     0: ok, 1: failed, 2: config, 3: environment, 4: trials of a sweep failed, 130: interrupted.
     """
+    drop_starting_folder()
     # a thread of Ray's that is left when this process ends must not connect to somebody else's cluster
     os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch.distributed as dist
 
 from paceline._compat.torch import default_store
+from paceline.config.imports import drop_starting_folder
 from paceline.engine.fresh import ProcessState, fresh_process_group
 from paceline.engine.ranks import Ranks
 
@@ -41,6 +42,7 @@ def serve(loop_config: dict[str, Any], run: Callable[[Any, Ranks], None]) -> Non
     import ray
     import ray.train.torch
 
+    drop_starting_folder()
     desk, seat, generation = (loop_config[key] for key in ("desk", "seat", "generation"))
     store, backend = default_store(), dist.get_backend_config()
     rank, world_size = dist.get_rank(), dist.get_world_size()

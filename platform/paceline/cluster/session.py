@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from paceline._compat.ray import disable_uv_hook
+from paceline._compat.ray import disable_uv_hook, job_without_folders
 from paceline.errors import EnvironmentFault
 
 UV_HOOK = "RAY_ENABLE_UV_RUN_RUNTIME_ENV"
@@ -167,4 +167,4 @@ def _init_options(address: str | None, runtime_env: dict[str, Any] | None) -> di
         return quiet
     # "local", since without it Ray would join whatever cluster a stale address file names; the dashboard's processes
     # would take seconds to start, and nobody knows its address
-    return {"address": "local", "include_dashboard": False, **quiet}
+    return {"address": "local", "include_dashboard": False, "job_config": job_without_folders(), **quiet}

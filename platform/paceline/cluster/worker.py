@@ -11,6 +11,7 @@ import torch
 
 from paceline.cluster.assignment import Assignment
 from paceline.cluster.preflight import worker_threads
+from paceline.config.imports import drop_starting_folder
 from paceline.engine.build import build_trainer
 from paceline.engine.failure import RankFailed, failing_together
 from paceline.engine.outcome import Outcome
@@ -59,6 +60,7 @@ def train_on_worker(loop_config: dict[str, Any]) -> None:
 
     from paceline.cluster.reporters import ActorReporter
 
+    drop_starting_folder()
     desk = loop_config["desk"]
     # pickled, since a desk that takes an actor's handle as it is imports all of the actor's class: seconds of torch
     me = ray.cloudpickle.dumps(ray.get_runtime_context().current_actor)

@@ -2,9 +2,11 @@
 
 import importlib
 import json
+import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
@@ -107,7 +109,8 @@ class Imported(Called):
     """The user's own component: a callable named by its import path, and the arguments it is called with."""
 
     path: ImportPath
-    """`module:function` of your own code. The folder of the config file and the working folder are importable."""
+    """`module:function` of your own code. The folder of the config file and the working folder are importable, after
+    installed packages."""
 
     @property
     def target(self) -> Any:
@@ -143,7 +146,7 @@ def missing_module(path: str) -> Problem | None:
         return None
     if spec:
         return _missing_in_file(spec, module, name)
-    folders = ", ".join(dict.fromkeys(str(Path(entry).resolve()) for entry in sys.path[:3] if Path(entry).is_dir()))
+    folders = ", ".join(list(dict.fromkeys([*(each for each in _added if each in sys.path), *user_folders()]))[:3])
     return Problem("import", f"no module named {module!r}", "path", hint=f"looked in {folders}")
 
 
@@ -198,14 +201,52 @@ def _no_such_name(module: str, name: str, names: set[str]) -> Problem:
     return Problem("import", f"module {module!r} has no {name!r}", "path", hint=hint)
 
 
-def make_importable(folders: list[Path]) -> None:
-    """Put folders at the front of the import path, once each, in the given order.
+_added: list[str] = []
+"""The folders that `make_importable` has put into the import path, in their order there."""
 
-    Those that are in it already as well: a process starts with its working directory there, and would else find modules
-    in another folder than the process that started it.
+
+def make_importable(folders: Sequence[Path]) -> None:
+    """Append folders to the import path, once each, in the given order.
+
+    They come after the standard library and the installed packages, so that a `numpy.py` beside a config is not
+    imported in place of the library, and before the folders of earlier calls. A folder that is in the import path for
+    another reason (PYTHONPATH, the folder of a script) keeps its position.
     """
-    first = dict.fromkeys(str(folder.resolve()) for folder in folders)
-    sys.path[:] = [*first, *(entry for entry in sys.path if entry not in first)]
+    before = [entry for entry in _added if entry in sys.path]
+    others = [entry for entry in sys.path if entry not in before]
+    given = [folder for folder in dict.fromkeys(str(each.resolve()) for each in folders) if folder not in others]
+    _added[:] = [*given, *(entry for entry in before if entry not in given)]
+    sys.path[:] = [*others, *_added]
+
+
+def drop_starting_folder() -> None:
+    """Remove the entry that Python put first into the import path: the folder of the script, or the working folder.
+
+    For processes that run Paceline's own programs, where files in these folders must not shadow libraries.
+    """
+    unwanted = {"", os.path.dirname(os.path.realpath(sys.argv[0]))}
+    with suppress(OSError):  # the working folder may have been removed
+        unwanted.add(os.getcwd())
+    if sys.path and not sys.flags.safe_path and sys.path[0] in unwanted:
+        del sys.path[0]
+
+
+def has_import_paths(tree: Any) -> bool:
+    """Return True if any `path` in a config tree is an import path, nested lists and axes of a sweep included."""
+    if isinstance(tree, Mapping):
+        return any(
+            has_import_paths(value) or (str(key).split(".")[-1] == "path" and _holds_path(value))
+            for key, value in tree.items()
+        )
+    return isinstance(tree, list | tuple) and any(has_import_paths(each) for each in tree)
+
+
+def _holds_path(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(_holds_path(each) for each in value.values())
+    if isinstance(value, list | tuple):
+        return any(_holds_path(each) for each in value)
+    return is_path(value)
 
 
 CODE_FILE = "code.json"
@@ -239,5 +280,13 @@ def objects_in(config: Mapping[str, Any]) -> dict[str, Any]:
 def user_folders() -> tuple[str, ...]:
     """The importable folders that hold the user's code rather than Python's own or installed packages."""
     installed = tuple(str(Path(prefix).resolve()) for prefix in {sys.prefix, sys.base_prefix})
-    folders = (str(Path(entry).resolve()) for entry in sys.path if entry)
+    folders = dict.fromkeys(_absolute(entry) for entry in sys.path)
     return tuple(folder for folder in folders if not folder.startswith(installed) and Path(folder).is_dir())
+
+
+def _absolute(entry: str) -> str:
+    """The folder of an entry of the import path; the empty one of an interactive Python is the working folder."""
+    try:
+        return str(Path(entry).resolve())
+    except OSError:  # the working folder was removed
+        return entry

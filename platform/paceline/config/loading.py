@@ -15,7 +15,7 @@ from paceline.config.checks import ERROR_TYPE
 from paceline.config.components import COMPONENT_SECTIONS, components_in
 from paceline.config.disagreement import Disagreement
 from paceline.config.experiment import ExperimentConfig
-from paceline.config.imports import is_path, make_importable, missing_module, remembered_folders
+from paceline.config.imports import has_import_paths, is_path, make_importable, missing_module, remembered_folders
 from paceline.config.overrides import copy_tree, edit, parse_override, place_of
 from paceline.config.problems import Places, broken_keys, explain, selector_problems
 from paceline.config.signatures import argument_problems
@@ -33,8 +33,8 @@ ADDED_ARGUMENTS = {"task": ("model",)}
 def load_config(path: str | PathLike[str], overrides: Overrides | None = None) -> ExperimentConfig:
     """Load an experiment.
 
-    The folder of the file and the working folder become importable, for the user's own code in `path:`; for a file that
-    a sweep or a tune-up has left in its folder, also those that it was started with.
+    Where a `path:` names user code, the folder of the file and the working folder become importable, after installed
+    packages; for a file that a sweep or a tune-up has left in its folder, also those that it was started with.
 
     Args:
         path: the YAML file.
@@ -45,13 +45,14 @@ def load_config(path: str | PathLike[str], overrides: Overrides | None = None) -
     """
     file = Path(path)
     home = file.absolute().parent
-    make_importable([home, Path.cwd(), *remembered_folders(home)])
     changes, changed_at, problems = _read_overrides(overrides or {})
     try:
         source = read_source(file)
     except ConfigError as error:
         raise ConfigError([*error.problems, *problems]) from None
     tree, misled = edit(source.tree, changes)
+    if has_import_paths(tree):
+        make_importable([home, Path.cwd(), *remembered_folders(home)])
     places = Places(source, changed_at)
     problems += [replace(problem, place=changed_at.get(problem.key, "")) for problem in misled]
     config, found = _check(tree, places)

@@ -10,7 +10,7 @@ from paceline.cluster.identity import RunFolder
 from paceline.cluster.kept import MEASURED
 from paceline.cluster.result import RunResult
 from paceline.config.experiment import ExperimentConfig
-from paceline.config.imports import make_importable
+from paceline.config.imports import has_import_paths, make_importable
 from paceline.config.loading import validate
 from paceline.engine.manifest import numbered
 from paceline.errors import ConfigError, EnvironmentFault, Problem
@@ -91,7 +91,6 @@ def config_of(found: FoundRun) -> ExperimentConfig:
         EnvironmentFault: its folder is not whole.
         ConfigError: it is none any more.
     """
-    make_importable([Path.cwd()])
     if found.sweep is None:
         return _config(found, RunFolder(found.folder).read())
     sweep = _config(found, SweepFolder(found.sweep).read())
@@ -107,6 +106,8 @@ def recorded_points(found: FoundRun) -> list[Point]:
 def _config(found: FoundRun, content: dict[str, Any]) -> ExperimentConfig:
     if "config" not in content:
         raise EnvironmentFault(f"the folder of the {found} is not whole: there is no config in it", "no-config")
+    if has_import_paths(content["config"]):
+        make_importable([Path.cwd()])
     try:
         config = validate(content["config"])
     except ConfigError as error:

@@ -64,7 +64,7 @@ class Errand:
         held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, str(descriptor), str(os.getpid())],
+                [sys.executable, "-P", "-m", module, str(descriptor), str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env={**os.environ, **environment},

@@ -48,7 +48,7 @@ def start_server(uri: str, port: int, host: str = "127.0.0.1", log: Path | None 
         log: file for the server's output; by default it is thrown away.
     """
     options = ["--host", host, "--port", str(port), "--workers", "1"]
-    command = [sys.executable, "-c", _PROGRAM, str(os.getpid()), "server", *options]
+    command = [sys.executable, "-P", "-c", _PROGRAM, str(os.getpid()), "server", *options]
     environment = {
         **os.environ,
         "MLFLOW_BACKEND_STORE_URI": uri,

@@ -35,6 +35,17 @@ def uv_hook_is_read_late() -> None:
         assert ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV is False
 
 
+def driver_folders_are_added_unless_there_is_a_working_dir() -> None:
+    from ray._private import worker
+    from ray.job_config import JobConfig
+
+    source = inspect.getsource(worker.connect)
+    assert source.count("job_config._runtime_env_has_working_dir(") == 2
+    assert source.count("_py_driver_sys_path") == 1
+    assert JobConfig()._runtime_env_has_working_dir() is False
+    assert compat.job_without_folders()._runtime_env_has_working_dir() is True
+
+
 def worker_lines_are_handed_over() -> None:
     from ray._private import worker
     from ray._private.ray_logging import global_worker_stdstream_dispatcher as dispatcher
@@ -172,6 +183,7 @@ BEHAVIOUR: dict[str, Callable[[], None]] = {
     COORDINATOR: takes_no_arguments(COORDINATOR),
     f"{KUBERAY}.autoscaling_config._derive_autoscaling_config_from_ray_cr": kuberay_config_is_like_cluster_yaml,
     f"{KUBERAY}.node_provider.KubernetesHttpApiClient": kuberay_client_takes_a_namespace_and_a_path,
+    "ray.job_config.JobConfig._runtime_env_has_working_dir": driver_folders_are_added_unless_there_is_a_working_dir,
     "ray.job_submission.JobSubmissionClient._do_request": requests_pass_their_options_on,
     "ray.train.v2._internal.execution.context.get_train_context": train_context_has_a_preemption_context,
     f"{PBT}._checkpoint_or_exploit": exploits_go_through_the_hook,

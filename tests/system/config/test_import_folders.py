@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,20 @@ def test_a_config_in_a_runs_folder_finds_the_code_that_the_run_was_started_with(
     monkeypatch.syspath_prepend(str(code))
     remember_folders(run)
     subprocess.run(command, cwd=elsewhere, check=True)
+
+
+def test_files_beside_a_config_do_not_take_the_place_of_libraries(tmp_path: Path) -> None:
+    """Neither in the command nor in the process that it starts, and the user's own module is still found."""
+    for library in ("numpy", "ray", "rich", "torch"):
+        (tmp_path / f"{library}.py").write_text(f"raise SystemExit('the {library} of the folder was imported')\n")
+    (tmp_path / "own_net.py").write_text(
+        "from torch import nn\n\ndef build():\n    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))\n"
+    )
+    (tmp_path / "own.yaml").write_text(CONFIG)
+    command = [sys.executable, "-m", "paceline.cli", "plan", "own.yaml", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["parameters"] == 784 * 10 + 10
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"import_folders": 5}', '{"import_folders": ["/is/not/there"]}'])

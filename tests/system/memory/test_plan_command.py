@@ -11,6 +11,7 @@ import pytest
 import paceline
 from paceline import MemoryPlan, cli, load_config
 from paceline.config.batch_sizes import batch_sizes
+from paceline.config.imports import make_importable
 
 OWN = """
 import torch
@@ -68,7 +69,7 @@ def test_it_predicts_the_users_own_model_and_leaves_nothing_behind(
     """Although a config that was looked at before has left a module of the same name in the import path."""
     other = tmp_path_factory.mktemp("other")
     (other / "own.py").write_text("def data(): ...\ndef build(): ...\n")
-    sys.path.append(str(other))
+    make_importable([other])
     code, out, err = answer(capfd, "--json", "--memory", "14MiB")
     assert code == 0, err
     assert "printed by the user's model" in err

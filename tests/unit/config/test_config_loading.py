@@ -4,11 +4,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import yaml
 
-from paceline.config.imports import missing_module
+from paceline.config.imports import drop_starting_folder, has_import_paths, make_importable, missing_module
 from paceline.config.loading import dump_yaml, load_config, placing, validate
 from paceline.errors import ConfigError, Problem
 from support.configs import problems_of
@@ -146,3 +147,56 @@ def test_what_is_found_after_loading_gets_its_place(write: Write) -> None:
     file.unlink()
     with pytest.raises(ConfigError, match="first said"), placing(file, []):
         raise ConfigError([Problem("a", "first said", "seed")])
+
+
+def test_folders_are_made_importable_behind_libraries_and_only_for_import_paths(tmp_path: Path, write: Write) -> None:
+    before = sys.path[:]
+    shipped = "name: run\nmodel: {name: resnet18}\ndata: {name: CIFAR10}\nstorage: {path: 's3://bucket/runs'}\n"
+    load_config(write(head=shipped))
+    assert sys.path == before
+    load_config(write())
+    assert sys.path == [*before, str(tmp_path)]
+
+
+@pytest.mark.parametrize(
+    ("tree", "expected"),
+    [
+        ({"model": {"path": "own:net"}}, True),
+        ({"callbacks": [{"name": "ema"}, {"path": "own:Watch"}]}, True),
+        ({"sweep": {"space": {"model.path": ["own:a", "own:b"]}}}, True),
+        ({"sweep": {"space": {"model": [{"name": "resnet18"}, {"path": "own:net"}]}}}, True),
+        ({"model": {"path": print}}, False),
+        ({"model": {"name": "resnet18", "args": {"text": "a:b"}}, "storage": {"path": "s3://bucket"}}, False),
+    ],
+)
+def test_import_paths_are_found_anywhere_in_a_config(tree: dict[str, Any], expected: bool) -> None:
+    assert has_import_paths(tree) is expected
+
+
+def test_folders_of_the_newest_config_come_before_those_of_earlier_ones(tmp_path: Path) -> None:
+    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
+    before = sys.path[:]
+    make_importable([first, second])
+    make_importable([third, second])
+    assert sys.path == [*before, str(third), str(second), str(first)]
+    make_importable([first])
+    assert sys.path == [*before, str(first), str(third), str(second)]
+
+
+@pytest.mark.parametrize(
+    ("front", "left"),
+    [
+        (["", "lib"], ["lib"]),
+        (["cwd", "cwd", "lib"], ["cwd", "lib"]),
+        (["lib", "cwd"], ["lib", "cwd"]),
+        (["script", "lib"], ["lib"]),
+    ],
+)
+def test_the_command_drops_the_folder_that_python_put_first(
+    front: list[str], left: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = {"cwd": str(tmp_path), "script": str(tmp_path / "bin"), "lib": "/lib", "": ""}
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "bin" / "paceline")])
+    monkeypatch.setattr(sys, "path", [named[entry] for entry in front])
+    drop_starting_folder()
+    assert sys.path == [named[entry] for entry in left]
