@@ -43,7 +43,11 @@ def _static_graph(config: "ExperimentConfig") -> Iterator[Disagreement]:
 
 
 def _gpus_per_worker(config: "ExperimentConfig") -> Iterator[Disagreement]:
-    gpus = config.scaling.gpus_per_worker
+    gpus, workers = config.scaling.gpus_per_worker, config.scaling.num_workers
+    if gpus != "auto" and gpus < 1 and workers > 1:
+        reason = f"{workers} workers with {gpus:g} GPUs each would share a GPU, which NCCL cannot communicate over"
+        hint = "write gpus_per_worker: 1, or num_workers: 1"
+        yield contradiction(reason, hint, "scaling.gpus_per_worker", WORKERS)
     if config.parallel.strategy != "data_parallel" and gpus != "auto" and gpus > 1:
         reason = f"with parallel.strategy {config.parallel.strategy} a worker uses one GPU, not {gpus:g}"
         hint = "write gpus_per_worker: 1 and raise num_workers, or write strategy: data_parallel"

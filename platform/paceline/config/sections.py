@@ -125,7 +125,7 @@ class ScalingConfig(Section):
     rounded down and at least 1."""
     gpus_per_worker: Annotated[float, Field(ge=0.001, le=64)] | Auto = "auto"
     """GPUs that Ray reserves for each worker, 0.001 to 64; more than 1 only with `parallel.strategy: data_parallel`,
-    which needs at least 2. `auto` is 1 when GPUs are used."""
+    which needs at least 2, and less than 1 only with one worker. `auto` is 1 when GPUs are used."""
     placement: Literal["pack", "spread", "strict_pack", "strict_spread"] = "pack"
     """How Ray places the workers on nodes."""
     max_failures: Annotated[int, Field(ge=0, le=10**6)] = 3

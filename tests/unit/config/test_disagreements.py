@@ -104,6 +104,13 @@ def test_what_makes_sense_is_taken(changes: dict[str, Any]) -> None:
     config_of(**{"scaling__num_workers": 4, **changes})
 
 
+@pytest.mark.parametrize("workers", [2, [1, 2]], ids=str)
+def test_workers_do_not_share_a_gpu(workers: Any, refused: Callable[..., None]) -> None:
+    text = f"scaling: {{gpus_per_worker: 0.5, num_workers: {workers}}}\n"
+    refused(text, "contradiction", "scaling.gpus_per_worker", 4)
+    config_of(scaling__num_workers=1, scaling__gpus_per_worker=0.5)
+
+
 def test_disagreements_are_reported_beside_mistakes(write: Callable[..., Path]) -> None:
     trainer = "trainer: {cudnn_benchmark: true, deterministic: true}\n"
     optimizer = "optimizer: {name: sgd, momentum: 0, nesterov: true}\n"
