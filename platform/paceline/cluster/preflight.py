@@ -27,13 +27,14 @@ class Resources:
 
 
 def uses_gpu(config: ExperimentConfig, available: Resources) -> bool:
-    """Whether the workers get GPUs: as asked for, or when there are enough."""
-    asked = config.scaling.use_gpu
+    """Return True if the workers get GPUs: as asked for, and with `auto` when there are any.
+
+    Too few of them are left to `check_resources`: training on CPU beside idle GPUs is hardly meant.
+    """
     if is_data_parallel(config):
         return True
-    if asked != "auto":
-        return bool(asked)
-    return available.gpus >= requested(config, use_gpu=True).gpus
+    asked = config.scaling.use_gpu
+    return available.gpus > 0 if asked == "auto" else bool(asked)
 
 
 def requested(config: ExperimentConfig, use_gpu: bool) -> Resources:
@@ -82,14 +83,7 @@ def check_resources(config: ExperimentConfig, available: Resources, where: str) 
     if is_data_parallel(config):
         _check_data_parallel(asked.gpus, available, where)
     if asked.gpus > available.gpus:
-        raise EnvironmentFault(
-            f"scaling asks for {asked.gpus:g} GPUs, {where} has {available.gpus:g}: lower {key}, "
-            "or set scaling.use_gpu=false to train on CPU",
-            "too-few-gpus",
-            asked=asked.gpus,
-            available=available.gpus,
-            where=where,
-        )
+        raise too_few_gpus("scaling asks for", asked.gpus, key, available, where)
     if asked.cpus > available.cpus:
         raise EnvironmentFault(
             f"scaling asks for {asked.cpus:g} CPU cores ({config.scaling.fewest_workers} workers x "
@@ -105,6 +99,23 @@ def check_resources(config: ExperimentConfig, available: Resources, where: str) 
     if config.scaling.num_workers:
         _check_placement(request_of(config, use_gpu), available, where)
     return use_gpu
+
+
+def too_few_gpus(what: str, asked: float, key: str, available: Resources, where: str) -> EnvironmentFault:
+    """The error for workers that need more GPUs than there are.
+
+    Args:
+        what: subject and verb, such as `scaling asks for`.
+        key: the field to lower.
+    """
+    return EnvironmentFault(
+        f"{what} {asked:g} GPUs, {where} has {available.gpus:g}: lower {key}, "
+        "or set scaling.use_gpu=false to train on CPU",
+        "too-few-gpus",
+        asked=asked,
+        available=available.gpus,
+        where=where,
+    )
 
 
 def check_precision(config: ExperimentConfig, use_gpu: bool, where: str) -> None:

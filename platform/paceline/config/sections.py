@@ -119,7 +119,7 @@ class ScalingConfig(Section):
     order of the samples stay; fewer workers take more micro batches each. `null`: always `num_workers`. Without effect
     in a sweep, whose worker groups keep their size."""
     use_gpu: bool | Auto = "auto"
-    """One GPU a worker. `auto`: when this machine or the cluster has enough of them."""
+    """One GPU a worker. `auto`: when this machine or the cluster has any; fewer than the workers need are an error."""
     cpus_per_worker: Annotated[float, Field(ge=0.001, le=4096)] = 1
     """Logical CPU cores that Ray reserves for each worker, 0.001 to 4096. On CPU also the number of torch threads,
     rounded down and at least 1."""

@@ -171,6 +171,20 @@ def test_one_machine_does_not_spread_its_workers_over_nodes(golden: Golden) -> N
     assert check_resources(spread, Resources(8, 0, 0, ((4, 0), (4, 0))), "the cluster") is False
 
 
+@pytest.mark.parametrize(
+    ("scaling", "gpus", "asked"),
+    [({"num_workers": 4}, 2, 4), ({"num_workers": [3, 4]}, 2, 3), ({"num_workers": 2, "cpus_per_worker": 0.5}, 1, 2)],
+)
+def test_too_few_gpus_are_not_replaced_by_cpu_cores(scaling: dict[str, Any], gpus: int, asked: int) -> None:
+    auto = config(**scaling, use_gpu="auto")
+    with pytest.raises(EnvironmentFault) as caught:
+        check_resources(auto, Resources(8, gpus), "this machine")
+    fields = caught.value.fields
+    assert (caught.value.code, fields["asked"], fields["available"]) == ("too-few-gpus", asked, gpus)
+    assert check_resources(auto, Resources(8, 0), "this machine") is False
+    assert check_resources(auto, Resources(8, asked), "this machine") is True
+
+
 def test_an_elastic_run_needs_room_for_its_fewest_workers(golden: Golden) -> None:
     elastic = config(num_workers=[2, 4], cpus_per_worker=2)
     assert request_of(elastic, use_gpu=False) == Request(2, 2.0, 0.0, "pack", key="scaling.min_workers")

@@ -88,6 +88,15 @@ def test_trial_that_fits_on_no_node_is_refused(scaling: dict[str, Any], code: st
     golden(str(caught.value))
 
 
+def test_trial_with_too_few_gpus_is_not_trained_on_cpu(golden: Any) -> None:
+    each = config(scaling={"num_workers": 4})
+    with pytest.raises(EnvironmentFault) as caught:
+        fitting_shapes([each], Resources(8.0, 2.0), "this machine")
+    assert (caught.value.code, caught.value.fields["asked"]) == ("too-few-gpus", 4)
+    assert fitting_shapes([each], Resources(8.0, 0.0), "this machine")[0].gpus == 0
+    golden(str(caught.value))
+
+
 def test_data_parallel_without_ray_workers_gets_a_worker_with_two_gpus() -> None:
     each = config(parallel={"strategy": "data_parallel"}, scaling={"num_workers": 0})
     assert group_shape(each, Resources(8.0, 4.0)).gpus_per_worker == 2.0

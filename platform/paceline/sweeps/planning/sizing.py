@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from paceline.cluster import placing
 from paceline.cluster.placing import Room, workers_on
-from paceline.cluster.preflight import Resources, of_fixed_size, requested, uses_gpu
+from paceline.cluster.preflight import Resources, of_fixed_size, requested, too_few_gpus, uses_gpu
 from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.sections import TrainerConfig
@@ -165,6 +165,9 @@ def fitting_shapes(configs: Sequence[ExperimentConfig], available: Resources, wh
 
 
 def _check_fit(config: ExperimentConfig, shape: GroupShape, available: Resources, where: str) -> None:
+    if shape.gpus > available.gpus and shape.cpus <= available.cpus:
+        what = f"a trial with scaling.num_workers {config.scaling.num_workers} needs"
+        raise too_few_gpus(what, shape.gpus, "scaling.num_workers", available, where)
     if shape.cpus > available.cpus or shape.gpus > available.gpus:
         raise EnvironmentFault(
             f"a trial with scaling.num_workers {config.scaling.num_workers} needs {shape.cpus:g} CPU cores and "
