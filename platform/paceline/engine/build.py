@@ -32,7 +32,7 @@ from paceline.engine.checkpointer import Checkpointer
 from paceline.engine.comm_hooks import build_compression, build_powersgd
 from paceline.engine.compile_trial import try_compilation
 from paceline.engine.data_stream import MapStyleStream
-from paceline.engine.dataset_identity import identities
+from paceline.engine.dataset_identity import DataRecord, identities, read_contents
 from paceline.engine.ddp import hook_into_exchange, needs_lockstep
 from paceline.engine.evaluation_metrics import EvaluationMetrics
 from paceline.engine.evaluator import Evaluator
@@ -105,6 +105,7 @@ def build_trainer(
     powersgd = build_powersgd(config.parallel, state.trainable, ranks, config.seed, warn_of("powersgd-restarted"))
     hook_into_exchange(model, build_compression(config.parallel, powersgd), adascale)
     sets = config.data.sets()
+    contents = read_contents(sets.roles, config.data.num_workers, checkpoints is not None) if ranks.is_first else None
     train_loader, validation_loaders = build_loaders(config, sets, precision, ranks.device)
     data: MapStyleStream | IterableStream
     if train_loader is None:
@@ -129,7 +130,10 @@ def build_trainer(
     )
     writer = build_writer(config, checkpoints, reporter, store) if checkpoints and ranks.is_first else None
     timeout_seconds = config.parallel.timeout_seconds
-    checkpointer = Checkpointer(state, ranks, writer, checkpoints is not None, data.identity, settled, timeout_seconds)
+    record = DataRecord(config, contents) if contents is not None else None
+    checkpointer = Checkpointer(
+        state, ranks, writer, checkpoints is not None, data.identity, settled, timeout_seconds, record
+    )
     checkpointer.register("running", running)
     if isinstance(data, IterableStream):
         checkpointer.register("data", data)
@@ -184,9 +188,9 @@ def build_trainer(
         ranks=ranks,
         strategy=strategy,
     )
-    if ranks.is_first:
+    if contents is not None:
         reporter.event("plan", total_steps=plan.total_steps, steps_per_epoch=plan.steps_per_epoch)
-        reporter.event("datasets", **identities(name_of(config.data), sets.roles, config.data.num_workers))
+        reporter.event("datasets", **identities(name_of(config.data), contents))
         if not any(len(loader.fetcher) for loader in validation_loaders.values()):
             warn_of("no-validation")("the validation set is empty, so nothing is evaluated")
     if config.trainer.compile != "none":

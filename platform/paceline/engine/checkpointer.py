@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.engine.checkpoint import CheckpointWriter, Snapshot, read_checkpoint
+from paceline.engine.dataset_identity import DataRecord
 from paceline.engine.outcome import CheckpointLost, Diverged
 from paceline.engine.ranks import Ranks
 from paceline.engine.state import TrainState
@@ -26,6 +27,7 @@ class Checkpointer:
         data_identity: of the data stream; a checkpoint of other data is refused.
         settled: JSON values that were settled before training and that every checkpoint keeps.
         timeout_seconds: longest time that a collective operation may take.
+        data_record: of the samples, on rank 0; a checkpoint of other samples is refused.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class Checkpointer:
         data_identity: Mapping[str, Any],
         settled: Mapping[str, Any],
         timeout_seconds: float,
+        data_record: DataRecord | None = None,
     ) -> None:
         self.writer = writer
         self.is_enabled = is_enabled
@@ -45,7 +48,8 @@ class Checkpointer:
         self._state = state
         self._ranks = ranks
         self._data_identity = data_identity
-        self._settled = settled
+        self._settled = {**settled, **(data_record.values() if data_record is not None else {})}
+        self._data_record = data_record
         self._round_seconds = min(ROUND_SECONDS, timeout_seconds / 4)
         self._components: dict[str, Stateful] = {}
         self._saved_step = -1
@@ -120,12 +124,14 @@ class Checkpointer:
         """Restore the state from a valid checkpoint folder.
 
         Raises:
-            ConfigError: the checkpoint belongs to another model, optimizer or order of samples.
+            ConfigError: the checkpoint belongs to another model, optimizer, other data or another order of samples.
         """
         snapshot = read_checkpoint(folder)
         if snapshot.values["order"] != self._data_identity:
             reason = f"the checkpoint was made with {snapshot.values['order']}, not {dict(self._data_identity)}"
             raise ConfigError([Problem("resume", reason, "data", hint="start anew with --resume never")])
+        if self._data_record is not None:
+            self._data_record.require_same(snapshot.values)
         self._state.load(snapshot.tensors, snapshot.values)
         saved = snapshot.values[COMPONENTS]
         for name, component in self._components.items():

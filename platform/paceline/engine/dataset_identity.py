@@ -1,41 +1,127 @@
 """Which data a run was trained on: name, size, and a fingerprint of a few samples."""
 
+import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
 import numpy as np
 import torch
+from pydantic_core import PydanticSerializationError
 from torch.utils.data import DataLoader, Dataset
 
-from paceline.data.base import is_stream
+from paceline.config.experiment import ExperimentConfig
+from paceline.data.base import DataConfig, is_stream
 from paceline.engine.loading import SlicedDataset, seed_everything
 from paceline.engine.order import mix
+from paceline.errors import ConfigError, Problem
 
 SAMPLES = 16
 """Samples that enter the fingerprint, at most."""
 DIGITS = 16
+KEY = "datasets"
+"""Of what `state.json` keeps of the data."""
 
 
-def identities(name: str, sets: Mapping[str, Any], num_workers: int = 0) -> dict[str, dict[str, Any]]:
-    """By role, such as `training`: `name`, `size` (samples) and `fingerprint` of each set, as JSON values.
+@dataclass(frozen=True)
+class Contents:
+    """What a look at a few samples of a data set found."""
 
-    A fingerprint is None when a sample cannot be loaded: training tells of that, if it ever gets to it.
+    size: int | None
+    """Number of samples; None for a stream."""
+    fingerprint: str | None
+    """See `fingerprint`; None when a sample cannot be loaded."""
+    fields: Mapping[str, str] | None
+    """Digest of each field of the samples; None when they are not known to be the same in every process."""
+
+
+def read_contents(sets: Mapping[str, Any], num_workers: int = 0, with_fields: bool = True) -> dict[str, Contents]:
+    """Look at a few samples of each data set, by its role, such as `training`.
+
+    A sample that cannot be loaded is no error: training raises it, if it ever gets to it.
 
     Args:
-        name: of all of them.
-        sets: by role.
         num_workers: as for training. With loader processes the samples are loaded in one, since a data set may open
             files when it is first asked for a sample, and what is open here would be shared by all processes.
+        with_fields: look twice: where a sample differs, it draws from generators of its own, and has no known fields.
     """
-    found = _Fingerprints(list(sets.values()))
-    fingerprints = _in_a_process(found) if num_workers else [found[place] for place in range(len(found))]
-    return {
-        role: {"name": name, "size": None if is_stream(dataset) else len(dataset), "fingerprint": each or None}
-        for (role, dataset), each in zip(sets.items(), fingerprints, strict=True)
-    }
+    looks = _Looks(list(sets.values()), with_fields)
+    found = _in_a_process(looks) if num_workers else [looks[place] for place in range(len(looks))]
+    return dict(zip(sets, found, strict=True))
+
+
+def identities(name: str, contents: Mapping[str, Contents]) -> dict[str, dict[str, Any]]:
+    """By role, such as `training`: `name`, `size` (samples) and `fingerprint`, as JSON values.
+
+    Args:
+        name: of all sets.
+        contents: by role.
+    """
+    return {role: {"name": name, "size": each.size, "fingerprint": each.fingerprint} for role, each in contents.items()}
+
+
+class DataRecord:
+    """What checkpoints keep of a run's data, so that it is not resumed with other samples by mistake.
+
+    Args:
+        config: another one of what decides on the samples (data, model, task, seed) means other data on purpose.
+        contents: by role.
+    """
+
+    def __init__(self, config: ExperimentConfig, contents: Mapping[str, Contents]) -> None:
+        self._config = _digest_of(config)
+        self._contents = contents
+
+    def values(self) -> dict[str, Any]:
+        """JSON values for a checkpoint."""
+        sets = {role: {"size": each.size, "fields": each.fields} for role, each in self._contents.items()}
+        return {KEY: {"config": self._config, **sets}}
+
+    def require_same(self, values: Mapping[str, Any]) -> None:
+        """Compare with what a checkpoint has kept, as far as both are known.
+
+        Raises:
+            ConfigError: a set has another number of samples, or a sample that was looked at has other contents.
+        """
+        saved = values.get(KEY, {})
+        if not self._config or saved.get("config") != self._config:
+            return
+        differing = {
+            role: difference
+            for role, own in self._contents.items()
+            if role in saved and (difference := _difference(saved[role]["size"], saved[role]["fields"], own))
+        }
+        if differing:
+            told = "; ".join(f"the {role} set {difference}" for role, difference in differing.items())
+            reason = f"the checkpoint was made with other data: {told}"
+            raise ConfigError([Problem("resume", reason, "data", hint="start anew with --resume never")])
+
+
+def _difference(size: int | None, fields: Mapping[str, str] | None, own: Contents) -> str:
+    if size != own.size:
+        return f"had {_count(size)} samples and has {_count(own.size)}"
+    if fields is None or own.fields is None:
+        return ""
+    names = (name for name in [*fields, *own.fields] if fields.get(name) != own.fields.get(name))
+    name = next(names, None)
+    return "" if name is None else f"differs in field {name} of its samples"
+
+
+def _count(size: int | None) -> str:
+    return "an unknown number of" if size is None else f"{size:,}"
+
+
+def _digest_of(config: ExperimentConfig) -> str:
+    """Digest of what in a config decides on the samples, and not on how they are loaded; empty when it has no text."""
+    try:
+        tree = config.model_dump(mode="json", include={"data", "model", "task", "seed"})
+    except PydanticSerializationError:  # a Python object in args
+        return ""
+    data = {key: value for key, value in tree["data"].items() if key not in DataConfig.model_fields}
+    return sha256(json.dumps({**tree, "data": data}, sort_keys=True).encode()).hexdigest()[:DIGITS]
 
 
 def fingerprint(dataset: Any) -> str:
@@ -44,12 +130,30 @@ def fingerprint(dataset: Any) -> str:
     The same for the same data, in every process and whatever the run's seed: a sample that draws random numbers draws
     the same ones. Changes no random generator, neither the global ones nor those that the data set has as attributes.
     """
-    digest = sha256(f"{type(dataset).__module__}.{type(dataset).__qualname__} {len(dataset)}".encode())
     with _generators_kept(dataset):
-        for index in spaced(len(dataset)):
-            seed_everything(mix(0, index))
-            _add(digest, _sample(dataset, index))
-    return digest.hexdigest()[:DIGITS]
+        return _look(dataset)[0]
+
+
+def _look(dataset: Any) -> tuple[str, dict[str, str]]:
+    """The fingerprint, and the digest of each field of the samples."""
+    digest = sha256(f"{type(dataset).__module__}.{type(dataset).__qualname__} {len(dataset)}".encode())
+    fields: dict[str, Any] = {}
+    for index in spaced(len(dataset)):
+        seed_everything(mix(0, index))
+        sample = _sample(dataset, index)
+        _add(digest, sample)
+        for name, value in _fields_of(sample):
+            _add(fields.setdefault(name, sha256()), value)
+    return digest.hexdigest()[:DIGITS], {name: each.hexdigest()[:DIGITS] for name, each in fields.items()}
+
+
+def _fields_of(sample: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(sample, Mapping):
+        yield from ((repr(key), value) for key, value in sample.items())
+    elif isinstance(sample, Sequence) and not isinstance(sample, str | bytes):
+        yield from ((str(place), value) for place, value in enumerate(sample))
+    else:
+        yield "0", sample
 
 
 def spaced(size: int) -> list[int]:
@@ -123,22 +227,30 @@ def _put_back(generator: Any, state: Any) -> None:
         generator.setstate(state)
 
 
-class _Fingerprints(Dataset[str]):
-    """Those of several data sets, in the form that a loader process takes; empty for one that fails."""
+class _Looks(Dataset[Contents]):
+    """Contents of several data sets, in the form that a loader process takes."""
 
-    def __init__(self, sets: Sequence[Any]) -> None:
+    def __init__(self, sets: Sequence[Any], with_fields: bool) -> None:
         self.sets = sets
+        self.with_fields = with_fields
 
     def __len__(self) -> int:
         return len(self.sets)
 
-    def __getitem__(self, index: int) -> str:
+    def __getitem__(self, index: int) -> Contents:
+        dataset = self.sets[index]
+        if is_stream(dataset):  # to look would be to read from it
+            return Contents(None, None, None)
+        size = len(dataset)
         try:
-            return fingerprint(self.sets[index])
+            with _generators_kept(dataset):
+                found, fields = _look(dataset)
+                is_stable = self.with_fields and _look(dataset)[1] == fields
+                return Contents(size, found, fields if is_stable else None)
         except Exception:  # whatever the data set's own code raises
-            return ""
+            return Contents(size, None, None)
 
 
-def _in_a_process(found: _Fingerprints) -> list[str]:
+def _in_a_process(looks: _Looks) -> list[Contents]:
     # with a generator of its own: a loader draws its seed from the global one
-    return list(DataLoader(found, batch_size=None, num_workers=1, generator=torch.Generator()))
+    return list(DataLoader(looks, batch_size=None, num_workers=1, generator=torch.Generator()))

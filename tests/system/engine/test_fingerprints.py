@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from paceline.engine.dataset_identity import fingerprint, identities
+from paceline.engine.dataset_identity import fingerprint, identities, read_contents
 from support.toys import Points, fit, toy_config
 
 TESTS = Path(__file__).resolve().parents[2]
@@ -32,7 +32,7 @@ class OpensItsFile(Points):
 
 def test_with_loader_processes_nothing_is_opened_in_this_one() -> None:
     train, validation = OpensItsFile(20), OpensItsFile(30)
-    found = identities("mine", {"training": train, "validation": validation}, num_workers=1)
+    found = identities("mine", read_contents({"training": train, "validation": validation}, num_workers=1))
     assert (train.is_open, validation.is_open) == (False, False)
     assert found["training"]["fingerprint"]
     assert found["validation"]["fingerprint"] is None

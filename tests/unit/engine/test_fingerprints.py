@@ -2,6 +2,8 @@
 
 import random
 from collections import namedtuple
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +12,10 @@ import torch
 from torch.utils.data import TensorDataset
 
 from paceline.data._tensors import TensorData
-from paceline.engine.dataset_identity import fingerprint, identities, spaced
-from support.toys import Points, fit, points, toy_config
+from paceline.engine.dataset_identity import fingerprint, identities, read_contents, spaced
+from paceline.engine.reporter import MemoryReporter
+from paceline.errors import ConfigError, Problem
+from support.toys import Points, built, fit, points, toy_config
 
 
 def test_a_run_reports_its_data_once() -> None:
@@ -123,6 +127,75 @@ class Broken(Points):
 
 
 def test_a_sample_that_cannot_be_loaded_leaves_the_fingerprint_out() -> None:
-    found = identities("mine", {"training": Points(20), "validation": Broken(30)})
+    found = identities("mine", read_contents({"training": Points(20), "validation": Broken(30)}))
     assert found["validation"] == {"name": "mine", "size": 30, "fingerprint": None}
     assert found["training"]["fingerprint"] == fingerprint(Points(20))
+
+
+class Flipped(Points):
+    """The same features with other targets."""
+
+    def __getitem__(self, index: int) -> Any:
+        features, target, number = super().__getitem__(index)
+        return features, 2 - target, number
+
+
+class Unseeded(Points):
+    """Draws from a generator that differs in each process."""
+
+    def __init__(self, samples: int) -> None:
+        super().__init__(samples)
+        self.inner = [np.random.default_rng()]
+
+    def __getitem__(self, index: int) -> Any:
+        features, target, number = super().__getitem__(index)
+        return features + self.inner[0].random(), target, number
+
+
+def resumed(folder: Path, before: Callable[[], Any], after: Callable[[], Any], **changes: Any) -> int:
+    """Stop after four steps on data, and resume on others that the config calls the same; the step resumed from."""
+
+    def of(make: Callable[[], Any]) -> Callable[[], Any]:
+        def data() -> Any:
+            return make()
+
+        return data
+
+    fit(toy_config(data__path=of(before)), checkpoints=folder, reporter=MemoryReporter(stop_at_step=4))
+    return int(built(toy_config(data__path=of(after), **changes), folder).state.position.step)
+
+
+def refused(folder: Path, before: Callable[[], Any], after: Callable[[], Any], **changes: Any) -> Problem:
+    with pytest.raises(ConfigError) as caught:
+        resumed(folder, before, after, **changes)
+    (problem,) = caught.value.problems
+    return problem
+
+
+def test_a_run_is_not_resumed_with_other_targets(tmp_path: Path, golden: Any) -> None:
+    problem = refused(tmp_path, points, lambda: (Flipped(96), Points(30)), data__num_workers=0, trainer__epochs=3)
+    assert (problem.code, problem.key) == ("resume", "data")
+    golden(str(problem))
+
+
+def test_a_run_is_not_resumed_with_fewer_validation_samples(tmp_path: Path, golden: Any) -> None:
+    problem = refused(tmp_path, points, lambda: points(96, 29))
+    assert (problem.code, problem.key) == ("resume", "data")
+    golden(str(problem))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "changes"),
+    [
+        (points, points, {"data__cache": "memory", "trainer__epochs": 3}),
+        (lambda: points(noisy=True), lambda: points(noisy=True), {}),
+        (lambda: (Unseeded(96), Points(30)), lambda: (Unseeded(96), Points(30)), {}),
+        (lambda: (Points(96), Broken(30)), lambda: (Points(96), Points(30)), {}),
+        (points, lambda: (Flipped(96), Points(30)), {"model__args": {"width": 8}}),  # a fork: other data on purpose
+    ],
+    ids=["loading", "random", "unseeded", "unknown", "other-config"],
+)
+def test_a_run_is_resumed_where_no_difference_is_certain(
+    tmp_path: Path, before: Any, after: Any, changes: dict[str, Any]
+) -> None:
+    assert resumed(tmp_path, before, after, **changes) == 4
