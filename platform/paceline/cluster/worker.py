@@ -14,6 +14,7 @@ from paceline.cluster.preflight import worker_threads
 from paceline.config.imports import drop_starting_folder
 from paceline.engine.build import build_trainer
 from paceline.engine.failure import RankFailed, failing_together
+from paceline.engine.fresh import release_memory
 from paceline.engine.outcome import Outcome
 from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter, Reporter
@@ -88,7 +89,8 @@ def device_name(device: torch.device) -> str:
 
 
 def run_here(assignment: Assignment, device: torch.device, reporter: Reporter) -> dict[str, Any]:
-    """Train in this process, without Ray."""
+    """Train in this process, without Ray. Its peak memory is that of this run alone, whatever was run here before."""
+    release_memory()
     return _keeping_threads(lambda: run_rank(assignment, Ranks.current(device), reporter))
 
 
