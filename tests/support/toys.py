@@ -1,5 +1,6 @@
 """Small data sets, models and configs whose every number can be followed."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -80,6 +81,11 @@ class PointsTask(Task):
             self.seen.append(ids.tolist())
         correct = (logits.argmax(dim=1) == targets).sum()
         return TaskOutput(F.cross_entropy(logits, targets, reduction="sum"), len(targets), {"accuracy": correct})
+
+
+def named(parameters: Iterable[nn.Parameter]) -> dict[str, nn.Parameter]:
+    """Parameters by a name each, as optimizers are built from them."""
+    return {f"parameter{index}": parameter for index, parameter in enumerate(parameters)}
 
 
 def toy_config(**overrides: Any) -> ExperimentConfig:

@@ -58,6 +58,8 @@ def section_class(tree: Any, key: Key) -> type[Section] | None:
         index = int(key[1]) if str(key[1]).isdigit() else -1
         has_item = isinstance(items, list | tuple) and 0 <= index < len(items)
         return chosen_class(str(key[0]), items[index]) if has_item else None  # type: ignore[index]
+    if isinstance(key[-1], int):
+        return section_class(tree, key[:-1])  # an item of a list of sections
     field = field_at(tree, key)
     return _section_in(field.annotation) if field else None
 

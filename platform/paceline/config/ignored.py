@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paceline.config.hints import show
+from paceline.config.imports import Called
 from paceline.data._torchvision_sets import SMALL
 
 if TYPE_CHECKING:
@@ -39,6 +40,14 @@ def _changed(config: "ExperimentConfig", keys: tuple[str, ...]) -> Iterator[tupl
         # null and false both ask for nothing
         if (value or None) != (default or None):
             yield key, value
+
+
+def _may_decay(config: "ExperimentConfig") -> bool:
+    optimizer = config.optimizer
+    # an imported optimizer may decay by default
+    return bool(optimizer.weight_decay or any(group.weight_decay for group in optimizer.param_groups)) or isinstance(
+        optimizer, Called
+    )
 
 
 LAYERWISE = ("lars", "lamb", "nvlamb")
@@ -103,7 +112,7 @@ _RULES = (
         ("optimizer.base_batch_size",),
     ),
     Rule(
-        lambda config: not config.optimizer.weight_decay and config.optimizer.describe() not in LAYERWISE,
+        lambda config: not _may_decay(config) and config.optimizer.describe() not in LAYERWISE,
         "optimizer.weight_decay is 0",
         ("optimizer.weight_decay_exclude",),
     ),

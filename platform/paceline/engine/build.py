@@ -52,7 +52,7 @@ from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import Reporter
 from paceline.engine.rungs import ROUND_SECONDS, Rungs, RungStopper
 from paceline.engine.running import RunningLoss
-from paceline.engine.state import TrainState, trainable_parameters
+from paceline.engine.state import TrainState, parameter_names, trainable_parameters
 from paceline.engine.strategy import Strategy, build_strategy
 from paceline.engine.train_step import TrainStep
 from paceline.engine.trainer import Trainer
@@ -264,7 +264,11 @@ def build_optimizer(
     trainable = trainable_parameters(task, layout)
     fusable = all(is_fusable(layout.local(each)) for each in trainable) and not _has_sparse_gradients(task)
     fusable = fusable and (config.optimizer.fuses_slices or not layout.is_sliced)
-    optimizer = config.optimizer.build(trainable, peak_lr, config.optimizer.wants_fused(device.type, fusable))
+    names = parameter_names(task)
+    config.optimizer.require_matches(names.values())
+    named = {names[id(parameter)]: parameter for parameter in trainable}
+    fused = config.optimizer.wants_fused(device.type, fusable)
+    optimizer = config.optimizer.build(named, peak_lr, fused, task.model)
     number_by_position(optimizer, trainable, layout.numbers(trainable))
     complete_state(optimizer)
     return optimizer

@@ -122,6 +122,14 @@ def trainable_parameters(task: Task, layout: Replicated) -> list[nn.Parameter]:
     return [parameter for parameter in task.parameters() if parameter.requires_grad and layout.holds(parameter)]
 
 
+def parameter_names(task: Task) -> dict[int, str]:
+    """The name of each parameter in the model, by `id`; for one of the task's own, its name in the task."""
+    named = [(strip_wrappers(name), parameter) for name, parameter in task.named_parameters()]
+    own = {name for name, _ in named if not name.startswith("model.")}
+    plain = ((name, name.removeprefix("model."), parameter) for name, parameter in named)
+    return {id(parameter): name if short in own else short for name, short, parameter in plain}
+
+
 def split_task_state(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """The model's entries without their `model.` prefix, and the task's own."""
     model = {name.removeprefix("model."): tensor for name, tensor in state.items() if name.startswith("model.")}

@@ -1,6 +1,6 @@
 """Adam with decoupled weight decay."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -29,12 +29,14 @@ class AdamWConfig(FusableConfig):
     eps: Annotated[float, Field(ge=1e-30, le=1e6)] = 1e-8
     """Added to the root of the second moment, 1e-30 to 10^6."""
 
-    def build(self, parameters: "Iterable[nn.Parameter]", lr: float, fused: bool) -> "Optimizer":
-        """The optimizer over `parameters`."""
+    def build(
+        self, parameters: "Mapping[str, nn.Parameter]", lr: float, fused: bool, model: "nn.Module | None" = None
+    ) -> "Optimizer":
+        """The optimizer over `parameters`, by name."""
         from torch.optim import AdamW
 
         return AdamW(
-            self.grouped(parameters),
+            self.grouped(parameters, lr),
             lr=lr,
             betas=(self.beta1, self.beta2),
             eps=self.eps,

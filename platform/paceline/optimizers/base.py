@@ -1,17 +1,44 @@
-"""What every optimizer's config offers: the learning rate, how it follows the batch size, and what does not decay."""
+"""What every optimizer's config offers: the learning rate, how it follows the batch size, and parameter groups."""
 
 import math
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from paceline.config.base import Component
+from paceline.config.base import Component, Section
 from paceline.config.limits import BatchSize
+from paceline.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
+
+
+def _check_regex(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
+    return pattern
+
+
+Regex = Annotated[str, Field(min_length=1, max_length=10_000), AfterValidator(_check_regex)]
+"""A Python regular expression, searched for anywhere in a parameter's name."""
+
+
+class ParameterGroup(Section):
+    """Settings of the parameters whose names match a regular expression."""
+
+    match: Regex
+    """Python regular expression, searched for anywhere in a parameter's name in the model, such as `^backbone\\.` or
+    `bias$`."""
+    lr_multiplier: Annotated[float, Field(ge=0, le=1e6)] = 1.0
+    """Factor of the learning rate, 0 to 10^6. 0: the parameters are not updated."""
+    weight_decay: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    """Decay of these weights, 0 to 10^6. `null`: that of the section."""
 
 
 class OptimizerConfig(Component):
@@ -32,6 +59,10 @@ class OptimizerConfig(Component):
     the paper, training is not shortened by the gain."""
     base_batch_size: BatchSize = 256
     """The global batch size that `lr` was chosen for, 1 to 2^31 - 1."""
+    param_groups: list[ParameterGroup] = Field(default_factory=list)
+    """Other settings for some parameters, such as `[{match: "^backbone", lr_multiplier: 0.1}]`. The first group that
+    matches a parameter's name counts; parameters without one keep the settings of the section. What
+    `weight_decay_exclude` names does not decay in any group. Empty: the same settings for all."""
 
     fuses_slices: ClassVar[bool] = False
     """Whether the fused kernel also takes parameters that are cut up over the ranks."""
@@ -41,8 +72,17 @@ class OptimizerConfig(Component):
         ratio = global_batch_size / self.base_batch_size
         return self.lr * {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio), "adascale": 1.0}[self.lr_scaling]
 
-    def build(self, parameters: "Iterable[nn.Parameter]", lr: float, fused: bool) -> "Optimizer":
-        """The optimizer over `parameters`, at the peak learning rate `lr`. `fused` is what `wants_fused` answered."""
+    def build(
+        self, parameters: "Mapping[str, nn.Parameter]", lr: float, fused: bool, model: "nn.Module | None" = None
+    ) -> "Optimizer":
+        """Build the optimizer.
+
+        Args:
+            parameters: the parameters to update, by their name in the model.
+            lr: the peak learning rate.
+            fused: the result of `wants_fused`.
+            model: the module that holds the parameters, for optimizers that treat kinds of layers differently.
+        """
         raise NotImplementedError
 
     def wants_fused(self, device_type: str, fusable: bool) -> bool:
@@ -58,16 +98,66 @@ class OptimizerConfig(Component):
         """What is different for a parameter that `weight_decay_exclude` names; empty when nothing is."""
         return {"weight_decay": 0.0} if self.weight_decay else {}
 
-    def grouped(self, parameters: "Iterable[nn.Parameter]") -> "list[nn.Parameter] | list[dict[str, Any]]":
-        """The parameters in the form that torch's optimizers take: two groups, if some need other options."""
-        given = list(parameters)
-        options = {} if self.weight_decay_exclude == "none" else self.excluded_options()
-        if not options:
-            return given
-        others = [parameter for parameter in given if parameter.ndim > 1]
-        excluded = [parameter for parameter in given if parameter.ndim <= 1]
-        groups: list[dict[str, Any]] = [{"params": others}, {"params": excluded, **options}]
-        return [group for group in groups if group["params"]]
+    def require_matches(self, names: Iterable[str]) -> None:
+        """Check that each of `param_groups` matches a parameter.
+
+        Args:
+            names: of all parameters of the model.
+
+        Raises:
+            ConfigError: one matches none.
+        """
+        known = list(names)
+        problems = []
+        for index, group in enumerate(self.param_groups):
+            if not any(re.search(group.match, name) for name in known):
+                reason = f"{group.match!r} matches no parameter of the model"
+                hint = f"near names: {', '.join(_near(group.match, known))}"
+                problems.append(
+                    Problem("no-such-parameters", reason, f"optimizer.param_groups.{index}.match", "", hint)
+                )
+        if problems:
+            raise ConfigError(problems)
+
+    def grouped(
+        self,
+        parameters: "Mapping[str, nn.Parameter]",
+        lr: float,
+        own: "Callable[[str, nn.Parameter], dict[str, Any]] | None" = None,
+    ) -> "list[nn.Parameter] | list[dict[str, Any]]":
+        """The parameters in the form that torch's optimizers take: groups, if some need other options.
+
+        Args:
+            parameters: by their name in the model.
+            lr: the peak learning rate.
+            own: options of a parameter that the update rule itself needs, given its name.
+        """
+        groups: dict[tuple[tuple[str, Any], ...], list[nn.Parameter]] = {}
+        for name, parameter in parameters.items():
+            options = self._options(name, parameter, lr, own(name, parameter) if own else {})
+            groups.setdefault(tuple(sorted(options.items())), []).append(parameter)
+        if list(groups) == [()]:
+            return groups[()]
+        return [{"params": members, **dict(options)} for options, members in groups.items()]
+
+    def _options(self, name: str, parameter: "nn.Parameter", lr: float, own: dict[str, Any]) -> dict[str, Any]:
+        options = dict(own)
+        group = next((each for each in self.param_groups if re.search(each.match, name)), None)
+        if group is not None and group.lr_multiplier != 1:
+            options["lr"] = options.get("lr", lr) * group.lr_multiplier
+        if group is not None and group.weight_decay is not None:
+            options["weight_decay"] = group.weight_decay
+        if self.weight_decay_exclude != "none" and parameter.ndim <= 1:
+            if options.get("weight_decay"):
+                options["weight_decay"] = 0.0
+            options.update(self.excluded_options())
+        return options
+
+
+def _near(pattern: str, names: list[str]) -> list[str]:
+    """The few names that look most like a pattern."""
+    plain = re.sub(r"[^\w.]", "", pattern.replace("\\.", "."))
+    return get_close_matches(plain, names, n=3, cutoff=0.0)
 
 
 class FusableConfig(OptimizerConfig):

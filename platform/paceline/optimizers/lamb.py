@@ -1,6 +1,6 @@
 """Layer-wise adaptive moments, for transformers and large batches."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -29,13 +29,15 @@ class LayerwiseAdamConfig(OptimizerConfig):
     eps: Annotated[float, Field(ge=1e-30, le=1e6)] = 1e-6
     """Added to the root of the second moment, 1e-30 to 10^6."""
 
-    def build(self, parameters: "Iterable[nn.Parameter]", lr: float, fused: bool) -> "Optimizer":
-        """The optimizer over `parameters`."""
+    def build(
+        self, parameters: "Mapping[str, nn.Parameter]", lr: float, fused: bool, model: "nn.Module | None" = None
+    ) -> "Optimizer":
+        """The optimizer over `parameters`, by name."""
         from paceline.optimizers._lamb import LAMB
 
         assert not fused, "there is no fused kernel"
         return LAMB(
-            self.grouped(parameters),
+            self.grouped(parameters, lr),
             lr=lr,
             betas=(self.beta1, self.beta2),
             eps=self.eps,

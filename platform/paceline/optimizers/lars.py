@@ -1,6 +1,6 @@
 """Layer-wise adaptive rate scaling, for convolutional networks and large batches."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
@@ -30,13 +30,15 @@ class LARSConfig(OptimizerConfig):
     trust_coefficient: Annotated[float, Field(gt=0, le=1e6)] = 0.001
     """The paper's eta: how far a parameter may move, as a share of its norm at `lr` 1, in (0, 10^6]."""
 
-    def build(self, parameters: "Iterable[nn.Parameter]", lr: float, fused: bool) -> "Optimizer":
-        """The optimizer over `parameters`."""
+    def build(
+        self, parameters: "Mapping[str, nn.Parameter]", lr: float, fused: bool, model: "nn.Module | None" = None
+    ) -> "Optimizer":
+        """The optimizer over `parameters`, by name."""
         from paceline.optimizers._lars import LARS
 
         assert not fused, "there is no fused kernel"
         return LARS(
-            self.grouped(parameters),
+            self.grouped(parameters, lr),
             lr=lr,
             momentum=self.momentum,
             trust_coefficient=self.trust_coefficient,

@@ -1,6 +1,6 @@
 """Gradients normalised layer by layer, with half of Adam's memory."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -32,13 +32,15 @@ class NovoGradConfig(OptimizerConfig):
     eps: Annotated[float, Field(ge=1e-30, le=1e6)] = 1e-8
     """Added to the root of that mean, 1e-30 to 10^6."""
 
-    def build(self, parameters: "Iterable[nn.Parameter]", lr: float, fused: bool) -> "Optimizer":
-        """The optimizer over `parameters`."""
+    def build(
+        self, parameters: "Mapping[str, nn.Parameter]", lr: float, fused: bool, model: "nn.Module | None" = None
+    ) -> "Optimizer":
+        """The optimizer over `parameters`, by name."""
         from paceline.optimizers._novograd import NovoGrad
 
         assert not fused, "there is no fused kernel"
         return NovoGrad(
-            self.grouped(parameters),
+            self.grouped(parameters, lr),
             lr=lr,
             betas=(self.beta1, self.beta2),
             eps=self.eps,

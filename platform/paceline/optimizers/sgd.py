@@ -1,6 +1,6 @@
 """Stochastic gradient descent with momentum."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -22,12 +22,14 @@ class SGDConfig(FusableConfig):
     nesterov: bool = False
     """Look ahead along the momentum; needs `momentum` > 0."""
 
-    def build(self, parameters: "Iterable[nn.Parameter]", lr: float, fused: bool) -> "Optimizer":
-        """The optimizer over `parameters`."""
+    def build(
+        self, parameters: "Mapping[str, nn.Parameter]", lr: float, fused: bool, model: "nn.Module | None" = None
+    ) -> "Optimizer":
+        """The optimizer over `parameters`, by name."""
         from torch.optim import SGD
 
         return SGD(
-            self.grouped(parameters),
+            self.grouped(parameters, lr),
             lr=lr,
             momentum=self.momentum,
             nesterov=self.nesterov,

@@ -1,6 +1,7 @@
 """Every number of a config has bounds, and within them everything that follows from it can be computed."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from math import inf, isfinite, nan
 from typing import Any, get_args, get_origin
 
@@ -9,6 +10,7 @@ import pytest
 from paceline.config.base import Component, Section
 from paceline.config.derived import derive
 from paceline.config.experiment import COMPONENT_SECTIONS, ExperimentConfig
+from paceline.config.imports import Called
 from paceline.config.loading import validate
 from paceline.config.registry import components
 from paceline.config.schema import json_schema
@@ -24,6 +26,11 @@ MAY_BE_NEGATIVE = [("sweep", "stop", "target")]
 WITHIN = [1, 0.001, 0.999, 1024, 4096, 65_536, 10**6, 1e6, 10**7, 2**31 - 1, 10**12, 10**15, 1e20, 2**63 - 1]
 
 
+ITEM = "0"
+"""Part of a key that stands for the first item of a list of sections."""
+REQUIRED_IN_ITEMS = {"param_groups": {"match": "x"}}
+
+
 def numbers_in(cls: type[Section], key: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], bool]]:
     """Key of each field of a section that may hold a number, and whether in a list."""
     for name, field in cls.model_fields.items():
@@ -32,7 +39,8 @@ def numbers_in(cls: type[Section], key: tuple[str, ...]) -> Iterator[tuple[tuple
             continue  # axes of sweeps have tests of their own
         for part in parts:
             if isinstance(part, type) and issubclass(part, Section) and not issubclass(part, Component):
-                yield from numbers_in(part, (*key, name))
+                is_item = any(get_origin(each) is list and part in get_args(each) for each in parts)
+                yield from numbers_in(part, (*key, name, *([ITEM] if is_item else [])))
         if int in parts or float in parts:
             yield (*key, name), any(getattr(part, "__origin__", part) is list for part in parts)
 
@@ -62,8 +70,11 @@ def cases() -> Iterator[Any]:
 def tree_with(sections: dict[str, Any], key: tuple[str, ...], value: Any) -> dict[str, Any]:
     tree: dict[str, Any] = {**TREE, **{name: dict(fields) for name, fields in sections.items()}}
     inner = tree
-    for part in key[:-1]:
-        inner = inner.setdefault(part, {})
+    for part, after in pairwise(key):
+        if part == ITEM:
+            continue
+        found = inner.setdefault(part, [dict(REQUIRED_IN_ITEMS.get(part, {}))] if after == ITEM else {})
+        inner = found[0] if after == ITEM else found
     inner[key[-1]] = value
     return tree
 
@@ -80,6 +91,8 @@ def work_out(tree: dict[str, Any]) -> bool:
     assert known.total_steps is not None
     assert known.warmup_steps is not None
     assert known.steps_per_epoch is not None
+    if isinstance(config.lr_scheduler, Called):
+        return True  # the factor is the user's
     schedule = config.lr_scheduler.build(known.total_steps, known.warmup_steps, known.steps_per_epoch)
     assert all(0 <= schedule(step) <= 1 for step in (0, known.warmup_steps, known.total_steps - 1))
     return True

@@ -13,6 +13,7 @@ from paceline.config.registry import components
 from paceline.engine.state import load_optimizer, optimizer_tensors, optimizer_values
 from paceline.errors import ConfigError
 from paceline.optimizers.base import OptimizerConfig
+from support.toys import named
 
 NAMES = ["lars", "lamb", "nvlamb", "novograd"]
 WAITS = {"aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::nonzero", "aten::equal"}
@@ -48,7 +49,7 @@ def test_a_bad_value_is_a_config_error(fields: dict[str, Any], code: str, key: s
 @pytest.mark.parametrize("name", [*NAMES, "sgd", "adamw"])
 def test_a_loaded_state_has_the_layout_of_its_parameter(name: str) -> None:
     weight = nn.Parameter(torch.randn(6, 3, 3, 3).to(memory_format=torch.channels_last))
-    optimizer = config(name).build([weight], 0.01, False)
+    optimizer = config(name).build({"weight": weight}, 0.01, False)
     weight.grad = torch.ones_like(weight)
     optimizer.step()
     contiguous = {name: tensor.contiguous() for name, tensor in optimizer_tensors(optimizer).items()}
@@ -74,7 +75,7 @@ class NoWaiting(TorchDispatchMode):
 def step_of(name: str, copies: int, device: str = "cpu") -> Counter[str]:
     """The operations of the last of three steps over `copies` times three parameters."""
     held = [nn.Parameter(torch.ones(shape, device=device)) for shape in [(3, 2), (4,), (1,)] * copies]
-    optimizer = config(name, weight_decay=0.1, weight_decay_exclude="norms_and_biases").build(held, 0.1, False)
+    optimizer = config(name, weight_decay=0.1, weight_decay_exclude="norms_and_biases").build(named(held), 0.1, False)
     for _ in range(3):
         for parameter in held:
             parameter.grad = torch.ones_like(parameter)
@@ -95,7 +96,7 @@ def test_a_step_reads_no_value_and_launches_as_much_for_any_number_of_parameters
 def test_parameters_of_two_dtypes_are_updated_alike(name: str) -> None:
     def weights(*dtypes: torch.dtype) -> list[nn.Parameter]:
         held = [nn.Parameter(torch.linspace(1, 2, 5).to(dtype)) for dtype in dtypes]
-        optimizer = config(name, weight_decay=0.1).build(held, 0.1, False)
+        optimizer = config(name, weight_decay=0.1).build(named(held), 0.1, False)
         for _ in range(3):
             for parameter in held:
                 parameter.grad = torch.linspace(-1, 1, 5).to(parameter.dtype)
@@ -113,7 +114,7 @@ def test_missing_and_sparse_gradients(name: str) -> None:
     """Without any gradient nothing happens; a sparse one is refused."""
     embedding = nn.Embedding(4, 2, sparse=True)
     before = embedding.weight.detach().clone()
-    optimizer = config(name, weight_decay=0.1).build(embedding.parameters(), 0.1, False)
+    optimizer = config(name, weight_decay=0.1).build(dict(embedding.named_parameters()), 0.1, False)
     optimizer.step()
     assert embedding.weight.equal(before)
     assert (optimizer_tensors(optimizer), optimizer_values(optimizer)) == ({}, {})

@@ -11,6 +11,7 @@ from torch import nn
 from paceline.config.registry import components
 from paceline.optimizers.adamw import AdamWConfig
 from paceline.optimizers.sgd import SGDConfig
+from support.toys import named
 
 Vector = list[float]
 
@@ -99,7 +100,7 @@ def trained(name: str, **fields: Any) -> Vector:
     """The weights after each step of the optimizer, one after the other."""
     weights = first_weights()
     config = components("paceline.optimizers")[name].model_validate({"name": name, **RULES[name][0], **fields})
-    optimizer = config.build(weights, lr=7.0, fused=False)  # type: ignore[attr-defined]
+    optimizer = config.build(named(weights), lr=7.0, fused=False)  # type: ignore[attr-defined]
     history = []
     for step in range(STEPS):
         for parameter, gradient in zip(weights, gradients(step), strict=True):
@@ -141,7 +142,7 @@ def test_optimizer_follows_the_rule_of_its_paper(name: str, decay: float) -> Non
 
 
 def test_sgd_and_adamw_hand_every_field_to_torch() -> None:
-    weights = [nn.Parameter(torch.ones(2))]
+    weights = named([nn.Parameter(torch.ones(2))])
     sgd = SGDConfig(name="sgd", momentum=0.8, nesterov=True, weight_decay=0.01).build(weights, 0.3, False)
     assert isinstance(sgd, torch.optim.SGD)
     assert sgd.param_groups[0].items() >= {"lr": 0.3, "momentum": 0.8, "nesterov": True, "weight_decay": 0.01}.items()
