@@ -26,8 +26,10 @@ from paceline.errors import ConfigError, Problem
 Overrides = Mapping[str, Any] | Sequence[str]
 """Dotted keys and their values, or texts of the form `key.path=value`."""
 
-ADDED_ARGUMENTS = {"task": ("model",)}
-"""Section to what its `path` is called with beside its `args`."""
+ADDED_ARGUMENTS = {"task": ("model",), "optimizer": ("lr",)}
+"""Section to what its `path` is called with by name beside its `args`."""
+POSITIONAL_ARGUMENTS = {"optimizer": 1, "lr_scheduler": 2}
+"""Section to the number of arguments that its `path` is called with by position."""
 
 
 def load_config(path: str | PathLike[str], overrides: Overrides | None = None) -> ExperimentConfig:
@@ -222,7 +224,8 @@ def _about_code(section: str, value: Mapping[str, Any], axes: Sequence[str]) -> 
     if is_switched or not isinstance(args, Mapping) or not (callable(path) or is_path(path)):
         return []
     by_axes = [axis.split(".")[2] for axis in axes if axis.startswith(f"{section}.args.")]
-    return argument_problems(path, args, [*by_axes, *ADDED_ARGUMENTS.get(section, ())])
+    added = [*by_axes, *ADDED_ARGUMENTS.get(section, ())]
+    return argument_problems(path, args, added, POSITIONAL_ARGUMENTS.get(section, 0))
 
 
 def _axes_of(tree: Mapping[str, Any]) -> list[str]:

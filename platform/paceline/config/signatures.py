@@ -29,17 +29,22 @@ class Parameters:
     """Those without a default."""
 
 
-def argument_problems(target: Any, args: Collection[Any], added: Collection[str] = ()) -> list[Problem]:
+def argument_problems(
+    target: Any, args: Collection[Any], added: Collection[str] = (), positional: int = 0
+) -> list[Problem]:
     """What is wrong with the names of the arguments that a config gives; nothing where that cannot be told.
 
     Args:
         target: an import path of the right form, or the Python object itself.
         args: names of the arguments in the config.
         added: names of those that need not be in the config, since somebody else gives them.
+        positional: how many of the first arguments somebody else gives by position.
     """
     taken = parameters_of(target)
     if taken is None:
         return []
+    by_position = taken.names[:positional]
+    taken = Parameters(taken.names[positional:], tuple(name for name in taken.required if name not in by_position))
     called = target.partition(":")[2] if isinstance(target, str) else getattr(target, "__name__", "it")
     unknown = [str(name) for name in args if name not in taken.names]
     free = [name for name in taken.names if name not in args and name not in added]
