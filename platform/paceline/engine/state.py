@@ -1,6 +1,6 @@
 """What a run is made of at a step boundary, and its form on disk."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from typing import Any
@@ -11,10 +11,10 @@ from torch.optim import Optimizer
 
 from paceline._compat.torch import COMPILED_PREFIX
 from paceline.engine.layout import WHOLE, Replicated
+from paceline.engine.optimizer_state import load_optimizer, optimizer_tensors, optimizer_values, options_of_groups
 from paceline.engine.precision import Precision
 from paceline.engine.ranks import Ranks
 from paceline.errors import ConfigError, Problem
-from paceline.optimizers._state import complete_state
 from paceline.tasks._task import Task
 
 WRAPPER_PREFIXES = ("module.", COMPILED_PREFIX)
@@ -56,6 +56,12 @@ class TrainState:
     layout: Replicated = WHOLE
     """How the tensors are spread over the ranks. With one that is, every rank must call the methods."""
 
+    group_options: list[dict[str, Any]] = field(init=False)
+    """Options of the optimizer's parameter groups as they were built. What the optimizer changes in them is state."""
+
+    def __post_init__(self) -> None:
+        self.group_options = options_of_groups(self.optimizer)
+
     @property
     def trainable(self) -> list[nn.Parameter]:
         """The parameters that this rank updates."""
@@ -74,7 +80,7 @@ class TrainState:
     def tensors(self) -> dict[str, dict[str, torch.Tensor]]:
         """CPU copies of all tensors, by file (`model`, `task`, `optimizer`) and name."""
         model, task = split_task_state(self.task.state_dict())
-        parts = {"model": model, "task": task, "optimizer": optimizer_tensors(self.optimizer)}
+        parts = {"model": model, "task": task, "optimizer": optimizer_tensors(self.optimizer, self.group_options)}
         return {name: self.layout.collect(part) for name, part in parts.items()}
 
     def values(self) -> dict[str, Any]:
@@ -85,7 +91,7 @@ class TrainState:
             "metrics": dict(self.metrics),
             "is_stopped_early": self.is_stopped_early,
             "precision": self.precision.state_dict(),
-            "optimizer": self.layout.collect_values(optimizer_values(self.optimizer)),
+            "optimizer": self.layout.collect_values(optimizer_values(self.optimizer, self.group_options)),
         }
 
     def load(self, tensors: Mapping[str, Mapping[str, torch.Tensor]], values: Mapping[str, Any]) -> None:
@@ -99,8 +105,11 @@ class TrainState:
             reason = f"the checkpoint holds the state of {saved}, which {own} cannot use"
             raise ConfigError([Problem("resume", reason, "optimizer", hint="start anew with --resume never")])
         weights = {f"model.{name}": tensor for name, tensor in tensors["model"].items()}
-        self._load_task({**weights, **tensors.get("task", {})})
-        load_optimizer(self.optimizer, tensors["optimizer"], values["optimizer"], self.layout)
+        whole = {**weights, **tensors.get("task", {})}
+        like = self.task.state_dict()
+        has_same_dtypes = all(like[name].dtype == tensor.dtype for name, tensor in whole.items() if name in like)
+        self._load_task(whole)
+        load_optimizer(self.optimizer, tensors["optimizer"], values["optimizer"], self.layout, has_same_dtypes)
         self.precision.load_state_dict(values["precision"])
         for name, value in values["position"].items():  # in place, since others hold on to the position
             setattr(self.position, name, value)
@@ -134,46 +143,6 @@ def split_task_state(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch
     """The model's entries without their `model.` prefix, and the task's own."""
     model = {name.removeprefix("model."): tensor for name, tensor in state.items() if name.startswith("model.")}
     return model, {name: tensor for name, tensor in state.items() if not name.startswith("model.")}
-
-
-def optimizer_tensors(optimizer: Optimizer) -> dict[str, torch.Tensor]:
-    """Tensors of the optimizer's state, as `<parameter index>.<name>`."""
-    state = optimizer.state_dict()["state"]
-    return {f"{index}.{name}": value for index, name, value in _entries(state) if isinstance(value, torch.Tensor)}
-
-
-def optimizer_values(optimizer: Optimizer) -> dict[str, Any]:
-    """The optimizer's state that is no tensor, named alike."""
-    state = optimizer.state_dict()["state"]
-    return {f"{index}.{name}": value for index, name, value in _entries(state) if not isinstance(value, torch.Tensor)}
-
-
-def load_optimizer(
-    optimizer: Optimizer,
-    tensors: Mapping[str, torch.Tensor],
-    values: Mapping[str, Any],
-    layout: Replicated = WHOLE,
-) -> None:
-    """Put back what `optimizer_tensors` and `optimizer_values` gave for the optimizer's parameters."""
-    # the groups' settings are the config's, not the checkpoint's
-    groups = optimizer.state_dict()["param_groups"]
-    pairs = zip(groups, optimizer.param_groups, strict=True)
-    numbered = {n: each for saved, own in pairs for n, each in zip(saved["params"], own["params"], strict=True)}
-    state: dict[int, dict[str, Any]] = {}
-    for key, value in {**tensors, **values}.items():
-        number, _, name = key.partition(".")
-        parameter = numbered.get(int(number))
-        if parameter is not None:
-            placed = layout.place(value, parameter) if isinstance(value, torch.Tensor) else value
-            state.setdefault(int(number), {})[name] = placed
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
-    complete_state(optimizer)
-
-
-def _entries(state: Mapping[int, Mapping[str, Any]]) -> Iterator[tuple[int, str, Any]]:
-    for index, entry in state.items():
-        for name, value in entry.items():
-            yield index, name, value
 
 
 def weights_sha256(state: Mapping[str, torch.Tensor]) -> str:

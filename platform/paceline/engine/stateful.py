@@ -40,6 +40,8 @@ def pack(state: Any, owner: str) -> tuple[Any, dict[str, torch.Tensor]]:
     def packed(value: Any, place: str) -> Any:
         if isinstance(value, torch.Tensor):
             name = place or "value"
+            while name in tensors:  # {"a.b": x, "a": {"b": y}}
+                name += "'"
             tensors[name] = value
             return {TENSOR: name}
         if isinstance(value, PLAIN):

@@ -26,7 +26,7 @@ def number_by_position(
         groups = [{**group, "params": [numbers[index] for index in group["params"]]} for group in state["param_groups"]]
         return {
             **state,
-            "state": {numbers[index]: each for index, each in state["state"].items()},
+            "state": {numbers[key] if isinstance(key, int) else key: each for key, each in state["state"].items()},
             "param_groups": groups,
         }
 

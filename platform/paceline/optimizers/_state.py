@@ -15,7 +15,8 @@ def complete_state(optimizer: Optimizer) -> None:
     if isinstance(optimizer, SGD):
         _fill_momentum(optimizer)
     for parameter, state in optimizer.state.items():
-        _take_layout(state, parameter)
+        if isinstance(parameter, torch.Tensor) and isinstance(state, dict):  # an imported optimizer may hold more
+            _take_layout(state, parameter)
 
 
 def _fill_momentum(optimizer: SGD) -> None:

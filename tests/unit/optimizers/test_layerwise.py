@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from paceline.config.loading import validate
 from paceline.config.registry import components
-from paceline.engine.state import load_optimizer, optimizer_tensors, optimizer_values
+from paceline.engine.optimizer_state import load_optimizer, optimizer_tensors, optimizer_values
 from paceline.errors import ConfigError
 from paceline.optimizers.base import OptimizerConfig
 from support.toys import named

@@ -9,7 +9,7 @@ from safetensors.torch import load, save
 from torch import nn
 
 from paceline.engine.build import build_optimizer
-from paceline.engine.state import load_optimizer, optimizer_tensors, optimizer_values
+from paceline.engine.optimizer_state import load_optimizer, optimizer_tensors, optimizer_values
 from support.toys import PointsTask, toy_config
 
 NAMES = ["sgd", "adamw", "lars", "lamb", "nvlamb", "novograd"]
