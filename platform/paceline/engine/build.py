@@ -60,6 +60,7 @@ from paceline.engine.trial_steps import Parts
 from paceline.engine.unrecorded import UNRECORDED, as_file, metrics_of
 from paceline.errors import UnusableCode
 from paceline.lr_schedulers.base import Schedule
+from paceline.optimizers._modes import begin_training
 from paceline.optimizers._numbering import number_by_position
 from paceline.optimizers._state import complete_state, is_fusable
 from paceline.tasks._task import Task
@@ -271,6 +272,7 @@ def build_optimizer(
     optimizer = config.optimizer.build(named, peak_lr, fused, task.model)
     number_by_position(optimizer, trainable, layout.numbers(trainable))
     complete_state(optimizer)
+    begin_training(optimizer)
     return optimizer
 
 

@@ -17,6 +17,7 @@ from paceline.engine.ranks import Ranks
 from paceline.engine.state import TrainState
 from paceline.engine.strategy import Strategy
 from paceline.errors import UnusableCode
+from paceline.optimizers._modes import evaluation_weights
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
 
@@ -81,6 +82,7 @@ class Evaluator(Callback):
         assert isinstance(ctx, LoopContext)
         self._evaluated_step = self._state.position.step
         with self._meter.excluded("evaluation"), ExitStack() as stack:
+            stack.enter_context(evaluation_weights(self._state.optimizer))
             for callback in self._contexts:
                 stack.enter_context(callback.evaluation_context(ctx))
             metrics = {
@@ -127,6 +129,7 @@ def evaluate(
                 totals.add(output)
                 if metrics is not None:
                     metrics.add(output)
+    strategy.layout.reshard(task)  # a callback may put other weights in their place now
     sums = totals.reduced()
     if not sums[WEIGHT]:
         return {}

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.utils import clip_grad_norm_
 
@@ -88,6 +88,12 @@ class Sharded(Replicated):
             return whole
         # without a source rank nothing is sent: each rank cuts its slice out of its own copy
         return distribute_tensor(whole.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+
+    def reshard(self, task: nn.Module) -> None:
+        """Drop the weights that the outermost module keeps after a forward pass without backward."""
+        for module in task.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
 
     def clip(self, parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
         """Clip the gradients by the norm over all slices."""

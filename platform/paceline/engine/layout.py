@@ -51,6 +51,9 @@ class Replicated:
         """What this rank holds of a whole tensor, in the form of `like`."""
         return whole
 
+    def reshard(self, task: nn.Module) -> None:
+        """Drop whole weights that a forward pass has gathered and kept, so that the next one gathers them again."""
+
     def clip(self, parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
         """Clip the gradients, in place, such that their norm over the whole model is at most `max_norm`.
 

@@ -11,7 +11,17 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from paceline._compat.torch import foreach_norm
+from paceline._compat.torch import (
+    foreach_add_,
+    foreach_addcdiv_,
+    foreach_addcmul_,
+    foreach_div,
+    foreach_lerp_,
+    foreach_mul,
+    foreach_mul_,
+    foreach_norm,
+    foreach_sqrt_,
+)
 
 
 class ForeachOptimizer(Optimizer):
@@ -44,6 +54,33 @@ class ForeachOptimizer(Optimizer):
             if name not in state:
                 state[name] = torch.zeros_like(parameter)
         return [state[name] for state in states]
+
+    def _count(self, parameters: list[Tensor]) -> list[int]:
+        """The number of this update of each parameter, from 1.
+
+        Python's integers: the bias corrections are exact, and one operation takes those of all parameters.
+        """
+        states = [self.state[parameter] for parameter in parameters]
+        for state in states:
+            state["step"] = state.get("step", 0) + 1
+        return [state["step"] for state in states]
+
+    def _adam_directions(
+        self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]
+    ) -> list[Tensor]:
+        """Adam's direction of each parameter, with bias corrections, plus `weight_decay` times the parameter."""
+        beta1, beta2 = group["betas"]
+        means, squares = self._state_tensors(parameters, "exp_avg"), self._state_tensors(parameters, "exp_avg_sq")
+        counts = self._count(parameters)
+        foreach_lerp_(means, gradients, 1 - beta1)
+        foreach_mul_(squares, beta2)
+        foreach_addcmul_(squares, gradients, gradients, value=1 - beta2)
+        roots = foreach_div(squares, [1 - beta2**count for count in counts])
+        foreach_sqrt_(roots)
+        foreach_add_(roots, group["eps"])
+        directions = foreach_mul(parameters, group["weight_decay"])
+        foreach_addcdiv_(directions, means, roots, [1 / (1 - beta1**count) for count in counts])
+        return list(directions)
 
 
 def alike(parameters: Iterable[Tensor]) -> list[list[Tensor]]:

@@ -7,16 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
-from paceline._compat.torch import (
-    foreach_add_,
-    foreach_addcdiv_,
-    foreach_addcmul_,
-    foreach_div,
-    foreach_lerp_,
-    foreach_mul,
-    foreach_mul_,
-    foreach_sqrt_,
-)
+from paceline._compat.torch import foreach_add_, foreach_addcmul_, foreach_div
 from paceline.optimizers._foreach import ForeachOptimizer, gradients_of, norms, trust_ratios
 
 
@@ -64,34 +55,9 @@ class LAMB(ForeachOptimizer):
     def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
         if self._total_norm is not None:
             gradients = list(foreach_div(gradients, self._total_norm.to(gradients[0])))
-        updates = self._directions(parameters, gradients, group)
+        updates = self._adam_directions(parameters, gradients, group)
         if group["layerwise"]:
             ratios = trust_ratios(norms(parameters), norms(updates))
             foreach_addcmul_(parameters, updates, ratios, value=-group["lr"])
         else:
             foreach_add_(parameters, updates, alpha=-group["lr"])
-
-    def _directions(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
-        """The u of each parameter."""
-        beta1, beta2 = group["betas"]
-        means, squares = self._state_tensors(parameters, "exp_avg"), self._state_tensors(parameters, "exp_avg_sq")
-        counts = self._count(parameters)
-        foreach_lerp_(means, gradients, 1 - beta1)
-        foreach_mul_(squares, beta2)
-        foreach_addcmul_(squares, gradients, gradients, value=1 - beta2)
-        roots = foreach_div(squares, [1 - beta2**count for count in counts])
-        foreach_sqrt_(roots)
-        foreach_add_(roots, group["eps"])
-        updates = foreach_mul(parameters, group["weight_decay"])
-        foreach_addcdiv_(updates, means, roots, [1 / (1 - beta1**count) for count in counts])
-        return list(updates)
-
-    def _count(self, parameters: list[Tensor]) -> list[int]:
-        """The number of this update of each parameter, from 1.
-
-        Python's integers: the bias corrections are exact, and one operation takes those of all parameters.
-        """
-        states = [self.state[parameter] for parameter in parameters]
-        for state in states:
-            state["step"] = state.get("step", 0) + 1
-        return [state["step"] for state in states]

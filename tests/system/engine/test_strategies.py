@@ -122,6 +122,8 @@ PLAIN: dict[str, dict[str, Any]] = {
     "lars": layerwise("lars"),
     "lamb": layerwise("lamb"),
     "novograd": layerwise("novograd"),
+    "muon": layerwise("muon"),
+    "schedule-free": layerwise("schedule_free_adamw"),
     "uneven tokens": {
         "model": {**MODEL, "tie_embeddings": False},
         "task": {"name": "language_modeling"},

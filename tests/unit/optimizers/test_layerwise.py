@@ -15,7 +15,7 @@ from paceline.errors import ConfigError
 from paceline.optimizers.base import OptimizerConfig
 from support.toys import named
 
-NAMES = ["lars", "lamb", "nvlamb", "novograd"]
+NAMES = ["lars", "lamb", "nvlamb", "novograd", "schedule_free_adamw"]
 WAITS = {"aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::nonzero", "aten::equal"}
 
 
@@ -46,7 +46,7 @@ def test_a_bad_value_is_a_config_error(fields: dict[str, Any], code: str, key: s
     assert [(problem.code, problem.key) for problem in caught.value.problems] == [(code, key)]
 
 
-@pytest.mark.parametrize("name", [*NAMES, "sgd", "adamw"])
+@pytest.mark.parametrize("name", [*NAMES, "sgd", "adamw", "muon"])
 def test_a_loaded_state_has_the_layout_of_its_parameter(name: str) -> None:
     weight = nn.Parameter(torch.randn(6, 3, 3, 3).to(memory_format=torch.channels_last))
     optimizer = config(name).build({"weight": weight}, 0.01, False)

@@ -10,7 +10,7 @@ from paceline.engine.build import build_optimizer
 from paceline.errors import ConfigError
 from support.toys import PointsTask, fit, net, toy_config
 
-SHIPPED = ["sgd", "adamw", "lars", "lamb", "nvlamb", "novograd"]
+SHIPPED = ["sgd", "adamw", "lars", "lamb", "nvlamb", "novograd", "schedule_free_adamw"]
 
 
 def groups(**optimizer: Any) -> dict[str, tuple[float, float]]:

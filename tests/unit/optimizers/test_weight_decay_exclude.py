@@ -12,7 +12,7 @@ from paceline.engine.build import build_optimizer
 from paceline.engine.optimizer_state import load_optimizer, optimizer_tensors, optimizer_values
 from support.toys import PointsTask, toy_config
 
-NAMES = ["sgd", "adamw", "lars", "lamb", "nvlamb", "novograd"]
+NAMES = ["sgd", "adamw", "lars", "lamb", "nvlamb", "novograd", "schedule_free_adamw"]
 LAYERWISE = ["lars", "lamb", "nvlamb"]
 EXCLUDED = {"0.bias", "1.weight", "1.bias", "2.bias", "scale"}
 """The parameters that `norms_and_biases` names in `Net`."""
