@@ -108,7 +108,7 @@ def test_any_number_is_refused_or_works(sections: dict[str, Any], key: tuple[str
     assert set(worked) & set(WITHIN)
 
 
-@pytest.mark.parametrize("schedule", ["constant", "cosine", "linear", "step"])
+@pytest.mark.parametrize("schedule", ["constant", "cosine", "linear", "step", "warmup_stable_decay"])
 @pytest.mark.parametrize("warmup", [0.0, 1e6])
 @pytest.mark.parametrize(
     ("batch", "workers"), [({"global_batch_size": 2**31 - 1}, 0), ({"micro_batch_size": 1}, 65_536)]

@@ -12,6 +12,7 @@ from paceline.lr_schedulers.constant import ConstantConfig
 from paceline.lr_schedulers.cosine import CosineConfig
 from paceline.lr_schedulers.linear import LinearConfig
 from paceline.lr_schedulers.step import StepConfig
+from paceline.lr_schedulers.warmup_stable_decay import WarmupStableDecayConfig
 
 TOTAL = 40
 
@@ -57,7 +58,10 @@ def test_schedules_are_torchs(config: LRSchedulerConfig, expected: Any) -> None:
         assert schedule(10 * TOTAL) == pytest.approx(schedule(TOTAL))  # it stays at its end afterwards
 
 
-@pytest.mark.parametrize("config", ALL, ids=lambda config: config.name)
+WSD = WarmupStableDecayConfig(name="warmup_stable_decay", decay_fraction=0.25)
+
+
+@pytest.mark.parametrize("config", [*ALL, WSD], ids=lambda config: config.name)
 def test_warmup_rises_evenly_to_the_peak(config: LRSchedulerConfig) -> None:
     schedule = config.build(TOTAL, 4, 10)
     assert values(schedule, 5) == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0])
@@ -69,12 +73,39 @@ def test_after_the_warmup_it_is_the_shorter_schedule_from_its_start(config: LRSc
     assert [warmed(step + 4) for step in range(TOTAL - 4)] == values(plain, TOTAL - 4)
 
 
-@pytest.mark.parametrize("config", ALL, ids=lambda config: config.name)
+@pytest.mark.parametrize("config", [*ALL, WSD], ids=lambda config: config.name)
 @pytest.mark.parametrize("warmup", [TOTAL, 2 * TOTAL])
 def test_a_warmup_as_long_as_training_only_rises(config: LRSchedulerConfig, warmup: int) -> None:
     seen = values(config.build(TOTAL, warmup, 10))
     assert seen == sorted(seen)
     assert seen[-1] == pytest.approx(TOTAL / warmup)
+
+
+@pytest.mark.parametrize(
+    ("shape", "final", "expected"),
+    [
+        ("linear", 0.0, [1.0, 0.75, 0.5, 0.25, 0.0]),
+        ("linear", 0.2, [1.0, 0.8, 0.6, 0.4, 0.2]),
+        ("sqrt", 0.0, [1.0, 0.5, 1 - 0.5**0.5, 1 - 0.75**0.5, 0.0]),
+        ("cosine", 0.0, [1.0, 0.8535533905932737, 0.5, 0.14644660940672624, 0.0]),
+    ],
+)
+@pytest.mark.parametrize("warmup", [0, 3])
+def test_the_decay_is_the_last_share_of_all_steps(shape: Any, final: float, expected: list[float], warmup: int) -> None:
+    config = WarmupStableDecayConfig(
+        name="warmup_stable_decay", decay_fraction=0.2, decay_shape=shape, final_factor=final
+    )
+    schedule = config.build(20, warmup, 10)
+    assert values(schedule, 16)[warmup:] == [1.0] * (16 - warmup)
+    assert [schedule(step) for step in range(16, 21)] == pytest.approx(expected)
+    assert schedule(100) == pytest.approx(final)
+
+
+def test_a_decay_of_no_steps_is_constant_and_a_long_warmup_shortens_it() -> None:
+    constant = WarmupStableDecayConfig(name="warmup_stable_decay", decay_fraction=0.0)
+    assert values(constant.build(TOTAL, 0, 10), TOTAL) == [1.0] * TOTAL
+    shortened = WarmupStableDecayConfig(name="warmup_stable_decay", decay_fraction=1.0).build(8, 4, 10)
+    assert values(shortened, 8) == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0, 0.75, 0.5, 0.25])
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from paceline.study.tuneup.facts import Facts
 
 Computes = Literal["same", "differently"]
 
-ADAPTIVE = ("adamw", "lamb", "nvlamb", "novograd")
+ADAPTIVE = ("adamw", "lamb", "muon", "novograd", "nvlamb", "schedule_free_adamw")
 """Optimizers whose learning rate follows the square root of the batch, where the others' follows the batch."""
 BATCH_FACTORS = (2, 4, 8, 16, 32, 64)
 FEWEST_STEPS = 8

@@ -6,7 +6,7 @@ from paceline.study.lint.finding import Fault
 from paceline.study.lint.rules.norms import norm_names
 from paceline.study.lint.subject import Subject
 
-ADAPTIVE = ("adamw", "lamb", "nvlamb")
+ADAPTIVE = ("adamw", "lamb", "nvlamb", "schedule_free_adamw")
 FEW = 2.0
 """Growths of the batch below this make no difference between the rules."""
 LARGE = 8.0
