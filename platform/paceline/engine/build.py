@@ -58,6 +58,7 @@ from paceline.engine.train_step import TrainStep
 from paceline.engine.trainer import Trainer
 from paceline.engine.trial_steps import Parts
 from paceline.engine.unrecorded import UNRECORDED, as_file, metrics_of
+from paceline.engine.weight_contract import WeightContract
 from paceline.errors import UnusableCode
 from paceline.lr_schedulers.base import Schedule
 from paceline.optimizers._modes import begin_training
@@ -128,6 +129,7 @@ def build_trainer(
         ranks,
         max_grad_norm=config.trainer.max_grad_norm,
         set_to_none=config.trainer.zero_grad == "set_to_none",
+        contract=WeightContract(task, precision, ranks.device, is_whole=not strategy.layout.is_spread),
     )
     writer = build_writer(config, checkpoints, reporter, store) if checkpoints and ranks.is_first else None
     timeout_seconds = config.parallel.timeout_seconds

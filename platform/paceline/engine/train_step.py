@@ -5,6 +5,7 @@ from paceline.engine.lr_policy import LRPolicy
 from paceline.engine.ranks import Ranks
 from paceline.engine.running import RunningLoss
 from paceline.engine.state import TrainState
+from paceline.engine.weight_contract import WeightContract
 
 
 class TrainStep:
@@ -13,6 +14,7 @@ class TrainStep:
     Args:
         max_grad_norm: clip the gradient's norm to this; None disables.
         set_to_none: release gradients between steps instead of filling them with zeros.
+        contract: checks the first step; None checks none.
     """
 
     def __init__(
@@ -24,6 +26,7 @@ class TrainStep:
         ranks: Ranks,
         max_grad_norm: float | None,
         set_to_none: bool,
+        contract: WeightContract | None = None,
     ) -> None:
         self.forward_backward = forward_backward
         self.lr = lr
@@ -33,17 +36,25 @@ class TrainStep:
         self.ranks = ranks
         self._max_grad_norm = max_grad_norm
         self._set_to_none = set_to_none
+        self._contract = contract
 
     def __call__(self, batches: Batches, step: int) -> StepStats:
         """Take the micro-batches of one step from `batches` and update the weights. Every rank must call it."""
         state = self._state
         self._zero_grad()
-        stats = self.forward_backward(batches, step)
+        stats = self.forward_backward(batches, step) if self._contract is None else self._checked(batches, step)
         if not state.task.weight_is_samples:
             divide_by_weight(stats, self.parameters, state.layout, self.ranks)
         self.lr.apply(step, stats)
         skipped = state.precision.step(state.optimizer, self.parameters, self._max_grad_norm, state.layout.clip)
         self.running.end_step(skipped)
+        return stats
+
+    def _checked(self, batches: Batches, step: int) -> StepStats:
+        contract, self._contract = self._contract, None
+        assert contract is not None
+        stats = self.forward_backward(contract.watch(batches), step)
+        contract.check_weights(stats)
         return stats
 
     def _zero_grad(self) -> None:

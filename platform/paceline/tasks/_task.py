@@ -26,7 +26,10 @@ class Task(nn.Module):
         """The network; its state dict is what `load_model` and `weights_sha256` are about."""
 
     def forward(self, batch: Any) -> TaskOutput:
-        """Loss and, in evaluation mode, metrics of one micro batch as the data set's collation gives it."""
+        """Loss and, in evaluation mode, metrics of one micro batch as the data set's collation gives it.
+
+        Before the first training step, the first micro batch and its halves are evaluated to check `loss_sum`.
+        """
         raise NotImplementedError
 
     def compute(self, sums: Mapping[str, torch.Tensor]) -> dict[str, float]:
