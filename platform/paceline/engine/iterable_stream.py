@@ -21,8 +21,6 @@ from paceline.engine.ranks import Ranks
 from paceline.engine.state import Position
 from paceline.errors import UnusableCode
 
-EMPTY = torch.zeros(0, dtype=torch.int64)
-
 
 class ShardState(NamedTuple):
     """How far a shard has been read."""
@@ -255,4 +253,6 @@ class IterableStream:
                 raise UnusableCode(
                     f"rank {self._ranks.rank} has no sample: the stream has fewer than there are workers", "no-samples"
                 )
-            yield MicroBatch(EMPTY, samples, index == number - 1, ends_epoch, counts=counted), self._last
+            # the samples have no ids: they are counted from 0
+            ids = torch.arange(step[index].samples if counted else 1)
+            yield MicroBatch(ids, samples, index == number - 1, ends_epoch, counts=counted), self._last

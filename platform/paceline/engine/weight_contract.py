@@ -5,7 +5,6 @@ batch size. So the first training step is checked, and no other one.
 """
 
 import random
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline._compat.torch import own_buffers
+from paceline._compat.torch import is_compiler_imported, own_buffers
 from paceline.engine.batches import map_tensors, tensors_in
 from paceline.engine.forward_backward import Batches, StepStats
 from paceline.engine.loading import seed_everything
@@ -107,7 +106,7 @@ class WeightContract:
     def _evaluated(self, parts: list[Any]) -> list[_Sum] | None:
         """Loss and weight of each part in evaluation mode; None where that fails, or draws random numbers."""
         # a stance makes torch import the compiler, which is there already where anything is compiled
-        eager: Any = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+        eager: Any = torch.compiler.set_stance("force_eager") if is_compiler_imported() else nullcontext()
         with undisturbed(self._device), _in_evaluation(self._task), eager:
             self._seed()
             untouched = self._drawn()
