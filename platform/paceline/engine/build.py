@@ -129,7 +129,7 @@ def build_trainer(
         ranks,
         max_grad_norm=config.trainer.max_grad_norm,
         set_to_none=config.trainer.zero_grad == "set_to_none",
-        contract=WeightContract(task, precision, ranks.device, is_whole=not strategy.layout.is_spread),
+        contract=WeightContract(task, precision, ranks.device, is_whole=may_evaluate_alike(strategy, sizes)),
     )
     writer = build_writer(config, checkpoints, reporter, store) if checkpoints and ranks.is_first else None
     timeout_seconds = config.parallel.timeout_seconds
@@ -201,6 +201,15 @@ def build_trainer(
     if newest is not None:
         resume(trainer, newest)
     return trainer
+
+
+def may_evaluate_alike(strategy: Strategy, sizes: BatchSizes) -> bool:
+    """True if every rank holds the whole task and can halve its first micro-batch.
+
+    A model may communicate in its forward pass, so that all ranks evaluate it equally often or not at all.
+    """
+    least = min(sizes.global_batch_size // strategy.data_ranks.world_size, sizes.micro_batch_size)
+    return not strategy.layout.is_spread and least >= 2
 
 
 def seed_model(seed: int) -> None:

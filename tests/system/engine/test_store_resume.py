@@ -34,7 +34,7 @@ class FolderStore:
             raise EnvironmentFault("not recorded", "mlflow-offline")
         shutil.copytree(checkpoint, self.there / checkpoint.name)
 
-    def prune(self, keep: int) -> None:
+    def prune(self, keep: int, protected: Any = ()) -> None:
         pass
 
     def newest(self, on_broken: Callable[[Path, str], None], is_recorded: Callable[[], bool]) -> Path | None:
