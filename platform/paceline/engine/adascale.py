@@ -151,7 +151,7 @@ class AdaScale:
             self.parts.end_micro_batch(is_last)
 
     @torch.no_grad()
-    def measure(self, samples: int, weights: list[Weight], loss_scale: Tensor) -> float:
+    def measure(self, samples: int, weights: list[Weight], loss_scale: Tensor, weight_per_sample: float = 1.0) -> float:
         """Take in the step whose gradients, divided by the whole weight, the parameters hold. Every rank must call it.
 
         A step whose gradients are not finite, or in which fewer than two parts count, leaves the averages as they are.
@@ -160,13 +160,14 @@ class AdaScale:
             samples: of the global batch.
             weights: of this rank's micro batches that count.
             loss_scale: what all gradients are multiplied by: float, shape [].
+            weight_per_sample: what the parts' gradients were divided by, beside the number of samples.
 
         Returns:
             The gain.
         """
         numbers = self._read(weights, loss_scale)
         if numbers.parts >= 2 and all(isfinite(number) for number in numbers):
-            self._average(samples, numbers)
+            self._average(samples, numbers, weight_per_sample)
         return self.gain
 
     def state_dict(self) -> dict[str, float]:
@@ -190,10 +191,10 @@ class AdaScale:
         together = self._ranks.sum(mine)
         return _Numbers(*torch.cat([together, loss_scale.detach().reshape(1).to(together)]).tolist())
 
-    def _average(self, samples: int, numbers: _Numbers) -> None:
+    def _average(self, samples: int, numbers: _Numbers, weight_per_sample: float) -> None:
         weight = numbers.weight
         # DDP's factor, that of the samples (see `LocalForwardBackward`) and fp16's
-        factor = samples / self._ranks.world_size / numbers.loss_scale
+        factor = samples * weight_per_sample / self._ranks.world_size / numbers.loss_scale
         square = numbers.square / numbers.loss_scale**2
         between = (numbers.squares_by_weight * factor**2 - weight * square) / (numbers.parts - 1)
         self._steps += 1
@@ -225,7 +226,8 @@ class AdaScaleLR(LRPolicy):
     def lr(self, step: int, stats: StepStats) -> float:
         """The learning rate of an optimizer step, after its gain was measured."""
         one = torch.ones((), device=self.adascale.device)
-        gain = self.adascale.measure(stats.samples, stats.weights, self._gradient_scale(one))
+        scale = self._gradient_scale(one)
+        gain = self.adascale.measure(stats.samples, stats.weights, scale, stats.weight_per_sample)
         return super().lr(step, stats) * gain
 
     def metrics(self) -> dict[str, float]:

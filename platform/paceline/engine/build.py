@@ -37,6 +37,7 @@ from paceline.engine.ddp import hook_into_exchange, needs_lockstep
 from paceline.engine.evaluation_metrics import EvaluationMetrics
 from paceline.engine.evaluator import Evaluator
 from paceline.engine.iterable_stream import IterableStream
+from paceline.engine.forward_backward import LocalForwardBackward
 from paceline.engine.largest_batch import LargestBatch
 from paceline.engine.layout import WHOLE, Replicated
 from paceline.engine.loading import BatchLoader, seed_everything
@@ -59,6 +60,7 @@ from paceline.engine.trainer import Trainer
 from paceline.engine.trial_steps import Parts
 from paceline.engine.unrecorded import UNRECORDED, as_file, metrics_of
 from paceline.engine.weight_contract import WeightContract
+from paceline.engine.weight_scale import WeightScale
 from paceline.errors import UnusableCode
 from paceline.lr_schedulers.base import Schedule
 from paceline.optimizers._modes import begin_training
@@ -121,9 +123,13 @@ def build_trainer(
     plan = TrainPlan(config.trainer, config.checkpoint, steps_per_epoch)
     running = RunningLoss(ranks)
     lr = build_lr(config, state, peak_lr, build_schedule(config, plan, sizes), adascale)
+    forward_backward = strategy.forward_backward(model, precision, running, config.seed, adascale)
+    weight_scale = None
+    if isinstance(forward_backward, LocalForwardBackward) and not task.weight_is_samples:
+        weight_scale = forward_backward.weight_scale = WeightScale(ranks)
     step = TrainStep(
         state,
-        strategy.forward_backward(model, precision, running, config.seed, adascale),
+        forward_backward,
         lr,
         running,
         ranks,
@@ -140,6 +146,8 @@ def build_trainer(
     checkpointer.register("running", running)
     if isinstance(data, IterableStream):
         checkpointer.register("data", data)
+    if weight_scale is not None:
+        checkpointer.register("weight_scale", weight_scale)
     if adascale is not None:
         checkpointer.register("adascale", adascale)
     if powersgd is not None:

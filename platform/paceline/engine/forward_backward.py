@@ -17,6 +17,7 @@ from paceline.engine.output_checks import checked_output
 from paceline.engine.precision import Precision
 from paceline.engine.ranks import Ranks
 from paceline.engine.running import RunningLoss
+from paceline.engine.weight_scale import WeightScale
 from paceline.tasks.base import TaskOutput
 
 Batches = Iterator[tuple[MicroBatch, Any]]
@@ -31,12 +32,15 @@ class StepStats(NamedTuple):
     """`TaskOutput.weight` of each of this rank's micro-batches that counts."""
     ends_epoch: bool = False
     """True for the last step of an epoch."""
+    weight_per_sample: float = 1.0
+    """The gradients are divided by this already; see `WeightScale`."""
 
 
 class ForwardBackward(Protocol):
     """Forward and backward over the micro batches of a step.
 
-    Afterwards the gradients are those of the global batch's loss sum, divided by its number of samples.
+    Afterwards the gradients are those of the global batch's loss sum, divided by its number of samples and by
+    `StepStats.weight_per_sample`.
     """
 
     def __call__(self, batches: Batches, step: int) -> StepStats:
@@ -69,6 +73,9 @@ class LocalForwardBackward:
         self._observer = observer
         self._own_time = own_time or HostTime()
         self._forward_is_own = forward_is_own
+        self.weight_scale: WeightScale | None = None
+        """Set where weights are not numbers of samples."""
+        self._weight_per_sample = 1.0
         self._loss_gradients: dict[tuple[float, torch.dtype], torch.Tensor] = {}
 
     def __call__(self, batches: Batches, step: int) -> StepStats:
@@ -83,6 +90,8 @@ class LocalForwardBackward:
             with gradient_exchange(self.model, now=micro_batch.is_last):
                 output = self.forward(batch)
                 loss = self._precision.scale(output.loss_sum)
+                if self.weight_scale is not None:
+                    self._weight_per_sample = self.weight_scale.value(output, micro_batch.ids.numel())
                 if micro_batch.is_last:
                     own_time.stop()  # from here on gradients are exchanged
                 self.backward(loss, self._loss_gradient(micro_batch, loss.dtype))
@@ -95,7 +104,7 @@ class LocalForwardBackward:
                 break
             own_time.start()
         own_time.end_step()
-        return StepStats(micro_batch.step_samples, weights, micro_batch.ends_epoch)
+        return StepStats(micro_batch.step_samples, weights, micro_batch.ends_epoch, self._weight_per_sample)
 
     def forward(self, batch: Any) -> TaskOutput:
         """The model's output for one micro batch."""
@@ -112,7 +121,8 @@ class LocalForwardBackward:
 
     def _loss_factor(self, micro_batch: MicroBatch) -> float:
         """Makes the sum of the micro batches' gradients that of the global batch's mean loss: DDP's mean undone."""
-        return self._ranks.world_size / micro_batch.step_samples if micro_batch.counts else 0.0
+        samples = micro_batch.step_samples * self._weight_per_sample
+        return self._ranks.world_size / samples if micro_batch.counts else 0.0
 
     def _loss_gradient(self, micro_batch: MicroBatch, dtype: torch.dtype) -> torch.Tensor:
         # The factor enters as the gradient of the loss, which saves a multiplication forward and backward.
@@ -127,11 +137,12 @@ class LocalForwardBackward:
 def divide_by_weight(done: StepStats, parameters: Iterable[nn.Parameter], layout: Replicated, ranks: Ranks) -> None:
     """Make the gradient that of the mean over the weights, which are not numbers of samples. Every rank must call it.
 
-    It is over the number of samples so far: what it is to be over is known only after the last micro batch.
+    It is over the number of samples, times an estimate of their weight, so far: what it is to be over is known only
+    after the last micro batch.
     """
     mine = torch.zeros((), dtype=torch.float64, device=ranks.device) + sum(done.weights)
     total = ranks.sum(mine)
-    factor = torch.where(total > 0, done.samples / total, 0.0)
+    factor = torch.where(total > 0, done.samples * done.weight_per_sample / total, 0.0)
     gradients = [layout.local(parameter.grad) for parameter in parameters if parameter.grad is not None]
     foreach_mul_(gradients, factor.to(gradients[0].dtype))
 
