@@ -83,15 +83,19 @@ class RunResult:
         wide.columns.name = None
         return wide
 
-    def load_model(self, checkpoint: str | Path | None = None) -> "nn.Module":
+    def load_model(self, checkpoint: str | Path | None = None, *, model: Any = None) -> "nn.Module":
         """The trained model, rebuilt from its config, on the CPU, in eval mode. Runs the code that the config names.
 
         Args:
             checkpoint: folder of the checkpoint, or of the export, whose weights it gets; by default `checkpoint`. One
                 in an object store is copied into the cache.
+            model: what `train` was given as `model`, where that was a Python object and this is another program; or a
+                module, which gets the weights.
 
         Raises:
             EnvironmentFault: there is no such checkpoint.
+            UnusableCode: the model has other weights (`weights-mismatch`), or was a Python object of another program
+                and is not given (`needs-object`).
         """
         from paceline.engine.rebuilding import rebuild
         from paceline.storage.address import is_address
@@ -103,8 +107,8 @@ class RunResult:
         if is_address(place):
             from paceline.storage.copies import brought
 
-            return rebuild(self.config, brought(str(place)))
-        return rebuild(self.config, Path(place))
+            return rebuild(self.config, brought(str(place)), model)
+        return rebuild(self.config, Path(place), model)
 
     def to_json(self) -> dict[str, Any]:
         """The result as plain JSON values, as `paceline train --json` prints it."""

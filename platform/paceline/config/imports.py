@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, ClassVar
@@ -19,16 +20,75 @@ from paceline.config.base import Component
 from paceline.config.components import components_in
 from paceline.config.plain import check_args
 from paceline.config.top_names import top_names
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ConfigError, Problem, UnusableCode
 
 PATH_PATTERN = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$"
 
 
+_NAME_OF_OBJECT = re.compile(r"[\w.]+:[\w.]*<[\w.<>]*")
+"""An object that no import finds: a lambda, a function within another one, an instance."""
+
+
 def path_of(target: Callable[..., Any]) -> str:
-    """`module:qualified.name` of a Python object, as it is written into saved configs."""
+    """`module:qualified.name` of a Python object, as it is written into saved configs. That of an instance, which has
+    no name, is its class in angle brackets."""
     module = getattr(target, "__module__", None) or "__main__"
-    name = getattr(target, "__qualname__", None) or type(target).__qualname__
+    name = getattr(target, "__qualname__", None) or f"<{type(target).__qualname__}>"
     return f"{module}:{name}"
+
+
+class AbsentObject:
+    """Stands in the config of a reopened run for a Python object that the run was started with."""
+
+    def __init__(self, section: str, path: str) -> None:
+        self._section, self._path = section, path
+        self.__module__, _, self.__qualname__ = path.partition(":")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AbsentObject) and self._path == other._path
+
+    def __hash__(self) -> int:
+        return hash(self._path)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuse to be used.
+
+        Raises:
+            UnusableCode: always.
+        """
+        hint = "Pass it again: load_model(model=...)." if self._section == "model" else "Only its program has it."
+        raise UnusableCode(
+            f"{self._section}.path {self._path!r} cannot be called: the run was started with a Python object, of which "
+            f"only the name was kept. {hint}",
+            "needs-object",
+            section=self._section,
+            path=self._path,
+        )
+
+
+def with_absent_objects(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored config with an `AbsentObject` for each path that names a Python object which cannot be imported."""
+
+    def restored(section: str, value: Any) -> Any:
+        if isinstance(value, list):
+            return [restored(section, each) for each in value]
+        path = value.get("path") if isinstance(value, Mapping) else None
+        return {**value, "path": AbsentObject(section, path)} if isinstance(path, str) and _is_absent(path) else value
+
+    return {section: restored(section, value) for section, value in tree.items()}
+
+
+def _is_absent(path: str) -> bool:
+    if _NAME_OF_OBJECT.fullmatch(path):
+        return True
+    module, _, name = path.partition(":")
+    if module != "__main__" or not is_path(path):
+        return False
+    try:
+        attrgetter(name)(sys.modules["__main__"])
+    except AttributeError:
+        return True
+    return False
 
 
 def check_path(value: Any) -> Any:

@@ -1,19 +1,21 @@
 """A trained model, made again from its config and the weights that a checkpoint or an export holds."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
 from torch import nn
 
 from paceline.config.experiment import ExperimentConfig
+from paceline.config.imports import Called
 from paceline.engine.redundant_bias import remove_redundant_bias
 from paceline.errors import EnvironmentFault, UnusableCode
 
 WEIGHTS = "model.safetensors"
 
 
-def rebuild(config: ExperimentConfig, folder: Path) -> nn.Module:
+def rebuild(config: ExperimentConfig, folder: Path, model: Any = None) -> nn.Module:
     """The model on the CPU, in eval mode. Leaves the random generators as they are.
 
     Whatever the weights were trained with (several workers, shards, a compiler), their names are those of one plain
@@ -21,6 +23,8 @@ def rebuild(config: ExperimentConfig, folder: Path) -> nn.Module:
 
     Args:
         folder: holds `model.safetensors`.
+        model: in place of the config's: a module, which gets the weights, or what makes one when it is called with the
+            config's `model.args`.
 
     Raises:
         EnvironmentFault: it does not.
@@ -30,15 +34,24 @@ def rebuild(config: ExperimentConfig, folder: Path) -> nn.Module:
     if not file.is_file():
         raise EnvironmentFault(f"there are no weights in {folder}: {WEIGHTS} is not there", "weights-missing")
     with torch.random.fork_rng(devices=[]):
-        model = config.model.build()
+        built = _built(config, model)
     if config.trainer.remove_redundant_bias:
-        remove_redundant_bias(model)
+        remove_redundant_bias(built)
     if config.trainer.precision == "64-true":
-        model.double()
+        built.double()
     try:
-        model.load_state_dict(load_file(file))
+        built.load_state_dict(load_file(file))
     except RuntimeError as error:
         raise UnusableCode(
             f"the weights in {file} are not those of the config's model: {error}", "weights-mismatch"
         ) from None
-    return model.eval()
+    return built.eval()
+
+
+def _built(config: ExperimentConfig, model: Any) -> nn.Module:
+    if isinstance(model, nn.Module):
+        return model
+    if model is None:
+        return config.model.build()
+    args: dict[str, Any] = config.model.args if isinstance(config.model, Called) else {}
+    return config.with_overrides({"model": {"path": model, "args": args}}).model.build()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from paceline.config.experiment import ExperimentConfig
+from paceline.config.imports import AbsentObject, with_absent_objects
 from paceline.config.loading import dump_yaml, validate
 from paceline.direction import default_mode
 from paceline.engine.manifest import MANIFEST, hash_file
@@ -227,7 +228,9 @@ def _fill(aside: Path, exported: Exported, chosen: Chosen, config: ExperimentCon
         checks = save_program(config, rebuild(config, chosen.folder), file)
     text, is_whole = _config_text(config)
     (aside / CONFIG).write_text(f"# {exported.run}, step {exported.step}\n{text}")
-    (aside / README).write_text(readme(exported.format, exported.file.name, str(exported.run), exported.step))
+    needs_model = isinstance(getattr(config.model, "path", None), AbsentObject)
+    text = readme(exported.format, exported.file.name, str(exported.run), exported.step, needs_model)
+    (aside / README).write_text(text)
     hidden = () if is_whole else (f"what looked like a secret is hidden in {CONFIG}",)
     found = hash_file(file)
     exported = replace(exported, sha256=found.sha256, warnings=(*chosen.broken, *hidden))
@@ -249,7 +252,7 @@ def _config_text(config: ExperimentConfig) -> tuple[str, bool]:
     tree = shareable(config).model_copy(update={"sweep": None}).model_dump(mode="json")
     hidden = without_secrets(tree)
     try:
-        return dump_yaml(validate(hidden)), hidden == tree
+        return dump_yaml(validate(with_absent_objects(hidden))), hidden == tree
     except ConfigError:  # what is hidden was no free text
         return redact(dump_yaml(shareable(config))), False
 

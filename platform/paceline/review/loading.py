@@ -34,17 +34,22 @@ def version_text(about: str, lines: Sequence[str]) -> str:
     return f"Exported by Paceline from the {about}. {NOT_BY_MLFLOW}. These lines do:\n\n{code}\n"
 
 
-def readme(format: str, file: str, run: str, step: int) -> str:
-    """What lies beside the files of an export."""
+def readme(format: str, file: str, run: str, step: int, needs_model: bool = False) -> str:
+    """What lies beside the files of an export.
+
+    Args:
+        needs_model: the run was given its model as a Python object, which has to be given again.
+    """
     if format == "pt2":
         what = "the traced model, which does without its code"
         how = f'import torch\n\nmodel = torch.export.load("{file}").module()'
     else:
         what = "the weights"
+        given = ", model=MODEL" if needs_model else ""
         how = (
             "import safetensors.torch\nfrom paceline import load_run\n\n"
             f'weights = safetensors.torch.load_file("{file}")\n'
-            f'model = load_run("{run.partition(" ")[2]}").load_model(".")  # with these weights, where runs/ is'
+            f'model = load_run("{run.partition(" ")[2]}").load_model("."{given})  # with these weights, where runs/ is'
         )
     return f"""# {run}, step {step}
 

@@ -10,7 +10,7 @@ from paceline.cluster.identity import RunFolder
 from paceline.cluster.kept import MEASURED
 from paceline.cluster.result import RunResult
 from paceline.config.experiment import ExperimentConfig
-from paceline.config.imports import has_import_paths, make_importable
+from paceline.config.imports import has_import_paths, make_importable, with_absent_objects
 from paceline.config.loading import validate
 from paceline.engine.manifest import numbered
 from paceline.errors import ConfigError, EnvironmentFault, Problem
@@ -109,7 +109,7 @@ def _config(found: FoundRun, content: dict[str, Any]) -> ExperimentConfig:
     if has_import_paths(content["config"]):
         make_importable([Path.cwd()])
     try:
-        config = validate(content["config"])
+        config = validate(with_absent_objects(content["config"]))
     except ConfigError as error:
         reason = f"the config of the {found} cannot be read: {error.problems[0].reason}"
         hint = "it may be that of another version of Paceline"

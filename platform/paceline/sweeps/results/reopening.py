@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.config.experiment import ExperimentConfig
+from paceline.config.imports import with_absent_objects
 from paceline.config.loading import validate
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.sweeps.folder import SweepFolder
@@ -78,7 +79,7 @@ def sweep_in(folder: Path) -> SweepResult:
 
 def _config(sweep: SweepFolder, content: dict[str, Any]) -> ExperimentConfig:
     try:
-        config = validate(content)
+        config = validate(with_absent_objects(content))
     except ConfigError as error:
         reason = f"the config of the sweep in {sweep.path} cannot be read: {error.problems[0].reason}"
         hint = "it may be that of another version of Paceline"

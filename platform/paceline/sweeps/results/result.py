@@ -112,12 +112,16 @@ class SweepResult:
         """The config that trains the best trial again; None when there is none. After PBT it has the last values."""
         return trial_config(self.config, self.best.overrides) if self.best else None
 
-    def load_model(self) -> "nn.Module":
+    def load_model(self, *, model: Any = None) -> "nn.Module":
         """The model of the best trial with its final weights, on the CPU, in eval mode. Runs the code that the config
         names.
 
+        Args:
+            model: see `RunResult.load_model`.
+
         Raises:
             EnvironmentFault: no trial has finished, or its checkpoint is gone.
+            UnusableCode: see `RunResult.load_model`.
         """
         from paceline.engine.manifest import numbered
         from paceline.engine.rebuilding import rebuild
@@ -126,7 +130,7 @@ class SweepResult:
             raise EnvironmentFault(f"the sweep {self.name}/{self.sweep_id} has no finished trial", "no-finished-trial")
         checkpoints = self.folder / "trials" / self.best.id / "checkpoints"  # where it is now, if it was moved
         newest = next((path for _, path in numbered(checkpoints)), checkpoints)
-        return rebuild(self.best_config, newest)
+        return rebuild(self.best_config, newest, model)
 
     @cached_property
     def pareto(self) -> list[Trial]:
