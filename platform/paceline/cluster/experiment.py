@@ -104,7 +104,8 @@ def train(
             `SilentListener()` of `paceline.cluster.listener` shows nothing.
 
     Raises:
-        ConfigError: something about the config is wrong, or it differs from the unfinished run's.
+        ConfigError: something about the config is wrong, or it differs from the unfinished run's; or `fork` is set and
+            the newest run of the name is finished.
         EnvironmentFault: GPUs, cores, MLflow, data or disk are lacking.
         RunFailed: training failed.
     """
@@ -219,12 +220,15 @@ def prepare_launch(
 def _claim(
     config: ExperimentConfig, storage: Path | StoreAddress, resume: Resume, fork: bool, listener: Listener
 ) -> ClaimedRun[RunFolder]:
+    def warn(message: str) -> None:
+        listener.event("warning", {"code": "starts-anew", "message": message})
+
     if isinstance(storage, Path):
-        return claim_run(config, storage, resume, fork)
+        return claim_run(config, storage, resume, fork, warn)
     from paceline.cluster.stored_runs import claim_stored_run
 
     listener.stage(f"looking into {storage.bare}")
-    return claim_stored_run(config, storage, resume, fork, listener.stage)
+    return claim_stored_run(config, storage, resume, fork, listener.stage, warn)
 
 
 def close_seconds_of(uri: str, offline: str, listener: Events) -> float:

@@ -116,16 +116,27 @@ class ClaimedRun(Generic[Folder]):
         self._lock.close()
 
 
+Warn = Callable[[str], object]
+"""Takes a message for the user."""
+
+
 def claim_run(
-    config: ExperimentConfig, storage: Path, resume: Resume = "auto", fork: bool = False
+    config: ExperimentConfig,
+    storage: Path,
+    resume: Resume = "auto",
+    fork: bool = False,
+    warn: Warn = lambda message: None,
 ) -> ClaimedRun[RunFolder]:
     """Go on with the newest unfinished run of this name, or start a new one.
 
+    Args:
+        warn: is called when a new run starts from scratch with another config than that of the finished one.
+
     Raises:
         EnvironmentFault: the storage is not writable, or a run of this name is going on.
-        ConfigError: the unfinished run has another config.
+        ConfigError: the unfinished run has another config, or there is a finished one alone to branch off.
     """
-    return claim(storage / config.name, lambda home: _choose_run(home, config, resume, fork))
+    return claim(storage / config.name, lambda home: _choose_run(home, config, resume, fork, warn))
 
 
 def claim(home: Path, choose: Callable[[Path], tuple[Folder, bool]]) -> "ClaimedRun[Folder]":
@@ -188,15 +199,44 @@ def lock_home(home: Path) -> IO[str]:
     return lock
 
 
-def _choose_run(home: Path, config: ExperimentConfig, resume: Resume, fork: bool) -> tuple[RunFolder, bool]:
+def _choose_run(home: Path, config: ExperimentConfig, resume: Resume, fork: bool, warn: Warn) -> tuple[RunFolder, bool]:
     """The folder to work in, and whether it is that of an earlier run."""
-    unfinished = None if resume == "never" else _newest_unfinished(home)
-    if unfinished is None or not _is_resumable(unfinished, config):
+    newest = None if resume == "never" else _newest(home)
+    content = newest.read() if newest is not None else {}
+    if newest is not None and content.get("status") == "finished":
+        check_start_from_scratch(newest.run_id, content, config, fork, warn)
+        newest = None
+    if newest is None or not _is_resumable(newest, config):
         return new_run(home, config, RunFolder), False
-    if forks(unfinished, unfinished.read(), config, fork):
-        return new_run(home, config, RunFolder, origin=unfinished), False
-    unfinished.write(status="running")  # a disk that has no room for this has none for a checkpoint
-    return unfinished, True
+    if forks(newest, content, config, fork):
+        return new_run(home, config, RunFolder, origin=newest), False
+    newest.write(status="running")  # a disk that has no room for this has none for a checkpoint
+    return newest, True
+
+
+def check_start_from_scratch(
+    run_id: str, content: Mapping[str, Any], config: ExperimentConfig, fork: bool, warn: Warn
+) -> None:
+    """Check that a new run beside a finished one is what the user expects.
+
+    Args:
+        run_id: of the finished run, the newest of its name.
+        content: of its file.
+
+    Raises:
+        ConfigError: the user has asked to branch off.
+    """
+    if fork:
+        reason = f"the newest run of {config.name!r}, {run_id}, is finished; --fork branches off an unfinished one"
+        hint = "--extend trains a finished run further, --resume never starts from scratch"
+        raise ConfigError([Problem("nothing-to-fork", reason, "name", hint=hint)])
+    other = [key for key in MAY_DIFFER_ON_RESUME if key != "trainer.epochs"]
+    difference = config_difference(content.get("config", {}), config.model_dump(mode="json"), other)
+    if difference:
+        changes = ", ".join(
+            f"{key} {_shown(key, before)} -> {_shown(key, after)}" for key, (before, after) in difference.items()
+        )
+        warn(f"the run {run_id} of {config.name!r} is finished; this one starts from scratch with {changes}")
 
 
 def forks(unfinished: RunFolder, content: Mapping[str, Any], config: ExperimentConfig, fork: bool) -> bool:
@@ -223,12 +263,9 @@ def _is_resumable(run: RunFolder, config: ExperimentConfig) -> bool:
     return same or any(run.checkpoints.glob("step-*"))
 
 
-def _newest_unfinished(home: Path) -> RunFolder | None:
-    for path in sorted(home.iterdir(), reverse=True):
-        if (path / RunFolder.FILE).exists():
-            folder = RunFolder(path)
-            return folder if folder.read().get("status") != "finished" else None
-    return None
+def _newest(home: Path) -> RunFolder | None:
+    folders = (RunFolder(path) for path in sorted(home.iterdir(), reverse=True) if (path / RunFolder.FILE).exists())
+    return next(folders, None)
 
 
 def new_run(home: Path, config: ExperimentConfig, kind: type[Folder], origin: RunFolder | None = None) -> Folder:

@@ -19,6 +19,8 @@ from paceline.cluster.identity import (
     ClaimedRun,
     Resume,
     RunFolder,
+    Warn,
+    check_start_from_scratch,
     config_difference,
     forks,
     link_or_copy,
@@ -65,16 +67,22 @@ class ClaimedStoredRun(ClaimedRun[RunFolder]):
 
 
 def claim_stored_run(
-    config: ExperimentConfig, storage: StoreAddress, resume: Resume, fork: bool, tell: Tell
+    config: ExperimentConfig,
+    storage: StoreAddress,
+    resume: Resume,
+    fork: bool,
+    tell: Tell,
+    warn: Warn = lambda message: None,
 ) -> ClaimedStoredRun:
     """Go on with the newest unfinished run of this name, or start a new one, in an object store.
 
     Args:
         tell: is told what is waited for.
+        warn: see `claim_run`.
 
     Raises:
         EnvironmentFault: the store or the working copy cannot be used, or a run of this name is going on.
-        ConfigError: the unfinished run has another config.
+        ConfigError: the unfinished run has another config, or there is a finished one alone to branch off.
     """
     shown, storage = storage, storage.pinned()
     RemoteFolder(storage).probe()
@@ -87,7 +95,7 @@ def claim_stored_run(
         lease.take(tell)
         try:
             with writable(home):
-                run, copy = claiming.choose(resume, fork, tell)
+                run, copy = claiming.choose(resume, fork, tell, warn)
         except BaseException:
             lease.release()
             raise
@@ -114,13 +122,16 @@ class _Claiming:
         self._config = config
         self._home = home
 
-    def choose(self, resume: Resume, fork: bool, tell: Tell) -> tuple[RunStore, RecordCopy]:
+    def choose(self, resume: Resume, fork: bool, tell: Tell, warn: Warn) -> tuple[RunStore, RecordCopy]:
         """The run to work on, and the copy of its record in the store."""
         found = None if resume == "never" else self._newest()
         if found is None:
             return self._begin(None, tell)
         run, content = found
-        if content.get("status") == "finished" or not self._is_resumable(run, content):
+        if content.get("status") == "finished":
+            check_start_from_scratch(run.run_id, content, self._config, fork, warn)
+            return self._begin(None, tell)
+        if not self._is_resumable(run, content):
             return self._begin(None, tell)
         here = str(RunFolder(run.folder).read().get(LAUNCH, "")) == content.get(LAUNCH)
         run = replace(run, trusted=(str(content[LAUNCH]),) if here else ())

@@ -77,6 +77,38 @@ def test_fork_takes_the_checkpoints_along(tmp_path: Path) -> None:
     assert fork.folder.read()["forked_from"] == first.folder.run_id
 
 
+def test_there_is_nothing_to_fork_once_the_newest_run_is_finished(tmp_path: Path, golden: Golden) -> None:
+    first = claimed(tmp_path, fork=True, status="finished")  # the first of its name
+    with pytest.raises(ConfigError) as caught:
+        claimed(tmp_path, config=config(optimizer__lr=0.2), fork=True)
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.key) == ("nothing-to-fork", "name")
+    golden(str(problem).replace(first.folder.run_id, "<id>"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_reported"),
+    [
+        ({"trainer__epochs": 7}, True),
+        ({"optimizer__lr": 0.2, "seed": 3}, True),
+        ({"optimizer__lr": 0.2, "resume": "never"}, False),
+        ({"scaling__num_workers": 2, "tracking__experiment": "other"}, False),
+        ({}, False),
+    ],
+)
+def test_another_config_than_that_of_a_finished_run_is_reported_to_start_from_scratch(
+    tmp_path: Path, changes: dict[str, Any], is_reported: bool, golden: Golden
+) -> None:
+    first = claimed(tmp_path, status="finished")
+    told: list[str] = []
+    resume = changes.get("resume", "auto")
+    changes = {key: value for key, value in changes.items() if key != "resume"}
+    assert not claimed(tmp_path, config=config(**changes), resume=resume, warn=told.append).resumed
+    assert len(told) == is_reported
+    for message in told:
+        golden(message.replace(first.folder.run_id, "<id>"))
+
+
 def test_one_at_a_time(tmp_path: Path, golden: Golden) -> None:
     run = claim_run(config(), tmp_path)
     with pytest.raises(EnvironmentFault) as caught:
