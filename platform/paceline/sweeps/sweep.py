@@ -20,6 +20,7 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import missing_modules
 from paceline.config.sweep import SweepConfig
 from paceline.errors import ConfigError, Problem, RunFailed
+from paceline.sweeps.desk.rules import is_hopeless
 from paceline.sweeps.folder import SweepFolder, claim_sweep
 from paceline.sweeps.log import SweepHistory, SweepLog, read_log
 from paceline.sweeps.planning.memory import fitting
@@ -253,7 +254,10 @@ def _incomplete(trials: Sequence[Trial]) -> str:
 
 def _result(launch: SweepLaunch, closing: Closing, seconds: float) -> SweepResult:
     if closing.fault:
-        raise RunFailed(redact(f"the sweep cannot go on: {closing.fault}"), "")
+        failed = RunFailed(redact(f"the sweep cannot go on: {closing.fault}"), "")
+        if is_hopeless(closing.fault):
+            failed.code = "unknown-metric"
+        raise failed
     if reason := closing.report["error"] or _incomplete(closing.trials):
         launch.listener.event("warning", {"code": "unsent", "message": unsent_text(reason, launch.folder.path)})
     best = launch.folder.best_config

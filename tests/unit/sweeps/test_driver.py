@@ -118,6 +118,7 @@ def test_sweep_with_a_metric_that_no_trial_reports_is_over(tmp_path: Path, golde
     assert (closing.fault, scene.status) == (fault, "finished")  # so that the corrected config starts a new one
     with pytest.raises(RunFailed) as caught:
         _result(scene.launch, closing, 1.0)
+    assert caught.value.code == "unknown-metric"
     golden(str(caught.value))
 
 

@@ -6,11 +6,15 @@ from typing import Any
 
 import pytest
 
+from paceline.sweeps.desk.rules import is_hopeless
 from paceline.sweeps.trials import Point
+from paceline.sweeps.work import Work
+from paceline.tracking.points import Reading
 from support.cluster.desks import no_space
 from support.sweeps.simulation import (
     ONE,
     SimulatedSweep,
+    Training,
     ends_with,
     full_disk,
     play,
@@ -122,6 +126,56 @@ async def test_metric_that_no_trial_reports_is_a_fault(sweep: SimulatedSweep, go
     assert (await running).state == "pending"
     golden((await sweep.view()).fault)
     assert (await sweep.run("0002")).state == "pending"
+
+
+def evaluates(*readings: dict[str, float]) -> Training:
+    """Report so much, then train until told to stop."""
+
+    async def train(sweep: SimulatedSweep, work: Work) -> None:
+        for step, values in enumerate(readings, start=1):
+            await sweep.coordinator.metrics(work.trial_id, work.attempt, [Reading(step, 1, values)])
+        await until_stopped(sweep, work)
+
+    return train
+
+
+TRAINED, EVALUATED = {"train/loss": 2.0, "lr": 0.1}, {"train/loss": 1.0, "val/accuracy": 0.5, "val/loss": 1.0}
+
+
+@pytest.mark.parametrize("metric", ["val/acuracy", "accuracy"])
+def test_unknown_metric_ends_the_sweep_at_the_first_evaluation(new_sweep: Any, metric: str, golden: Any) -> None:
+    sweep = new_sweep(objectives=(("val/loss", "min"), (metric, "max")))
+    sweep.trainings = {"0000": [evaluates(TRAINED, EVALUATED)]}
+
+    async def scene() -> None:
+        assert (await sweep.run("0000")).state == "pending"
+        view = await sweep.view()
+        assert is_hopeless(view.fault)
+        golden(view.fault)
+
+    play(sweep, scene)
+
+
+@pytest.mark.parametrize("metric", ["val/accuracy", "val/f1", "own_score", "seconds", "train/loss"])
+def test_metric_that_may_still_come_does_not_end_the_sweep(new_sweep: Any, metric: str) -> None:
+    sweep = new_sweep(objectives=((metric, "max"),))
+    known = {"val/f1": [ends_with(metrics={"val/f1": 0.5})]}
+    sweep.trainings = {
+        "0000": known.get(metric, []),
+        "0001": [evaluates(EVALUATED if metric == "val/accuracy" else {"val/loss": 0.5})],
+    }
+
+    async def scene() -> None:
+        if metric in known:
+            await sweep.run("0000")
+        running = asyncio.create_task(sweep.run("0001"))
+        await sweep.until(lambda: sweep.taken and sweep.taken[-1].trial == "0001")
+        await sweep.settle()
+        assert (await sweep.view()).fault == ""
+        await sweep.coordinator.request_stop()
+        await running
+
+    play(sweep, scene)
 
 
 @simulated(objectives=(("val/accuracy", "max"), ("val/f1", "max"), ("seconds", "min")))

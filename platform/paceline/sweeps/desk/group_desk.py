@@ -74,7 +74,12 @@ class GroupDesk:
         for reading in readings:
             run.measure(reading.step, reading.values)
             self._hall.times.measure(trial_id, attempt, reading)
-        return run.desk.metrics(readings)
+        is_safe = run.desk.metrics(readings)
+        if not self._hall.over:
+            self._hall.check_objectives(run.trial)
+            if self._hall.over:
+                await self._hall.notify()
+        return is_safe
 
     async def progress(self, trial_id: str, attempt: int, step: int, samples_per_second: float) -> bool:
         """A sign of life; returns whether the trial is to save its state and stop."""

@@ -134,7 +134,7 @@ class Hall:
         self.release(run)
         if run.has_ended:
             self.books.end(run.trial, run.desk, lambda: self._forget(run))
-            self._look_for_objectives(run.trial)
+            self.check_objectives(run.trial)
             self.over = self.over or self.rules.target_reached(run.trial)
             if self.rules.target_reached(run.trial):
                 self._mark_all("pruned", self.over)
@@ -142,7 +142,7 @@ class Hall:
             self.books.trial(run.trial)
         self.hand_back()
 
-    def _look_for_objectives(self, trial: Trial) -> None:
+    def check_objectives(self, trial: Trial) -> None:
         """End the sweep if its metrics are none of those that its trials report: it could not tell which is best."""
         if reason := self.rules.never_reported(trial, self.books.trials.values()):
             self.fault = self.fault or reason
