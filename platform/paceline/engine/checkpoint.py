@@ -22,6 +22,8 @@ from paceline.engine.manifest import BrokenCheckpoint, numbered, set_aside, veri
 from paceline.errors import EnvironmentFault
 
 STATE = "state.json"
+START_FROM_SCRATCH = "start from scratch with --resume never, in a sweep with --new"
+"""Hint of errors about a checkpoint that does not fit."""
 
 Files = Mapping[str, bytes]
 """Further files of a checkpoint, by name."""

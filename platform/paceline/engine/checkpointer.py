@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline.engine.checkpoint import CheckpointWriter, Snapshot, read_checkpoint
+from paceline.engine.checkpoint import START_FROM_SCRATCH, CheckpointWriter, Snapshot, read_checkpoint
 from paceline.engine.dataset_identity import DataRecord
 from paceline.engine.outcome import CheckpointLost, Diverged
 from paceline.engine.ranks import Ranks
@@ -129,7 +129,7 @@ class Checkpointer:
         snapshot = read_checkpoint(folder)
         if snapshot.values["order"] != self._data_identity:
             reason = f"the checkpoint was made with {snapshot.values['order']}, not {dict(self._data_identity)}"
-            raise ConfigError([Problem("resume", reason, "data", hint="start anew with --resume never")])
+            raise ConfigError([Problem("resume", reason, "data", hint=START_FROM_SCRATCH)])
         if self._data_record is not None:
             self._data_record.require_same(snapshot.values)
         self._state.load(snapshot.tensors, snapshot.values)

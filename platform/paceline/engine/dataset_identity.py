@@ -15,6 +15,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.data.base import DataConfig, is_stream
+from paceline.data.base import DataConfig
+from paceline.engine.checkpoint import START_FROM_SCRATCH
 from paceline.engine.loading import SlicedDataset, seed_everything
 from paceline.engine.order import mix
 from paceline.errors import ConfigError, Problem
@@ -97,7 +99,7 @@ class DataRecord:
         if differing:
             told = "; ".join(f"the {role} set {difference}" for role, difference in differing.items())
             reason = f"the checkpoint was made with other data: {told}"
-            raise ConfigError([Problem("resume", reason, "data", hint="start anew with --resume never")])
+            raise ConfigError([Problem("resume", reason, "data", hint=START_FROM_SCRATCH)])
 
 
 def _difference(size: int | None, fields: Mapping[str, str] | None, own: Contents) -> str:

@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from paceline._compat.torch import COMPILED_PREFIX
+from paceline.engine.checkpoint import START_FROM_SCRATCH
 from paceline.engine.layout import WHOLE, Replicated
 from paceline.engine.optimizer_state import load_optimizer, optimizer_tensors, optimizer_values, options_of_groups
 from paceline.engine.precision import Precision
@@ -103,7 +104,7 @@ class TrainState:
         saved, own = values["optimizer_type"], type(self.optimizer).__name__
         if saved != own:
             reason = f"the checkpoint holds the state of {saved}, which {own} cannot use"
-            raise ConfigError([Problem("resume", reason, "optimizer", hint="start anew with --resume never")])
+            raise ConfigError([Problem("resume", reason, "optimizer", hint=START_FROM_SCRATCH)])
         weights = {f"model.{name}": tensor for name, tensor in tensors["model"].items()}
         whole = {**weights, **tensors.get("task", {})}
         like = self.task.state_dict()
@@ -122,7 +123,7 @@ class TrainState:
         differing = (own.keys() - placed.keys()) | (whole.keys() - self.task.state_dict().keys())
         if differing:
             reason = f"the checkpoint is another model's: they differ in {', '.join(sorted(differing)[:3])}"
-            raise ConfigError([Problem("resume", reason, "model", hint="start anew with --resume never")])
+            raise ConfigError([Problem("resume", reason, "model", hint=START_FROM_SCRATCH)])
         self.task.load_state_dict(placed, strict=False)
 
 

@@ -1,0 +1,39 @@
+"""Messages name only flags that exist."""
+
+import argparse
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from paceline.cli import build_parser
+from paceline.engine.checkpoint import START_FROM_SCRATCH
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+
+
+def flags_of(command: str) -> set[str]:
+    """The flags of a command, and those with one of their values, such as `--resume never`."""
+    (commands,) = (each for each in build_parser()._actions if isinstance(each, argparse._SubParsersAction))
+    actions = commands.choices[command]._actions
+    values = {f"{flag} {value}" for each in actions for flag in each.option_strings for value in each.choices or ()}
+    return {flag for each in actions for flag in each.option_strings} | values
+
+
+def named_in_resume_errors() -> Iterator[str]:
+    for file in GOLDEN.glob("*.txt"):
+        for line in file.read_text().splitlines():
+            if "[resume]" in line:
+                yield from re.findall(r"--[a-z-]+", line)
+
+
+def test_errors_of_a_resume_name_flags_that_exist() -> None:
+    known = set().union(*map(flags_of, ("train", "sweep", "tuneup")))
+    named = set(named_in_resume_errors())
+    assert named
+    assert named <= known
+
+
+def test_a_checkpoint_that_does_not_fit_names_the_flag_of_each_command() -> None:
+    train, _, sweep = START_FROM_SCRATCH.partition(",")
+    assert set(re.findall(r"--[a-z-]+ never", train)) <= flags_of("train")
+    assert set(re.findall(r"--[a-z-]+", sweep)) <= flags_of("sweep")
