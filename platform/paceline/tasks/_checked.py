@@ -36,5 +36,24 @@ def tensor(output: Any, needs: str) -> torch.Tensor:
     return output
 
 
+def same_shape(output: torch.Tensor, targets: torch.Tensor, needs: str) -> torch.Tensor:
+    """A model's output in the shape of the targets: [batch, 1] and [batch] are the same.
+
+    Raises:
+        UnusableCode: their shapes differ otherwise, so that torch would compare each with each.
+    """
+    if output.shape not in (targets.shape, (*targets.shape, 1), targets.shape[:-1]) or (
+        output.numel() != targets.numel()
+    ):
+        shapes = f"the model returned the shape {list(output.shape)} for targets of {list(targets.shape)}"
+        raise UnusableCode(f"{shapes}; {needs}; {_OWN_TASK}", "wrong-shape")
+    return output.reshape(targets.shape)
+
+
+def full_precision(output: torch.Tensor) -> torch.Tensor:
+    """A model's output in at least float32, in which losses are summed."""
+    return output.float() if output.dtype in (torch.float16, torch.bfloat16) else output
+
+
 def _a(value: Any) -> str:
     return f"a {type(value).__name__}"
