@@ -121,6 +121,10 @@ def _whole_model(config: "ExperimentConfig") -> Iterator[Disagreement]:
     if config.optimizer.describe() == "nvlamb":
         reason = "nvlamb needs the norm of the whole model's gradient, while pipeline has a part of it on each worker"
         yield contradiction(reason, "write name: lamb, or strategy: ddp", "optimizer.name", STRATEGY)
+    for field in ("mixup_alpha", "cutmix_alpha"):
+        if getattr(config.task, field, 0):
+            reason = "blends inputs on the first stage and targets on the last one, which draw other random numbers"
+            yield contradiction(reason, f"write {field}: 0, or strategy: ddp", f"task.{field}", STRATEGY)
 
 
 def _fused(config: "ExperimentConfig") -> Iterator[Disagreement]:

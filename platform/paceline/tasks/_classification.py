@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from paceline.errors import UnusableCode
 from paceline.tasks._checked import pair, tensor
+from paceline.tasks._mixing import mix
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
 
@@ -20,9 +21,13 @@ class Classification(Task):
     """Cross-entropy over logits of shape [batch, classes] against class indices of shape [batch], or against class
     probabilities of shape [batch, classes]."""
 
-    def __init__(self, model: nn.Module, label_smoothing: float = 0.0) -> None:
+    def __init__(
+        self, model: nn.Module, label_smoothing: float = 0.0, mixup_alpha: float = 0.0, cutmix_alpha: float = 0.0
+    ) -> None:
         super().__init__(model)
         self.label_smoothing = label_smoothing
+        self.mixup_alpha = mixup_alpha
+        self.cutmix_alpha = cutmix_alpha
 
     def forward(self, batch: tuple[torch.Tensor, torch.Tensor]) -> TaskOutput:
         """Sum of the losses; in evaluation also the number of right answers, and predicted and true class indices:
@@ -32,10 +37,17 @@ class Classification(Task):
             UnusableCode: the batch, the model's output or the targets are nothing to classify.
         """
         inputs, targets = pair(batch, "classification needs pairs (input, class)")
+        mixed = None
+        if self.training and (self.mixup_alpha or self.cutmix_alpha):
+            mixed = mix(inputs, self.mixup_alpha, self.cutmix_alpha)
+            inputs = mixed.inputs
         logits = tensor(self.model(inputs), _NEEDS)
         is_soft = _is_soft(logits, targets)
         try:
-            loss_sum = F.cross_entropy(logits, targets, label_smoothing=self.label_smoothing, reduction="sum")
+            loss_sum = self._loss_sum(logits, targets)
+            if mixed is not None:  # cross-entropy is linear in the targets
+                other = self._loss_sum(logits, targets[mixed.partners])
+                loss_sum = loss_sum * mixed.share + other * (1 - mixed.share)
         except IndexError as error:  # on the CPU; a GPU's kernel only fails later, without an error to translate
             raise _out_of_range(logits, error) from error
         if self.training:
@@ -45,6 +57,9 @@ class Classification(Task):
         return TaskOutput(
             loss_sum, targets.shape[0], {"accuracy": (predictions == classes).sum()}, predictions, classes
         )
+
+    def _loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(logits, targets, label_smoothing=self.label_smoothing, reduction="sum")
 
 
 def _out_of_range(logits: torch.Tensor, error: IndexError) -> UnusableCode:

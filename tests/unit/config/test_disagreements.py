@@ -56,6 +56,7 @@ CONTRADICTIONS = [
     (PIPELINE + TWO + "trainer: {precision: 16-mixed}\n", "trainer.precision"),
     (PIPELINE + TWO + "trainer: {compile: default}\n", "trainer.compile"),
     (PIPELINE + TWO + "optimizer: {name: nvlamb}\n", "optimizer.name"),
+    (PIPELINE + TWO + "task: {name: classification, mixup_alpha: 0.2}\n", "task.mixup_alpha"),
     ("parallel: {comm_hook: bf16, strategy: fsdp}\n" + TWO, "parallel.comm_hook"),
     ("parallel: {comm_hook: powersgd}\ntrainer: {precision: 16-mixed}\n" + TWO, "parallel.comm_hook"),
     ("parallel: {static_graph: true}\ntrainer: {gradient_accumulation_steps: 2}\n" + TWO, "parallel.static_graph"),

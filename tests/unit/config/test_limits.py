@@ -22,7 +22,7 @@ SWEEP = {"space": {"optimizer.lr": [0.1]}, "search": "random", "num_samples": 2}
 FAR_OUT = [1e308, -1e308, 10**30, -(10**30), 10**400, -1, nan, inf, -inf]
 SMALL = [0, 0.0, 1e-300, 5e-324, -5e-324]
 """May be right or wrong, depending on the field."""
-MAY_BE_NEGATIVE = [("sweep", "stop", "target")]
+MAY_BE_NEGATIVE = [("sweep", "stop", "target"), ("task", "ignore_index")]
 WITHIN = [1, 0.001, 0.999, 1024, 4096, 65_536, 10**6, 1e6, 10**7, 2**31 - 1, 10**12, 10**15, 1e20, 2**63 - 1]
 
 
