@@ -36,8 +36,8 @@ from paceline.engine.dataset_identity import DataRecord, identities, read_conten
 from paceline.engine.ddp import hook_into_exchange, needs_lockstep
 from paceline.engine.evaluation_metrics import EvaluationMetrics
 from paceline.engine.evaluator import Evaluator
-from paceline.engine.iterable_stream import IterableStream
 from paceline.engine.forward_backward import LocalForwardBackward
+from paceline.engine.iterable_stream import IterableStream
 from paceline.engine.largest_batch import LargestBatch
 from paceline.engine.layout import WHOLE, Replicated
 from paceline.engine.loading import BatchLoader, seed_everything

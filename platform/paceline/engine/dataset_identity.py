@@ -15,7 +15,6 @@ from torch.utils.data import DataLoader, Dataset
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.data.base import DataConfig, is_stream
-from paceline.data.base import DataConfig
 from paceline.engine.checkpoint import START_FROM_SCRATCH
 from paceline.engine.loading import SlicedDataset, seed_everything
 from paceline.engine.order import mix
