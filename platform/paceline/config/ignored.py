@@ -52,6 +52,11 @@ def _may_decay(config: "ExperimentConfig") -> bool:
 
 LAYERWISE = ("lars", "lamb", "nvlamb")
 """Optimizers that give what does not decay no trust ratio either."""
+DDP_ALONE = tuple(
+    f"parallel.{name}"
+    for name in ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph", "find_unused_parameters")
+)
+"""Fields that only DDP reads."""
 IN_MEMORY = ("mnist5k", "synthetic", "text_file")
 """Data sets that are held in memory anyway, beside torchvision's small ones."""
 
@@ -129,7 +134,13 @@ _RULES = (
     Rule(
         lambda config: config.scaling.num_workers <= 1,
         "one process exchanges no gradients",
-        ("parallel.comm_hook", "parallel.bucket_cap_mb", "parallel.gradient_as_bucket_view", "parallel.static_graph"),
+        (
+            "parallel.comm_hook",
+            "parallel.bucket_cap_mb",
+            "parallel.gradient_as_bucket_view",
+            "parallel.static_graph",
+            "parallel.find_unused_parameters",
+        ),
     ),
     Rule(
         lambda config: config.parallel.comm_hook != "powersgd",
@@ -139,7 +150,12 @@ _RULES = (
     Rule(
         lambda config: config.parallel.strategy != "ddp",
         "parallel.strategy is not ddp",
-        ("parallel.bucket_cap_mb", "parallel.gradient_as_bucket_view", "parallel.static_graph"),
+        (
+            "parallel.bucket_cap_mb",
+            "parallel.gradient_as_bucket_view",
+            "parallel.static_graph",
+            "parallel.find_unused_parameters",
+        ),
     ),
     Rule(
         lambda config: config.parallel.strategy != "fsdp",

@@ -102,6 +102,9 @@ class ParallelConfig(Section):
     """Let gradients live in DDP's buckets instead of beside them; saves one copy of the gradients."""
     static_graph: bool = False
     """Tell DDP that the set of used parameters never changes from step to step."""
+    find_unused_parameters: bool = False
+    """Let DDP look in every step for parameters that the loss does not depend on, so that it does not wait for their
+    gradients; costs a walk through the graph. `false`: all trainable parameters are used in every step."""
     timeout_seconds: Annotated[float, Field(ge=1, le=86_400)] = 300.0
     """How long a collective operation may wait for the slowest worker before the run ends with an error: 1 to 86,400
     seconds, a day."""

@@ -36,6 +36,7 @@ def apply_ddp(task: Task, parallel: ParallelConfig, ranks: Ranks, own_time: OwnT
         device_ids=[ranks.device] if ranks.device.type == "cuda" else None,
         gradient_as_bucket_view=parallel.gradient_as_bucket_view,
         static_graph=parallel.static_graph,
+        find_unused_parameters=parallel.find_unused_parameters,
         **options,
     )
     replica.own_time = own_time

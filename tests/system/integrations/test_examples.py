@@ -1,0 +1,131 @@
+"""The examples of docs/examples, with the real libraries: they train, and compute what a bare loop computes."""
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from paceline.config import load_config
+from paceline.engine.batches import map_tensors
+from support.toys import fit
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "docs" / "examples"
+STEPS = 10
+Loss = Callable[[torch.nn.Module, Any], tuple[torch.Tensor, float]]
+"""Sum of the losses of a micro-batch, and its weight."""
+
+
+@pytest.fixture
+def example(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Folder of an example, whose module can be imported."""
+    folder: Path = EXAMPLES / request.param
+    monkeypatch.syspath_prepend(str(folder))
+    yield folder
+    sys.modules.pop("mine", None)
+
+
+def classes(model: torch.nn.Module, batch: Any) -> tuple[torch.Tensor, float]:
+    return F.cross_entropy(model(batch[0]), batch[1], reduction="sum"), len(batch[1])
+
+
+def numbers(model: torch.nn.Module, batch: Any) -> tuple[torch.Tensor, float]:
+    return F.mse_loss(model(batch[0]), batch[1], reduction="sum"), len(batch[1])
+
+
+def sentences(model: torch.nn.Module, batch: Any) -> tuple[torch.Tensor, float]:
+    count = len(batch["labels"])
+    return model(**batch).loss * count, count
+
+
+def texts(model: torch.nn.Module, batch: Any) -> tuple[torch.Tensor, float]:
+    count = int((batch["labels"][:, 1:] != -100).sum())
+    return model(**batch).loss * count, count
+
+
+def pixels(model: torch.nn.Module, batch: Any) -> tuple[torch.Tensor, float]:
+    loss = F.cross_entropy(model(batch[0]), batch[1], ignore_index=255, reduction="sum")
+    return loss, int((batch[1] != 255).sum())
+
+
+CASES: list[tuple[str, Loss, set[str]]] = [
+    ("timm_backbone", classes, {"val/accuracy"}),
+    ("bert_f1", sentences, {"val/f1"}),
+    ("gpt2_text", texts, {"val/loss"}),
+    ("segmentation", pixels, {"val/iou"}),
+    ("tabular", numbers, {"val/r2"}),
+]
+
+
+def bare_losses(folder: Path, config: Any, loss_of: Loss) -> list[float]:
+    """The first losses of a loop without Paceline."""
+    module = __import__("mine")
+    from paceline.engine.build import seed_model
+
+    seed_model(config.seed)
+    model = module.net().double().train()
+    built = config.data.build()[0]
+    collate = config.data.sets().collate_fn or torch.utils.data.default_collate
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    micro = config.data.micro_batch_size or config.data.global_batch_size
+    losses, start = [], 0
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        total, weight = 0.0, 0.0
+        stop = min(start + config.data.global_batch_size, len(built))
+        for first in range(start, stop, micro):
+            batch = collate([built[index] for index in range(first, min(first + micro, stop))])
+            batch = map_tensors(batch, lambda each: each.double() if each.is_floating_point() else each)
+            loss, count = loss_of(model, batch)
+            loss.backward()
+            total, weight = total + float(loss), weight + count
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad /= weight
+        optimizer.step()
+        losses.append(total / weight)
+        start = 0 if stop == len(built) else stop
+    return losses
+
+
+@pytest.mark.parametrize(("example", "loss_of", "metrics"), CASES, indirect=["example"])
+def test_the_first_losses_are_those_of_a_bare_loop(example: Path, loss_of: Loss, metrics: set[str]) -> None:
+    overrides = {
+        "trainer.precision": "64-true",
+        "trainer.epochs": None,
+        "trainer.max_steps": STEPS,
+        "trainer.log_every_n_steps": 1,
+        "data.shuffle": False,
+        "optimizer": {"name": "sgd", "lr": 0.01, "momentum": 0.0},
+        "lr_scheduler": {"name": "constant"},
+        "callbacks": [],
+        "checkpoint": {},
+    }
+    if example.name == "timm_backbone":
+        overrides["task"] = {"name": "classification"}
+    config = load_config(example / "experiment.yaml", overrides)
+    reporter = fit(config)[2]
+    assert reporter.values("train/loss") == pytest.approx(bare_losses(example, config, loss_of), abs=1e-6)
+
+
+@pytest.mark.parametrize(("example", "loss_of", "metrics"), CASES, indirect=["example"])
+def test_an_example_trains_as_it_stands(example: Path, loss_of: Loss, metrics: set[str], tmp_path: Path) -> None:
+    outcome = fit(load_config(example / "experiment.yaml"), checkpoints=tmp_path)[1]
+    assert metrics <= outcome.metrics.keys()
+    assert all(torch.isfinite(torch.tensor(value)) for value in outcome.metrics.values())
+    assert outcome.metrics["train/loss"] < 10
+
+
+@pytest.mark.parametrize("name", [name for name, _, _ in CASES])
+def test_an_example_is_short(name: str) -> None:
+    assert len((EXAMPLES / name / "mine.py").read_text().splitlines()) <= 25
+    assert len((EXAMPLES / name / "experiment.yaml").read_text().splitlines()) <= 18
+
+
+def test_the_libraries_are_there() -> None:
+    for library in ("timm", "transformers", "segmentation_models_pytorch", "torchmetrics"):
+        assert importlib.util.find_spec(library) is not None
