@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import NoReturn
 
 from paceline.cli import checking, planning, reviewing, running, submitting, tuning
-from paceline.config.imports import drop_starting_folder
 from paceline.errors import BAD_CONFIG, FAILED, INTERRUPTED, ConfigError, EnvironmentFault, PacelineError, RunFailed
+from paceline.starting_folder import drop_starting_folder
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

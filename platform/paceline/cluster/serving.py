@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import torch.distributed as dist
 
 from paceline._compat.torch import default_store
-from paceline.config.imports import drop_starting_folder
 from paceline.engine.fresh import ProcessState, fresh_process_group
 from paceline.engine.ranks import Ranks
+from paceline.starting_folder import drop_starting_folder
 
 LISTEN_SECONDS = 60.0
 """How long a rank listens to its store in one go; only then does it notice that it was told to end."""

@@ -11,7 +11,6 @@ import torch
 
 from paceline.cluster.assignment import Assignment
 from paceline.cluster.preflight import worker_threads
-from paceline.config.imports import drop_starting_folder
 from paceline.engine.build import build_trainer
 from paceline.engine.failure import RankFailed, failing_together
 from paceline.engine.fresh import release_memory
@@ -19,6 +18,7 @@ from paceline.engine.outcome import Outcome
 from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter, Reporter
 from paceline.engine.rungs import Rungs
+from paceline.starting_folder import drop_starting_folder
 from paceline.storage.checkpoints import StoredCheckpoints
 from paceline.tracking.redact import redact, redact_tree
 

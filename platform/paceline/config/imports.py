@@ -2,11 +2,9 @@
 
 import importlib
 import json
-import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from operator import attrgetter
@@ -277,18 +275,6 @@ def make_importable(folders: Sequence[Path]) -> None:
     given = [folder for folder in dict.fromkeys(str(each.resolve()) for each in folders) if folder not in others]
     _added[:] = [*given, *(entry for entry in before if entry not in given)]
     sys.path[:] = [*others, *_added]
-
-
-def drop_starting_folder() -> None:
-    """Remove the entry that Python put first into the import path: the folder of the script, or the working folder.
-
-    For processes that run Paceline's own programs, where files in these folders must not shadow libraries.
-    """
-    unwanted = {"", os.path.dirname(os.path.realpath(sys.argv[0]))}
-    with suppress(OSError):  # the working folder may have been removed
-        unwanted.add(os.getcwd())
-    if sys.path and not sys.flags.safe_path and sys.path[0] in unwanted:
-        del sys.path[0]
 
 
 def has_import_paths(tree: Any) -> bool:

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from paceline.config.imports import drop_starting_folder, has_import_paths, make_importable, missing_module
+from paceline.config import imports
+from paceline.config.imports import has_import_paths, make_importable, missing_module
 from paceline.config.loading import dump_yaml, load_config, placing, validate
 from paceline.errors import ConfigError, Problem
+from paceline.starting_folder import drop_starting_folder
 from support.configs import problems_of
 
 Write = Callable[..., Path]
@@ -149,6 +151,14 @@ def test_what_is_found_after_loading_gets_its_place(write: Write) -> None:
         raise ConfigError([Problem("a", "first said", "seed")])
 
 
+@pytest.fixture
+def fresh_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The import path without what other tests have put there."""
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in imports._added])
+    monkeypatch.setattr(imports, "_added", [])
+
+
+@pytest.mark.usefixtures("fresh_path")
 def test_folders_are_made_importable_behind_libraries_and_only_for_import_paths(tmp_path: Path, write: Write) -> None:
     before = sys.path[:]
     shipped = "name: run\nmodel: {name: resnet18}\ndata: {name: CIFAR10}\nstorage: {path: 's3://bucket/runs'}\n"
@@ -173,6 +183,7 @@ def test_import_paths_are_found_anywhere_in_a_config(tree: dict[str, Any], expec
     assert has_import_paths(tree) is expected
 
 
+@pytest.mark.usefixtures("fresh_path")
 def test_folders_of_the_newest_config_come_before_those_of_earlier_ones(tmp_path: Path) -> None:
     first, second, third = (tmp_path / name for name in ("first", "second", "third"))
     before = sys.path[:]
