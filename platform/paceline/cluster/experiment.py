@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,10 @@ def train(
     model: Any = None,
     data: Any = None,
     task: Any = None,
+    optimizer: Any = None,
+    lr_scheduler: Any = None,
+    metrics: Mapping[str, Any] | None = None,
+    callbacks: Sequence[Any] = (),
     resume: Resume = "auto",
     fork: bool = False,
     address: str | None = None,
@@ -92,9 +96,13 @@ def train(
         config: from `load_config`.
         model: a callable that returns a `torch.nn.Module`, in place of the config's `model`; called with the config's
             `model.args`, where it has some. Likewise the other two.
-        data: a callable that returns `(train, validation)`, or that pair itself, in place of the config's `data.name`
-            or `data.path`; batch sizes and loader settings stay.
+        data: a callable that returns `(train, validation)` or a mapping of data sets, or what it would return, in place
+            of the config's `data.name` or `data.path`; batch sizes and loader settings stay.
         task: a callable that takes `model` and returns a `Task`, in place of the config's `task`.
+        optimizer: a torch-style optimizer class, in place of the config's; `lr` and the like stay.
+        lr_scheduler: a function `factor(step, total_steps)`, in place of the config's.
+        metrics: by name, callables that return a metric object; beside the config's.
+        callbacks: `Callback` objects, or callables that return one; beside the config's.
         resume: `auto` goes on with the newest unfinished run of this name, `never` starts a new one.
         fork: branch off an unfinished run of this name whose config differs.
         address: a Ray cluster's address; by default a private local Ray, or inside a submitted job its cluster.
@@ -110,6 +118,7 @@ def train(
         RunFailed: training failed.
     """
     config = with_objects(config, model=model, data=data, task=task)
+    config = with_parts(config, optimizer, lr_scheduler, metrics or {}, callbacks)
     learn(secrets_of(config))
     if listener is not None:
         return _train(config, resume, fork, address, wait_seconds, listener)
@@ -147,8 +156,29 @@ def with_objects(config: ExperimentConfig, *, model: Any, data: Any, task: Any) 
     if task is not None:
         overrides["task"] = {"path": task, "args": _args(config.task)}
     if data is not None:
-        overrides["data.path"] = data if callable(data) else _returning(tuple(data))
+        fixed = data if isinstance(data, Mapping) else tuple(data) if not callable(data) else None
+        overrides["data.path"] = data if fixed is None else _returning(fixed)
         overrides["data.args"] = _args(config.data) if callable(data) else {}
+    return config.with_overrides(overrides) if overrides else config
+
+
+def with_parts(
+    config: ExperimentConfig,
+    optimizer: Any = None,
+    lr_scheduler: Any = None,
+    metrics: Mapping[str, Any] | None = None,
+    callbacks: Sequence[Any] = (),
+) -> ExperimentConfig:
+    """The config with further Python objects: see `train`."""
+    overrides: dict[str, Any] = {}
+    if optimizer is not None:
+        overrides |= {"optimizer.path": optimizer, "optimizer.args": _args(config.optimizer)}
+    if lr_scheduler is not None:
+        overrides |= {"lr_scheduler.path": lr_scheduler, "lr_scheduler.args": _args(config.lr_scheduler)}
+    if metrics:
+        overrides["metrics"] = [*config.metrics, *({"name": name, "path": each} for name, each in metrics.items())]
+    if callbacks:
+        overrides["callbacks"] = [*config.callbacks, *({"path": each} for each in callbacks)]
     return config.with_overrides(overrides) if overrides else config
 
 
@@ -164,7 +194,8 @@ def _instances(**given: Any) -> Iterator[Problem]:
 
 
 def _lone_sets(data: Any) -> Iterator[Problem]:
-    if not (data is None or callable(data) or (isinstance(data, tuple | list) and len(data) == 2)):
+    is_pair = isinstance(data, tuple | list) and len(data) == 2
+    if not (data is None or callable(data) or isinstance(data, Mapping) or is_pair):
         yield Problem(
             "not-two-sets",
             f"must be (train, validation), or a function that returns them; this is a {type(data).__name__}",
