@@ -13,6 +13,9 @@ from paceline.engine.redundant_bias import remove_redundant_bias
 from paceline.errors import EnvironmentFault, UnusableCode
 
 WEIGHTS = "model.safetensors"
+AVERAGE = "component.callback.ema.safetensors"
+"""File of a checkpoint with the state of the callback `ema`."""
+AVERAGE_PREFIX = "average."
 
 
 def rebuild(config: ExperimentConfig, folder: Path, model: Any = None) -> nn.Module:
@@ -40,12 +43,25 @@ def rebuild(config: ExperimentConfig, folder: Path, model: Any = None) -> nn.Mod
     if config.trainer.precision == "64-true":
         built.double()
     try:
-        built.load_state_dict(load_file(file))
+        built.load_state_dict(evaluated_weights(folder))
     except RuntimeError as error:
         raise UnusableCode(
             f"the weights in {file} are not those of the config's model: {error}", "weights-mismatch"
         ) from None
     return built.eval()
+
+
+def evaluated_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """The weights and buffers that evaluation uses: with the callback `ema`, the averages in place of the weights.
+
+    Args:
+        folder: a checkpoint, or an export.
+    """
+    weights = load_file(folder / WEIGHTS)
+    if (folder / AVERAGE).is_file():
+        for name, tensor in load_file(folder / AVERAGE).items():
+            weights[name.removeprefix(AVERAGE_PREFIX)] = tensor
+    return weights
 
 
 def _built(config: ExperimentConfig, model: Any) -> nn.Module:

@@ -14,12 +14,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from safetensors.torch import save_file
+
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import AbsentObject, with_absent_objects
 from paceline.config.loading import dump_yaml, validate
 from paceline.direction import default_mode
 from paceline.engine.manifest import MANIFEST, hash_file
-from paceline.engine.rebuilding import WEIGHTS, rebuild
+from paceline.engine.rebuilding import AVERAGE, WEIGHTS, evaluated_weights, rebuild
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.places import place_of
 from paceline.review.choosing import DEFAULT, Chosen, choose
@@ -221,7 +223,10 @@ def _fill(aside: Path, exported: Exported, chosen: Chosen, config: ExperimentCon
     file = aside / exported.file.name
     checks: dict[str, Any] = {}
     if exported.format == "safetensors":
-        _copy(chosen.folder / WEIGHTS, file)
+        if (chosen.folder / AVERAGE).is_file():
+            save_file(evaluated_weights(chosen.folder), file)
+        else:
+            _copy(chosen.folder / WEIGHTS, file)
     else:
         from paceline.review.tracing import save_program
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from paceline.callbacks.callback import Callback, Control, TrainContext
+from paceline.engine.rebuilding import rebuild
 from paceline.errors import ConfigError, UnusableCode
 from support.toys import built, fit, net_with_dropout_and_norm, toy_config
 
@@ -206,6 +207,14 @@ def test_the_average_is_evaluated_and_training_is_unchanged(tmp_path: Path) -> N
     resumed = fit(config, checkpoints=parts)
     assert resumed[1].weights_sha256 == averaged[1].weights_sha256
     assert resumed[2].values("val/loss") == averaged[2].values("val/loss")[2:]
+
+
+def test_a_rebuilt_model_has_the_average(tmp_path: Path) -> None:
+    config = with_callbacks({"name": "ema", "decay": 0.9})
+    trainer, outcome, _ = fit(config, checkpoints=tmp_path)
+    average = torch.cat([each.flatten() for each in trainer.callbacks[0]._averages.values()])
+    assert torch.equal(flat(rebuild(config, Path(outcome.checkpoint))), average)
+    assert not torch.equal(flat(trainer.state.task.model), average)
 
 
 def test_learning_rates_are_logged() -> None:
