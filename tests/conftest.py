@@ -66,6 +66,17 @@ def prepared_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
+def _the_import_path_is_restored() -> Iterator[None]:
+    """A config with user code makes its folder importable: of later tests, and of the processes that they start."""
+    path = sys.path[:]
+    yield
+    sys.path[:] = path
+    imports = sys.modules.get("paceline.config.imports")
+    if imports is not None:
+        imports._added[:] = [entry for entry in imports._added if entry in path]
+
+
+@pytest.fixture(autouse=True)
 def _no_secret_is_remembered() -> Iterator[None]:
     """What one test's config holds under a telling key is an ordinary word in the next."""
     yield
