@@ -11,9 +11,9 @@ from paceline.callbacks.callback import Callback
 class EMAConfig(CallbackConfig):
     """Average the weights over the steps, and evaluate with the average (Polyak and Juditsky 1992).
 
-    After each optimizer step, average = decay x average + (1 - decay) x weights. Training goes on with the weights
-    themselves; evaluation, `predict` and exported models use the average. Buffers, such as BatchNorm's statistics, are
-    the model's own.
+    After each optimizer step, average = decay x average + (1 - decay) x weights. Training continues with the weights
+    themselves; evaluation, `load_model` and exported models use the average. Buffers, such as BatchNorm's statistics,
+    are the model's own.
     """
 
     name: Literal["ema"]

@@ -55,11 +55,6 @@ class MetricConfig(Called):
         """Import path of what is called, or the object itself."""
         return self.path if self.path is not None else self.targets()[self.name]
 
-    @property
-    def is_own(self) -> bool:
-        """True where `path` is set."""
-        return self.path is not None
-
     @model_validator(mode="after")
     def _name_is_known(self) -> "MetricConfig":
         if self.path is None and self.name not in self.targets():
