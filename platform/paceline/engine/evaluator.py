@@ -8,7 +8,7 @@ import torch
 from paceline.callbacks.callback import Callback, TrainContext, overrides
 from paceline.engine.evaluation_metrics import EvaluationMetrics
 from paceline.engine.loading import BatchLoader
-from paceline.engine.loop_context import LoopContext
+from paceline.engine.loop_context import LoopContext, PlannedCallback
 from paceline.engine.meter import Meter
 from paceline.engine.order import evaluation_order
 from paceline.engine.plan import TrainPlan
@@ -25,7 +25,7 @@ WEIGHT = "weight"
 """Name of the sum of weights among the sums that `Task.compute` is given."""
 
 
-class Evaluator(Callback):
+class Evaluator(PlannedCallback):
     """Evaluates the validation sets after the steps that the plan says, and where `is_wanted` says so.
 
     Args:

@@ -50,3 +50,7 @@ class BoundaryCallback(Callback):
     def on_boundary(self, ctx: TrainContext) -> int:
         """Return a `Control`, or `INTERRUPT`; the same on all ranks, since it takes effect at once."""
         raise NotImplementedError
+
+
+class PlannedCallback(Callback):
+    """A callback of the engine's own whose `on_step_end` has nothing to do after steps that the plan calls quiet."""

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from paceline.callbacks.callback import Callback, TrainContext
+from paceline.callbacks.callback import TrainContext
 from paceline.engine.data_stream import DataStream
-from paceline.engine.loop_context import LoopContext
+from paceline.engine.loop_context import LoopContext, PlannedCallback
 from paceline.engine.lr_policy import LRPolicy
 from paceline.engine.meter import Meter
 from paceline.engine.observing.observer import Observer
@@ -14,7 +14,7 @@ from paceline.engine.running import RunningLoss
 from paceline.engine.state import TrainState
 
 
-class MetricLogger(Callback):
+class MetricLogger(PlannedCallback):
     """Reads the loss of all ranks, and what they know of their machines, in one exchange.
 
     Raises:

@@ -25,6 +25,20 @@ class TrainPlan:
         """Whether training has reached its end."""
         return position.step >= self.total_steps
 
+    def is_quiet(self, position: Position) -> bool:
+        """True after a step that has nothing to log, evaluate or save, and ends neither an epoch nor training."""
+        step = position.step
+        for every in self._intervals:
+            if step % every == 0:
+                return False
+        return position.epoch_samples > 0 and step < self.total_steps
+
+    @cached_property
+    def _intervals(self) -> list[int]:
+        trainer, checkpoint = self.trainer, self.checkpoint
+        every = (trainer.log_every_n_steps, trainer.evaluate_every_n_steps, checkpoint.every_n_steps)
+        return [steps for steps in every if steps is not None]
+
     def logs(self, position: Position) -> bool:
         """Whether the training metrics are read after this step."""
         return position.step % self.trainer.log_every_n_steps == 0 or self.is_over(position)

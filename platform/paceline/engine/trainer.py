@@ -23,7 +23,7 @@ from paceline.engine.checkpointer import Checkpointer
 from paceline.engine.data_stream import MapStyleStream
 from paceline.engine.evaluator import Evaluator
 from paceline.engine.iterable_stream import IterableStream
-from paceline.engine.loop_context import BoundaryCallback, LoopContext
+from paceline.engine.loop_context import BoundaryCallback, LoopContext, PlannedCallback
 from paceline.engine.meter import Meter, peak_memory_bytes
 from paceline.engine.observing.observer import Observer
 from paceline.engine.outcome import Outcome
@@ -81,7 +81,9 @@ class Trainer:
         self._marks_time = ranks.device.type == "cuda" and ranks.world_size > 1
         self._next_progress = 0.0
         # hooks that no class overrides cost nothing
-        self._on_step_end = [callback.on_step_end for callback in self._that("on_step_end")]
+        that_end_steps = self._that("on_step_end")
+        self._on_step_end = [each.on_step_end for each in that_end_steps if not isinstance(each, PlannedCallback)]
+        self._on_planned_step_end = [each.on_step_end for each in that_end_steps if isinstance(each, PlannedCallback)]
         self._on_boundary = [each.on_boundary for each in callbacks if isinstance(each, BoundaryCallback)]
 
     @property
@@ -156,9 +158,18 @@ class Trainer:
 
     def after_step(self) -> int:
         """Do what is due once a step is counted; returns what the ranks have agreed on."""
-        request = int(Control.CONTINUE)
+        request: int = Control.CONTINUE
         for on_step_end in self._on_step_end:
             request = max(request, on_step_end(self.context) or Control.CONTINUE)
+        if self.plan.is_quiet(self.state.position) and not self._on_boundary:
+            self.context.flush()
+            agreed = self._agree(request, now=False)
+            if agreed == Control.CONTINUE:
+                self._tell_of_checkpoint()
+                return agreed
+            return self._after_agreement(agreed)
+        for on_step_end in self._on_planned_step_end:
+            on_step_end(self.context)
         is_evaluated, ends_epoch = self.context.evaluation is not None, self.state.position.epoch_samples == 0
         if is_evaluated:
             request = max(request, self._tell_of_evaluation())
@@ -166,7 +177,9 @@ class Trainer:
             for callback in self._that("on_epoch_end"):
                 request = max(request, callback.on_epoch_end(self.context) or Control.CONTINUE)
         self.context.flush()
-        agreed = self._agree(request, now=is_evaluated or ends_epoch)
+        return self._after_agreement(self._agree(request, now=is_evaluated or ends_epoch))
+
+    def _after_agreement(self, agreed: int) -> int:
         if agreed == Control.STOP:
             self.state.is_stopped_early = not self.plan.is_over(self.state.position)
         if agreed == Control.SAVE or (not self.is_over and self.plan.saves(self.state.position)):
