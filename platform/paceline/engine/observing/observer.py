@@ -23,6 +23,8 @@ from paceline.engine.observing.stragglers import Straggler, StragglerWatch
 from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import Reporter
 
+MEMORY_SECONDS = 0.1
+"""How long a reading of this process's memory counts: it takes as long as some steps of a small model."""
 WAITS_FOR_DATA = 0.5
 """A straggler that spends more of its own time than this waiting for data is slow because of them."""
 
@@ -56,6 +58,8 @@ class Observer:
         if all(len(card.gpus) == card.gpu_count for card in self.cards):  # of some of the GPUs it would say little
             self._joules = {rank: None for rank, names in enumerate(self._fields) if JOULES in names}
         self._gpu_clocks: list[float] = []
+        self._memory = 0, 0
+        self._memory_is_read_at = -MEMORY_SECONDS
 
     def begin(self) -> None:
         """Training begins: from here on the machines are looked at. A run that is killed has this stamp."""
@@ -79,13 +83,16 @@ class Observer:
             wait_seconds: time per optimizer step since the last log that this rank waited for data.
             is_last: training ends with this log, so that nothing may be put off.
         """
-        peak, now = memory_bytes(self._ranks.device)
+        clock = perf_counter()
+        if clock - self._memory_is_read_at >= MEMORY_SECONDS or is_last:
+            self._memory, self._memory_is_read_at = memory_bytes(self._ranks.device), clock
+        peak, now = self._memory
         values = {
             "own_seconds": self._own_time.read(),
             "wait_seconds": wait_seconds,
             "peak_memory_bytes": float(peak),
             "memory_bytes": float(now),
-            "clock": perf_counter(),
+            "clock": clock,
         }
         if self._rhythm.is_due or is_last:
             values |= self._machines.look()
