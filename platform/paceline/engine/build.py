@@ -40,7 +40,7 @@ from paceline.engine.forward_backward import LocalForwardBackward
 from paceline.engine.iterable_stream import IterableStream
 from paceline.engine.largest_batch import LargestBatch
 from paceline.engine.layout import WHOLE, Replicated
-from paceline.engine.loading import BatchLoader, seed_everything
+from paceline.engine.loading import BatchLoader
 from paceline.engine.loop_context import LoopContext
 from paceline.engine.lr_policy import LRPolicy
 from paceline.engine.meter import Meter
@@ -53,6 +53,7 @@ from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import Reporter
 from paceline.engine.rungs import ROUND_SECONDS, Rungs, RungStopper
 from paceline.engine.running import RunningLoss
+from paceline.engine.seeding import StepSeeds, draws_only_from_torch, seed_everything
 from paceline.engine.state import TrainState, parameter_names, trainable_parameters
 from paceline.engine.strategy import Strategy, build_strategy
 from paceline.engine.train_step import TrainStep
@@ -123,7 +124,8 @@ def build_trainer(
     plan = TrainPlan(config.trainer, config.checkpoint, steps_per_epoch)
     running = RunningLoss(ranks)
     lr = build_lr(config, state, peak_lr, build_schedule(config, plan, sizes), adascale)
-    forward_backward = strategy.forward_backward(model, precision, running, config.seed, adascale)
+    seeds_of = partial(StepSeeds, config.seed, only_torch=draws_only_from_torch(config, task, optimizer))
+    forward_backward = strategy.forward_backward(model, precision, running, seeds_of, adascale)
     weight_scale = None
     if isinstance(forward_backward, LocalForwardBackward) and not task.weight_is_samples:
         weight_scale = forward_backward.weight_scale = WeightScale(ranks)

@@ -12,9 +12,10 @@ import psutil
 import torch
 from torch.utils.data import default_collate, get_worker_info
 
-from paceline.engine.loading import BatchLoader, Fetcher, SeededFetcher, seed_everything
+from paceline.engine.loading import BatchLoader, Fetcher, SeededFetcher
 from paceline.engine.order import MicroBatch, mix
 from paceline.engine.sample_trees import Unstackable, leaves_of, likeness, map_leaves, own_copy
+from paceline.engine.seeding import seed_everything
 
 CHUNK_SAMPLES = 64
 """Samples that are fetched at a time at most; fewer where there would not be some chunks for every loader process."""

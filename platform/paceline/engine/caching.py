@@ -13,8 +13,9 @@ from torch.utils.data import default_collate
 
 from paceline.data._tensors import TensorData
 from paceline.engine.cache_filling import NoRoom, Refused, load_all, load_rows
-from paceline.engine.loading import Fetcher, SeededFetcher, SlicedDataset, seed_collation
+from paceline.engine.loading import Fetcher, SeededFetcher, SlicedDataset
 from paceline.engine.sample_trees import Unstackable, map_leaves, own_copy
+from paceline.engine.seeding import seed_collation
 from paceline.errors import EnvironmentFault, UnusableCode
 
 

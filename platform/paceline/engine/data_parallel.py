@@ -111,7 +111,7 @@ def _autocast_dtype(devices: list[int]) -> torch.dtype | None:
 
 
 def _seed_replicas(devices: list[int]) -> None:
-    """Seed the other devices from the first one, which is seeded for each micro batch: see `seed_step`."""
+    """Seed the other devices from the first one, which is seeded for each micro batch: see `StepSeeds`."""
     for place, device in enumerate(devices[1:], start=1):
         seed = mix(torch.cuda.default_generators[devices[0]].initial_seed(), place)
         torch.cuda.default_generators[device].manual_seed(seed)

@@ -71,13 +71,22 @@ def needs_lockstep(model: nn.Module) -> bool:
     return communicates(model) or not any(isinstance(module, plain) for module in model.modules())
 
 
-def gradient_exchange(model: nn.Module, now: bool) -> AbstractContextManager[None]:
-    """The context of a micro batch's forward *and* backward: gradients are exchanged only when `now` is true."""
+def gradient_exchange(model: nn.Module) -> Callable[[bool], AbstractContextManager[None]]:
+    """Return what gives the context of a micro-batch's forward *and* backward: its argument says whether the gradients
+    are exchanged after it."""
     if isinstance(model, DistributedDataParallel):
-        return AS_IT_IS if now else model.no_sync()
+        return lambda now: AS_IT_IS if now else model.no_sync()
     exchange = getattr(model, "set_requires_gradient_sync", None)  # FSDP's, whose class is slow to import
-    if exchange is not None:
+
+    def of_slices(now: bool) -> AbstractContextManager[None]:
+        assert exchange is not None
         exchange(now)
+        return AS_IT_IS
+
+    return _alone if exchange is None else of_slices
+
+
+def _alone(now: bool) -> AbstractContextManager[None]:
     return AS_IT_IS
 
 

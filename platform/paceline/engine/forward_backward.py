@@ -10,13 +10,13 @@ from paceline._compat.torch import foreach_mul_
 from paceline.engine.comm_hooks import GradientObserver
 from paceline.engine.ddp import gradient_exchange
 from paceline.engine.layout import Replicated
-from paceline.engine.loading import seed_everything
-from paceline.engine.observing.own_time import HostTime, OwnTime
-from paceline.engine.order import MicroBatch, mix
+from paceline.engine.observing.own_time import NOT_TIMED, OwnTime
+from paceline.engine.order import MicroBatch
 from paceline.engine.output_checks import checked_output
 from paceline.engine.precision import Precision
 from paceline.engine.ranks import Ranks
 from paceline.engine.running import RunningLoss
+from paceline.engine.seeding import StepSeeds
 from paceline.engine.weight_scale import WeightScale
 from paceline.tasks.base import TaskOutput
 
@@ -56,7 +56,7 @@ class LocalForwardBackward:
         precision: Precision,
         ranks: Ranks,
         running: RunningLoss,
-        seed: int,
+        seeds: StepSeeds,
         observer: GradientObserver | None = None,
         own_time: OwnTime | None = None,
         forward_is_own: bool = True,
@@ -69,9 +69,10 @@ class LocalForwardBackward:
         self._precision = precision
         self._ranks = ranks
         self._running = running
-        self._seed = seed
+        self._seeds = seeds
+        self._exchange = gradient_exchange(model)
         self._observer = observer
-        self._own_time = own_time or HostTime()
+        self._own_time = own_time or NOT_TIMED
         self._forward_is_own = forward_is_own
         self.weight_scale: WeightScale | None = None
         """Set where weights are not numbers of samples."""
@@ -84,10 +85,10 @@ class LocalForwardBackward:
         own_time = self._own_time
         own_time.start()
         for index, (micro_batch, batch) in enumerate(batches):
-            seed_step(self._seed, step, self._ranks, index)
+            self._seeds.apply(step, index)
             if not self._forward_is_own:
                 own_time.stop()
-            with gradient_exchange(self.model, now=micro_batch.is_last):
+            with self._exchange(micro_batch.is_last):
                 output = self.forward(batch)
                 loss = self._precision.scale(output.loss_sum)
                 if self.weight_scale is not None:
@@ -145,15 +146,3 @@ def divide_by_weight(done: StepStats, parameters: Iterable[nn.Parameter], layout
     factor = torch.where(total > 0, done.samples * done.weight_per_sample / total, 0.0)
     gradients = [layout.local(parameter.grad) for parameter in parameters if parameter.grad is not None]
     foreach_mul_(gradients, factor.to(gradients[0].dtype))
-
-
-def seed_step(seed: int, step: int, ranks: Ranks, index: int) -> None:
-    """Seed the generators of torch, numpy and random for a micro batch, from what it is alone: a resumed run needs no
-    generator's state.
-
-    To be called when the batch has come, since loading it in this process uses the generators.
-    """
-    mixed = mix(seed, step, ranks.rank, index)
-    seed_everything(mixed)
-    if ranks.device.type == "cuda":
-        torch.cuda.manual_seed(mixed)

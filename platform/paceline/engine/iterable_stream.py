@@ -15,9 +15,10 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
 
 from paceline._compat.torch import end_loader_processes
-from paceline.engine.loading import Transfer, ignore_interrupts, keep_as_is, seed_everything
+from paceline.engine.loading import Transfer, ignore_interrupts, keep_as_is
 from paceline.engine.order import MicroBatch, mix
 from paceline.engine.ranks import Ranks
+from paceline.engine.seeding import seed_everything
 from paceline.engine.state import Position
 from paceline.errors import UnusableCode
 

@@ -5,7 +5,6 @@ random transforms give the same sample whichever process loads it. Before the us
 again, for the batch.
 """
 
-import random
 import signal
 from abc import ABC, abstractmethod
 from collections import deque
@@ -13,13 +12,13 @@ from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Subset, default_collate
 
 from paceline._compat.torch import end_loader_processes
 from paceline.engine.batches import map_tensors, tensors_in
 from paceline.engine.order import MicroBatch, mix
+from paceline.engine.seeding import seed_collation, seed_everything
 
 Started = TypeVar("Started")
 Finished = TypeVar("Finished")
@@ -95,21 +94,6 @@ def _own_collate(dataset: Any) -> Callable[[list[Any]], Any]:
         dataset = dataset.dataset
     collate: Callable[[list[Any]], Any] = getattr(dataset, "collate_fn", default_collate)
     return collate
-
-
-def seed_everything(seed: int) -> None:
-    """Seed the global CPU generators of torch, numpy and random."""
-    torch.default_generator.manual_seed(seed)
-    np.random.seed(seed & 0xFFFFFFFF)
-    random.seed(seed)
-
-
-def seed_collation(seed: int, epoch: int, ids: torch.Tensor) -> None:
-    """Seed the generators for the user's own `collate_fn`, from the first sample and the number of samples.
-
-    What its samples have drawn does not matter: a data set may draw only when it loads one for the first time.
-    """
-    seed_everything(mix(seed, epoch, int(ids[0]), len(ids)))
 
 
 class BatchLoader:

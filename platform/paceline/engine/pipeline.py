@@ -7,7 +7,7 @@ one stage's place           pipeline_line
 the passes of a step        pipeline_pass
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from paceline.engine.pipeline_pass import PipelineForwardBackward
 from paceline.engine.precision import Precision
 from paceline.engine.ranks import Ranks
 from paceline.engine.running import RunningLoss
+from paceline.engine.seeding import StepSeeds
 from paceline.engine.stateful import merged
 from paceline.engine.strategy import Strategy, require_same_start
 from paceline.errors import UnusableCode
@@ -71,13 +72,19 @@ class Pipeline(Strategy):
         return task
 
     def forward_backward(
-        self, model: nn.Module, precision: Precision, running: RunningLoss, seed: int, observer: GradientObserver | None
+        self,
+        model: nn.Module,
+        precision: Precision,
+        running: RunningLoss,
+        seeds_of: Callable[[Ranks], StepSeeds],
+        observer: GradientObserver | None,
     ) -> ForwardBackward:
         """The pass over the micro batches of a step, through all stages."""
         assert isinstance(model, Task)
-        stage = Stage(self._links, precision, self.ranks, seed)
+        stage = Stage(self._links, precision, seeds_of(self.ranks))
         self._line = Line(stage, self._tap, model, self.stage, self.stages, self.group, self.ranks.device)
-        return PipelineForwardBackward(self._line, model, precision, self.data_ranks, running, seed, self.own_time)
+        seeds = seeds_of(self.data_ranks)
+        return PipelineForwardBackward(self._line, model, precision, self.data_ranks, running, seeds, self.own_time)
 
     def evaluate(self, task: Task, batch: Any) -> TaskOutput | None:
         """The task's output on the last stage."""

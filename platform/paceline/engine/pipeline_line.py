@@ -6,11 +6,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from paceline.engine.forward_backward import seed_step
 from paceline.engine.output_checks import checked_output
 from paceline.engine.pipeline_cut import Link
 from paceline.engine.precision import Precision
-from paceline.engine.ranks import Ranks
+from paceline.engine.seeding import StepSeeds
 from paceline.errors import UnusableCode
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
@@ -73,12 +72,11 @@ class ModelTap:
 class Stage(nn.Module):
     """This rank's links, one after the other, under autocast and with the random numbers of the micro batch."""
 
-    def __init__(self, links: list[Link], precision: Precision, ranks: Ranks, seed: int) -> None:
+    def __init__(self, links: list[Link], precision: Precision, seeds: StepSeeds) -> None:
         super().__init__()
         self._links = links
         self._precision = precision
-        self._ranks = ranks
-        self._seed = seed
+        self._seeds = seeds
         self._step = self._index = 0
 
     def begin_step(self, step: int) -> None:
@@ -87,7 +85,7 @@ class Stage(nn.Module):
 
     def forward(self, value: Tensor) -> Tensor:
         """The next micro batch's."""
-        seed_step(self._seed, self._step, self._ranks, self._index)
+        self._seeds.apply(self._step, self._index)
         self._index += 1
         return self.run(value)
 

@@ -12,13 +12,14 @@ from torch import Tensor
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 from paceline._compat.torch import run_schedule
-from paceline.engine.forward_backward import Batches, StepStats, seed_step
+from paceline.engine.forward_backward import Batches, StepStats
 from paceline.engine.observing.own_time import OwnTime
 from paceline.engine.order import MicroBatch
 from paceline.engine.pipeline_line import Line
 from paceline.engine.precision import Precision
 from paceline.engine.ranks import Ranks
 from paceline.engine.running import RunningLoss
+from paceline.engine.seeding import StepSeeds
 from paceline.tasks._task import Task
 
 Scheduled = tuple[ScheduleGPipe | Schedule1F1B, PipelineStage]
@@ -36,7 +37,7 @@ class PipelineForwardBackward:
         precision: Precision,
         data_ranks: Ranks,
         running: RunningLoss,
-        seed: int,
+        seeds: StepSeeds,
         own_time: OwnTime,
     ) -> None:
         self._line = line
@@ -44,7 +45,7 @@ class PipelineForwardBackward:
         self._precision = precision
         self._data_ranks = data_ranks
         self._running = running
-        self._seed = seed
+        self._seeds = seeds
         self._own_time = own_time
         self._step = 0
         self._weights: list[float | Tensor] = []
@@ -68,7 +69,7 @@ class PipelineForwardBackward:
 
     def _input_of(self, batch: Any, place: int) -> Tensor:
         # what the task draws before it calls its model must be the same on all stages, and with the loss
-        seed_step(self._seed, self._step, self._data_ranks, place)
+        self._seeds.apply(self._step, place)
         return self._line.input_of(batch)
 
     def _run(self, group: list[tuple[int, MicroBatch, Any, Tensor]]) -> None:
@@ -108,7 +109,7 @@ class PipelineForwardBackward:
 
     def _loss(self, value: Tensor, target: tuple[int, MicroBatch, Any]) -> Tensor:
         place, micro_batch, batch = target
-        seed_step(self._seed, self._step, self._data_ranks, place)
+        self._seeds.apply(self._step, place)
         with self._precision.autocast():
             output = self._line.tap.output_of(self._task, batch, value)
         if micro_batch.counts:

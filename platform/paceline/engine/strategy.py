@@ -1,5 +1,6 @@
 """How the ranks share the work: which of them get which samples, and which part of the model."""
 
+from collections.abc import Callable
 from math import isnan
 from typing import Any
 
@@ -16,6 +17,7 @@ from paceline.engine.output_checks import checked_output
 from paceline.engine.precision import Precision
 from paceline.engine.ranks import Ranks
 from paceline.engine.running import RunningLoss
+from paceline.engine.seeding import StepSeeds
 from paceline.errors import UnusableCode
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
@@ -31,7 +33,7 @@ class Strategy:
         """This rank's place among those that get different samples."""
         self.layout = Replicated()
         """How the training state is spread."""
-        self.own_time = own_time(ranks.device)
+        self.own_time = own_time(ranks.device, ranks.world_size)
         """Runs while this rank does not wait for others."""
         self.moves_to_device = False
         """Whether `distribute` itself moves the task to the device, part by part, since it may not fit as a whole."""
@@ -41,11 +43,17 @@ class Strategy:
         return apply_ddp(task, self.parallel, self.ranks, self.own_time)
 
     def forward_backward(
-        self, model: nn.Module, precision: Precision, running: RunningLoss, seed: int, observer: GradientObserver | None
+        self,
+        model: nn.Module,
+        precision: Precision,
+        running: RunningLoss,
+        seeds_of: Callable[[Ranks], StepSeeds],
+        observer: GradientObserver | None,
     ) -> ForwardBackward:
         """The pass over the micro batches of a step, through what `distribute` gave."""
         is_own = not (self.layout.is_sliced or communicates(model))
-        return LocalForwardBackward(model, precision, self.ranks, running, seed, observer, self.own_time, is_own)
+        seeds = seeds_of(self.ranks)
+        return LocalForwardBackward(model, precision, self.ranks, running, seeds, observer, self.own_time, is_own)
 
     def evaluate(self, task: Task, batch: Any) -> TaskOutput | None:
         """The task's output in evaluation; None where another rank of the same pipeline has it."""

@@ -29,6 +29,7 @@ from paceline.engine.precision import Precision
 from paceline.engine.prepare import prepare
 from paceline.engine.ranks import Ranks
 from paceline.engine.running import RunningLoss
+from paceline.engine.seeding import StepSeeds
 from paceline.engine.strategy import build_strategy
 from paceline.errors import UnusableCode, text_of
 from paceline.tasks._task import Task
@@ -71,7 +72,7 @@ def trial_steps(config: ExperimentConfig, parts: Parts, loader: BatchLoader, ran
     optimizer = parts.optimizer(task)
     task.train()
     parameters = [parameter for parameter in task.parameters() if parameter.requires_grad]
-    forward_backward = LocalForwardBackward(model, precision, alone, RunningLoss(alone), config.seed)
+    forward_backward = LocalForwardBackward(model, precision, alone, RunningLoss(alone), StepSeeds(config.seed, alone))
     batches = [loader.fetcher.fetch(0, ids) for ids in _sample_ids(len(loader.fetcher), size)]
     for step in range(STEPS):
         optimizer.zero_grad(set_to_none=config.trainer.zero_grad == "set_to_none")

@@ -16,10 +16,10 @@ from torch import Tensor
 from paceline._compat.torch import is_compiler_imported, own_buffers
 from paceline.engine.batches import map_tensors, tensors_in
 from paceline.engine.forward_backward import Batches, StepStats
-from paceline.engine.loading import seed_everything
 from paceline.engine.order import MicroBatch
 from paceline.engine.output_checks import checked_output
 from paceline.engine.precision import Precision
+from paceline.engine.seeding import seed_everything
 from paceline.engine.trial_steps import undisturbed
 from paceline.errors import UnusableCode
 from paceline.tasks._task import Task

@@ -80,6 +80,8 @@ def _is_soft(logits: torch.Tensor, targets: Any) -> bool:
     if logits.dim() != 2:
         raise UnusableCode(f"the model returned a tensor of shape {list(logits.shape)}. {_NEEDS}", "wrong-output")
     if isinstance(targets, torch.Tensor):
+        if targets.dtype is torch.int64 and targets.dim() == 1 and targets.shape[0] == logits.shape[0]:
+            return False  # the usual case, at each step
         if targets.is_floating_point() and targets.shape == logits.shape:
             return True
         if targets.dtype in INDEX_TYPES and targets.shape == logits.shape[:1]:

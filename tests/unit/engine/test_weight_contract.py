@@ -11,9 +11,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from paceline.engine import build
-from paceline.engine.loading import seed_everything
 from paceline.engine.order import MicroBatch
 from paceline.engine.precision import Precision
+from paceline.engine.seeding import seed_everything
 from paceline.engine.weight_contract import WeightContract, halves
 from paceline.errors import UnusableCode
 from paceline.tasks._task import Task

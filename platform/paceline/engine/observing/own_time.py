@@ -30,9 +30,33 @@ class OwnTime(Protocol):
         """Mean seconds per step since the last reading; NaN without any. The device must have been waited for."""
 
 
-def own_time(device: torch.device) -> OwnTime:
-    """The clock for a device."""
+def own_time(device: torch.device, world_size: int) -> OwnTime:
+    """The clock for a device. A rank that is alone waits for nobody, and has none."""
+    if world_size == 1:
+        return NOT_TIMED
     return DeviceTime() if device.type == "cuda" else HostTime()
+
+
+class NotTimed:
+    """No clock."""
+
+    def arm(self) -> None:
+        pass
+
+    def start(self) -> None:
+        pass
+
+    def stop(self) -> bool:
+        return False
+
+    def end_step(self) -> None:
+        pass
+
+    def read(self) -> float:
+        return float("nan")
+
+
+NOT_TIMED = NotTimed()
 
 
 class HostTime:

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from paceline._compat.torch import FakeTensorMode
 from paceline.config.experiment import ExperimentConfig
 from paceline.engine.batches import map_tensors, tensors_in
-from paceline.engine.loading import seed_everything
 from paceline.engine.output_checks import checked_output
+from paceline.engine.seeding import seed_everything
 from paceline.study.lint.building import Batches
 from paceline.study.lint.recorder import Record, Recorder
 from paceline.study.lint.watching import watching

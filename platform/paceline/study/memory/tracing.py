@@ -23,6 +23,7 @@ from paceline.engine.precision import Precision
 from paceline.engine.prepare import MEMORY_FORMATS, prepare
 from paceline.engine.ranks import Ranks
 from paceline.engine.running import RunningLoss
+from paceline.engine.seeding import StepSeeds
 from paceline.engine.strategy import Strategy
 from paceline.engine.trial_steps import uncompiled
 from paceline.study.memory.exchange import Buckets
@@ -201,7 +202,7 @@ def _run(traced: Traced, step: Step, make_batch: BatchMaker, buckets: Buckets | 
         adascale = build_adascale(config, parameters, BatchSizes(2 * step.size, step.size, 2, 1), ALONE)
     batches = _batches(traced, step, make_batch, buckets)
     forward_backward = LocalForwardBackward(
-        traced.model, traced.precision, ALONE, RunningLoss(ALONE), config.seed, adascale
+        traced.model, traced.precision, ALONE, RunningLoss(ALONE), StepSeeds(config.seed, ALONE), adascale
     )
     done = forward_backward(batches, 1)
     if not traced.task.weight_is_samples:
