@@ -37,7 +37,8 @@ from paceline.cluster.preflight import worker_threads
 from paceline.config.batch_sizes import batch_sizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import validate
-from paceline.engine.build import build_schedule, build_trainer, seed_model
+from paceline.engine.build import build_trainer, seed_model
+from paceline.engine.length_change import build_schedule
 from paceline.engine.loading import SeededFetcher
 from paceline.engine.order import permutation
 from paceline.engine.plan import TrainPlan
@@ -201,7 +202,9 @@ def _batches(config: ExperimentConfig, rank: int) -> tuple[Iterator[Any], Callab
                 yield fetcher.fetch(epoch, order[step * batch : (step + 1) * batch].tensor_split(WORKERS)[rank])
 
     plan = TrainPlan(config.trainer, config.checkpoint, steps)
-    return batches(), build_schedule(config, plan, batch_sizes(config))
+    return batches(), build_schedule(
+        config, plan.total_steps, plan.steps_per_epoch, batch_sizes(config).global_batch_size
+    )
 
 
 def run_arm(name: str, work: Work, address: str, folder: Path, rank: int) -> None:

@@ -29,6 +29,11 @@ class EarlyStopping(Callback):
         self._patience = patience
         self._min_delta = min_delta
 
+    def on_train_start(self, ctx: TrainContext) -> None:
+        """Start to count again in a run that was stopped, and is trained further on request."""
+        if self.num_bad_evaluations >= self._patience:
+            self.num_bad_evaluations = 0
+
     def on_evaluation_end(self, ctx: TrainContext, metrics: Mapping[str, float]) -> Control:
         """Count evaluations without an improvement."""
         value = monitored(self.monitor, metrics, "early_stopping")
@@ -67,7 +72,10 @@ def monitored(name: str, metrics: Mapping[str, float], owner: str) -> float:
 
 
 class EarlyStoppingConfig(CallbackConfig):
-    """Finish the run once a metric of the evaluation has stopped improving."""
+    """Finish the run once a metric of the evaluation has stopped improving.
+
+    `--extend` trains a run that was finished so further: the best value stays, the patience starts again.
+    """
 
     name: Literal["early_stopping"]
     """Selects this callback."""

@@ -30,7 +30,13 @@ def _add_train(commands: Any) -> None:
         default="auto",
         help="auto: go on with the newest unfinished run of this name (default); never: start a new one",
     )
-    train.add_argument("--fork", action="store_true", help="branch off an unfinished run whose config differs")
+    which = train.add_mutually_exclusive_group()
+    which.add_argument("--fork", action="store_true", help="branch off an unfinished run whose config differs")
+    which.add_argument(
+        "--extend",
+        action="store_true",
+        help="train the newest finished run of this name further, such as with trainer.epochs=10",
+    )
     train.set_defaults(command=_train, refuse=train.error)
 
 
@@ -111,9 +117,17 @@ def _timeout(text: str) -> float:
 
 
 def _train(options: argparse.Namespace) -> int:
+    if options.extend and options.resume == "never":
+        options.refuse("argument --extend: not allowed with argument --resume never")
     from paceline.config import load_config
+    from paceline.config.loading import placing
 
     config = load_config(options.config, options.overrides)
+    with placing(options.config, options.overrides):
+        return _train_with(config, options)
+
+
+def _train_with(config: Any, options: argparse.Namespace) -> int:
     if options.dry_run:
         return _dry_run(config, options.json)
     from paceline.cluster.experiment import train
@@ -125,6 +139,7 @@ def _train(options: argparse.Namespace) -> int:
             config,
             resume=options.resume,
             fork=options.fork,
+            extend=options.extend,
             address=options.address,
             wait_seconds=options.wait,
             listener=display.listener,

@@ -40,6 +40,8 @@ class Assignment:
     """Where a trial of a sweep stops to be compared with the others: the fields of `engine.rungs.Rungs`."""
     store: RunStore | None = None
     """Where the checkpoints count; each machine has a working copy of its own then, in place of `checkpoints`."""
+    extended_from_step: int | None = None
+    """The last step of the finished run that this one trains further; None: it does not."""
     kept: tuple[str, ...] | None = None
     """Those of the sections with `objects` whose object stands in the config; None: all."""
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.cluster.desk import Status, forget_outcome
+from paceline.cluster.extension import require_one_intent
 from paceline.cluster.identity import ClaimedRun, Resume, RunFolder, claim_run
 from paceline.cluster.listener import Events, Listener
 from paceline.cluster.preflight import (
@@ -32,6 +33,7 @@ from paceline.config.imports import Imported, objects_in
 from paceline.config.loading import dump_yaml, missing_modules
 from paceline.errors import ConfigError, EnvironmentFault, Problem, RunFailed
 from paceline.storage.address import StoreAddress, is_address
+from paceline.tracking import metrics as metric_keys
 from paceline.tracking.links import review_url
 from paceline.tracking.probing import CURE_OF_SILENCE, probe
 from paceline.tracking.provenance import command_line, provenance
@@ -86,6 +88,7 @@ def train(
     callbacks: Sequence[Any] = (),
     resume: Resume = "auto",
     fork: bool = False,
+    extend: bool = False,
     address: str | None = None,
     wait_seconds: float = 0.0,
     listener: Listener | None = None,
@@ -105,6 +108,8 @@ def train(
         callbacks: `Callback` objects, or callables that return one; beside the config's.
         resume: `auto` goes on with the newest unfinished run of this name, `never` starts a new one.
         fork: branch off an unfinished run of this name whose config differs.
+        extend: train the newest finished run of this name further, to the length that the config asks for, as a new run
+            that begins with its last checkpoint. An unfinished extension is continued.
         address: a Ray cluster's address; by default a private local Ray, or inside a submitted job its cluster.
         wait_seconds: how long to wait for nodes to join a cluster that is too small, and for what others have taken of
             it. 0: one that can never hold the run is an error at once; nodes of an autoscaler are waited for anyhow.
@@ -113,26 +118,33 @@ def train(
 
     Raises:
         ConfigError: something about the config is wrong, or it differs from the unfinished run's; or `fork` is set and
-            the newest run of the name is finished.
+            the newest run of the name is finished; or `extend` is set and there is nothing to train further.
         EnvironmentFault: GPUs, cores, MLflow, data or disk are lacking.
         RunFailed: training failed.
     """
     config = with_objects(config, model=model, data=data, task=task)
     config = with_parts(config, optimizer, lr_scheduler, metrics or {}, callbacks)
     learn(secrets_of(config))
+    require_one_intent(resume, fork, extend)
     if listener is not None:
-        return _train(config, resume, fork, address, wait_seconds, listener)
+        return _train(config, resume, fork, extend, address, wait_seconds, listener)
     from paceline.display import watched  # rich takes a moment to import
 
     with watched(config.name) as shown:
-        return _train(config, resume, fork, address, wait_seconds, shown)
+        return _train(config, resume, fork, extend, address, wait_seconds, shown)
 
 
 def _train(
-    config: ExperimentConfig, resume: Resume, fork: bool, address: str | None, wait_seconds: float, listener: Listener
+    config: ExperimentConfig,
+    resume: Resume,
+    fork: bool,
+    extend: bool,
+    address: str | None,
+    wait_seconds: float,
+    listener: Listener,
 ) -> RunResult:
     start = time.monotonic()
-    prepared = prepare_launch(config, resume, fork, address, listener)
+    prepared = prepare_launch(config, resume, fork, address, listener, extend)
     launch = replace(prepared, began=start, wait_seconds=wait_seconds)
     try:
         ending, closing = _runner(config)(launch)
@@ -222,7 +234,12 @@ def _returning(value: Any) -> Callable[[], Any]:
 
 
 def prepare_launch(
-    config: ExperimentConfig, resume: Resume, fork: bool, address: str | None, listener: Listener
+    config: ExperimentConfig,
+    resume: Resume,
+    fork: bool,
+    address: str | None,
+    listener: Listener,
+    extend: bool = False,
 ) -> Launch:
     """Check what can be checked, and claim the run. Starts nothing."""
     if problems := missing_modules(config.model_dump()):
@@ -236,7 +253,7 @@ def prepare_launch(
         check_this_machine(config)
     derived = derive(config, config.data.sizes())
     listener.planned(derived.lines())
-    run = _claim(config, storage, resume, fork, listener)
+    run = _claim(config, storage, resume, fork, extend, listener)
     try:
         with writable(run.folder.path):
             forget_outcome(run.folder.tracking)
@@ -249,17 +266,22 @@ def prepare_launch(
 
 
 def _claim(
-    config: ExperimentConfig, storage: Path | StoreAddress, resume: Resume, fork: bool, listener: Listener
+    config: ExperimentConfig,
+    storage: Path | StoreAddress,
+    resume: Resume,
+    fork: bool,
+    extend: bool,
+    listener: Listener,
 ) -> ClaimedRun[RunFolder]:
     def warn(message: str) -> None:
         listener.event("warning", {"code": "starts-anew", "message": message})
 
     if isinstance(storage, Path):
-        return claim_run(config, storage, resume, fork, warn)
+        return claim_run(config, storage, resume, fork, warn, extend)
     from paceline.cluster.stored_runs import claim_stored_run
 
     listener.stage(f"looking into {storage.bare}")
-    return claim_stored_run(config, storage, resume, fork, listener.stage, warn)
+    return claim_stored_run(config, storage, resume, fork, listener.stage, warn, extend)
 
 
 def close_seconds_of(uri: str, offline: str, listener: Events) -> float:
@@ -337,11 +359,20 @@ def make_record(config: ExperimentConfig, run: ClaimedRun[RunFolder], uri: str, 
         uri=uri,
         experiment=config.tracking.experiment or config.name,
         params=record_params(config, derived),
-        tags=origin.tags,
+        tags={**origin.tags, **_origin_tags(run.folder.read())},
         artifacts={"config.yaml": dump_yaml(shareable(config)), **origin.artifacts},
         secrets=secrets_of(config),
         views=run_views(),
     )
+
+
+def _origin_tags(content: Mapping[str, Any]) -> dict[str, str]:
+    """The run that a run begins with, from its file."""
+    tags = {
+        metric_keys.FORKED_FROM: content.get("forked_from"),
+        metric_keys.EXTENDED_FROM: content.get("extended_from"),
+    }
+    return {key: str(run_id) for key, run_id in tags.items() if run_id}
 
 
 def record_params(config: ExperimentConfig, derived: Derived) -> dict[str, Any]:

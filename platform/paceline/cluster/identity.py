@@ -6,12 +6,14 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, ClassVar, Generic, Literal, TypeVar
 
+from paceline.cluster.config_difference import MAY_DIFFER_ON_RESUME, config_difference, shown_value
+from paceline.cluster.extension import Origin, extension_of, last_whole_checkpoint, require_extendable
 from paceline.cluster.preflight import writable
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import remember_folders
@@ -19,32 +21,9 @@ from paceline.durable import write_durably
 from paceline.engine.manifest import numbered
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.storage.places import RunStore
-from paceline.tracking.record import flatten
-from paceline.tracking.redact import redact, redact_values, shareable
+from paceline.tracking.redact import shareable
 
 Resume = Literal["auto", "never"]
-
-CHANGES_NO_RESULT = (
-    "scaling",
-    "parallel",
-    "tracking",
-    "checkpoint",
-    "storage",
-    "data.num_workers",
-    "data.pin_memory",
-    "data.prefetch_factor",
-    "data.persistent_workers",
-    "data.cache",
-    "trainer.epochs",
-    "tuneup",
-)
-"""Keys and sections that change neither what is computed nor in which order."""
-
-MAY_DIFFER_ON_RESUME = (*CHANGES_NO_RESULT, "sweep")
-"""The same for a run, which passes the section `sweep` over."""
-
-DERIVED_FROM_SCALING = ("data.micro_batch_size", "trainer.gradient_accumulation_steps")
-"""How the same global batch is cut up; it has to follow when the number of workers changes."""
 
 
 @dataclass(frozen=True)
@@ -126,16 +105,21 @@ def claim_run(
     resume: Resume = "auto",
     fork: bool = False,
     warn: Warn = lambda message: None,
+    extend: bool = False,
 ) -> ClaimedRun[RunFolder]:
     """Go on with the newest unfinished run of this name, or start a new one.
 
     Args:
+        extend: train the newest finished run further, as a new run; or go on with an unfinished one that does.
         warn: is called when a new run starts from scratch with another config than that of the finished one.
 
     Raises:
         EnvironmentFault: the storage is not writable, or a run of this name is going on.
-        ConfigError: the unfinished run has another config, or there is a finished one alone to branch off.
+        ConfigError: the unfinished run has another config, there is a finished one alone to branch off, or nothing to
+            extend.
     """
+    if extend:
+        return claim(storage / config.name, lambda home: _choose_extension(home, config))
     return claim(storage / config.name, lambda home: _choose_run(home, config, resume, fork, warn))
 
 
@@ -209,9 +193,22 @@ def _choose_run(home: Path, config: ExperimentConfig, resume: Resume, fork: bool
     if newest is None or not _is_resumable(newest, config):
         return new_run(home, config, RunFolder), False
     if forks(newest, content, config, fork):
-        return new_run(home, config, RunFolder, origin=newest), False
+        return new_run(home, config, RunFolder, Origin(newest.run_id, "forked_from"), newest.checkpoints), False
     newest.write(status="running")  # a disk that has no room for this has none for a checkpoint
     return newest, True
+
+
+def _choose_extension(home: Path, config: ExperimentConfig) -> tuple[RunFolder, bool]:
+    """The folder of a run that extends the newest one, and whether it is that of an earlier launch."""
+    newest = _newest(home)
+    content = newest.read() if newest is not None else {}
+    require_extendable(config, None if newest is None else newest.run_id, content)
+    assert newest is not None
+    if content["status"] != "finished":
+        newest.write(status="running")
+        return newest, True
+    origin = extension_of(config, newest.run_id, last_whole_checkpoint(newest.checkpoints))
+    return new_run(home, config, RunFolder, origin, newest.checkpoints), False
 
 
 def check_start_from_scratch(
@@ -234,7 +231,8 @@ def check_start_from_scratch(
     difference = config_difference(content.get("config", {}), config.model_dump(mode="json"), other)
     if difference:
         changes = ", ".join(
-            f"{key} {_shown(key, before)} -> {_shown(key, after)}" for key, (before, after) in difference.items()
+            f"{key} {shown_value(key, before)} -> {shown_value(key, after)}"
+            for key, (before, after) in difference.items()
         )
         warn(f"the run {run_id} of {config.name!r} is finished; this one starts from scratch with {changes}")
 
@@ -268,20 +266,35 @@ def _newest(home: Path) -> RunFolder | None:
     return next(folders, None)
 
 
-def new_run(home: Path, config: ExperimentConfig, kind: type[Folder], origin: RunFolder | None = None) -> Folder:
-    """A folder for a run that starts anew, or from the checkpoints of another one."""
-    run_id = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
-    folder = kind(home / run_id)
-    forked_from = {}
-    if origin is not None:
-        forked_from = {"forked_from": origin.run_id}
-        for _, checkpoint in numbered(origin.checkpoints):
-            shutil.copytree(checkpoint, folder.checkpoints / checkpoint.name, copy_function=link_or_copy)
+def new_run(
+    home: Path,
+    config: ExperimentConfig,
+    kind: type[Folder],
+    origin: Origin | None = None,
+    checkpoints: Path | None = None,
+) -> Folder:
+    """A folder for a run that starts anew, or from another one.
+
+    Args:
+        checkpoints: folder of the checkpoints that it begins with.
+    """
+    folder = kind(home / _new_id(origin))
+    for _, checkpoint in numbered(checkpoints) if checkpoints is not None else ():
+        shutil.copytree(checkpoint, folder.checkpoints / checkpoint.name, copy_function=link_or_copy)
     folder.path.mkdir(parents=True, exist_ok=True)
     remember_folders(folder.path)
     # last: a folder without it is no run yet
-    folder.write(status="running", config=shareable(config).model_dump(mode="json"), **forked_from)
+    entries = {} if origin is None else origin.entries()
+    folder.write(status="running", config=shareable(config).model_dump(mode="json"), **entries)
     return folder
+
+
+def _new_id(origin: Origin | None) -> str:
+    """An id that sorts by the time of the start, and after that of a run of the same second that it begins with."""
+    while True:
+        run_id = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
+        if origin is None or run_id > origin.run_id:
+            return run_id
 
 
 def link_or_copy(source: str, target: str) -> None:
@@ -292,30 +305,6 @@ def link_or_copy(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-def config_difference(
-    old: Mapping[str, Any], new: Mapping[str, Any], may_differ: Sequence[str] = MAY_DIFFER_ON_RESUME
-) -> dict[str, tuple[Any, Any]]:
-    """What differs between two dumped configs and may not on resume: dotted key to (old, new).
-
-    Args:
-        may_differ: keys and sections whose differences are left out.
-    """
-    flat_old, flat_new = flatten(old), flatten(new)
-    same_scaling = old.get("scaling") == new.get("scaling")
-    free = may_differ if same_scaling else (*may_differ, *DERIVED_FROM_SCALING)
-    changed = {}
-    for key in sorted(flat_old.keys() | flat_new.keys()):
-        before, after = flat_old.get(key), flat_new.get(key)
-        if before != after and not is_below(key, free):
-            changed[key] = before, after
-    return changed
-
-
-def is_below(key: str, places: Sequence[str]) -> bool:
-    """Whether a dotted key is one of some keys, or in one of some sections."""
-    return any(key == each or key.startswith(f"{each}.") for each in places)
-
-
 def other_config(
     kind: str, name: str, unfinished: RunFolder, difference: Mapping[str, tuple[Any, Any]], hint: str
 ) -> ConfigError:
@@ -324,15 +313,11 @@ def other_config(
         [
             Problem(
                 "resume",
-                f"the unfinished {kind} {unfinished.run_id} of {name!r} has {_shown(key, before)}, "
-                f"this config has {_shown(key, after)}",
+                f"the unfinished {kind} {unfinished.run_id} of {name!r} has {shown_value(key, before)}, "
+                f"this config has {shown_value(key, after)}",
                 key,
                 hint=hint,
             )
             for key, (before, after) in difference.items()
         ]
     )
-
-
-def _shown(key: str, value: Any) -> str:
-    return redact(repr(redact_values({key: value})[key]))

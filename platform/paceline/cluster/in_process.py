@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.cluster.counting import Counting, unit_of
 from paceline.cluster.desk import Desk, unrecorded_text
+from paceline.cluster.extension import EXTENDED_FROM_STEP
 from paceline.cluster.interrupts import first_interrupt_calls
 from paceline.cluster.listener import Listener, Progress
 from paceline.cluster.preflight import check_resources, process_resources, writable
@@ -98,6 +99,7 @@ def assignment(launch: "Launch") -> Any:
         objects=python_objects(launch.config),
         checkpoints=str(launch.run.folder.checkpoints),
         store=launch.run.store,
+        extended_from_step=launch.run.folder.read().get(EXTENDED_FROM_STEP),
         # to a cluster the code itself travels, see `user_code`
         import_folders=() if launch.address else user_folders(),
     )
@@ -126,8 +128,8 @@ class Feed:
                 self._listener.stage(details["text"])
             elif kind == "plan":
                 self._total_steps = details["total_steps"]
-            elif kind == "batch":
-                self._listener.planned([("batch", details["text"])])
+            elif kind in ("batch", "length"):
+                self._listener.planned([(kind, details["text"])])
             else:
                 self._listener.event(kind, details)
         if view.step:

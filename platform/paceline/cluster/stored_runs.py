@@ -15,13 +15,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from paceline.cluster.config_difference import config_difference
+from paceline.cluster.extension import Origin, extension_of, require_extendable
 from paceline.cluster.identity import (
     ClaimedRun,
     Resume,
     RunFolder,
     Warn,
     check_start_from_scratch,
-    config_difference,
     forks,
     link_or_copy,
     lock_home,
@@ -73,12 +74,13 @@ def claim_stored_run(
     fork: bool,
     tell: Tell,
     warn: Warn = lambda message: None,
+    extend: bool = False,
 ) -> ClaimedStoredRun:
     """Go on with the newest unfinished run of this name, or start a new one, in an object store.
 
     Args:
         tell: is told what is waited for.
-        warn: see `claim_run`.
+        warn: see `claim_run`; likewise the last one.
 
     Raises:
         EnvironmentFault: the store or the working copy cannot be used, or a run of this name is going on.
@@ -95,7 +97,7 @@ def claim_stored_run(
         lease.take(tell)
         try:
             with writable(home):
-                run, copy = claiming.choose(resume, fork, tell, warn)
+                run, copy = claiming.extension(tell) if extend else claiming.choose(resume, fork, tell, warn)
         except BaseException:
             lease.release()
             raise
@@ -126,18 +128,34 @@ class _Claiming:
         """The run to work on, and the copy of its record in the store."""
         found = None if resume == "never" else self._newest()
         if found is None:
-            return self._begin(None, tell)
+            return self._begin()
         run, content = found
         if content.get("status") == "finished":
             check_start_from_scratch(run.run_id, content, self._config, fork, warn)
-            return self._begin(None, tell)
+            return self._begin()
         if not self._is_resumable(run, content):
-            return self._begin(None, tell)
-        here = str(RunFolder(run.folder).read().get(LAUNCH, "")) == content.get(LAUNCH)
-        run = replace(run, trusted=(str(content[LAUNCH]),) if here else ())
+            return self._begin()
+        run = self._trusting(run, content)
         if forks(RunFolder(run.folder), content, self._config, fork):
-            return self._begin(run, tell)
+            return self._begin(Origin(run.run_id, "forked_from"), self._newest_checkpoint(run, tell))
         return self._go_on(run, content)
+
+    def extension(self, tell: Tell) -> tuple[RunStore, RecordCopy]:
+        """The same for a run that extends the newest one."""
+        found = self._newest()
+        require_extendable(self._config, None if found is None else found[0].run_id, {} if found is None else found[1])
+        assert found is not None
+        run, content = found
+        run = self._trusting(run, content)
+        if content["status"] != "finished":
+            return self._go_on(run, content)
+        checkpoint = self._newest_checkpoint(run, tell)
+        return self._begin(extension_of(self._config, run.run_id, checkpoint), checkpoint)
+
+    def _trusting(self, run: RunStore, content: Mapping[str, Any]) -> RunStore:
+        """The run with the launches whose checkpoints count although they are on this machine alone."""
+        here = str(RunFolder(run.folder).read().get(LAUNCH, "")) == content.get(LAUNCH)
+        return replace(run, trusted=(str(content[LAUNCH]),) if here else ())
 
     def _newest(self) -> tuple[RunStore, dict[str, Any]] | None:
         """The newest run of the name, and what its file in the store says."""
@@ -167,27 +185,25 @@ class _Claiming:
         self._claim(run, {**content, "status": "running"})
         return run, copy
 
-    def _begin(self, origin: RunStore | None, tell: Tell) -> tuple[RunStore, RecordCopy]:
-        """A run that starts anew, or from the newest checkpoint of another one."""
-        folder = new_run(self._home, self._config, RunFolder)
+    def _begin(self, origin: Origin | None = None, checkpoint: Path | None = None) -> tuple[RunStore, RecordCopy]:
+        """A run that starts anew, or from a checkpoint of another one."""
+        folder = new_run(self._home, self._config, RunFolder, origin)
         run = replace(self.base, run_id=folder.run_id)
-        forked_from = {}
-        if origin is not None:
-            forked_from = {"forked_from": origin.run_id}
-            self._branch_off(origin, run, tell)
+        if checkpoint is not None:
+            own = folder.checkpoints / checkpoint.name
+            shutil.copytree(checkpoint, own, copy_function=link_or_copy)
+            StoredCheckpoints(run).put(own, lambda: True)
         note_stored(folder.tracking, 0)
-        self._claim(run, {**folder.read(), **forked_from})  # last: without its file it is no run yet
+        self._claim(run, folder.read())  # last: without its file it is no run yet
         return run, _copy_of(run)
 
-    def _branch_off(self, origin: RunStore, run: RunStore, tell: Tell) -> None:
+    def _newest_checkpoint(self, origin: RunStore, tell: Tell) -> Path | None:
+        """The working copy of a run's newest whole checkpoint."""
+
         def broken(path: Path, reason: str) -> None:
             tell(f"checkpoint {path.name} of {origin.run_id} is broken: {reason}")
 
-        found = StoredCheckpoints(origin).newest(broken, lambda: True)
-        if found is not None:
-            own = RunFolder(run.folder).checkpoints / found.name
-            shutil.copytree(found, own, copy_function=link_or_copy)
-            StoredCheckpoints(run).put(own, lambda: True)
+        return StoredCheckpoints(origin).newest(broken, lambda: True)
 
     def _claim(self, run: RunStore, content: Mapping[str, Any]) -> None:
         """Write into the run's file, there and then here, that this launch works on it."""

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic
 
-from paceline.cluster.identity import Folder, config_difference, new_run, other_config
+from paceline.cluster.config_difference import config_difference
+from paceline.cluster.identity import Folder, new_run, other_config
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 

@@ -40,7 +40,16 @@ def run_rank(assignment: Assignment, ranks: Ranks, reporter: Reporter) -> dict[s
         rungs = Rungs(**assignment.rungs) if assignment.rungs is not None else None
         store = StoredCheckpoints(assignment.store) if assignment.store is not None else None
         checkpoints = store.folder if store is not None else Path(assignment.checkpoints)
-        trainer = build_trainer(config, ranks, reporter, checkpoints, rungs, store, shown_name=redact)
+        trainer = build_trainer(
+            config,
+            ranks,
+            reporter,
+            checkpoints,
+            rungs,
+            store,
+            shown_name=redact,
+            extended_from_step=assignment.extended_from_step,
+        )
         startup = perf_counter() - begun
         outcome = trainer.fit()
         return replace(outcome, seconds={"startup": startup, **outcome.seconds})

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -40,6 +40,7 @@ from paceline.engine.forward_backward import LocalForwardBackward
 from paceline.engine.iterable_stream import IterableStream
 from paceline.engine.largest_batch import LargestBatch
 from paceline.engine.layout import WHOLE, Replicated
+from paceline.engine.length_change import build_schedule, length_change, plan_values
 from paceline.engine.loading import BatchLoader
 from paceline.engine.loop_context import LoopContext
 from paceline.engine.lr_policy import LRPolicy
@@ -81,6 +82,7 @@ def build_trainer(
     rungs: Rungs | None = None,
     store: CheckpointStore | None = None,
     shown_name: Callable[[str], str] = str,
+    extended_from_step: int | None = None,
 ) -> Trainer:
     """Everything of one rank, from the config. Every rank must call it.
 
@@ -89,6 +91,7 @@ def build_trainer(
         rungs: how far to train before the reporter is asked whether to go on. None: to the end at once.
         store: where checkpoints count; the folder has working copies of them then. None: the folder itself.
         shown_name: what a metric of the task is called in what is reported: its name may hold a secret.
+        extended_from_step: the last step of the finished run that this one trains further; None: it does not.
     """
     apply_process_settings(config.trainer)
     newest = find_newest(checkpoints, ranks, reporter, config, store) if checkpoints is not None else None
@@ -122,8 +125,10 @@ def build_trainer(
         data = MapStyleStream(order, train_loader)
         steps_per_epoch, samples_per_epoch = order.steps_per_epoch, order.samples_per_epoch
     plan = TrainPlan(config.trainer, config.checkpoint, steps_per_epoch)
+    settled = {**settled, **plan_values(plan)}
     running = RunningLoss(ranks)
-    lr = build_lr(config, state, peak_lr, build_schedule(config, plan, sizes), adascale)
+    schedule = build_schedule(config, plan.total_steps, plan.steps_per_epoch, sizes.global_batch_size)
+    lr = build_lr(config, state, peak_lr, schedule, adascale)
     seeds_of = partial(StepSeeds, config.seed, only_torch=draws_only_from_torch(config, task, optimizer))
     forward_backward = strategy.forward_backward(model, precision, running, seeds_of, adascale)
     weight_scale = None
@@ -209,7 +214,12 @@ def build_trainer(
     if config.trainer.compile != "none":
         try_compilation(trainer, config.trainer)
     if newest is not None:
-        resume(trainer, newest)
+        values = resume(trainer, newest)
+        was_stopped_early = continue_if_extended(state, extended_from_step)
+        change = length_change(config, plan, values, peak_lr, sizes.global_batch_size, was_stopped_early)
+        if change is not None and ranks.is_first:
+            text = change.text(config.lr_scheduler.describe())
+            reporter.event("length", **asdict(change), text=text)
     return trainer
 
 
@@ -341,12 +351,6 @@ def build_observer(config: ExperimentConfig, strategy: Strategy, reporter: Repor
     return Observer(strategy.ranks, reporter, strategy.own_time, all_gpus, config.tracking.system_metrics)
 
 
-def build_schedule(config: ExperimentConfig, plan: TrainPlan, sizes: BatchSizes) -> Schedule:
-    """The learning rate's factor at each step."""
-    warmup = config.lr_scheduler.warmup_length(plan.steps_per_epoch, sizes.global_batch_size)
-    return config.lr_scheduler.build(plan.total_steps, warmup, plan.steps_per_epoch)
-
-
 def build_writer(
     config: ExperimentConfig, checkpoints: Path, reporter: Reporter, store: CheckpointStore | None = None
 ) -> CheckpointWriter:
@@ -407,12 +411,22 @@ def find_newest(
     return checkpoints / f"step-{step}" if step >= 0 else None
 
 
-def resume(trainer: Trainer, checkpoint: Path) -> None:
-    """Go on from a valid checkpoint. Every rank must call it."""
-    trainer.checkpointer.load(checkpoint)
+def resume(trainer: Trainer, checkpoint: Path) -> Mapping[str, Any]:
+    """Go on from a valid checkpoint, and return its values. Every rank must call it."""
+    values = trainer.checkpointer.load(checkpoint)
     writer = trainer.checkpointer.writer
     if writer is not None:
         if unrecorded := metrics_of(checkpoint):
             trainer.reporter.record_again(unrecorded)
         place = writer.place_of(checkpoint)
         trainer.reporter.event("resumed", step=trainer.state.position.step, path=place)
+    return values
+
+
+def continue_if_extended(state: TrainState, extended_from_step: int | None) -> bool:
+    """Let a run continue that a callback had stopped and that the user extends; returns True if it had."""
+    is_extended = extended_from_step is not None and state.position.step <= extended_from_step
+    was_stopped_early = is_extended and state.is_stopped_early
+    if was_stopped_early:
+        state.is_stopped_early = False
+    return was_stopped_early

@@ -18,10 +18,9 @@ import torch
 from safetensors.torch import load_file, save
 
 from paceline.durable import sync_folder, write_synced
-from paceline.engine.manifest import BrokenCheckpoint, numbered, set_aside, verify, write_manifest
+from paceline.engine.manifest import STATE, BrokenCheckpoint, numbered, set_aside, verify, write_manifest
 from paceline.errors import EnvironmentFault
 
-STATE = "state.json"
 START_FROM_SCRATCH = "start from scratch with --resume never, in a sweep with --new"
 """Hint of errors about a checkpoint that does not fit."""
 

@@ -120,8 +120,8 @@ class Checkpointer:
         if self.writer is not None:
             self.writer.close()
 
-    def load(self, folder: Path) -> None:
-        """Restore the state from a valid checkpoint folder.
+    def load(self, folder: Path) -> Mapping[str, Any]:
+        """Restore the state from a valid checkpoint folder, and return its values that are no tensors.
 
         Raises:
             ConfigError: the checkpoint belongs to another model, optimizer, other data or another order of samples.
@@ -141,6 +141,7 @@ class Checkpointer:
         self.resumed_from = folder
         if self.writer is not None:
             self.writer.last = folder
+        return snapshot.values
 
     def _snapshot(self, step: int) -> Snapshot | None:
         layout = self._state.layout

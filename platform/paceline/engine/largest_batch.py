@@ -16,8 +16,8 @@ import torch
 
 from paceline.config.batch_sizes import BatchSizes, OpenBatchSizes
 from paceline.config.experiment import ExperimentConfig
-from paceline.engine.checkpoint import STATE
 from paceline.engine.free_memory import Memory, forget_peak, memory_of
+from paceline.engine.manifest import STATE
 from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import Reporter
 from paceline.engine.trial_steps import Parts, independent, quick_release, ran_out, release, trial_steps, undisturbed

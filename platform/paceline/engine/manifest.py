@@ -12,7 +12,9 @@ from paceline.durable import sync_folder, write_synced
 
 MANIFEST = "MANIFEST.json"
 FORMAT = 1
-NEEDED = ("model.safetensors", "state.json")
+STATE = "state.json"
+"""File of a checkpoint with everything that is no tensor."""
+NEEDED = ("model.safetensors", STATE)
 """Files that every checkpoint has."""
 
 

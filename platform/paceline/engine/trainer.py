@@ -228,7 +228,8 @@ class Trainer:
             self.reporter.progress(step, self.meter.rate())
         leaves = False
         if self.ranks.is_first and (now or self._agreement.is_due(step)):
-            if self.reporter.stop_requested():
+            # a run that ends at this step anyway is finished, not interrupted
+            if self.reporter.stop_requested() and request != Control.STOP:
                 request = INTERRUPT
             leaves = self.reporter.is_leaving()
             # as often as it can be written down: the machine may go at any step

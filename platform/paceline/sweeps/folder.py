@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.cluster.identity import CHANGES_NO_RESULT, ClaimedRun, RunFolder, claim
+from paceline.cluster.config_difference import CHANGES_NO_RESULT
+from paceline.cluster.identity import ClaimedRun, RunFolder, claim
 from paceline.cluster.unfinished import Unfinished
 from paceline.config.experiment import ExperimentConfig
 from paceline.sweeps.log import read_log

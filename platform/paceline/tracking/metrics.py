@@ -298,6 +298,12 @@ CHECKPOINT_SHA256 = "paceline.checkpoint_sha256"
 CHECKPOINT_STEP = "paceline.checkpoint_step"
 """Of a registered checkpoint: the optimizer step that it was saved at."""
 
+FORKED_FROM = "paceline.forked_from"
+"""The id of the unfinished run that this one has branched off."""
+
+EXTENDED_FROM = "paceline.extended_from"
+"""The id of the finished run that this one trains further."""
+
 RANKS = "paceline.ranks"
 """Which ranks are on which machine, such as `node-a: 0 1; node-b: 2 3`; a line for each group of workers that the run
 has had, where they were placed differently."""

@@ -155,6 +155,21 @@ def test_another_config_is_refused_or_forked(training: Training, remote: RemoteF
     assert training.resumed == [16]
 
 
+def test_a_finished_run_is_extended_elsewhere(
+    training: Training, remote: RemoteFolder, relay: Relay, undisturbed: Result
+) -> None:
+    first = training.run("trainer.epochs=4")
+    training.forget()
+    training.start("--extend", "trainer.epochs=4")
+    assert training.end() == 2
+    assert training.error["keys"] == ["trainer.epochs"]
+    extended = training.run("--extend")
+    assert extended["weights_sha256"] == undisturbed["weights_sha256"] != first["weights_sha256"]
+    assert training.resumed == [first["steps"]]
+    contents = [json.loads((remote / NAME / run).read("run.json") or b"{}") for run in (remote / NAME).folders()]
+    assert [each.get("extended_from") for each in contents] == [None, first["run_id"]]
+
+
 @pytest.mark.parametrize(
     ("storage", "code"),
     [

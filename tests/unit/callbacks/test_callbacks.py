@@ -149,6 +149,14 @@ def stopping_at(step: int) -> Any:
     return MemoryReporter(stop_at_step=step)
 
 
+def test_a_run_that_stops_early_at_the_step_of_an_interruption_is_finished(tmp_path: Path) -> None:
+    config = toy_config(trainer__epochs=9, callbacks=[EARLY])
+    end = fit(config)[1].step
+    interrupted = fit(config, checkpoints=tmp_path, reporter=stopping_at(end))[1]
+    assert (interrupted.step, interrupted.stopped) == (end, False)
+    assert fit(config, checkpoints=tmp_path)[1].step == end
+
+
 def test_early_stopping_needs_its_metric() -> None:
     with pytest.raises(UnusableCode) as caught:
         fit(with_callbacks({**EARLY, "monitor": "val/los"}))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.cluster.assignment import TrialPart
-from paceline.cluster.identity import is_below
+from paceline.cluster.config_difference import is_below
 from paceline.cluster.preflight import writable
 from paceline.errors import EnvironmentFault
 from paceline.study.tuneup.jobs import Answer, Job

@@ -1,0 +1,168 @@
+"""Which finished run `--extend` trains further, and when it cannot.
+
+The extension is a run of its own. Its checkpoints begin with those of the finished run, which stays as it is; its file
+says which run it extends, and how far that one had come.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from paceline.cluster.config_difference import MAY_DIFFER_ON_RESUME, config_difference, shown_value
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.sections import TrainerConfig
+from paceline.engine.manifest import STATE, BrokenCheckpoint, numbered, verify
+from paceline.errors import ConfigError, Problem
+
+MAY_DIFFER_WHEN_EXTENDED = (*MAY_DIFFER_ON_RESUME, "trainer.max_steps")
+EXTENDED_FROM = "extended_from"
+"""Entry of a run's file: the id of the run that it extends."""
+EXTENDED_FROM_STEP = "extended_from_step"
+"""Entry of a run's file: the last optimizer step of that run."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The run whose checkpoints a new run begins with."""
+
+    run_id: str
+    relation: Literal["forked_from", "extended_from"]
+    step: int | None = None
+    """The last optimizer step of a run that is extended."""
+
+    def entries(self) -> dict[str, Any]:
+        """Entries of the new run's file."""
+        step = {} if self.step is None else {EXTENDED_FROM_STEP: self.step}
+        return {self.relation: self.run_id, **step}
+
+
+@dataclass(frozen=True)
+class TrainedTo:
+    """How far a run has come, as its last checkpoint says."""
+
+    step: int
+    """Optimizer steps."""
+    epoch: int
+    """Epochs finished."""
+    is_stream: bool = False
+    """True for an iterable training set, whose length is `trainer.max_steps` alone."""
+
+    @classmethod
+    def read(cls, checkpoint: Path) -> "TrainedTo":
+        """Read it from a whole checkpoint."""
+        values = json.loads((checkpoint / STATE).read_bytes())
+        position = values["position"]
+        return cls(int(position["step"]), int(position["epoch"]), "data" in values.get("components", {}))
+
+    def is_shorter_than(self, trainer: TrainerConfig) -> bool:
+        """Return True if the config asks for more training."""
+        if trainer.max_steps is not None and trainer.max_steps <= self.step:
+            return False
+        epochs = trainer.epochs or (1 if trainer.max_steps is None else None)
+        return epochs is None or self.is_stream or epochs > self.epoch
+
+
+def last_whole_checkpoint(checkpoints: Path) -> Path | None:
+    """The newest checkpoint whose every byte is as its manifest says. Changes nothing."""
+    for _, path in numbered(checkpoints):
+        try:
+            verify(path)
+        except BrokenCheckpoint:
+            continue
+        return path
+    return None
+
+
+def is_unfinished_extension(content: Mapping[str, Any]) -> bool:
+    """Return True for the file of an extension that has not come to its end."""
+    return content.get("status") != "finished" and EXTENDED_FROM in content
+
+
+def require_extendable(config: ExperimentConfig, run_id: str | None, content: Mapping[str, Any]) -> None:
+    """Check that the newest run of a name can be extended, or is an unfinished extension that can be continued.
+
+    Args:
+        run_id: of the newest run; None when there is none.
+        content: of its file.
+
+    Raises:
+        ConfigError: there is no run, it is unfinished, or its config differs in more than its length.
+    """
+    if run_id is None:
+        raise _nothing(f"there is no run of {config.name!r} to extend", "leave --extend out to start one")
+    is_extension = is_unfinished_extension(content)
+    if content.get("status") != "finished" and not is_extension:
+        reason = f"the newest run of {config.name!r}, {run_id}, is unfinished; --extend trains a finished one further"
+        hint = "leave --extend out to continue it with the length that the config asks for"
+        raise _nothing(reason, hint)
+    difference = config_difference(content.get("config", {}), config.model_dump(mode="json"), MAY_DIFFER_WHEN_EXTENDED)
+    if difference:
+        state = "unfinished extension" if is_extension else "finished run"
+        hint = (
+            "undo the change, since an extension differs in its length alone; "
+            f"for new training that starts from its weights: --init-from {config.name}/{run_id}"
+        )
+        raise ConfigError(
+            [
+                Problem(
+                    "extend",
+                    f"the {state} {run_id} of {config.name!r} has {shown_value(key, before)}, "
+                    f"this config has {shown_value(key, after)}",
+                    key,
+                    hint=hint,
+                )
+                for key, (before, after) in difference.items()
+            ]
+        )
+
+
+def extension_of(config: ExperimentConfig, run_id: str, checkpoint: Path | None) -> Origin:
+    """The finished run as the origin of its extension.
+
+    Args:
+        checkpoint: its last whole one.
+
+    Raises:
+        ConfigError: it has none, or the config asks for no more training than was done.
+    """
+    if checkpoint is None:
+        reason = f"the finished run {run_id} of {config.name!r} has no whole checkpoint"
+        raise _nothing(reason, "leave --extend out to start from scratch")
+    done = TrainedTo.read(checkpoint)
+    if not done.is_shorter_than(config.trainer):
+        raise _not_longer(config, run_id, done)
+    return Origin(run_id, "extended_from", done.step)
+
+
+def _not_longer(config: ExperimentConfig, run_id: str, done: TrainedTo) -> ConfigError:
+    by_steps = config.trainer.max_steps is not None and config.trainer.max_steps <= done.step
+    key = "trainer.max_steps" if by_steps else "trainer.epochs"
+    asked = config.trainer.max_steps if by_steps else config.trainer.epochs or 1
+    reason = (
+        f"the finished run {run_id} of {config.name!r} was trained for {_count(done.step, 'step')} "
+        f"({_count(done.epoch, 'epoch')}), and {asked} is no more than that"
+    )
+    more = 2 * (done.step if by_steps else done.epoch)
+    return ConfigError([Problem("nothing-to-extend", reason, key, hint=f"ask for more, such as {key}={more}")])
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
+def _nothing(reason: str, hint: str) -> ConfigError:
+    return ConfigError([Problem("nothing-to-extend", reason, "name", hint=hint)])
+
+
+def require_one_intent(resume: str, fork: bool, extend: bool) -> None:
+    """Check that a command asks for one thing.
+
+    Raises:
+        ConfigError: it is to extend a run, and to branch off or start another one.
+    """
+    others: Sequence[str] = [*(["fork"] if fork else []), *(["resume='never'"] if resume == "never" else [])]
+    if extend and others:
+        reason = f"extend trains the newest finished run further, which {others[0]} contradicts"
+        raise ConfigError([Problem("contradiction", reason, hint=f"leave out extend, or {others[0]}")])

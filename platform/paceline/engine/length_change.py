@@ -1,0 +1,98 @@
+"""A run that is resumed with another length: what that means for its learning rates."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.config.experiment import ExperimentConfig
+from paceline.engine.plan import TrainPlan
+from paceline.lr_schedulers.base import Schedule
+
+KEY = "plan"
+"""Of what `state.json` keeps: the plan that the run was trained by."""
+LOOKED_AT = 1000
+"""Optimizer steps at which the two schedules are compared, at the most."""
+
+
+@dataclass(frozen=True)
+class LengthChange:
+    """The old and the new length of a run, and whether its schedule is the same for the steps done."""
+
+    step: int
+    """Optimizer steps done."""
+    total_steps_before: int
+    total_steps: int
+    is_same_schedule: bool
+    """True if a run of the new length from the start would have had the same learning rates so far."""
+    lr_before: float
+    """Learning rate of the last step done, for a parameter group with ratio 1."""
+    lr: float
+    """Learning rate of the next step."""
+    was_stopped_early: bool = False
+    """True if a callback had ended the run, and the user extends it."""
+
+    def text(self, schedule: str) -> str:
+        """The change as a line for the user.
+
+        Args:
+            schedule: name of the schedule.
+        """
+        before, after, done = f"{self.total_steps_before:,}", f"{self.total_steps:,}", f"{self.step:,}"
+        length = f"{before} -> {after} optimizer steps" if before != after else f"{after} optimizer steps"
+        if self.was_stopped_early:
+            length = f"{length}, from step {done}, where a callback had stopped the run"
+        if not self.is_same_schedule:
+            return (
+                f"{length}; {schedule} over {after} steps would have had other learning rates for the {done} steps "
+                "done, so the result differs from that of a run of this length from the start; "
+                f"lr {self.lr_before:.4g} -> {self.lr:.4g}"
+            )
+        if self.was_stopped_early:
+            return f"{length}; the learning rate ({schedule}) continues as if it had not"
+        return f"{length}; {schedule} has the same learning rates, so the result is that of a run of this length"
+
+
+def plan_values(plan: TrainPlan) -> dict[str, Any]:
+    """JSON values of the plan for a checkpoint."""
+    return {KEY: {"total_steps": plan.total_steps, "steps_per_epoch": plan.steps_per_epoch}}
+
+
+def length_change(
+    config: ExperimentConfig,
+    plan: TrainPlan,
+    values: Mapping[str, Any],
+    peak_lr: float,
+    global_batch_size: int,
+    was_stopped_early: bool = False,
+) -> LengthChange | None:
+    """Compare the plan with the one that a checkpoint was trained by; None if there is nothing to tell.
+
+    Args:
+        values: of the checkpoint.
+        peak_lr: the learning rate that the schedule's factors multiply.
+    """
+    before = values.get(KEY)
+    if before is None or (before["total_steps"] == plan.total_steps and not was_stopped_early):
+        return None
+    step = int(values["position"]["step"])
+    old = build_schedule(config, before["total_steps"], before["steps_per_epoch"], global_batch_size)
+    new = build_schedule(config, plan.total_steps, plan.steps_per_epoch, global_batch_size)
+    stride = max(1, step // LOOKED_AT)
+    steps = {*range(0, step, stride), *range(max(0, step - 2), step)}
+    return LengthChange(
+        step,
+        before["total_steps"],
+        plan.total_steps,
+        all(old(each) == new(each) for each in steps),
+        peak_lr * old(max(step - 1, 0)),
+        peak_lr * new(step),
+        was_stopped_early,
+    )
+
+
+def build_schedule(
+    config: ExperimentConfig, total_steps: int, steps_per_epoch: int, global_batch_size: int
+) -> Schedule:
+    """The learning rate's factor at each step of a training of some length."""
+    warmup = config.lr_scheduler.warmup_length(steps_per_epoch, global_batch_size)
+    return config.lr_scheduler.build(total_steps, warmup, steps_per_epoch)

@@ -1,0 +1,144 @@
+"""Which finished run `--extend` trains further, and what it is refused for."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from paceline.cluster.experiment import make_record, prepare_launch, train
+from paceline.cluster.identity import ClaimedRun, claim_run
+from paceline.cluster.in_process import assignment
+from paceline.config.derived import derive
+from paceline.engine.checkpoint import Snapshot, write_checkpoint
+from paceline.errors import ConfigError, Problem
+from paceline.tracking import metrics
+from support.cluster.desks import Events
+from support.cluster.local_runs import enter_folder, local_config
+from support.golden import Golden
+
+
+def config(**changes: Any) -> Any:
+    return local_config(**{"trainer__epochs": 2, **changes})
+
+
+def left(storage: Path, status: str = "finished", step: int = 8, **options: Any) -> ClaimedRun[Any]:
+    """A run that has come to a checkpoint at the end of its second epoch, with a status."""
+    run = claim_run(options.pop("config", None) or config(), storage, **options)
+    if step:
+        values = {"position": {"step": step, "epoch": 2, "epoch_samples": 0, "samples": 64}}
+        write_checkpoint(run.folder.checkpoints, Snapshot(step, {"model": {"w": torch.ones(2)}}, values))
+    run.folder.write(status=status)
+    run.release()
+    return run
+
+
+def extended(storage: Path, **changes: Any) -> ClaimedRun[Any]:
+    run = claim_run(config(**changes), storage, extend=True)
+    run.release()
+    return run
+
+
+def refused(storage: Path, **changes: Any) -> tuple[Problem, ...]:
+    with pytest.raises(ConfigError) as caught:
+        extended(storage, **changes)
+    return caught.value.problems
+
+
+def test_an_extension_is_a_run_of_its_own_that_begins_with_the_finished_ones_checkpoints(tmp_path: Path) -> None:
+    first = left(tmp_path)
+    before = {path: path.read_bytes() for path in first.folder.path.rglob("*") if path.is_file()}
+    run = extended(tmp_path, trainer__epochs=4)
+    assert not run.resumed
+    assert run.folder.path != first.folder.path
+    own, others = (each.folder.checkpoints / "step-8" / "model.safetensors" for each in (run, first))
+    assert own.samefile(others)
+    content = run.folder.read()
+    assert (content["extended_from"], content["extended_from_step"]) == (first.folder.run_id, 8)
+    assert {path: path.read_bytes() for path in first.folder.path.rglob("*") if path.is_file()} == before
+    record = make_record(config(), run, "sqlite:///x.db", derive(config(), None))
+    assert record.tags[metrics.EXTENDED_FROM] == first.folder.run_id
+
+
+def test_the_same_command_continues_an_unfinished_extension(tmp_path: Path) -> None:
+    left(tmp_path)
+    first = extended(tmp_path, trainer__epochs=4)
+    again = extended(tmp_path, trainer__epochs=4)
+    assert again.resumed
+    assert again.folder == first.folder
+    assert extended(tmp_path, trainer__epochs=None, trainer__max_steps=100).folder == first.folder
+    plain = claim_run(config(trainer__epochs=4), tmp_path)
+    plain.release()
+    assert (plain.resumed, plain.folder) == (True, first.folder)
+
+
+def test_a_finished_extension_is_extended_again(tmp_path: Path) -> None:
+    left(tmp_path)
+    first = left(tmp_path, step=16, config=config(trainer__epochs=3), extend=True)
+    second = extended(tmp_path, trainer__epochs=5)
+    assert second.folder.read()["extended_from"] == first.folder.run_id
+    assert second.folder.read()["extended_from_step"] == 16
+
+
+def test_other_changes_than_the_length_are_listed(tmp_path: Path, golden: Golden) -> None:
+    run_id = left(tmp_path).folder.run_id
+    problems = refused(tmp_path, trainer__epochs=4, optimizer__lr=0.2, seed=3, scaling__num_workers=2)
+    assert [(each.code, each.key) for each in problems] == [("extend", "optimizer.lr"), ("extend", "seed")]
+    golden(str(problems[0]).replace(run_id, "<id>"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({}, "trainer.epochs"),
+        ({"trainer__epochs": 1}, "trainer.epochs"),
+        ({"trainer__epochs": 4, "trainer__max_steps": 8}, "trainer.max_steps"),
+        ({"trainer__epochs": None}, "trainer.epochs"),
+    ],
+)
+def test_no_more_training_than_was_done_is_refused(
+    tmp_path: Path, changes: dict[str, Any], key: str, golden: Golden
+) -> None:
+    run_id = left(tmp_path).folder.run_id
+    (problem,) = refused(tmp_path, **changes)
+    assert (problem.code, problem.key) == ("nothing-to-extend", key)
+    golden(str(problem).replace(run_id, "<id>"))
+    assert len(list((tmp_path / "run").glob("*/run.json"))) == 1
+
+
+@pytest.mark.parametrize("status", [None, "running", "failed", "interrupted", "no checkpoint"])
+def test_there_is_nothing_to_extend(tmp_path: Path, status: str | None, golden: Golden) -> None:
+    run_id = "none"
+    if status is not None:
+        is_lost = status == "no checkpoint"
+        run_id = left(tmp_path, "finished" if is_lost else status, step=0 if is_lost else 4).folder.run_id
+    (problem,) = refused(tmp_path, trainer__epochs=4)
+    assert (problem.code, problem.key) == ("nothing-to-extend", "name")
+    golden(str(problem).replace(run_id, "<id>"))
+
+
+def test_a_broken_last_checkpoint_is_passed_over_and_left_alone(tmp_path: Path) -> None:
+    first = left(tmp_path)
+    values = {"position": {"step": 12, "epoch": 3, "epoch_samples": 0, "samples": 96}}
+    broken = write_checkpoint(first.folder.checkpoints, Snapshot(12, {"model": {"w": torch.ones(2)}}, values))
+    (broken / "model.safetensors").write_bytes(b"x")
+    assert extended(tmp_path, trainer__epochs=3).folder.read()["extended_from_step"] == 8
+    assert broken.is_dir()
+
+
+def test_the_processes_that_train_know_where_the_finished_run_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter_folder(tmp_path, monkeypatch)
+    left(tmp_path / "runs")
+    for changes, options, step in [({"trainer__epochs": 4}, {"extend": True}, 8), ({"name": "other"}, {}, None)]:
+        launch = prepare_launch(config(**changes), "auto", False, None, Events(), **options)
+        launch.run.release()
+        assert assignment(launch).extended_from_step == step
+
+
+@pytest.mark.parametrize("other", [{"fork": True}, {"resume": "never"}])
+def test_one_thing_is_asked_for(tmp_path: Path, other: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        train(config(storage__path=str(tmp_path)), extend=True, **other)
+    assert [problem.code for problem in caught.value.problems] == ["contradiction"]
