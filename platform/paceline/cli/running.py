@@ -37,6 +37,7 @@ def _add_train(commands: Any) -> None:
         action="store_true",
         help="train the newest finished run of this name further, such as with trainer.epochs=10",
     )
+    add_init_from(train)
     train.set_defaults(command=_train, refuse=train.error)
 
 
@@ -52,6 +53,7 @@ def _add_sweep(commands: Any) -> None:
     which = sweep.add_mutually_exclusive_group()
     which.add_argument("--resume", action="store_true", help="start no new sweep: only go on with an unfinished one")
     which.add_argument("--new", action="store_true", help="start a new sweep, even if there is an unfinished one")
+    add_init_from(sweep)
     sweep.set_defaults(command=_sweep, refuse=sweep.error)
 
 
@@ -79,6 +81,29 @@ def add_wait(command: argparse.ArgumentParser) -> None:
         default=0.0,
         help="how long to wait for nodes and free resources of a cluster; default: nodes of an autoscaler alone",
     )
+
+
+def add_init_from(command: argparse.ArgumentParser) -> None:
+    """Add the option that names the first weights."""
+    command.add_argument(
+        "--init-from",
+        metavar="RUN|FILE",
+        type=_weights,
+        help="start from the weights of a run (NAME, NAME/ID) or of a file; the same as model.weights",
+    )
+
+
+def overrides_of(options: argparse.Namespace) -> list[str]:
+    """The overrides of a command, with that of `--init-from`."""
+    if options.init_from is None:
+        return list(options.overrides)
+    return [*options.overrides, f"model.weights={json.dumps(options.init_from, ensure_ascii=False)}"]
+
+
+def _weights(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("is empty: name a run or a file")
+    return text
 
 
 def add_timeout(command: argparse.ArgumentParser) -> None:
@@ -119,11 +144,13 @@ def _timeout(text: str) -> float:
 def _train(options: argparse.Namespace) -> int:
     if options.extend and options.resume == "never":
         options.refuse("argument --extend: not allowed with argument --resume never")
+    if options.extend and options.init_from is not None:
+        options.refuse("argument --init-from: not allowed with argument --extend")
     from paceline.config import load_config
     from paceline.config.loading import placing
 
-    config = load_config(options.config, options.overrides)
-    with placing(options.config, options.overrides):
+    config = load_config(options.config, overrides_of(options))
+    with placing(options.config, overrides_of(options)):
         return _train_with(config, options)
 
 
@@ -155,8 +182,8 @@ def _sweep(options: argparse.Namespace) -> int:
     from paceline.config import load_config
     from paceline.config.loading import placing
 
-    config = load_config(options.config, options.overrides)
-    with placing(options.config, options.overrides):
+    config = load_config(options.config, overrides_of(options))
+    with placing(options.config, overrides_of(options)):
         return _sweep_of(config, options)
 
 
@@ -190,12 +217,12 @@ def _sweep_of(config: Any, options: argparse.Namespace) -> int:
 
 
 def _dry_run(config: Any, as_json: bool) -> int:
-    from paceline.cluster.preflight import storage_of
+    from paceline.cluster.initial_weights import pin_weights
     from paceline.config.derived import derive
     from paceline.config.loading import dump_yaml
     from paceline.tracking.redact import learn, redact, redact_tree, secrets_of, shareable
 
-    storage_of(config)
+    config = pin_weights(config)
     derived = derive(config, config.data.sizes())
     learn(secrets_of(config))
     shown = shareable(config)

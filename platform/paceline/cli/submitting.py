@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from paceline.cli.running import add_wait, file_name
+from paceline.cli.running import add_init_from, add_wait, file_name, overrides_of
 from paceline.errors import OK
 
 _RESUME_CHOICES = ("auto", "never")
@@ -58,6 +58,8 @@ def _add_of_jobs(submit: argparse.ArgumentParser) -> None:
         help="train: auto or never, see `paceline train`; sweep and tuneup: without a value, see there",
     )
     submit.add_argument("--fork", action="store_true", help="train: branch off an unfinished run whose config differs")
+    submit.add_argument("--extend", action="store_true", help="train: train the newest finished run further")
+    add_init_from(submit)
     submit.add_argument("--new", action="store_true", help="sweep, tuneup: start a new one, even if one is unfinished")
     add_wait(submit)
 
@@ -72,7 +74,7 @@ def _submit(options: argparse.Namespace) -> int:
 
     plan = plan_job(
         options.config,
-        options.overrides,
+        overrides_of(options),
         options.job,
         lambda kind: _flags(options, kind),
         options.runtime_env,
@@ -128,15 +130,17 @@ def _flags(options: argparse.Namespace, kind: str) -> list[str]:
     """
     if kind == "train" and (options.new or options.resume == _ONLY):
         options.refuse(
-            "for train: --resume auto or never, and --fork; --new and --resume alone are for sweep and tuneup"
+            "for train: --resume auto or never, --fork and --extend; --new and --resume alone are for sweep and tuneup"
         )
-    if kind != "train" and (options.fork or options.resume in _RESUME_CHOICES):
-        cure = "--resume without a value, or --new; --fork and --resume auto or never are for train"
+    if kind != "train" and (options.fork or options.extend or options.resume in _RESUME_CHOICES):
+        cure = "--resume without a value, or --new; --fork, --extend and --resume auto or never are for train"
         options.refuse(f"for {kind}: {cure}")
+    if options.extend and (options.fork or options.resume == "never" or options.init_from is not None):
+        options.refuse("--extend excludes --fork, --resume never and --init-from")
     if options.new and options.resume:
         options.refuse("--resume and --new exclude each other")
     resume = {None: [], _ONLY: ["--resume"]}.get(options.resume, ["--resume", options.resume])
-    chosen = {"--fork": options.fork, "--new": options.new, "--json": options.json}
+    chosen = {"--fork": options.fork, "--extend": options.extend, "--new": options.new, "--json": options.json}
     wait = ["--wait", f"{options.wait:g}"] if options.wait else []
     return [*resume, *wait, *(name for name, is_set in chosen.items() if is_set)]
 

@@ -4,7 +4,7 @@ import argparse
 import json
 from typing import Any
 
-from paceline.cli.running import add_config
+from paceline.cli.running import add_config, add_init_from, overrides_of
 from paceline.errors import OK
 
 
@@ -21,6 +21,7 @@ def add_commands(commands: Any) -> None:
     which = command.add_mutually_exclusive_group()
     which.add_argument("--resume", action="store_true", help="start no new tune-up: only go on with an unfinished one")
     which.add_argument("--new", action="store_true", help="start a new tune-up, even if there is an unfinished one")
+    add_init_from(command)
     command.set_defaults(command=_tuneup, refuse=command.error)
 
 
@@ -28,14 +29,14 @@ def _tuneup(options: argparse.Namespace) -> int:
     from paceline.config import load_config
     from paceline.config.loading import placing
 
-    config = load_config(options.config, options.overrides)
+    config = load_config(options.config, overrides_of(options))
     if options.dry_run:
-        with placing(options.config, options.overrides):
+        with placing(options.config, overrides_of(options)):
             return _dry_run(config, options.json)
     from paceline.study.tuneup.display import open_tuneup_display
     from paceline.study.tuneup.tuneup import tuneup
 
-    with placing(options.config, options.overrides), open_tuneup_display(config) as display:
+    with placing(options.config, overrides_of(options)), open_tuneup_display(config) as display:
         result = tuneup(
             config,
             resume=options.resume,

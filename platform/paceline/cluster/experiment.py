@@ -15,6 +15,7 @@ from typing import Any
 from paceline.cluster.desk import Status, forget_outcome
 from paceline.cluster.extension import require_one_intent
 from paceline.cluster.identity import ClaimedRun, Resume, RunFolder, claim_run
+from paceline.cluster.initial_weights import adopt_weights, pin_weights, with_initial_weights
 from paceline.cluster.listener import Events, Listener
 from paceline.cluster.preflight import (
     check_resources,
@@ -89,6 +90,7 @@ def train(
     resume: Resume = "auto",
     fork: bool = False,
     extend: bool = False,
+    init_from: str | Path | None = None,
     address: str | None = None,
     wait_seconds: float = 0.0,
     listener: Listener | None = None,
@@ -110,6 +112,7 @@ def train(
         fork: branch off an unfinished run of this name whose config differs.
         extend: train the newest finished run of this name further, to the length that the config asks for, as a new run
             that begins with its last checkpoint. An unfinished extension is continued.
+        init_from: in place of the config's `model.weights`: a run or a file whose weights a new run starts from.
         address: a Ray cluster's address; by default a private local Ray, or inside a submitted job its cluster.
         wait_seconds: how long to wait for nodes to join a cluster that is too small, and for what others have taken of
             it. 0: one that can never hold the run is an error at once; nodes of an autoscaler are waited for anyhow.
@@ -124,6 +127,7 @@ def train(
     """
     config = with_objects(config, model=model, data=data, task=task)
     config = with_parts(config, optimizer, lr_scheduler, metrics or {}, callbacks)
+    config = with_initial_weights(config, init_from)
     learn(secrets_of(config))
     require_one_intent(resume, fork, extend)
     if listener is not None:
@@ -164,7 +168,8 @@ def with_objects(config: ExperimentConfig, *, model: Any, data: Any, task: Any) 
         raise ConfigError(problems)
     overrides: dict[str, Any] = {}
     if model is not None:
-        overrides["model"] = {"path": model, "args": _args(config.model)}
+        kept = {"weights": config.model.initial_weights, "weights_skip": config.model.weights_skip}
+        overrides["model"] = {"path": model, "args": _args(config.model), **kept}
     if task is not None:
         overrides["task"] = {"path": task, "args": _args(config.task)}
     if data is not None:
@@ -255,6 +260,9 @@ def prepare_launch(
     listener.planned(derived.lines())
     run = _claim(config, storage, resume, fork, extend, listener)
     try:
+        config = adopt_weights(config, run.folder.read().get("config", {}))
+        if run.resumed and run.store is None and not any(run.folder.checkpoints.glob("step-*")):
+            pin_weights(config)  # they are loaded again
         with writable(run.folder.path):
             forget_outcome(run.folder.tracking)
         start_creating(uri)

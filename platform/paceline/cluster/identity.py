@@ -14,6 +14,7 @@ from typing import IO, Any, ClassVar, Generic, Literal, TypeVar
 
 from paceline.cluster.config_difference import MAY_DIFFER_ON_RESUME, config_difference, shown_value
 from paceline.cluster.extension import Origin, extension_of, last_whole_checkpoint, require_extendable
+from paceline.cluster.initial_weights import adopt_weights, pin_weights
 from paceline.cluster.preflight import writable
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import remember_folders
@@ -188,10 +189,12 @@ def _choose_run(home: Path, config: ExperimentConfig, resume: Resume, fork: bool
     newest = None if resume == "never" else _newest(home)
     content = newest.read() if newest is not None else {}
     if newest is not None and content.get("status") == "finished":
-        check_start_from_scratch(newest.run_id, content, config, fork, warn)
-        newest = None
+        pinned = pin_weights(config)
+        check_start_from_scratch(newest.run_id, content, pinned, fork, warn)
+        return new_run(home, pinned, RunFolder), False
+    asked, config = config, adopt_weights(config, content.get("config", {}))
     if newest is None or not _is_resumable(newest, config):
-        return new_run(home, config, RunFolder), False
+        return new_run(home, pin_weights(asked), RunFolder), False
     if forks(newest, content, config, fork):
         return new_run(home, config, RunFolder, Origin(newest.run_id, "forked_from"), newest.checkpoints), False
     newest.write(status="running")  # a disk that has no room for this has none for a checkpoint
@@ -202,6 +205,7 @@ def _choose_extension(home: Path, config: ExperimentConfig) -> tuple[RunFolder, 
     """The folder of a run that extends the newest one, and whether it is that of an earlier launch."""
     newest = _newest(home)
     content = newest.read() if newest is not None else {}
+    config = adopt_weights(config, content.get("config", {}))
     require_extendable(config, None if newest is None else newest.run_id, content)
     assert newest is not None
     if content["status"] != "finished":

@@ -24,6 +24,7 @@ class Remarks:
     def take(self, kind: str, details: Mapping[str, Any]) -> bool:
         """Take in an event; whether it was one of these."""
         note = {
+            "initial_weights": self._note_initial_weights,
             "stamp": self._note_stamp,
             "ranks": self._note_ranks,
             "preemption": self._note_preemption,
@@ -32,6 +33,9 @@ class Remarks:
         if note is not None:
             note(details)
         return note is not None
+
+    def _note_initial_weights(self, details: Mapping[str, Any]) -> None:
+        self._tag({metrics.INITIAL_WEIGHTS: details["weights"], metrics.INITIAL_WEIGHTS_SHA256: details["sha256"]})
 
     def _note_stamp(self, details: Mapping[str, Any]) -> None:
         self._tag({metrics.SPEED_STAMP: json.dumps(details)})

@@ -28,6 +28,7 @@ from paceline.cluster.identity import (
     lock_home,
     new_run,
 )
+from paceline.cluster.initial_weights import adopt_weights, pin_weights
 from paceline.cluster.preflight import writable
 from paceline.config.experiment import ExperimentConfig
 from paceline.durable import write_durably
@@ -127,13 +128,16 @@ class _Claiming:
     def choose(self, resume: Resume, fork: bool, tell: Tell, warn: Warn) -> tuple[RunStore, RecordCopy]:
         """The run to work on, and the copy of its record in the store."""
         found = None if resume == "never" else self._newest()
-        if found is None:
+        content = {} if found is None else found[1]
+        if found is None or content.get("status") == "finished":
+            self._config = pin_weights(self._config)
+            if found is not None:
+                check_start_from_scratch(found[0].run_id, content, self._config, fork, warn)
             return self._begin()
-        run, content = found
-        if content.get("status") == "finished":
-            check_start_from_scratch(run.run_id, content, self._config, fork, warn)
-            return self._begin()
+        run, asked = found[0], self._config
+        self._config = adopt_weights(asked, content.get("config", {}))
         if not self._is_resumable(run, content):
+            self._config = pin_weights(asked)
             return self._begin()
         run = self._trusting(run, content)
         if forks(RunFolder(run.folder), content, self._config, fork):
@@ -143,9 +147,11 @@ class _Claiming:
     def extension(self, tell: Tell) -> tuple[RunStore, RecordCopy]:
         """The same for a run that extends the newest one."""
         found = self._newest()
-        require_extendable(self._config, None if found is None else found[0].run_id, {} if found is None else found[1])
+        content = {} if found is None else found[1]
+        self._config = adopt_weights(self._config, content.get("config", {}))
+        require_extendable(self._config, None if found is None else found[0].run_id, content)
         assert found is not None
-        run, content = found
+        run = found[0]
         run = self._trusting(run, content)
         if content["status"] != "finished":
             return self._go_on(run, content)

@@ -7,6 +7,7 @@ from typing import Any, Generic
 
 from paceline.cluster.config_difference import config_difference
 from paceline.cluster.identity import Folder, new_run, other_config
+from paceline.cluster.initial_weights import adopt_weights, pin_weights
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 
@@ -36,6 +37,18 @@ class Unfinished(Generic[Folder]):
                 folder = self.kind(path)
                 return None if folder.read().get("status") in self.over else folder
         return None
+
+    def with_weights(self, config: ExperimentConfig, home: Path, anew: bool) -> ExperimentConfig:
+        """The config with `model.weights` pinned: as the unfinished one has it, or else as it is now.
+
+        Raises:
+            ConfigError: there are no such weights.
+        """
+        unfinished = self.newest(home) if home.is_dir() and not anew else None
+        stored = unfinished.read().get("config") if unfinished is not None else None
+        if isinstance(stored, Mapping):
+            config = adopt_weights(config, stored, of_sweep=True)
+        return pin_weights(config, of_sweep=True)
 
     def difference(self, folder: Folder, config: ExperimentConfig) -> Mapping[str, tuple[Any, Any]]:
         """What differs between its config and another one, and may not: dotted key to (its value, the other's).

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from paceline.cluster.assignment import Assignment
+from paceline.cluster.initial_weights import weights_finder
 from paceline.cluster.preflight import worker_threads
 from paceline.engine.build import build_trainer
 from paceline.engine.failure import RankFailed, failing_together
@@ -49,6 +50,7 @@ def run_rank(assignment: Assignment, ranks: Ranks, reporter: Reporter) -> dict[s
             store,
             shown_name=redact,
             extended_from_step=assignment.extended_from_step,
+            find_weights=weights_finder(config),
         )
         startup = perf_counter() - begun
         outcome = trainer.fit()

@@ -62,6 +62,11 @@ IN_MEMORY = ("mnist5k", "synthetic", "text_file")
 
 _RULES = (
     Rule(
+        lambda config: config.model.initial_weights is None,
+        "model.weights names no run and no file",
+        ("model.weights_skip",),
+    ),
+    Rule(
         lambda config: config.data.num_workers == 0,
         "data.num_workers is 0",
         ("data.prefetch_factor", "data.persistent_workers"),

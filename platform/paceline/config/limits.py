@@ -4,9 +4,10 @@ The upper ones of whole numbers lie far beyond what anybody runs: they refuse sl
 within what torch's and Ray's integers hold.
 """
 
+import re
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 LARGEST_BATCH = 2**31 - 1
 
@@ -28,3 +29,15 @@ Metric = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_./-]{0,199}$")]
 """Name of a metric as it is recorded, such as `val/accuracy`."""
 Target = Annotated[float, Field(ge=-1e20, le=1e20)]
 """Value of a metric that is to be reached, -10^20 to 10^20."""
+
+
+def _check_regex(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
+    return pattern
+
+
+Regex = Annotated[str, Field(min_length=1, max_length=10_000), AfterValidator(_check_regex)]
+"""A Python regular expression, searched for anywhere in a parameter's name."""

@@ -37,6 +37,7 @@ from paceline.engine.ddp import hook_into_exchange, needs_lockstep
 from paceline.engine.evaluation_metrics import EvaluationMetrics
 from paceline.engine.evaluator import Evaluator
 from paceline.engine.forward_backward import LocalForwardBackward
+from paceline.engine.initial_weights import load_initial_weights
 from paceline.engine.iterable_stream import IterableStream
 from paceline.engine.largest_batch import LargestBatch
 from paceline.engine.layout import WHOLE, Replicated
@@ -55,7 +56,7 @@ from paceline.engine.reporter import Reporter
 from paceline.engine.rungs import ROUND_SECONDS, Rungs, RungStopper
 from paceline.engine.running import RunningLoss
 from paceline.engine.seeding import StepSeeds, draws_only_from_torch, seed_everything
-from paceline.engine.state import TrainState, parameter_names, trainable_parameters
+from paceline.engine.state import TrainState, parameter_names, trainable_parameters, weights_sha256
 from paceline.engine.strategy import Strategy, build_strategy
 from paceline.engine.train_step import TrainStep
 from paceline.engine.trainer import Trainer
@@ -83,6 +84,7 @@ def build_trainer(
     store: CheckpointStore | None = None,
     shown_name: Callable[[str], str] = str,
     extended_from_step: int | None = None,
+    find_weights: Callable[[str], Path] | None = None,
 ) -> Trainer:
     """Everything of one rank, from the config. Every rank must call it.
 
@@ -92,6 +94,8 @@ def build_trainer(
         store: where checkpoints count; the folder has working copies of them then. None: the folder itself.
         shown_name: what a metric of the task is called in what is reported: its name may hold a secret.
         extended_from_step: the last step of the finished run that this one trains further; None: it does not.
+        find_weights: returns the file or the folder that `model.weights` means. None: the fresh weights are kept, which
+            is enough to measure memory.
     """
     apply_process_settings(config.trainer)
     newest = find_newest(checkpoints, ranks, reporter, config, store) if checkpoints is not None else None
@@ -99,6 +103,11 @@ def build_trainer(
     seed_model(config.seed)
     task = config.task.build(config.model.build())
     require_trainable(config, task)
+    source = config.model.initial_weights
+    if newest is None and source is not None and find_weights is not None:
+        weights = load_initial_weights(task, config, find_weights(source))
+        if ranks.is_first:
+            reporter.event("initial_weights", weights=source, sha256=weights_sha256(weights))
     precision = Precision(config.trainer.precision, ranks.device)
     strategy = build_strategy(config.parallel, ranks)
 

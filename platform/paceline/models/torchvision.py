@@ -1,5 +1,6 @@
 """torchvision's classification models, by the names that they have there."""
 
+import re
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -9,6 +10,10 @@ from paceline.models.base import ModelConfig
 
 if TYPE_CHECKING:
     from torch import nn
+
+
+_OWN_WEIGHTS = re.compile("[A-Z][A-Z0-9_]*")
+"""How torchvision names its weights."""
 
 
 class TorchvisionModelConfig(ModelConfig):
@@ -100,8 +105,14 @@ class TorchvisionModelConfig(ModelConfig):
     """Selects the model: its name in `torchvision.models`."""
     num_classes: Width = 1000
     """Number of logits, 1 to 10^7. Pretrained weights of another number keep all but the last layer."""
-    weights: Annotated[str, Field(min_length=1)] | None = None
-    """Pretrained weights to start from, such as `DEFAULT` or `IMAGENET1K_V1`; downloaded. `null`: random ones."""
+    weights: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    """Pretrained weights of torchvision to start from, such as `DEFAULT` or `IMAGENET1K_V1`, which are downloaded: a
+    name in capitals. Anything else is a run or a file, as for other models. `null`: random ones."""
+
+    @property
+    def initial_weights(self) -> str | None:
+        """The run or the file that the weights are loaded from; None for torchvision's own."""
+        return None if self.weights is None or _OWN_WEIGHTS.fullmatch(self.weights) else self.weights
 
     def build(self) -> "nn.Module":
         """The network: images [n, 3, height, width] to logits [n, num_classes].
@@ -112,6 +123,6 @@ class TorchvisionModelConfig(ModelConfig):
         """
         from paceline.models._torchvision import build_pretrained, build_random
 
-        if self.weights is None:
+        if self.weights is None or self.initial_weights is not None:
             return build_random(self.name, self.num_classes)
         return build_pretrained(self.name, self.num_classes, self.weights)

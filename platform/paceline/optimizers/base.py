@@ -6,27 +6,15 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from paceline.config.base import Component, Section
-from paceline.config.limits import BatchSize
+from paceline.config.limits import BatchSize, Regex
 from paceline.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
-
-
-def _check_regex(pattern: str) -> str:
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
-    return pattern
-
-
-Regex = Annotated[str, Field(min_length=1, max_length=10_000), AfterValidator(_check_regex)]
-"""A Python regular expression, searched for anywhere in a parameter's name."""
 
 
 class ParameterGroup(Section):

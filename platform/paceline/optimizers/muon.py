@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from paceline.optimizers.base import OptimizerConfig, Regex
+from paceline.config.limits import Regex
+from paceline.optimizers.base import OptimizerConfig
 
 if TYPE_CHECKING:
     from torch import nn

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.cluster.experiment import close_seconds_of, require_shared_places, unsent_text, with_objects
 from paceline.cluster.identity import ClaimedRun
+from paceline.cluster.initial_weights import with_initial_weights
 from paceline.cluster.preflight import local_resources, storage_folder, warn_of_fixed_size, writable
 from paceline.cluster.session import on_cluster
 from paceline.config.experiment import ExperimentConfig
@@ -21,7 +22,7 @@ from paceline.config.loading import missing_modules
 from paceline.config.sweep import SweepConfig
 from paceline.errors import ConfigError, Problem, RunFailed
 from paceline.sweeps.desk.rules import is_hopeless
-from paceline.sweeps.folder import SweepFolder, claim_sweep
+from paceline.sweeps.folder import SWEEPS, SweepFolder, claim_sweep
 from paceline.sweeps.log import SweepHistory, SweepLog, read_log
 from paceline.sweeps.planning.memory import fitting
 from paceline.sweeps.planning.points import make_points
@@ -94,6 +95,7 @@ def sweep(
     task: Any = None,
     resume: bool = False,
     new: bool = False,
+    init_from: str | Path | None = None,
     address: str | None = None,
     wait_seconds: float = 0.0,
     listener: "SweepListener | None" = None,
@@ -107,6 +109,7 @@ def sweep(
         model: a callable in place of the config's `model`; likewise the next two, see `train`.
         resume: start no new sweep, only go on with an unfinished one.
         new: start a new sweep, even if there is an unfinished one.
+        init_from: in place of the config's `model.weights`: a run or a file whose weights each trial starts from.
         address: a Ray cluster's address; by default a private local Ray, or inside a submitted job its cluster.
         wait_seconds: how long to wait for a cluster that is too small or busy, see `train`.
         listener: told of stages and trials. By default they are shown on a terminal and in a notebook.
@@ -117,6 +120,7 @@ def sweep(
         RunFailed: no worker group could be started, or Ray failed. Trials that fail do not raise.
     """
     config = with_objects(config, model=model, data=data, task=task)
+    config = with_initial_weights(config, init_from)
     learn(secrets_of(config))
     if listener is not None:
         return _sweep(config, resume, new, address, wait_seconds, listener)
@@ -167,12 +171,14 @@ def _prepare(
     config: ExperimentConfig, resume: bool, new: bool, address: str | None, listener: "SweepListener"
 ) -> SweepLaunch:
     """Check what can be checked, and claim the sweep. Starts nothing."""
-    section = section_of(config)
+    section_of(config)
     if problems := missing_modules(config.model_dump()):
         raise ConfigError(problems)
     storage = storage_folder(config)
     if on_cluster(address):
         require_shared_places(config)
+    config = SWEEPS.with_weights(config, storage / config.name, new)
+    section = section_of(config)
     warn_of_fixed_size(config, "a sweep", listener)
     made, configs = make_points(config), PointConfigs(config)
     if not on_cluster(address):

@@ -304,6 +304,12 @@ FORKED_FROM = "paceline.forked_from"
 EXTENDED_FROM = "paceline.extended_from"
 """The id of the finished run that this one trains further."""
 
+INITIAL_WEIGHTS = "paceline.initial_weights"
+"""The run or the file that the first weights were loaded from: `model.weights`."""
+
+INITIAL_WEIGHTS_SHA256 = "paceline.initial_weights_sha256"
+"""SHA-256 of those weights, as `weights_sha256` of a run's result: over name, dtype, shape and bytes of each."""
+
 RANKS = "paceline.ranks"
 """Which ranks are on which machine, such as `node-a: 0 1; node-b: 2 3`; a line for each group of workers that the run
 has had, where they were placed differently."""

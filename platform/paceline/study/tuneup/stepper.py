@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from paceline.cluster.initial_weights import weights_finder
 from paceline.config.experiment import ExperimentConfig
 from paceline.engine.build import build_trainer
 from paceline.engine.prepare import apply_flags
@@ -50,7 +51,7 @@ class Stepper:
         self._ranks = ranks
         self._config = config.with_overrides(ENDLESS)
         reporter = Quiet()
-        self.trainer = build_trainer(self._config, ranks, reporter)
+        self.trainer = build_trainer(self._config, ranks, reporter, find_weights=weights_finder(config))
         self.trainer.open()
         self._steps = self.trainer.steps()
         self.ahead = self._steps_ahead(config)

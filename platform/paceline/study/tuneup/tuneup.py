@@ -32,7 +32,7 @@ from paceline.errors import ConfigError, EnvironmentFault
 from paceline.study.lint.apart import TIMEOUT_SECONDS, LintApart
 from paceline.study.tuneup.bench import open_bench
 from paceline.study.tuneup.clock import Clock
-from paceline.study.tuneup.folder import TuneupFolder, claim_tuneup
+from paceline.study.tuneup.folder import TUNEUPS, TuneupFolder, claim_tuneup
 from paceline.study.tuneup.job_log import JobLog
 from paceline.study.tuneup.measuring import Measuring, Watcher
 from paceline.study.tuneup.outcome import BaselineFailed, Findings
@@ -120,6 +120,7 @@ def _tuneup(config: ExperimentConfig, launch: Launch, listener: Watcher, spent: 
         require_shared_places(config)
     else:
         check_this_machine(config)
+    config = TUNEUPS.with_weights(config, storage / config.name, launch.new)
     uri = tracking_uri(config.tracking, Path.cwd())
     close_seconds = close_seconds_of(uri, config.tracking.offline, listener)
     claimed = claim_tuneup(config, storage, launch.resume, launch.new)

@@ -12,6 +12,7 @@ import torch
 import paceline
 from paceline._compat.torch import BatchNormBase
 from paceline.cluster.assignment import Assignment
+from paceline.cluster.initial_weights import weights_finder
 from paceline.cluster.preflight import worker_threads
 from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
@@ -112,7 +113,8 @@ def _train(job: Job, base: Assignment, ranks: Ranks) -> Mapping[str, Any]:
     alone."""
     reporter = Until(job.options["seconds"])
     begun = perf_counter()
-    trainer = build_trainer(config_of(base, job.configs[0]), ranks, reporter)
+    config = config_of(base, job.configs[0])
+    trainer = build_trainer(config, ranks, reporter, find_weights=weights_finder(config))
     outcome = trainer.fit()
     validation = [(step, values) for step, values in reporter.points if any(key.startswith("val/") for key in values)]
     return {

@@ -15,7 +15,7 @@ from paceline.config.loading import missing_modules
 from paceline.config.overrides import ConfigWarning
 from paceline.config.sweep import StopConfig, SweepConfig
 from paceline.errors import ConfigError, EnvironmentFault
-from paceline.sweeps.folder import UnfinishedSweep, find_unfinished
+from paceline.sweeps.folder import SWEEPS, UnfinishedSweep, find_unfinished
 from paceline.sweeps.log import read_log
 from paceline.sweeps.planning.points import Points, make_points
 from paceline.sweeps.planning.preview import Preview, describe_points
@@ -118,6 +118,7 @@ def forecast(config: ExperimentConfig, address: str | None = None, new: bool = F
     if problems := missing_modules(config.model_dump()):
         raise ConfigError(problems)
     home = storage_folder(config) / config.name
+    config = SWEEPS.with_weights(config, home, new)
     made, notes = _made(config)
     trials = len(made.points) or trial_count(section)
     recorded = RecordedSizes(home)
