@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NoReturn
 
-from paceline.cli import checking, planning, reviewing, running, submitting, tuning
+from paceline.cli import checking, evaluating, planning, reviewing, running, submitting, tuning
 from paceline.errors import BAD_CONFIG, FAILED, INTERRUPTED, ConfigError, EnvironmentFault, PacelineError, RunFailed
 from paceline.starting_folder import drop_starting_folder
 
@@ -79,7 +79,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="paceline", description=__import__("paceline").__doc__)
     parser.add_argument("--version", action="version", version=f"paceline {__import__('paceline').__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for room in (running, planning, tuning, submitting, reviewing, checking):
+    for room in (running, planning, tuning, submitting, evaluating, reviewing, checking):
         room.add_commands(commands)
     return parser
 

@@ -28,11 +28,12 @@ from paceline.cluster.preflight import (
 )
 from paceline.cluster.result import RunResult
 from paceline.cluster.session import on_cluster
+from paceline.cluster.worker_errors import error_of
 from paceline.config.derived import Derived, derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import Imported, objects_in
 from paceline.config.loading import dump_yaml, missing_modules
-from paceline.errors import ConfigError, EnvironmentFault, Problem, RunFailed
+from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.storage.address import StoreAddress, is_address
 from paceline.tracking import metrics as metric_keys
 from paceline.tracking.links import review_url
@@ -414,7 +415,7 @@ def _conclude(launch: Launch, ending: dict[str, Any], closing: dict[str, Any], s
         text = unsent_text(closing["report"]["error"], place)
         launch.listener.event("warning", {"code": "unsent", "message": text, "place": str(place)})
     if ending["status"] == "failed":
-        raise _failure(ending["failure"])
+        raise error_of(ending["failure"])
     return RunResult(
         run_id=run.run_id,
         name=launch.config.name,
@@ -447,15 +448,6 @@ def unsent_text(reason: str, place: Path | str) -> str:
     if isinstance(place, Path) and place.is_relative_to(Path.cwd()):
         place = place.relative_to(Path.cwd())
     return f"MLflow does not have everything: {reason}; `paceline sync {shlex.quote(str(place))}` sends the rest"
-
-
-def _failure(failure: dict[str, Any]) -> Exception:
-    message = redact(f"rank {failure['rank']}: {failure['reason']}")
-    if failure["exit_code"] == ConfigError.exit_code:
-        return ConfigError([Problem(failure.get("problem_code") or "import", message)])
-    if failure["exit_code"] == EnvironmentFault.exit_code:
-        return EnvironmentFault(message, failure.get("problem_code", ""))
-    return RunFailed(message, redact(failure["traceback_text"]))
 
 
 def closing_status(ending: dict[str, Any]) -> tuple[Status, str | None]:

@@ -48,7 +48,7 @@ CONCLUDE_SECONDS = 10.0
 def train_on_ray(launch: "Launch") -> tuple[dict[str, Any], dict[str, Any]]:
     """How training ended, and how its record was closed."""
     prepare_environment()
-    warm_up = threading.Thread(target=_import_ray_train, name="import-ray-train")
+    warm_up = threading.Thread(target=import_ray_train, name="import-ray-train")
     launch.listener.stage(connecting_text(launch.address))
     packed = runtime_env(launch.config) if launch.address else None
     warm_up.start()
@@ -99,8 +99,8 @@ def _train(launch: "Launch", desk: Any, use_gpu: bool, asked: Counting) -> tuple
     return ending, closing
 
 
-def _import_ray_train() -> None:
-    # Takes seconds; done while Ray starts.
+def import_ray_train() -> None:
+    """Import what makes a TorchTrainer, which takes seconds; done while Ray starts."""
     import paceline.cluster.lean  # noqa: F401
 
 

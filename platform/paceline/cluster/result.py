@@ -1,6 +1,8 @@
 """What a finished run gives back to Python."""
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
@@ -14,7 +16,12 @@ from paceline.tracking.redact import redact, redact_tree
 
 if TYPE_CHECKING:
     import pandas as pd
+    import torch
     from torch import nn
+
+    from paceline.cluster.evaluation import EvaluationOptions, TrainedRun
+    from paceline.cluster.listener import Listener
+    from paceline.config.loading import Overrides
 
 JSON_FIELDS = (
     "run_id",
@@ -110,6 +117,105 @@ class RunResult:
             return rebuild(self.config, brought(str(place)), model)
         return rebuild(self.config, Path(place), model)
 
+    def evaluate(
+        self,
+        sets: str | Sequence[str] = "validation",
+        *,
+        checkpoint: str | Path = "last",
+        overrides: "Overrides | None" = None,
+        model: Any = None,
+        data: Any = None,
+        task: Any = None,
+        optimizer: Any = None,
+        metrics: Mapping[str, Any] | None = None,
+        callbacks: Sequence[Any] | None = None,
+        address: str | None = None,
+        wait_seconds: float = 0.0,
+        listener: "Listener | None" = None,
+    ) -> dict[str, float]:
+        """Metrics of a checkpoint, as training computes them: on the validation sets, they equal the run's own.
+
+        Runs the code that the config names, in this process with `scaling.num_workers: 0`, else on Ray. Nothing in the
+        run's folder changes, and nothing is recorded.
+
+        Args:
+            sets: `validation` (all validation sets), `test`, `training`, or the name of a validation set; or several.
+            checkpoint: `last`, `best` by `checkpoint.monitor`, one of the run's such as `step-100`, or the folder or
+                address of any.
+            overrides: changes of the run's config, such as `{"data.path": "mine:holdout"}`; what training alone uses,
+                such as the optimizer, cannot be changed.
+            model: what `train` was given as `model`, where that was a Python object and this is another program, or
+                another one. Likewise the following five; `callbacks=[]` evaluates without any.
+            address: a Ray cluster's address, see `train`; likewise the following two.
+
+        Returns:
+            The metrics by name: `val/loss`, `val/<name>/loss` where the validation sets have names, `test/loss`,
+            `train/loss`.
+
+        Raises:
+            EnvironmentFault: there is no such checkpoint, or this environment lacks something.
+            ConfigError: an override is wrong, there is no such set, or the weights do not fit the model.
+            UnusableCode: a Python object has to be given again (`needs-object`).
+            RunFailed: a worker failed.
+        """
+        from paceline.cluster.evaluation import evaluate_run
+        from paceline.cluster.evaluation_config import GivenObjects
+
+        objects = GivenObjects(model, data, task, optimizer, metrics, callbacks)
+        with _evaluation_options(self, checkpoint, overrides, objects, address, wait_seconds, listener) as options:
+            names = [sets] if isinstance(sets, str) else list(sets)
+            return evaluate_run(self._trained, names, options).metrics
+
+    def predict(
+        self,
+        set: str = "validation",
+        *,
+        output: str | Path | None = None,
+        checkpoint: str | Path = "last",
+        overrides: "Overrides | None" = None,
+        model: Any = None,
+        data: Any = None,
+        task: Any = None,
+        optimizer: Any = None,
+        callbacks: Sequence[Any] | None = None,
+        address: str | None = None,
+        wait_seconds: float = 0.0,
+        listener: "Listener | None" = None,
+    ) -> "dict[str, torch.Tensor]":
+        """Predictions of a checkpoint for every sample of a set, in the order of the set, whatever the workers.
+
+        Args:
+            set: `validation` where there is one validation set, its name where there are several, `test` or
+                `training`.
+            output: a file to write them to instead, `.safetensors` or `.parquet`, which is there only once it is
+                complete. What it holds never is in memory as a whole.
+            checkpoint: see `evaluate`; likewise the following ones.
+
+        Returns:
+            `predictions` and, where the task gives them, `targets`: shape [samples, ...], on the CPU; empty with
+            `output`. Those in mappings and sequences are named `predictions.boxes`, `predictions.0`.
+
+        Raises:
+            UnusableCode: a Python object has to be given again (`needs-object`).
+            RunFailed: a worker failed, or the task gives no predictions, or not one for each sample.
+            PacelineError: see `evaluate`; or the file cannot be written.
+        """
+        from paceline.cluster.evaluation import predict_run, predicted_tensors
+        from paceline.cluster.evaluation_config import GivenObjects
+
+        objects = GivenObjects(model, data, task, optimizer, None, callbacks)
+        with _evaluation_options(self, checkpoint, overrides, objects, address, wait_seconds, listener) as options:
+            if output is None:
+                return predicted_tensors(self._trained, set, options)
+            predict_run(self._trained, set, output, options)
+            return {}
+
+    @property
+    def _trained(self) -> "TrainedRun":
+        from paceline.cluster.evaluation import TrainedRun
+
+        return TrainedRun(f"run {self.name}/{self.run_id}", self.config, self.folder, self.checkpoint)
+
     def to_json(self) -> dict[str, Any]:
         """The result as plain JSON values, as `paceline train --json` prints it."""
         fields = {key: getattr(self, key) for key in JSON_FIELDS}
@@ -146,6 +252,29 @@ class RunResult:
             f"<tr><th style='text-align:left'>{escape(k)}</th><td>{_cell(v)}</td></tr>" for k, v in self.rows()
         )
         return f"<table>{cells}</table>"
+
+
+@contextmanager
+def _evaluation_options(
+    run: RunResult,
+    checkpoint: str | Path,
+    overrides: "Overrides | None",
+    objects: Any,
+    address: str | None,
+    wait_seconds: float,
+    listener: "Listener | None",
+) -> "Iterator[EvaluationOptions]":
+    """The options of an evaluation; without a listener of the caller's, its stages are shown as those of `train`."""
+    from paceline.cluster.evaluation import EvaluationOptions
+
+    given = checkpoint, overrides or {}, objects, address, wait_seconds
+    if listener is not None:
+        yield EvaluationOptions(*given, listener)
+        return
+    from paceline.display import watched
+
+    with watched(run.name) as shown:
+        yield EvaluationOptions(*given, shown)
 
 
 def _cell(value: str) -> str:

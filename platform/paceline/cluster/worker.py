@@ -102,10 +102,11 @@ def device_name(device: torch.device) -> str:
 def run_here(assignment: Assignment, device: torch.device, reporter: Reporter) -> dict[str, Any]:
     """Train in this process, without Ray. Its peak memory is that of this run alone, whatever was run here before."""
     release_memory()
-    return _keeping_threads(lambda: run_rank(assignment, Ranks.current(device), reporter))
+    return keeping_threads(lambda: run_rank(assignment, Ranks.current(device), reporter))
 
 
-def _keeping_threads(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def keeping_threads(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Run something in this process that sets the number of torch's threads, and set it back."""
     threads = torch.get_num_threads()
     try:
         return run()

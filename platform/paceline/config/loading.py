@@ -16,7 +16,7 @@ from paceline.config.components import COMPONENT_SECTIONS, components_in
 from paceline.config.disagreement import Disagreement
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import has_import_paths, is_path, make_importable, missing_module, remembered_folders
-from paceline.config.overrides import copy_tree, edit, parse_override, place_of
+from paceline.config.overrides import copy_tree, edit, parse_override, place_of, tree_of
 from paceline.config.problems import Places, broken_keys, explain, selector_problems
 from paceline.config.signatures import argument_problems
 from paceline.config.source import Source, read_source
@@ -108,6 +108,29 @@ def validate(
     if config is None:
         raise ConfigError(sorted(problems, key=places.order))
     return config
+
+
+def overridden(config: ExperimentConfig, overrides: Overrides, before: Mapping[str, Any]) -> ExperimentConfig:
+    """A changed copy of a config whose user code is importable already.
+
+    Args:
+        before: changes that are made first, by dotted key.
+
+    Raises:
+        ConfigError: the overrides or the config that they make are wrong; with every problem found.
+    """
+    changes, changed_at, problems = _read_overrides(overrides)
+    if problems:
+        raise ConfigError(problems)
+    tree, misled = edit(edit(tree_of(config), before)[0], changes)
+    if misled:
+        raise ConfigError([replace(problem, place=changed_at.get(problem.key, "")) for problem in misled])
+    if has_import_paths(changes):
+        make_importable([Path.cwd()])
+    changed = validate(tree, overrides=changed_at)
+    if found := missing_modules(tree, Places(None, changed_at)):
+        raise ConfigError(found)
+    return changed
 
 
 def dump_yaml(config: ExperimentConfig) -> str:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -301,7 +301,17 @@ def require_trainable(config: ExperimentConfig, task: Task) -> None:
 def build_optimizer(
     config: ExperimentConfig, task: Task, peak_lr: float, device: torch.device, layout: Replicated = WHOLE
 ) -> Optimizer:
-    """The optimizer over the trainable parameters of the task, as far as this rank holds them."""
+    """The optimizer over the trainable parameters of the task, as far as this rank holds them, ready to train."""
+    optimizer = new_optimizer(config, task, peak_lr, device, layout)
+    complete_state(optimizer)
+    begin_training(optimizer)
+    return optimizer
+
+
+def new_optimizer(
+    config: ExperimentConfig, task: Task, peak_lr: float, device: torch.device, layout: Replicated = WHOLE
+) -> Optimizer:
+    """The same, as its class makes it: most hold no state yet."""
     trainable = trainable_parameters(task, layout)
     fusable = all(is_fusable(layout.local(each)) for each in trainable) and not _has_sparse_gradients(task)
     fusable = fusable and (config.optimizer.fuses_slices or not layout.is_sliced)
@@ -311,8 +321,6 @@ def build_optimizer(
     fused = config.optimizer.wants_fused(device.type, fusable)
     optimizer = config.optimizer.build(named, peak_lr, fused, task.model)
     number_by_position(optimizer, trainable, layout.numbers(trainable))
-    complete_state(optimizer)
-    begin_training(optimizer)
     return optimizer
 
 
@@ -342,16 +350,21 @@ def build_lr(
 def build_callbacks(config: ExperimentConfig, context: LoopContext, checkpointer: Checkpointer) -> list[Callback]:
     """The callbacks of a config, set up, their states registered under the names that they have in it."""
     callbacks = []
+    for name, callback in named_callbacks(config):
+        callback.setup(context)
+        checkpointer.register(name, callback)
+        callbacks.append(callback)
+    return callbacks
+
+
+def named_callbacks(config: ExperimentConfig) -> Iterator[tuple[str, Callback]]:
+    """The callbacks of a config, newly built, and the names that their states have in a checkpoint."""
     counts = Counter[str]()
     for component in config.callbacks:
-        callback = component.build()
-        callback.setup(context)
         name = re.sub(r"[^\w.-]", ".", component.describe())
         counts[name] += 1
         suffix = f".{counts[name]}" if counts[name] > 1 else ""
-        checkpointer.register(f"callback.{name}{suffix}", callback)
-        callbacks.append(callback)
-    return callbacks
+        yield f"callback.{name}{suffix}", component.build()
 
 
 def build_observer(config: ExperimentConfig, strategy: Strategy, reporter: Reporter) -> Observer:

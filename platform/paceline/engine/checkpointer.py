@@ -143,6 +143,26 @@ class Checkpointer:
             self.writer.last = folder
         return snapshot.values
 
+    def load_for_evaluation(self, folder: Path, needs_optimizer: bool) -> None:
+        """Restore the weights and the registered components, on whatever data.
+
+        Args:
+            needs_optimizer: whether the optimizer's state is part of the weights that evaluation uses.
+
+        Raises:
+            ConfigError: the checkpoint belongs to another model or optimizer, or has no state of a component.
+        """
+        snapshot = read_checkpoint(folder)
+        load = self._state.load if needs_optimizer else self._state.load_weights
+        load(snapshot.tensors, snapshot.values)
+        saved = snapshot.values[COMPONENTS]
+        for name, component in self._components.items():
+            if name not in saved:
+                reason = f"{folder.name} has no state of {name}, with which the model would be evaluated"
+                hint = "evaluate with the callbacks that the run was trained with, or with callbacks=[]"
+                raise ConfigError([Problem("no-callback-state", reason, "callbacks", hint=hint)])
+            component.load_state_dict(self._placed(name, component, saved[name], snapshot))
+
     def _snapshot(self, step: int) -> Snapshot | None:
         layout = self._state.layout
         states = {name: pack(each.state_dict(), name) for name, each in self._components.items()}

@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 import torch
+from torch.optim import Optimizer
 
 from paceline.callbacks.callback import Callback, TrainContext, overrides
 from paceline.engine.evaluation_metrics import EvaluationMetrics
 from paceline.engine.loading import BatchLoader
 from paceline.engine.loop_context import LoopContext, PlannedCallback
 from paceline.engine.meter import Meter
-from paceline.engine.order import evaluation_order
+from paceline.engine.order import MicroBatch, evaluation_order
 from paceline.engine.plan import TrainPlan
 from paceline.engine.precision import Precision
 from paceline.engine.ranks import Ranks
@@ -81,10 +82,7 @@ class Evaluator(PlannedCallback):
     def _evaluate(self, ctx: TrainContext) -> None:
         assert isinstance(ctx, LoopContext)
         self._evaluated_step = self._state.position.step
-        with self._meter.excluded("evaluation"), ExitStack() as stack:
-            stack.enter_context(evaluation_weights(self._state.optimizer))
-            for callback in self._contexts:
-                stack.enter_context(callback.evaluation_context(ctx))
+        with self._meter.excluded("evaluation"), weights_for_evaluation(self._state.optimizer, self._contexts, ctx):
             metrics = {
                 f"val/{f'{name}/' if name else ''}{self._shown_name(key)}": value
                 for name, loader in self.loaders.items()
@@ -102,6 +100,20 @@ class Evaluator(PlannedCallback):
         )
 
 
+@contextmanager
+def weights_for_evaluation(optimizer: Optimizer, callbacks: Sequence[Callback], ctx: TrainContext) -> Iterator[None]:
+    """The weights that evaluation uses, such as averaged ones, in the model; afterwards those of training again.
+
+    Args:
+        callbacks: those with an `evaluation_context`.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(evaluation_weights(optimizer))
+        for callback in callbacks:
+            stack.enter_context(callback.evaluation_context(ctx))
+        yield
+
+
 @torch.no_grad()
 def evaluate(
     task: Task,
@@ -111,13 +123,30 @@ def evaluate(
     strategy: Strategy,
     metrics: EvaluationMetrics | None = None,
 ) -> dict[str, float]:
-    """Metrics over a whole set, equal on all ranks. Every rank must call it.
+    """Metrics over a whole set, equal on all ranks. Every rank must call it."""
+    totals = _Totals(strategy.ranks)
+    for _, output in outputs(task, loader, micro_batch_size, precision, strategy):
+        totals.add(output)
+        if metrics is not None:
+            metrics.add(output)
+    sums = totals.reduced()
+    if not sums[WEIGHT]:
+        return {}
+    means = {name: float(value) for name, value in task.compute(sums).items()}
+    return means if metrics is None else {**means, **metrics.compute()}
+
+
+@torch.no_grad()
+def outputs(
+    task: Task, loader: BatchLoader, micro_batch_size: int, precision: Precision, strategy: Strategy
+) -> Iterator[tuple[MicroBatch, TaskOutput]]:
+    """What the task gives for this rank's part of a set, in the order of the set; the parts of the ranks are in their
+    order, too. Every rank must take all of it.
 
     The task is called without its DDP wrapper. All ranks take equally many batches, the missing ones as padding that
-    does not count, since a model may communicate in its forward pass.
+    is not given, since a model may communicate in its forward pass.
     """
     ranks = strategy.data_ranks
-    totals = _Totals(strategy.ranks)
     # BatchNorm's statistics are each rank's own until DDP's next forward; what is saved and evaluated is rank 0's
     ranks.share_first(buffer for buffer in task.buffers() if strategy.layout.holds(buffer))
     order = evaluation_order(len(loader.fetcher), micro_batch_size, ranks.rank, ranks.world_size, is_lockstep=True)
@@ -126,15 +155,8 @@ def evaluate(
             with precision.autocast():
                 output = strategy.evaluate(task, batch)
             if output is not None and micro_batch.counts:
-                totals.add(output)
-                if metrics is not None:
-                    metrics.add(output)
+                yield micro_batch, output
     strategy.layout.reshard(task)  # a callback may put other weights in their place now
-    sums = totals.reduced()
-    if not sums[WEIGHT]:
-        return {}
-    means = {name: float(value) for name, value in task.compute(sums).items()}
-    return means if metrics is None else {**means, **metrics.compute()}
 
 
 @contextmanager

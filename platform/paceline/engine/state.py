@@ -105,11 +105,12 @@ class TrainState:
         if saved != own:
             reason = f"the checkpoint holds the state of {saved}, which {own} cannot use"
             raise ConfigError([Problem("resume", reason, "optimizer", hint=START_FROM_SCRATCH)])
-        weights = {f"model.{name}": tensor for name, tensor in tensors["model"].items()}
-        whole = {**weights, **tensors.get("task", {})}
+        whole = _task_state(tensors)
         like = self.task.state_dict()
         has_same_dtypes = all(like[name].dtype == tensor.dtype for name, tensor in whole.items() if name in like)
-        self._load_task(whole)
+        if differing := self._load_task(whole):
+            reason = f"the checkpoint is another model's: they differ in {differing}"
+            raise ConfigError([Problem("resume", reason, "model", hint=START_FROM_SCRATCH)])
         load_optimizer(self.optimizer, tensors["optimizer"], values["optimizer"], self.layout, has_same_dtypes)
         self.precision.load_state_dict(values["precision"])
         for name, value in values["position"].items():  # in place, since others hold on to the position
@@ -117,14 +118,35 @@ class TrainState:
         self.metrics = dict(values["metrics"])
         self.is_stopped_early = values["is_stopped_early"]
 
-    def _load_task(self, whole: Mapping[str, torch.Tensor]) -> None:
-        own = {name: like for name, like in self.task.state_dict().items() if self.layout.holds(like)}
-        placed = {name: self.layout.place(tensor, own[name]) for name, tensor in whole.items() if name in own}
-        differing = (own.keys() - placed.keys()) | (whole.keys() - self.task.state_dict().keys())
+    def load_weights(self, tensors: Mapping[str, Mapping[str, torch.Tensor]], values: Mapping[str, Any]) -> None:
+        """Take the weights, buffers and position of what `tensors` and `values` gave; the optimizer stays as it is.
+
+        Raises:
+            ConfigError: they are another model's.
+        """
+        if differing := self._load_task(_task_state(tensors)):
+            reason = f"the weights of the checkpoint do not fit the model: they differ in {differing}"
+            hint = "evaluate with the model, the task and the precision that the run was trained with"
+            raise ConfigError([Problem("weights-mismatch", reason, "model", hint=hint)])
+        for name, value in values["position"].items():
+            setattr(self.position, name, value)
+
+    def _load_task(self, whole: Mapping[str, torch.Tensor]) -> str:
+        """Load weights and buffers, unless they differ in name or shape; the first of those that do."""
+        own = self.task.state_dict()
+        held = {name: like for name, like in own.items() if self.layout.holds(like)}
+        differing = (held.keys() - whole.keys()) | (whole.keys() - own.keys())
+        differing |= {name for name in whole.keys() & own.keys() if whole[name].shape != own[name].shape}
         if differing:
-            reason = f"the checkpoint is another model's: they differ in {', '.join(sorted(differing)[:3])}"
-            raise ConfigError([Problem("resume", reason, "model", hint=START_FROM_SCRATCH)])
+            return ", ".join(sorted(differing)[:3])
+        placed = {name: self.layout.place(whole[name], like) for name, like in held.items()}
         self.task.load_state_dict(placed, strict=False)
+        return ""
+
+
+def _task_state(tensors: Mapping[str, Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """A task's state dict, of the files of a checkpoint."""
+    return {**{f"model.{name}": each for name, each in tensors["model"].items()}, **tensors.get("task", {})}
 
 
 def trainable_parameters(task: Task, layout: Replicated) -> list[nn.Parameter]:

@@ -61,6 +61,11 @@ def load_run(run: str | Path) -> RunResult:
     if found.kind == "sweep":
         cure = f"open it with load_sweep({str(run)!r}), or name one of its trials"
         raise EnvironmentFault(f"{found.folder} is a sweep: {cure}", "other-kind", kind="sweep")
+    return result_of(found)
+
+
+def result_of(found: FoundRun) -> RunResult:
+    """The result of a run or a trial; see `load_run`."""
     with readable(found.folder):
         return _result_of_trial(found) if found.kind == "trial" else _result_of_run(found)
 

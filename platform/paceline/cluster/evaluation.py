@@ -1,0 +1,254 @@
+"""Evaluation and prediction with a trained run.
+
+checkpoint  ->  config, changed by overrides  ->  here or on Ray  ->  metrics, or the parts of a file  ->  the file
+"""
+
+import math
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from paceline.cluster.evaluation_config import (
+    ChosenCheckpoint,
+    GivenObjects,
+    choose_checkpoint,
+    evaluation_config,
+)
+from paceline.cluster.evaluation_request import EvaluationLaunch, EvaluationRequest
+from paceline.cluster.experiment import check_this_machine, python_objects
+from paceline.cluster.interrupts import terminating_interrupts
+from paceline.cluster.listener import Listener, SilentListener
+from paceline.cluster.prediction_file import complete_file, merge
+from paceline.cluster.preflight import check_resources, process_resources, writable
+from paceline.cluster.session import on_cluster
+from paceline.cluster.worker_errors import error_of
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.imports import make_importable, remembered_folders, user_folders
+from paceline.config.loading import Overrides
+from paceline.errors import ConfigError, Problem, RunFailed
+from paceline.places import place_of
+from paceline.storage.address import is_address, parse
+from paceline.tracking.redact import learn, redact, redact_tree, secrets_of, shareable
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """What an evaluation needs to know of a run."""
+
+    name: str
+    """As a person would name it."""
+    config: ExperimentConfig
+    folder: Path
+    """Everything that the run has on disk. Nothing in it changes."""
+    checkpoint: str
+    """Folder of its newest checkpoint, or its address in an object store; empty where there is none."""
+
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """How a run is evaluated, other than by its own config."""
+
+    checkpoint: str | Path = "last"
+    """See `choose_checkpoint`."""
+    overrides: Overrides = field(default_factory=dict)
+    """Dotted keys and values, or texts `key=value`."""
+    objects: GivenObjects = field(default_factory=GivenObjects)
+    address: str | None = None
+    """Of a Ray cluster; None: a private local Ray, or inside a submitted job its cluster."""
+    wait_seconds: float = 0.0
+    """How long to wait for room on a cluster."""
+    listener: Listener = field(default_factory=SilentListener)
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """Metrics of a checkpoint."""
+
+    run: str
+    """As a person would name it, such as `run mnist/20250101-120000-abcdef`."""
+    checkpoint: str
+    """Its folder, or its address in an object store."""
+    step: int
+    metrics: dict[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """As `paceline evaluate --json` prints it."""
+        # JSON knows no NaN
+        metrics = {key: value if math.isfinite(value) else None for key, value in self.metrics.items()}
+        shown: dict[str, Any] = redact_tree({**vars(self), "metrics": metrics})
+        return shown
+
+    def rows(self) -> list[tuple[str, str]]:
+        """As a small table: label and value."""
+        metrics = [(key, f"{value:.6g}") for key, value in sorted(self.metrics.items())]
+        return _shown([("run", self.run), ("checkpoint", self.checkpoint), *metrics])
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A file of predictions."""
+
+    run: str
+    checkpoint: str
+    step: int
+    set: str
+    output: Path
+    samples: int
+    shapes: dict[str, list[int]]
+    """Of each tensor or column, by name; -1 for a dimension that differs from sample to sample."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As `paceline predict --json` prints it."""
+        shown: dict[str, Any] = redact_tree({**vars(self), "output": str(self.output)})
+        return shown
+
+    def rows(self) -> list[tuple[str, str]]:
+        """As a small table: label and value."""
+        shapes = [(name, f"shape {shape}") for name, shape in self.shapes.items()]
+        return _shown([("run", self.run), ("checkpoint", self.checkpoint), ("written", str(self.output)), *shapes])
+
+
+def _shown(rows: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [(redact(label), redact(text)) for label, text in rows]
+
+
+def evaluate_run(run: TrainedRun, sets: Sequence[str], options: EvaluationOptions) -> Evaluated:
+    """Metrics of a run's checkpoint on sets of its data, see `RunResult.evaluate`."""
+    with _working_folder(run) as folder:
+        checkpoint, launch = _prepare(run, sets, options, folder)
+        return Evaluated(run.name, checkpoint.place, checkpoint.step, _values(launch))
+
+
+def predict_run(run: TrainedRun, name: str, output: str | Path, options: EvaluationOptions) -> Predicted:
+    """Write the predictions of a run's checkpoint for a set of its data, see `RunResult.predict`."""
+    with complete_file(output) as file, _working_folder(run) as folder:
+        predicted = _predict(run, name, file, folder, options)
+    return replace(predicted, output=place_of(output))
+
+
+def predicted_tensors(run: TrainedRun, name: str, options: EvaluationOptions) -> dict[str, Any]:
+    """The same as tensors on the CPU, by name."""
+    from safetensors.torch import load_file
+
+    with _working_folder(run) as folder:
+        file = folder / "predictions.safetensors"
+        _predict(run, name, file, folder, options)
+        return dict(load_file(file))
+
+
+def _predict(run: TrainedRun, name: str, file: Path, folder: Path, options: EvaluationOptions) -> Predicted:
+    parts = folder / "parts"
+    with writable(folder):
+        parts.mkdir(mode=0o700, parents=True)
+    with _shared_parts(run, parts, options.address) as place:
+        checkpoint, launch = _prepare(run, [name], options, folder, place)
+        samples = int(_values(launch)["samples"])
+        if is_address(place):
+            _bring(place, parts)
+    shapes = merge(sorted(parts.iterdir()), file)
+    found = next(iter(shapes.values()))[0]
+    if found != samples:
+        raise RunFailed(f"the workers wrote {samples} predictions, and {found} are there: do they share {run.folder}?")
+    return Predicted(run.name, checkpoint.place, checkpoint.step, name, file, samples, shapes)
+
+
+@contextmanager
+def _working_folder(run: TrainedRun) -> Iterator[Path]:
+    """A folder beside the run's own, where the workers of a cluster find it, too; made by whoever needs it."""
+    folder = run.folder.parent / f".evaluation-{secrets.token_hex(6)}"
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _shared_parts(run: TrainedRun, folder: Path, address: str | None) -> Iterator[str]:
+    """Where all workers can write: on a cluster, the object store of a run that is kept in one."""
+    if not (is_address(run.checkpoint) and on_cluster(address)):
+        yield str(folder)
+        return
+    from paceline.storage.remote import RemoteFolder
+
+    home = parse(run.checkpoint, "checkpoint").parent.parent.parent.pinned()
+    shared = home / folder.parent.name
+    try:
+        yield str(shared)
+    finally:
+        RemoteFolder(shared).remove_all()
+
+
+def _bring(place: str, folder: Path) -> None:
+    from paceline.storage.remote import RemoteFolder
+
+    remote = RemoteFolder(parse(place))
+    for name in remote.files():
+        with writable(folder):
+            remote.download(name, folder / name)
+
+
+def _prepare(
+    run: TrainedRun, sets: Sequence[str], options: EvaluationOptions, folder: Path, parts: str = ""
+) -> tuple[ChosenCheckpoint, EvaluationLaunch]:
+    """Check what can be checked. Starts nothing."""
+    if not sets:
+        raise ConfigError([Problem("no-set", "no set is named", "set", hint="name one, such as validation")])
+    make_importable([Path.cwd(), *remembered_folders(run.folder), *remembered_folders(run.folder.parent.parent)])
+    checkpoint = choose_checkpoint(run.checkpoint, options.checkpoint)
+    config = evaluation_config(run.config, checkpoint, options.overrides, options.objects)
+    if not is_address(config.storage.path):  # where it is now, if it was moved: the nodes are asked whether they see it
+        config = config.with_overrides({"storage.path": str(run.folder.parent)})
+    learn(secrets_of(config))
+    if not on_cluster(options.address):
+        check_this_machine(config)
+    assignment = _assignment(config, options.address)
+    request = EvaluationRequest(assignment, checkpoint.place, tuple(sets), parts)
+    return checkpoint, EvaluationLaunch(
+        config, request, folder, options.address, options.wait_seconds, options.listener
+    )
+
+
+def _assignment(config: ExperimentConfig, address: str | None) -> Any:
+    from paceline.cluster.assignment import Assignment
+
+    return Assignment(
+        config_json=shareable(config).model_dump_json(),
+        objects=python_objects(config),
+        # to a cluster the code itself travels, see `user_code`
+        import_folders=() if address else user_folders(),
+    )
+
+
+def _values(launch: EvaluationLaunch) -> dict[str, float]:
+    """What the workers have found.
+
+    Raises:
+        PacelineError: they failed.
+    """
+    ending = _run(launch)
+    if ending["status"] == "failed":
+        failure = ending["failure"]
+        error = error_of(failure)
+        error.code = failure.get("problem_code") or error.code
+        raise error
+    return dict(ending["values"])
+
+
+def _run(launch: EvaluationLaunch) -> dict[str, Any]:
+    if launch.config.scaling.num_workers:
+        from paceline.cluster.evaluation_on_ray import evaluate_on_ray
+
+        return evaluate_on_ray(launch)
+    launch.listener.stage("importing torch")
+    import torch
+
+    from paceline.cluster.evaluation_worker import evaluate_here
+
+    use_gpu = check_resources(launch.config, process_resources(), "this machine")
+    launch.listener.stage("building the model and loading the data")
+    with terminating_interrupts():
+        return evaluate_here(launch.request, torch.device("cuda" if use_gpu else "cpu"))

@@ -1,0 +1,164 @@
+"""An evaluation on Ray: one TorchTrainer, whose workers leave their result with an actor."""
+
+import os
+import pickle
+import sys
+import threading
+import time
+from contextlib import redirect_stdout, suppress
+from typing import TYPE_CHECKING, Any
+
+from paceline.cluster.evaluation_request import EvaluationLaunch
+from paceline.cluster.fitting import Fitting, first_line
+from paceline.cluster.interrupts import terminating_interrupts
+from paceline.cluster.on_ray import (
+    ANSWER_SECONDS,
+    DISMISS_SECONDS,
+    LEAVE_SECONDS,
+    POLL_SECONDS,
+    import_ray_train,
+    ray_scaling,
+)
+from paceline.cluster.preflight import check_resources, cluster_resources, writable
+from paceline.cluster.readiness import ready_to_train
+from paceline.cluster.session import connected, connecting_text, is_private, on_cluster, prepare_environment
+from paceline.cluster.user_code import runtime_env
+from paceline.cluster.worker_output import only_worker_output
+
+if TYPE_CHECKING:
+    from ray.train.torch import TorchTrainer
+
+
+class EndingBox:
+    """An actor: how the workers of an evaluation ended. The first failure stays, and else rank 0's result."""
+
+    def __init__(self) -> None:
+        self._workers: list[bytes] = []
+        self._ending: dict[str, Any] | None = None
+
+    def enter(self, worker: bytes) -> bool:
+        """Note a worker, by its pickled handle; False once there is an ending, so that it has nothing to do."""
+        self._workers.append(worker)
+        return self._ending is None
+
+    def finish(self, ending: dict[str, Any]) -> None:
+        """Keep how a worker ended."""
+        if self._ending is None or (ending["status"] == "failed" and self._ending["status"] != "failed"):
+            self._ending = ending
+
+    def ending(self) -> dict[str, Any] | None:
+        """How the workers ended; None while they are at work."""
+        return self._ending
+
+    def workers(self) -> list[bytes]:
+        """The handles of all workers."""
+        return self._workers
+
+
+def evaluate_on_ray(launch: EvaluationLaunch) -> dict[str, Any]:
+    """How the workers ended, see `evaluation_worker.evaluate_rank`."""
+    with writable(launch.folder):
+        launch.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    prepare_environment()
+    warm_up = threading.Thread(target=import_ray_train, name="import-ray-train")
+    launch.listener.stage(connecting_text(launch.address))
+    packed = runtime_env(launch.config) if launch.address else None
+    warm_up.start()
+    if on_cluster(launch.address):
+        warm_up.join()  # see `on_ray.train_on_ray`
+    try:
+        with (
+            redirect_stdout(sys.stderr),  # where workers print, too
+            connected(launch.address, packed),
+            terminating_interrupts(),  # Ray has taken SIGTERM for itself
+            only_worker_output(),
+        ):
+            return _connected(launch, warm_up)
+    finally:
+        warm_up.join()  # the end of the process would break an import off with a traceback
+
+
+def _connected(launch: EvaluationLaunch, warm_up: threading.Thread) -> dict[str, Any]:
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    where = "the cluster" if on_cluster(launch.address) else "this machine"
+    if not is_private():
+        ready_to_train(launch.config, launch.wait_seconds, launch.listener)
+    use_gpu = check_resources(launch.config, cluster_resources(), where)
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    box = ray.remote(EndingBox).options(num_cpus=0, scheduling_strategy=here).remote()
+    try:
+        launch.listener.stage("starting the workers (usually 30 to 90 s on a small machine)")
+        warm_up.join()
+        if is_private():
+            from paceline.cluster.lean import start_coordinator
+
+            start_coordinator()
+        return _ending(Fitting(_make_trainer(launch, box, use_gpu)), box)
+    finally:
+        _end_workers(box)
+
+
+def _ending(fitting: Fitting, box: Any) -> dict[str, Any]:
+    ending = None
+    fitting.start()
+    while fitting.is_alive() and ending is None:
+        fitting.join(POLL_SECONDS)
+        ending = _found_in(box)
+    ending = ending or _found_in(box)
+    if ending is None:
+        reason = first_line(fitting.error) if fitting.error else "the workers ended without a result"
+        failure = {"rank": -1, "reason": reason, "traceback_text": str(fitting.error or ""), "exit_code": 1}
+        return {"status": "failed", "failure": failure}
+    if ending["status"] != "failed":
+        fitting.join(LEAVE_SECONDS)
+    return ending
+
+
+def _found_in(box: Any) -> dict[str, Any] | None:
+    import ray
+
+    try:
+        return ray.get(box.ending.remote(), timeout=ANSWER_SECONDS)  # type: ignore[no-any-return]
+    except ray.exceptions.RayError:  # busy, or gone: then the workers have no one to report to, and end
+        return None
+
+
+def _end_workers(box: Any) -> None:
+    """End what is left of the group: Ray may stay up (a notebook's), and a worker may be stuck."""
+    import ray
+
+    try:
+        with suppress(ray.exceptions.RayError):
+            for worker in ray.get(box.workers.remote(), timeout=DISMISS_SECONDS):
+                ray.kill(pickle.loads(worker))
+    finally:
+        with suppress(ray.exceptions.RayError):
+            ray.kill(box)
+
+
+def _make_trainer(launch: EvaluationLaunch, box: Any, use_gpu: bool) -> "TorchTrainer":
+    from ray.train import FailureConfig, LoggingConfig, RunConfig
+
+    from paceline.cluster.evaluation_worker import evaluate_on_worker
+    from paceline.cluster.lean import LeanTorchTrainer
+    from paceline.cluster.network import torch_config
+
+    # relative paths in the config mean the folder of the command
+    os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
+    config = launch.config
+    trainer = LeanTorchTrainer(
+        evaluate_on_worker,
+        train_loop_config={"request": launch.request.travelling(), "box": box},
+        torch_config=torch_config(use_gpu, config.parallel.timeout_seconds, is_private()),
+        scaling_config=ray_scaling(config, use_gpu),
+        run_config=RunConfig(
+            name=f"evaluation-{time.time_ns()}",
+            storage_path=str(launch.folder),
+            failure_config=FailureConfig(max_failures=0, controller_failure_limit=3),
+            logging_config=LoggingConfig(log_level="ERROR"),
+        ),
+    )
+    trainer.private = is_private()
+    return trainer

@@ -1,0 +1,85 @@
+"""What runs in each process of an evaluation, under Ray Train or in the driver."""
+
+import tempfile
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from paceline.cluster.evaluation_request import EvaluationRequest
+from paceline.cluster.preflight import worker_threads
+from paceline.cluster.worker import keeping_threads
+from paceline.engine.evaluation import Evaluation, built_evaluation
+from paceline.engine.failure import RankFailed, failing_together
+from paceline.engine.fresh import release_memory
+from paceline.engine.ranks import Ranks
+from paceline.starting_folder import drop_starting_folder
+from paceline.storage.address import is_address, parse
+from paceline.storage.copies import brought
+from paceline.storage.remote import RemoteFolder
+from paceline.tracking.redact import redact, redact_tree
+
+ROUND_SECONDS = 10.0
+"""Longest time that a rank waits in one collective operation while others copy a checkpoint."""
+
+
+def evaluate_rank(request: EvaluationRequest, ranks: Ranks) -> dict[str, Any]:
+    """Evaluate as one rank: `{"status": "finished", "values": ...}`, or `{"status": "failed", "failure": ...}`.
+
+    The values are the metrics, or of predictions the number of `samples` over all ranks.
+    """
+
+    def work() -> dict[str, float]:
+        config = request.assignment.config()
+        torch.set_num_threads(worker_threads(config))
+        checkpoint = Path(request.checkpoint)
+        if is_address(request.checkpoint):
+            round_seconds = min(ROUND_SECONDS, config.parallel.timeout_seconds / 4)
+            checkpoint = ranks.each(lambda: brought(request.checkpoint), round_seconds)
+        with built_evaluation(config, ranks, checkpoint, request.sets) as evaluation:
+            if request.parts:
+                return {"samples": _predict(evaluation, request.parts)}
+            return evaluation.evaluate(redact)
+
+    try:
+        return {"status": "finished", "values": failing_together(ranks, work)}
+    except RankFailed as error:
+        # here, where the secrets are known that the user's code may have put into it
+        return {"status": "failed", "failure": redact_tree(asdict(error.failure))}
+
+
+def _predict(evaluation: Evaluation, parts: str) -> int:
+    if not is_address(parts):
+        return evaluation.predict(Path(parts))
+    remote = RemoteFolder(parse(parts).pinned())
+
+    def store(file: Path) -> None:
+        remote.upload(file.name, file)
+        file.unlink()
+
+    with tempfile.TemporaryDirectory(prefix="paceline-predictions-") as folder:
+        return evaluation.predict(Path(folder), store)
+
+
+def evaluate_on_worker(loop_config: dict[str, Any]) -> None:
+    """Ray Train's training function: one call per worker process."""
+    import ray
+    import ray.train.torch
+
+    drop_starting_folder()
+    box = loop_config["box"]
+    me = ray.cloudpickle.dumps(ray.get_runtime_context().current_actor)
+    with suppress(ray.exceptions.ActorDiedError):  # the driver has gone
+        if ray.get(box.enter.remote(me)):
+            ranks = Ranks.current(ray.train.torch.get_device())
+            ending = evaluate_rank(loop_config["request"], ranks)
+            if ranks.is_first or ending["status"] == "failed":
+                ray.get(box.finish.remote(ending))
+
+
+def evaluate_here(request: EvaluationRequest, device: torch.device) -> dict[str, Any]:
+    """Evaluate in this process, without Ray."""
+    release_memory()
+    return keeping_threads(lambda: evaluate_rank(request, Ranks.current(device)))

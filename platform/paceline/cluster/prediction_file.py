@@ -1,0 +1,234 @@
+"""A file of predictions: put together from the parts that the workers wrote, and there only once it is complete.
+
+`.safetensors`: the tensors `predictions` and `targets`. `.parquet`: the same as columns, beside the sample's `index`;
+samples of one or more dimensions are nested lists.
+"""
+
+import json
+import os
+import secrets
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from paceline.durable import sync_folder
+from paceline.errors import ConfigError, EnvironmentFault, Problem, UnusableCode
+from paceline.places import place_of
+
+if TYPE_CHECKING:
+    import pyarrow
+    import torch
+
+ENDINGS = (".safetensors", ".parquet")
+CHUNK_BYTES = 8 << 20
+"""How much of a part is in memory at once."""
+_LENGTH = struct.Struct("<Q")
+"""A safetensors file begins with the length of its header."""
+
+
+@contextmanager
+def complete_file(output: str | Path) -> Iterator[Path]:
+    """A file to write to in place of `output`, which takes its name at the end of the body.
+
+    Made at once, so that a place that cannot be written to is found before anything else. Removed if the body fails.
+
+    Raises:
+        ConfigError: the name has an unknown ending.
+        EnvironmentFault: the file cannot be written.
+    """
+    final = place_of(output)
+    if final.suffix not in ENDINGS:
+        reason = f"{final.name!r} does not say what kind of file it is to be"
+        raise ConfigError([Problem("unknown-ending", reason, "output", hint=f"write {' or '.join(ENDINGS)}")])
+    if final.is_dir():
+        raise EnvironmentFault(f"{final} is a folder: name a file", "output-not-usable", path=final)
+    made = [each for each in final.parents if not each.exists()]
+    temporary = final.with_name(f".{final.name}.{secrets.token_hex(4)}{final.suffix}")
+    try:
+        with _writable(final):
+            final.parent.mkdir(parents=True, exist_ok=True)
+            temporary.touch()
+        yield temporary
+        with _writable(final):
+            temporary.replace(final)
+            sync_folder(final.parent)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        for each in made:
+            with suppress(OSError):
+                each.rmdir()
+        raise
+
+
+@contextmanager
+def _writable(place: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        message = f"the predictions cannot be written to {place}: {error.strerror or error}; choose another place"
+        raise EnvironmentFault(message, "output-not-usable", path=place, errno=error.errno) from error
+
+
+def merge(parts: Sequence[Path], file: Path) -> dict[str, list[int]]:
+    """Write the parts, in this order, as one file of the kind that its name ends with; wait until it is on the disk.
+
+    Returns:
+        The shape of each tensor, or column, by name; -1 for a dimension that differs from sample to sample.
+
+    Raises:
+        UnusableCode: the predictions have different forms in different parts.
+        EnvironmentFault: the file cannot be written.
+    """
+    forms = [_form(part) for part in parts]
+    _require_alike(forms)
+    with _writable(file.parent), file.open("wb") as target:
+        if file.suffix == ".parquet":
+            _write_parquet(parts, target)
+        else:
+            _write_safetensors(parts, forms, target)
+        target.flush()
+        os.fsync(target.fileno())
+    samples = sum(next(iter(form.values())).shape[0] for form in forms)
+    return {name: [samples, *_common([form[name].shape[1:] for form in forms])] for name in _names(forms[0])}
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A tensor of a part, as its header has it."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    """Place of its first byte in the file."""
+    size_bytes: int
+
+
+def _form(part: Path) -> dict[str, _Entry]:
+    with part.open("rb") as source:
+        (length,) = _LENGTH.unpack(source.read(_LENGTH.size))
+        header: dict[str, Any] = json.loads(source.read(length))
+    header.pop("__metadata__", None)
+    start = _LENGTH.size + length
+    return {
+        name: _Entry(each["dtype"], tuple(each["shape"]), start + begin, end - begin)
+        for name, each in header.items()
+        for begin, end in [each["data_offsets"]]
+    }
+
+
+def _names(form: Mapping[str, _Entry]) -> list[str]:
+    """The names in the order of the columns: predictions first."""
+    return sorted(form)
+
+
+def _common(shapes: Sequence[tuple[int, ...]]) -> list[int]:
+    return [sizes[0] if len(set(sizes)) == 1 else -1 for sizes in zip(*shapes, strict=True)]
+
+
+def _require_alike(forms: Sequence[Mapping[str, _Entry]]) -> None:
+    kinds = [{name: (entry.dtype, len(entry.shape)) for name, entry in form.items()} for form in forms]
+    for kind in kinds:
+        if kind != kinds[0]:
+            first, other = (
+                ", ".join(f"{name} {dtype} with {dims} dimensions" for name, (dtype, dims) in sorted(each.items()))
+                for each in (kinds[0], kind)
+            )
+            raise UnusableCode(
+                f"the task gives different predictions for different batches: {first}, and {other}. Give the same "
+                "tensors for every batch",
+                "predictions-differ",
+            )
+
+
+def _write_safetensors(parts: Sequence[Path], forms: Sequence[Mapping[str, _Entry]], target: IO[bytes]) -> None:
+    """The parts' bytes one after the other, tensor by tensor, under a header of their own."""
+    for name in _names(forms[0]):
+        shapes = sorted({form[name].shape[1:] for form in forms})
+        if len(shapes) > 1:
+            raise UnusableCode(
+                f"{name} has shape {list(shapes[0])} for some samples and {list(shapes[1])} for others, which no "
+                "tensor holds. Write a .parquet file",
+                "predictions-shape",
+                name=name,
+                shapes=[list(each) for each in shapes],
+            )
+    # as safetensors itself does, the widest numbers first, so that each tensor begins at a multiple of their width
+    names = sorted(forms[0], key=lambda name: (-_width(forms, name), name))
+    header, place = {}, 0
+    for name in names:
+        size = sum(form[name].size_bytes for form in forms)
+        first = forms[0][name]
+        shape = [sum(form[name].shape[0] for form in forms), *first.shape[1:]]
+        header[name] = {"dtype": first.dtype, "shape": shape, "data_offsets": [place, place + size]}
+        place += size
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _LENGTH.size)
+    target.write(_LENGTH.pack(len(text)) + text)
+    for name in names:
+        for part, form in zip(parts, forms, strict=True):
+            _copy(part, form[name], target)
+
+
+def _width(forms: Sequence[Mapping[str, _Entry]], name: str) -> int:
+    """Bytes of each number of a tensor; 0 for one without any."""
+    count = size = 0
+    for form in forms:
+        numbers = 1
+        for length in form[name].shape:
+            numbers *= length
+        count, size = count + numbers, size + form[name].size_bytes
+    return size // count if count else 0
+
+
+def _copy(part: Path, entry: _Entry, target: IO[bytes]) -> None:
+    with part.open("rb") as source:
+        source.seek(entry.begin)
+        left = entry.size_bytes
+        while left:
+            chunk = source.read(min(CHUNK_BYTES, left))
+            if not chunk:
+                raise OSError(f"{part} ends too early")
+            target.write(chunk)
+            left -= len(chunk)
+
+
+def _write_parquet(parts: Sequence[Path], target: IO[bytes]) -> None:
+    import pyarrow
+    from pyarrow import parquet
+    from safetensors.torch import load_file
+
+    writer, index = None, 0
+    try:
+        for part in parts:
+            tensors = load_file(part)
+            samples = len(next(iter(tensors.values())))
+            columns = {"index": pyarrow.array(range(index, index + samples), pyarrow.int64())}
+            columns |= {name: _column(name, tensors[name]) for name in sorted(tensors)}
+            table = pyarrow.table(columns)
+            writer = writer or parquet.ParquetWriter(target, table.schema)
+            writer.write_table(table)
+            index += samples
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _column(name: str, tensor: "torch.Tensor") -> "pyarrow.Array":
+    """A column of numbers, or of nested lists of them. Parquet has no 16-bit floats that all readers know."""
+    import pyarrow
+    import torch
+
+    if tensor.is_complex():
+        message = f"{name} are complex numbers, which Parquet does not have. Write a .safetensors file"
+        raise UnusableCode(message, "predictions-dtype", name=name)
+    if tensor.is_floating_point() and tensor.element_size() < 4:
+        tensor = tensor.float()
+    values = pyarrow.array(tensor.flatten().numpy())
+    for depth in range(tensor.dim() - 1, 0, -1):
+        lists = tensor.shape[:depth].numel()
+        offsets = torch.arange(lists + 1, dtype=torch.int32) * tensor.shape[depth]  # a part is far below 2^31 numbers
+        values = pyarrow.ListArray.from_arrays(offsets.numpy(), values)
+    return values

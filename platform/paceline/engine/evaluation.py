@@ -1,0 +1,177 @@
+"""A trained model on sets of its data: metrics or predictions, without a training set, gradients or a schedule."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.callbacks.callback import Callback, overrides
+from paceline.config.batch_sizes import BatchSizes, batch_sizes
+from paceline.config.experiment import ExperimentConfig
+from paceline.data.base import DataSets, is_stream
+from paceline.engine.build import named_callbacks, new_optimizer, seed_model
+from paceline.engine.build_data import build_loader
+from paceline.engine.checkpointer import Checkpointer
+from paceline.engine.evaluation_metrics import EvaluationMetrics
+from paceline.engine.evaluator import evaluate, outputs, weights_for_evaluation
+from paceline.engine.loading import BatchLoader, SeededFetcher
+from paceline.engine.loop_context import LoopContext
+from paceline.engine.precision import Precision
+from paceline.engine.predictions import write_predictions
+from paceline.engine.prepare import apply_process_settings, prepare
+from paceline.engine.ranks import Ranks
+from paceline.engine.reporter import MemoryReporter
+from paceline.engine.running import RunningLoss
+from paceline.engine.state import TrainState
+from paceline.engine.strategy import Strategy, build_strategy
+from paceline.errors import ConfigError, Problem
+from paceline.optimizers._modes import begin_training, has_modes
+from paceline.optimizers._state import complete_state
+
+TRAINING, VALIDATION, TEST = "training", "validation", "test"
+PREFIXES = {TRAINING: "train", VALIDATION: "val", TEST: "test"}
+"""How the names of the metrics of each set begin."""
+
+
+@dataclass
+class Evaluation:
+    """A model with the weights of a checkpoint, and loaders of the sets that it is evaluated on. One on each rank."""
+
+    state: TrainState
+    strategy: Strategy
+    micro_batch_size: int
+    loaders: dict[str, BatchLoader]
+    """By the prefix of the metrics' names, such as `val/` and `val/clean/`."""
+    context: LoopContext
+    callbacks: Sequence[Callback]
+    """Those whose `evaluation_context` is entered."""
+    metrics: EvaluationMetrics | None
+
+    def evaluate(self, shown_name: Callable[[str], str] = str) -> dict[str, float]:
+        """Metrics of all sets, the same on all ranks, as the training loop computes them. Every rank must call it.
+
+        Args:
+            shown_name: what a metric of the task is called: its name may hold a secret.
+        """
+        with weights_for_evaluation(self.state.optimizer, self.callbacks, self.context):
+            return {
+                f"{prefix}{shown_name(key)}": value
+                for prefix, loader in self.loaders.items()
+                for key, value in self._evaluate_set(loader).items()
+            }
+
+    def _evaluate_set(self, loader: BatchLoader) -> dict[str, float]:
+        state = self.state
+        return evaluate(state.task, loader, self.micro_batch_size, state.precision, self.strategy, self.metrics)
+
+    def predict(self, folder: Path, on_part: Callable[[Path], object] = lambda file: None) -> int:
+        """Write the predictions of the only set, see `write_predictions`; the number of samples over all ranks. Every
+        rank must call it, and returns once all have written their part."""
+        (loader,) = self.loaders.values()
+        state = self.state
+        with weights_for_evaluation(state.optimizer, self.callbacks, self.context):
+            given = outputs(state.task, loader, self.micro_batch_size, state.precision, self.strategy)
+            written = write_predictions(given, folder, self.strategy.data_ranks.rank, on_part)
+        return int(self.strategy.ranks.sum_numbers([float(written)])[0])
+
+    def close(self) -> None:
+        """End the loader processes, and what the callbacks hold."""
+        for loader in self.loaders.values():
+            loader.close()
+        for callback in self.callbacks:
+            callback.close()
+
+
+@contextmanager
+def built_evaluation(
+    config: ExperimentConfig, ranks: Ranks, checkpoint: Path, sets: Sequence[str]
+) -> Iterator[Evaluation]:
+    """Everything of one rank, from the config and a checkpoint. Every rank must call it.
+
+    Args:
+        checkpoint: folder of a whole checkpoint; nothing in it changes.
+        sets: see `chosen_sets`.
+
+    Raises:
+        ConfigError: the weights are not those of the config's model, or the data has no such set.
+    """
+    apply_process_settings(config.trainer)
+    sizes = batch_sizes(config)
+    assert isinstance(sizes, BatchSizes), "the caller has put the number that was found in place of `max`"
+    seed_model(config.seed)
+    task = config.task.build(config.model.build())
+    precision = Precision(config.trainer.precision, ranks.device)
+    strategy = build_strategy(config.parallel, ranks)
+    model = prepare(task, config.trainer, precision, strategy)
+    optimizer = new_optimizer(config, task, config.optimizer.lr, ranks.device, strategy.layout)
+    if has_modes(optimizer):
+        complete_state(optimizer)
+        begin_training(optimizer)
+    state = TrainState(task, optimizer, precision, layout=strategy.layout)
+    strategy.forward_backward(model, precision, RunningLoss(ranks), config.seed, None)  # a pipeline connects its stages
+    checkpointer = Checkpointer(state, ranks, None, False, {}, {}, config.parallel.timeout_seconds)
+    context = LoopContext(state, ranks, config, MemoryReporter())
+    callbacks = []
+    for name, callback in named_callbacks(config):
+        if overrides(callback, "evaluation_context"):
+            callback.setup(context)
+            checkpointer.register(name, callback)
+            callbacks.append(callback)
+    checkpointer.load_for_evaluation(checkpoint, has_modes(optimizer))
+    loaders = evaluation_loaders(config, precision, ranks, sets)
+    metrics = EvaluationMetrics(config.metrics, strategy.ranks) if config.metrics else None
+    evaluation = Evaluation(state, strategy, sizes.micro_batch_size, loaders, context, callbacks, metrics)
+    try:
+        yield evaluation
+    finally:
+        evaluation.close()
+
+
+def evaluation_loaders(
+    config: ExperimentConfig, precision: Precision, ranks: Ranks, names: Sequence[str]
+) -> dict[str, BatchLoader]:
+    """A loader of each set that is asked for, by the prefix of its metrics' names."""
+    sets = config.data.sets()
+    return {
+        prefix: build_loader(
+            config, SeededFetcher(dataset, config.seed, sets.collate_fn), precision, ranks.device, prefix.rstrip("/")
+        )
+        for prefix, dataset in chosen_sets(sets, names).items()
+    }
+
+
+def chosen_sets(sets: DataSets, names: Sequence[str]) -> dict[str, Any]:
+    """The data sets that are asked for, by the prefix of their metrics' names.
+
+    Args:
+        names: `validation` for all validation sets, `test`, `training`, or the name of a validation set, alone or as
+            `validation/<name>`.
+
+    Raises:
+        ConfigError: there is no such set, or it has no samples, or none by index.
+    """
+    roles = sets.roles
+    chosen: dict[str, Any] = {}
+    for name in names:
+        if name == VALIDATION:
+            found = [role for role in roles if role.partition("/")[0] == VALIDATION]
+            found = [role for role in found if len(roles[role])] or found[:1]
+        else:
+            found = [role for role in (name, f"{VALIDATION}/{name}") if role in roles][:1]
+        if not found:
+            hint = f"choose {', '.join(roles)}"
+            raise ConfigError([Problem("unknown-set", f"the data has no set {name!r}", "set", hint=hint)])
+        for role in found:
+            _require_samples(role, roles[role])
+            kind, slash, own = role.partition("/")
+            chosen[f"{PREFIXES[kind]}/{own}{slash}"] = roles[role]
+    return chosen
+
+
+def _require_samples(role: str, dataset: Any) -> None:
+    if is_stream(dataset):
+        reason = f"the {role} set is an iterable data set, which cannot be evaluated: each sample has to count once"
+        raise ConfigError([Problem("iterable", reason, "set", hint="give a data set with __len__ and __getitem__")])
+    if not len(dataset):
+        raise ConfigError([Problem("empty-set", f"the {role} set is empty", "set", hint="choose another set")])
