@@ -13,7 +13,7 @@ from paceline.config.imports import AbsentObject, objects_in
 from paceline.config.loading import Overrides, overridden
 from paceline.config.overrides import parse_override
 from paceline.config.overrides import place_of as override_place
-from paceline.engine.manifest import BrokenCheckpoint, verify
+from paceline.engine.manifest import BrokenCheckpoint, numbered, verify
 from paceline.errors import ConfigError, EnvironmentFault, Problem, UnusableCode
 from paceline.places import place_of
 from paceline.storage.address import is_address, parse
@@ -99,10 +99,9 @@ def _whole(place: str) -> ChosenCheckpoint:
 
 
 def _instead(folder: Path) -> str:
-    from paceline.engine.manifest import numbered
-
     names = [path.name for _, path in numbered(folder.parent)]
-    return f"; there are {', '.join(names[:8])}" if names else ""
+    choices = "last, best, step-N, or the folder or address of a checkpoint"
+    return f"; there are {', '.join(names[:8])}" if names else f"; write {choices}"
 
 
 def _beside(newest: str, step: int) -> str:

@@ -15,6 +15,7 @@ from paceline.engine.evaluation import Evaluation, built_evaluation
 from paceline.engine.failure import RankFailed, failing_together
 from paceline.engine.fresh import release_memory
 from paceline.engine.ranks import Ranks
+from paceline.engine.trial_steps import undisturbed
 from paceline.starting_folder import drop_starting_folder
 from paceline.storage.address import is_address, parse
 from paceline.storage.copies import brought
@@ -80,6 +81,7 @@ def evaluate_on_worker(loop_config: dict[str, Any]) -> None:
 
 
 def evaluate_here(request: EvaluationRequest, device: torch.device) -> dict[str, Any]:
-    """Evaluate in this process, without Ray."""
+    """Evaluate in this process, without Ray. Its random numbers go on as if nothing had been drawn."""
     release_memory()
-    return keeping_threads(lambda: evaluate_rank(request, Ranks.current(device)))
+    with undisturbed(device):
+        return keeping_threads(lambda: evaluate_rank(request, Ranks.current(device)))

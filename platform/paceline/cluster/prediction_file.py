@@ -56,7 +56,8 @@ def complete_file(output: str | Path) -> Iterator[Path]:
             temporary.replace(final)
             sync_folder(final.parent)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         for each in made:
             with suppress(OSError):
                 each.rmdir()

@@ -67,7 +67,16 @@ class Evaluation:
 
     def predict(self, folder: Path, on_part: Callable[[Path], object] = lambda file: None) -> int:
         """Write the predictions of the only set, see `write_predictions`; the number of samples over all ranks. Every
-        rank must call it, and returns once all have written their part."""
+        rank must call it, and returns once all have written their part.
+
+        Raises:
+            ConfigError: there are several sets.
+            UnusableCode: see `write_predictions`.
+        """
+        if len(self.loaders) > 1:
+            names = ", ".join(prefix.partition("/")[2].rstrip("/") for prefix in self.loaders)
+            reason = f"predictions are those of one set, and there are {len(self.loaders)}"
+            raise ConfigError([Problem("several-sets", reason, "set", hint=f"choose {names}")])
         (loader,) = self.loaders.values()
         state = self.state
         with weights_for_evaluation(state.optimizer, self.callbacks, self.context):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from paceline.review import sync as syncing
+from support.runs.trained_runs import CNN, trained
 from support.tracking.fixtures import _environment
 
 __all__ = ["_environment"]
@@ -26,3 +27,12 @@ def database(prepared_database: Path, tmp_path: Path) -> Path:
 def storage(tmp_path: Path) -> Path:
     """The folder for runs."""
     return tmp_path / "runs"
+
+
+@pytest.fixture(scope="module")
+def images(prepared_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A working folder with the finished run `images` of a small CNN, which the tests of a file share."""
+    folder = tmp_path_factory.mktemp("images")
+    shutil.copy(prepared_database, folder / "mlflow.db")
+    trained(folder, "images", **CNN)
+    return folder
