@@ -141,6 +141,8 @@ def predicted_tensors(run: TrainedRun, name: str, options: EvaluationOptions) ->
 
 
 def _predict(run: TrainedRun, name: str, file: Path, folder: Path, options: EvaluationOptions) -> Predicted:
+    # no metric is computed, so that those which were Python objects are not missed
+    options = replace(options, objects=replace(options.objects, metrics={}))
     parts = folder / "parts"
     with writable(folder):
         parts.mkdir(mode=0o700, parents=True)

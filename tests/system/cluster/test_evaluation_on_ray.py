@@ -54,23 +54,40 @@ def test_two_workers_evaluate_and_predict_as_in_training(home: Path) -> None:
     assert [name for name in os.listdir(run.folder.parent) if name != run.run_id] == [".lock"]
 
 
-def test_a_failing_worker_is_reported_with_its_rank_and_leaves_nothing(home: Path) -> None:
+BROKEN = """
+import os, signal
+from own_code import Points
+
+class Broken(Points):
+    def __init__(self, act):
+        super().__init__(30)
+        self.act = act
+
+    def __getitem__(self, index):
+        if index == 29 and self.act == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if index == 29:
+            raise ZeroDivisionError("the user's own mistake")
+        return super().__getitem__(index)
+
+def data(act):
+    return Points(16), Broken(act)
+"""
+
+
+@pytest.mark.parametrize("act", ["raise", "kill"])
+def test_a_failing_worker_is_reported_and_leaves_nothing(home: Path, act: str) -> None:
     (home / "both.yaml").write_text(CONFIG)
     run = train(load_config("both.yaml", {"scaling.num_workers": 0}), listener=SilentListener())
-    (home / "holdout.py").write_text(
-        "from own_code import Points\n"
-        "class Broken(Points):\n"
-        "    def __getitem__(self, index):\n"
-        "        if index == 29: raise ZeroDivisionError('the user\\'s own mistake')\n"
-        "        return super().__getitem__(index)\n"
-        "def data(): return Points(16), Broken(30)\n"
-    )
-    with pytest.raises(RunFailed, match=r"rank 1: ZeroDivisionError: the user's own mistake") as caught:
+    (home / "holdout.py").write_text(BROKEN)
+    with pytest.raises(RunFailed) as caught:
         run.predict(
             output=home / "out.safetensors",
-            overrides={"data.path": "holdout:data", "data.args": {}, "scaling.num_workers": 2},
+            overrides={"data.path": "holdout:data", "data.args": {"act": act}, "scaling.num_workers": 2},
             listener=SilentListener(),
         )
-    assert "holdout.py" in caught.value.traceback_text
+    if act == "raise":
+        assert "rank 1: ZeroDivisionError: the user's own mistake" in str(caught.value)
+        assert "holdout.py" in caught.value.traceback_text
     assert not list(home.glob("*out.safetensors*"))
     assert [name for name in os.listdir(run.folder.parent) if name != run.run_id] == [".lock"]

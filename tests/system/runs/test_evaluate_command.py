@@ -68,6 +68,22 @@ def test_a_file_is_written(images: Path, golden: Golden) -> None:
     }
 
 
+def test_a_signal_ends_it_and_leaves_nothing(images: Path) -> None:
+    (images / "signals.py").write_text(
+        "import os, signal\n"
+        "class Interrupted(list):\n"
+        "    def __getitem__(self, index):\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "def data(): return [], Interrupted([0, 1])\n"
+    )
+    (images / "kept.parquet").write_text("as before")
+    ended = run_in_process(images, "predict", "images", "data.path=signals:data", "--output", "kept.parquet")
+    assert (ended.code, ended.out) == (130, "")
+    assert [path.name for path in images.glob("*kept*")] == ["kept.parquet"]
+    assert (images / "kept.parquet").read_text() == "as before"
+    assert not list(images.glob("runs/images/.evaluation*"))
+
+
 def test_of_a_sweep_the_best_trial_is_evaluated(home: Path) -> None:
     sweep = swept(home, "sweep", {"0000": 1e-6, "0001": 0.05}, **{**CNN, "trainer": {"epochs": 1}})
     found = run_in_process(home, "evaluate", "sweep", "--json").json

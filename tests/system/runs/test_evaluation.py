@@ -65,6 +65,21 @@ class Pairs(Points):
         return features.float(), target
 
 
+class Counted:
+    """A metric: the number of samples."""
+
+    samples = 0
+
+    def update(self, predictions: torch.Tensor, targets: torch.Tensor) -> None:
+        self.samples += len(predictions)
+
+    def compute(self) -> float:
+        return float(self.samples)
+
+    def reset(self) -> None:
+        self.samples = 0
+
+
 def many() -> dict[str, Any]:
     return {"train": Pairs(32), "validation": {"clean": Pairs(13), "small": Pairs(5)}, "test": Pairs(7)}
 
@@ -198,12 +213,15 @@ def test_a_damaged_checkpoint_is_refused_and_left_alone(home: Path) -> None:
 def test_python_objects_are_given_again_in_another_program(home: Path) -> None:
     sections = {"data": {"name": "synthetic", "global_batch_size": 16}, "model": CNN["model"], "trainer": {"epochs": 1}}
     objects = {"model": lambda: net(), "data": (Pairs(32), Pairs(13))}
-    run = train(config(home, "objects", **sections), **objects, listener=SilentListener())
+    counts = {"samples": lambda: Counted()}
+    run = train(config(home, "objects", **sections), **objects, metrics=counts, listener=SilentListener())
     assert run.evaluate() == measured(run)
+    assert run.metrics["val/samples"] == 13
     found = load_run("objects")
-    assert refused(found.evaluate).code == "needs-object"
-    assert refused(lambda: found.evaluate(model=objects["model"])).code == "needs-object"
-    assert found.evaluate(**objects) == measured(run)
+    for given in ({}, {"model": objects["model"]}, objects):
+        assert refused(lambda given=given: found.evaluate(**given)).code == "needs-object"
+    assert found.evaluate(**objects, metrics=counts) == measured(run)
+    assert "val/samples" not in found.evaluate(**objects, metrics={})
     assert len(found.predict(**objects)["predictions"]) == 13
 
 

@@ -37,6 +37,28 @@ def brought(relay: Relay) -> set[str]:
     return {name for name in names if "MANIFEST" not in name}
 
 
+def test_a_run_is_evaluated_by_its_address(
+    ended: dict[str, Any], training: Training, remote: RemoteFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = load_run(f"{training.storage}/{NAME}/{ended['run_id']}")
+    files = remote.files()
+    assert run.evaluate() == {key: value for key, value in run.metrics.items() if key.startswith("val/")}
+    assert run.evaluate(checkpoint=run.checkpoint.replace("step-40", "step-32")).keys() == {"val/loss", "val/accuracy"}
+    predictions = run.predict()["predictions"]
+    assert len(predictions) == 8
+    # on a cluster, whose nodes share no folder, the parts go through the store
+    written: list[str] = []
+    upload = RemoteFolder.upload
+    monkeypatch.setattr(
+        RemoteFolder, "upload", lambda self, *given: (written.append(self.address.bare), upload(self, *given))[1]
+    )
+    monkeypatch.setattr("paceline.cluster.evaluation.on_cluster", lambda address: True)
+    assert run.predict()["predictions"].tolist() == predictions.tolist()
+    assert len(written) == 1
+    assert written[0].startswith(f"{training.storage}/{NAME}/.evaluation-")
+    assert remote.files() == files
+
+
 def test_a_run_is_looked_at_by_its_address(
     ended: dict[str, Any], training: Training, remote: RemoteFolder, relay: Relay, tmp_path: Path
 ) -> None:
