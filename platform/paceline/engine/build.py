@@ -27,6 +27,7 @@ from paceline.engine.build_data import (
     require_steps,
     require_streamable,
 )
+from paceline.engine.build_optimizer import build_optimizer, first_lr, report_untrained
 from paceline.engine.checkpoint import CheckpointStore, CheckpointWriter, Elsewhere, Files, newest_valid
 from paceline.engine.checkpointer import Checkpointer
 from paceline.engine.comm_hooks import build_compression, build_powersgd
@@ -40,11 +41,11 @@ from paceline.engine.forward_backward import LocalForwardBackward
 from paceline.engine.initial_weights import load_initial_weights
 from paceline.engine.iterable_stream import IterableStream
 from paceline.engine.largest_batch import LargestBatch
-from paceline.engine.layout import WHOLE, Replicated
 from paceline.engine.length_change import build_schedule, length_change, plan_values
 from paceline.engine.loading import BatchLoader
 from paceline.engine.loop_context import LoopContext
 from paceline.engine.lr_policy import LRPolicy
+from paceline.engine.manual_step import ManualStep, require_plain
 from paceline.engine.meter import Meter
 from paceline.engine.metric_logger import MetricLogger
 from paceline.engine.observing.observer import Observer
@@ -56,7 +57,7 @@ from paceline.engine.reporter import Reporter
 from paceline.engine.rungs import ROUND_SECONDS, Rungs, RungStopper
 from paceline.engine.running import RunningLoss
 from paceline.engine.seeding import StepSeeds, draws_only_from_torch, seed_everything
-from paceline.engine.state import TrainState, parameter_names, trainable_parameters, weights_sha256
+from paceline.engine.state import TrainState, weights_sha256
 from paceline.engine.strategy import Strategy, build_strategy
 from paceline.engine.train_step import TrainStep
 from paceline.engine.trainer import Trainer
@@ -66,9 +67,6 @@ from paceline.engine.weight_contract import WeightContract
 from paceline.engine.weight_scale import WeightScale
 from paceline.errors import UnusableCode
 from paceline.lr_schedulers.base import Schedule
-from paceline.optimizers._modes import begin_training
-from paceline.optimizers._numbering import number_by_position
-from paceline.optimizers._state import complete_state, is_fusable
 from paceline.tasks._task import Task
 
 RECORDED_SECONDS = 30.0
@@ -100,9 +98,7 @@ def build_trainer(
     apply_process_settings(config.trainer)
     newest = find_newest(checkpoints, ranks, reporter, config, store) if checkpoints is not None else None
     sizes, settled = settle_sizes(config, ranks, reporter, newest)
-    seed_model(config.seed)
-    task = config.task.build(config.model.build())
-    require_trainable(config, task)
+    task = build_task(config, sizes)
     source = config.model.initial_weights
     if newest is None and source is not None and find_weights is not None:
         weights = load_initial_weights(task, config, find_weights(source))
@@ -115,8 +111,11 @@ def build_trainer(
         return lambda message: reporter.event("warning", message=message, code=code) if ranks.is_first else None
 
     model = prepare(task, config.trainer, precision, strategy, warn_of("no-effect"))
-    peak_lr = config.optimizer.scaled_lr(sizes.global_batch_size)
-    optimizer = build_optimizer(config, task, peak_lr, ranks.device, strategy.layout)
+    optimizer = build_optimizer(
+        config, task, config.optimizer.scaled_lr(sizes.global_batch_size), ranks.device, strategy.layout
+    )
+    report_untrained(task, optimizer, warn_of("untrained-parameters"))
+    peak_lr = first_lr(task, optimizer, config.optimizer.scaled_lr(sizes.global_batch_size))
     state = TrainState(task, optimizer, precision, layout=strategy.layout)
     adascale = build_adascale(config, state.trainable, sizes, ranks)
     powersgd = build_powersgd(config.parallel, state.trainable, ranks, config.seed, warn_of("powersgd-restarted"))
@@ -143,16 +142,23 @@ def build_trainer(
     weight_scale = None
     if isinstance(forward_backward, LocalForwardBackward) and not task.weight_is_samples:
         weight_scale = forward_backward.weight_scale = WeightScale(ranks)
-    step = TrainStep(
-        state,
-        forward_backward,
-        lr,
-        running,
-        ranks,
-        max_grad_norm=config.trainer.max_grad_norm,
-        set_to_none=config.trainer.zero_grad == "set_to_none",
-        contract=WeightContract(task, precision, ranks.device, is_whole=may_evaluate_alike(strategy, sizes)),
-    )
+    contract = WeightContract(task, precision, ranks.device, is_whole=may_evaluate_alike(strategy, sizes))
+    step: TrainStep | ManualStep
+    if task.automatic_optimization:
+        step = TrainStep(
+            state,
+            forward_backward,
+            lr,
+            running,
+            ranks,
+            max_grad_norm=config.trainer.max_grad_norm,
+            set_to_none=config.trainer.zero_grad == "set_to_none",
+            contract=contract,
+        )
+    else:
+        step = ManualStep(
+            state, lr, running, ranks, seeds_of(ranks), config.trainer.max_grad_norm, strategy.own_time, contract
+        )
     writer = build_writer(config, checkpoints, reporter, store) if checkpoints and ranks.is_first else None
     timeout_seconds = config.parallel.timeout_seconds
     record = DataRecord(config, contents) if contents is not None else None
@@ -262,10 +268,7 @@ def settle_sizes(
         return asked, {}
 
     def task() -> Task:
-        seed_model(config.seed)
-        task = config.task.build(config.model.build())
-        require_trainable(config, task)
-        return task
+        return build_task(config)
 
     def optimizer(task: Task) -> Optimizer:
         peak_lr = config.optimizer.scaled_lr(asked.global_batch_size)
@@ -285,6 +288,24 @@ def settle_sizes(
     return sizes, search.values(sizes)
 
 
+def build_task(config: ExperimentConfig, sizes: BatchSizes | None = None) -> Task:
+    """The model in its task, on the CPU.
+
+    Args:
+        sizes: None while they are being searched for.
+
+    Raises:
+        UnusableCode: there is nothing to train.
+        ConfigError: the task steps its optimizers itself, and the config asks for what does not go with that.
+    """
+    seed_model(config.seed)
+    task = config.task.build(config.model.build())
+    require_trainable(config, task)
+    if not task.automatic_optimization:
+        require_plain(config, sizes)
+    return task
+
+
 def require_trainable(config: ExperimentConfig, task: Task) -> None:
     """Check that there is something to optimize.
 
@@ -296,37 +317,6 @@ def require_trainable(config: ExperimentConfig, task: Task) -> None:
             f"{chosen('model', config.model)}: the model has no trainable parameters; leave requires_grad on for some",
             "nothing-to-train",
         )
-
-
-def build_optimizer(
-    config: ExperimentConfig, task: Task, peak_lr: float, device: torch.device, layout: Replicated = WHOLE
-) -> Optimizer:
-    """The optimizer over the trainable parameters of the task, as far as this rank holds them, ready to train."""
-    optimizer = new_optimizer(config, task, peak_lr, device, layout)
-    complete_state(optimizer)
-    begin_training(optimizer)
-    return optimizer
-
-
-def new_optimizer(
-    config: ExperimentConfig, task: Task, peak_lr: float, device: torch.device, layout: Replicated = WHOLE
-) -> Optimizer:
-    """The same, as its class makes it: most hold no state yet."""
-    trainable = trainable_parameters(task, layout)
-    fusable = all(is_fusable(layout.local(each)) for each in trainable) and not _has_sparse_gradients(task)
-    fusable = fusable and (config.optimizer.fuses_slices or not layout.is_sliced)
-    names = parameter_names(task)
-    config.optimizer.require_matches(names.values())
-    named = {names[id(parameter)]: parameter for parameter in trainable}
-    fused = config.optimizer.wants_fused(device.type, fusable)
-    optimizer = config.optimizer.build(named, peak_lr, fused, task.model)
-    number_by_position(optimizer, trainable, layout.numbers(trainable))
-    return optimizer
-
-
-def _has_sparse_gradients(task: Task) -> bool:
-    embeddings = [module for module in task.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag)]
-    return any(embedding.sparse and embedding.weight.requires_grad for embedding in embeddings)
 
 
 def build_adascale(

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ from paceline.callbacks.callback import Callback, overrides
 from paceline.config.batch_sizes import BatchSizes, batch_sizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.data.base import DataSets, is_stream
-from paceline.engine.build import named_callbacks, new_optimizer, seed_model
+from paceline.engine.build import named_callbacks, seed_model
 from paceline.engine.build_data import build_loader
+from paceline.engine.build_optimizer import new_optimizer
 from paceline.engine.checkpointer import Checkpointer
 from paceline.engine.evaluation_metrics import EvaluationMetrics
 from paceline.engine.evaluator import evaluate, outputs, weights_for_evaluation
@@ -23,6 +25,7 @@ from paceline.engine.prepare import apply_process_settings, prepare
 from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter
 from paceline.engine.running import RunningLoss
+from paceline.engine.seeding import StepSeeds
 from paceline.engine.state import TrainState
 from paceline.engine.strategy import Strategy, build_strategy
 from paceline.errors import ConfigError, Problem
@@ -118,7 +121,8 @@ def built_evaluation(
         complete_state(optimizer)
         begin_training(optimizer)
     state = TrainState(task, optimizer, precision, layout=strategy.layout)
-    strategy.forward_backward(model, precision, RunningLoss(ranks), config.seed, None)  # a pipeline connects its stages
+    seeds_of = partial(StepSeeds, config.seed)
+    strategy.forward_backward(model, precision, RunningLoss(ranks), seeds_of, None)  # a pipeline connects its stages
     checkpointer = Checkpointer(state, ranks, None, False, {}, {}, config.parallel.timeout_seconds)
     context = LoopContext(state, ranks, config, MemoryReporter())
     callbacks = []

@@ -152,6 +152,7 @@ def outputs(
     order = evaluation_order(len(loader.fetcher), micro_batch_size, ranks.rank, ranks.world_size, is_lockstep=True)
     with _evaluating(task):
         for micro_batch, batch in loader.load(0, order):
+            task.counts = micro_batch.counts
             with precision.autocast():
                 output = strategy.evaluate(task, batch)
             if output is not None and micro_batch.counts:
@@ -166,6 +167,7 @@ def _evaluating(task: Task) -> Iterator[None]:
     try:
         yield
     finally:
+        task.counts = True
         task.train(was_training)
 
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+import torch
+
 from paceline.callbacks.callback import TrainContext
 from paceline.engine.data_stream import DataStream
 from paceline.engine.loop_context import LoopContext, PlannedCallback
@@ -70,6 +72,7 @@ class MetricLogger(PlannedCallback):
         overall = self._meter.overall() if self._plan.is_over(position) else {}
         values = {"train/loss": loss, **self._lr.metrics(), "epoch": epoch, **speed, **overall, **of_ranks}
         _record(ctx, {**values, **state.precision.metrics()})
+        _record(ctx, state.task.training_metrics())
         assert isinstance(ctx, LoopContext)
         ctx.report(of_machines)
 
@@ -78,6 +81,6 @@ class MetricLogger(PlannedCallback):
         return self.observer.tell(wait_seconds, is_last=self._plan.is_over(self._state.position))
 
 
-def _record(ctx: TrainContext, values: Mapping[str, float]) -> None:
+def _record(ctx: TrainContext, values: Mapping[str, float | torch.Tensor]) -> None:
     for name, value in values.items():
-        ctx.log(name, value)
+        ctx.log(name, float(value))

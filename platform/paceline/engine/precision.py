@@ -92,6 +92,10 @@ class Precision:
         self._steps_since_check += 1
         return left_out
 
+    def note_grad_norm(self, norm: torch.Tensor) -> None:
+        """Keep the gradient norm of a step that was clipped elsewhere."""
+        self._grad_norm = norm
+
     def metrics(self) -> dict[str, float]:
         """The newest step's gradient norm before clipping, and the steps left out so far. Waits for the device."""
         values = {}

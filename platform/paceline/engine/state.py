@@ -16,6 +16,7 @@ from paceline.engine.optimizer_state import load_optimizer, optimizer_tensors, o
 from paceline.engine.precision import Precision
 from paceline.engine.ranks import Ranks
 from paceline.errors import ConfigError, Problem
+from paceline.optimizers._several import type_name
 from paceline.tasks._task import Task
 
 WRAPPER_PREFIXES = ("module.", COMPILED_PREFIX)
@@ -87,7 +88,7 @@ class TrainState:
     def values(self) -> dict[str, Any]:
         """All that is no tensor, as JSON values."""
         return {
-            "optimizer_type": type(self.optimizer).__name__,
+            "optimizer_type": type_name(self.optimizer),
             "position": asdict(self.position),
             "metrics": dict(self.metrics),
             "is_stopped_early": self.is_stopped_early,
@@ -101,7 +102,7 @@ class TrainState:
         Raises:
             ConfigError: they are another optimizer's, or another model's.
         """
-        saved, own = values["optimizer_type"], type(self.optimizer).__name__
+        saved, own = values["optimizer_type"], type_name(self.optimizer)
         if saved != own:
             reason = f"the checkpoint holds the state of {saved}, which {own} cannot use"
             raise ConfigError([Problem("resume", reason, "optimizer", hint=START_FROM_SCRATCH)])

@@ -40,6 +40,9 @@ class Strategy:
 
     def distribute(self, task: Task) -> nn.Module:
         """What the training step calls, made of a task that is the same on all ranks. Every rank must call it."""
+        if not task.automatic_optimization:  # its gradients are averaged at each optimizer's step
+            self.ranks.share_first([each.detach() for each in (*task.parameters(), *task.buffers())])
+            return task
         return apply_ddp(task, self.parallel, self.ranks, self.own_time)
 
     def forward_backward(

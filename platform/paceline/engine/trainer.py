@@ -24,6 +24,7 @@ from paceline.engine.data_stream import MapStyleStream
 from paceline.engine.evaluator import Evaluator
 from paceline.engine.iterable_stream import IterableStream
 from paceline.engine.loop_context import BoundaryCallback, LoopContext, PlannedCallback
+from paceline.engine.manual_step import ManualStep
 from paceline.engine.meter import Meter, peak_memory_bytes
 from paceline.engine.observing.observer import Observer
 from paceline.engine.outcome import Outcome
@@ -48,7 +49,7 @@ class Trainer:
         *,
         model: nn.Module,
         state: TrainState,
-        step: TrainStep,
+        step: TrainStep | ManualStep,
         data: MapStyleStream | IterableStream,
         evaluator: Evaluator,
         observer: Observer,
@@ -126,6 +127,7 @@ class Trainer:
     def open(self) -> float:
         """Prepare for the first step; returns the time at which training begins, of `perf_counter`."""
         self.state.task.train()
+        self.state.task.on_train_start(self.context)
         begun = perf_counter()
         for callback in self._that("on_train_start"):
             callback.on_train_start(self.context)

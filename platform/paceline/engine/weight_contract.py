@@ -175,9 +175,11 @@ def _in_evaluation(task: Task) -> Iterator[None]:
     contents = [(buffer, buffer.clone()) for buffer in task.buffers()]
     for module, _ in modes:
         module.training = False
+    task.counts = False
     try:
         yield
     finally:
+        task.counts = True
         for module, was_training in modes:
             module.training = was_training
         for buffers, before in names:

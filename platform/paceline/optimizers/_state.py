@@ -3,6 +3,8 @@
 import torch
 from torch.optim import SGD, Optimizer
 
+from paceline.optimizers._several import members_of
+
 
 def complete_state(optimizer: Optimizer) -> None:
     """Bring the state into the form that the kernels take for granted. Call it once built, and after loading a state.
@@ -12,8 +14,9 @@ def complete_state(optimizer: Optimizer) -> None:
     gradient later than others, and starts from whatever was in memory when fp16 leaves the first step out. From zeros
     the first step is the same as from nothing.
     """
-    if isinstance(optimizer, SGD):
-        _fill_momentum(optimizer)
+    for member in members_of(optimizer):
+        if isinstance(member, SGD):
+            _fill_momentum(member)
     for parameter, state in optimizer.state.items():
         if isinstance(parameter, torch.Tensor) and isinstance(state, dict):  # an imported optimizer may hold more
             _take_layout(state, parameter)

@@ -1,7 +1,7 @@
 """The user's own optimizer, by import path."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from numbers import Real
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -51,13 +51,8 @@ class CalledOptimizerConfig(Called, OptimizerConfig):
         if self.weight_decay:
             groups = [{"weight_decay": self.weight_decay, **group} for group in groups]
         optimizer = self.call(groups, lr=lr)
-        chosen = self.chosen("optimizer")
-        if not isinstance(optimizer, Optimizer):
-            message = f"{chosen} returned {type(optimizer).__name__}, not a torch.optim.Optimizer"
-            raise UnusableCode(message, "not-an-optimizer")
-        _require_own_parameters(optimizer, parameters, chosen)
-        _require_learning_rates(optimizer, chosen)
-        _require_plain_steps(optimizer, chosen)
+        require_usable(optimizer, parameters.values(), self.chosen("optimizer"))
+        assert isinstance(optimizer, Optimizer)
         return optimizer
 
     def excluded_options(self) -> dict[str, Any]:
@@ -70,8 +65,28 @@ class ImportedOptimizerConfig(Imported, CalledOptimizerConfig):
     `torch.optim:RAdam`."""
 
 
-def _require_own_parameters(optimizer: "Optimizer", parameters: "Mapping[str, nn.Parameter]", chosen: str) -> None:
-    own = {id(parameter) for parameter in parameters.values()}
+def require_usable(optimizer: Any, parameters: "Iterable[nn.Parameter]", maker: str) -> None:
+    """Check what code outside of Paceline returned as an optimizer.
+
+    Args:
+        parameters: those that it may hold.
+        maker: what returned it, for messages.
+
+    Raises:
+        UnusableCode: it is no optimizer, or one that does not fit the training loop.
+    """
+    from torch.optim import Optimizer
+
+    if not isinstance(optimizer, Optimizer):
+        message = f"{maker} returned {type(optimizer).__name__}, not a torch.optim.Optimizer"
+        raise UnusableCode(message, "not-an-optimizer")
+    _require_own_parameters(optimizer, parameters, maker)
+    _require_learning_rates(optimizer, maker)
+    _require_plain_steps(optimizer, maker)
+
+
+def _require_own_parameters(optimizer: "Optimizer", parameters: "Iterable[nn.Parameter]", chosen: str) -> None:
+    own = {id(parameter) for parameter in parameters}
     foreign = [each for group in optimizer.param_groups for each in group["params"] if id(each) not in own]
     if foreign:
         raise UnusableCode(

@@ -1,13 +1,18 @@
 """The base class of all tasks."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from paceline.errors import UnusableCode
 from paceline.tasks.base import TaskOutput
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from paceline.callbacks.callback import TrainContext
 
 
 class Task(nn.Module):
@@ -20,6 +25,13 @@ class Task(nn.Module):
     """Whether `TaskOutput.weight` is the number of samples of the micro batch. Set it to False when it is anything
     else (tokens that count, importance weights): the engine then sums the weights over all ranks at each step."""
 
+    automatic_optimization = True
+    """False for a task that steps its optimizers itself, such as a GAN: see `training_step`."""
+
+    counts = True
+    """False while a batch is evaluated whose result is thrown away: padding of the last batches, the check of the first
+    step. A task that keeps something of each batch beside its `TaskOutput` must leave it out then."""
+
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
@@ -31,6 +43,48 @@ class Task(nn.Module):
         Before the first training step, the first micro batch and its halves are evaluated to check `loss_sum`.
         """
         raise NotImplementedError
+
+    def configure_optimizers(
+        self, build: "Callable[..., Optimizer]"
+    ) -> "Optimizer | Mapping[str, Optimizer] | Sequence[Optimizer]":
+        """Build the optimizers. Override it for several, or for one that the config cannot name.
+
+        The learning-rate schedule applies to all their groups; each keeps its ratio to the first one.
+
+        Args:
+            build: `build(parameters, lr_multiplier=1.0)` makes the optimizer of the config's section `optimizer` for
+                these parameters. Any `torch.optim.Optimizer` over parameters of the task will do as well.
+        """
+        return build(self.parameters())
+
+    def training_step(self, batch: Any, optimizers: "Mapping[str, Any] | Sequence[Any]") -> TaskOutput:
+        """Train on one batch; only called where `automatic_optimization` is False.
+
+        Write it as a loop over one batch: `loss.backward()`, then `zero_grad()` and `step()` of each optimizer. The
+        losses are means over this worker's samples. `step()` averages the optimizer's gradients over the workers,
+        weighted by their samples (`step(weight=...)`: by something else, such as tokens that count), clips their norm
+        to `trainer.max_grad_norm`, and updates the weights. All workers must step the same optimizers in the same
+        order. No gradient is kept from one step to the next. `forward` remains the evaluation.
+
+        Strategy `ddp` without accumulation, compilation and compression, in any precision but `16-mixed`.
+
+        Args:
+            optimizers: as `configure_optimizers` returned them, by name or in order.
+
+        Returns:
+            The loss that is logged; it needs no graph.
+        """
+        raise NotImplementedError
+
+    def on_train_start(self, ctx: "TrainContext") -> None:
+        """Training starts or resumes, on every worker; `ctx` follows its progress."""
+
+    def training_metrics(self) -> "Mapping[str, float | torch.Tensor]":
+        """Metrics of the newest training step by their full names, such as `train/generator_loss`. None by default.
+
+        Called when metrics are logged. Rank 0's values count, so no collective operation may be in it.
+        """
+        return {}
 
     def compute(self, sums: Mapping[str, torch.Tensor]) -> dict[str, float]:
         """Return the metrics of a validation set. Override it for those that are not plain means.

@@ -176,3 +176,13 @@ def test_float32_on_a_gpu_that_has_better(
     for changed, count in (({}, found), ({"trainer.precision": "bf16-mixed"}, 0)):
         subject: Any = type("S", (), {"config": config.with_overrides(changed), "may_use_gpu": True})
         assert len(list(rule(subject))) == count
+
+
+def test_a_task_that_steps_its_optimizers_itself_is_evaluated_alone() -> None:
+    class Frozen(Task):
+        automatic_optimization = False
+
+        def forward(self, batch: Any) -> TaskOutput:
+            return TaskOutput(self.model(batch[0]).detach().sum(), len(batch[0]))
+
+    assert lint(plants.config(task=Frozen)) == []

@@ -14,7 +14,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from paceline.config.batch_sizes import BatchSizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.engine.blocks import find_blocks
-from paceline.engine.build import build_adascale, build_optimizer, require_trainable, seed_model
+from paceline.engine.build import build_adascale, build_task
+from paceline.engine.build_optimizer import build_optimizer
 from paceline.engine.forward_backward import LocalForwardBackward, divide_by_weight
 from paceline.engine.loading import Transfer
 from paceline.engine.order import MicroBatch
@@ -26,6 +27,7 @@ from paceline.engine.running import RunningLoss
 from paceline.engine.seeding import StepSeeds
 from paceline.engine.strategy import Strategy
 from paceline.engine.trial_steps import uncompiled
+from paceline.errors import ConfigError, Problem
 from paceline.study.memory.exchange import Buckets
 from paceline.study.memory.fakes import on_fakes, without_data
 from paceline.study.memory.kernels import Kernels
@@ -147,9 +149,12 @@ def _model_of(config: ExperimentConfig, how: How) -> Iterator[Task]:
 
 
 def _build(config: ExperimentConfig) -> Task:
-    seed_model(config.seed)
-    task = config.task.build(config.model.build())
-    require_trainable(config, task)
+    task = build_task(config)
+    if not task.automatic_optimization:
+        reason = "steps its optimizers itself, and only a step with one optimizer can be predicted"
+        raise ConfigError(
+            [Problem("several-optimizers", reason, "task", hint="measure the memory in a short training")]
+        )
     return task
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 
 from paceline.engine.forward_backward import LocalForwardBackward
+from paceline.engine.train_step import TrainStep
 from paceline.engine.trainer import Trainer
 from paceline.errors import ConfigError, Problem
 from paceline.study.step_split.parts import (
@@ -48,6 +49,9 @@ def split_steps(trainer: Trainer, steps: int, warm_up: int) -> StepSplit:
     """
     if steps < 1 or warm_up < 0:
         raise ValueError(f"{steps} steps after {warm_up} cannot be measured")
+    if not isinstance(trainer.step, TrainStep):
+        reason = "steps its optimizers itself, so that its steps have no parts that are known"
+        raise ConfigError([Problem("no-split", reason, "task")])
     if not isinstance(trainer.step.forward_backward, LocalForwardBackward):
         reason = "the time of a step is split into its parts for ddp, fsdp and data_parallel, not for pipeline"
         raise ConfigError([Problem("no-split", reason, "parallel.strategy", hint="use another strategy")])

@@ -68,6 +68,8 @@ def loss_is_a_mean(subject: Subject) -> Iterator[Fault]:
 
 def loss_without_gradient(subject: Subject) -> Iterator[Fault]:
     """A loss that nothing can be learned from."""
+    if not subject.task.automatic_optimization:
+        return  # the forward pass is the evaluation alone
     if subject.trace is not None and not subject.trace.loss_sum.requires_grad:
         reason = "TaskOutput.loss_sum depends on no parameter: it was detached, or went through numpy or argmax"
         yield Fault("task", reason, "compute it with torch alone, without detach and no_grad", "error")

@@ -64,8 +64,8 @@ def made_in_forward(subject: Subject) -> Iterator[Fault]:
 
 def never_used(subject: Subject) -> Iterator[Fault]:
     """Trainable parameters that the loss does not depend on."""
-    if subject.trace is None or not subject.trace.used:
-        return
+    if subject.trace is None or not subject.trace.used or not subject.task.automatic_optimization:
+        return  # with several optimizers the forward pass is the evaluation alone
     unused = [
         name
         for name, parameter in subject.task.named_parameters()
