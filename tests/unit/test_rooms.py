@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "platform" / "paceline"
-COMPONENTS = ("models", "data", "tasks", "optimizers", "lr_schedulers", "metrics", "callbacks")
+COMPONENTS = ("models", "data", "tasks", "adapters", "optimizers", "lr_schedulers", "metrics", "callbacks")
 HEAVY = ("torch", "torchvision", "ray", "mlflow")
 ENGINE = ("paceline.engine", "paceline.tracking")
 RUNS = ("paceline.cluster", "paceline.sweeps", "paceline.cli")

@@ -51,6 +51,7 @@ class Progress(Protocol):
     step: int
     epoch: int
     samples: int
+    epoch_samples: int
 
 
 class TrainContext:
@@ -92,6 +93,11 @@ class TrainContext:
     def samples(self) -> int:
         """Training samples consumed by all workers since the start, earlier attempts included."""
         return self._progress.samples
+
+    @property
+    def epoch_samples(self) -> int:
+        """Training samples consumed by all workers since the epoch began; 0 at its end."""
+        return self._progress.epoch_samples
 
     @property
     def is_main(self) -> bool:

@@ -115,6 +115,8 @@ def build_trainer(
         config, task, config.optimizer.scaled_lr(sizes.global_batch_size), ranks.device, strategy.layout
     )
     report_untrained(task, optimizer, warn_of("untrained-parameters"))
+    for code, message in task.notices():
+        warn_of(code)(message)
     peak_lr = first_lr(task, optimizer, config.optimizer.scaled_lr(sizes.global_batch_size))
     state = TrainState(task, optimizer, precision, layout=strategy.layout)
     adascale = build_adascale(config, state.trainable, sizes, ranks)

@@ -51,7 +51,7 @@ def new_optimizer(
         named = {names[id(parameter)]: parameter for parameter in given}
         return config.optimizer.build(named, peak_lr * lr_multiplier, fused, task.model)
 
-    if not makes_optimizers(task):
+    if task.automatic_optimization and not task.builds_optimizers:
         optimizer = build(trainable)
     else:
         optimizer = _of_task(task, task.configure_optimizers(build), trainable)
@@ -60,20 +60,15 @@ def new_optimizer(
     return optimizer
 
 
-def makes_optimizers(task: Task) -> bool:
-    """True for a task that builds its optimizers itself."""
-    return type(task).configure_optimizers is not Task.configure_optimizers
-
-
 def first_lr(task: Task, optimizer: Optimizer, peak_lr: float) -> float:
     """The learning rate that the schedule is applied to: the config's, or that of the task's first parameter group."""
-    own = float(optimizer.param_groups[0]["lr"]) if makes_optimizers(task) else 0.0
+    own = float(optimizer.param_groups[0]["lr"]) if task.builds_optimizers else 0.0
     return own or peak_lr
 
 
 def report_untrained(task: Task, optimizer: Optimizer, warn: Callable[[str], None]) -> None:
     """Warn of parameters that could be trained and are in no optimizer of the task."""
-    if not makes_optimizers(task):
+    if not task.builds_optimizers:
         return
     held = {id(each) for group in optimizer.param_groups for each in group["params"]}
     missing = [name for name, each in task.named_parameters() if each.requires_grad and id(each) not in held]

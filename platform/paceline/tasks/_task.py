@@ -1,6 +1,6 @@
 """The base class of all tasks."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -56,6 +56,15 @@ class Task(nn.Module):
                 these parameters. Any `torch.optim.Optimizer` over parameters of the task will do as well.
         """
         return build(self.parameters())
+
+    @property
+    def builds_optimizers(self) -> bool:
+        """True if `configure_optimizers` is used in place of the config's section alone: it is overridden."""
+        return type(self).configure_optimizers is not Task.configure_optimizers
+
+    def notices(self) -> "Iterable[tuple[str, str]]":
+        """Warnings to report before training starts: a stable code and a sentence each. None by default."""
+        return ()
 
     def training_step(self, batch: Any, optimizers: "Mapping[str, Any] | Sequence[Any]") -> TaskOutput:
         """Train on one batch; only called where `automatic_optimization` is False.

@@ -1,0 +1,128 @@
+"""The numbers that a LightningModule logs with `self.log`."""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from paceline.errors import UnusableCode
+
+WEIGHT = "|weight"
+"""Ends the name of the sum of batch sizes that belongs to a mean."""
+PREFIXES = ("val_", "val/", "valid_", "valid/", "validation_", "validation/")
+"""Removed from names in validation, where Paceline's own prefix is `val/`."""
+
+
+class LightningLog:
+    """Collects what is logged; stands in for `LightningModule.log`."""
+
+    def __init__(self) -> None:
+        self.is_training = True
+        self.default_batch_size = 1
+        """Samples of the batch in hand."""
+        self.newest: dict[str, Any] = {}
+        """What was logged in the newest training step."""
+        self.sums: dict[str, float | torch.Tensor] = {}
+        """Of the validation batch in hand: values times their batch size, and the batch sizes."""
+        self.metrics: dict[str, Any] = {}
+        """Metric objects logged in validation, such as torchmetrics'."""
+
+    def log(
+        self,
+        name: str,
+        value: Any,
+        prog_bar: bool = False,
+        logger: bool | None = None,
+        on_step: bool | None = None,
+        on_epoch: bool | None = None,
+        reduce_fx: str | Callable[..., Any] = "mean",
+        enable_graph: bool = False,
+        sync_dist: bool = False,
+        sync_dist_group: Any = None,
+        add_dataloader_idx: bool = True,
+        batch_size: int | None = None,
+        metric_attribute: str | None = None,
+        rank_zero_only: bool = False,
+    ) -> None:
+        """Take in a number, a tensor with one element, or a metric object.
+
+        In training the newest step's value counts. In validation values are averaged over the set, weighted by
+        `batch_size`, or added up with `reduce_fx="sum"`.
+
+        Raises:
+            UnusableCode: `reduce_fx` is neither a mean nor a sum.
+        """
+        if logger is False:
+            return
+        if self.is_training:
+            self.newest[name] = value.detach() if isinstance(value, torch.Tensor) else value
+            return
+        name = next((name[len(prefix) :] for prefix in PREFIXES if name.startswith(prefix)), name) or name
+        if is_metric(value):
+            self.metrics[name] = value
+            return
+        value = value.detach() if isinstance(value, torch.Tensor) else float(value)
+        if reduce_fx in ("sum", torch.sum):
+            self._add(name, value)
+        elif reduce_fx in ("mean", torch.mean):
+            size = batch_size or self.default_batch_size
+            self._add(name, value * size)
+            self._add(f"{name}{WEIGHT}", float(size))
+        else:
+            raise UnusableCode(
+                f"self.log({name!r}) has reduce_fx={reduce_fx!r}, which is not supported in validation. Use 'mean' or "
+                "'sum', or log a metric object",
+                "reduce-fx",
+                metric=name,
+            )
+
+    def log_dict(self, dictionary: Mapping[str, Any], *args: Any, **options: Any) -> None:
+        """`log` for each entry."""
+        for name, value in dictionary.items():
+            self.log(name, value, *args, **options)
+
+    def take_sums(self) -> dict[str, float | torch.Tensor]:
+        """The sums of the batch in hand; starts with none again."""
+        sums, self.sums = self.sums, {}
+        return sums
+
+    def _add(self, name: str, value: Any) -> None:
+        before = self.sums.get(name)
+        self.sums[name] = value if before is None else before + value
+
+
+def means(sums: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The logged values of a whole set, from the sums over it."""
+    return {
+        name: each / sums[f"{name}{WEIGHT}"] if f"{name}{WEIGHT}" in sums else each
+        for name, each in sums.items()
+        if not name.endswith(WEIGHT)
+    }
+
+
+def number_of(value: Any) -> float | torch.Tensor:
+    """What a value logged in training stands for; a metric object for its value on the newest batch."""
+    if is_metric(value):
+        value = getattr(value, "_forward_cache", None)
+        return float("nan") if value is None else value
+    return value  # type: ignore[no-any-return]
+
+
+def is_metric(value: Any) -> bool:
+    """True for an object with a metric's methods."""
+    return all(callable(getattr(value, name, None)) for name in ("update", "compute", "reset"))
+
+
+@contextmanager
+def restored_metrics(module: nn.Module) -> Iterator[None]:
+    """Afterwards all metric objects of a module are in the state in which they were."""
+    metrics = [each for each in module.modules() if is_metric(each)]
+    before = [copy.deepcopy(vars(metric)) for metric in metrics]
+    try:
+        yield
+    finally:
+        for metric, state in zip(metrics, before, strict=True):
+            vars(metric).update(state)

@@ -1,0 +1,267 @@
+"""LightningTask: the steps, logs and optimizers of a LightningModule in the engine."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from paceline.adapters import LightningTask
+from paceline.engine.reporter import MemoryReporter
+from paceline.errors import UnusableCode
+from support.toys import Points, fit, net, points, toy_config
+
+lightning = pytest.importorskip("lightning")
+EPOCH_STEPS = 6
+"""96 samples in batches of 16."""
+
+
+class Lit(lightning.LightningModule):  # type: ignore[misc]
+    """A classifier as Lightning's documentation writes one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = net()
+        self.indices: list[tuple[int, int, int]] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.indices.append((self.current_epoch, self.global_step, batch_idx))
+        loss = F.cross_entropy(self.net(batch[0]), batch[1])
+        self.log("train_nll", loss)
+        return {"loss": loss}
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        logits = self.net(batch[0])
+        self.log_dict(
+            {"val_loss": F.cross_entropy(logits, batch[1]), "val_acc": (logits.argmax(1) == batch[1]).double().mean()}
+        )
+        self.log("val_count", float(len(batch[1])), reduce_fx="sum")
+
+
+def lit_config(model: Any = Lit, **overrides: Any) -> Any:
+    return toy_config(**{"task__path": LightningTask, "model__path": model, **overrides})
+
+
+def codes(reporter: MemoryReporter) -> list[str]:
+    return [details["code"] for kind, details in reporter.events if kind == "warning"]
+
+
+def trained_weights(trainer: Any) -> list[torch.Tensor]:
+    return [each.detach().clone() for each in trainer.state.task.model.parameters()]
+
+
+def test_it_trains_as_the_same_model_in_a_plain_task() -> None:
+    trainer, outcome, reporter = fit(lit_config())
+    plain, expected, other = fit(toy_config())
+    assert reporter.values("train/loss") == other.values("train/loss")
+    assert all(map(torch.equal, trained_weights(trainer), trained_weights(plain)))
+    assert outcome.metrics["val/loss"] == pytest.approx(expected.metrics["val/loss"], rel=1e-12)
+    assert outcome.metrics["val/acc"] == pytest.approx(expected.metrics["val/accuracy"], rel=1e-12)
+    assert outcome.metrics["val/count"] == 30
+    assert reporter.values("train_nll") == pytest.approx(reporter.values("train/loss"), rel=1e-12)
+    assert codes(reporter) == []
+
+
+def test_steps_are_counted_as_by_lightning(tmp_path: Path) -> None:
+    config = lit_config(trainer__gradient_accumulation_steps=2)
+    trainer, _, _ = fit(config)
+    seen = trainer.state.task.model.indices
+    assert seen == [
+        (epoch, epoch * EPOCH_STEPS + step, 2 * step + micro)
+        for epoch in range(2)
+        for step in range(EPOCH_STEPS)
+        for micro in range(2)
+    ]
+    fit(config, checkpoints=tmp_path, reporter=MemoryReporter(stop_at_step=4))
+    resumed = fit(config, checkpoints=tmp_path)[0].state.task.model.indices
+    assert resumed == seen[-len(resumed) :]
+
+
+class WithMetric(Lit):
+    """Logs a metric object, and one more at the end of the validation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from torchmetrics.classification import MulticlassAccuracy
+
+        self.acc = MulticlassAccuracy(3, average="micro")
+        self.late = MulticlassAccuracy(3, average="micro")
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        logits = self.net(batch[0])
+        self.acc(logits, batch[1])
+        self.late.update(logits, batch[1])
+        self.log("val/object", self.acc)
+        super().validation_step(batch, batch_idx)
+
+    def on_validation_epoch_end(self) -> None:
+        self.log("val_late", self.late.compute())
+        self.late.reset()
+
+
+def test_metric_objects_are_computed_over_the_set() -> None:
+    outcome = fit(lit_config(WithMetric))[1]
+    assert outcome.metrics["val/object"] == pytest.approx(outcome.metrics["val/acc"], abs=1e-6)
+    assert outcome.metrics["val/late"] == pytest.approx(outcome.metrics["val/acc"], abs=1e-6)
+
+
+class WithOptimizer(Lit):
+    """Configures an optimizer and a schedule of its own, and hooks into the end of epochs."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.Adam(self.parameters(), lr=0.02)
+        return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1)}
+
+    def on_train_epoch_end(self) -> None:
+        raise AssertionError("never called")
+
+    def test_step(self, batch: Any) -> None:
+        raise AssertionError("never called")
+
+
+def test_an_ignored_optimizer_and_hooks_are_reported() -> None:
+    trainer, _, reporter = fit(lit_config(WithOptimizer))
+    assert codes(reporter) == ["lightning-optimizer", "lightning-hooks"]
+    told = [details["message"] for kind, details in reporter.events if kind == "warning"]
+    assert "on_train_epoch_end, test_step" in told[1]
+    assert type(trainer.state.optimizer) is torch.optim.SGD
+
+
+@pytest.mark.parametrize(
+    ("own", "kind", "warnings"),
+    [
+        (True, torch.optim.Adam, ["lightning-scheduler", "lightning-hooks"]),
+        (False, torch.optim.SGD, ["lightning-hooks"]),
+    ],
+)
+def test_the_optimizer_is_chosen_by_the_config(own: bool, kind: type, warnings: list[str]) -> None:
+    trainer, _, reporter = fit(lit_config(WithOptimizer, task__args={"configure_optimizers": own}))
+    assert type(trainer.state.optimizer) is kind
+    assert reporter.values("lr")[0] == (0.02 if own else 0.1)
+    assert codes(reporter) == warnings
+
+
+class Manual(Lit):
+    """Two optimizers, switched as Lightning's example of a GAN does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.other = nn.Linear(6, 3)
+
+    def configure_optimizers(self) -> Any:
+        first = torch.optim.SGD(self.net.parameters(), lr=0.1)
+        return [first, torch.optim.Adam(self.other.parameters(), lr=0.01)], []
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        for name, part, optimizer in zip(("a", "b"), (self.net, self.other), self.optimizers(), strict=True):
+            self.toggle_optimizer(optimizer)
+            loss = F.cross_entropy(part(batch[0]), batch[1])
+            self.log(f"{name}_loss", loss)
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            optimizer.step()
+            self.untoggle_optimizer(optimizer)
+
+
+def test_manual_optimization(tmp_path: Path) -> None:
+    from paceline.engine.build import seed_model
+    from paceline.engine.order import DataOrder
+
+    trainer, _, reporter = fit(lit_config(Manual), checkpoints=tmp_path)
+    assert codes(reporter) == ["lightning-optimizer"]
+    seed_model(0)
+    model = Manual().double()
+    data = points()[0]
+    optimizers = [torch.optim.SGD(model.net.parameters(), lr=0.1), torch.optim.Adam(model.other.parameters(), lr=0.01)]
+    order = DataOrder(len(data), 16, 16, seed=trainer.data.order.seed)
+    losses = []
+    for step in range(2 * EPOCH_STEPS):
+        ids = order.step_ids(step // EPOCH_STEPS, step % EPOCH_STEPS).tolist()
+        batch = torch.utils.data.default_collate([data[index] for index in ids])
+        total = 0.0
+        for part, optimizer in zip((model.net, model.other), optimizers, strict=True):
+            loss = F.cross_entropy(part(batch[0]), batch[1])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item()
+        losses.append(total)
+    assert reporter.values("train/loss") == pytest.approx(losses, rel=1e-12)
+    for mine, theirs in zip(trained_weights(trainer), model.parameters(), strict=True):
+        assert torch.allclose(mine, theirs, rtol=1e-12, atol=1e-14)
+    assert len(reporter.values("a_loss")) == 12
+
+
+class NoLoss(Lit):
+    def training_step(self, batch: Any) -> None:
+        return None
+
+
+class MaxLogged(Lit):
+    def validation_step(self, batch: Any) -> None:
+        self.log("val_max", 1.0, reduce_fx="max")
+
+
+class WithoutStep(lightning.LightningModule):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = net()
+
+
+@pytest.mark.parametrize(
+    ("model", "args", "code"),
+    [
+        (net, {}, "not-a-lightning-module"),
+        (NoLoss, {}, "no-loss"),
+        (WithoutStep, {}, "no-training-step"),
+        (Lit, {"configure_optimizers": True}, "no-optimizers"),
+        (Manual, {"configure_optimizers": False}, "several-optimizers"),
+        (MaxLogged, {}, "reduce-fx"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(model: Any, args: dict[str, Any], code: str) -> None:
+    with pytest.raises(UnusableCode) as caught:
+        fit(lit_config(model, task__args=args))
+    assert caught.value.code == code
+
+
+def test_a_module_without_validation_has_the_loss_of_its_training_step() -> None:
+    class TrainingOnly(lightning.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net()
+
+        def training_step(self, batch: Any) -> torch.Tensor:
+            return F.cross_entropy(self.net(batch[0]), batch[1])
+
+    outcome = fit(lit_config(TrainingOnly))[1]
+    assert outcome.metrics["val/loss"] == pytest.approx(fit(toy_config())[1].metrics["val/loss"], rel=1e-12)
+
+
+def test_the_module_knows_its_format_and_nothing_of_lightnings_trainer() -> None:
+    class Asking(Lit):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            assert (self.dtype, self.device.type) == (torch.float64, "cpu")
+            assert (self.trainer.world_size, self.trainer.is_global_zero, self.trainer.max_epochs) == (1, True, 2)
+            with pytest.raises(AttributeError):
+                _ = self.trainer.datamodule
+            return super().training_step(batch, batch_idx)
+
+    assert fit(lit_config(Asking))[1].step == 12
+
+
+def test_it_works_with_the_package_of_the_other_name() -> None:
+    other: Any = pytest.importorskip("pytorch_lightning")
+
+    class Other(other.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net()
+
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            return F.cross_entropy(self.net(batch[0]), batch[1])
+
+    assert fit(lit_config(Other, data__path=lambda: (Points(32), Points(8))))[1].step == 4
