@@ -42,7 +42,7 @@ class Task(nn.Module):
 
         Before the first training step, the first micro batch and its halves are evaluated to check `loss_sum`.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no forward(batch), which evaluation needs")
 
     def configure_optimizers(
         self, build: "Callable[..., Optimizer]"
@@ -83,7 +83,7 @@ class Task(nn.Module):
         Returns:
             The loss that is logged; it needs no graph.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no training_step(batch, optimizers)")
 
     def on_train_start(self, ctx: "TrainContext") -> None:
         """Training starts or resumes, on every worker; `ctx` follows its progress."""

@@ -16,6 +16,15 @@ from support.toys import fit
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "docs" / "examples"
 STEPS = 10
+ALONE = {
+    "trainer.precision": "64-true",
+    "trainer.epochs": None,
+    "trainer.max_steps": STEPS,
+    "trainer.log_every_n_steps": 1,
+    "data.shuffle": False,
+    "optimizer": {"name": "sgd", "lr": 0.01, "momentum": 0.0},
+    "lr_scheduler": {"name": "constant"},
+}
 Loss = Callable[[torch.nn.Module, Any], tuple[torch.Tensor, float]]
 """Sum of the losses of a micro-batch, and its weight."""
 
@@ -26,7 +35,8 @@ def example(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     folder: Path = EXAMPLES / request.param
     monkeypatch.syspath_prepend(str(folder))
     yield folder
-    sys.modules.pop("mine", None)
+    for name in ("mine", "parts"):
+        sys.modules.pop(name, None)
 
 
 def classes(model: torch.nn.Module, batch: Any) -> tuple[torch.Tensor, float]:
@@ -52,9 +62,14 @@ def pixels(model: torch.nn.Module, batch: Any) -> tuple[torch.Tensor, float]:
     return loss, int((batch[1] != 255).sum())
 
 
+def lightning_classes(model: Any, batch: Any) -> tuple[torch.Tensor, float]:
+    return classes(model.net, batch)
+
+
 CASES: list[tuple[str, Loss, set[str]]] = [
     ("timm_backbone", classes, {"val/accuracy"}),
     ("bert_f1", sentences, {"val/f1"}),
+    ("lightning_module", lightning_classes, {"val/acc"}),
     ("gpt2_text", texts, {"val/loss"}),
     ("segmentation", pixels, {"val/iou"}),
     ("tabular", numbers, {"val/r2"}),
@@ -67,7 +82,7 @@ def bare_losses(folder: Path, config: Any, loss_of: Loss) -> list[float]:
     from paceline.engine.build import seed_model
 
     seed_model(config.seed)
-    model = module.net().double().train()
+    model = (module.LitNet if hasattr(module, "LitNet") else module.net)().double().train()
     built = config.data.build()[0]
     collate = config.data.sets().collate_fn or torch.utils.data.default_collate
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -94,17 +109,7 @@ def bare_losses(folder: Path, config: Any, loss_of: Loss) -> list[float]:
 
 @pytest.mark.parametrize(("example", "loss_of", "metrics"), CASES, indirect=["example"])
 def test_the_first_losses_are_those_of_a_bare_loop(example: Path, loss_of: Loss, metrics: set[str]) -> None:
-    overrides = {
-        "trainer.precision": "64-true",
-        "trainer.epochs": None,
-        "trainer.max_steps": STEPS,
-        "trainer.log_every_n_steps": 1,
-        "data.shuffle": False,
-        "optimizer": {"name": "sgd", "lr": 0.01, "momentum": 0.0},
-        "lr_scheduler": {"name": "constant"},
-        "callbacks": [],
-        "checkpoint": {},
-    }
+    overrides = {**ALONE, "callbacks": [], "checkpoint": {}}
     if example.name == "timm_backbone":
         overrides["task"] = {"name": "classification"}
     config = load_config(example / "experiment.yaml", overrides)
@@ -120,9 +125,53 @@ def test_an_example_trains_as_it_stands(example: Path, loss_of: Loss, metrics: s
     assert outcome.metrics["train/loss"] < 10
 
 
-@pytest.mark.parametrize("name", [name for name, _, _ in CASES])
+@pytest.mark.parametrize("example", ["gan"], indirect=True)
+def test_the_first_losses_of_a_gan_are_those_of_a_bare_loop(example: Path) -> None:
+    config = load_config(example / "experiment.yaml", ALONE)
+    reporter = fit(config)[2]
+    assert reporter.values("train/loss") == pytest.approx(bare_gan_losses(config), abs=1e-6)
+
+
+def bare_gan_losses(config: Any) -> list[float]:
+    from paceline.engine.build import seed_model
+    from paceline.engine.forward_backward import seed_step
+    from paceline.engine.ranks import Ranks
+
+    parts = __import__("parts")
+    seed_model(config.seed)
+    model = parts.net().double()
+    maker, judge = model["maker"], model["judge"]
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.01) for each in (judge, maker)]
+    points, losses = parts.data()[0].tensors[0].double(), []
+    for step in range(STEPS):
+        real = points[step * 64 : step * 64 + 64]
+        seed_step(config.seed, step, Ranks.current(), 0)
+        fake = maker(torch.randn_like(real))
+        judge_loss = (F.softplus(-judge(real)) + F.softplus(judge(fake.detach()))).mean()
+        _update(optimizers[0], judge_loss)
+        maker_loss = F.softplus(-judge(fake)).mean()
+        _update(optimizers[1], maker_loss)
+        losses.append(judge_loss.item() + maker_loss.item())
+    return losses
+
+
+def _update(optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> None:
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("example", ["gan"], indirect=True)
+def test_a_gan_trains_as_it_stands(example: Path, tmp_path: Path) -> None:
+    _, outcome, reporter = fit(load_config(example / "experiment.yaml"), checkpoints=tmp_path)
+    assert outcome.epoch == 3
+    assert all(torch.isfinite(torch.tensor(reporter.values("train/loss"))))
+
+
+@pytest.mark.parametrize("name", [*(name for name, _, _ in CASES), "gan"])
 def test_an_example_is_short(name: str) -> None:
-    assert len((EXAMPLES / name / "mine.py").read_text().splitlines()) <= 25
+    for file in (EXAMPLES / name).glob("*.py"):
+        assert len(file.read_text().splitlines()) <= 25
     assert len((EXAMPLES / name / "experiment.yaml").read_text().splitlines()) <= 18
 
 
