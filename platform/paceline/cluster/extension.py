@@ -136,15 +136,49 @@ def extension_of(config: ExperimentConfig, run_id: str, checkpoint: Path | None)
     return Origin(run_id, "extended_from", done.step)
 
 
+def require_not_cut_short(config: ExperimentConfig, run_id: str, content: Mapping[str, Any], checkpoints: Path) -> None:
+    """Check that a config does not end an unfinished extension at once, as one with the old length would.
+
+    Args:
+        run_id: of the unfinished run.
+        content: of its file.
+        checkpoints: folder of its checkpoints.
+
+    Raises:
+        ConfigError: it does.
+    """
+    checkpoint = last_whole_checkpoint(checkpoints) if is_unfinished_extension(content) else None
+    if checkpoint is None:
+        return
+    stored = content.get("config", {}).get("trainer", {})
+    wanted = TrainerConfig(epochs=stored.get("epochs"), max_steps=stored.get("max_steps"))
+    done = TrainedTo.read(checkpoint)
+    if done.is_shorter_than(config.trainer) or not done.is_shorter_than(wanted):
+        return
+    reason = (
+        f"the unfinished run {run_id} of {config.name!r} extends another one and has come to "
+        f"{_count(done.step, 'step')}, and this config asks for no more than that"
+    )
+    lengths = [f"trainer.{key}={stored[key]}" for key in ("epochs", "max_steps") if stored.get(key) is not None]
+    hint = f"--extend {' '.join(lengths)} continues it, --resume never starts from scratch"
+    raise ConfigError([Problem("resume", reason, _limit(config, done)[0], hint=hint)])
+
+
+def _limit(config: ExperimentConfig, done: TrainedTo) -> tuple[str, int]:
+    """The key that limits the length of the training, and its value."""
+    max_steps = config.trainer.max_steps
+    if max_steps is not None and max_steps <= done.step:
+        return "trainer.max_steps", max_steps
+    return "trainer.epochs", config.trainer.epochs or 1
+
+
 def _not_longer(config: ExperimentConfig, run_id: str, done: TrainedTo) -> ConfigError:
-    by_steps = config.trainer.max_steps is not None and config.trainer.max_steps <= done.step
-    key = "trainer.max_steps" if by_steps else "trainer.epochs"
-    asked = config.trainer.max_steps if by_steps else config.trainer.epochs or 1
+    key, asked = _limit(config, done)
     reason = (
         f"the finished run {run_id} of {config.name!r} was trained for {_count(done.step, 'step')} "
         f"({_count(done.epoch, 'epoch')}), and {asked} is no more than that"
     )
-    more = 2 * (done.step if by_steps else done.epoch)
+    more = 2 * (done.step if key == "trainer.max_steps" else done.epoch)
     return ConfigError([Problem("nothing-to-extend", reason, key, hint=f"ask for more, such as {key}={more}")])
 
 

@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import IO, Any, ClassVar, Generic, Literal, TypeVar
 
 from paceline.cluster.config_difference import MAY_DIFFER_ON_RESUME, config_difference, shown_value
-from paceline.cluster.extension import Origin, extension_of, last_whole_checkpoint, require_extendable
+from paceline.cluster.extension import (
+    Origin,
+    extension_of,
+    last_whole_checkpoint,
+    require_extendable,
+    require_not_cut_short,
+)
 from paceline.cluster.initial_weights import adopt_weights, pin_weights
 from paceline.cluster.preflight import writable
 from paceline.config.experiment import ExperimentConfig
@@ -197,6 +203,7 @@ def _choose_run(home: Path, config: ExperimentConfig, resume: Resume, fork: bool
         return new_run(home, pin_weights(asked), RunFolder), False
     if forks(newest, content, config, fork):
         return new_run(home, config, RunFolder, Origin(newest.run_id, "forked_from"), newest.checkpoints), False
+    require_not_cut_short(config, newest.run_id, content, newest.checkpoints)
     newest.write(status="running")  # a disk that has no room for this has none for a checkpoint
     return newest, True
 
@@ -209,6 +216,7 @@ def _choose_extension(home: Path, config: ExperimentConfig) -> tuple[RunFolder, 
     require_extendable(config, None if newest is None else newest.run_id, content)
     assert newest is not None
     if content["status"] != "finished":
+        require_not_cut_short(config, newest.run_id, content, newest.checkpoints)
         newest.write(status="running")
         return newest, True
     origin = extension_of(config, newest.run_id, last_whole_checkpoint(newest.checkpoints))

@@ -155,6 +155,21 @@ def test_another_config_is_refused_or_forked(training: Training, remote: RemoteF
     assert training.resumed == [16]
 
 
+def test_a_run_starts_from_the_weights_of_another_in_the_store(training: Training, remote: RemoteFolder) -> None:
+    base = training.run("trainer.epochs=4")
+    training.forget()
+    loaded = []
+    for weights in (NAME, f"{NAME}/{base['run_id']}", base["checkpoint"]):
+        tuned = training.run("name=tuned", "--resume", "never", "--init-from", weights)
+        content = json.loads((remote / "tuned" / tuned["run_id"]).read("run.json") or b"{}")
+        loaded.append((tuned["weights_sha256"], content["config"]["model"]["weights"]))
+    assert [name for _, name in loaded] == [f"{NAME}/{base['run_id']}"] * 2 + [base["checkpoint"]]
+    assert len({sha for sha, _ in loaded}) == 1
+    training.start("name=tuned", "--resume", "never", "--init-from", "nowhere")
+    assert training.end() == 2
+    assert training.error["keys"] == ["model.weights"]
+
+
 def test_a_finished_run_is_extended_elsewhere(
     training: Training, remote: RemoteFolder, relay: Relay, undisturbed: Result
 ) -> None:

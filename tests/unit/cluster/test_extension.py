@@ -72,6 +72,17 @@ def test_the_same_command_continues_an_unfinished_extension(tmp_path: Path) -> N
     assert (plain.resumed, plain.folder) == (True, first.folder)
 
 
+@pytest.mark.parametrize("extend", [False, True])
+def test_the_old_length_does_not_end_an_unfinished_extension(tmp_path: Path, extend: bool, golden: Golden) -> None:
+    left(tmp_path)
+    run_id = extended(tmp_path, trainer__epochs=4).folder.run_id
+    with pytest.raises(ConfigError) as caught:
+        claim_run(config(), tmp_path, extend=extend)
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.key) == ("resume", "trainer.epochs")
+    golden(str(problem).replace(run_id, "<id>"))
+
+
 def test_a_finished_extension_is_extended_again(tmp_path: Path) -> None:
     left(tmp_path)
     first = left(tmp_path, step=16, config=config(trainer__epochs=3), extend=True)
