@@ -165,7 +165,7 @@ _RULES = (
     Rule(
         lambda config: config.parallel.strategy != "fsdp",
         "parallel.strategy is not fsdp",
-        ("parallel.shard_size",),
+        ("parallel.shard_size", "parallel.gather_dtype"),
     ),
     Rule(
         lambda config: config.parallel.strategy != "pipeline",

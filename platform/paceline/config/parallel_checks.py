@@ -96,6 +96,14 @@ def _shards(config: "ExperimentConfig") -> Iterator[Disagreement]:
         yield contradiction(reason, hint, "parallel.shard_size", WORKERS)
 
 
+def _gather_dtype(config: "ExperimentConfig") -> Iterator[Disagreement]:
+    is_mixed = config.trainer.precision in ("bf16-mixed", "16-mixed")
+    if config.parallel.strategy == "fsdp" and config.parallel.gather_dtype == "mixed" and not is_mixed:
+        reason = f"trainer.precision {config.trainer.precision} is not mixed, so there is no other format to gather in"
+        hint = "write precision: bf16-mixed, or gather_dtype: full"
+        yield contradiction(reason, hint, "parallel.gather_dtype", "trainer.precision")
+
+
 def _stages(config: "ExperimentConfig") -> Iterator[Disagreement]:
     stages, workers = config.parallel.pipeline_stages, config.scaling.num_workers
     if config.parallel.strategy == "pipeline" and stages is not None and workers >= 2 and workers % stages:
@@ -178,6 +186,7 @@ PARALLEL_CHECKS: tuple[Callable[["ExperimentConfig"], Iterator[Disagreement]], .
     _data_parallel,
     _enough_workers,
     _shards,
+    _gather_dtype,
     _stages,
     _whole_model,
     _fused,

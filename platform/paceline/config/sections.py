@@ -83,6 +83,10 @@ class ParallelConfig(Section):
     shard_size: Annotated[int, Field(ge=2, le=65_536)] | None = None
     """With `fsdp`: over how many workers a copy of the model is cut up, 2 to 65,536; the groups average their gradients
     (hybrid shard). `null`: over all of them."""
+    gather_dtype: Literal["full", "mixed"] = "full"
+    """With `fsdp`: number format in which weights are gathered. `full`: as they are stored. `mixed`: that of a mixed
+    `trainer.precision`, which halves the traffic and the gathered memory, and rounds norms, embeddings and what passes
+    between the blocks too (torch's `MixedPrecisionPolicy`). Gradients are averaged in float32 either way."""
     pipeline_stages: Annotated[int, Field(ge=2, le=65_536)] | None = None
     """With `pipeline`: into how many stages the model is cut, 2 to 65,536. With fewer stages than workers there are
     several pipelines, which average their gradients. `null`: as many as workers."""

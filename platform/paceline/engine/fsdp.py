@@ -8,9 +8,10 @@ the groups average their gradients.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.utils import clip_grad_norm_
 
@@ -22,14 +23,25 @@ from paceline.errors import UnusableCode
 from paceline.tasks._task import Task
 
 
-def apply_fsdp(task: Task, parallel: ParallelConfig, ranks: Ranks) -> nn.Module:
-    """Cut the task's parameters up over the ranks, in place: by block where there are blocks, the rest together."""
+def apply_fsdp(
+    task: Task, parallel: ParallelConfig, ranks: Ranks, gather_dtype: torch.dtype | None = None
+) -> nn.Module:
+    """Cut the task's parameters up over the ranks, in place: by block where there are blocks, the rest together.
+
+    Args:
+        gather_dtype: number format in which weights are gathered; None: as they are stored.
+    """
     _require_dimensions(task)
     mesh = shard_mesh(parallel, ranks)
     set_timeouts(mesh, parallel.timeout_seconds)
+    of_blocks, of_task = MixedPrecisionPolicy(), MixedPrecisionPolicy()
+    if gather_dtype is not None:
+        of_blocks = MixedPrecisionPolicy(gather_dtype, torch.float32)
+        # a batch may hold targets, which keep their precision
+        of_task = MixedPrecisionPolicy(gather_dtype, torch.float32, cast_forward_inputs=False)
     for block in _blocks_of_their_own(task):
-        fully_shard(block, mesh=mesh)
-    fully_shard(task, mesh=mesh)
+        fully_shard(block, mesh=mesh, mp_policy=of_blocks)
+    fully_shard(task, mesh=mesh, mp_policy=of_task)
     return task
 
 

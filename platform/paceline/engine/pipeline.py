@@ -49,7 +49,7 @@ class Pipeline(Strategy):
         self.group = mesh.get_group("stage")
         self.moves_to_device = True
 
-    def distribute(self, task: Task) -> nn.Module:
+    def distribute(self, task: Task, precision: Precision) -> nn.Module:
         """The task, whose model is left with this rank's stage."""
         require_same_start(task, self.ranks)
         parts = _parts(task.model, self.stages)

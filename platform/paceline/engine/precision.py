@@ -52,6 +52,11 @@ class Precision:
         """What floating inputs are cast to; None leaves them alone."""
         return torch.float64 if self.name == "64-true" else None
 
+    @property
+    def mixed_dtype(self) -> torch.dtype | None:
+        """The lower of the two formats of mixed precision; None where there is one format."""
+        return self._autocast_dtype
+
     def autocast(self) -> Any:
         """The context of the forward pass."""
         if self._autocast_dtype is None:

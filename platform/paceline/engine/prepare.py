@@ -62,7 +62,7 @@ def prepare(
     # 4. the compiler, which has to see the checkpoints
     apply_compilation(task, trainer, strategy.ranks.device)
     # 5. the distribution over the ranks outermost: it has to see every parameter's final form
-    return strategy.distribute(task)
+    return strategy.distribute(task, precision)
 
 
 def _remove_redundant_bias(model: nn.Module, warn: Callable[[str], None]) -> None:

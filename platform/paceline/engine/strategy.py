@@ -38,7 +38,7 @@ class Strategy:
         self.moves_to_device = False
         """Whether `distribute` itself moves the task to the device, part by part, since it may not fit as a whole."""
 
-    def distribute(self, task: Task) -> nn.Module:
+    def distribute(self, task: Task, precision: Precision) -> nn.Module:
         """What the training step calls, made of a task that is the same on all ranks. Every rank must call it."""
         if not task.automatic_optimization:  # its gradients are averaged at each optimizer's step
             self.ranks.share_first([each.detach() for each in (*task.parameters(), *task.buffers())])
@@ -66,7 +66,7 @@ class Strategy:
 class ReplicasInProcess(Strategy):
     """`data_parallel`: one rank, which spreads each micro batch over its GPUs."""
 
-    def distribute(self, task: Task) -> nn.Module:
+    def distribute(self, task: Task, precision: Precision) -> nn.Module:
         """The task over all GPUs of this process."""
         return apply_data_parallel(task, self.ranks.device)
 
@@ -81,12 +81,13 @@ class FullySharded(Strategy):
         self.layout = Sharded(ranks.is_first)
         self.moves_to_device = True
 
-    def distribute(self, task: Task) -> nn.Module:
+    def distribute(self, task: Task, precision: Precision) -> nn.Module:
         """The task itself, cut up in place."""
         from paceline.engine.fsdp import apply_fsdp
 
         require_same_start(task, self.ranks)
-        return apply_fsdp(task, self.parallel, self.ranks)
+        gather_dtype = precision.mixed_dtype if self.parallel.gather_dtype == "mixed" else None
+        return apply_fsdp(task, self.parallel, self.ranks, gather_dtype)
 
 
 def require_same_start(task: Task, ranks: Ranks) -> None:

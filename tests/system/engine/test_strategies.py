@@ -16,7 +16,7 @@ from paceline.tasks.base import TaskOutput
 from support.ranks import run_ranks
 from support.sentences import MODEL, Sentences
 from support.spread import TRAIN, blocks, require_same, training
-from support.toys import CLASSES, FEATURES, Points, PointsTask, net_with_dropout_and_norm
+from support.toys import CLASSES, FEATURES, Points, PointsTask, fit, net_with_dropout_and_norm, toy_config
 
 FSDP, PIPELINE = {"parallel__strategy": "fsdp"}, {"parallel__strategy": "pipeline"}
 STRATEGIES: dict[str, tuple[int, dict[str, Any]]] = {
@@ -174,6 +174,48 @@ def test_four_ranks_in_pairs_train_as_one_process(strategy: str) -> None:
     ranks = run_ranks(training, 4, **spread, trainer__max_grad_norm=0.05)
     require_same(ranks[0], alone, steps=6)
     assert sum(rank["held"] for rank in ranks) == alone["held"] * 2
+
+
+class Watched(nn.Module):
+    """Notes the formats of the inputs and the weights of its blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.LayerNorm(FEATURES), nn.Linear(FEATURES, FEATURES)) for _ in "ab")
+        self.head = nn.Linear(FEATURES, CLASSES)
+        self.seen: set[tuple[torch.dtype, torch.dtype]] = set()
+        for block in self.blocks:
+            block[0].register_forward_pre_hook(lambda norm, inputs: self.seen.add((inputs[0].dtype, norm.weight.dtype)))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            inputs = block(inputs)
+        return self.head(inputs)
+
+
+def formats(ranks: Ranks, gather_dtype: str) -> dict[str, Any]:
+    """Formats in the blocks and of the stored weights of a short training, and its losses."""
+    config = toy_config(
+        model__path=Watched,
+        parallel={"strategy": "fsdp", "gather_dtype": gather_dtype},
+        scaling__num_workers=2,
+        trainer__precision="bf16-mixed",
+    )
+    trainer, _, reporter = fit(config, ranks)
+    model = trainer.state.task.model
+    stored = {parameter.dtype for parameter in model.parameters()}
+    losses = [values["train/loss"] for _, values in reporter.points if "train/loss" in values]
+    return {"blocks": model.seen, "stored": stored, "losses": losses}
+
+
+def test_weights_are_gathered_in_the_format_of_mixed_precision() -> None:
+    full, mixed = run_ranks(formats, 2, "full")[0], run_ranks(formats, 2, "mixed")[0]
+
+    assert {weights for _, weights in full["blocks"]} == {torch.float32}
+    assert mixed["blocks"] == {(torch.bfloat16, torch.bfloat16)}
+    assert full["stored"] == mixed["stored"] == {torch.float32}
+    assert mixed["losses"] == pytest.approx(full["losses"], rel=0.02)
+    assert mixed["losses"][-1] < 0.9 * mixed["losses"][0]
 
 
 RESNET: dict[str, Any] = {

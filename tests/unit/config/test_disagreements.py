@@ -50,6 +50,7 @@ CONTRADICTIONS = [
     (FSDP, "parallel.strategy"),
     (FSDP + NO_WORKERS, "parallel.strategy"),
     (FSDP + TWO + "optimizer: {name: sgd, fused: true}\n", "optimizer.fused"),
+    ("parallel: {strategy: fsdp, gather_dtype: mixed}\nscaling: {num_workers: 2}\n", "parallel.gather_dtype"),
     ("parallel: {strategy: fsdp, shard_size: 3}\nscaling: {num_workers: 4}\n", "parallel.shard_size"),
     (PIPELINE, "parallel.strategy"),
     ("parallel: {strategy: pipeline, pipeline_stages: 3}\nscaling: {num_workers: 4}\n", "parallel.pipeline_stages"),

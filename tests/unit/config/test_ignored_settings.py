@@ -53,6 +53,7 @@ UNEVEN = {**SWEEP, "first_rung": 5.0, "rung_factor": 2.0}
         ({"parallel__bucket_cap_mb": 5.0, **FSDP}, "parallel.bucket_cap_mb"),
         ({"parallel__pipeline_stages": 2, **FSDP}, "parallel.pipeline_stages"),
         ({"parallel__shard_size": 2, "scaling__num_workers": 2}, "parallel.shard_size"),
+        ({"parallel__gather_dtype": "mixed", "scaling__num_workers": 2}, "parallel.gather_dtype"),
         ({"parallel__timeout_seconds": 60.0, "scaling__num_workers": 0}, "parallel.timeout_seconds"),
         ({"parallel__comm_hook": "bf16"}, "parallel.comm_hook"),
         ({**POWERSGD, "parallel__comm_hook": "fp16", "parallel__powersgd_rank": 4}, "parallel.powersgd_rank"),

@@ -126,10 +126,12 @@ def count_parameters(config: ExperimentConfig, how: How = "fake") -> tuple[int, 
 
 def gathered_bytes(config: ExperimentConfig, how: How = "fake") -> int:
     """What a rank of `fsdp` holds of whole weights and gradients at once: those outside of blocks; and of the largest
-    block the weights, those of a block to come, the gradients, and the copy that is exchanged."""
+    block the weights, those of a block to come, the gradients, and the copy that is exchanged, in float32."""
+    share = 0.5 if config.parallel.gather_dtype == "mixed" else 1.0
     with _model_of(config, how) as task:
         blocks = [_parameter_bytes(block) for _, block in find_blocks(task.model)]
-        return _parameter_bytes(task) - sum(blocks) + 4 * max(blocks, default=0)
+        outside = _parameter_bytes(task) - sum(blocks)
+        return int(share * outside + (3 * share + 1) * max(blocks, default=0))
 
 
 def _parameter_bytes(module: nn.Module) -> int:
