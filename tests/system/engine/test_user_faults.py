@@ -1,0 +1,95 @@
+"""A fault in a user's callback, metric, schedule or optimizer on one rank: named, quick, and nothing is lost."""
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from torch.nn import functional as F
+
+from paceline.engine.failure import RankFailed, failing_together
+from paceline.engine.ranks import Ranks
+from paceline.tasks.base import TaskOutput
+from support.engine.faulty_parts import NAME, SOURCE, write_parts
+from support.ranks import end_ranks, run_ranks
+from support.toys import PointsTask, fit, toy_config
+
+LIMIT_SECONDS = 15.0
+
+
+class PredictingTask(PointsTask):
+    """Gives predictions, which metrics need."""
+
+    def forward(self, batch: Any) -> TaskOutput:
+        features, targets, _ = batch
+        logits = self.model(features)
+        loss = F.cross_entropy(logits, targets, reduction="sum")
+        return TaskOutput(loss, len(targets), predictions=logits.argmax(dim=1), targets=targets)
+
+
+class Told(NamedTuple):
+    """How a rank ended."""
+
+    rank: int
+    reason: str
+    traceback_text: str
+    ended: float
+
+
+def train(ranks: Ranks, folder: Path) -> Any:
+    os.environ["USER_FAULT"] = str(folder / "fault")
+    sys.path.insert(0, str(folder))
+    config = toy_config(
+        task__path=PredictingTask,
+        optimizer={"path": f"{NAME}:Momentum", "lr": 0.1, "args": {"momentum": 0.9}},
+        lr_scheduler={"path": f"{NAME}:factor"},
+        metrics=[{"name": "own", "path": f"{NAME}:Accuracy"}],
+        callbacks=[{"path": f"{NAME}:Watching"}],
+        trainer__evaluate_every_n_steps=3,
+        checkpoint__every_n_steps=2,
+        scaling__num_workers=ranks.world_size,
+    )
+    try:
+        _, outcome, reporter = failing_together(ranks, lambda: fit(config, ranks, folder / "checkpoints"))
+    except RankFailed as error:
+        return Told(error.failure.rank, error.failure.reason, error.failure.traceback_text, time.time())
+    return outcome, [details["step"] for kind, details in reporter.events if kind == "resumed"]
+
+
+@pytest.mark.parametrize(
+    ("part", "at", "line"),
+    [
+        ("callback", 5, 'fail("callback", ctx.step)'),
+        ("metric", 2, 'fail("metric", Accuracy.evaluations)'),
+        ("schedule", 5, 'fail("schedule", step)'),
+        ("optimizer", 5, 'fail("optimizer", self.taken)'),
+    ],
+)
+def test_a_fault_on_one_rank_is_named_and_loses_nothing(part: str, at: int, line: str, tmp_path: Path) -> None:
+    broken, sound = tmp_path / "broken", tmp_path / "sound"
+    for folder in (broken, sound):
+        folder.mkdir()
+        file = write_parts(folder)
+    (broken / "fault").write_text(f"{part} {at}")
+    endings = end_ranks(train, 2, broken)
+    assert [ending.error for ending in endings] == [None, None]
+    failed = float((broken / "failed").read_text())
+    place = f'{file.name}", line {SOURCE.lstrip().splitlines().index(_in_source(line)) + 1}'
+    for told in (ending.value for ending in endings):
+        assert (told.rank, told.reason) == (1, f"LookupError: the {part} is broken")
+        assert place in told.traceback_text
+        assert told.ended - failed < LIMIT_SECONDS
+    assert (broken / "checkpoints" / "step-4").is_dir()
+
+    (broken / "fault").unlink()
+    (resumed, from_steps), (undisturbed, _) = run_ranks(train, 2, broken)[0], run_ranks(train, 2, sound)[0]
+    assert from_steps == [4]
+    assert resumed.step == undisturbed.step == 12
+    assert resumed.weights_sha256 == undisturbed.weights_sha256
+    assert resumed.metrics["val/own"] == undisturbed.metrics["val/own"]
+
+
+def _in_source(line: str) -> str:
+    return next(each for each in SOURCE.lstrip().splitlines() if each.strip() == line)
