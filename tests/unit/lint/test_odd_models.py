@@ -21,7 +21,7 @@ from paceline.errors import UnusableCode
 from paceline.study.lint import lint
 from paceline.tasks.base import TaskOutput
 from support.golden import Golden
-from support.lint import plants
+from support.lint import full_batches, plants
 
 
 def crash(*_: Any) -> Any:
@@ -186,3 +186,21 @@ def test_a_task_that_steps_its_optimizers_itself_is_evaluated_alone() -> None:
             return TaskOutput(self.model(batch[0]).detach().sum(), len(batch[0]))
 
     assert lint(plants.config(task=Frozen)) == []
+
+
+@pytest.mark.parametrize(("divisor", "most"), [(8, 1000), (16, 16)])
+def test_batches_of_the_configs_size_are_tried_where_small_ones_fail(divisor: int, most: int) -> None:
+    found = lint(plants.config(model=unused_layer, data=full_batches.data(divisor, most)))
+    assert [finding.rule for finding in found] == ["never-used"]
+
+
+def unused_layer() -> nn.Module:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.unused = full_batches.net(), full_batches.net()
+
+        def forward(self, features: Tensor) -> Tensor:
+            return self.used(features)  # type: ignore[no-any-return]
+
+    return Net()

@@ -192,3 +192,22 @@ def test_a_gpu_holds_the_next_batch_and_says_what_is_left_out() -> None:
         config_of(trainer={"precision": "16-mixed"}, scaling={"num_workers": 0, "use_gpu": True}), on_cuda=True
     )
     assert half.memory["activations"] <= cuda.memory["activations"]
+
+
+@pytest.mark.parametrize(("divisor", "most"), [(8, 1000), (64, 64)])
+def test_data_that_come_in_batches_of_certain_sizes(divisor: int, most: int) -> None:
+    def collate(samples: Any) -> Any:
+        if len(samples) % divisor or len(samples) > most:
+            raise ValueError(f"no batch of {len(samples)} samples")
+        return torch.utils.data.default_collate(samples)
+
+    def build() -> Any:
+        train, validation = data()
+        return {"train": train, "validation": validation, "collate_fn": collate}
+
+    predictor = Predictor(on_cuda=False)
+    choosy = [config_of(size, data={"path": build}) for size in (64, 16)]
+    assert predictor.predict(choosy) == predict(config_of(64), config_of(16))
+    assert (
+        predictor.facts(choosy[0])["flops_per_sample"] == 2 * 3 * (FEATURES * 256 + 256 * CLASSES) - 2 * FEATURES * 256
+    )

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from paceline._compat.torch import FakeTensorMode
+from paceline.config.batch_sizes import batch_sizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.data.base import DataSets
 from paceline.engine.batches import map_tensors
@@ -17,7 +18,7 @@ from paceline.study.lint.stand_ins import with_stand_ins
 from paceline.tasks._task import Task
 
 SMALL, LARGE = 2, 4
-"""Samples of the batches that are tried."""
+"""Samples of the batches that are tried first."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +70,30 @@ def build_batches(config: ExperimentConfig) -> Batches:
         data = data.model_copy(update={"num_samples": min(few, data.num_samples), "num_validation_samples": 1})
     sets = data.sets()
     fetcher = SeededFetcher(sets.train, config.seed, sets.collate_fn)
-    small, large = (fetcher.fetch(0, torch.arange(size) % len(fetcher)) for size in (SMALL, LARGE))
+    small, large = _fetched(fetcher, config)
     if config.trainer.precision == "64-true":
         small, large = _as_double(small), _as_double(large)
     return Batches(small, large, sets)
+
+
+def _fetched(fetcher: SeededFetcher, config: ExperimentConfig) -> tuple[Any, Any]:
+    """Two batches; where the collation refuses small ones, those of a micro-batch and of two, or of one twice.
+
+    Raises:
+        Exception: the collation raises it for a micro-batch, too.
+    """
+    sizes = batch_sizes(config)
+    own = sizes.micro_batch_size or -(-sizes.global_batch_size // sizes.world_size)
+
+    def pair(small: int, large: int) -> tuple[Any, Any]:
+        return tuple(fetcher.fetch(0, torch.arange(size) % len(fetcher)) for size in (small, large))
+
+    for small, large in ((SMALL, LARGE), (own, own * LARGE // SMALL)):
+        try:
+            return pair(small, large)
+        except Exception:  # a collation may refuse a size in any way; what is wrong in all cases is raised below
+            continue
+    return pair(own, own)
 
 
 def _as_double(batch: Any) -> Any:

@@ -12,7 +12,8 @@ from paceline.engine.build_data import require_steps
 from paceline.engine.loading import SeededFetcher
 
 PROBED = (2, 3)
-"""Batches of so many samples tell which dimensions of a batch follow its size."""
+"""Batches of so many samples tell which dimensions of a batch follow its size. Where the collation refuses them, those
+of a micro-batch and of two do; where it takes a micro-batch alone, each first dimension is taken to follow."""
 
 
 class Samples:
@@ -28,6 +29,7 @@ class Samples:
         self._validation = [SeededFetcher(each, 0, sets.collate_fn) for each in sets.validation.values()]
         self._fetcher = SeededFetcher(sets.train, config.seed, sets.collate_fn)
         self.samples = len(self._fetcher)
+        self._micro_batch = _micro_batch(config)
         require_steps(config, self.samples, batch_sizes(config).global_batch_size)
 
     def real(self, size: int) -> Any:
@@ -36,7 +38,8 @@ class Samples:
 
     def kept_bytes(self) -> int:
         """What all samples of all sets take when they are kept."""
-        one = _bytes(self.real(2)) / 2
+        (size, batch), _ = self._probed()
+        one = _bytes(batch) / size
         return round(one * (self.samples + sum(map(len, self._validation))))
 
     def maker(self) -> Callable[[int], Any]:
@@ -45,22 +48,48 @@ class Samples:
         Samples of different lengths, which a data set puts together by a rule of its own, are taken as long as the
         first ones.
         """
-        few, more = map(self.real, PROBED)
-        sizes = [(small.shape, large.shape) for small, large in zip(tensors_in(few), tensors_in(more), strict=True)]
+        (small, few), (large, more) = self._probed()
+        growing = [
+            _growing(one.shape, other.shape, small, large)
+            for one, other in zip(tensors_in(few), tensors_in(more), strict=True)
+        ]
 
         def make(size: int) -> Any:
-            shapes = iter(sizes)
-            return map_tensors(few, lambda tensor: _resized(tensor, next(shapes), size))
+            follows = iter(growing)
+            return map_tensors(few, lambda tensor: _resized(tensor, next(follows), small, size))
 
         return make
 
+    def _probed(self) -> tuple[tuple[int, Any], tuple[int, Any]]:
+        """Two batches with their sizes, the second of which may be the first again.
 
-def _resized(like: torch.Tensor, shapes: tuple[torch.Size, torch.Size], size: int) -> torch.Tensor:
-    small, large = shapes
-    grown = [
-        a * size // PROBED[0] if a != b and a * PROBED[1] == b * PROBED[0] else a
-        for a, b in zip(small, large, strict=True)
-    ]
+        Raises:
+            Exception: the collation raises it for a micro-batch, too.
+        """
+        size = self._micro_batch
+        for small, large in (PROBED, (size, 2 * size)):
+            try:
+                return (small, self.real(small)), (large, self.real(large))
+            except Exception:  # a collation may refuse a size in any way; what is wrong in all cases is raised below
+                continue
+        batch = self.real(size)
+        return (size, batch), (size, batch)
+
+
+def _micro_batch(config: ExperimentConfig) -> int:
+    sizes = batch_sizes(config)
+    return sizes.micro_batch_size or -(-sizes.global_batch_size // sizes.world_size)
+
+
+def _growing(one: torch.Size, other: torch.Size, small: int, large: int) -> list[bool]:
+    """Whether each dimension follows the number of samples, given the shapes for two of them."""
+    if small == large:
+        return [place == 0 and length % small == 0 for place, length in enumerate(one)]
+    return [a != b and a * large == b * small for a, b in zip(one, other, strict=True)]
+
+
+def _resized(like: torch.Tensor, follows: list[bool], small: int, size: int) -> torch.Tensor:
+    grown = [length * size // small if grows else length for length, grows in zip(like.shape, follows, strict=True)]
     return torch.empty(grown, dtype=like.dtype)
 
 
