@@ -104,11 +104,17 @@ def means(sums: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def number_of(value: Any) -> float | torch.Tensor:
-    """What a value logged in training stands for; a metric object for its value on the newest batch."""
-    if is_metric(value):
-        value = getattr(value, "_forward_cache", None)
-        return float("nan") if value is None else value
-    return value  # type: ignore[no-any-return]
+    """What a value logged in training stands for; a metric object for this worker's samples of the epoch so far."""
+    if not is_metric(value):
+        return value  # type: ignore[no-any-return]
+    syncs = getattr(value, "sync_on_compute", None)  # torchmetrics', which would wait for the other workers
+    if syncs is None:
+        return value.compute()  # type: ignore[no-any-return]
+    value.sync_on_compute = False
+    try:
+        return value.compute()  # type: ignore[no-any-return]
+    finally:
+        value.sync_on_compute = syncs
 
 
 def is_metric(value: Any) -> bool:

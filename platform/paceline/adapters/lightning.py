@@ -58,6 +58,7 @@ class LightningTask(Task):
         self._log = LightningLog()
         self._trainer = TrainerView()
         self._has_schedulers = False
+        self._place: tuple[torch.device, torch.dtype] | None = None
         self._step, self._epoch, self._index = -1, -1, -1
         self._validation_index = -1
         self._global_batch_size = self._batches_per_step = 1
@@ -144,16 +145,8 @@ class LightningTask(Task):
         log.metrics = {}
         return {**super().compute({**means(values), "weight": torch.ones(())}), **of_metrics, **at_end}
 
-    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> "LightningTask":
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        first = next(self.model.parameters(), None)
-        if first is not None:
-            # the module keeps device and dtype in attributes, which only its own `to` updates
-            self.model.to(first.device, torch.float64 if first.dtype is torch.float64 else None)
-        return self
-
     def _training(self, batch: Any) -> TaskOutput:
-        log, module = self._log, self.model
+        log, module = self._log, self._placed_model()
         self._validation_index = -1
         samples = samples_of(batch)
         index = self._next_index()
@@ -169,7 +162,7 @@ class LightningTask(Task):
         return TaskOutput.from_mean(loss, samples)
 
     def _validation(self, batch: Any) -> TaskOutput:
-        log, module = self._log, self.model
+        log, module = self._log, self._placed_model()
         samples = samples_of(batch)
         log.is_training, log.default_batch_size, log.sums = False, samples, {}
         if self.counts and self._validation_index < 0 and has_own(module, "on_validation_epoch_start"):
@@ -192,6 +185,14 @@ class LightningTask(Task):
         loss = _loss_of(call_step(module.training_step, batch, index))
         self._log.take_sums()  # names of training
         return loss
+
+    def _placed_model(self) -> nn.Module:
+        """The module, whose `device` and `dtype` are attributes that only its own `to` updates."""
+        first = next(self.model.parameters())
+        if (first.device, first.dtype) != self._place:
+            self._place = (first.device, first.dtype)
+            self.model.to(first.device, torch.float64 if first.dtype is torch.float64 else None)
+        return self.model
 
     def _next_index(self) -> int:
         """`batch_idx`: micro-batches of this worker in the epoch so far, also in a resumed run."""

@@ -88,6 +88,17 @@ class WithMetric(Lit):
 
         self.acc = MulticlassAccuracy(3, average="micro")
         self.late = MulticlassAccuracy(3, average="micro")
+        self.trained = MulticlassAccuracy(3, average="micro")
+        self.right: list[torch.Tensor] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        if batch_idx == 0:
+            self.right = []
+        right = self.net(batch[0]).argmax(1) == batch[1]
+        self.right.append(right)
+        self.trained(right.long(), torch.ones_like(batch[1]))
+        self.log("train_acc", self.trained)
+        return super().training_step(batch, batch_idx)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         logits = self.net(batch[0])
@@ -102,7 +113,10 @@ class WithMetric(Lit):
 
 
 def test_metric_objects_are_computed_over_the_set() -> None:
-    outcome = fit(lit_config(WithMetric))[1]
+    trainer, outcome, reporter = fit(lit_config(WithMetric))
+    right = torch.cat(trainer.state.task.model.right)
+    assert len(right) == 96
+    assert reporter.values("train_acc")[-1] == pytest.approx(float(right.double().mean()), abs=1e-6)
     assert outcome.metrics["val/object"] == pytest.approx(outcome.metrics["val/acc"], abs=1e-6)
     assert outcome.metrics["val/late"] == pytest.approx(outcome.metrics["val/acc"], abs=1e-6)
 
