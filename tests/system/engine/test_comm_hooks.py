@@ -10,7 +10,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from paceline.engine import forward_backward
 from paceline.engine.build import build_trainer
 from paceline.engine.powersgd import PowerSGD, orthonormal_columns, thin_shape
 from paceline.engine.ranks import Ranks
@@ -32,14 +31,15 @@ Gradients = tuple[torch.Tensor, torch.Tensor]
 
 def gradients_of_a_step(ranks: Ranks, runs: list[dict[str, Any]]) -> list[Gradients]:
     """This rank's own gradient (times the world size, for DDP's mean), and the result of the exchange."""
-    exchange = forward_backward.gradient_exchange
     found = []
     for overrides in runs:
         trainer = build_trainer(toy_config(scaling__num_workers=ranks.world_size, **overrides), ranks, MemoryReporter())
-        for gradient_exchange in (lambda model, now: exchange(model, False), exchange):
-            forward_backward.gradient_exchange = gradient_exchange
+        forward_backward = trainer.step.forward_backward
+        exchange = forward_backward._exchange
+        for gradient_exchange in (lambda now, exchange=exchange: exchange(False), exchange):
+            forward_backward._exchange = gradient_exchange
             trainer.step._zero_grad()
-            trainer.step.forward_backward(trainer.data.loader.load(0, trainer.data.order.micro_batches(0, 0)), 0)
+            forward_backward(trainer.data.loader.load(0, trainer.data.order.micro_batches(0, 0)), 0)
             found.append(torch.cat([parameter.grad.flatten() for parameter in trainer.step.parameters]))
     return list(zip(found[::2], found[1::2], strict=True))
 
