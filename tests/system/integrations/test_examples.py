@@ -134,8 +134,8 @@ def test_the_first_losses_of_a_gan_are_those_of_a_bare_loop(example: Path) -> No
 
 def bare_gan_losses(config: Any) -> list[float]:
     from paceline.engine.build import seed_model
-    from paceline.engine.forward_backward import seed_step
     from paceline.engine.ranks import Ranks
+    from paceline.engine.seeding import StepSeeds
 
     parts = __import__("parts")
     seed_model(config.seed)
@@ -145,7 +145,7 @@ def bare_gan_losses(config: Any) -> list[float]:
     points, losses = parts.data()[0].tensors[0].double(), []
     for step in range(STEPS):
         real = points[step * 64 : step * 64 + 64]
-        seed_step(config.seed, step, Ranks.current(), 0)
+        StepSeeds(config.seed, Ranks.current()).apply(step, 0)
         fake = maker(torch.randn_like(real))
         judge_loss = (F.softplus(-judge(real)) + F.softplus(judge(fake.detach()))).mean()
         _update(optimizers[0], judge_loss)
