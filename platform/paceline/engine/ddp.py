@@ -71,23 +71,20 @@ def needs_lockstep(model: nn.Module) -> bool:
     return communicates(model) or not any(isinstance(module, plain) for module in model.modules())
 
 
-def gradient_exchange(model: nn.Module) -> Callable[[bool], AbstractContextManager[None]]:
+def gradient_exchange(model: nn.Module) -> Callable[[bool], AbstractContextManager[None]] | None:
     """Return what gives the context of a micro-batch's forward *and* backward: its argument says whether the gradients
-    are exchanged after it."""
+    are exchanged after it. None for a model that exchanges nothing."""
     if isinstance(model, DistributedDataParallel):
         return lambda now: AS_IT_IS if now else model.no_sync()
     exchange = getattr(model, "set_requires_gradient_sync", None)  # FSDP's, whose class is slow to import
+    if exchange is None:
+        return None
 
     def of_slices(now: bool) -> AbstractContextManager[None]:
-        assert exchange is not None
         exchange(now)
         return AS_IT_IS
 
-    return _alone if exchange is None else of_slices
-
-
-def _alone(now: bool) -> AbstractContextManager[None]:
-    return AS_IT_IS
+    return of_slices
 
 
 def hook_into_exchange(model: nn.Module, compress: BucketHook | None, observer: GradientObserver | None) -> None:

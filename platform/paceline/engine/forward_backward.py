@@ -77,7 +77,7 @@ class LocalForwardBackward:
         self.weight_scale: WeightScale | None = None
         """Set where weights are not numbers of samples."""
         self._weight_per_sample = 1.0
-        self._loss_gradients: dict[tuple[float, torch.dtype], torch.Tensor] = {}
+        self._loss_gradients: dict[tuple[int, float, bool, torch.dtype], torch.Tensor] = {}
 
     def __call__(self, batches: Batches, step: int) -> StepStats:
         """Take the micro batches of one step from `batches`."""
@@ -88,14 +88,11 @@ class LocalForwardBackward:
             self._seeds.apply(step, index)
             if not self._forward_is_own:
                 own_time.stop()
-            with self._exchange(micro_batch.is_last):
-                output = self.forward(batch)
-                loss = self._precision.scale(output.loss_sum)
-                if self.weight_scale is not None:
-                    self._weight_per_sample = self.weight_scale.value(output, micro_batch.ids.numel())
-                if micro_batch.is_last:
-                    own_time.stop()  # from here on gradients are exchanged
-                self.backward(loss, self._loss_gradient(micro_batch, loss.dtype))
+            if self._exchange is None:
+                output = self._pass(micro_batch, batch)
+            else:
+                with self._exchange(micro_batch.is_last):
+                    output = self._pass(micro_batch, batch)
             if self._observer is not None:
                 self._observer.end_micro_batch(micro_batch.is_last)
             if micro_batch.counts:
@@ -107,8 +104,20 @@ class LocalForwardBackward:
         own_time.end_step()
         return StepStats(micro_batch.step_samples, weights, micro_batch.ends_epoch, self._weight_per_sample)
 
+    def _pass(self, micro_batch: MicroBatch, batch: Any) -> TaskOutput:
+        output = self.forward(batch)
+        loss = self._precision.scale(output.loss_sum)
+        if self.weight_scale is not None:
+            self._weight_per_sample = self.weight_scale.value(output, micro_batch.ids.numel())
+        if micro_batch.is_last:
+            self._own_time.stop()  # from here on gradients are exchanged
+        self.backward(loss, self._loss_gradient(micro_batch, loss.dtype))
+        return output
+
     def forward(self, batch: Any) -> TaskOutput:
         """The model's output for one micro batch."""
+        if self._precision.mixed_dtype is None:
+            return checked_output(self.model(batch))
         with self._precision.autocast():
             return checked_output(self.model(batch))
 
@@ -127,11 +136,11 @@ class LocalForwardBackward:
 
     def _loss_gradient(self, micro_batch: MicroBatch, dtype: torch.dtype) -> torch.Tensor:
         # The factor enters as the gradient of the loss, which saves a multiplication forward and backward.
-        factor = self._loss_factor(micro_batch)
-        gradient = self._loss_gradients.get((factor, dtype))
+        key = micro_batch.step_samples, self._weight_per_sample, micro_batch.counts, dtype
+        gradient = self._loss_gradients.get(key)
         if gradient is None:
-            gradient = torch.tensor(factor, dtype=dtype, device=self._ranks.device)
-            self._loss_gradients[factor, dtype] = gradient
+            factor = self._loss_factor(micro_batch)
+            gradient = self._loss_gradients[key] = torch.tensor(factor, dtype=dtype, device=self._ranks.device)
         return gradient
 
 

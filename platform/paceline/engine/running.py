@@ -16,30 +16,29 @@ class RunningLoss:
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
-        self._step: list[tuple[torch.Tensor, float | torch.Tensor]] = []
         self._losses: list[torch.Tensor] = []
-        self._weights: list[torch.Tensor] = []
-        self._samples = 0.0
+        self._weights: list[float | torch.Tensor] = []
+        """One for each of the losses."""
+        self._begin = 0
+        """Index of the first loss of the step that is going on."""
         self._totals = [0.0, 0.0]
         """Losses and weights, as far as they have been read from the device."""
 
     def add(self, output: TaskOutput) -> None:
         """Take in one micro batch of the step that is going on."""
-        self._step.append((output.loss_sum.detach(), output.weight))
+        weight = output.weight
+        self._losses.append(output.loss_sum.detach())
+        self._weights.append(weight.detach() if isinstance(weight, torch.Tensor) else weight)
 
     def end_step(self, left_out: torch.Tensor | None = None) -> None:
         """End an optimizer step. Of one that fp16 left out (not 0), losses that are not finite do not count."""
-        for loss, weight in self._step:
-            if left_out is not None:
-                counts = (left_out == 0) | torch.isfinite(loss)
-                loss, weight = torch.where(counts, loss, 0), counts * weight
-            self._losses.append(loss)
-            if isinstance(weight, torch.Tensor):
-                self._weights.append(weight.detach())
-            else:
-                self._samples += weight
-        self._step = []
-        if len(self._losses) >= MAX_KEPT:
+        losses, weights = self._losses, self._weights
+        if left_out is not None:
+            for index in range(self._begin, len(losses)):
+                counts = (left_out == 0) | torch.isfinite(losses[index])
+                losses[index], weights[index] = torch.where(counts, losses[index], 0), counts * weights[index]
+        self._begin = len(losses)
+        if self._begin >= MAX_KEPT:
             self._fold()
 
     def read(self) -> float:
@@ -76,9 +75,15 @@ class RunningLoss:
 
     def _fold(self) -> None:
         # one number after the other, so that a run that was resumed in between gets the same sum to the last bit
-        for loss in torch.stack(self._losses).tolist() if self._losses else ():
+        for loss in _numbers(self._losses):
             self._totals[0] += loss
-        for weight in torch.stack(self._weights).tolist() if self._weights else ():
+        for weight in _numbers(self._weights):
             self._totals[1] += weight
-        self._totals[1] += self._samples
-        self._losses, self._weights, self._samples = [], [], 0.0
+        self._losses, self._weights, self._begin = [], [], 0
+
+
+def _numbers(values: Sequence[float | torch.Tensor]) -> list[float]:
+    """Read scalars, all tensors among them at once."""
+    on_device = [each for each in values if isinstance(each, torch.Tensor)]
+    read = iter(torch.stack(on_device).tolist() if on_device else ())
+    return [next(read) if isinstance(each, torch.Tensor) else each for each in values]

@@ -118,7 +118,8 @@ class Leaking(RunningLoss):
     kept: ClassVar[list[Any]] = []
 
     def add(self, output: TaskOutput) -> None:
-        self._step.append((output.loss_sum, output.weight))
+        self._losses.append(output.loss_sum)
+        self._weights.append(output.weight)
         self.kept.append(output.loss_sum.detach())
 
 

@@ -108,11 +108,15 @@ class Observer:
         looked = "own_core_seconds" in told[0]
         self._rhythm.note(told[0]["clock"], looked)
         values = {key: max(each[key] for each in told) for key in ("peak_memory_bytes", "memory_bytes")}
-        values |= self._energy(told)
+        if self._joules:
+            values |= self._energy(told)
+        if len(told) > 1:
+            values |= rank_metrics(told)
         if not self._ranks.is_first:
-            return values | rank_metrics(told), {}
-        self._warn_of_straggler(told)
-        return values | rank_metrics(told), self._hear_of_machines(told) if looked else {}
+            return values, {}
+        if len(told) > 1:
+            self._warn_of_straggler(told)
+        return values, self._hear_of_machines(told) if looked else {}
 
     def _energy(self, told: Sequence[Mapping[str, float]]) -> dict[str, float]:
         self._joules = {rank: told[rank].get(JOULES, before) for rank, before in self._joules.items()}
