@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from harness import ArmFailed
 
-from paceline.config.loading import validate
+from paceline.config.experiment import validate
 from paceline.engine.build import build_trainer
 from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter

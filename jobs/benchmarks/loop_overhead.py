@@ -48,7 +48,7 @@ from harness import Benchmark, Part, Seconds, Target, loop_rows, orders
 from torch import nn
 from torch.nn import functional as F
 
-from paceline.config.loading import validate
+from paceline.config.experiment import validate
 from paceline.data._tensors import TensorData
 from paceline.engine.build import build_trainer
 from paceline.engine.order import permutation

@@ -19,7 +19,7 @@ from typing import Any
 
 from harness import Benchmark, Part, Target, exactly
 
-from paceline.config.loading import validate
+from paceline.config.experiment import validate
 from paceline.study.memory.measuring import measure_peak
 from paceline.study.memory.predicting import ask
 

@@ -89,8 +89,8 @@ def serve(order: dict[str, str]) -> None:
     import torch
 
     from paceline.cluster.preflight import worker_threads
+    from paceline.config.experiment import validate
     from paceline.config.imports import make_importable
-    from paceline.config.loading import validate
     from paceline.engine.build import build_trainer
     from paceline.engine.ranks import Ranks
     from paceline.engine.reporter import MemoryReporter

@@ -35,8 +35,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from paceline.cluster.preflight import worker_threads
 from paceline.config.batch_sizes import batch_sizes
-from paceline.config.experiment import ExperimentConfig
-from paceline.config.loading import validate
+from paceline.config.experiment import ExperimentConfig, validate
 from paceline.engine.build import build_trainer, seed_model
 from paceline.engine.length_change import build_schedule
 from paceline.engine.loading import SeededFetcher

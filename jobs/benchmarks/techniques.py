@@ -48,7 +48,7 @@ from arm_process import ArmProcess, Turn
 from harness import ArmFailed, Benchmark, Interval, Part, output_of, ratio, take_turns
 from ladders import LADDERS, ON_CPU, ON_CUDA, Arm, Changes
 
-from paceline.config.loading import validate
+from paceline.config.experiment import validate
 from paceline.errors import PacelineError
 from paceline.study.memory.measuring import measure_peak
 

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from paceline.config.derived import derive
-from paceline.config.experiment import ExperimentConfig
-from paceline.config.loading import validate
+from paceline.config.experiment import ExperimentConfig, validate
 from paceline.errors import ConfigError, Problem
 
 TREE: dict[str, Any] = {"name": "run", "model": {"path": "own_nets:build"}, "data": {"path": "own_nets:data"}}

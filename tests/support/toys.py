@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from paceline.config import ExperimentConfig
-from paceline.config.loading import validate
+from paceline.config.experiment import validate
 from paceline.data._tensors import TensorData
 from paceline.engine.build import build_trainer
 from paceline.engine.ranks import Ranks

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.config.components import subtree
-from paceline.config.experiment import ExperimentConfig
+from paceline.config.experiment import ExperimentConfig, validate
 from paceline.config.imports import make_importable
-from paceline.config.loading import validate
 from paceline.storage.places import RunStore
 from paceline.tracking.redact import learn, secrets_of
 

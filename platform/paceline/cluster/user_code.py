@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from paceline.config.components import called_components
 from paceline.config.experiment import ExperimentConfig
+from paceline.config.imports import called_components
 
 STAYS_AT_HOME = ["/runs", "*.db", ".env", ".venv", ".git"]
 """What no worker needs, in the words of `.gitignore`."""

@@ -7,7 +7,7 @@ from paceline.config.limits import LARGEST_BATCH
 from paceline.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
-    from paceline.config.experiment import ExperimentConfig
+    from paceline.config.experiment_schema import ExperimentSchema
 
 DEFAULT_MICRO_BATCH_SIZE = 32
 GLOBAL = "data.global_batch_size"
@@ -26,7 +26,7 @@ class Takers(NamedTuple):
         return f"{self.number} {self.unit}{'' if self.number == 1 else 's'}"
 
 
-def takers(config: "ExperimentConfig") -> Takers:
+def takers(config: "ExperimentSchema") -> Takers:
     """How many get samples of their own."""
     workers = max(config.scaling.num_workers, 1)
     if config.parallel.strategy != "pipeline":
@@ -84,7 +84,7 @@ class OpenBatchSizes:
         return f"largest micro that fits, found at the start; {self.global_batch_size:,} global over {by}"
 
 
-def batch_sizes(config: "ExperimentConfig") -> BatchSizes | OpenBatchSizes:
+def batch_sizes(config: "ExperimentSchema") -> BatchSizes | OpenBatchSizes:
     """The four batch numbers: any two of global size, micro size and accumulation fix the third.
 
     With the global size alone, accumulation is 1; without both sizes, the micro batch is 32. `max` leaves the micro
@@ -101,7 +101,7 @@ def batch_sizes(config: "ExperimentConfig") -> BatchSizes | OpenBatchSizes:
     return _solve(total, micro, None if asked == "auto" else asked, by)
 
 
-def sizes_with(config: "ExperimentConfig", workers: int) -> BatchSizes | OpenBatchSizes:
+def sizes_with(config: "ExperimentSchema", workers: int) -> BatchSizes | OpenBatchSizes:
     """The batch numbers of an elastic run that goes on with so many of its workers: the global batch and what fits into
     a worker's memory stay, so that fewer workers take more micro batches of at most the same size.
 
@@ -115,7 +115,7 @@ def sizes_with(config: "ExperimentConfig", workers: int) -> BatchSizes | OpenBat
     return share if isinstance(usual, OpenBatchSizes) else share.settled(usual.micro_batch_size)
 
 
-def accumulation(config: "ExperimentConfig") -> int | None:
+def accumulation(config: "ExperimentSchema") -> int | None:
     """Micro batches of a step; None where that is not known, or the sizes do not work out."""
     try:
         return batch_sizes(config).gradient_accumulation_steps

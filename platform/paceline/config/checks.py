@@ -1,26 +1,24 @@
 """What fields of different sections must agree on. All disagreements are found, not only the first."""
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic_core import PydanticCustomError
 
 from paceline.config.batch_sizes import ACCUMULATION, GLOBAL, MICRO, WORKERS, accumulation, batch_sizes
 from paceline.config.disagreement import Disagreement
 from paceline.config.disagreement import contradiction as _contradiction
+from paceline.config.experiment_schema import ExperimentSchema
 from paceline.config.parallel_checks import PARALLEL_CHECKS
 from paceline.config.sweep_checks import SWEEP_CHECKS
 from paceline.config.tuneup_checks import TUNEUP_CHECKS
 from paceline.errors import ConfigError, Problem
 
-if TYPE_CHECKING:
-    from paceline.config.experiment import ExperimentConfig
-
 ERROR_TYPE = "disagreement"
 """Type of the pydantic error that carries the disagreements in its context, under `found`."""
 
 
-def check_agreement(config: "ExperimentConfig") -> None:
+def check_agreement(config: ExperimentSchema) -> None:
     """Check all fields of a config against each other; called by its validator.
 
     Raises:
@@ -32,26 +30,26 @@ def check_agreement(config: "ExperimentConfig") -> None:
         raise PydanticCustomError(ERROR_TYPE, "{reasons}", {"reasons": reasons, "found": found})
 
 
-def _batch(config: "ExperimentConfig") -> Iterator[Disagreement]:
+def _batch(config: ExperimentSchema) -> Iterator[Disagreement]:
     try:
         batch_sizes(config)
     except ConfigError as error:
         yield from (Disagreement(problem, (GLOBAL, MICRO, ACCUMULATION, WORKERS)) for problem in error.problems)
 
 
-def _half_precision(config: "ExperimentConfig") -> Iterator[Disagreement]:
+def _half_precision(config: ExperimentSchema) -> Iterator[Disagreement]:
     if config.trainer.precision == "16-mixed" and config.scaling.use_gpu is False:
         problem = Problem("fp16-on-cpu", "fp16 needs CUDA", "trainer.precision", hint="use bf16-mixed")
         yield Disagreement(problem, ("trainer.precision", "scaling.use_gpu"))
 
 
-def _cudnn(config: "ExperimentConfig") -> Iterator[Disagreement]:
+def _cudnn(config: ExperimentSchema) -> Iterator[Disagreement]:
     if config.trainer.cudnn_benchmark and config.trainer.deterministic:
         reason = "picks algorithms by their speed, which differs from run to run, while trainer.deterministic is true"
         yield _contradiction(reason, "set one of the two to false", "trainer.cudnn_benchmark", "trainer.deterministic")
 
 
-def _compile(config: "ExperimentConfig") -> Iterator[Disagreement]:
+def _compile(config: ExperimentSchema) -> Iterator[Disagreement]:
     trainer = config.trainer
     if trainer.activation_checkpointing == "budget" and trainer.compile == "none":
         reason = "is the compiler's choice of what to keep, while trainer.compile is none"
@@ -63,7 +61,7 @@ def _compile(config: "ExperimentConfig") -> Iterator[Disagreement]:
         yield _contradiction(reason, hint, "trainer.compile", "trainer.deterministic")
 
 
-def _warmup(config: "ExperimentConfig") -> Iterator[Disagreement]:
+def _warmup(config: ExperimentSchema) -> Iterator[Disagreement]:
     names = ("warmup_epochs", "warmup_steps", "warmup_samples")
     given = [f"lr_scheduler.{name}" for name in names if getattr(config.lr_scheduler, name) is not None]
     if len(given) > 1:
@@ -72,13 +70,13 @@ def _warmup(config: "ExperimentConfig") -> Iterator[Disagreement]:
         )
 
 
-def _nesterov(config: "ExperimentConfig") -> Iterator[Disagreement]:
+def _nesterov(config: ExperimentSchema) -> Iterator[Disagreement]:
     if getattr(config.optimizer, "nesterov", False) and not getattr(config.optimizer, "momentum", 1):
         hint = "write momentum: 0.9, or nesterov: false"
         yield _contradiction("needs momentum, which is 0", hint, "optimizer.nesterov", "optimizer.momentum")
 
 
-def _adascale(config: "ExperimentConfig") -> Iterator[Disagreement]:
+def _adascale(config: ExperimentSchema) -> Iterator[Disagreement]:
     key, hint = "optimizer.lr_scaling", "write lr_scaling: linear"
     if config.optimizer.lr_scaling != "adascale":
         return
@@ -102,7 +100,7 @@ def _adascale(config: "ExperimentConfig") -> Iterator[Disagreement]:
         yield _contradiction(reason, f"{hint}, or comm_hook: bf16", key, "parallel.comm_hook")
 
 
-def _heads(config: "ExperimentConfig") -> Iterator[Disagreement]:
+def _heads(config: ExperimentSchema) -> Iterator[Disagreement]:
     model: Any = config.model
     if model.describe() != "gpt" or model.embedding_dim % model.num_heads == 0:
         return
@@ -116,7 +114,7 @@ def _heads(config: "ExperimentConfig") -> Iterator[Disagreement]:
     yield Disagreement(problem, ("model.embedding_dim", "model.num_heads"))
 
 
-def _context(config: "ExperimentConfig") -> Iterator[Disagreement]:
+def _context(config: ExperimentSchema) -> Iterator[Disagreement]:
     has, takes = (getattr(part, "context_length", None) for part in (config.data, config.model))
     if has is not None and takes is not None and has > takes:
         reason = f"samples of {has} tokens are longer than the model's context of {takes}"
@@ -124,14 +122,14 @@ def _context(config: "ExperimentConfig") -> Iterator[Disagreement]:
         yield _contradiction(reason, hint, "data.context_length", "model.context_length")
 
 
-def _gpus(config: "ExperimentConfig") -> Iterator[Disagreement]:
+def _gpus(config: ExperimentSchema) -> Iterator[Disagreement]:
     if config.scaling.use_gpu is False and config.scaling.gpus_per_worker != "auto":
         reason = f"asks for {config.scaling.gpus_per_worker:g} GPUs a worker, while scaling.use_gpu is false"
         hint = "write gpus_per_worker: auto, or use_gpu: true"
         yield _contradiction(reason, hint, "scaling.gpus_per_worker", "scaling.use_gpu")
 
 
-def _cache(config: "ExperimentConfig") -> Iterator[Disagreement]:
+def _cache(config: ExperimentSchema) -> Iterator[Disagreement]:
     if config.data.cache == "none":
         return
     augmentation: Any = getattr(config.data, "augmentation", None)
@@ -144,14 +142,14 @@ def _cache(config: "ExperimentConfig") -> Iterator[Disagreement]:
         yield _contradiction(reason, hint, "data.cache", *(f"data.augmentation.{name}" for name in on))
 
 
-def _checkpoint(config: "ExperimentConfig") -> Iterator[Disagreement]:
+def _checkpoint(config: ExperimentSchema) -> Iterator[Disagreement]:
     if config.checkpoint.every_n_steps is not None and config.checkpoint.every_n_epochs is not None:
         hint = "keep every_n_steps or every_n_epochs"
         reason = "the interval between checkpoints is given twice"
         yield _contradiction(reason, hint, "checkpoint.every_n_epochs", "checkpoint.every_n_steps")
 
 
-_CHECKS: tuple[Callable[["ExperimentConfig"], Iterator[Disagreement]], ...] = (
+_CHECKS: tuple[Callable[[ExperimentSchema], Iterator[Disagreement]], ...] = (
     _batch,
     _half_precision,
     _cudnn,

@@ -1,11 +1,7 @@
 """The parts of a config that name code: sections and items of lists that are chosen by `name` or `path`."""
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from paceline.config.experiment import ExperimentConfig
-    from paceline.config.imports import Called
+from typing import Any
 
 COMPONENT_SECTIONS = {
     "task": "paceline.tasks",
@@ -34,15 +30,6 @@ def components_in(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         items = tree.get(name)
         if isinstance(items, list | tuple):
             yield from ((f"{name}.{index}", item) for index, item in enumerate(items))
-
-
-def called_components(config: "ExperimentConfig") -> Iterator[tuple[str, "Called"]]:
-    """Dotted key and component, of those that call code outside of Paceline."""
-    from paceline.config.imports import Called
-
-    for key, component in components_in(dict(config)):
-        if isinstance(component, Called) and not component.import_path.startswith("paceline."):
-            yield key, component
 
 
 def subtree(tree: Any, key: str) -> Any:

@@ -1,88 +1,26 @@
-"""The whole config of one experiment."""
+"""The whole config of one experiment, and its validation."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import replace
+from typing import Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import ValidationError, model_validator
 
-from paceline.config.base import Section
+from paceline.config.checks import ERROR_TYPE, check_agreement
 from paceline.config.components import COMPONENT_SECTIONS
-from paceline.config.registry import component_union
-from paceline.config.sections import (
-    CheckpointConfig,
-    ParallelConfig,
-    ScalingConfig,
-    StorageConfig,
-    TrackingConfig,
-    TrainerConfig,
-)
-from paceline.config.sweep import SweepConfig
-from paceline.config.tuneup import TuneupConfig
-from paceline.metrics.base import MetricConfig
-
-if TYPE_CHECKING:
-    from paceline.callbacks.base import CallbackConfig
-    from paceline.data.base import DataConfig
-    from paceline.lr_schedulers.base import LRSchedulerConfig
-    from paceline.models.base import ModelConfig
-    from paceline.optimizers.base import OptimizerConfig
-    from paceline.tasks.base import TaskConfig
-else:
-    CallbackConfig = component_union("paceline.callbacks")
-    DataConfig = component_union("paceline.data")
-    LRSchedulerConfig = component_union("paceline.lr_schedulers")
-    ModelConfig = component_union("paceline.models")
-    OptimizerConfig = component_union("paceline.optimizers")
-    TaskConfig = component_union("paceline.tasks")
-
-NAME_PATTERN = r"^[A-Za-z0-9][\w.-]{0,99}$"
+from paceline.config.disagreement import Disagreement
+from paceline.config.experiment_schema import ExperimentSchema
+from paceline.config.overrides import apply_overrides, copy_tree, tree_of
+from paceline.config.problems import Places, broken_keys, explain, selector_problems
+from paceline.config.source import Source
+from paceline.errors import ConfigError, Problem
 
 
-class ExperimentConfig(Section):
+class ExperimentConfig(ExperimentSchema):
     """Everything that decides what one training run computes, where, and how it is recorded."""
 
-    name: Annotated[str, Field(pattern=NAME_PATTERN)]
-    """Names the run within its storage: 1 to 100 letters, digits, `_`, `-` and `.`, a letter or digit first."""
-    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
-    """Seed of initial weights, data order and augmentation, 0 to 2^63 - 1."""
-    task: TaskConfig = Field(default_factory=lambda: _default("task", "classification"), validate_default=True)
-    """What is learned: the loss and the metrics."""
-    model: ModelConfig
-    """The network."""
-    data: DataConfig
-    """The training and validation sets, and how they are loaded."""
-    optimizer: OptimizerConfig = Field(default_factory=lambda: _default("optimizer", "sgd"), validate_default=True)
-    """The update rule, its learning rate and how that follows the batch size."""
-    lr_scheduler: LRSchedulerConfig = Field(
-        default_factory=lambda: _default("lr_scheduler", "constant"), validate_default=True
-    )
-    """How the learning rate changes over training."""
-    metrics: list[MetricConfig] = Field(default_factory=list)
-    """Further metrics of the evaluation, each computed over the whole set and all workers."""
-    callbacks: list[CallbackConfig] = Field(default_factory=list)
-    """What happens beside the optimizer steps, in this order."""
-    trainer: TrainerConfig = TrainerConfig()
-    """Length, precision, accumulation and the techniques of the training step."""
-    parallel: ParallelConfig = ParallelConfig()
-    """How the work is spread over the workers."""
-    scaling: ScalingConfig = ScalingConfig()
-    """How many workers there are, and what each one gets."""
-    checkpoint: CheckpointConfig = CheckpointConfig()
-    """When the training state is saved."""
-    storage: StorageConfig = StorageConfig()
-    """Where runs and their checkpoints are kept."""
-    tracking: TrackingConfig = TrackingConfig()
-    """Which MLflow store the run is recorded in."""
-    sweep: SweepConfig | None = None
-    """What `paceline sweep` tries out. `null`, and with `paceline train`: nothing."""
-    tuneup: TuneupConfig | None = None
-    """How `paceline tuneup` measures, without effect on `train` and `sweep`. `null`: as the defaults of the section
-    say."""
-
     @model_validator(mode="after")
-    def _fields_agree(self) -> "ExperimentConfig":
-        from paceline.config.checks import check_agreement
-
+    def _fields_agree(self) -> Self:
         check_agreement(self)
         return self
 
@@ -96,14 +34,74 @@ class ExperimentConfig(Section):
         Raises:
             ConfigError: a key does not exist, or the result is no valid config.
         """
-        from paceline.config.loading import validate
-        from paceline.config.overrides import apply_overrides, tree_of
-
         # Only what was chosen, not the defaults: another component then comes with its own.
         return validate(apply_overrides(tree_of(self), overrides))
 
 
-def _default(section: str, name: str) -> Any:
-    from paceline.config.registry import components
+def validate(
+    tree: Mapping[str, Any], source: Source | None = None, overrides: Mapping[str, str] | None = None
+) -> ExperimentConfig:
+    """Check a config tree as a whole.
 
-    return components(COMPONENT_SECTIONS[section])[name](name=name)  # type: ignore[call-arg]
+    Args:
+        tree: plain values, as they stand in a file.
+        source: the file that they came from, for the places in messages.
+        overrides: place of each key that no longer has the file's value; empty text for one set from Python.
+
+    Raises:
+        ConfigError: the tree is no valid config; with every problem found.
+    """
+    places = Places(source, overrides or {})
+    config, problems = try_validate(tree, places)
+    if config is None:
+        raise ConfigError(sorted(problems, key=places.order))
+    return config
+
+
+def try_validate(tree: Mapping[str, Any], places: Places) -> tuple[ExperimentConfig | None, list[Problem]]:
+    """Return the config of a tree, or None and every problem found."""
+    try:
+        return ExperimentConfig.model_validate(tree), []
+    except ValidationError as error:
+        errors = error.errors(include_url=False)
+    chosen_twice = [replace(problem, place=places.of(problem.key)) for problem in selector_problems(tree)]
+    twice = {problem.key for problem in chosen_twice}
+    plain = [each for each in errors if each["type"] != ERROR_TYPE and not (each["loc"] and each["loc"][0] in twice)]
+    problems = [*chosen_twice, *explain(plain, tree, places)]
+    found = [each for error in errors if error["type"] == ERROR_TYPE for each in error["ctx"]["found"]]
+    found = found or _disagreements_beside(problems, tree)
+    return None, [*problems, *(replace(each.problem, place=places.of(each.problem.key)) for each in found)]
+
+
+def _disagreements_beside(problems: list[Problem], tree: Any) -> list[Disagreement]:
+    """What disagrees among the fields that are right, so that it need not wait until the others are."""
+    if not isinstance(tree, Mapping):
+        return []
+    rest = copy_tree(tree)
+    broken = broken_keys(problems, tree)
+    for key in broken:
+        _remove(rest, [str(part) for part in key])
+    stand_ins: dict[str, Any] = {section: {"path": "a:b"} for section in COMPONENT_SECTIONS}
+    required = {
+        name: stand_ins.get(name, "x") for name, field in ExperimentConfig.model_fields.items() if field.is_required()
+    }
+    try:
+        ExperimentConfig.model_validate({**required, **rest})
+    except ValidationError as error:
+        found: list[Disagreement] = [
+            each for one in error.errors(include_url=False) if one["type"] == ERROR_TYPE for each in one["ctx"]["found"]
+        ]
+        gone = [".".join(str(part) for part in key) for key in broken]
+        return [each for each in found if not any(_within(key, gone) for key in each.keys)]
+    return []
+
+
+def _within(key: str, sections: list[str]) -> bool:
+    return any(key == section or key.startswith(f"{section}.") for section in sections)
+
+
+def _remove(tree: Any, key: list[str]) -> None:
+    for part in key[:-1]:
+        tree = tree.get(part) if isinstance(tree, dict) else None
+    if isinstance(tree, dict):
+        tree.pop(key[-1], None)

@@ -1,7 +1,6 @@
 """Finds the class and the fields behind a key of the config tree, for messages and overrides."""
 
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -9,7 +8,8 @@ from pydantic.fields import FieldInfo
 
 from paceline.config.base import Component, Section
 from paceline.config.components import COMPONENT_LISTS, COMPONENT_SECTIONS, ROOMS, is_component
-from paceline.config.experiment import ExperimentConfig
+from paceline.config.experiment_schema import ExperimentSchema
+from paceline.config.hints import nearest
 from paceline.config.registry import BY_PATH, components
 from paceline.config.source import Key, dotted
 from paceline.metrics.base import MetricConfig
@@ -40,7 +40,7 @@ def component_names(section: str) -> list[str]:
 
 def default_name(section: str) -> str | None:
     """The component of a section that is left out; None when the section is required."""
-    field = ExperimentConfig.model_fields[section]
+    field = ExperimentSchema.model_fields[section]
     if field.is_required():
         return None
     return str(field.get_default(call_default_factory=True).name)
@@ -49,7 +49,7 @@ def default_name(section: str) -> str | None:
 def section_class(tree: Any, key: Key) -> type[Section] | None:
     """The class of the section at a key; None when there is no section, or it is not known which."""
     if not key:
-        return ExperimentConfig
+        return ExperimentSchema
     if len(key) == 1 and key[0] in COMPONENT_SECTIONS:
         section, given = str(key[0]), tree if isinstance(tree, Mapping) else {}
         return chosen_class(section, given.get(section, {"name": default_name(section)}))
@@ -108,7 +108,7 @@ _NAMES_ELSEWHERE = {
 
 def nearest_key(tree: Any, key: Key) -> str:
     """What the user may have meant by an unknown key, in words for a hint."""
-    name, siblings = str(key[-1]), list((section_class(tree, key[:-1]) or ExperimentConfig).model_fields)
+    name, siblings = str(key[-1]), list((section_class(tree, key[:-1]) or ExperimentSchema).model_fields)
     if name in _NAMES_ELSEWHERE:
         return f"did you mean {_NAMES_ELSEWHERE[name]}?"
     near = nearest(name, siblings)
@@ -123,16 +123,9 @@ def nearest_key(tree: Any, key: Key) -> str:
     return f"did you mean {by_name[far]}?" if far else f"known here: {', '.join(siblings)}"
 
 
-def nearest(word: str, choices: list[str], cutoff: float = 0.6) -> str | None:
-    """The choice that a word most looks like."""
-    plain = {choice.lower(): choice for choice in choices}
-    found = get_close_matches(word.lower()[:100], plain, n=1, cutoff=cutoff)
-    return plain[found[0]] if found else None
-
-
 def _all_keys(tree: Any) -> Iterator[str]:
-    yield from ExperimentConfig.model_fields
-    for section in ExperimentConfig.model_fields:
+    yield from ExperimentSchema.model_fields
+    for section in ExperimentSchema.model_fields:
         cls = section_class(tree, (section,))
         if cls:
             yield from (f"{section}.{name}" for name in cls.model_fields)

@@ -7,13 +7,18 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from paceline.config.fields import nearest
-
 NOT_FINITE = "a saved config cannot hold it: write text, such as 'inf', and call float() on it in your code"
 """Cure for a number in the user's own arguments that is not finite."""
 _LONG_LIST = 12
 _SAID_TRUE = ("on", "yes", "y", "true")
 _SAID_FALSE = ("off", "no", "n", "false")
+
+
+def nearest(word: str, choices: list[str], cutoff: float = 0.6) -> str | None:
+    """The choice that a word most looks like."""
+    plain = {choice.lower(): choice for choice in choices}
+    found = get_close_matches(word.lower()[:100], plain, n=1, cutoff=cutoff)
+    return plain[found[0]] if found else None
 
 
 def show(value: Any) -> str:

@@ -4,7 +4,7 @@ import importlib
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from operator import attrgetter
@@ -14,8 +14,9 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
-from paceline.config.base import Component
+from paceline.config.base import Component, Section
 from paceline.config.components import components_in
+from paceline.config.hints import nearest
 from paceline.config.plain import check_args
 from paceline.config.top_names import top_names
 from paceline.errors import ConfigError, Problem, UnusableCode
@@ -190,6 +191,13 @@ class Registered(Called):
         return self.entry_point
 
 
+def called_components(config: Section) -> Iterator[tuple[str, Called]]:
+    """Dotted key and component of each part of an experiment that calls code outside of Paceline."""
+    for key, component in components_in(dict(config)):
+        if isinstance(component, Called) and not component.import_path.startswith("paceline."):
+            yield key, component
+
+
 def missing_module(path: str) -> Problem | None:
     """What is wrong with an import path's module or name, found without running its code; None when both are there."""
     if not is_path(path):
@@ -251,8 +259,6 @@ def _is_submodule(spec: ModuleSpec, module: str, name: str) -> bool:
 
 
 def _no_such_name(module: str, name: str, names: set[str]) -> Problem:
-    from paceline.config.fields import nearest
-
     first, dot, inner = name.partition(".")
     near = nearest(first, sorted(each for each in names if not each.startswith("_")))
     hint = f"did you mean {near}{dot}{inner}?" if near else ""

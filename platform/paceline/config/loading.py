@@ -8,18 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
-from paceline.config.checks import ERROR_TYPE
-from paceline.config.components import COMPONENT_SECTIONS, components_in
-from paceline.config.disagreement import Disagreement
-from paceline.config.experiment import ExperimentConfig
+from paceline.config.components import components_in
+from paceline.config.experiment import ExperimentConfig, try_validate, validate
 from paceline.config.imports import has_import_paths, is_path, make_importable, missing_module, remembered_folders
-from paceline.config.overrides import copy_tree, edit, parse_override, place_of, tree_of
-from paceline.config.problems import Places, broken_keys, explain, selector_problems
+from paceline.config.overrides import edit, parse_override, place_of, tree_of
+from paceline.config.problems import Places
 from paceline.config.signatures import argument_problems
-from paceline.config.source import Source, read_source
+from paceline.config.source import read_source
 from paceline.config.yaml_rules import Dumper
 from paceline.errors import ConfigError, Problem
 
@@ -57,7 +54,7 @@ def load_config(path: str | PathLike[str], overrides: Overrides | None = None) -
         make_importable([home, Path.cwd(), *remembered_folders(home)])
     places = Places(source, changed_at)
     problems += [replace(problem, place=changed_at.get(problem.key, "")) for problem in misled]
-    config, found = _check(tree, places)
+    config, found = try_validate(tree, places)
     found += missing_modules(tree, places)
     if config is None or problems or found:
         raise ConfigError([*sorted(found, key=places.order), *problems])
@@ -88,26 +85,6 @@ def placing(path: str | PathLike[str], overrides: Sequence[str]) -> Iterator[Non
 
 def _placed(problem: Problem, places: Places) -> Problem:
     return replace(problem, place=places.of(problem.key))
-
-
-def validate(
-    tree: Mapping[str, Any], source: Source | None = None, overrides: Mapping[str, str] | None = None
-) -> ExperimentConfig:
-    """Check a config tree as a whole.
-
-    Args:
-        tree: plain values, as they stand in a file.
-        source: the file that they came from, for the places in messages.
-        overrides: place of each key that no longer has the file's value; empty text for one set from Python.
-
-    Raises:
-        ConfigError: the tree is no valid config; with every problem found.
-    """
-    places = Places(source, overrides or {})
-    config, problems = _check(tree, places)
-    if config is None:
-        raise ConfigError(sorted(problems, key=places.order))
-    return config
 
 
 def overridden(config: ExperimentConfig, overrides: Overrides, before: Mapping[str, Any]) -> ExperimentConfig:
@@ -169,54 +146,6 @@ def _read_overrides(overrides: Overrides) -> tuple[dict[str, Any], dict[str, str
         else:
             values[key], places[key] = value, place_of(text)
     return values, places, problems
-
-
-def _check(tree: Mapping[str, Any], places: Places) -> tuple[ExperimentConfig | None, list[Problem]]:
-    try:
-        return ExperimentConfig.model_validate(tree), []
-    except ValidationError as error:
-        errors = error.errors(include_url=False)
-    chosen_twice = [replace(problem, place=places.of(problem.key)) for problem in selector_problems(tree)]
-    twice = {problem.key for problem in chosen_twice}
-    plain = [each for each in errors if each["type"] != ERROR_TYPE and not (each["loc"] and each["loc"][0] in twice)]
-    problems = [*chosen_twice, *explain(plain, tree, places)]
-    found = [each for error in errors if error["type"] == ERROR_TYPE for each in error["ctx"]["found"]]
-    found = found or _disagreements_beside(problems, tree)
-    return None, [*problems, *(replace(each.problem, place=places.of(each.problem.key)) for each in found)]
-
-
-def _disagreements_beside(problems: list[Problem], tree: Any) -> list[Disagreement]:
-    """What disagrees among the fields that are right, so that it need not wait until the others are."""
-    if not isinstance(tree, Mapping):
-        return []
-    rest = copy_tree(tree)
-    broken = broken_keys(problems, tree)
-    for key in broken:
-        _remove(rest, [str(part) for part in key])
-    stand_ins: dict[str, Any] = {section: {"path": "a:b"} for section in COMPONENT_SECTIONS}
-    required = {
-        name: stand_ins.get(name, "x") for name, field in ExperimentConfig.model_fields.items() if field.is_required()
-    }
-    try:
-        ExperimentConfig.model_validate({**required, **rest})
-    except ValidationError as error:
-        found: list[Disagreement] = [
-            each for one in error.errors(include_url=False) if one["type"] == ERROR_TYPE for each in one["ctx"]["found"]
-        ]
-        gone = [".".join(str(part) for part in key) for key in broken]
-        return [each for each in found if not any(_within(key, gone) for key in each.keys)]
-    return []
-
-
-def _within(key: str, sections: list[str]) -> bool:
-    return any(key == section or key.startswith(f"{section}.") for section in sections)
-
-
-def _remove(tree: Any, key: list[str]) -> None:
-    for part in key[:-1]:
-        tree = tree.get(part) if isinstance(tree, dict) else None
-    if isinstance(tree, dict):
-        tree.pop(key[-1], None)
 
 
 def missing_modules(tree: Mapping[str, Any], places: Places | None = None) -> list[Problem]:

@@ -1,26 +1,23 @@
 """What `parallel.*` must agree on with the rest of the config."""
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from paceline.config.batch_sizes import ACCUMULATION, GLOBAL, MICRO, WORKERS, accumulation
 from paceline.config.disagreement import Disagreement, contradiction
-
-if TYPE_CHECKING:
-    from paceline.config.experiment import ExperimentConfig
+from paceline.config.experiment_schema import ExperimentSchema
 
 STRATEGY = "parallel.strategy"
 MIN_WORKERS = "scaling.min_workers"
 
 
-def _largest_micro_batch(config: "ExperimentConfig") -> Iterator[Disagreement]:
+def _largest_micro_batch(config: ExperimentSchema) -> Iterator[Disagreement]:
     strategy = config.parallel.strategy
     if config.data.micro_batch_size == "max" and strategy != "ddp":
         reason = f"is found by trial steps of each worker alone, with the whole model, which {strategy} is not about"
         yield contradiction(reason, "write a number, or strategy: ddp", MICRO, STRATEGY)
 
 
-def _comm_hook(config: "ExperimentConfig") -> Iterator[Disagreement]:
+def _comm_hook(config: ExperimentSchema) -> Iterator[Disagreement]:
     hook, strategy = config.parallel.comm_hook, config.parallel.strategy
     if hook != "none" and strategy != "ddp":
         reason = f"{hook} compresses what DDP exchanges, which parallel.strategy {strategy} does not use"
@@ -32,7 +29,7 @@ def _comm_hook(config: "ExperimentConfig") -> Iterator[Disagreement]:
         yield contradiction(reason, hint, "parallel.comm_hook", "trainer.precision")
 
 
-def _static_graph(config: "ExperimentConfig") -> Iterator[Disagreement]:
+def _static_graph(config: ExperimentSchema) -> Iterator[Disagreement]:
     parallel, micro_batches = config.parallel, accumulation(config)
     if not parallel.static_graph or parallel.strategy != "ddp" or config.scaling.num_workers <= 1:
         return
@@ -42,7 +39,7 @@ def _static_graph(config: "ExperimentConfig") -> Iterator[Disagreement]:
         yield contradiction(reason, hint, "parallel.static_graph", ACCUMULATION, MICRO, GLOBAL)
 
 
-def _gpus_per_worker(config: "ExperimentConfig") -> Iterator[Disagreement]:
+def _gpus_per_worker(config: ExperimentSchema) -> Iterator[Disagreement]:
     gpus, workers = config.scaling.gpus_per_worker, config.scaling.num_workers
     if gpus != "auto" and gpus < 1 and workers > 1:
         reason = f"{workers} workers with {gpus:g} GPUs each would share a GPU, which NCCL cannot communicate over"
@@ -54,7 +51,7 @@ def _gpus_per_worker(config: "ExperimentConfig") -> Iterator[Disagreement]:
         yield contradiction(reason, hint, "scaling.gpus_per_worker", STRATEGY)
 
 
-def _data_parallel(config: "ExperimentConfig") -> Iterator[Disagreement]:
+def _data_parallel(config: ExperimentSchema) -> Iterator[Disagreement]:
     if config.parallel.strategy != "data_parallel":
         return
     gpus, workers = config.scaling.gpus_per_worker, config.scaling.num_workers
@@ -80,7 +77,7 @@ def _data_parallel(config: "ExperimentConfig") -> Iterator[Disagreement]:
             yield contradiction(reason, hint, f"trainer.{name}", STRATEGY)
 
 
-def _enough_workers(config: "ExperimentConfig") -> Iterator[Disagreement]:
+def _enough_workers(config: ExperimentSchema) -> Iterator[Disagreement]:
     strategy, workers = config.parallel.strategy, config.scaling.num_workers
     if strategy in ("fsdp", "pipeline") and workers < 2:
         does = "cuts weights up over the workers" if strategy == "fsdp" else "gives each worker some of the layers"
@@ -88,7 +85,7 @@ def _enough_workers(config: "ExperimentConfig") -> Iterator[Disagreement]:
         yield contradiction(reason, f"write {WORKERS}: 2 or more, or strategy: ddp", STRATEGY, WORKERS)
 
 
-def _shards(config: "ExperimentConfig") -> Iterator[Disagreement]:
+def _shards(config: ExperimentSchema) -> Iterator[Disagreement]:
     size, workers = config.parallel.shard_size, config.scaling.num_workers
     if config.parallel.strategy == "fsdp" and size is not None and workers >= 2 and workers % size:
         reason = f"{workers} workers cannot be split into groups of {size}"
@@ -96,7 +93,7 @@ def _shards(config: "ExperimentConfig") -> Iterator[Disagreement]:
         yield contradiction(reason, hint, "parallel.shard_size", WORKERS)
 
 
-def _gather_dtype(config: "ExperimentConfig") -> Iterator[Disagreement]:
+def _gather_dtype(config: ExperimentSchema) -> Iterator[Disagreement]:
     is_mixed = config.trainer.precision in ("bf16-mixed", "16-mixed")
     if config.parallel.strategy == "fsdp" and config.parallel.gather_dtype == "mixed" and not is_mixed:
         reason = f"trainer.precision {config.trainer.precision} is not mixed, so there is no other format to gather in"
@@ -104,7 +101,7 @@ def _gather_dtype(config: "ExperimentConfig") -> Iterator[Disagreement]:
         yield contradiction(reason, hint, "parallel.gather_dtype", "trainer.precision")
 
 
-def _stages(config: "ExperimentConfig") -> Iterator[Disagreement]:
+def _stages(config: ExperimentSchema) -> Iterator[Disagreement]:
     stages, workers = config.parallel.pipeline_stages, config.scaling.num_workers
     if config.parallel.strategy == "pipeline" and stages is not None and workers >= 2 and workers % stages:
         reason = f"{workers} workers cannot be split into pipelines of {stages} stages"
@@ -116,7 +113,7 @@ def _divisors(number: int) -> str:
     return ", ".join(str(divisor) for divisor in range(2, number + 1) if number % divisor == 0)
 
 
-def _whole_model(config: "ExperimentConfig") -> Iterator[Disagreement]:
+def _whole_model(config: ExperimentSchema) -> Iterator[Disagreement]:
     """What needs the whole model on each worker."""
     if config.parallel.strategy != "pipeline":
         return
@@ -135,14 +132,14 @@ def _whole_model(config: "ExperimentConfig") -> Iterator[Disagreement]:
             yield contradiction(reason, f"write {field}: 0, or strategy: ddp", f"task.{field}", STRATEGY)
 
 
-def _fused(config: "ExperimentConfig") -> Iterator[Disagreement]:
+def _fused(config: ExperimentSchema) -> Iterator[Disagreement]:
     optimizer = config.optimizer
     if config.parallel.strategy == "fsdp" and getattr(optimizer, "fused", None) is True and not optimizer.fuses_slices:
         reason = f"torch's fused kernel of {optimizer.describe()} does not take weights that fsdp has cut up"
         yield contradiction(reason, "write fused: auto, or strategy: ddp", "optimizer.fused", STRATEGY)
 
 
-def _small_buckets(config: "ExperimentConfig") -> Iterator[Disagreement]:
+def _small_buckets(config: ExperimentSchema) -> Iterator[Disagreement]:
     size = config.parallel.bucket_cap_mb
     if config.parallel.strategy == "ddp" and config.trainer.compile != "none" and size is not None and size < 1:
         reason = f"the compiler cuts the model at DDP's buckets, the first of which has 1 MiB, not {size:g}"
@@ -150,7 +147,7 @@ def _small_buckets(config: "ExperimentConfig") -> Iterator[Disagreement]:
         yield contradiction(reason, hint, "parallel.bucket_cap_mb", "trainer.compile")
 
 
-def _elastic(config: "ExperimentConfig") -> Iterator[Disagreement]:
+def _elastic(config: ExperimentSchema) -> Iterator[Disagreement]:
     """What does not go on with another number of workers."""
     fewest, most, parallel = config.scaling.min_workers, config.scaling.num_workers, config.parallel
     if fewest is None:
@@ -165,7 +162,7 @@ def _elastic(config: "ExperimentConfig") -> Iterator[Disagreement]:
             yield contradiction(reason, "write static_graph: false", "parallel.static_graph", MIN_WORKERS)
 
 
-def _fixed_strategy(config: "ExperimentConfig", fewest: int) -> Iterator[Disagreement]:
+def _fixed_strategy(config: ExperimentSchema, fewest: int) -> Iterator[Disagreement]:
     parallel = config.parallel
     if parallel.strategy in ("pipeline", "data_parallel"):
         reason = f"{parallel.strategy} needs the same number of workers throughout"
@@ -178,7 +175,7 @@ def _fixed_strategy(config: "ExperimentConfig", fewest: int) -> Iterator[Disagre
         yield contradiction(reason, "write shard_size: null", "parallel.shard_size", MIN_WORKERS)
 
 
-PARALLEL_CHECKS: tuple[Callable[["ExperimentConfig"], Iterator[Disagreement]], ...] = (
+PARALLEL_CHECKS: tuple[Callable[[ExperimentSchema], Iterator[Disagreement]], ...] = (
     _largest_micro_batch,
     _comm_hook,
     _static_graph,

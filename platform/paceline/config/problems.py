@@ -7,11 +7,11 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from paceline.config import hints
 from paceline.config.base import Component, Section
 from paceline.config.components import COMPONENT_LISTS, COMPONENT_SECTIONS, components_in, is_component
 from paceline.config.documentation import documentation
 from paceline.config.fields import chosen_class, component_names, nearest_key, section_class
+from paceline.config.hints import NOT_FINITE, choices, cure, either, listed, near_and_all, show
 from paceline.config.source import Key, Source, dotted
 from paceline.config.space import AXES, AXIS_ERROR
 from paceline.errors import Problem
@@ -140,9 +140,7 @@ def _explain_one(key: Key, errors: list[ErrorDetails], tree: Any) -> Problem:
         code = "import-path" if key[-1:] == ("path",) else "bad-value"
         return Problem(code, str(error.get("ctx", {}).get("error", error["msg"])), dotted(key))
     if kind == "string_pattern_mismatch":
-        return Problem(
-            "bad-text", f"{hints.show(error['input'])} is not allowed here", dotted(key), hint=_about(key, tree)
-        )
+        return Problem("bad-text", f"{show(error['input'])} is not allowed here", dotted(key), hint=_about(key, tree))
     return _value_problem(key, errors)
 
 
@@ -151,11 +149,11 @@ def _value_problem(key: Key, errors: list[ErrorDetails]) -> Problem:
     wanted = list(dict.fromkeys(_wanted(error) for error in errors))
     if wanted == [""]:
         return Problem("bad-value", errors[0]["msg"].lower(), dotted(key))
-    choices = [choice for error in errors for choice in hints.choices(error)]
-    reason = f"must be {' or '.join(filter(None, wanted))}, not {hints.show(value)}"
+    allowed = [choice for error in errors for choice in choices(error)]
+    reason = f"must be {' or '.join(filter(None, wanted))}, not {show(value)}"
     kinds = {error["type"] for error in errors}
     is_argument = len(key) > 2 and key[0] in COMPONENT_SECTIONS and key[1] == "args"
-    hint = hints.NOT_FINITE if is_argument and "finite_number" in kinds else hints.cure(value, kinds, choices)
+    hint = NOT_FINITE if is_argument and "finite_number" in kinds else cure(value, kinds, allowed)
     if key == ("sweep", "seeds") and isinstance(value, list):
         hint = f"write how many there are to be, such as seeds: {max(2, len(value))}"
     return Problem(_code(errors), reason, dotted(key), hint=hint)
@@ -166,7 +164,7 @@ def _wanted(error: ErrorDetails) -> str:
     if kind in _LIMITS:
         return _LIMITS[kind].format(**{name: _short(limit) for name, limit in context.items()})
     if kind == "literal_error":
-        return hints.either(hints.choices(error))
+        return either(choices(error))
     return "a finite number" if kind == "finite_number" else _TYPES.get(kind, "")
 
 
@@ -191,18 +189,16 @@ def _component_problem(key: Key, value: Any) -> Problem:
     if isinstance(value, Component):
         return Problem("wrong-type", f"{type(value).__name__} is no {section}", place)
     if not isinstance(value, Mapping):
-        return Problem(
-            "wrong-type", f"must be a mapping, not {hints.show(value)}", place, hint=_mapping_hint(section, value)
-        )
+        return Problem("wrong-type", f"must be a mapping, not {show(value)}", place, hint=_mapping_hint(section, value))
     if "name" not in value:
-        hint = f"write name: one of {hints.listed(names)}; or path: 'my_pkg.module:function'"
+        hint = f"write name: one of {listed(names)}; or path: 'my_pkg.module:function'"
         return Problem("no-component", "has neither name nor path", place, hint=hint)
     name = value["name"]
     if not isinstance(name, str):
-        hint = f"one of {hints.listed(names)}"
-        return Problem("wrong-type", f"must be text, not {hints.show(name)}", f"{place}.name", hint=hint)
-    reason = f"there is no {section} {hints.show(name)}"
-    return Problem("unknown-component", reason, f"{place}.name", hint=hints.near_and_all(name, names))
+        hint = f"one of {listed(names)}"
+        return Problem("wrong-type", f"must be text, not {show(name)}", f"{place}.name", hint=hint)
+    reason = f"there is no {section} {show(name)}"
+    return Problem("unknown-component", reason, f"{place}.name", hint=near_and_all(name, names))
 
 
 def _mapping_hint(section: str, value: Any) -> str:
@@ -214,7 +210,7 @@ def _mapping_hint(section: str, value: Any) -> str:
 
 def _missing_hint(key: Key, tree: Any) -> str:
     if len(key) == 1 and key[0] in COMPONENT_SECTIONS:
-        return f"write {key[0]}: {{name: ...}} with one of {hints.listed(component_names(str(key[0])))}"
+        return f"write {key[0]}: {{name: ...}} with one of {listed(component_names(str(key[0])))}"
     return _about(key, tree)
 
 

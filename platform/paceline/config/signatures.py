@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any
 
+from paceline.config.hints import nearest
 from paceline.config.imports import spec_of
 from paceline.config.top_names import binding_of
 from paceline.errors import Problem
@@ -56,8 +57,6 @@ def argument_problems(
 
 
 def _unknown(called: str, name: str, free: list[str], taken: Parameters) -> Problem:
-    from paceline.config.fields import nearest  # which needs the components, of which this is a part
-
     near = nearest(name, free) or nearest(name, list(taken.names))
     if near:
         hint = f"did you mean {near}?"

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
 from paceline.config.base import Section
+from paceline.config.hints import nearest, show
 
 AXES = "sweep.space."
 """What the keys of axes begin with; all that follows is the name of the axis, dots included."""
@@ -31,12 +32,6 @@ def refused(reason: str, hint: str = "") -> PydanticCustomError:
     return PydanticCustomError(AXIS_ERROR, "{reason}", {"reason": reason, "hint": hint})
 
 
-def _show(value: Any) -> str:
-    from paceline.config.hints import show  # which needs the config of which this is a part
-
-    return show(value)
-
-
 def _bounds(name: str, check: Callable[[str, list[Number]], None], longest: int = 2) -> Any:
     """A validator of a range's bounds: two numbers in order, and what `check` asks for besides."""
 
@@ -56,13 +51,13 @@ def _bounds(name: str, check: Callable[[str, list[Number]], None], longest: int 
 def _check_form(name: str, value: Any, longest: int) -> None:
     form = {2: "[lowest, highest]", 3: "[lowest, highest, step]"}[longest]
     if not isinstance(value, list) or not 2 <= len(value) <= longest:
-        found = f"a list of {len(value)}" if isinstance(value, list) else _show(value)
+        found = f"a list of {len(value)}" if isinstance(value, list) else show(value)
         raise refused(f"must be a list of the form {form}, not {found}", f"write {name}: [0, 1], for example")
     for number in value:
         if type(number) not in (int, float):
-            raise refused(f"must be a list of numbers, not of {_show(number)}", f"write {name}: [0, 1], for example")
+            raise refused(f"must be a list of numbers, not of {show(number)}", f"write {name}: [0, 1], for example")
         if not abs(number) <= LARGEST:
-            raise refused(f"must be a list of finite numbers, 1e60 at most, not of {_show(number)}")
+            raise refused(f"must be a list of finite numbers, 1e60 at most, not of {show(number)}")
 
 
 def _anything(name: str, bounds: list[Number]) -> None:
@@ -210,19 +205,17 @@ def _check_axis(value: Any) -> Any:
     if not isinstance(value, Mapping):
         single = isinstance(value, str | int | float) and not isinstance(value, bool)
         hint = f"write [{value!s:.60}], or a range such as {{uniform: [0, 1]}}" if single else _HINT
-        raise refused(f"must be a list of values or a range, not {_show(value)}", hint)
+        raise refused(f"must be a list of values or a range, not {show(value)}", hint)
     known = [name for name in value if name in RANGES]
     if len(value) == 1 and not known:
-        raise refused(f"there is no range {_show(next(iter(value)))}", _range_hint(next(iter(value))))
+        raise refused(f"there is no range {show(next(iter(value)))}", _range_hint(next(iter(value))))
     if len(value) != 1:
-        reason = "has no range in it" if not known else f"has {_show(known[0])} and other keys beside it"
+        reason = "has no range in it" if not known else f"has {show(known[0])} and other keys beside it"
         raise refused(reason, f"write exactly one of {_ALL}, or a list of values")
     return value
 
 
 def _range_hint(name: Any) -> str:
-    from paceline.config.fields import nearest
-
     near = nearest(name, list(RANGES)) if isinstance(name, str) else None
     return f"did you mean {near}?" if near else f"there are {_ALL}; an axis is named in full, such as optimizer.lr"
 
@@ -234,7 +227,7 @@ def _check_values(values: list[Any]) -> list[Any]:
     for index, value in enumerate(values):
         earlier = first.setdefault(_meaning(value), index)
         if earlier != index:
-            raise refused(f"{_show(value)} is in the list twice, as values {earlier + 1} and {index + 1}", "keep one")
+            raise refused(f"{show(value)} is in the list twice, as values {earlier + 1} and {index + 1}", "keep one")
     return values
 
 
@@ -255,7 +248,7 @@ def _meaning(value: Any) -> Hashable:
     if isinstance(value, Mapping):
         return "mapping", frozenset((_meaning(key), _meaning(item)) for key, item in value.items())
     hint = "write numbers of 60 digits at most, text, true, false, null, or lists and mappings of them"
-    raise refused(f"{_show(value)} is no value that a saved config can hold", hint)
+    raise refused(f"{show(value)} is no value that a saved config can hold", hint)
 
 
 def _variant(value: Any) -> str | None:

@@ -2,16 +2,15 @@
 
 from collections.abc import Callable, Iterator
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paceline.config.disagreement import Disagreement, contradiction
+from paceline.config.experiment_schema import ExperimentSchema
+from paceline.config.fields import is_key, nearest_key, value_types
 from paceline.config.source import Key
 from paceline.config.space import LARGEST_WHOLE
 from paceline.config.sweep import SweepConfig
 from paceline.errors import Problem
-
-if TYPE_CHECKING:
-    from paceline.config.experiment import ExperimentConfig
 
 LARGEST_SWEEP = 10_000
 """Trials of the largest sweep."""
@@ -27,9 +26,7 @@ def axis_key(axis: str) -> str:
     return f"{SPACE}.{axis}"
 
 
-def _axes_exist(config: "ExperimentConfig", sweep: SweepConfig) -> Iterator[Disagreement]:
-    from paceline.config.fields import is_key, nearest_key  # which need the config of which this is a part
-
+def _axes_exist(config: ExperimentSchema, sweep: SweepConfig) -> Iterator[Disagreement]:
     for axis in sweep.space:
         key: Key = tuple(axis.split("."))
         trees = list(_trees(config, sweep, key))
@@ -42,7 +39,7 @@ def _axes_exist(config: "ExperimentConfig", sweep: SweepConfig) -> Iterator[Disa
             yield Disagreement(problem, (axis_key(axis), str(key[0])))
 
 
-def _trees(config: "ExperimentConfig", sweep: SweepConfig, key: Key) -> Iterator[dict[str, Any]]:
+def _trees(config: ExperimentSchema, sweep: SweepConfig, key: Key) -> Iterator[dict[str, Any]]:
     """The sections among which the key of an axis is looked for: the config's own, and those that axes choose."""
     own = {name: getattr(config, name) for name in type(config).model_fields}
     yield own
@@ -51,9 +48,7 @@ def _trees(config: "ExperimentConfig", sweep: SweepConfig, key: Key) -> Iterator
         yield from ({**own, str(key[0]): {selector: value}} for value in values if isinstance(value, str))
 
 
-def _ranges_fit(config: "ExperimentConfig", sweep: SweepConfig) -> Iterator[Disagreement]:
-    from paceline.config.fields import value_types
-
+def _ranges_fit(config: ExperimentSchema, sweep: SweepConfig) -> Iterator[Disagreement]:
     for axis, numbers in sweep.ranges.items():
         key: Key = tuple(axis.split("."))
         taken = {kind for tree in _trees(config, sweep, key) for kind in value_types(tree, key)}
@@ -66,7 +61,7 @@ def _ranges_fit(config: "ExperimentConfig", sweep: SweepConfig) -> Iterator[Disa
         yield contradiction(reason, hint, axis_key(axis))
 
 
-def _axes_are_apart(config: "ExperimentConfig", sweep: SweepConfig) -> Iterator[Disagreement]:
+def _axes_are_apart(config: ExperimentSchema, sweep: SweepConfig) -> Iterator[Disagreement]:
     for axis in sweep.space:
         for other in sweep.space:
             if other.startswith(f"{axis}."):
@@ -75,7 +70,7 @@ def _axes_are_apart(config: "ExperimentConfig", sweep: SweepConfig) -> Iterator[
                 yield contradiction(reason, hint, axis_key(other), axis_key(axis))
 
 
-def _seeds(config: "ExperimentConfig", sweep: SweepConfig) -> Iterator[Disagreement]:
+def _seeds(config: ExperimentSchema, sweep: SweepConfig) -> Iterator[Disagreement]:
     if sweep.seeds > 1 and "seed" in sweep.space:
         reason = f"is an axis, while sweep.seeds {sweep.seeds} sets the seed, too"
         yield contradiction(reason, "keep one of the two", axis_key("seed"), SEEDS)
@@ -84,7 +79,7 @@ def _seeds(config: "ExperimentConfig", sweep: SweepConfig) -> Iterator[Disagreem
         yield contradiction(reason, "lower seed", SEEDS, "seed")
 
 
-def _objectives(config: "ExperimentConfig", sweep: SweepConfig) -> Iterator[Disagreement]:
+def _objectives(config: ExperimentSchema, sweep: SweepConfig) -> Iterator[Disagreement]:
     metrics = sweep.metrics
     twice = sorted({metric for metric in metrics if metrics.count(metric) > 1})
     if twice:
@@ -98,7 +93,7 @@ def _objectives(config: "ExperimentConfig", sweep: SweepConfig) -> Iterator[Disa
         yield contradiction(reason, "write scheduler: none, or keep one metric", SCHEDULER, METRIC)
 
 
-def _search(config: "ExperimentConfig", sweep: SweepConfig) -> Iterator[Disagreement]:
+def _search(config: ExperimentSchema, sweep: SweepConfig) -> Iterator[Disagreement]:
     if sweep.search == "grid":
         for axis in sweep.ranges:
             reason = "is a range, of which a grid cannot try every value"
@@ -112,7 +107,7 @@ def _search(config: "ExperimentConfig", sweep: SweepConfig) -> Iterator[Disagree
         yield contradiction(reason, "write a number, such as num_samples: 20", SAMPLES, SEARCH)
 
 
-def _size(config: "ExperimentConfig", sweep: SweepConfig) -> Iterator[Disagreement]:
+def _size(config: ExperimentSchema, sweep: SweepConfig) -> Iterator[Disagreement]:
     points = _points(sweep)
     if points is None or points * sweep.seeds <= LARGEST_SWEEP:
         return
@@ -132,14 +127,14 @@ def _points(sweep: SweepConfig) -> int | None:
     return None if sweep.ranges else prod(len(values) for values in sweep.lists.values())
 
 
-def _rungs(config: "ExperimentConfig", sweep: SweepConfig) -> Iterator[Disagreement]:
+def _rungs(config: ExperimentSchema, sweep: SweepConfig) -> Iterator[Disagreement]:
     if sweep.scheduler != "none" and sweep.budget_unit == "seconds" and sweep.first_rung is None:
         reason = "is needed with budget_unit seconds, since nobody knows how long a training takes"
         hint = "write the seconds, such as first_rung: 60, or budget_unit: samples"
         yield contradiction(reason, hint, FIRST_RUNG, "sweep.budget_unit", SCHEDULER)
 
 
-def _population(config: "ExperimentConfig", sweep: SweepConfig) -> Iterator[Disagreement]:
+def _population(config: ExperimentSchema, sweep: SweepConfig) -> Iterator[Disagreement]:
     if sweep.scheduler != "pbt":
         return
     if sweep.search == "optuna":
@@ -164,10 +159,8 @@ def _population(config: "ExperimentConfig", sweep: SweepConfig) -> Iterator[Disa
             yield contradiction(reason, hint, axis_key(axis), SCHEDULER)
 
 
-def _goes_on(config: "ExperimentConfig", sweep: SweepConfig, axis: str) -> bool:
+def _goes_on(config: ExperimentSchema, sweep: SweepConfig, axis: str) -> bool:
     """Whether a training can go on with another value of an axis."""
-    from paceline.config.fields import value_types
-
     if axis == "optimizer.lr_scaling":
         # whose running means are a part of the state
         return "adascale" not in [config.optimizer.lr_scaling, *sweep.lists.get(axis, [])]
@@ -181,7 +174,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-_CHECKS: tuple[Callable[["ExperimentConfig", SweepConfig], Iterator[Disagreement]], ...] = (
+_CHECKS: tuple[Callable[[ExperimentSchema, SweepConfig], Iterator[Disagreement]], ...] = (
     _axes_exist,
     _ranges_fit,
     _axes_are_apart,
@@ -194,7 +187,7 @@ _CHECKS: tuple[Callable[["ExperimentConfig", SweepConfig], Iterator[Disagreement
 )
 
 
-def _sweep(config: "ExperimentConfig") -> Iterator[Disagreement]:
+def _sweep(config: ExperimentSchema) -> Iterator[Disagreement]:
     if config.sweep is not None:
         for check in _CHECKS:
             yield from check(config, config.sweep)

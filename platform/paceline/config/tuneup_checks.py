@@ -1,17 +1,17 @@
 """What `tuneup.*` must agree on with itself and with the rest of the config."""
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paceline.config.disagreement import Disagreement, contradiction
+from paceline.config.experiment_schema import ExperimentSchema
+from paceline.config.fields import is_key, nearest_key
+from paceline.config.hints import nearest
 from paceline.config.source import Key
 from paceline.config.space import LARGEST_WHOLE
 from paceline.config.technique_names import all_names, is_technique
 from paceline.config.tuneup import TuneupConfig
 from paceline.errors import Problem
-
-if TYPE_CHECKING:
-    from paceline.config.experiment import ExperimentConfig
 
 ARMS, SEEDS, SKIP = "tuneup.arms", "tuneup.seeds", "tuneup.skip"
 NOT_COMPUTED = ("name", "seed", "storage", "sweep", "tuneup")
@@ -21,7 +21,7 @@ MAY_CHANGE = "scaling.max_failures"
 """The one field of that section that needs no other workers."""
 
 
-def _tuneup(config: "ExperimentConfig") -> Iterator[Disagreement]:
+def _tuneup(config: ExperimentSchema) -> Iterator[Disagreement]:
     if config.tuneup is None:
         return
     for name, overrides in config.tuneup.arms.items():
@@ -31,11 +31,7 @@ def _tuneup(config: "ExperimentConfig") -> Iterator[Disagreement]:
     yield from _skipped(config.tuneup)
 
 
-def _arm_key(
-    config: "ExperimentConfig", place: str, overrides: Mapping[str, Any], dotted: str
-) -> Iterator[Disagreement]:
-    from paceline.config.fields import is_key, nearest_key  # which need the config of which this is a part
-
+def _arm_key(config: ExperimentSchema, place: str, overrides: Mapping[str, Any], dotted: str) -> Iterator[Disagreement]:
     key: Key = tuple(dotted.split("."))
     tree = _tree(config, overrides, str(key[0]))
     if key[0] in NOT_COMPUTED:
@@ -56,22 +52,20 @@ def _is_object(value: Any) -> bool:
     return callable(value) or (isinstance(value, Mapping) and any(map(_is_object, value.values())))
 
 
-def _tree(config: "ExperimentConfig", overrides: Mapping[str, Any], section: str) -> dict[str, Any]:
+def _tree(config: ExperimentSchema, overrides: Mapping[str, Any], section: str) -> dict[str, Any]:
     """The sections among which a key is looked for: the config's own, or a component that the arm itself chooses."""
     own = {name: getattr(config, name) for name in type(config).model_fields}
     chosen = {name: overrides[f"{section}.{name}"] for name in ("name", "path") if f"{section}.{name}" in overrides}
     return {**own, section: chosen} if chosen else own
 
 
-def _seeds(config: "ExperimentConfig", tuneup: TuneupConfig) -> Iterator[Disagreement]:
+def _seeds(config: ExperimentSchema, tuneup: TuneupConfig) -> Iterator[Disagreement]:
     if config.seed + tuneup.seeds - 1 > LARGEST_WHOLE:
         reason = f"the last of {tuneup.seeds} seeds from {config.seed} is more than 2^63 - 1"
         yield contradiction(reason, "lower seed", SEEDS, "seed")
 
 
 def _skipped(tuneup: TuneupConfig) -> Iterator[Disagreement]:
-    from paceline.config.fields import nearest  # as above
-
     for number, name in enumerate(tuneup.skip):
         if is_technique(name) or name in tuneup.arms:
             continue

@@ -12,8 +12,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from paceline._compat.torch import has_forward_hooks
-from paceline.config.components import called_components
 from paceline.config.experiment import ExperimentConfig
+from paceline.config.imports import called_components
 from paceline.engine.order import mix
 from paceline.engine.ranks import Ranks
 

@@ -16,9 +16,9 @@ from typing import Any, Literal, get_args
 
 from safetensors.torch import save_file
 
-from paceline.config.experiment import ExperimentConfig
+from paceline.config.experiment import ExperimentConfig, validate
 from paceline.config.imports import AbsentObject, with_absent_objects
-from paceline.config.loading import dump_yaml, validate
+from paceline.config.loading import dump_yaml
 from paceline.direction import default_mode
 from paceline.engine.manifest import MANIFEST, hash_file
 from paceline.engine.rebuilding import AVERAGE, WEIGHTS, evaluated_weights, rebuild

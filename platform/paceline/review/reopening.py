@@ -9,9 +9,8 @@ from paceline.cluster.desk import read_outcome
 from paceline.cluster.identity import RunFolder
 from paceline.cluster.kept import MEASURED
 from paceline.cluster.result import RunResult
-from paceline.config.experiment import ExperimentConfig
+from paceline.config.experiment import ExperimentConfig, validate
 from paceline.config.imports import has_import_paths, make_importable, with_absent_objects
-from paceline.config.loading import validate
 from paceline.engine.manifest import numbered
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.review.finding import FoundRun, find_run

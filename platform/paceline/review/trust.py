@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from paceline.config.components import called_components
 from paceline.config.experiment import ExperimentConfig
+from paceline.config.imports import called_components
 from paceline.errors import ConfigError, Problem
 
 

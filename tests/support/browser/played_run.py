@@ -4,7 +4,8 @@ import time
 from pathlib import Path
 
 from paceline.cluster.identity import claim_run
-from paceline.config.loading import dump_yaml, validate
+from paceline.config.experiment import validate
+from paceline.config.loading import dump_yaml
 from paceline.tracking import metrics
 from paceline.tracking.points import Point
 from paceline.tracking.record import RunRecord, flatten

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from paceline.config.loading import validate
+from paceline.config.experiment import validate
 from paceline.study.tuneup.folder import claim_tuneup
 from paceline.study.tuneup.recording import record_of, tell_mlflow
 from paceline.study.tuneup.result import findings_json

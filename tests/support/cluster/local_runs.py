@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from paceline.config.experiment import ExperimentConfig
-from paceline.config.loading import validate
+from paceline.config.experiment import ExperimentConfig, validate
 
 
 def local_config(**changes: Any) -> ExperimentConfig:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from paceline.config import ExperimentConfig
-from paceline.config.loading import validate
+from paceline.config.experiment import validate
 
 CHANNELS, WIDTH, CLASSES = 3, 16, 4
 Middle = Callable[[Any, Tensor], Tensor]

@@ -8,7 +8,8 @@ from typing import Any
 
 from paceline.cluster.identity import claim_run
 from paceline.config import ExperimentConfig
-from paceline.config.loading import dump_yaml, validate
+from paceline.config.experiment import validate
+from paceline.config.loading import dump_yaml
 from paceline.review.finding import FoundRun
 from paceline.review.report.report import report_of
 from paceline.sweeps.folder import claim_sweep

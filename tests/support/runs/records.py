@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.cluster.identity import RunFolder
-from paceline.config.loading import validate
+from paceline.config.experiment import validate
 from paceline.review.sync import SyncReport
 from paceline.sweeps.folder import SweepFolder
 from paceline.sweeps.log import SweepLog

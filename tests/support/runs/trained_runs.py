@@ -7,8 +7,7 @@ from typing import Any
 
 from paceline import RunResult, train
 from paceline.cluster.listener import SilentListener
-from paceline.config.experiment import ExperimentConfig
-from paceline.config.loading import validate
+from paceline.config.experiment import ExperimentConfig, validate
 from paceline.sweeps.folder import SweepFolder, claim_sweep
 from paceline.sweeps.log import SweepLog
 from paceline.sweeps.planning.points import trial_config

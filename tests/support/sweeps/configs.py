@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from paceline.config.experiment import ExperimentConfig
-from paceline.config.loading import validate
+from paceline.config.experiment import ExperimentConfig, validate
 
 RATES = {"optimizer.lr": [0.1, 0.2]}
 """A space of two points."""

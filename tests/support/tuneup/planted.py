@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from paceline.config import ExperimentConfig
-from paceline.config.loading import validate
+from paceline.config.experiment import validate
 from paceline.engine.ranks import Ranks
 from paceline.study.step_split.bottleneck import Kind
 from paceline.study.tuneup.arms import arms_for

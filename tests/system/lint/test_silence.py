@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from paceline.config import load_config
-from paceline.config.loading import validate
+from paceline.config.experiment import validate
 from paceline.study.lint import lint
 
 CONFIGS = Path(__file__).parents[3] / "configs"

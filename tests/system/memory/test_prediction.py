@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from paceline.config.loading import validate
+from paceline.config.experiment import validate
 from paceline.study.memory.measuring import measure_peak
 from paceline.study.memory.predicting import ask
 

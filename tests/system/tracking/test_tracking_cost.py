@@ -12,7 +12,7 @@ import pytest
 
 from paceline.cluster.desk import Desk
 from paceline.cluster.reporters import DeskReporter
-from paceline.config.loading import validate
+from paceline.config.experiment import validate
 from paceline.engine.build import build_trainer
 from paceline.engine.ranks import Ranks
 from paceline.tracking.record import RunRecord

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from paceline.cluster import experiment
 from paceline.cluster.listener import Progress, SilentListener
-from paceline.config.loading import validate
+from paceline.config.experiment import validate
 from paceline.display import LiveListener, watched
 from support.golden import Golden
 

@@ -12,7 +12,7 @@ import pytest
 from paceline.cluster import job_folder
 from paceline.cluster.job_plan import JobPlan, plan_job
 from paceline.cluster.user_code import runtime_env
-from paceline.config.loading import validate
+from paceline.config.experiment import validate
 from paceline.config.own_arms import own_arms
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.sweeps.planning.points import make_points

@@ -17,7 +17,7 @@ from paceline.cluster.experiment import with_objects as with_all_objects
 from paceline.cluster.identity import RunFolder, claim_run
 from paceline.cluster.in_process import assignment, train_in_process
 from paceline.cluster.result import RunResult
-from paceline.config.loading import validate
+from paceline.config.experiment import validate
 from paceline.errors import ConfigError, EnvironmentFault, RunFailed
 from paceline.tasks._classification import Classification
 from support.cluster.desks import Events, no_space

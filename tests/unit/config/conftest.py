@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from paceline.config.loading import load_config, validate
+from paceline.config.experiment import validate
+from paceline.config.loading import load_config
 from paceline.errors import Problem
 from support.configs import problems_of
 from support.golden import Golden

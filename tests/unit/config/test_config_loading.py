@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from paceline.config import imports
+from paceline.config.experiment import validate
 from paceline.config.imports import has_import_paths, make_importable, missing_module
-from paceline.config.loading import dump_yaml, load_config, placing, validate
+from paceline.config.loading import dump_yaml, load_config, placing
 from paceline.errors import ConfigError, Problem
 from paceline.starting_folder import drop_starting_folder
 from support.configs import problems_of

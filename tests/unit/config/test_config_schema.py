@@ -10,8 +10,7 @@ import pytest
 
 from paceline.config.base import Section
 from paceline.config.documentation import documentation
-from paceline.config.experiment import COMPONENT_SECTIONS, ExperimentConfig
-from paceline.config.loading import validate
+from paceline.config.experiment import COMPONENT_SECTIONS, ExperimentConfig, validate
 from paceline.config.registry import components
 from paceline.config.schema import json_schema
 from paceline.config.sections import ParallelConfig, ScalingConfig, TrainerConfig

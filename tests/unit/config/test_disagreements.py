@@ -5,8 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
-from paceline.config.loading import load_config, validate
+from paceline.config.checks import ERROR_TYPE
+from paceline.config.experiment import ExperimentConfig, validate
+from paceline.config.loading import load_config
 from support.configs import TREE, config_of, problems_of
 
 DATA = "name: run\nmodel: {path: 'own_nets:build'}\ndata:\n  path: 'own_nets:data'\n"
@@ -130,3 +133,9 @@ def test_batch_sizes_that_do_not_work_out_hide_what_rests_on_them() -> None:
     data = {**TREE["data"], "global_batch_size": 7, "micro_batch_size": 2}
     found = problems_of(validate, {**TREE, "data": data, "optimizer": {"name": "sgd", "lr_scaling": "adascale"}})
     assert [problem.code for problem in found] == ["batch"]
+
+
+def test_a_config_made_from_its_class_is_checked_too() -> None:
+    with pytest.raises(ValidationError) as raised:
+        ExperimentConfig.model_validate({**TREE, "trainer": {"deterministic": True, "cudnn_benchmark": True}})
+    assert [error["type"] for error in raised.value.errors()] == [ERROR_TYPE]

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.config.batch_sizes import BatchSizes, OpenBatchSizes, sizes_with
-from paceline.config.experiment import ExperimentConfig
-from paceline.config.loading import validate
+from paceline.config.experiment import ExperimentConfig, validate
 from paceline.config.schema import json_schema
 from support.configs import TREE, problems_of
 

@@ -9,9 +9,8 @@ import pytest
 
 from paceline.config.base import Component, Section
 from paceline.config.derived import derive
-from paceline.config.experiment import COMPONENT_SECTIONS, ExperimentConfig
+from paceline.config.experiment import COMPONENT_SECTIONS, ExperimentConfig, validate
 from paceline.config.imports import Called
-from paceline.config.loading import validate
 from paceline.config.registry import components
 from paceline.config.schema import json_schema
 from paceline.data.base import Sizes

@@ -8,7 +8,8 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from paceline.config.loading import dump_yaml, validate
+from paceline.config.experiment import validate
+from paceline.config.loading import dump_yaml
 from paceline.config.overrides import parse_override
 from paceline.config.source import read_text
 from paceline.errors import ConfigError, Problem

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.config.loading import dump_yaml, load_config, validate
+from paceline.config.experiment import validate
+from paceline.config.loading import dump_yaml, load_config
 from paceline.config.source import read_text
 from paceline.config.space import LogUniform, QUniform, RandInt, Range, Uniform
 from paceline.config.sweep import SweepConfig

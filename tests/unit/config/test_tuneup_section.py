@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from paceline.config.loading import load_config, validate
+from paceline.config.experiment import validate
+from paceline.config.loading import load_config
 from paceline.errors import Problem
 from support.configs import TREE, problems_of
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from paceline.config.loading import validate
+from paceline.config.experiment import validate
 from paceline.engine.plan import TrainPlan
 from paceline.engine.state import Position
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from paceline.config.loading import validate
+from paceline.config.experiment import validate
 from paceline.engine.ranks import Ranks
 from paceline.engine.seeding import StepSeeds, draws_only_from_torch
 from paceline.tasks._classification import Classification

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from paceline import Task
-from paceline.config.loading import validate
+from paceline.config.experiment import validate
 from paceline.errors import UnusableCode
 from paceline.study.lint import lint
 from paceline.tasks.base import TaskOutput

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 from paceline.config import ExperimentConfig
-from paceline.config.loading import validate
+from paceline.config.experiment import validate
 from paceline.errors import ConfigError, TrainingError
 from paceline.study.memory.predictor import Prediction, Predictor
 from paceline.tasks._task import Task

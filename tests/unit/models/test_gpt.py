@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from paceline.config.loading import validate
+from paceline.config.experiment import validate
 from paceline.errors import ConfigError
 from paceline.models._gpt import GPT
 from support.sentences import CONTEXT, VOCAB, tiny_gpt

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from paceline.config.loading import validate
+from paceline.config.experiment import validate
 from paceline.config.registry import components
 from paceline.engine.optimizer_state import load_optimizer, optimizer_tensors, optimizer_values
 from paceline.errors import ConfigError

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.config import ExperimentConfig
-from paceline.config.loading import validate
+from paceline.config.experiment import validate
 from paceline.display import print_rows
 from paceline.errors import EnvironmentFault
 from paceline.sweeps.results import labels, ranking

@@ -13,7 +13,7 @@ from paceline.cluster import outbox
 from paceline.cluster.assignment import Assignment, TrialPart
 from paceline.cluster.last_words import LastWords
 from paceline.cluster.serving import _Works
-from paceline.config.loading import validate
+from paceline.config.experiment import validate
 from paceline.engine.ranks import Ranks
 from paceline.sweeps import worker
 from paceline.sweeps.work import Work

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.config.experiment import ExperimentConfig
-from paceline.config.loading import validate
+from paceline.config.experiment import ExperimentConfig, validate
 from paceline.tracking.costs import COST_FILE, SWEEP_PARTS, Goal, Ledger, Reached, goal_of
 from support.golden import Golden
 

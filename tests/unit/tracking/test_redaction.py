@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from paceline.config.experiment import ExperimentConfig
-from paceline.config.loading import validate
+from paceline.config.experiment import ExperimentConfig, validate
 from paceline.sweeps.results.labels import LONGEST_VALUE as LONGEST_LABEL
 from paceline.sweeps.results.labels import value_text
 from paceline.tracking import metrics

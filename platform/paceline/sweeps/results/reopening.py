@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paceline.config.experiment import ExperimentConfig
+from paceline.config.experiment import ExperimentConfig, validate
 from paceline.config.imports import with_absent_objects
-from paceline.config.loading import validate
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.sweeps.folder import SweepFolder
 from paceline.sweeps.log import read_log
