@@ -1,6 +1,6 @@
 """The base of every section of the config."""
 
-from typing import Any, get_args
+from typing import Any, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
@@ -35,6 +35,15 @@ class Component(Section):
     derives from this one, declares `name: Literal[...]` and builds the thing itself. It is found by `registry`.
     Torch may be imported inside the building method only, so that a config is checked without it.
     """
+
+    @classmethod
+    def of(cls, chosen: "Component") -> Self:
+        """Return a component that a config has chosen as what it is: one of the kind `cls`.
+
+        For the sections that the schema knows only as components, such as `TaskConfig.of(config.task)`.
+        """
+        assert isinstance(chosen, cls), f"the schema takes {type(chosen).__name__} in place of {cls.__name__}"
+        return chosen
 
     @classmethod
     def selectors(cls) -> tuple[str, ...]:

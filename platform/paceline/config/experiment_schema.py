@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from paceline.config.base import Section
+from paceline.config.base import Component, Section
 from paceline.config.components import COMPONENT_SECTIONS
 from paceline.config.registry import component_union, components
 from paceline.config.sections import (
@@ -20,12 +20,14 @@ from paceline.config.tuneup import TuneupConfig
 from paceline.metrics.base import MetricConfig
 
 if TYPE_CHECKING:
-    from paceline.callbacks.base import CallbackConfig
+    # These two have no fields in common, and what they build knows the whole config: see `Component.of`.
+    CallbackConfig = Component
+    TaskConfig = Component
+
     from paceline.data.base import DataConfig
     from paceline.lr_schedulers.base import LRSchedulerConfig
     from paceline.models.base import ModelConfig
     from paceline.optimizers.base import OptimizerConfig
-    from paceline.tasks.base import TaskConfig
 else:
     CallbackConfig = component_union("paceline.callbacks")
     DataConfig = component_union("paceline.data")

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from paceline.data.text_file import count_windows
-from paceline.tasks.language_modeling import IGNORE_INDEX
+from paceline.tasks.output import IGNORE_INDEX
 
 
 def as_tensor(text: bytes) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from paceline.callbacks.base import CallbackConfig
 from paceline.callbacks.callback import Callback
 from paceline.config.batch_sizes import BatchSizes, batch_sizes, sizes_with
 from paceline.config.experiment import ExperimentConfig
@@ -68,6 +69,7 @@ from paceline.engine.weight_scale import WeightScale
 from paceline.errors import UnusableCode
 from paceline.lr_schedulers.base import Schedule
 from paceline.tasks._task import Task
+from paceline.tasks.base import TaskConfig
 
 RECORDED_SECONDS = 30.0
 """How long a checkpoint waits for the metrics before it to be safe."""
@@ -301,7 +303,7 @@ def build_task(config: ExperimentConfig, sizes: BatchSizes | None = None) -> Tas
         ConfigError: the task steps its optimizers itself, and the config asks for what does not go with that.
     """
     seed_model(config.seed)
-    task = config.task.build(config.model.build())
+    task = TaskConfig.of(config.task).build(config.model.build())
     require_trainable(config, task)
     if not task.automatic_optimization:
         require_plain(config, sizes)
@@ -356,7 +358,7 @@ def named_callbacks(config: ExperimentConfig) -> Iterator[tuple[str, Callback]]:
         name = re.sub(r"[^\w.-]", ".", component.describe())
         counts[name] += 1
         suffix = f".{counts[name]}" if counts[name] > 1 else ""
-        yield f"callback.{name}{suffix}", component.build()
+        yield f"callback.{name}{suffix}", CallbackConfig.of(component).build()
 
 
 def build_observer(config: ExperimentConfig, strategy: Strategy, reporter: Reporter) -> Observer:

@@ -31,6 +31,7 @@ from paceline.engine.strategy import Strategy, build_strategy
 from paceline.errors import ConfigError, Problem
 from paceline.optimizers._modes import begin_training, has_modes
 from paceline.optimizers._state import complete_state
+from paceline.tasks.base import TaskConfig
 
 TRAINING, VALIDATION, TEST = "training", "validation", "test"
 PREFIXES = {TRAINING: "train", VALIDATION: "val", TEST: "test"}
@@ -112,7 +113,7 @@ def built_evaluation(
     sizes = batch_sizes(config)
     assert isinstance(sizes, BatchSizes), "the caller has put the number that was found in place of `max`"
     seed_model(config.seed)
-    task = config.task.build(config.model.build())
+    task = TaskConfig.of(config.task).build(config.model.build())
     precision = Precision(config.trainer.precision, ranks.device)
     strategy = build_strategy(config.parallel, ranks)
     model = prepare(task, config.trainer, precision, strategy)

@@ -15,6 +15,7 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.engine.batches import map_tensors
 from paceline.engine.loading import SeededFetcher
 from paceline.errors import EnvironmentFault, PacelineError, UnusableCode
+from paceline.tasks.base import TaskConfig
 
 TRACED_BATCH = 4
 """Samples of the batch that the model is traced with."""
@@ -96,7 +97,7 @@ def _call_of(config: ExperimentConfig, model: nn.Module, batch: Any) -> Call:
     def take(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         calls.append(Call(args, kwargs))
 
-    task = config.task.build(model).eval()
+    task = TaskConfig.of(config.task).build(model).eval()
     handle = model.register_forward_pre_hook(take, with_kwargs=True)
     try:
         with torch.no_grad():

@@ -5,8 +5,7 @@ from torch.nn import functional as F
 
 from paceline.tasks._checked import pair, tensor
 from paceline.tasks._task import Task
-from paceline.tasks.base import TaskOutput
-from paceline.tasks.language_modeling import IGNORE_INDEX
+from paceline.tasks.output import IGNORE_INDEX, TaskOutput
 
 
 class LanguageModeling(Task):

@@ -10,8 +10,7 @@ from paceline._compat.torch import tree_leaves
 from paceline.errors import UnusableCode
 from paceline.tasks._checked import full_precision
 from paceline.tasks._task import Task
-from paceline.tasks.base import TaskOutput
-from paceline.tasks.model_loss import IGNORE_INDEX
+from paceline.tasks.output import IGNORE_INDEX, TaskOutput
 
 
 class ModelLoss(Task):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from paceline.errors import UnusableCode
-from paceline.tasks.base import TaskOutput
+from paceline.tasks.output import TaskOutput
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

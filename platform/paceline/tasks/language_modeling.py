@@ -9,9 +9,6 @@ if TYPE_CHECKING:
 
     from paceline.tasks._task import Task
 
-IGNORE_INDEX = -100
-"""A target that does not count, such as one behind the end of a text; the same number as in PyTorch."""
-
 
 class LanguageModelingConfig(TaskConfig):
     """Batches are `(tokens, targets)`, int64 of shape [batch, context] each; a target is the token to be predicted.

@@ -9,9 +9,6 @@ if TYPE_CHECKING:
 
     from paceline.tasks._task import Task
 
-IGNORE_INDEX = -100
-"""A label that does not count; the same number as in PyTorch."""
-
 
 class ModelLossConfig(TaskConfig):
     """Batches are what the model takes: a mapping is passed by name, as `model(**batch)`, a list or tuple by position.

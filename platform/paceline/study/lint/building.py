@@ -16,6 +16,7 @@ from paceline.engine.loading import SeededFetcher
 from paceline.errors import PacelineError, UnusableCode, text_of
 from paceline.study.lint.stand_ins import with_stand_ins
 from paceline.tasks._task import Task
+from paceline.tasks.base import TaskConfig
 
 SMALL, LARGE = 2, 4
 """Samples of the batches that are tried first."""
@@ -39,7 +40,7 @@ def build_task(config: ExperimentConfig) -> Task:
     """
     seed_model(config.seed)
     try:
-        return config.task.build(config.model.build())
+        return TaskConfig.of(config.task).build(config.model.build())
     except PacelineError:
         raise
     except Exception as error:

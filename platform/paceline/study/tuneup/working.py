@@ -32,6 +32,7 @@ from paceline.study.tuneup.facts import Facts
 from paceline.study.tuneup.jobs import Answer, Job, config_of
 from paceline.study.tuneup.own_digests import own_digests
 from paceline.study.tuneup.stepper import ENDLESS, Quiet, Stepper, Until
+from paceline.tasks.base import TaskConfig
 
 
 def do_job(job: Job, base: Assignment, ranks: Ranks) -> Answer:
@@ -55,7 +56,7 @@ def _look(job: Job, base: Assignment, ranks: Ranks) -> Mapping[str, Any]:
     """What of the model and the data decides which techniques apply."""
     config = config_of(base, job.configs[0])
     seed_model(config.seed)
-    task = config.task.build(config.model.build())
+    task = TaskConfig.of(config.task).build(config.model.build())
     sets = config.data.sets()
     train = sets.train
     parameters = list(task.parameters())
