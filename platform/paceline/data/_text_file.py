@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from paceline.data.text_file import count_windows
+from paceline.data._text import count_windows
 from paceline.tasks.output import IGNORE_INDEX
 
 

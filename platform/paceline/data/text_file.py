@@ -1,11 +1,11 @@
 """A text, byte by byte, cut into windows of equal length."""
 
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
+from paceline.data._text import count_windows, file_size, python_manual, read_text
 from paceline.data.base import DataConfig, Sizes
 from paceline.errors import EnvironmentFault
 
@@ -40,7 +40,7 @@ class TextFileConfig(DataConfig):
         Raises:
             EnvironmentFault: the text is too short.
         """
-        size = len(python_manual()) if self.file is None else _file_size(Path(self.file))
+        size = len(python_manual()) if self.file is None else file_size(Path(self.file))
         if size is None:
             return None
         training = self._training_bytes(size)
@@ -60,7 +60,7 @@ class TextFileConfig(DataConfig):
         """
         from paceline.data._text_file import TextWindows, as_tensor
 
-        text = as_tensor(python_manual() if self.file is None else _read(Path(self.file)))
+        text = as_tensor(python_manual() if self.file is None else read_text(Path(self.file)))
         training = self._training_bytes(len(text))
         return TextWindows(text[:training], self.context_length), TextWindows(text[training:], self.context_length)
 
@@ -76,47 +76,3 @@ class TextFileConfig(DataConfig):
                 size_bytes=size,
             )
         return size - validation
-
-
-def count_windows(size: int, context_length: int) -> int:
-    """Samples that a text of `size` bytes, at least 2, is cut into: all its bytes but the first are targets."""
-    return -(-(size - 1) // context_length)
-
-
-@cache
-def python_manual() -> bytes:
-    """The topics of Python's `help()` in alphabetical order, each paragraph where it comes first, in UTF-8.
-
-    Part of CPython, under its licence. 374,092 bytes in Python 3.11.7, 397,863 in 3.12.1 and 415,048 in 3.13.0.
-
-    Raises:
-        EnvironmentFault: this Python was installed without it.
-    """
-    try:
-        from pydoc_data.topics import topics
-    except ImportError as error:
-        raise EnvironmentFault(
-            f"data text_file: this Python comes without its reference manual ({error}): name a text in data.file",
-            "data-missing",
-        ) from error
-    # Some topics are also part of a longer one; twice in the text, they would be in both of the sets.
-    paragraphs: dict[str, str] = {}
-    for topic in sorted(topics):
-        for paragraph in topics[topic].strip().split("\n\n"):
-            paragraphs.setdefault(" ".join(paragraph.split()), paragraph)
-    return "\n\n".join(paragraphs.values()).encode()
-
-
-def _file_size(file: Path) -> int | None:
-    try:
-        return file.stat().st_size if file.is_file() else None
-    except OSError:
-        return None
-
-
-def _read(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except (OSError, ValueError) as error:
-        message = f"data text_file: {file.absolute()} cannot be read: {error}"
-        raise EnvironmentFault(message, "data-unreadable", file=str(file.absolute())) from error
