@@ -29,6 +29,7 @@ from paceline.engine.build_data import (
     require_streamable,
 )
 from paceline.engine.build_optimizer import build_optimizer, first_lr, report_untrained
+from paceline.engine.build_strategy import build_strategy
 from paceline.engine.checkpoint import CheckpointStore, CheckpointWriter, Elsewhere, Files, newest_valid
 from paceline.engine.checkpointer import Checkpointer
 from paceline.engine.comm_hooks import build_compression, build_powersgd
@@ -59,7 +60,7 @@ from paceline.engine.rungs import ROUND_SECONDS, Rungs, RungStopper
 from paceline.engine.running import RunningLoss
 from paceline.engine.seeding import StepSeeds, draws_only_from_torch, seed_everything
 from paceline.engine.state import TrainState, weights_sha256
-from paceline.engine.strategy import Strategy, build_strategy
+from paceline.engine.strategy import Strategy
 from paceline.engine.train_step import TrainStep
 from paceline.engine.trainer import Trainer
 from paceline.engine.trial_steps import Parts

@@ -14,6 +14,7 @@ from paceline.data.base import DataSets, is_stream
 from paceline.engine.build import named_callbacks, seed_model
 from paceline.engine.build_data import build_loader
 from paceline.engine.build_optimizer import new_optimizer
+from paceline.engine.build_strategy import build_strategy
 from paceline.engine.checkpointer import Checkpointer
 from paceline.engine.evaluation_metrics import EvaluationMetrics
 from paceline.engine.evaluator import evaluate, outputs, weights_for_evaluation
@@ -27,7 +28,7 @@ from paceline.engine.reporter import MemoryReporter
 from paceline.engine.running import RunningLoss
 from paceline.engine.seeding import StepSeeds
 from paceline.engine.state import TrainState
-from paceline.engine.strategy import Strategy, build_strategy
+from paceline.engine.strategy import Strategy
 from paceline.errors import ConfigError, Problem
 from paceline.optimizers._modes import begin_training, has_modes
 from paceline.optimizers._state import complete_state

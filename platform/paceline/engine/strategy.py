@@ -104,18 +104,3 @@ def require_same_start(task: Task, ranks: Ranks) -> None:
             "are seeded alike before, any other has to be seeded by the model's code",
             "different-initial-weights",
         )
-
-
-def build_strategy(parallel: ParallelConfig, ranks: Ranks) -> Strategy:
-    """The strategy of a config. Every rank must call it."""
-    if parallel.strategy == "data_parallel":
-        return ReplicasInProcess(parallel, ranks)
-    if ranks.world_size == 1:
-        return Strategy(parallel, ranks)
-    if parallel.strategy == "fsdp":
-        return FullySharded(parallel, ranks)
-    if parallel.strategy == "pipeline":
-        from paceline.engine.pipeline import Pipeline
-
-        return Pipeline(parallel, ranks)
-    return Strategy(parallel, ranks)

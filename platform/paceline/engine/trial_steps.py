@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.sections import TrainerConfig
+from paceline.engine.build_strategy import build_strategy
 from paceline.engine.ddp import communicates
 from paceline.engine.forward_backward import LocalForwardBackward
 from paceline.engine.loading import BatchLoader
@@ -30,7 +31,6 @@ from paceline.engine.prepare import prepare
 from paceline.engine.ranks import Ranks
 from paceline.engine.running import RunningLoss
 from paceline.engine.seeding import StepSeeds
-from paceline.engine.strategy import build_strategy
 from paceline.errors import UnusableCode, text_of
 from paceline.tasks._task import Task
 
