@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from paceline.direction import Direction, default_mode
 from paceline.tracking import metrics
-from paceline.tracking.note import escaped
+from paceline.tracking.markdown import escaped
 
 if TYPE_CHECKING:
     from paceline.config.experiment import ExperimentConfig

@@ -1,21 +1,14 @@
 """The text on a run's page in MLflow: what came out, and how to get it again."""
 
-import re
 from collections.abc import Mapping
-from html import escape
-from typing import TYPE_CHECKING
 
 from paceline.direction import default_mode
 from paceline.tracking import metrics
+from paceline.tracking.costs import Ledger
 from paceline.tracking.curves import Curve, Place
+from paceline.tracking.markdown import code, escaped, number
 from paceline.tracking.provenance import config_not_in_commit
-from paceline.tracking.redact import redact
 
-if TYPE_CHECKING:
-    from paceline.tracking.costs import Ledger
-
-_ADDRESS = re.compile(r"://|www(?=\.)|@", re.IGNORECASE)
-"""Where a Markdown reader takes plain text for a link."""
 _UNITS = {
     metrics.SAMPLES_PER_SECOND: "samples/s, since the point before",
     metrics.SAMPLES_PER_SECOND_OVERALL: "samples/s, without the warm-up",
@@ -36,7 +29,7 @@ def summary(
     status: str,
     reason: str | None,
     tags: Mapping[str, str],
-    ledger: "Ledger | None" = None,
+    ledger: Ledger | None = None,
 ) -> str:
     """Markdown with the outcome, a table of final and best metrics, the cost, and the command that runs it again."""
     parts = [f"## {escaped(name)}", _outcome(curves, status)]
@@ -88,22 +81,3 @@ def _reproduction(tags: Mapping[str, str]) -> str:
 
 def _best(key: str, curve: Curve) -> Place | None:
     return curve.lowest if default_mode(key) == "min" else curve.highest
-
-
-def number(value: float) -> str:
-    """A value as a table shows it: with four digits, or in full from a thousand on."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def escaped(text: str) -> str:
-    """Text as one line of Markdown that shows it and does nothing else: no table cell, HTML, link or address.
-
-    Secrets are hidden before: they would not be known any more.
-    """
-    line = escape(" ".join(redact(text).split()), quote=False)  # escaped quotes would be escaped once more below
-    return _ADDRESS.sub("\\g<0>\u200b", re.sub(r"([\\`*_{}\[\]#|~])", r"\\\1", line))
-
-
-def code(text: str) -> str:
-    """Text as a block of code that it cannot end, without secrets."""
-    return "```\n" + redact(text).replace("```", "'''") + "\n```"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from urllib.parse import quote
 
-from paceline.tracking.note import code, escaped
+from paceline.tracking.markdown import code, escaped
 from paceline.tracking.redact import redact, redact_values
 
 MOST_CHANGES = 20

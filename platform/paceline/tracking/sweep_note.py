@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from paceline.tracking import metrics
 from paceline.tracking.costs import Ledger
-from paceline.tracking.note import code, escaped, number
+from paceline.tracking.markdown import code, escaped, number
 from paceline.tracking.note_parts import changes_part
 from paceline.tracking.points import Point
 from paceline.tracking.record import TAG_LENGTH, param_text

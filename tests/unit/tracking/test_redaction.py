@@ -14,7 +14,8 @@ from paceline.config.experiment import ExperimentConfig, validate
 from paceline.sweeps.results.labels import LONGEST_VALUE as LONGEST_LABEL
 from paceline.sweeps.results.labels import value_text
 from paceline.tracking import metrics
-from paceline.tracking.note import code, escaped, summary
+from paceline.tracking.markdown import code, escaped
+from paceline.tracking.note import summary
 from paceline.tracking.note_parts import LONGEST_VALUE, changes_part
 from paceline.tracking.provenance import command_line
 from paceline.tracking.record import RunRecord, clean_tags

@@ -16,7 +16,7 @@ from paceline.study.tuneup.texts import HEADING
 from paceline.tracking import metrics
 from paceline.tracking.causes import silence_of
 from paceline.tracking.cursor import ShipReport
-from paceline.tracking.note import code, escaped
+from paceline.tracking.markdown import code, escaped
 from paceline.tracking.note_parts import pictures_part
 from paceline.tracking.points import Point
 from paceline.tracking.provenance import command_line, provenance
