@@ -6,7 +6,8 @@ from paceline.tracking import inputs, models
 from paceline.tracking.journal import Entry
 from paceline.tracking.record import RunRecord
 from paceline.tracking.redact import redact
-from paceline.tracking.remote import RemoteRun, is_refused
+from paceline.tracking.remote import is_refused
+from paceline.tracking.remote_run import RemoteRun
 
 KINDS = (inputs.KIND, models.KIND)
 """Kinds of entries of which one with the same content is not written twice."""

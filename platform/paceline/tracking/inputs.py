@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from paceline.tracking.record import RunRecord
-    from paceline.tracking.remote import RemoteRun
+    from paceline.tracking.remote_run import RemoteRun
 
 KIND = "datasets"
 """Of the journal's entries about them."""

@@ -16,7 +16,7 @@ from paceline.tracking.redact import redact
 if TYPE_CHECKING:
     from mlflow.entities import LoggedModel
 
-    from paceline.tracking.remote import RemoteRun
+    from paceline.tracking.remote_run import RemoteRun
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,8 @@ from paceline.tracking.journal import Entry, Journal
 from paceline.tracking.lag import Lag
 from paceline.tracking.points import Point
 from paceline.tracking.record import TAG_LENGTH, RunRecord
-from paceline.tracking.remote import RemoteRun, import_mlflow
+from paceline.tracking.remote import import_mlflow
+from paceline.tracking.remote_run import RemoteRun
 from paceline.tracking.shipped import MOST_REFUSED, Shipped
 from paceline.tracking.store import is_sqlite, sqlite_file
 from paceline.tracking.stored import hurry, stored_bytes

@@ -8,7 +8,8 @@ from paceline.tracking.backoff import Backoff
 from paceline.tracking.cursor import Cursor
 from paceline.tracking.journal import Entry
 from paceline.tracking.redact import redact
-from paceline.tracking.remote import RemoteRun, is_refused
+from paceline.tracking.remote import is_refused
+from paceline.tracking.remote_run import RemoteRun
 
 logger = logging.getLogger(__name__)
 

@@ -23,6 +23,7 @@ from paceline.tracking.journal import JOURNAL_FILE, Journal
 from paceline.tracking.points import Point
 from paceline.tracking.record import RunRecord
 from paceline.tracking.recorder import Recorder, has_ended, sync, unsent
+from paceline.tracking.remote_run import RemoteRun
 from support.tracking.faulty_proxy import FaultyProxy
 from support.tracking.journals import numbers
 from support.tracking.markdown import blocks_of, table_of
@@ -433,7 +434,7 @@ def test_trouble_with_artifacts_neither_slows_nor_speaks_for_the_metrics(
 ) -> None:
     tried: list[object] = []
     opened: list[object] = []
-    open_run = remote.RemoteRun.open
+    open_run = RemoteRun.open
 
     def broken(*given: object) -> None:
         tried.append(given)
@@ -443,12 +444,12 @@ def test_trouble_with_artifacts_neither_slows_nor_speaks_for_the_metrics(
         opened.append(given)
         return open_run(*given)
 
-    monkeypatch.setattr(remote.RemoteRun, "open", opens)
+    monkeypatch.setattr(RemoteRun, "open", opens)
     recorder = Recorder(tmp_path / "run", record(sqlite_uri, artifacts={"config.yaml": "name: a"}))
     with monkeypatch.context() as patched:
         patched.setattr(backoff, "LONGEST_SECONDS", 1000.0)
         patched.setattr(backoff, "FIRST_SECONDS", 1000.0)
-        patched.setattr(remote.RemoteRun, "log_artifact", broken)
+        patched.setattr(RemoteRun, "log_artifact", broken)
         recorder.start_shipping()
         until(lambda: tried)
         for step in (1, 2, 3):
