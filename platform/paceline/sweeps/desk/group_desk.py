@@ -147,8 +147,8 @@ class GroupDesk:
             message = f"its last metrics are not recorded; {CURE_OF_UNRECORDED}"
             self._books.tell("warning", code="metrics-not-recorded", trial=trial_id, message=message)
         run.desk.note_lost(words.lost)
-        if run.seat is not None:
-            self._hall.times.turn_to(run.seat.number, run.seat.generation, WAITING)
+        if (seat := self._hall.seat_of(run)) is not None:
+            self._hall.times.turn_to(seat.number, seat.generation, WAITING)
         run.conclude(words.ending)
         self._hall.rest_or_close(run)
         await self._hall.notify()
@@ -160,7 +160,7 @@ class GroupDesk:
         run = self._hall.runs.get(trial_id)
         if run is None or run.begun is None or run.trial.attempts != attempt:
             return None
-        if not run.is_confirmed and run.seat is not None:
+        if not run.is_confirmed and (seat := self._hall.seat_of(run)) is not None:
             run.is_confirmed = True
-            self._losses.is_at_work(run.seat)
+            self._losses.is_at_work(seat)
         return run

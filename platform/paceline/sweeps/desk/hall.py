@@ -76,6 +76,10 @@ class Hall:
         """The seats that may have a group."""
         return [seat for seat in self.seats if not seat.is_retired]
 
+    def seat_of(self, run: TrialRun) -> Seat | None:
+        """The seat that a trial has, if any."""
+        return None if run.seat is None else self.seats[run.seat]
+
     def rung_of(self, trial_id: str) -> dict[str, float]:
         """The values at the rung that a trial reached last; none if it has reached none."""
         run = self.runs.get(trial_id)
@@ -95,7 +99,7 @@ class Hall:
             return
         if not seat.suits(order.shape, fresh):
             seat.renew(order.shape)
-        run.take_seat(seat)
+        seat.give_to(run)
         self.books.trial(run.trial)
         await self.notify()
 
@@ -156,7 +160,7 @@ class Hall:
 
     def release(self, run: TrialRun) -> None:
         """Free a trial's seat."""
-        seat, run.seat = run.seat, None
+        seat, run.seat = self.seat_of(run), None
         if seat is None:
             return
         seat.run = None

@@ -2,13 +2,10 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from paceline.sweeps.desk.timing import SHUTDOWN, GroupTimes
+from paceline.sweeps.desk.trial_run import TrialRun
 from paceline.sweeps.work import GroupShape, WantedGroup
-
-if TYPE_CHECKING:
-    from paceline.sweeps.desk.trial_run import TrialRun
 
 
 @dataclass
@@ -28,7 +25,7 @@ class Seat:
     """Whether there was ever a group here."""
     is_retired: bool = False
     """Whether it gets no group any more."""
-    run: "TrialRun | None" = None
+    run: TrialRun | None = None
     taken: int = 0
     """How often the group has taken a trial."""
     workers: dict[int, list[bytes]] = field(default_factory=dict)
@@ -55,6 +52,11 @@ class Seat:
         """Whether a worker's group is the one that this seat has now."""
         same = generation == self.generation and self.shape is not None
         return same and incarnation in (None, self.incarnation)
+
+    def give_to(self, run: TrialRun) -> None:
+        """Seat a trial here."""
+        self.run = run
+        run.take_seat(self.number)
 
     def renew(self, shape: GroupShape | None) -> None:
         """Let the group leave, and want another one; None: want none."""

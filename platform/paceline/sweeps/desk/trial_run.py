@@ -4,16 +4,13 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paceline.sweeps.desk.trial_desk import TrialDesk
 from paceline.sweeps.trials import ENDED, Trial, TrialState
 from paceline.sweeps.work import Order, Report
 from paceline.tracking import metrics
 from paceline.tracking.record import TAG_LENGTH, param_text
-
-if TYPE_CHECKING:
-    from paceline.sweeps.desk.seats import Seat
 
 FAILED_AS: dict[str, TrialState] = {"error": "failed", "diverged": "diverged", "oom": "oom"}
 """The state of a trial whose failure is of this kind."""
@@ -49,7 +46,8 @@ class TrialRun:
     order: Order
     trial: Trial
     desk: TrialDesk
-    seat: "Seat | None" = None
+    seat: int | None = None
+    """The number of its seat; None while it has none."""
     begun: float | None = None
     """When its present group took it; None while none has."""
     is_confirmed: bool = False
@@ -103,9 +101,9 @@ class TrialRun:
             self.stopping_since = time.monotonic()
         self.stopping = state, reason
 
-    def take_seat(self, seat: "Seat") -> None:
-        """A worker group is going to take it."""
-        seat.run, self.seat = self, seat
+    def take_seat(self, seat: int) -> None:
+        """A worker group is going to take it; called by the seat."""
+        self.seat = seat
         self.seatings += 1
         if not self.is_displaced:
             # it may come from another one's checkpoint, whose rungs it was not told anything about

@@ -45,6 +45,7 @@ def _look_after(hall: Hall, run: TrialRun) -> bool:
 
 
 def _end(hall: Hall, run: TrialRun, state: TrialState, reason: str) -> None:
-    assert run.seat is not None
-    run.seat.renew(None)
+    seat = hall.seat_of(run)
+    assert seat is not None
+    seat.renew(None)
     hall.end(run, state, reason.removeprefix("; "))
