@@ -15,7 +15,7 @@ from rich.text import Text
 
 from paceline.cluster.listener import SilentListener
 from paceline.display import PlainListener, Waiting, event_text, print_rows
-from paceline.sweeps.results import labels, ranking
+from paceline.sweeps.results import labels, ranking, trial_texts
 from paceline.sweeps.results.ranking import Objective
 from paceline.sweeps.results.result import best_text
 from paceline.sweeps.trials import ENDED, NOT_TRAINED, Beginning, Trial, trained, work_done
@@ -153,7 +153,7 @@ class PlainSweepListener(PlainListener):
             self._line(str(self._waiting))
 
     def _counts_text(self, view: Sequence[Trial]) -> str:
-        counts = labels.counts_text(view, _COUNTED)
+        counts = trial_texts.counts_text(view, _COUNTED)
         return f"{_count(view)}/{self._planned(view)} trials{', ' if counts else ''}{counts}"
 
     def _planned(self, view: Sequence[Trial]) -> int:
@@ -249,7 +249,7 @@ class LiveSweepListener(PlainSweepListener):
         running = [trial for trial in view if trial.state == "running"][:RUNNING_ROWS]
         by_id = {trial.id: trial for trial in view} if self._ended else {}
         shown = running + [by_id[id] for id in reversed(self._ended) if id in by_id]
-        names = labels.short_names(labels.axis_keys([*view[:1], *shown]))
+        names = labels.short_names(trial_texts.axis_keys([*view[:1], *shown]))
         heading = ["trial", "setting", "step", self.objectives[0][0], "samples/s", "state"]
         rows = [heading, *(self._cells(trial, names) for trial in shown)]
         widths = [max(cell_len(row[column]) for row in rows) for column in range(len(heading))]

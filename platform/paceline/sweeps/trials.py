@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from paceline.sweeps.results import labels
+
 TrialState = Literal[
     "pending", "running", "paused", "finished", "pruned", "failed", "oom", "diverged", "skipped", "predicted_oom"
 ]
@@ -76,8 +78,6 @@ class Trial:
         return {**fields, "overrides": dict(self.overrides), "metrics": metrics}
 
     def __repr__(self) -> str:
-        from paceline.sweeps.results import labels  # which imports this module
-
         setting = labels.setting_text(self.overrides, labels.short_names(self.overrides))
         first = sorted(self.metrics, key=lambda name: not name.startswith("val/"))[:SHOWN_METRICS]
         metrics = ", ".join(f"{name} {labels.number_text(self.metrics[name])}" for name in first)

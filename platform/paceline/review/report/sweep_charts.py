@@ -17,7 +17,7 @@ from paceline.review.report.scales import spans_decades
 from paceline.review.report.sweep_map import axes_map
 from paceline.review.report.sweep_story import SweepStory
 from paceline.review.report.sweep_table import DOUBT
-from paceline.sweeps.results import labels, ranking
+from paceline.sweeps.results import labels, ranking, trial_texts
 from paceline.sweeps.results.curves import Curve, Values, has_samples, panels, places_of
 from paceline.sweeps.results.importance import importances
 from paceline.sweeps.results.pictures import IMPORTANCE, pareto_pair
@@ -129,7 +129,7 @@ def _pareto(story: SweepStory) -> Markup | None:
     sides = direction(pair[0]) + (f" {DOUBT}" if doubt else ""), direction(pair[1])
     x, y = (axis_of(each[0], sides[index], log=_is_log(dots, index)) for index, each in enumerate(pair))
     chart = scatter_chart("Pareto front", dots, x, y, _steps(front, pair))
-    names = labels.short_names(labels.axis_keys(trials))
+    names = labels.short_names(trial_texts.axis_keys(trials))
     items = [
         tag("li", labels.setting_text(summary.setting, names) or "as configured", value=places[summary.trials[0].id])
         for summary in front[:NAMED]
@@ -162,7 +162,7 @@ def _dot(
     story: SweepStory, summary: SettingSummary, pair: Sequence[Objective], kind: str = "plain", mark: str = ""
 ) -> Dot:
     x, y = (summary.spreads[metric].mean for metric, _ in pair)
-    names = labels.short_names(labels.axis_keys(story.result.trials))
+    names = labels.short_names(trial_texts.axis_keys(story.result.trials))
     values = [f"{metric}: {formatter(metric)(summary.spreads[metric].mean)}" for metric, _ in pair]
     label = "\n".join([labels.setting_text(summary.setting, names) or "as configured", *values])
     return Dot(x, y, label, kind, mark)
@@ -182,7 +182,7 @@ def _importance(story: SweepStory, shares: dict[str, float]) -> Markup | None:
     if not shares:
         return None
     metric = story.result.objectives[0][0]
-    names = labels.short_names(labels.axis_keys(story.result.trials))
+    names = labels.short_names(trial_texts.axis_keys(story.result.trials))
     bars = [
         (labels.shortened(names.get(key, key), 26), share, percent_text(round(share, 3)))
         for key, share in list(shares.items())[:12]

@@ -9,7 +9,7 @@ from paceline.review.report.numbers import count_text, counted, percent_text, se
 from paceline.review.report.parts import Section, pill, table
 from paceline.review.report.sweep_story import SweepStory
 from paceline.review.report.sweep_table import trial_links
-from paceline.sweeps.results import labels
+from paceline.sweeps.results import labels, trial_texts
 from paceline.sweeps.trials import NOT_TRAINED, TROUBLE, Trial
 
 MOST_REASONS = 30
@@ -29,7 +29,9 @@ def unfinished_section(story: SweepStory) -> list[Section]:
     items = [_reason(story, state, reason, trials) for (state, reason), trials in ordered[:MOST_REASONS]]
     left = sum(len(trials) for _, trials in ordered[MOST_REASONS:])
     content = [tag("ul", items, class_="reasons"), tag("p", f"... and {counted(left, 'trial')} more") if left else None]
-    return [Section("unfinished", "What did not finish", content, labels.counts_text(story.result.trials, _SUFFERED))]
+    return [
+        Section("unfinished", "What did not finish", content, trial_texts.counts_text(story.result.trials, _SUFFERED))
+    ]
 
 
 def _reason(story: SweepStory, state: str, reason: str, trials: Sequence[Trial]) -> Markup:

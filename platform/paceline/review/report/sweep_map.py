@@ -11,7 +11,7 @@ from paceline.review.report.html import Markup
 from paceline.review.report.parts import figure
 from paceline.review.report.scales import spans_decades
 from paceline.review.report.sweep_story import SweepStory
-from paceline.sweeps.results import labels, ranking
+from paceline.sweeps.results import labels, ranking, trial_texts
 from paceline.sweeps.results.pictures import heatmap_axes
 from paceline.sweeps.results.ranking import SettingSummary
 
@@ -30,7 +30,7 @@ def axes_map(story: SweepStory, shares: dict[str, float]) -> Markup | None:
     if pair is None or not story.ranked:
         return None
     x, y = pair
-    names = labels.short_names(labels.axis_keys(trials))
+    names = labels.short_names(trial_texts.axis_keys(trials))
     shown = [trial for trial in trials if x in trial.overrides and y in trial.overrides]
     best_first = ranking.ranked(shown, objectives[:1])
     values = {axis: _distinct([trial.overrides[axis] for trial in shown]) for axis in pair}
@@ -40,7 +40,7 @@ def axes_map(story: SweepStory, shares: dict[str, float]) -> Markup | None:
     if max(map(len, values.values())) > MOST_CELLS:
         numbers = all(labels.is_number(value) for axis in pair for value in values[axis].values())
         return figure(title, _field(story, best_first, x, y), "brighter is better") if numbers else None
-    others = [names[key] for key in labels.axis_keys(trials) if key not in pair]
+    others = [names[key] for key in trial_texts.axis_keys(trials) if key not in pair]
     caption = f"in each cell the best of {', '.join(others)}" if others else "brighter is better"
     words = [[labels.value_text(value) for value in values[axis].values()] for axis in pair]
     return figure(
@@ -101,7 +101,7 @@ def _goodness(story: SweepStory, best_first: Sequence[SettingSummary]) -> dict[i
 def _field(story: SweepStory, best_first: Sequence[SettingSummary], x: str, y: str) -> Markup:
     metric = story.result.objectives[0][0]
     shares = _goodness(story, best_first)
-    names = labels.short_names(labels.axis_keys(story.result.trials))
+    names = labels.short_names(trial_texts.axis_keys(story.result.trials))
     dots = []
     for place, summary in reversed(list(enumerate(best_first))):
         spread = summary.spreads[metric]

@@ -14,7 +14,7 @@ from paceline.review.report.sweep_charts import pictures
 from paceline.review.report.sweep_endings import cost_of, unfinished_section
 from paceline.review.report.sweep_story import SweepStory
 from paceline.review.report.sweep_table import how_ranked, ranking_table
-from paceline.sweeps.results import labels
+from paceline.sweeps.results import labels, trial_texts
 from paceline.sweeps.results.ranking import SettingSummary
 from paceline.sweeps.trials import ENDED
 
@@ -64,7 +64,7 @@ def _subtitle(story: SweepStory) -> str:
 def _answer(story: SweepStory) -> list[Child]:
     """The best setting, and what it is better than."""
     if not story.ranked:
-        states = labels.counts_text(story.result.trials) or "none has begun"
+        states = trial_texts.counts_text(story.result.trials) or "none has begun"
         return [
             tag("p", "No best setting yet: no trial has finished with a value.", class_="headline"),
             tag("p", f"Trials: {states}."),
@@ -108,7 +108,7 @@ def _doubt(story: SweepStory) -> str:
 
 
 def _setting(story: SweepStory, summary: SettingSummary) -> str:
-    names = labels.short_names(labels.axis_keys(story.result.trials))
+    names = labels.short_names(trial_texts.axis_keys(story.result.trials))
     return labels.shortened(labels.setting_text(summary.setting, names) or "as configured", LONGEST_NAME)
 
 
@@ -126,7 +126,7 @@ def _seeds(summary: SettingSummary) -> str:
 def _tiles(story: SweepStory) -> list[tuple[str, Child, str]]:
     result = story.result
     counts = Counter(trial.state for trial in result.trials)
-    rest = labels.counts_text(
+    rest = trial_texts.counts_text(
         result.trials,
         [state for state in dict.fromkeys((*ENDED, "running", "paused", "pending")) if state != "finished"],
     )
@@ -145,7 +145,7 @@ def _tiles(story: SweepStory) -> list[tuple[str, Child, str]]:
         (
             "settings",
             count_text(len(story.ranked) + len(story.others)),
-            counted(len(labels.axis_keys(result.trials)), "axis", "axes"),
+            counted(len(trial_texts.axis_keys(result.trials)), "axis", "axes"),
         )
     )
     if story.ledger is not None and story.ledger.allocated:

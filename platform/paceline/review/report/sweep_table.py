@@ -7,7 +7,7 @@ from paceline.review.report.html import Child, Markup, link, tag
 from paceline.review.report.numbers import formatter
 from paceline.review.report.parts import caveat, pill, table
 from paceline.review.report.sweep_story import SweepStory
-from paceline.sweeps.results import labels, ranking
+from paceline.sweeps.results import labels, ranking, trial_texts
 from paceline.sweeps.results.ranking import SettingSummary
 from paceline.sweeps.trials import Trial
 from paceline.tracking.record import param_text
@@ -83,7 +83,7 @@ def _columns(story: SweepStory) -> _Columns:
     result = story.result
     found = {
         key: [trial.overrides[key] for trial in result.trials if key in trial.overrides]
-        for key in labels.axis_keys(result.trials)
+        for key in trial_texts.axis_keys(result.trials)
     }
     axes = {key: all(map(labels.is_number, values)) for key, values in found.items()}
     objectives = [metric for metric, _ in result.objectives]

@@ -8,7 +8,7 @@ from statistics import median
 import numpy as np
 
 from paceline.config.experiment import ExperimentConfig
-from paceline.sweeps.results import labels, ranking
+from paceline.sweeps.results import labels, ranking, trial_texts
 from paceline.sweeps.results.ranking import Objective, SettingSummary
 from paceline.sweeps.trials import Trial
 from paceline.tracking import metrics
@@ -82,7 +82,7 @@ def curves_of(
 ) -> list[Curve]:
     """One metric's curves, one for each setting that has logged it, those of the best settings first."""
     places = places_of(trials, objectives)
-    names = labels.short_names(labels.axis_keys(trials))
+    names = labels.short_names(trial_texts.axis_keys(trials))
     known = [ratio for trial in trials if (ratio := _samples_per_step(config, trial))]
     usual = median(known) if known else 1.0
     curves = []

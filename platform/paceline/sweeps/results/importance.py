@@ -8,7 +8,7 @@ import numpy as np
 
 from paceline.config.space import LogUniform, Range
 from paceline.config.sweep import SweepConfig
-from paceline.sweeps.results import labels, ranking
+from paceline.sweeps.results import labels, ranking, trial_texts
 from paceline.sweeps.results.ranking import Objective
 from paceline.sweeps.trials import Trial
 
@@ -30,7 +30,7 @@ FAR_OFF = 3.0
 
 def varied_axes(trials: Sequence[Trial]) -> list[str]:
     """The axes that have at least two values among the trials, in the order in which they come up."""
-    keys = labels.axis_keys(trials)
+    keys = trial_texts.axis_keys(trials)
     return [key for key in keys if len({_same(trial.overrides.get(key)) for trial in trials}) > 1]
 
 

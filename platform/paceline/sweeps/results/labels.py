@@ -2,16 +2,11 @@
 
 import json
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any
 
-from paceline.sweeps.trials import Trial, TrialState
 from paceline.tracking.redact import redact
-
-if TYPE_CHECKING:
-    from paceline.sweeps.results.ranking import Spread
 
 LONGEST_VALUE = 24
 """Characters of a value that are shown."""
@@ -20,16 +15,9 @@ LEAST_WIDTH = 12
 """Characters that the column of a table keeps which gives way."""
 LONGEST_REASON = 60
 """Characters of a reason in the text of a trial."""
-NAMED_TRIALS = 3
-"""How many trials of one reason are named, at most."""
 _STATE_WORDS = {"oom": "out of memory", "predicted_oom": "predicted out of memory"}
 _SAYING_LITTLE = ("name", "path")
 """Last parts of keys that do not say what they are about."""
-
-
-def axis_keys(trials: Iterable[Trial]) -> list[str]:
-    """The dotted keys that the trials vary, the seed left out, in the order in which they first come up."""
-    return list(dict.fromkeys(key for trial in trials for key in trial.overrides if key != "seed"))
 
 
 def short_names(keys: Iterable[str]) -> dict[str, str]:
@@ -81,45 +69,10 @@ def state_text(state: str) -> str:
     return _STATE_WORDS.get(state, state)
 
 
-def counts_text(trials: Sequence[Trial], states: Sequence[str] = get_args(TrialState)) -> str:
-    """How many trials are in each of the states, those that occur: `29 finished, 1 failed`."""
-    counts = Counter[str](trial.state for trial in trials)
-    return ", ".join(f"{counts[state]} {state_text(state)}" for state in states if counts[state])
-
-
 def spread_text(mean: float, std: float, n: int) -> str:
     """A mean, with its deviation where several trials were finished: `0.9731 ± 0.0012`."""
     shown = std if std > 1e-12 * abs(mean) else 0.0  # equal values differ from their own mean by rounding
     return number_text(mean) + (f" ± {shown:.2g}" if n > 1 else "")
-
-
-def summary_text(best: Trial, spreads: Mapping[str, "Spread"], names: Mapping[str, str]) -> str:
-    """A setting in one line: `0007 (lr=0.1): val/accuracy 0.9731 ± 0.0012 over 3 seeds`.
-
-    Args:
-        best: its best trial. Its seed is left out where the values are means, which are those of no single seed.
-        spreads: the metrics to tell, over its finished trials.
-        names: short names of the axes, by dotted key.
-    """
-    count = max(spread.n for spread in spreads.values())
-    values = [f"{metric} {spread_text(spread.mean, spread.std, spread.n)}" for metric, spread in spreads.items()]
-    over = f" over {count} {'seeds' if 'seed' in best.overrides else 'trials'}" if count > 1 else ""
-    setting = setting_text(best.setting if count > 1 else best.overrides, names)
-    return f"{best.id}{f' ({setting})' if setting else ''}: {', '.join(values)}{over}"
-
-
-def reasons_text(trials: Sequence[Trial], width: int) -> str:
-    """Why trials ended in one state, in one line of at most `width` characters: `2 failed: 0003, 0007 no room`."""
-    ids: dict[str, list[str]] = {}
-    for trial in trials:
-        ids.setdefault(" ".join(trial.reason.split()), []).append(trial.id)
-    most_first = sorted(ids.items(), key=lambda item: -len(item[1]))
-    parts = [f"{_ids_text(own)} {reason}".rstrip() for reason, own in most_first]
-    return shortened(f"{len(trials)} {state_text(trials[0].state)}: {'; '.join(parts)}", width)
-
-
-def _ids_text(ids: Sequence[str]) -> str:
-    return ", ".join(ids[:NAMED_TRIALS]) + (", …" if len(ids) > NAMED_TRIALS else "")
 
 
 def table_width(table: Sequence[Sequence[str]]) -> int:

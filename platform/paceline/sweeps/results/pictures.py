@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.space import Range
-from paceline.sweeps.results import importance, labels, ranking
+from paceline.sweeps.results import importance, labels, ranking, trial_texts
 from paceline.sweeps.results.curves import Histories, has_samples, keys_of, panels
 from paceline.sweeps.results.importance import importances, is_log, varied_axes
 from paceline.sweeps.results.ranking import Objective
@@ -138,7 +138,7 @@ def _heatmap(
     scales = {axis: _is_scale(config, trials, axis) for axis in pair}
     if not any(scales.values()):
         return plots.heatmap(trials, objectives, *pair)
-    names = labels.short_names(labels.axis_keys(trials))
+    names = labels.short_names(trial_texts.axis_keys(trials))
     x, y = sorted(pair, key=lambda axis: not scales[axis])
     logs = _is_log(config, trials, x), _is_log(config, trials, y)
     return charts.field(charts.field_of(trials, objectives[0], x, y), objectives[0], (names[x], names[y]), logs)
@@ -193,4 +193,4 @@ def _importance(
     from paceline.sweeps.results import charts
 
     settings = len(ranking.ranked(trials, objectives[:1]))
-    return charts.importance(shares, objectives[0], settings, labels.short_names(labels.axis_keys(trials)))
+    return charts.importance(shares, objectives[0], settings, labels.short_names(trial_texts.axis_keys(trials)))

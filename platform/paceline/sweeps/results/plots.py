@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 
-from paceline.sweeps.results import labels, ranking
+from paceline.sweeps.results import labels, ranking, trial_texts
 from paceline.sweeps.results.curves import places_of
 from paceline.sweeps.results.ranking import Objective, SettingSummary
 from paceline.sweeps.results.style import (
@@ -63,7 +63,7 @@ def heatmap(
     Raises:
         ValueError: there is no such axis or metric, or no finished trial has the metric; it says what there is.
     """
-    keys = labels.axis_keys(trials)
+    keys = trial_texts.axis_keys(trials)
     column, row = _axis(x, keys), _axis(y, keys)
     if column == row:
         raise ValueError(f"both axes of the heatmap are {column} (choose two of: {', '.join(keys)})")
@@ -114,7 +114,7 @@ def pareto(
     if incomplete:
         places = _points(incomplete, pair)
         axes.scatter(*places, facecolor="none", edgecolor=OTHER_COLOR, s=28, label="fewer seeds finished: not compared")
-    _draw_front(axes, front, pair, numbers, labels.short_names(labels.axis_keys(trials)))
+    _draw_front(axes, front, pair, numbers, labels.short_names(trial_texts.axis_keys(trials)))
     axes.set_xlabel(direction_text(pair[0]))
     axes.set_ylabel(direction_text(pair[1]))
     dress(axes)
@@ -280,4 +280,4 @@ def _points(settings: Iterable[SettingSummary], pair: Sequence[Objective]) -> tu
 
 
 def _how_they_stand(trials: Sequence[Trial]) -> str:
-    return f", so there is nothing to draw (of {len(trials)} trials: {labels.counts_text(trials) or 'none'})"
+    return f", so there is nothing to draw (of {len(trials)} trials: {trial_texts.counts_text(trials) or 'none'})"

@@ -12,7 +12,7 @@ from paceline.cluster.result import UI_HINT
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import EnvironmentFault
 from paceline.sweeps.planning.points import trial_config
-from paceline.sweeps.results import labels, ranking
+from paceline.sweeps.results import labels, ranking, trial_texts
 from paceline.sweeps.results.ranking import Objective, SettingSummary
 from paceline.sweeps.trials import ENDED, TROUBLE, Trial, TrialState
 from paceline.tracking.costs import Ledger
@@ -99,7 +99,7 @@ class SweepResult:
         summaries = ranking.aggregate(self._in_order, names)
         summaries.sort(key=lambda summary: order.get(summary.trials[0].id, len(order)))
         figures = [column for name in names for column in (f"{name} mean", f"{name} std")]
-        columns = [*labels.axis_keys(self.trials), "trials", "n", *figures]
+        columns = [*trial_texts.axis_keys(self.trials), "trials", "n", *figures]
         return pd.DataFrame(_in_columns([_setting_row(summary) for summary in summaries], columns))
 
     @cached_property
@@ -215,7 +215,7 @@ class SweepResult:
         known, ended = len(self.trials), sum(trial.state in ENDED for trial in self.trials)
         planned = max(known, trial_count(self.config.sweep) if self.config.sweep else 0)
         number = f"{ended} of {planned}" if ended < planned else str(planned)
-        counts = [labels.counts_text(self.trials), f"{planned - known} not begun" if planned > known else ""]
+        counts = [trial_texts.counts_text(self.trials), f"{planned - known} not begun" if planned > known else ""]
         text = ", ".join(filter(None, counts))
         return f"{number} trial{'' if planned == 1 else 's'}{': ' if text else ''}{text}"
 
@@ -228,7 +228,7 @@ class SweepResult:
     @property
     def _unfinished(self) -> list[tuple[str, str]]:
         by_state = [[trial for trial in self._in_order if trial.state == state] for state in _NOT_FINISHED]
-        return _labelled("not finished", [labels.reasons_text(found, TEXT_WIDTH) for found in by_state if found])
+        return _labelled("not finished", [trial_texts.reasons_text(found, TEXT_WIDTH) for found in by_state if found])
 
     def __repr__(self) -> str:
         width = max(len(label) for label, _ in self.rows())
@@ -257,7 +257,7 @@ class SweepResult:
     @property
     def _with_values_alone(self) -> list[list[str]]:
         """The ranking for long settings: the keys stand in the heading, so that the values have room."""
-        keys = labels.axis_keys(self.trials)
+        keys = trial_texts.axis_keys(self.trials)
         texts = [", ".join(self._names[key] for key in keys)]
         texts += [labels.values_text(summary.setting, keys) for summary in self._ranked[:RANKED_ROWS]]
         return [[*row[:2], text, *row[3:]] for row, text in zip(self._ranking, texts, strict=True)]
@@ -290,7 +290,7 @@ class SweepResult:
 
     @cached_property
     def _names(self) -> dict[str, str]:
-        return labels.short_names(labels.axis_keys(self.trials))
+        return labels.short_names(trial_texts.axis_keys(self.trials))
 
     @cached_property
     def _front(self) -> list[SettingSummary]:
@@ -301,17 +301,17 @@ class SweepResult:
         seed = ["seed"] if any("seed" in trial.overrides for trial in self.trials) else []
         metrics = [name for name in ranking.metric_names(self.trials) if name not in ranking.MEASURES]
         ends = ["samples", "steps", "seconds", "samples_per_second", "peak_memory_bytes", "attempts", "weights_sha256"]
-        return ["id", *labels.axis_keys(self.trials), *seed, "state", "reason", *metrics, *ends]
+        return ["id", *trial_texts.axis_keys(self.trials), *seed, "state", "reason", *metrics, *ends]
 
 
 def best_text(trials: Sequence[Trial], objectives: Sequence[Objective]) -> str:
-    """The best setting in one line, see `labels.summary_text`; empty when there is none."""
+    """The best setting in one line, see `trial_texts.summary_text`; empty when there is none."""
     settings = ranking.ranked(trials, objectives)
-    return _summary_text(settings[0], objectives, labels.short_names(labels.axis_keys(trials))) if settings else ""
+    return _summary_text(settings[0], objectives, labels.short_names(trial_texts.axis_keys(trials))) if settings else ""
 
 
 def _summary_text(summary: SettingSummary, objectives: Sequence[Objective], names: Mapping[str, str]) -> str:
-    return labels.summary_text(ranking.best_seed(summary, objectives), summary.spreads, names)
+    return trial_texts.summary_text(ranking.best_seed(summary, objectives), summary.spreads, names)
 
 
 def _labelled(label: str, texts: Sequence[str]) -> list[tuple[str, str]]:
