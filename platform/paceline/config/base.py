@@ -1,6 +1,7 @@
 """The base of every section of the config."""
 
-from typing import Any, Self, get_args
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
@@ -35,6 +36,9 @@ class Component(Section):
     derives from this one, declares `name: Literal[...]` and builds the thing itself. It is found by `registry`.
     Torch may be imported inside the building method only, so that a config is checked without it.
     """
+
+    no_effect: ClassVar[Mapping[str, str]] = {}
+    """Fields of other sections that have no effect with this component, by dotted key, and why."""
 
     @classmethod
     def of(cls, chosen: "Component") -> Self:

@@ -123,8 +123,9 @@ def _whole_model(config: ExperimentSchema) -> Iterator[Disagreement]:
     if config.trainer.compile != "none":
         reason = "pipeline calls the parts of the model one by one, so there is no model to compile"
         yield contradiction(reason, "write compile: none, or strategy: ddp", "trainer.compile", STRATEGY)
-    if config.optimizer.describe() == "nvlamb":
-        reason = "nvlamb needs the norm of the whole model's gradient, while pipeline has a part of it on each worker"
+    if config.optimizer.needs_whole_gradient:
+        name = config.optimizer.describe()
+        reason = f"{name} needs the norm of the whole model's gradient, while pipeline has a part of it on each worker"
         yield contradiction(reason, "write name: lamb, or strategy: ddp", "optimizer.name", STRATEGY)
     for field in ("mixup_alpha", "cutmix_alpha"):
         if getattr(config.task, field, 0):

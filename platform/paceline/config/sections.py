@@ -5,10 +5,19 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from paceline.config.base import Section
+from paceline.config.effects import NotWith, OnlyWith
 from paceline.config.limits import Epochs, Metric, Steps, Target
 
 Auto = Literal["auto"]
 PrecisionName = Literal["64-true", "32-true", "16-mixed", "bf16-mixed"]
+
+
+CPU_ALONE = NotWith("scaling.use_gpu", False)
+WITH_DDP = OnlyWith("parallel.strategy", "ddp")
+WITH_FSDP = OnlyWith("parallel.strategy", "fsdp")
+WITH_POWERSGD = OnlyWith("parallel.comm_hook", "powersgd")
+WITH_EXCHANGE = NotWith("scaling.num_workers", 0, 1, because="one process exchanges no gradients")
+WITH_WORKERS = NotWith("scaling.num_workers", 0, because="with scaling.num_workers 0 there are no workers")
 
 
 def _or_range(schema: dict[str, Any]) -> None:
@@ -29,16 +38,24 @@ class TrainerConfig(Section):
     precision: PrecisionName = "32-true"
     """Number format of the computation. `bf16-mixed` and `16-mixed` run the forward pass under autocast, the latter
     (CUDA only) with a gradient scaler; `64-true` is for proofs."""
-    gradient_accumulation_steps: Annotated[int, Field(ge=1, le=10**6)] | Auto = "auto"
+    gradient_accumulation_steps: Annotated[
+        Annotated[int, Field(ge=1, le=10**6)] | Auto,
+        NotWith("data.micro_batch_size", "max", because="it follows from data.micro_batch_size max"),
+    ] = "auto"
     """Micro batches per optimizer step, 1 to 10^6. `auto` follows from the batch sizes and the world size."""
     activation_checkpointing: Literal["none", "full", "selective", "budget"] = "none"
     """What is computed again in backward instead of being kept. `full`: all inside the model's blocks; `selective`: the
     same, but for the results of convolutions, matrix products and attention; `budget`: the compiler chooses, within
     `activation_memory_budget` (needs `compile`). `none` disables."""
-    activation_checkpointing_blocks: list[Annotated[str, Field(min_length=1)]] | None = None
+    activation_checkpointing_blocks: Annotated[
+        list[Annotated[str, Field(min_length=1)]] | None,
+        OnlyWith("trainer.activation_checkpointing", "full", "selective"),
+    ] = None
     """Names of the modules that `full` and `selective` are applied to, with `*`, `?` and `[...]` as in file names, such
     as `["layer3.*", "layer4.*"]`. `null`: the repeated blocks that are found in the model."""
-    activation_memory_budget: Annotated[float, Field(ge=0, le=1)] = 0.5
+    activation_memory_budget: Annotated[
+        float, Field(ge=0, le=1), OnlyWith("trainer.activation_checkpointing", "budget")
+    ] = 0.5
     """Share of the activation memory that `activation_checkpointing: budget` may keep, 0 (as little as possible) to 1
     (everything)."""
     max_grad_norm: Annotated[float, Field(gt=0, le=1e20)] | None = None
@@ -49,18 +66,21 @@ class TrainerConfig(Section):
     compile: Literal["none", "default", "reduce-overhead", "max-autotune"] = "none"
     """Compile the model with torch.compile in one of its modes; takes up to minutes at the start. Where that fails,
     training goes on without, and says why. Compiled code draws other dropout masks. `none` disables."""
-    compile_scope: Literal["model", "blocks"] = "model"
+    compile_scope: Annotated[Literal["model", "blocks"], NotWith("trainer.compile", "none")] = "model"
     """Compile the whole model, or each of its repeated blocks, which takes less time and fuses less."""
     remove_redundant_bias: bool = False
     """Remove the biases of convolutions whose output goes into batch normalisation alone, which subtracts them again.
     They are found by tracing the model; where that fails, none is removed, and a warning says why."""
     zero_grad: Literal["set_to_none", "zero"] = "set_to_none"
     """How gradients are cleared between steps: let go of the memory, or fill it with zeros (the old way)."""
-    float32_matmul_precision: Literal["highest", "high", "medium"] = "highest"
+    float32_matmul_precision: Annotated[
+        Literal["highest", "high", "medium"],
+        NotWith("trainer.precision", "64-true", because="with trainer.precision 64-true there are no float32 products"),
+    ] = "highest"
     """Internal precision of float32 matrix products. `high` allows TF32 on CUDA."""
-    cudnn_allow_tf32: bool = True
+    cudnn_allow_tf32: Annotated[bool, CPU_ALONE] = True
     """Let cuDNN compute float32 convolutions in TF32, as PyTorch does by default. CUDA only."""
-    cudnn_benchmark: bool = False
+    cudnn_benchmark: Annotated[bool, CPU_ALONE] = False
     """Let cuDNN time its convolution algorithms and keep the fastest. Contradicts `deterministic`."""
     deterministic: bool = False
     """Use deterministic algorithms only, and fail where there is none."""
@@ -80,36 +100,38 @@ class ParallelConfig(Section):
     optimizer state are cut up over the workers. `pipeline`: each worker holds some of the model's layers.
     `data_parallel`: one worker cuts each micro batch over its GPUs, by the old `torch.nn.DataParallel`; for comparison,
     since it is slow."""
-    shard_size: Annotated[int, Field(ge=2, le=65_536)] | None = None
+    shard_size: Annotated[Annotated[int, Field(ge=2, le=65_536)] | None, WITH_FSDP] = None
     """With `fsdp`: over how many workers a copy of the model is cut up, 2 to 65,536; the groups average their gradients
     (hybrid shard). `null`: over all of them."""
-    gather_dtype: Literal["full", "mixed"] = "full"
+    gather_dtype: Annotated[Literal["full", "mixed"], WITH_FSDP] = "full"
     """With `fsdp`: number format in which weights are gathered. `full`: as they are stored. `mixed`: that of a mixed
     `trainer.precision`, which halves the traffic and the gathered memory, and rounds norms, embeddings and what passes
     between the blocks too (torch's `MixedPrecisionPolicy`). Gradients are averaged in float32 either way."""
-    pipeline_stages: Annotated[int, Field(ge=2, le=65_536)] | None = None
+    pipeline_stages: Annotated[
+        Annotated[int, Field(ge=2, le=65_536)] | None, OnlyWith("parallel.strategy", "pipeline")
+    ] = None
     """With `pipeline`: into how many stages the model is cut, 2 to 65,536. With fewer stages than workers there are
     several pipelines, which average their gradients. `null`: as many as workers."""
-    comm_hook: Literal["none", "bf16", "fp16", "powersgd"] = "none"
+    comm_hook: Annotated[Literal["none", "bf16", "fp16", "powersgd"], WITH_EXCHANGE] = "none"
     """How DDP compresses the gradients that are exchanged: not at all; rounded to `bf16`, or to `fp16`, which is finer
     but turns what is below 6e-8 into 0 and above 65,504 into infinity; or each weight's as the product of two thin
     matrices (`powersgd`, Vogels et al. 2019, arXiv:1905.13727), where what is lost is added to the next step's. The
     format is that of the exchange alone, whatever `trainer.precision`."""
-    powersgd_rank: Annotated[int, Field(ge=1, le=1024)] = 1
+    powersgd_rank: Annotated[int, Field(ge=1, le=1024), WITH_POWERSGD] = 1
     """Width of the thin matrices of `comm_hook: powersgd`, 1 to 1024. A weight that it would not make smaller by half
     is exchanged whole."""
-    powersgd_start_step: Annotated[int, Field(ge=2, le=10**12)] = 1000
+    powersgd_start_step: Annotated[int, Field(ge=2, le=10**12), WITH_POWERSGD] = 1000
     """Optimizer steps in which gradients are exchanged whole, before `comm_hook: powersgd` compresses, 2 to 10^12."""
-    bucket_cap_mb: Annotated[float, Field(ge=0.001, le=1e6)] | None = None
+    bucket_cap_mb: Annotated[Annotated[float, Field(ge=0.001, le=1e6)] | None, WITH_EXCHANGE, WITH_DDP] = None
     """Size of DDP's gradient buckets in MiB, 0.001 to 10^6. `null`: torch's default, 25."""
-    gradient_as_bucket_view: bool = True
+    gradient_as_bucket_view: Annotated[bool, WITH_EXCHANGE, WITH_DDP] = True
     """Let gradients live in DDP's buckets instead of beside them; saves one copy of the gradients."""
-    static_graph: bool = False
+    static_graph: Annotated[bool, WITH_EXCHANGE, WITH_DDP] = False
     """Tell DDP that the set of used parameters never changes from step to step."""
-    find_unused_parameters: bool = False
+    find_unused_parameters: Annotated[bool, WITH_EXCHANGE, WITH_DDP] = False
     """Let DDP look in every step for parameters that the loss does not depend on, so that it does not wait for their
     gradients; costs a walk through the graph. `false`: all trainable parameters are used in every step."""
-    timeout_seconds: Annotated[float, Field(ge=1, le=86_400)] = 300.0
+    timeout_seconds: Annotated[float, Field(ge=1, le=86_400), WITH_WORKERS] = 300.0
     """How long a collective operation may wait for the slowest worker before the run ends with an error: 1 to 86,400
     seconds, a day."""
 
@@ -133,9 +155,9 @@ class ScalingConfig(Section):
     gpus_per_worker: Annotated[float, Field(ge=0.001, le=64)] | Auto = "auto"
     """GPUs that Ray reserves for each worker, 0.001 to 64; more than 1 only with `parallel.strategy: data_parallel`,
     which needs at least 2, and less than 1 only with one worker. `auto` is 1 when GPUs are used."""
-    placement: Literal["pack", "spread", "strict_pack", "strict_spread"] = "pack"
+    placement: Annotated[Literal["pack", "spread", "strict_pack", "strict_spread"], WITH_WORKERS] = "pack"
     """How Ray places the workers on nodes."""
-    max_failures: Annotated[int, Field(ge=0, le=10**6)] = 3
+    max_failures: Annotated[int, Field(ge=0, le=10**6), WITH_WORKERS] = 3
     """How often a worker group that lost a process or a node is started again from the newest checkpoint, 0 to 10^6.
     An exception in the training code ends the run at once and is never retried. 0 disables restarts."""
 
@@ -170,7 +192,7 @@ class CheckpointConfig(Section):
     monitor: Metric | None = None
     """Metric of the evaluation by which the best checkpoints are chosen, such as `val/accuracy`. One is saved after
     each evaluation that is among the best `keep_best`. `null` disables."""
-    mode: Literal["min", "max"] | None = None
+    mode: Annotated[Literal["min", "max"] | None, NotWith("checkpoint.monitor", None)] = None
     """`min`: lower values of `monitor` are better. `max`: higher ones. `null`: follows from the metric's name."""
     keep_best: Annotated[int, Field(ge=1, le=10**6)] = 1
     """How many of the best checkpoints are kept beside the newest `keep`, 1 to 10^6. Needs `monitor`."""

@@ -5,12 +5,16 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from paceline.config.base import Section
+from paceline.config.effects import NotWith
 from paceline.config.limits import Metric, Target
 from paceline.config.sections import Auto
 from paceline.config.space import Axis, Range, refused
 from paceline.direction import Direction, default_mode
 
 Seconds = Annotated[float, Field(gt=0, le=1e9)]
+
+
+WITH_SCHEDULER = NotWith("sweep.scheduler", "none")
 
 
 class StopConfig(Section):
@@ -52,13 +56,18 @@ class SweepConfig(Section):
     """Which trials end early. `asha`: at each rung those that are not among the best 1 / `rung_factor`. `median`: those
     that are worse than the median of the others so far. `pbt`: none; the worst go on from the state of the best, with
     changed values. `none`: all are trained to the end."""
-    budget_unit: Literal["samples", "epochs", "seconds"] = "samples"
+    budget_unit: Annotated[Literal["samples", "epochs", "seconds"], WITH_SCHEDULER] = "samples"
     """What rungs are measured in: training samples, epochs, or seconds on the workers. Needs a `scheduler`."""
-    first_rung: Annotated[float, Field(gt=0, le=1e15)] | None = None
+    first_rung: Annotated[Annotated[float, Field(gt=0, le=1e15)] | None, WITH_SCHEDULER] = None
     """In `budget_unit`, above 0 to 10^15: with `asha` where trials are first compared, with `median` and `pbt` the
     distance between two comparisons. `null`: the whole length of the training divided by `rung_factor` squared (`asha`)
     or by 10; it has to be given where that length is not known before the data are loaded, and in seconds."""
-    rung_factor: Annotated[float, Field(ge=1.1, le=1e6)] = 3.0
+    rung_factor: Annotated[
+        float,
+        Field(ge=1.1, le=1e6),
+        WITH_SCHEDULER,
+        NotWith("sweep.scheduler", "median", "pbt", because="only asha has rungs farther and farther apart"),
+    ] = 3.0
     """`asha` keeps the best 1 / `rung_factor` of the trials at each rung, and the next rung is `rung_factor` times as
     far; 1.1 to 10^6."""
     num_samples: Annotated[int, Field(ge=1, le=10_000)] | None = None

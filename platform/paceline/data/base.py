@@ -1,11 +1,12 @@
 """What every data set's config offers: the two sets, and how they are batched and loaded."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
 from paceline.config.base import Component
+from paceline.config.effects import NotWith
 from paceline.config.limits import BatchSize
 
 if TYPE_CHECKING:
@@ -74,11 +75,11 @@ class DataConfig(Component):
     num_workers: Annotated[int, Field(ge=0, le=1024)] = 0
     """Loader processes per training worker, 0 to 1024. 0 loads in the training process. Does not change what is
     loaded."""
-    pin_memory: bool | None = None
+    pin_memory: Annotated[bool | None, NotWith("scaling.use_gpu", False)] = None
     """Load into page-locked memory, for faster copies to a GPU. `null`: on CUDA."""
-    prefetch_factor: Annotated[int, Field(ge=1, le=1024)] = 2
+    prefetch_factor: Annotated[int, Field(ge=1, le=1024), NotWith("data.num_workers", 0)] = 2
     """Micro batches that each loader process keeps ready, 1 to 1024. Needs `num_workers` > 0."""
-    persistent_workers: bool = True
+    persistent_workers: Annotated[bool, NotWith("data.num_workers", 0)] = True
     """Keep the loader processes from one epoch to the next. Needs `num_workers` > 0."""
 
     cache: Literal["none", "memory", "device"] = "none"
@@ -87,6 +88,9 @@ class DataConfig(Component):
     Only for samples that are the same in every epoch: those that draw from the random generators of torch, numpy or
     Python are refused; the augmentation of data sets that are in memory anyway is not. What does not stack to tensors
     is for `memory` only; all else needs the loader processes just to load it. `none`: load anew in each epoch."""
+
+    is_in_memory: ClassVar[bool] = False
+    """True for data sets that are held in memory whatever `cache` says."""
 
     def sizes(self) -> Sizes | None:
         """Number of samples, where it is known without loading anything; else None."""

@@ -1,6 +1,6 @@
 """5,000 real MNIST images that are installed with Paceline, so that nothing is downloaded."""
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from paceline.data.augmentation import AugmentationConfig
 from paceline.data.base import DataConfig, Sizes
@@ -19,6 +19,8 @@ class Mnist5kConfig(DataConfig):
     """Selects this data set."""
     augmentation: AugmentationConfig = AugmentationConfig()
     """Random changes of the training images; by default none."""
+
+    is_in_memory: ClassVar[bool] = True
 
     def sizes(self) -> Sizes:
         """4,000 training and 1,000 validation images."""

@@ -1,7 +1,7 @@
 """Random data that can be learned, for measurements and trials without any files."""
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
@@ -53,6 +53,8 @@ class SyntheticConfig(DataConfig):
     """Training samples, 1 to 2^31 - 1."""
     num_validation_samples: Annotated[Samples, Field(validate_default=True), _InMemory] = 256
     """Validation samples, 1 to 2^31 - 1."""
+
+    is_in_memory: ClassVar[bool] = True
 
     def sizes(self) -> Sizes:
         """As the two fields say."""

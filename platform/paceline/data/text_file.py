@@ -1,7 +1,7 @@
 """A text, byte by byte, cut into windows of equal length."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -33,6 +33,8 @@ class TextFileConfig(DataConfig):
     """Tokens of a sample, 1 to 2^20. At most the model's."""
     validation_fraction: Annotated[float, Field(ge=1e-6, le=0.999)] = 0.1
     """Share of the text, at its end, that is kept for validation, 10^-6 to 0.999."""
+
+    is_in_memory: ClassVar[bool] = True
 
     def sizes(self) -> Sizes | None:
         """As follows from the number of bytes; None where the file is not there.

@@ -1,6 +1,6 @@
 """torchvision's classification data sets, by the names that they have there."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -39,6 +39,8 @@ class SmallTorchvisionConfig(TorchvisionDataConfig):
     `null` keeps the images' own size."""
     augmentation: AugmentationConfig = AugmentationConfig()
     """Random changes of the training images, before they are resized; by default none."""
+
+    is_in_memory: ClassVar[bool] = True
 
     def sizes(self) -> Sizes:
         """As published with the set."""

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 class AdamWConfig(FusableConfig):
     """`torch.optim.AdamW` (Loshchilov and Hutter 2019, arXiv:1711.05101)."""
 
+    lr_scaling_rule: ClassVar[Literal["linear", "sqrt"] | None] = "sqrt"
+
     fuses_slices: ClassVar[bool] = True
     name: Literal["adamw"]
     """Selects this optimizer."""

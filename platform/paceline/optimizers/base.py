@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from paceline.config.base import Component, Section
+from paceline.config.effects import NotWith
 from paceline.config.limits import BatchSize, Regex
 from paceline.errors import ConfigError, Problem
 
@@ -45,13 +46,18 @@ class OptimizerConfig(Component):
     (`adascale`, Johnson et al. 2020, arXiv:2007.05105), or not at all. `adascale` is for `sgd` with several workers or
     with accumulation, since it compares their gradients; it reads a few numbers from the device at each step. Unlike in
     the paper, training is not shortened by the gain."""
-    base_batch_size: BatchSize = 256
+    base_batch_size: Annotated[BatchSize, NotWith("optimizer.lr_scaling", "none")] = 256
     """The global batch size that `lr` was chosen for, 1 to 2^31 - 1."""
     param_groups: list[ParameterGroup] = Field(default_factory=list)
     """Other settings for some parameters, such as `[{match: "^backbone", lr_multiplier: 0.1}]`. The first group that
     matches a parameter's name counts; parameters without one keep the settings of the section. What
     `weight_decay_exclude` names does not decay in any group. Empty: the same settings for all."""
 
+    lr_scaling_rule: ClassVar[Literal["linear", "sqrt"] | None] = None
+    """How the learning rate should follow the batch size (Goyal et al. 2017, arXiv:1706.02677; Malladi et al. 2022,
+    arXiv:2205.10287). None: not known."""
+    needs_whole_gradient: ClassVar[bool] = False
+    """True if the update uses the norm of the whole model's gradient."""
     fuses_slices: ClassVar[bool] = False
     """Whether the fused kernel also takes parameters that are cut up over the ranks."""
 

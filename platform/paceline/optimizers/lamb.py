@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 class LayerwiseAdamConfig(OptimizerConfig):
     """The fields of LAMB and NVLAMB."""
 
+    lr_scaling_rule: ClassVar[Literal["linear", "sqrt"] | None] = "sqrt"
+
     prenormalize: ClassVar[bool]
     """Whether the whole model's gradient is divided by its norm first."""
 

@@ -1,7 +1,7 @@
 """Layer-wise adaptive rate scaling, for convolutional networks and large batches."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -20,6 +20,8 @@ class LARSConfig(OptimizerConfig):
     `weight_decay_exclude: norms_and_biases` the excluded parameters take plain SGD steps of that `lr`, as do weights
     that are all zero; where that is too much, raise `trust_coefficient` instead of `lr`.
     """
+
+    lr_scaling_rule: ClassVar[Literal["linear", "sqrt"] | None] = "linear"
 
     name: Literal["lars"]
     """Selects this optimizer."""

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -22,6 +22,8 @@ class MuonConfig(OptimizerConfig):
     model's last linear layer, biases and norms take AdamW steps. With `fsdp` each worker gathers the whole matrix and
     computes the iterations.
     """
+
+    lr_scaling_rule: ClassVar[Literal["linear", "sqrt"] | None] = "sqrt"
 
     name: Literal["muon"]
     """Selects this optimizer."""

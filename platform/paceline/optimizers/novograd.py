@@ -1,7 +1,7 @@
 """Gradients normalised layer by layer, with half of Adam's memory."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -18,6 +18,8 @@ class NovoGradConfig(OptimizerConfig):
 
     It has no trust ratio: parameters that `weight_decay_exclude` names do not decay, and are normalised like all.
     """
+
+    lr_scaling_rule: ClassVar[Literal["linear", "sqrt"] | None] = "sqrt"
 
     name: Literal["novograd"]
     """Selects this optimizer."""

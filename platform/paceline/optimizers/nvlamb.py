@@ -1,5 +1,6 @@
 """NVIDIA's variant of LAMB."""
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from paceline.optimizers.lamb import LayerwiseAdamConfig
@@ -14,5 +15,7 @@ class NVLAMBConfig(LayerwiseAdamConfig):
     """
 
     prenormalize: ClassVar[bool] = True
+    needs_whole_gradient: ClassVar[bool] = True
+    no_effect: ClassVar[Mapping[str, str]] = {"trainer.max_grad_norm": "nvlamb divides by the gradient's norm anyway"}
     name: Literal["nvlamb"]
     """Selects this optimizer."""

@@ -1,7 +1,7 @@
 """AdamW whose average of the weights takes the place of a schedule."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -19,6 +19,8 @@ class ScheduleFreeAdamWConfig(OptimizerConfig):
     Gradients are taken at the weights y, and evaluation uses the average x. A checkpoint holds y as the model's
     weights, and z in the optimizer's state, from which x follows: x = (y - (1 - beta1) z) / beta1.
     """
+
+    lr_scaling_rule: ClassVar[Literal["linear", "sqrt"] | None] = "sqrt"
 
     name: Literal["schedule_free_adamw"]
     """Selects this optimizer."""

@@ -1,7 +1,7 @@
 """Stochastic gradient descent with momentum."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 class SGDConfig(FusableConfig):
     """`torch.optim.SGD`; `weight_decay` is added to the gradient."""
+
+    lr_scaling_rule: ClassVar[Literal["linear", "sqrt"] | None] = "linear"
 
     name: Literal["sgd"]
     """Selects this optimizer."""

@@ -23,8 +23,6 @@ LOG_EVERY = 50
 RARER = 10
 """Evaluations and checkpoints are made so many times as rare."""
 LARGER_BUCKETS_MB = 100.0
-LINEAR = ("sgd", "lars")
-"""Optimizers whose learning rate follows the batch itself (Goyal et al. 2017); the others' its square root."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,7 @@ def _learning_rate(config: ExperimentConfig, sizes: BatchSizes) -> tuple[dict[st
     scaling = config.optimizer.lr_scaling
     if scaling != "none":
         return {}, f"the learning rate follows it, as lr_scaling {scaling} says; watch the accuracy"
-    rule = "linear" if config.optimizer.describe() in LINEAR else "sqrt"
+    rule = config.optimizer.lr_scaling_rule or "sqrt"
     overrides = {"optimizer.lr_scaling": rule, "optimizer.base_batch_size": sizes.global_batch_size}
     return overrides, f"the learning rate follows it by the {rule} rule, best with a warmup; watch the accuracy"
 

@@ -14,8 +14,6 @@ from paceline.study.tuneup.facts import Facts
 
 Computes = Literal["same", "differently"]
 
-ADAPTIVE = ("adamw", "lamb", "muon", "novograd", "nvlamb", "schedule_free_adamw")
-"""Optimizers whose learning rate follows the square root of the batch, where the others' follows the batch."""
 BATCH_FACTORS = (2, 4, 8, 16, 32, 64)
 FEWEST_STEPS = 8
 """Optimizer steps that an epoch keeps when the batch grows."""
@@ -207,7 +205,7 @@ def batch_overrides(config: ExperimentConfig, batch: int, factor: int) -> dict[s
     if config.trainer.gradient_accumulation_steps != "auto":
         overrides["trainer.gradient_accumulation_steps"] = config.trainer.gradient_accumulation_steps
     if config.optimizer.lr_scaling == "none":
-        rule = "sqrt" if config.optimizer.describe() in ADAPTIVE else "linear"
+        rule = config.optimizer.lr_scaling_rule or "linear"
         overrides |= {"optimizer.lr_scaling": rule, "optimizer.base_batch_size": batch}
     schedule = config.lr_scheduler
     warms_up = schedule.warmup_epochs or schedule.warmup_steps or schedule.warmup_samples
