@@ -15,10 +15,10 @@ from paceline.study.memory.timeline import Growing, Role, Timeline
 from paceline.study.memory.tracing import BatchMaker, How, Step, count_flops, count_parameters, gathered_bytes, trace
 
 BATCHING = {"global_batch_size", "micro_batch_size", "num_workers", "pin_memory", "prefetch_factor"}
-TECHNIQUES = {
-    *("precision", "activation_checkpointing", "activation_checkpointing_blocks", "activation_memory_budget"),
-    *("max_grad_norm", "memory_format", "compile", "remove_redundant_bias", "zero_grad"),
-}
+LENGTH = {"epochs", "max_steps", "log_every_n_steps", "evaluate_every_n_steps", "evaluate_every_n_epochs"}
+"""Fields of `trainer` that change no step; whatever else there is may change what a step takes."""
+MACHINE = {"gradient_accumulation_steps", "deterministic", "cudnn_benchmark", "cudnn_allow_tf32"}
+"""Fields that no trace depends on: the number of micro-batches is a part of the key by itself, and kernels are not run."""
 LEFT_OUT = "what some kernels take for themselves is left out: they are too large, or too many, to be tried out"
 LOADING, STEPPING = "loading the data", "building the model, with some steps,"
 HOWS: tuple[How, ...] = ("fake", "converted", "real")
@@ -181,7 +181,7 @@ def _techniques(config: ExperimentConfig) -> str:
     """Of a config, what its timeline depends on, but for the size of the micro batch."""
     several = _sizes(config).gradient_accumulation_steps > 1
     optimizer = {name: bool(value) if isinstance(value, float) else value for name, value in config.optimizer}
-    trainer = config.trainer.model_dump_json(include=TECHNIQUES)
+    trainer = config.trainer.model_dump_json(exclude=LENGTH | MACHINE)
     return f"{several} {optimizer} {trainer} {config.parallel} {config.scaling.num_workers} {_model_key(config)}"
 
 
