@@ -9,6 +9,7 @@ import torch
 
 from paceline.callbacks.callback import Callback, Control, TrainContext
 from paceline.engine.rebuilding import rebuild
+from paceline.engine.reporter import MemoryReporter
 from paceline.errors import ConfigError, UnusableCode
 from support.toys import built, fit, net_with_dropout_and_norm, toy_config
 
@@ -240,3 +241,28 @@ def test_checkpoints_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     steps = sorted(int(path.name.removeprefix("step-")) for path in tmp_path.glob("step-*"))
     assert set(steps) > {6, 12}
     assert 3 <= len(steps) <= 5
+
+
+def test_a_run_ends_with_its_time_and_not_anew_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from paceline.callbacks import time_limit
+
+    clock = {"now": 0.0}
+    monkeypatch.setattr(time_limit, "monotonic", lambda: clock["now"])
+
+    def waiting(seconds: float) -> type[Callback]:
+        class Waiting(Callback):
+            def on_step_end(self, ctx: TrainContext) -> None:
+                clock["now"] += seconds
+
+        return Waiting
+
+    def run(name: str, seconds: float, stop_at_step: int | None = None) -> Any:
+        config = with_callbacks({"path": waiting(seconds)}, {"name": "time_limit", "minutes": 1})
+        return fit(config, checkpoints=tmp_path / name, reporter=MemoryReporter(stop_at_step=stop_at_step))[1]
+
+    assert run("whole", 20.0).step == 3
+    assert run("resumed", 15.0, stop_at_step=2).stopped
+    clock["now"] += 1000.0  # between two attempts nothing is trained
+    resumed = run("resumed", 15.0)
+    assert (resumed.step, resumed.stopped) == (4, False)
+    assert "val/loss" in resumed.metrics
