@@ -18,7 +18,7 @@ BATCHING = {"global_batch_size", "micro_batch_size", "num_workers", "pin_memory"
 LENGTH = {"epochs", "max_steps", "log_every_n_steps", "evaluate_every_n_steps", "evaluate_every_n_epochs"}
 """Fields of `trainer` that change no step; whatever else there is may change what a step takes."""
 MACHINE = {"gradient_accumulation_steps", "deterministic", "cudnn_benchmark", "cudnn_allow_tf32"}
-"""Fields that no trace depends on: the number of micro-batches is a part of the key by itself, and kernels are not run."""
+"""Fields that no trace depends on. The number of micro-batches is a part of the key by itself; kernels are not run."""
 LEFT_OUT = "what some kernels take for themselves is left out: they are too large, or too many, to be tried out"
 LOADING, STEPPING = "loading the data", "building the model, with some steps,"
 HOWS: tuple[How, ...] = ("fake", "converted", "real")
