@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from paceline.config.base import Section
 from paceline.config.effects import NotWith, OnlyWith
-from paceline.config.limits import Epochs, Metric, Steps, Target
+from paceline.config.limits import Epochs, Metric, Regex, Steps, Target
 
 Auto = Literal["auto"]
 PrecisionName = Literal["64-true", "32-true", "16-mixed", "bf16-mixed"]
@@ -71,6 +71,10 @@ class TrainerConfig(Section):
     remove_redundant_bias: bool = False
     """Remove the biases of convolutions whose output goes into batch normalisation alone, which subtracts them again.
     They are found by tracing the model; where that fails, none is removed, and a warning says why."""
+    freeze: list[Regex] = Field(default_factory=list)
+    """Python regular expressions, searched for anywhere in a parameter's name in the model, such as `^backbone\\.`:
+    what matches one of them is not trained. The statistics of batch normalisation still follow the data. Empty: all
+    parameters are trained."""
     zero_grad: Literal["set_to_none", "zero"] = "set_to_none"
     """How gradients are cleared between steps: let go of the memory, or fill it with zeros (the old way)."""
     float32_matmul_precision: Annotated[

@@ -10,6 +10,7 @@ from torch import nn
 from paceline.config.sections import TrainerConfig
 from paceline.engine.activation_checkpointing import apply_activation_checkpointing
 from paceline.engine.compilation import apply_compilation, apply_compiler_settings
+from paceline.engine.freezing import freeze
 from paceline.engine.precision import Precision
 from paceline.engine.redundant_bias import remove_redundant_bias
 from paceline.tasks._task import Task
@@ -51,6 +52,7 @@ def prepare(
     # 1. the model's own layers, as long as tracing meets nothing but them
     if trainer.remove_redundant_bias:
         _remove_redundant_bias(task.model, warn)
+    freeze(task.model, trainer.freeze)
     # 2. device, number format and layout, since everything after looks at the parameters
     device = torch.device("cpu") if strategy.moves_to_device else strategy.ranks.device
     memory_format = "contiguous" if strategy.layout.is_sliced else trainer.memory_format
