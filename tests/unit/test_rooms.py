@@ -39,12 +39,6 @@ REMAINING_CYCLES: list[set[str]] = [
         *(f"paceline.cluster.{name}" for name in ("evaluation", "evaluation_config", "evaluation_on_ray")),
         "paceline.display",
     },
-    {
-        *(f"paceline.sweeps.{name}" for name in ("desk.actor", "display", "groups", "running", "sweep")),
-        *(f"paceline.sweeps.planning.{name}" for name in ("memory", "plan", "readiness")),
-        *(f"paceline.sweeps.results.{name}" for name in ("record", "result")),
-        *(f"paceline.sweeps.search.{name}" for name in ("orders", "trainable", "tuning")),
-    },
 ]
 """Modules that still import each other. Take out what no longer does, and add none."""
 

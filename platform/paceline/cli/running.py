@@ -195,7 +195,8 @@ def _sweep_of(config: Any, options: argparse.Namespace) -> int:
         learn(secrets_of(config))
         return dry_run(config, options.json, options.address, options.new)
     from paceline.sweeps.display import open_sweep_display
-    from paceline.sweeps.sweep import section_of, sweep, trial_count
+    from paceline.sweeps.section import section_of, trial_count
+    from paceline.sweeps.sweep import sweep
 
     section = section_of(config)
     with open_sweep_display(section.objectives, config.name, trial_count(section)) as display:

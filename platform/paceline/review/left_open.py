@@ -17,7 +17,7 @@ from paceline.tracking.record import DamagedRecord
 from paceline.tracking.recorder import TRIAL_STATUS, FinalStatus
 
 if TYPE_CHECKING:
-    from paceline.sweeps.sweep import SweepLaunch
+    from paceline.sweeps.launch import SweepLaunch
 
 Kind = Literal["run", "sweep", "trial", "other"]
 
@@ -119,7 +119,7 @@ class Owner:
             return None
         from paceline.sweeps.results.record import note_of
         from paceline.sweeps.results.reopening import sweep_in
-        from paceline.sweeps.sweep import section_of
+        from paceline.sweeps.section import section_of
 
         try:
             result = sweep_in(self.folder)

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from paceline.cluster.listener import SilentListener
 from paceline.display import PlainListener, Waiting, event_text, print_rows
+from paceline.sweeps.listener import SilentSweepListener, SweepListener
 from paceline.sweeps.results import labels, ranking, trial_texts
 from paceline.sweeps.results.ranking import Objective
 from paceline.sweeps.results.result import best_text
@@ -38,28 +38,6 @@ GAP = "  "
 GROUPS_HINT = "usually 30 to 90 s on a small machine, once per sweep"
 _COUNTED = ("running", "paused", "pruned", "failed", "oom", "diverged", "skipped", "predicted_oom")
 """The states whose number is told beside that of all ended trials."""
-
-
-class SweepListener(Protocol):
-    """Told of a sweep's stages and trials, in the driver's process."""
-
-    def stage(self, text: str) -> None:
-        """A stage of the launch begins: `starting Ray`, say."""
-
-    def planned(self, lines: list[tuple[str, str]]) -> None:
-        """What is going to be done, before anything is launched: label and text."""
-
-    def trials(self, view: Sequence[Trial]) -> None:
-        """All trials as they stand, a few times a second."""
-
-    def event(self, kind: str, details: Mapping[str, Any]) -> None:
-        """A resume, a warning; the id of the trial that it is about, if any, as `trial` in the details."""
-
-
-class SilentSweepListener(SilentListener):
-    """For callers who only want the result."""
-
-    def trials(self, view: Sequence[Trial]) -> None: ...
 
 
 class SweepDisplay:

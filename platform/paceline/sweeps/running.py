@@ -32,8 +32,8 @@ from paceline.tracking.costs import COST_FILE, Ledger, Unit, goal_of
 
 if TYPE_CHECKING:
     from paceline.sweeps.groups import Groups
+    from paceline.sweeps.launch import SweepLaunch
     from paceline.sweeps.search.tuning import TuneThread
-    from paceline.sweeps.sweep import SweepLaunch
 
 POLL_SECONDS = 0.2
 LEAVE_SECONDS = 6.0

@@ -3,88 +3,37 @@
 claim the sweep  ->  points  ->  desk, worker groups and Tune, side by side  ->  close the records  ->  SweepResult
 """
 
-import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paceline.cluster.experiment import close_seconds_of, require_shared_places, unsent_text, with_objects
-from paceline.cluster.identity import ClaimedRun
 from paceline.cluster.initial_weights import with_initial_weights
 from paceline.cluster.preflight import local_resources, storage_folder, warn_of_fixed_size, writable
 from paceline.cluster.session import on_cluster
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import missing_modules
-from paceline.config.sweep import SweepConfig
-from paceline.errors import ConfigError, Problem, RunFailed
+from paceline.errors import ConfigError, RunFailed
 from paceline.sweeps.desk.rules import is_hopeless
-from paceline.sweeps.folder import SWEEPS, SweepFolder, claim_sweep
-from paceline.sweeps.log import SweepHistory, SweepLog, read_log
+from paceline.sweeps.folder import SWEEPS, claim_sweep
+from paceline.sweeps.launch import SweepLaunch
+from paceline.sweeps.listener import SweepListener
+from paceline.sweeps.log import SweepLog, read_log
 from paceline.sweeps.planning.memory import fitting
 from paceline.sweeps.planning.points import make_points
 from paceline.sweeps.planning.sizing import PointConfigs, fitting_shapes, slots_for
 from paceline.sweeps.results.closing import Closing
 from paceline.sweeps.results.result import SweepResult
-from paceline.sweeps.trials import ENDED, NOT_TRAINED, Point, Trial
+from paceline.sweeps.section import section_of, trial_count
+from paceline.sweeps.trials import ENDED, NOT_TRAINED, Trial
 from paceline.tracking.links import review_url
 from paceline.tracking.redact import learn, redact, secrets_of
 from paceline.tracking.store import is_http, start_creating, tracking_uri
 from paceline.tracking.views import sweep_view_id
-
-if TYPE_CHECKING:
-    from paceline.sweeps.display import SweepListener
-
-
-@dataclass(frozen=True)
-class SweepLaunch:
-    """Everything that is settled before the first process is started."""
-
-    config: ExperimentConfig
-    sweep: SweepConfig
-    claimed: ClaimedRun[SweepFolder]
-    uri: str
-    points: tuple[Point, ...]
-    """Those that are known in advance; none with a search that chooses them while the sweep goes on."""
-    skipped: tuple[Trial, ...]
-    configs: PointConfigs
-    history: SweepHistory
-    """What earlier launches have left."""
-    address: str | None
-    listener: "SweepListener"
-    close_seconds: float
-    working_folder: Path
-    """Of the command; what the config says is relative to it."""
-    wait_seconds: float = 0.0
-    """How long a cluster that lacks room is waited for."""
-    predicted_bytes: Mapping[str, int] = field(default_factory=dict)
-    """The predicted memory of one worker, by the point's id, as far as it is known."""
-
-    @property
-    def folder(self) -> SweepFolder:
-        """Where the sweep keeps everything."""
-        return self.claimed.folder
-
-    @property
-    def left(self) -> list[Point]:
-        """The points that have not ended, those that were begun first; with the values that they have now."""
-        known = self.history.trials
-        points = [Point(p.id, known[p.id].overrides) if p.id in known else p for p in self.points]
-        left = [point for point in points if point.id not in self.history.ended]
-        return sorted(left, key=lambda point: point.id not in known)
-
-    @property
-    def has_work(self) -> bool:
-        """Whether there is a trial left to run; with a search that chooses them, there may be."""
-        return bool(self.left) or self.sweep.search == "optuna"
-
-    @property
-    def total(self) -> int:
-        """How many trials there will be at the most, without skipped ones."""
-        return len(self.points) or (self.sweep.num_samples or 0) * self.sweep.seeds
 
 
 def sweep(
@@ -98,7 +47,7 @@ def sweep(
     init_from: str | Path | None = None,
     address: str | None = None,
     wait_seconds: float = 0.0,
-    listener: "SweepListener | None" = None,
+    listener: SweepListener | None = None,
 ) -> SweepResult:
     """Run the trials of the config's `sweep` section.
 
@@ -131,33 +80,13 @@ def sweep(
         return _sweep(config, resume, new, address, wait_seconds, shown)
 
 
-def section_of(config: ExperimentConfig) -> SweepConfig:
-    """The config's `sweep` section.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    if config.sweep is None:
-        hint = "add one, such as sweep: {space: {optimizer.lr: [0.01, 0.1]}}"
-        raise ConfigError([Problem("sweep", "there is no sweep section", "sweep", hint=hint)])
-    return config.sweep
-
-
-def trial_count(section: SweepConfig) -> int:
-    """How many trials a sweep comes to, those included that are to be skipped; without a look at any of them."""
-    points = section.num_samples
-    if section.search == "grid" or points is None:
-        points = math.prod(len(values) for values in section.lists.values())
-    return points * section.seeds
-
-
 def _sweep(
     config: ExperimentConfig,
     resume: bool,
     new: bool,
     address: str | None,
     wait_seconds: float,
-    listener: "SweepListener",
+    listener: SweepListener,
 ) -> SweepResult:
     start = time.monotonic()
     launch = replace(_prepare(config, resume, new, address, listener), wait_seconds=wait_seconds)
@@ -168,7 +97,7 @@ def _sweep(
 
 
 def _prepare(
-    config: ExperimentConfig, resume: bool, new: bool, address: str | None, listener: "SweepListener"
+    config: ExperimentConfig, resume: bool, new: bool, address: str | None, listener: SweepListener
 ) -> SweepLaunch:
     """Check what can be checked, and claim the sweep. Starts nothing."""
     section_of(config)

@@ -12,13 +12,13 @@ from typing import Any
 from paceline.cluster.preflight import Resources
 from paceline.sweeps.desk.desk import SweepDesk
 from paceline.sweeps.desk.rules import Rules
+from paceline.sweeps.launch import SweepLaunch
 from paceline.sweeps.planning.plan import Plan, base_of, maker_of
 from paceline.sweeps.planning.points import make_points
 from paceline.sweeps.results.closing import best_config, status_of, write_best
 from paceline.sweeps.results.drawing import Drawing
 from paceline.sweeps.results.pictures import PICTURES
 from paceline.sweeps.results.record import artifacts_of, note_of, sweep_record
-from paceline.sweeps.sweep import SweepLaunch
 from paceline.sweeps.work import Work
 from paceline.tracking.cursor import CURSOR_FILE, Cursor
 from paceline.tracking.points import Reading

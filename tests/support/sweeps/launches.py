@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from paceline.config.experiment import ExperimentConfig
-from paceline.sweeps.display import SweepListener
 from paceline.sweeps.folder import claim_sweep
+from paceline.sweeps.launch import SweepLaunch
+from paceline.sweeps.listener import SweepListener
 from paceline.sweeps.log import SweepHistory
 from paceline.sweeps.planning.sizing import PointConfigs
-from paceline.sweeps.sweep import SweepLaunch, section_of
+from paceline.sweeps.section import section_of
 from paceline.sweeps.trials import Point
 
 

@@ -14,7 +14,7 @@ from paceline.sweeps.results.drawing import Drawing
 from paceline.sweeps.results.importance import importances
 from paceline.sweeps.results.pictures import HEATMAP, IMPORTANCE, PARETO, PICTURES, pictures_of
 from paceline.sweeps.results.record import note_of
-from paceline.sweeps.sweep import section_of
+from paceline.sweeps.section import section_of
 from paceline.tracking.journal import JOURNAL_FILE, Journal
 from paceline.tracking.points import Point
 from support.sweeps.configs import sweep_config

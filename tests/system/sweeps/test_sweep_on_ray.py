@@ -16,7 +16,7 @@ from paceline import SweepResult, load_config, sweep
 from paceline.engine.build import build_trainer
 from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter
-from paceline.sweeps.display import SilentSweepListener
+from paceline.sweeps.listener import SilentSweepListener
 from paceline.sweeps.planning.points import trial_config
 from paceline.sweeps.trials import Trial
 from paceline.tracking import metrics

@@ -11,7 +11,7 @@ import pytest
 from paceline.config.loading import load_config
 from paceline.sweeps.results.closing import best_config
 from paceline.sweeps.results.record import artifacts_of, note_of, rows_of
-from paceline.sweeps.sweep import section_of
+from paceline.sweeps.section import section_of
 from paceline.sweeps.trials import Trial
 from support.sweeps.configs import sweep_config
 from support.sweeps.launches import launch_of

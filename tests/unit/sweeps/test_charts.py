@@ -26,7 +26,7 @@ from paceline.sweeps.results.pictures import (
     pareto_pair,
     pictures_of,
 )
-from paceline.sweeps.sweep import section_of
+from paceline.sweeps.section import section_of
 from paceline.sweeps.trials import Trial
 from paceline.tracking.points import Point
 from support.sweeps.configs import sweep_config

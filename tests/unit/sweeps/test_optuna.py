@@ -15,7 +15,7 @@ from paceline.sweeps.planning.point_checks import PointCheck
 from paceline.sweeps.planning.points import make_points
 from paceline.sweeps.search.suggest import OptunaPoints
 from paceline.sweeps.search.tune_config import point_of
-from paceline.sweeps.sweep import section_of
+from paceline.sweeps.section import section_of
 from paceline.sweeps.trials import Point, Trial, TrialState
 from support.sweeps.configs import sweep_config
 

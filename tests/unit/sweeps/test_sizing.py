@@ -21,7 +21,8 @@ from paceline.sweeps.planning.sizing import (
     slots_for,
     trial_length,
 )
-from paceline.sweeps.sweep import section_of, sweep
+from paceline.sweeps.section import section_of
+from paceline.sweeps.sweep import sweep
 from paceline.sweeps.trials import Point
 from paceline.sweeps.work import GroupShape
 from support.sweeps.configs import RATES, sweep_config

@@ -8,8 +8,8 @@ import pytest
 
 from paceline import cli
 from paceline.errors import OK, TRIALS_FAILED, ConfigError, EnvironmentFault
+from paceline.sweeps.launch import SweepLaunch
 from paceline.sweeps.results.result import SweepResult
-from paceline.sweeps.sweep import SweepLaunch
 from paceline.sweeps.trials import Trial, TrialState
 
 CONFIG = """\

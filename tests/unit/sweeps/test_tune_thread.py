@@ -15,7 +15,7 @@ from paceline.sweeps.log import SweepHistory
 from paceline.sweeps.search import tuning
 from paceline.sweeps.search.tune_config import TRIAL, point_of, tune_config
 from paceline.sweeps.search.tuning import TuneThread, Tuning, require_this_node
-from paceline.sweeps.sweep import section_of
+from paceline.sweeps.section import section_of
 from paceline.sweeps.trials import Point
 from support.sweeps.configs import RATES, sweep_config
 from support.sweeps.fake_actor import FakeActor

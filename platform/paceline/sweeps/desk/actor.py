@@ -12,8 +12,8 @@ from paceline.sweeps.results.record import sweep_record
 from paceline.tracking.costs import goal_of
 
 if TYPE_CHECKING:
+    from paceline.sweeps.launch import SweepLaunch
     from paceline.sweeps.planning.plan import Plan
-    from paceline.sweeps.sweep import SweepLaunch
 
 DISMISS_SECONDS = 2.0
 CALLS = 1000

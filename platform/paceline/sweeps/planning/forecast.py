@@ -21,7 +21,7 @@ from paceline.sweeps.planning.points import Points, make_points
 from paceline.sweeps.planning.preview import Preview, describe_points
 from paceline.sweeps.planning.recorded import RecordedSizes
 from paceline.sweeps.planning.sizing import PointConfigs, first_rung, fitting_shapes, group_shape, slots_for
-from paceline.sweeps.sweep import section_of, trial_count
+from paceline.sweeps.section import section_of, trial_count
 from paceline.sweeps.trials import Point
 from paceline.sweeps.work import GroupShape
 

@@ -12,7 +12,7 @@ from paceline.sweeps.planning.points import Points, trial_config
 from paceline.sweeps.trials import Point, Trial
 
 if TYPE_CHECKING:
-    from paceline.sweeps.display import SweepListener
+    from paceline.sweeps.listener import SweepListener
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from paceline.sweeps.search.orders import OrderMaker
 from paceline.tracking.redact import shareable
 
 if TYPE_CHECKING:
-    from paceline.sweeps.sweep import SweepLaunch
+    from paceline.sweeps.launch import SweepLaunch
 
 
 class Plan:

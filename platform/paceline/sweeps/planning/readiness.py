@@ -7,7 +7,7 @@ from paceline.cluster.readiness import ready
 from paceline.sweeps.planning.sizing import group_shape
 
 if TYPE_CHECKING:
-    from paceline.sweeps.sweep import SweepLaunch
+    from paceline.sweeps.launch import SweepLaunch
 
 
 def ready_to_sweep(launch: "SweepLaunch") -> None:

@@ -25,7 +25,7 @@ from paceline.tracking.trials_table import trials_csv
 from paceline.tracking.views import Axis, SweepStory, sweep_views
 
 if TYPE_CHECKING:
-    from paceline.sweeps.sweep import SweepLaunch
+    from paceline.sweeps.launch import SweepLaunch
 
 
 def sweep_record(launch: "SweepLaunch") -> RunRecord:

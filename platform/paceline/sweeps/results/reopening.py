@@ -12,7 +12,7 @@ from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.sweeps.folder import SweepFolder
 from paceline.sweeps.log import read_log
 from paceline.sweeps.results.result import SweepResult
-from paceline.sweeps.sweep import section_of
+from paceline.sweeps.section import section_of
 from paceline.sweeps.trials import Trial
 from paceline.tracking import metrics
 from paceline.tracking.costs import Ledger

@@ -14,6 +14,7 @@ from paceline.errors import EnvironmentFault
 from paceline.sweeps.planning.points import trial_config
 from paceline.sweeps.results import labels, ranking, trial_texts
 from paceline.sweeps.results.ranking import Objective, SettingSummary
+from paceline.sweeps.section import trial_count
 from paceline.sweeps.trials import ENDED, TROUBLE, Trial, TrialState
 from paceline.tracking.costs import Ledger
 from paceline.tracking.redact import redact, redact_tree
@@ -210,8 +211,6 @@ class SweepResult:
 
     @property
     def _counts(self) -> str:
-        from paceline.sweeps.sweep import trial_count  # which imports this module
-
         known, ended = len(self.trials), sum(trial.state in ENDED for trial in self.trials)
         planned = max(known, trial_count(self.config.sweep) if self.config.sweep else 0)
         number = f"{ended} of {planned}" if ended < planned else str(planned)

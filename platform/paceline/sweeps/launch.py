@@ -1,0 +1,62 @@
+"""One launch of a sweep: everything that is settled before the first process is started."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from paceline.cluster.identity import ClaimedRun
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.sweep import SweepConfig
+from paceline.sweeps.folder import SweepFolder
+from paceline.sweeps.listener import SweepListener
+from paceline.sweeps.log import SweepHistory
+from paceline.sweeps.planning.sizing import PointConfigs
+from paceline.sweeps.trials import Point, Trial
+
+
+@dataclass(frozen=True)
+class SweepLaunch:
+    """Everything that is settled before the first process is started."""
+
+    config: ExperimentConfig
+    sweep: SweepConfig
+    claimed: ClaimedRun[SweepFolder]
+    uri: str
+    points: tuple[Point, ...]
+    """Those that are known in advance; none with a search that chooses them while the sweep goes on."""
+    skipped: tuple[Trial, ...]
+    configs: PointConfigs
+    history: SweepHistory
+    """What earlier launches have left."""
+    address: str | None
+    listener: SweepListener
+    close_seconds: float
+    working_folder: Path
+    """Of the command; what the config says is relative to it."""
+    wait_seconds: float = 0.0
+    """How long a cluster that lacks room is waited for."""
+    predicted_bytes: Mapping[str, int] = field(default_factory=dict)
+    """The predicted memory of one worker, by the point's id, as far as it is known."""
+
+    @property
+    def folder(self) -> SweepFolder:
+        """Where the sweep keeps everything."""
+        return self.claimed.folder
+
+    @property
+    def left(self) -> list[Point]:
+        """The points that have not ended, those that were begun first; with the values that they have now."""
+        known = self.history.trials
+        points = [Point(p.id, known[p.id].overrides) if p.id in known else p for p in self.points]
+        left = [point for point in points if point.id not in self.history.ended]
+        return sorted(left, key=lambda point: point.id not in known)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is a trial left to run; with a search that chooses them, there may be."""
+        return bool(self.left) or self.sweep.search == "optuna"
+
+    @property
+    def total(self) -> int:
+        """How many trials there will be at the most, without skipped ones."""
+        return len(self.points) or (self.sweep.num_samples or 0) * self.sweep.seeds

@@ -1,0 +1,29 @@
+"""What the person who started a sweep gets to see while it goes on; called in the driver's process."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from paceline.cluster.listener import SilentListener
+from paceline.sweeps.trials import Trial
+
+
+class SweepListener(Protocol):
+    """Told of a sweep's stages and trials, in the driver's process."""
+
+    def stage(self, text: str) -> None:
+        """A stage of the launch begins: `starting Ray`, say."""
+
+    def planned(self, lines: list[tuple[str, str]]) -> None:
+        """What is going to be done, before anything is launched: label and text."""
+
+    def trials(self, view: Sequence[Trial]) -> None:
+        """All trials as they stand, a few times a second."""
+
+    def event(self, kind: str, details: Mapping[str, Any]) -> None:
+        """A resume, a warning; the id of the trial that it is about, if any, as `trial` in the details."""
+
+
+class SilentSweepListener(SilentListener):
+    """For callers who only want the result."""
+
+    def trials(self, view: Sequence[Trial]) -> None: ...
