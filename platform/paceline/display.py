@@ -16,8 +16,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
-from paceline.cluster.listener import Listener, Progress, SilentListener, shown
-from paceline.cluster.result import UI_HINT
+from paceline.cluster.listener import UI_HINT, Listener, Progress, SilentListener, shown
 from paceline.errors import BAD_ENVIRONMENT, FAILED, OK
 
 PLAIN_LINE_SECONDS = 2.0

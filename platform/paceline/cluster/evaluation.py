@@ -19,11 +19,11 @@ from paceline.cluster.evaluation_config import (
     evaluation_config,
 )
 from paceline.cluster.evaluation_request import EvaluationLaunch, EvaluationRequest
-from paceline.cluster.experiment import check_this_machine, python_objects
 from paceline.cluster.interrupts import terminating_interrupts
 from paceline.cluster.listener import Listener, SilentListener
 from paceline.cluster.prediction_file import complete_file, merge
-from paceline.cluster.preflight import check_resources, process_resources, writable
+from paceline.cluster.preflight import check_resources, check_this_machine, process_resources, writable
+from paceline.cluster.python_objects import python_objects
 from paceline.cluster.session import on_cluster
 from paceline.cluster.worker_errors import error_of
 from paceline.config.experiment import ExperimentConfig

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.experiment import with_objects, with_parts
+from paceline.cluster.python_objects import with_objects, with_parts
 from paceline.config.batch_sizes import BatchSizes, batch_sizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import AbsentObject, objects_in

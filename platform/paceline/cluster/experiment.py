@@ -7,31 +7,29 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.desk import Status, forget_outcome
+from paceline.cluster.desk import forget_outcome
 from paceline.cluster.extension import require_one_intent
 from paceline.cluster.identity import ClaimedRun, Resume, RunFolder, claim_run
 from paceline.cluster.initial_weights import adopt_weights, pin_weights, with_initial_weights
+from paceline.cluster.launch import CLOSE_SECONDS, Launch
 from paceline.cluster.listener import Events, Listener
 from paceline.cluster.preflight import (
-    check_resources,
-    local_resources,
-    needs_gpu,
-    process_resources,
+    check_this_machine,
     storage_of,
     worker_threads,
     writable,
 )
+from paceline.cluster.python_objects import with_objects, with_parts
 from paceline.cluster.result import RunResult
 from paceline.cluster.session import on_cluster
 from paceline.cluster.worker_errors import error_of
 from paceline.config.derived import Derived, derive
 from paceline.config.experiment import ExperimentConfig
-from paceline.config.imports import Imported, objects_in
 from paceline.config.loading import dump_yaml, missing_modules
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.storage.address import StoreAddress, is_address
@@ -40,42 +38,14 @@ from paceline.tracking.links import review_url
 from paceline.tracking.probing import CURE_OF_SILENCE, probe
 from paceline.tracking.provenance import command_line, provenance
 from paceline.tracking.record import RunRecord, flatten
-from paceline.tracking.redact import learn, redact, secrets_of, shareable
+from paceline.tracking.redact import learn, secrets_of, shareable
 from paceline.tracking.store import ENVIRONMENT_VARIABLE, is_http, is_sqlite, sqlite_file, start_creating, tracking_uri
 from paceline.tracking.views import RUNS_VIEW, run_views
 
-CLOSE_SECONDS = 60.0
-"""How long the end of a run waits for MLflow; what is unsent by then stays in the journal."""
 _KEPT = "the metrics stay in the run's journal until it answers"
 OFFLINE_CLOSE_SECONDS = 5.0
-"""The same when MLflow did not answer at the start; where it still has not, the end waits for a second at the most."""
-
-
-@dataclass(frozen=True)
-class Launch:
-    """Everything that is settled before the first process is started."""
-
-    config: ExperimentConfig
-    run: ClaimedRun[RunFolder]
-    record: RunRecord
-    derived: Derived
-    address: str | None
-    listener: Listener
-    close_seconds: float = CLOSE_SECONDS
-    """How long the end of the run waits for MLflow."""
-    began: float = field(default_factory=time.monotonic)
-    """When the command began with it, of `time.monotonic`."""
-    wait_seconds: float = 0.0
-    """How long a cluster that lacks room is waited for."""
-
-    def note_ending(self, ending: dict[str, Any]) -> None:
-        """Write down how training ended, before anything else can go wrong."""
-        status = {"finished": "finished", "stopped": "interrupted"}.get(ending["status"], "failed")
-        try:
-            self.run.folder.write(status=status)
-        except OSError as error:
-            message = f"that the run is {status} could not be written to {self.run.folder.path}: {error}"
-            self.listener.event("warning", {"code": "not-written", "message": message})
+"""How long the end of a run waits for MLflow when that did not answer at the start. Where it still has not, the end
+waits for a second at the most."""
 
 
 def train(
@@ -157,86 +127,6 @@ def _train(
         return _conclude(launch, ending, closing, time.monotonic() - start)
     finally:
         launch.run.release()
-
-
-def with_objects(config: ExperimentConfig, *, model: Any, data: Any, task: Any) -> ExperimentConfig:
-    """The config with Python objects in place of components. A callable gets the `args` that the config has for it.
-
-    Raises:
-        ConfigError: an object is a model, task or data set itself, not what builds it.
-    """
-    if problems := [*_instances(model=model, task=task), *_lone_sets(data)]:
-        raise ConfigError(problems)
-    overrides: dict[str, Any] = {}
-    if model is not None:
-        kept = {"weights": config.model.initial_weights, "weights_skip": config.model.weights_skip}
-        overrides["model"] = {"path": model, "args": _args(config.model), **kept}
-    if task is not None:
-        overrides["task"] = {"path": task, "args": _args(config.task)}
-    if data is not None:
-        fixed = data if isinstance(data, Mapping) else tuple(data) if not callable(data) else None
-        overrides["data.path"] = data if fixed is None else _returning(fixed)
-        overrides["data.args"] = _args(config.data) if callable(data) else {}
-    return config.with_overrides(overrides) if overrides else config
-
-
-def with_parts(
-    config: ExperimentConfig,
-    optimizer: Any = None,
-    lr_scheduler: Any = None,
-    metrics: Mapping[str, Any] | None = None,
-    callbacks: Sequence[Any] = (),
-) -> ExperimentConfig:
-    """The config with further Python objects: see `train`."""
-    overrides: dict[str, Any] = {}
-    if optimizer is not None:
-        overrides |= {"optimizer.path": optimizer, "optimizer.args": _args(config.optimizer)}
-    if lr_scheduler is not None:
-        overrides |= {"lr_scheduler.path": lr_scheduler, "lr_scheduler.args": _args(config.lr_scheduler)}
-    if metrics:
-        overrides["metrics"] = [*config.metrics, *({"name": name, "path": each} for name, each in metrics.items())]
-    if callbacks:
-        overrides["callbacks"] = [*config.callbacks, *({"path": each} for each in callbacks)]
-    return config.with_overrides(overrides) if overrides else config
-
-
-def _instances(**given: Any) -> Iterator[Problem]:
-    for key, value in given.items():
-        if value is not None and (_is_module(value) or not (callable(value) or isinstance(value, str))):
-            yield Problem(
-                "not-a-builder",
-                f"must be a class, or a function that returns the {key}; this is an instance of {type(value).__name__}",
-                key,
-                hint=f"pass the class itself ({key}={type(value).__name__}) or a function: each worker builds its own",
-            )
-
-
-def _lone_sets(data: Any) -> Iterator[Problem]:
-    is_pair = isinstance(data, tuple | list) and len(data) == 2
-    if not (data is None or callable(data) or isinstance(data, Mapping) or is_pair):
-        yield Problem(
-            "not-two-sets",
-            f"must be (train, validation), or a function that returns them; this is a {type(data).__name__}",
-            "data",
-            hint="split it with torch.utils.data.random_split, or pass (dataset, []) to train without validation",
-        )
-
-
-def _is_module(value: Any) -> bool:
-    """True for an instance of `torch.nn.Module`. Does not import torch."""
-    bases = type(value).__mro__
-    return any((each.__module__, each.__name__) == ("torch.nn.modules.module", "Module") for each in bases)
-
-
-def _args(component: Any) -> dict[str, Any]:
-    return dict(component.args) if isinstance(component, Imported) else {}
-
-
-def _returning(value: Any) -> Callable[[], Any]:
-    def data() -> Any:
-        return value
-
-    return data
 
 
 def prepare_launch(
@@ -347,18 +237,6 @@ def _no_shared_tracking(config: ExperimentConfig, environment: Mapping[str, str]
     return ""
 
 
-def check_this_machine(config: ExperimentConfig) -> None:
-    """Whether this machine has what the config asks for. Imports torch only where nothing else can tell.
-
-    Raises:
-        EnvironmentFault: it has not.
-    """
-    if config.scaling.num_workers:
-        check_resources(config, local_resources(), "this machine")
-    elif needs_gpu(config):
-        check_resources(config, process_resources(), "this machine")
-
-
 def make_record(config: ExperimentConfig, run: ClaimedRun[RunFolder], uri: str, derived: Derived) -> RunRecord:
     """What MLflow is told about the run before it starts."""
     origin = provenance(command_line(sys.argv), git_diff=config.tracking.git_diff)
@@ -448,17 +326,3 @@ def unsent_text(reason: str, place: Path | str) -> str:
     if isinstance(place, Path) and place.is_relative_to(Path.cwd()):
         place = place.relative_to(Path.cwd())
     return f"MLflow does not have everything: {reason}; `paceline sync {shlex.quote(str(place))}` sends the rest"
-
-
-def closing_status(ending: dict[str, Any]) -> tuple[Status, str | None]:
-    """MLflow's status of a run that ended so, and the reason."""
-    if ending["status"] == "finished":
-        return "FINISHED", None
-    if ending["status"] == "stopped":
-        return "KILLED", "stopped by the user"
-    return "FAILED", redact(ending["failure"]["reason"])  # a worker elsewhere does not know this machine's secrets
-
-
-def python_objects(config: ExperimentConfig) -> dict[str, Any]:
-    """The Python objects that travel beside the config's JSON."""
-    return objects_in(config.model_dump())

@@ -3,35 +3,32 @@
 from collections.abc import Callable
 from dataclasses import asdict
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paceline.cluster.counting import Counting, unit_of
 from paceline.cluster.desk import Desk, unrecorded_text
 from paceline.cluster.extension import EXTENDED_FROM_STEP
 from paceline.cluster.interrupts import first_interrupt_calls
+from paceline.cluster.launch import Launch, closing_status
 from paceline.cluster.listener import Listener, Progress
 from paceline.cluster.preflight import check_resources, process_resources, writable
+from paceline.cluster.python_objects import python_objects
 from paceline.cluster.reporters import DeskReporter
 from paceline.config.imports import user_folders
 from paceline.tracking.costs import goal_of
 from paceline.tracking.redact import shareable
 
-if TYPE_CHECKING:
-    from paceline.cluster.experiment import Launch
-
 LAST_WORDS_SECONDS = 2.0
 """How long a command that was told to end at once waits for its last metrics to be written down."""
 
 
-def train_in_process(launch: "Launch") -> tuple[dict[str, Any], dict[str, Any]]:
+def train_in_process(launch: Launch) -> tuple[dict[str, Any], dict[str, Any]]:
     """How training ended, and how its record was closed. A signal that comes once it is over ends the waiting for
     MLflow.
 
     Raises:
         KeyboardInterrupt: it was told to end at once; the run can be resumed.
     """
-    from paceline.cluster.experiment import closing_status
-
     launch.listener.stage("importing torch")
     with writable(launch.run.folder.tracking):
         desk = Desk(launch.run.folder.tracking, launch.record, ships_apart=True, store=launch.run.store)
@@ -45,7 +42,7 @@ def train_in_process(launch: "Launch") -> tuple[dict[str, Any], dict[str, Any]]:
         return ending, {"report": report, "history": desk.history(), "cost": desk.cost()}
 
 
-def _trained(launch: "Launch", desk: Desk) -> dict[str, Any]:
+def _trained(launch: Launch, desk: Desk) -> dict[str, Any]:
     feed = Feed(launch.listener, launch.derived.total_steps)
     reporter = DeskReporter(desk, lambda: feed.show(desk.view))
     desk.ship()  # what talks to MLflow comes up while this process imports torch
@@ -62,7 +59,7 @@ def _trained(launch: "Launch", desk: Desk) -> dict[str, Any]:
         raise
 
 
-def _train(launch: "Launch", desk: Desk, reporter: DeskReporter) -> dict[str, Any]:
+def _train(launch: Launch, desk: Desk, reporter: DeskReporter) -> dict[str, Any]:
     import torch
 
     from paceline.cluster.worker import device_name, run_here
@@ -77,7 +74,7 @@ def _train(launch: "Launch", desk: Desk, reporter: DeskReporter) -> dict[str, An
     return ending
 
 
-def counting(launch: "Launch", use_gpu: bool, since: float) -> Counting:
+def counting(launch: Launch, use_gpu: bool, since: float) -> Counting:
     """How the run's cost is counted.
 
     Args:
@@ -89,10 +86,9 @@ def counting(launch: "Launch", use_gpu: bool, since: float) -> Counting:
     return Counting(unit, units, tracking.price_per_hour, goal_of(launch.config), since, workers=workers)
 
 
-def assignment(launch: "Launch") -> Any:
+def assignment(launch: Launch) -> Any:
     """What each training process is told."""
     from paceline.cluster.assignment import Assignment
-    from paceline.cluster.experiment import python_objects
 
     return Assignment(
         config_json=shareable(launch.config).model_dump_json(),

@@ -6,6 +6,9 @@ from typing import Any, Protocol
 
 from paceline.tracking.redact import redact
 
+UI_HINT = " (after `paceline ui`, which may print another port)"
+"""Stands behind the links of a store that only `paceline ui` serves."""
+
 
 @dataclass(frozen=True)
 class Progress:

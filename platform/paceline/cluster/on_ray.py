@@ -15,6 +15,7 @@ from paceline.cluster.desk import Desk, read_outcome
 from paceline.cluster.fitting import Fitting, first_line
 from paceline.cluster.in_process import Feed, assignment, counting
 from paceline.cluster.interrupts import first_interrupt_calls
+from paceline.cluster.launch import Launch, closing_status
 from paceline.cluster.preflight import check_resources, cluster_resources, writable
 from paceline.cluster.readiness import ready_to_train
 from paceline.cluster.session import connected, connecting_text, is_private, on_cluster, prepare_environment
@@ -31,8 +32,6 @@ from paceline.tracking.recorder import STOPPED_WAITING, has_ended
 if TYPE_CHECKING:
     from ray.train.torch import TorchTrainer
 
-    from paceline.cluster.experiment import Launch
-
 POLL_SECONDS = 0.25
 LEAVE_SECONDS = 4.0
 """How long Ray Train may take to end a group whose run has ended. After a failure nobody waits: a group that lost a
@@ -45,7 +44,7 @@ CONCLUDE_SECONDS = 10.0
 """How long the desk may take to write down how the run ended, when nobody wants to wait for MLflow."""
 
 
-def train_on_ray(launch: "Launch") -> tuple[dict[str, Any], dict[str, Any]]:
+def train_on_ray(launch: Launch) -> tuple[dict[str, Any], dict[str, Any]]:
     """How training ended, and how its record was closed."""
     prepare_environment()
     warm_up = threading.Thread(target=import_ray_train, name="import-ray-train")
@@ -61,7 +60,7 @@ def train_on_ray(launch: "Launch") -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _connected(
-    launch: "Launch", packed: dict[str, Any] | None, warm_up: threading.Thread
+    launch: Launch, packed: dict[str, Any] | None, warm_up: threading.Thread
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     # what workers print arrives on this process's stdout, where only the result belongs
     with redirect_stdout(sys.stderr), connected(launch.address, packed), only_worker_output():
@@ -81,9 +80,7 @@ def _connected(
             _dismiss(desk)
 
 
-def _train(launch: "Launch", desk: Any, use_gpu: bool, asked: Counting) -> tuple[dict[str, Any], dict[str, Any]]:
-    from paceline.cluster.experiment import closing_status
-
+def _train(launch: Launch, desk: Any, use_gpu: bool, asked: Counting) -> tuple[dict[str, Any], dict[str, Any]]:
     fitting = Fitting(make_trainer(launch, desk, use_gpu))
     hurry = threading.Event()
     # around it all: between training and the end of its record, too, a signal must not throw the result away
@@ -110,7 +107,7 @@ def _start_coordinator() -> None:
     start_coordinator()
 
 
-def _start_desk(launch: "Launch", asked: Counting) -> Any:
+def _start_desk(launch: Launch, asked: Counting) -> Any:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -138,7 +135,7 @@ def _dismiss(desk: Any) -> None:
             ray.kill(desk)
 
 
-def _follow(launch: "Launch", desk: Any, fitting: Fitting) -> dict[str, Any]:
+def _follow(launch: Launch, desk: Any, fitting: Fitting) -> dict[str, Any]:
     """Let the trainer run in its thread, and show what the desk has to tell; how training ended."""
     feed = Feed(launch.listener, launch.derived.total_steps)
     with first_interrupt_calls(lambda: desk.request_stop.remote()):
@@ -150,7 +147,7 @@ def _follow(launch: "Launch", desk: Any, fitting: Fitting) -> dict[str, Any]:
     return _ending(launch, desk, fitting)
 
 
-def _show(launch: "Launch", desk: Any, feed: Feed) -> bool:
+def _show(launch: Launch, desk: Any, feed: Feed) -> bool:
     """Show what is new; whether training has told how it ended.
 
     Raises:
@@ -169,7 +166,7 @@ def _show(launch: "Launch", desk: Any, feed: Feed) -> bool:
     return bool(view.ended)
 
 
-def _ending(launch: "Launch", desk: Any, fitting: Fitting) -> dict[str, Any]:
+def _ending(launch: Launch, desk: Any, fitting: Fitting) -> dict[str, Any]:
     ending = _outcome(desk, launch.run.folder.tracking)
     if ending is not None:
         if ending["status"] == "failed":
@@ -196,7 +193,7 @@ def _last_line(error: BaseException) -> str:
 
 
 def _close(
-    launch: "Launch", desk: Any, status: tuple[str, str | None], allocated: float | None, hurry: threading.Event
+    launch: Launch, desk: Any, status: tuple[str, str | None], allocated: float | None, hurry: threading.Event
 ) -> dict[str, Any]:
     """How the record was closed; when the desk does not tell, from what it has left: training is over and saved.
 
@@ -233,7 +230,7 @@ def _left_in(folder: Path, uri: str, error: str) -> dict[str, Any]:
     return {"report": asdict(report), "history": points, "cost": Ledger.read(folder)}
 
 
-def make_trainer(launch: "Launch", desk: Any, use_gpu: bool) -> "TorchTrainer":
+def make_trainer(launch: Launch, desk: Any, use_gpu: bool) -> "TorchTrainer":
     """The TorchTrainer of a run."""
     from ray.train import FailureConfig, LoggingConfig, RunConfig
 

@@ -239,3 +239,15 @@ def cluster_resources() -> Resources:
 def worker_threads(config: ExperimentConfig) -> int:
     """Torch threads of each worker: its whole CPU cores, at least 1."""
     return max(1, int(config.scaling.cpus_per_worker))
+
+
+def check_this_machine(config: ExperimentConfig) -> None:
+    """Whether this machine has what the config asks for. Imports torch only where nothing else can tell.
+
+    Raises:
+        EnvironmentFault: it has not.
+    """
+    if config.scaling.num_workers:
+        check_resources(config, local_resources(), "this machine")
+    elif needs_gpu(config):
+        check_resources(config, process_resources(), "this machine")

@@ -9,6 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.cluster.listener import UI_HINT
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import EnvironmentFault
 from paceline.tracking.costs import Ledger
@@ -38,8 +39,6 @@ JSON_FIELDS = (
     "mlflow_run_id",
     "review_url",
 )
-UI_HINT = " (after `paceline ui`, which may print another port)"
-"""Stands behind the links of a store that only `paceline ui` serves."""
 
 
 @dataclass(frozen=True, repr=False)

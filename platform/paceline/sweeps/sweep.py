@@ -11,9 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.experiment import close_seconds_of, require_shared_places, unsent_text, with_objects
+from paceline.cluster.experiment import close_seconds_of, require_shared_places, unsent_text
 from paceline.cluster.initial_weights import with_initial_weights
 from paceline.cluster.preflight import local_resources, storage_folder, warn_of_fixed_size, writable
+from paceline.cluster.python_objects import with_objects
 from paceline.cluster.session import on_cluster
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import missing_modules

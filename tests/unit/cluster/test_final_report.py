@@ -15,8 +15,9 @@ from ray.exceptions import ActorUnavailableError, GetTimeoutError
 
 from paceline.cluster import on_ray, outbox, worker
 from paceline.cluster.desk import Desk, read_outcome
-from paceline.cluster.experiment import Launch, _conclude, prepare_launch
+from paceline.cluster.experiment import _conclude, prepare_launch
 from paceline.cluster.last_words import LastWords
+from paceline.cluster.launch import Launch
 from paceline.cluster.outbox import Outbox
 from paceline.cluster.reporters import DeskReporter
 from paceline.engine.build import build_trainer

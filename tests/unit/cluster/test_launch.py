@@ -12,10 +12,12 @@ from torch.utils.data import TensorDataset
 
 from paceline.cluster import worker
 from paceline.cluster.desk import Desk
-from paceline.cluster.experiment import Launch, check_this_machine, prepare_launch, require_shared_places, train
-from paceline.cluster.experiment import with_objects as with_all_objects
+from paceline.cluster.experiment import prepare_launch, require_shared_places, train
 from paceline.cluster.identity import RunFolder, claim_run
 from paceline.cluster.in_process import assignment, train_in_process
+from paceline.cluster.launch import Launch
+from paceline.cluster.preflight import check_this_machine
+from paceline.cluster.python_objects import with_objects as with_all_objects
 from paceline.cluster.result import RunResult
 from paceline.config.experiment import validate
 from paceline.errors import ConfigError, EnvironmentFault, RunFailed

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from paceline.cluster.assignment import Assignment, TrialPart
-from paceline.cluster.experiment import python_objects, with_objects
 from paceline.cluster.preflight import Resources
+from paceline.cluster.python_objects import python_objects, with_objects
 from paceline.config.experiment import ExperimentConfig
 from paceline.data.synthetic import SyntheticConfig
 from paceline.errors import EnvironmentFault

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from paceline.cluster.experiment import with_objects
 from paceline.cluster.preflight import local_resources, needs_gpu, uses_gpu
+from paceline.cluster.python_objects import with_objects
 from paceline.config.batch_sizes import MICRO, OpenBatchSizes, batch_sizes
 from paceline.config.derived import Derived, derive
 from paceline.config.experiment import ExperimentConfig

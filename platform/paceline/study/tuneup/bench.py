@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.cluster.assignment import Assignment
-from paceline.cluster.experiment import python_objects
 from paceline.cluster.fitting import Fitting, first_line
 from paceline.cluster.interrupts import terminating_interrupts
 from paceline.cluster.listener import Stages
+from paceline.cluster.python_objects import python_objects
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import user_folders
 from paceline.config.own_arms import own_arms

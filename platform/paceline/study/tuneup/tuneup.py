@@ -13,15 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.experiment import (
-    check_this_machine,
-    close_seconds_of,
-    require_shared_places,
-    unsent_text,
-    with_objects,
-)
+from paceline.cluster.experiment import close_seconds_of, require_shared_places, unsent_text
 from paceline.cluster.interrupts import terminating_interrupts
-from paceline.cluster.preflight import storage_folder, warn_of_fixed_size, writable
+from paceline.cluster.preflight import check_this_machine, storage_folder, warn_of_fixed_size, writable
+from paceline.cluster.python_objects import with_objects
 from paceline.cluster.session import on_cluster
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import missing_modules

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 from paceline.cluster.assignment import Assignment
-from paceline.cluster.experiment import python_objects
 from paceline.cluster.preflight import Resources
+from paceline.cluster.python_objects import python_objects
 from paceline.cluster.session import on_cluster
 from paceline.config.imports import user_folders
 from paceline.sweeps.planning.sizing import first_rung, fitting_shapes, slots_for

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from paceline.cluster.result import UI_HINT
+from paceline.cluster.listener import UI_HINT
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import EnvironmentFault
 from paceline.sweeps.planning.points import trial_config

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline.cluster.assignment import Assignment, TrialPart
-from paceline.cluster.experiment import python_objects, record_params
+from paceline.cluster.experiment import record_params
 from paceline.cluster.preflight import Resources
+from paceline.cluster.python_objects import python_objects
 from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import dump_yaml
