@@ -14,7 +14,7 @@ RUNS = ("paceline.cluster", "paceline.sweeps", "paceline.cli")
 
 FORBIDDEN = {
     "_compat": (*ENGINE, *RUNS, "paceline.config", "paceline.study", "paceline.review"),
-    "config": (*HEAVY, *ENGINE, *RUNS),
+    "config": (*HEAVY, *ENGINE, *RUNS, *(f"paceline.{room}" for room in COMPONENTS)),
     **dict.fromkeys(COMPONENTS, ("ray", "mlflow", *ENGINE, "paceline.cluster")),
     "engine": ("ray", "mlflow", "paceline.storage", "paceline.tracking", *RUNS),
     "tracking": (
@@ -71,6 +71,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
         ("from torch import nn", "tracking"),
         ("from paceline.engine.trainer import Trainer", "tracking"),
         ("import torch.nn as nn", "config"),
+        ("if TYPE_CHECKING:\n    from paceline.tasks.base import Task", "config"),
     ],
 )
 def test_a_planted_import_is_found(source: str, room: str) -> None:

@@ -9,8 +9,8 @@ from paceline.config.steps import epoch_steps, training_steps
 from paceline.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
+    from paceline.config.data import Sizes
     from paceline.config.experiment import ExperimentConfig
-    from paceline.data.base import Sizes
 
 
 @dataclass(frozen=True)

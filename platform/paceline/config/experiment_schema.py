@@ -6,6 +6,7 @@ from pydantic import Field
 
 from paceline.config.base import Component, Section
 from paceline.config.components import COMPONENT_SECTIONS
+from paceline.config.metric import MetricConfig
 from paceline.config.registry import component_union, components
 from paceline.config.sections import (
     CheckpointConfig,
@@ -17,24 +18,24 @@ from paceline.config.sections import (
 )
 from paceline.config.sweep import SweepConfig
 from paceline.config.tuneup import TuneupConfig
-from paceline.metrics.base import MetricConfig
 
 if TYPE_CHECKING:
-    # These two have no fields in common, and what they build knows the whole config: see `Component.of`.
-    CallbackConfig = Component
-    TaskConfig = Component
+    # The fields that all components of a kind have: callbacks and tasks have none. What else they can do is known to
+    # their rooms, see `Component.of`.
+    CallbackSection = Component
+    TaskSection = Component
 
-    from paceline.data.base import DataConfig
-    from paceline.lr_schedulers.base import LRSchedulerConfig
-    from paceline.models.base import ModelConfig
-    from paceline.optimizers.base import OptimizerConfig
+    from paceline.config.data import DataSection
+    from paceline.config.lr_scheduler import LRSchedulerSection
+    from paceline.config.model import ModelSection
+    from paceline.config.optimizer import OptimizerSection
 else:
-    CallbackConfig = component_union("paceline.callbacks")
-    DataConfig = component_union("paceline.data")
-    LRSchedulerConfig = component_union("paceline.lr_schedulers")
-    ModelConfig = component_union("paceline.models")
-    OptimizerConfig = component_union("paceline.optimizers")
-    TaskConfig = component_union("paceline.tasks")
+    CallbackSection = component_union("paceline.callbacks")
+    DataSection = component_union("paceline.data")
+    LRSchedulerSection = component_union("paceline.lr_schedulers")
+    ModelSection = component_union("paceline.models")
+    OptimizerSection = component_union("paceline.optimizers")
+    TaskSection = component_union("paceline.tasks")
 
 NAME_PATTERN = r"^[A-Za-z0-9][\w.-]{0,99}$"
 
@@ -46,21 +47,21 @@ class ExperimentSchema(Section):
     """Names the run within its storage: 1 to 100 letters, digits, `_`, `-` and `.`, a letter or digit first."""
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
     """Seed of initial weights, data order and augmentation, 0 to 2^63 - 1."""
-    task: TaskConfig = Field(default_factory=lambda: _default("task", "classification"), validate_default=True)
+    task: TaskSection = Field(default_factory=lambda: _default("task", "classification"), validate_default=True)
     """What is learned: the loss and the metrics."""
-    model: ModelConfig
+    model: ModelSection
     """The network."""
-    data: DataConfig
+    data: DataSection
     """The training and validation sets, and how they are loaded."""
-    optimizer: OptimizerConfig = Field(default_factory=lambda: _default("optimizer", "sgd"), validate_default=True)
+    optimizer: OptimizerSection = Field(default_factory=lambda: _default("optimizer", "sgd"), validate_default=True)
     """The update rule, its learning rate and how that follows the batch size."""
-    lr_scheduler: LRSchedulerConfig = Field(
+    lr_scheduler: LRSchedulerSection = Field(
         default_factory=lambda: _default("lr_scheduler", "constant"), validate_default=True
     )
     """How the learning rate changes over training."""
     metrics: list[MetricConfig] = Field(default_factory=list)
     """Further metrics of the evaluation, each computed over the whole set and all workers."""
-    callbacks: list[CallbackConfig] = Field(default_factory=list)
+    callbacks: list[CallbackSection] = Field(default_factory=list)
     """What happens beside the optimizer steps, in this order."""
     trainer: TrainerConfig = TrainerConfig()
     """Length, precision, accumulation and the techniques of the training step."""

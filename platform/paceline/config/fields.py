@@ -10,9 +10,9 @@ from paceline.config.base import Component, Section
 from paceline.config.components import COMPONENT_LISTS, COMPONENT_SECTIONS, ROOMS, is_component
 from paceline.config.experiment_schema import ExperimentSchema
 from paceline.config.hints import nearest
+from paceline.config.metric import MetricConfig
 from paceline.config.registry import BY_PATH, components
 from paceline.config.source import Key, dotted
-from paceline.metrics.base import MetricConfig
 
 
 def chosen_class(section: str, value: Any) -> type[Component] | None:

@@ -11,7 +11,6 @@ from paceline.config.components import COMPONENT_SECTIONS
 from paceline.config.effects import NotWith, OnlyWith
 from paceline.config.experiment_schema import ExperimentSchema
 from paceline.config.hints import show
-from paceline.config.imports import Called
 
 
 class Rule(NamedTuple):
@@ -72,8 +71,7 @@ def _is_changed(config: ExperimentSchema, key: str) -> bool:
 def _decays(config: ExperimentSchema) -> bool:
     """True if `weight_decay_exclude` can make a difference."""
     optimizer = config.optimizer
-    has_options = optimizer.excluded_options() or any(group.weight_decay for group in optimizer.param_groups)
-    return bool(has_options) or isinstance(optimizer, Called)  # an imported one may decay by default
+    return bool(optimizer.excluded_options() or any(group.weight_decay for group in optimizer.param_groups))
 
 
 _RULES = (

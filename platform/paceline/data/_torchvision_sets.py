@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.data.base import Sizes
+from paceline.config.data import Sizes
 
 
 @dataclass(frozen=True)

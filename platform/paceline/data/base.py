@@ -1,25 +1,14 @@
-"""What every data set's config offers: the two sets, and how they are batched and loaded."""
+"""What every data set's config offers: it builds the two sets."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
-
-from paceline.config.base import Component
-from paceline.config.effects import NotWith
-from paceline.config.limits import BatchSize
+from paceline.config.data import DataSection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from torch.utils.data import Dataset
-
-
-class Sizes(NamedTuple):
-    """Number of samples of the two sets."""
-
-    train: int
-    validation: int
 
 
 def is_stream(dataset: Any) -> bool:
@@ -56,49 +45,8 @@ class DataSets:
         return {"training": self.train, **validation, **({} if self.test is None else {"test": self.test})}
 
 
-class DataConfig(Component):
-    """Two map-style data sets, and how they reach the model.
-
-    global_batch_size = micro_batch_size x gradient_accumulation_steps x world size: any two fix the third.
-    """
-
-    global_batch_size: BatchSize | None = None
-    """Samples of one optimizer step over all workers, 1 to 2^31 - 1. `null`: follows from the other two."""
-    micro_batch_size: BatchSize | Literal["max"] | None = None
-    """Samples of one forward pass on one worker, 1 to 2^31 - 1. `max`: the most that fit into the memory of every
-    worker, found by trial steps before training (needs `global_batch_size`; accumulation follows); a resumed run keeps
-    what was found. `null`: what makes accumulation 1, or 32 when the global batch size is not set either."""
-    shuffle: bool = True
-    """Visit the training samples in a new order each epoch, the same for a seed whatever the number of workers."""
-    drop_last: bool = False
-    """Leave out an epoch's last samples when they do not fill a global batch; else that batch is smaller."""
-    num_workers: Annotated[int, Field(ge=0, le=1024)] = 0
-    """Loader processes per training worker, 0 to 1024. 0 loads in the training process. Does not change what is
-    loaded."""
-    pin_memory: Annotated[bool | None, NotWith("scaling.use_gpu", False)] = None
-    """Load into page-locked memory, for faster copies to a GPU. `null`: on CUDA."""
-    prefetch_factor: Annotated[int, Field(ge=1, le=1024), NotWith("data.num_workers", 0)] = 2
-    """Micro batches that each loader process keeps ready, 1 to 1024. Needs `num_workers` > 0."""
-    persistent_workers: Annotated[bool, NotWith("data.num_workers", 0)] = True
-    """Keep the loader processes from one epoch to the next. Needs `num_workers` > 0."""
-
-    cache: Literal["none", "memory", "device"] = "none"
-    """Load every sample once, before training, and keep it: `memory` in that of each worker, which then holds the whole
-    data set, `device` on the worker's device. Does not change what is loaded, but for how a GPU rounds when it resizes.
-    Only for samples that are the same in every epoch: those that draw from the random generators of torch, numpy or
-    Python are refused; the augmentation of data sets that are in memory anyway is not. What does not stack to tensors
-    is for `memory` only; all else needs the loader processes just to load it. `none`: load anew in each epoch."""
-
-    is_in_memory: ClassVar[bool] = False
-    """True for data sets that are held in memory whatever `cache` says."""
-
-    def sizes(self) -> Sizes | None:
-        """Number of samples, where it is known without loading anything; else None."""
-        return None
-
-    def places(self) -> list[str]:
-        """Files and folders that must be there before the data can be built, on each node that builds them."""
-        return []
+class DataConfig(DataSection):
+    """Two data sets, and how they reach the model."""
 
     def sets(self) -> DataSets:
         """The data sets of the experiment.

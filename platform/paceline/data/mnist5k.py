@@ -2,8 +2,9 @@
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from paceline.config.data import Sizes
 from paceline.data.augmentation import AugmentationConfig
-from paceline.data.base import DataConfig, Sizes
+from paceline.data.base import DataConfig
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
@@ -15,12 +16,12 @@ class Mnist5kConfig(DataConfig):
     400 images of each class are for training, 100 for validation; the split is always the same.
     """
 
+    is_in_memory: ClassVar[bool] = True
+
     name: Literal["mnist5k"]
     """Selects this data set."""
     augmentation: AugmentationConfig = AugmentationConfig()
     """Random changes of the training images; by default none."""
-
-    is_in_memory: ClassVar[bool] = True
 
     def sizes(self) -> Sizes:
         """4,000 training and 1,000 validation images."""

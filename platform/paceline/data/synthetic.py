@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
+from paceline.config.data import Sizes
 from paceline.config.limits import Samples, Width
-from paceline.data.base import DataConfig, Sizes
+from paceline.data.base import DataConfig
 from paceline.errors import EnvironmentFault
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class SyntheticConfig(DataConfig):
     samples, the validation samples and the classes' patterns each.
     """
 
+    is_in_memory: ClassVar[bool] = True
+
     name: Literal["synthetic"]
     """Selects this data set."""
     shape: Annotated[list[Width], Field(min_length=1, max_length=8, default_factory=lambda: [3, 32, 32])]
@@ -53,8 +56,6 @@ class SyntheticConfig(DataConfig):
     """Training samples, 1 to 2^31 - 1."""
     num_validation_samples: Annotated[Samples, Field(validate_default=True), _InMemory] = 256
     """Validation samples, 1 to 2^31 - 1."""
-
-    is_in_memory: ClassVar[bool] = True
 
     def sizes(self) -> Sizes:
         """As the two fields say."""

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from paceline.config.data import Sizes
 from paceline.data._text import count_windows, file_size, python_manual, read_text
-from paceline.data.base import DataConfig, Sizes
+from paceline.data.base import DataConfig
 from paceline.errors import EnvironmentFault
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ class TextFileConfig(DataConfig):
     predicted once. The last sample of a set may be shorter: the targets behind its end don't count.
     """
 
+    is_in_memory: ClassVar[bool] = True
+
     name: Literal["text_file"]
     """Selects this data set."""
     file: Annotated[str, Field(min_length=1)] | None = None
@@ -33,8 +36,6 @@ class TextFileConfig(DataConfig):
     """Tokens of a sample, 1 to 2^20. At most the model's."""
     validation_fraction: Annotated[float, Field(ge=1e-6, le=0.999)] = 0.1
     """Share of the text, at its end, that is kept for validation, 10^-6 to 0.999."""
-
-    is_in_memory: ClassVar[bool] = True
 
     def sizes(self) -> Sizes | None:
         """As follows from the number of bytes; None where the file is not there.

@@ -4,10 +4,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from paceline.config.data import Sizes
 from paceline.config.limits import Pixels
 from paceline.data._torchvision_sets import PHOTOS, SMALL
 from paceline.data.augmentation import AugmentationConfig, PhotoAugmentationConfig
-from paceline.data.base import DataConfig, Sizes
+from paceline.data.base import DataConfig
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
@@ -32,6 +33,8 @@ class SmallTorchvisionConfig(TorchvisionDataConfig):
     EMNIST is its `balanced` split, of 47 classes.
     """
 
+    is_in_memory: ClassVar[bool] = True
+
     name: Literal["MNIST", "FashionMNIST", "KMNIST", "QMNIST", "EMNIST", "USPS", "CIFAR10", "CIFAR100", "SVHN", "STL10"]
     """Selects the data set: the name of its class in `torchvision.datasets`."""
     image_size: Pixels | None = None
@@ -39,8 +42,6 @@ class SmallTorchvisionConfig(TorchvisionDataConfig):
     `null` keeps the images' own size."""
     augmentation: AugmentationConfig = AugmentationConfig()
     """Random changes of the training images, before they are resized; by default none."""
-
-    is_in_memory: ClassVar[bool] = True
 
     def sizes(self) -> Sizes:
         """As published with the set."""

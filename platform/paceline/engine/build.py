@@ -16,6 +16,7 @@ from paceline.callbacks.base import CallbackConfig
 from paceline.callbacks.callback import Callback
 from paceline.config.batch_sizes import BatchSizes, batch_sizes, sizes_with
 from paceline.config.experiment import ExperimentConfig
+from paceline.data.base import DataConfig
 from paceline.direction import default_mode
 from paceline.engine.adascale import AdaScale, AdaScaleLR
 from paceline.engine.best_checkpoints import BestCheckpoints
@@ -69,6 +70,7 @@ from paceline.engine.weight_contract import WeightContract
 from paceline.engine.weight_scale import WeightScale
 from paceline.errors import UnusableCode
 from paceline.lr_schedulers.base import Schedule
+from paceline.models.base import ModelConfig
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskConfig
 
@@ -125,7 +127,7 @@ def build_trainer(
     adascale = build_adascale(config, state.trainable, sizes, ranks)
     powersgd = build_powersgd(config.parallel, state.trainable, ranks, config.seed, warn_of("powersgd-restarted"))
     hook_into_exchange(model, build_compression(config.parallel, powersgd), adascale)
-    sets = config.data.sets()
+    sets = DataConfig.of(config.data).sets()
     contents = read_contents(sets.roles, config.data.num_workers, checkpoints is not None) if ranks.is_first else None
     train_loader, validation_loaders = build_loaders(config, sets, precision, ranks.device)
     data: MapStyleStream | IterableStream
@@ -281,7 +283,7 @@ def settle_sizes(
 
     def loaders() -> tuple[BatchLoader, dict[str, BatchLoader]]:
         precision = Precision(config.trainer.precision, ranks.device)
-        train, validation = build_loaders(config, config.data.sets(), precision, ranks.device)
+        train, validation = build_loaders(config, DataConfig.of(config.data).sets(), precision, ranks.device)
         if train is None:
             require_streamable(config)
         assert train is not None
@@ -304,7 +306,7 @@ def build_task(config: ExperimentConfig, sizes: BatchSizes | None = None) -> Tas
         ConfigError: the task steps its optimizers itself, and the config asks for what does not go with that.
     """
     seed_model(config.seed)
-    task = TaskConfig.of(config.task).build(config.model.build())
+    task = TaskConfig.of(config.task).build(ModelConfig.of(config.model).build())
     require_trainable(config, task)
     if not task.automatic_optimization:
         require_plain(config, sizes)

@@ -15,6 +15,7 @@ from paceline.optimizers._modes import begin_training
 from paceline.optimizers._numbering import number_by_position
 from paceline.optimizers._several import SeveralOptimizers, members_of
 from paceline.optimizers._state import complete_state, is_fusable
+from paceline.optimizers.base import OptimizerConfig
 from paceline.optimizers.imported import require_usable
 from paceline.tasks._task import Task
 
@@ -39,17 +40,18 @@ def new_optimizer(
     """The same, as its class makes it: most hold no state yet."""
     trainable = trainable_parameters(task, layout)
     names = parameter_names(task)
-    config.optimizer.require_matches(names.values())
+    section = OptimizerConfig.of(config.optimizer)
+    section.require_matches(names.values())
     has_sparse_gradients = _has_sparse_gradients(task)
 
     def build(parameters: Iterable[nn.Parameter], lr_multiplier: float = 1.0) -> Optimizer:
         given = [parameter for parameter in parameters if parameter.requires_grad]
         _require_own(given, names)
         fusable = all(is_fusable(layout.local(each)) for each in given) and not has_sparse_gradients
-        fusable = fusable and (config.optimizer.fuses_slices or not layout.is_sliced)
-        fused = config.optimizer.wants_fused(device.type, fusable)
+        fusable = fusable and (section.fuses_slices or not layout.is_sliced)
+        fused = section.wants_fused(device.type, fusable)
         named = {names[id(parameter)]: parameter for parameter in given}
-        return config.optimizer.build(named, peak_lr * lr_multiplier, fused, task.model)
+        return section.build(named, peak_lr * lr_multiplier, fused, task.model)
 
     if task.automatic_optimization and not task.builds_optimizers:
         optimizer = build(trainable)

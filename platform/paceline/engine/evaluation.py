@@ -10,7 +10,7 @@ from typing import Any
 from paceline.callbacks.callback import Callback, overrides
 from paceline.config.batch_sizes import BatchSizes, batch_sizes
 from paceline.config.experiment import ExperimentConfig
-from paceline.data.base import DataSets, is_stream
+from paceline.data.base import DataConfig, DataSets, is_stream
 from paceline.engine.build import named_callbacks, seed_model
 from paceline.engine.build_data import build_loader
 from paceline.engine.build_optimizer import new_optimizer
@@ -30,6 +30,7 @@ from paceline.engine.seeding import StepSeeds
 from paceline.engine.state import TrainState
 from paceline.engine.strategy import Strategy
 from paceline.errors import ConfigError, Problem
+from paceline.models.base import ModelConfig
 from paceline.optimizers._modes import begin_training, has_modes
 from paceline.optimizers._state import complete_state
 from paceline.tasks.base import TaskConfig
@@ -114,7 +115,7 @@ def built_evaluation(
     sizes = batch_sizes(config)
     assert isinstance(sizes, BatchSizes), "the caller has put the number that was found in place of `max`"
     seed_model(config.seed)
-    task = TaskConfig.of(config.task).build(config.model.build())
+    task = TaskConfig.of(config.task).build(ModelConfig.of(config.model).build())
     precision = Precision(config.trainer.precision, ranks.device)
     strategy = build_strategy(config.parallel, ranks)
     model = prepare(task, config.trainer, precision, strategy)
@@ -147,7 +148,7 @@ def evaluation_loaders(
     config: ExperimentConfig, precision: Precision, ranks: Ranks, names: Sequence[str]
 ) -> dict[str, BatchLoader]:
     """A loader of each set that is asked for, by the prefix of its metrics' names."""
-    sets = config.data.sets()
+    sets = DataConfig.of(config.data).sets()
     return {
         prefix: build_loader(
             config, SeededFetcher(dataset, config.seed, sets.collate_fn), precision, ranks.device, prefix.rstrip("/")

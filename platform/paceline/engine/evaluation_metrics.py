@@ -5,10 +5,11 @@ from typing import Any
 
 import torch
 
+from paceline.config.metric import MetricConfig
 from paceline.engine.batches import map_tensors
 from paceline.engine.ranks import Ranks
 from paceline.errors import UnusableCode
-from paceline.metrics.base import Metric, MetricConfig
+from paceline.metrics.base import Metric, build_metric
 from paceline.tasks.base import TaskOutput
 
 
@@ -22,7 +23,7 @@ class EvaluationMetrics:
 
     def __init__(self, configs: Sequence[MetricConfig], ranks: Ranks) -> None:
         self._ranks = ranks
-        self._metrics = {config.name: _on(config.build(), ranks.device) for config in configs}
+        self._metrics = {config.name: _on(build_metric(config), ranks.device) for config in configs}
         self._kept: list[tuple[Any, Any]] = []
         self._gathers = ranks.world_size > 1 and any(map(_is_plain, self._metrics.values()))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.engine.plan import TrainPlan
-from paceline.lr_schedulers.base import Schedule
+from paceline.lr_schedulers.base import LRSchedulerConfig, Schedule
 
 KEY = "plan"
 """Of what `state.json` keeps: the plan that the run was trained by."""
@@ -95,4 +95,4 @@ def build_schedule(
 ) -> Schedule:
     """The learning rate's factor at each step of a training of some length."""
     warmup = config.lr_scheduler.warmup_length(steps_per_epoch, global_batch_size)
-    return config.lr_scheduler.build(total_steps, warmup, steps_per_epoch)
+    return LRSchedulerConfig.of(config.lr_scheduler).build(total_steps, warmup, steps_per_epoch)

@@ -11,6 +11,7 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import Called
 from paceline.engine.redundant_bias import remove_redundant_bias
 from paceline.errors import EnvironmentFault, UnusableCode
+from paceline.models.base import ModelConfig
 
 WEIGHTS = "model.safetensors"
 AVERAGE = "component.callback.ema.safetensors"
@@ -68,6 +69,7 @@ def _built(config: ExperimentConfig, model: Any) -> nn.Module:
     if isinstance(model, nn.Module):
         return model
     if model is None:
-        return config.model.build()
+        return ModelConfig.of(config.model).build()
     args: dict[str, Any] = config.model.args if isinstance(config.model, Called) else {}
-    return config.with_overrides({"model": {"path": model, "args": args}}).model.build()
+    changed = config.with_overrides({"model": {"path": model, "args": args}})
+    return ModelConfig.of(changed.model).build()

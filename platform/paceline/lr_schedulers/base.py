@@ -4,34 +4,15 @@ A schedule is a pure function of the step, so a resumed run needs no state for i
 """
 
 from collections.abc import Callable
-from typing import Annotated
 
-from pydantic import Field
-
-from paceline.config.base import Component
+from paceline.config.lr_scheduler import LRSchedulerSection
 
 Schedule = Callable[[int], float]
 """Factor of the peak learning rate at an optimizer step, counted from 0."""
 
 
-class LRSchedulerConfig(Component):
-    """A schedule after an optional linear warmup. At most one of the three warmup fields may be set."""
-
-    warmup_epochs: Annotated[float, Field(ge=0, le=1e6)] | None = None
-    """Length of the linear warmup in epochs, 0 to 10^6. `null` disables."""
-    warmup_steps: Annotated[int, Field(ge=0, le=10**12)] | None = None
-    """Length of the linear warmup in optimizer steps, 0 to 10^12. `null` disables."""
-    warmup_samples: Annotated[int, Field(ge=0, le=10**15)] | None = None
-    """Length of the linear warmup in samples, 0 to 10^15, so that it does not change with the batch. `null`
-    disables."""
-
-    def warmup_length(self, steps_per_epoch: float, global_batch_size: int) -> int:
-        """The warmup's length in optimizer steps."""
-        if self.warmup_steps is not None:
-            return self.warmup_steps
-        if self.warmup_samples is not None:
-            return round(self.warmup_samples / global_batch_size)
-        return round((self.warmup_epochs or 0) * steps_per_epoch)
+class LRSchedulerConfig(LRSchedulerSection):
+    """A schedule after an optional linear warmup."""
 
     def build(self, total_steps: int, warmup_steps: int, steps_per_epoch: float) -> Schedule:
         """The factor at each step: (step + 1) / warmup during warmup, then what `after_warmup` says."""

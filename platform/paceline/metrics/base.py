@@ -1,10 +1,8 @@
-"""A metric's config."""
+"""What a metric is, and how it is made of its config."""
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from pydantic import Field, model_validator
-
-from paceline.config.imports import Called, ImportPath
+from paceline.config.metric import MetricConfig
 from paceline.errors import UnusableCode
 
 if TYPE_CHECKING:
@@ -24,53 +22,15 @@ class Metric(Protocol):
         """Forget all batches."""
 
 
-class MetricConfig(Called):
-    """One metric of the evaluation, reported as `val/<name>`."""
+def build_metric(config: MetricConfig) -> Metric:
+    """Build a metric object, on the CPU.
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][\w.-]{0,99}$")]
-    """Name in the reported metrics. Without `path` it also selects what is computed: `f1`, `iou`, `mae`, `r2`, `rmse`,
-    or the entry point of an installed package (group `paceline.metrics`)."""
-    path: ImportPath | None = None
-    """`module:Class` whose objects have `update(predictions, targets)`, `compute()` and `reset()`, such as
-    `torchmetrics.classification:MulticlassF1Score`. `null`: `name` selects a shipped metric."""
-
-    shipped: ClassVar[dict[str, str]] = {
-        "f1": "paceline.metrics._classification:F1",
-        "iou": "paceline.metrics._classification:MeanIoU",
-        "mae": "paceline.metrics._regression:MeanAbsoluteError",
-        "r2": "paceline.metrics._regression:R2",
-        "rmse": "paceline.metrics._regression:RootMeanSquaredError",
-    }
-    """Import path by name."""
-
-    @classmethod
-    def targets(cls) -> dict[str, str]:
-        """Import path of each metric that `name` alone selects."""
-        from paceline.config.registry import entry_points_of
-
-        return {**{point.name: point.value for point in entry_points_of("paceline.metrics")}, **cls.shipped}
-
-    @property
-    def target(self) -> Any:
-        """Import path of what is called, or the object itself."""
-        return self.path if self.path is not None else self.targets()[self.name]
-
-    @model_validator(mode="after")
-    def _name_is_known(self) -> "MetricConfig":
-        if self.path is None and self.name not in self.targets():
-            known = ", ".join(sorted(self.targets()))
-            raise ValueError(f"there is no metric {self.name!r}; choose one of {known}, or set path")
-        return self
-
-    def build(self) -> Metric:
-        """The metric object, on the CPU.
-
-        Raises:
-            UnusableCode: it lacks a method.
-        """
-        metric = self.call()
-        missing = [method for method in ("update", "compute", "reset") if not callable(getattr(metric, method, None))]
-        if missing:
-            message = f"metric {self.name!r} is a {type(metric).__name__}, which has no {' and no '.join(missing)}"
-            raise UnusableCode(message, "not-a-metric", missing=missing)
-        return metric  # type: ignore[no-any-return]
+    Raises:
+        UnusableCode: it lacks a method.
+    """
+    metric = config.call()
+    missing = [method for method in ("update", "compute", "reset") if not callable(getattr(metric, method, None))]
+    if missing:
+        message = f"metric {config.name!r} is a {type(metric).__name__}, which has no {' and no '.join(missing)}"
+        raise UnusableCode(message, "not-a-metric", missing=missing)
+    return metric  # type: ignore[no-any-return]

@@ -12,6 +12,7 @@ from torch import nn
 
 from paceline._compat.torch import tree_leaves, tree_map
 from paceline.config.experiment import ExperimentConfig
+from paceline.data.base import DataConfig
 from paceline.engine.batches import map_tensors
 from paceline.engine.loading import SeededFetcher
 from paceline.errors import EnvironmentFault, PacelineError, UnusableCode
@@ -114,7 +115,7 @@ def _call_of(config: ExperimentConfig, model: nn.Module, batch: Any) -> Call:
 def _batches(config: ExperimentConfig, sizes: tuple[int, ...]) -> dict[int, Any]:
     """Samples of the validation set, or of the training set where that has none; the first again if there are few."""
     try:
-        sets = config.data.sets()
+        sets = DataConfig.of(config.data).sets()
         dataset: Any = next(each for each in (*sets.validation.values(), sets.train) if len(each))
         fetcher = SeededFetcher(dataset, config.seed, sets.collate_fn)
         batches = {size: fetcher.fetch(0, torch.arange(size) % len(dataset)) for size in sizes}

@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paceline.config.batch_sizes import BatchSizes, OpenBatchSizes, batch_sizes
+from paceline.config.data import Sizes
 from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
-from paceline.data.base import Sizes
 from paceline.engine.order import DataOrder
 from paceline.engine.plan import TrainPlan
 from support.configs import config_of, problems_of

@@ -8,12 +8,12 @@ from typing import Any, get_args, get_origin
 import pytest
 
 from paceline.config.base import Component, Section
+from paceline.config.data import Sizes
 from paceline.config.derived import derive
 from paceline.config.experiment import COMPONENT_SECTIONS, ExperimentConfig, validate
 from paceline.config.imports import Called
 from paceline.config.registry import components
 from paceline.config.schema import json_schema
-from paceline.data.base import Sizes
 from paceline.errors import ConfigError
 from support.configs import TREE
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from paceline.config.data import Sizes
 from paceline.data._text import python_manual
 from paceline.data._text_file import TextWindows
-from paceline.data.base import Sizes
 from paceline.data.text_file import TextFileConfig
 from paceline.engine.loading import SlicedDataset
 from paceline.errors import EnvironmentFault

@@ -12,9 +12,9 @@ import torch
 import torchvision.datasets
 from PIL import Image
 
+from paceline.config.data import Sizes
 from paceline.data import _torchvision
 from paceline.data._torchvision_sets import PHOTOS, SMALL, Source
-from paceline.data.base import Sizes
 from paceline.data.torchvision import PhotoTorchvisionConfig, SmallTorchvisionConfig
 from paceline.errors import EnvironmentFault
 

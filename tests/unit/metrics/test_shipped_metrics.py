@@ -7,8 +7,9 @@ import pytest
 import torch
 from sklearn import metrics as reference
 
+from paceline.config.metric import MetricConfig
 from paceline.errors import ConfigError, UnusableCode
-from paceline.metrics.base import MetricConfig
+from paceline.metrics.base import build_metric
 from support.toys import fit, toy_config
 
 CLASSES = torch.tensor([0, 2, 1, 1, 4, 4, 2, 0, 2])
@@ -29,7 +30,7 @@ CASES = {
 @pytest.mark.parametrize("parts", [[9], [4, 5], [1, 0, 8], [2, 2, 2, 2, 1]])
 def test_a_metric_is_that_of_scikit_learn(name: str, parts: list[int]) -> None:
     predictions, targets, expected = CASES[name]
-    metric: Any = MetricConfig(name=name).build()
+    metric: Any = build_metric(MetricConfig(name=name))
     for _ in range(2):
         for part in zip(predictions.split(parts), targets.split(parts), strict=True):
             metric.update(*part)
@@ -42,7 +43,7 @@ def test_a_metric_is_that_of_scikit_learn(name: str, parts: list[int]) -> None:
 def test_parts_are_merged(name: str, share: int) -> None:
     """As on two workers, of which one may have nothing."""
     predictions, targets, expected = CASES[name]
-    metrics: list[Any] = [MetricConfig(name=name).build() for _ in range(2)]
+    metrics: list[Any] = [build_metric(MetricConfig(name=name)) for _ in range(2)]
     for metric, rows in zip(metrics, (slice(0, share), slice(share, None)), strict=True):
         metric.update(predictions[rows], targets[rows])
     states = [metric._counts if hasattr(metric, "_counts") else metric._parts for metric in metrics]
@@ -51,7 +52,7 @@ def test_parts_are_merged(name: str, share: int) -> None:
 
 
 def test_ignored_targets_and_scores() -> None:
-    metric: Any = MetricConfig(name="iou", args={"ignore_index": 255}).build()
+    metric: Any = build_metric(MetricConfig(name="iou", args={"ignore_index": 255}))
     targets = CLASSES.clone()
     targets[::2] = 255
     metric.update(torch.nn.functional.one_hot(PREDICTED, 5).float(), targets)
@@ -60,7 +61,7 @@ def test_ignored_targets_and_scores() -> None:
 
 
 def test_numbers_are_no_classes() -> None:
-    metric: Any = MetricConfig(name="f1").build()
+    metric: Any = build_metric(MetricConfig(name="f1"))
     with pytest.raises(UnusableCode) as caught:
         metric.update(ESTIMATES, NUMBERS)
     assert caught.value.code == "not-classes"

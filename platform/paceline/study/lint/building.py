@@ -14,6 +14,7 @@ from paceline.engine.build import seed_model
 from paceline.engine.build_data import chosen
 from paceline.engine.loading import SeededFetcher
 from paceline.errors import PacelineError, UnusableCode, text_of
+from paceline.models.base import ModelConfig
 from paceline.study.lint.stand_ins import with_stand_ins
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskConfig
@@ -40,7 +41,7 @@ def build_task(config: ExperimentConfig) -> Task:
     """
     seed_model(config.seed)
     try:
-        return TaskConfig.of(config.task).build(config.model.build())
+        return TaskConfig.of(config.task).build(ModelConfig.of(config.model).build())
     except PacelineError:
         raise
     except Exception as error:

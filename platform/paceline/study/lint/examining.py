@@ -8,8 +8,8 @@ from contextlib import redirect_stdout
 import torch
 
 from paceline._compat.torch import FakeTensorMode
+from paceline.config.data import Sizes
 from paceline.config.experiment import ExperimentConfig
-from paceline.data.base import Sizes
 from paceline.engine.trial_steps import undisturbed
 from paceline.errors import text_of
 from paceline.study.lint.building import Batches, build_batches, build_fake_task, build_task

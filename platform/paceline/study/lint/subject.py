@@ -7,9 +7,9 @@ from typing import Any
 from torch import nn
 
 from paceline.config.batch_sizes import BatchSizes, batch_sizes
+from paceline.config.data import Sizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.steps import epoch_steps, training_steps
-from paceline.data.base import Sizes
 from paceline.study.lint.building import Batches
 from paceline.study.lint.tracing import Trace
 from paceline.tasks._task import Task

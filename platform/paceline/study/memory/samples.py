@@ -7,6 +7,7 @@ import torch
 
 from paceline.config.batch_sizes import batch_sizes
 from paceline.config.experiment import ExperimentConfig
+from paceline.data.base import DataConfig
 from paceline.engine.batches import map_tensors, tensors_in
 from paceline.engine.build_data import require_steps
 from paceline.engine.loading import SeededFetcher
@@ -25,7 +26,7 @@ class Samples:
     """
 
     def __init__(self, config: ExperimentConfig) -> None:
-        sets = config.data.sets()
+        sets = DataConfig.of(config.data).sets()
         self._validation = [SeededFetcher(each, 0, sets.collate_fn) for each in sets.validation.values()]
         self._fetcher = SeededFetcher(sets.train, config.seed, sets.collate_fn)
         self.samples = len(self._fetcher)

@@ -162,8 +162,8 @@ def _loading(config: ExperimentConfig, facts: Facts) -> Iterator[Arm]:
 
 def _batch(config: ExperimentConfig, facts: Facts) -> Iterator[Arm]:
     """Larger batches, with the learning rate and the warmup that go with them."""
+    from paceline.config.data import Sizes
     from paceline.config.derived import derive
-    from paceline.data.base import Sizes
 
     derived = derive(config, Sizes(facts.train_samples, facts.validation_samples))
     batch = derived.batch.global_batch_size

@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Protocol
 
 from paceline.cluster.listener import Stages
+from paceline.config.data import Sizes
 from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
-from paceline.data.base import Sizes
 from paceline.study.statistics.judge import Noise
 from paceline.study.tuneup.arms import Arm, arms_for, with_fixes
 from paceline.study.tuneup.bench import Bench

@@ -16,6 +16,7 @@ from paceline.cluster.initial_weights import weights_finder
 from paceline.cluster.preflight import worker_threads
 from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
+from paceline.data.base import DataConfig
 from paceline.engine.blocks import find_blocks
 from paceline.engine.build import build_trainer, seed_model
 from paceline.engine.failure import RankFailed, failing_together
@@ -23,6 +24,7 @@ from paceline.engine.loading import SlicedDataset
 from paceline.engine.observing.stamp import device_name, usable_cores
 from paceline.engine.ranks import Ranks
 from paceline.engine.redundant_bias import find_redundant_bias
+from paceline.models.base import ModelConfig
 from paceline.study.memory.measuring import measure_peak
 from paceline.study.memory.predicting import ask
 from paceline.study.step_split.diagnosis import diagnose
@@ -56,8 +58,8 @@ def _look(job: Job, base: Assignment, ranks: Ranks) -> Mapping[str, Any]:
     """What of the model and the data decides which techniques apply."""
     config = config_of(base, job.configs[0])
     seed_model(config.seed)
-    task = TaskConfig.of(config.task).build(config.model.build())
-    sets = config.data.sets()
+    task = TaskConfig.of(config.task).build(ModelConfig.of(config.model).build())
+    sets = DataConfig.of(config.data).sets()
     train = sets.train
     parameters = list(task.parameters())
     facts = Facts(

@@ -6,13 +6,14 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from paceline.config.components import COMPONENT_LISTS, ROOMS, components_in
+from paceline.config.data import Sizes
 from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import missing_modules
 from paceline.config.overrides import SELECTORS
 from paceline.config.sweep import SweepConfig
 from paceline.config.sweep_checks import axis_key
-from paceline.data.base import DataConfig, Sizes
+from paceline.data.base import DataConfig
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.sweeps.results.labels import setting_text
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from paceline.cluster.desk import read_outcome
 from paceline.cluster.identity import RunFolder
+from paceline.config.data import Sizes
 from paceline.config.experiment import ExperimentConfig
-from paceline.data.base import Sizes
 from paceline.errors import EnvironmentFault
 from paceline.sweeps.folder import SweepFolder
 from paceline.sweeps.log import read_log

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from paceline.cluster import placing
 from paceline.cluster.placing import Room, workers_on
 from paceline.cluster.preflight import Resources, of_fixed_size, requested, too_few_gpus, uses_gpu
+from paceline.config.data import Sizes
 from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.sections import TrainerConfig
 from paceline.config.sweep import SweepConfig
-from paceline.data.base import DataConfig, Sizes
+from paceline.data.base import DataConfig
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.sweeps.planning.points import trial_config
 from paceline.sweeps.trials import Point
