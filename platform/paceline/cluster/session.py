@@ -13,6 +13,7 @@ from paceline._compat.ray import disable_uv_hook, job_without_folders
 from paceline.errors import EnvironmentFault
 
 UV_HOOK = "RAY_ENABLE_UV_RUN_RUNTIME_ENV"
+PRINT_PATCH = "RAY_TRAIN_ENABLE_PRINT_PATCH"
 WATCHER = "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"
 NICENESS = "RAY_worker_niceness"
 JOB_VARIABLE = "RAY_JOB_ID"
@@ -28,6 +29,8 @@ def prepare_environment() -> None:
     if os.environ[UV_HOOK] == "0":
         disable_uv_hook()  # the program may have imported Ray before us
     os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
+    # Ray Train's own `print` shows a line twice: as it is, and as a log record on stderr.
+    os.environ.setdefault(PRINT_PATCH, "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_DEDUP_LOGS", "1")
     # Ray gives its workers the niceness 15, about a thirtieth of what any other busy process gets: next to a few of

@@ -139,3 +139,19 @@ def test_workers_have_the_niceness_of_a_script() -> None:
         return os.nice(0)
 
     assert ray.get(niceness.remote()) == os.nice(0)
+
+
+def test_a_line_that_a_worker_prints_is_shown_once(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ray Train's own `print` shows it twice: once as it is printed, once as a log record."""
+    builder = """
+import torch.distributed as dist
+import own_code
+
+def net():
+    if dist.get_rank() == 0:
+        print("built on rank 0")
+    return own_code.net()
+"""
+    (home / "talkative.py").write_text(builder)
+    train(config(home, "talkative", model={"path": "talkative:net"}, trainer__max_steps=12))
+    assert capsys.readouterr().err.count("built on rank 0") == 1
