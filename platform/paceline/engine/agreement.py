@@ -1,13 +1,38 @@
 """Agreement between ranks on when to save or to stop, without a collective operation at every step."""
 
+from collections.abc import Callable
 from time import perf_counter
+from typing import Any
 
 from paceline.callbacks.callback import Control
 from paceline.engine.ranks import Ranks
+from paceline.errors import UnusableCode
 
 INTERVAL_SECONDS = 0.5
 INTERRUPT = Control.STOP + 1
 """Request to save and leave the run unfinished: the user, the sweep or the cluster asked for it."""
+
+
+def requested_by(hook: Callable[..., Any], *arguments: Any) -> int:
+    """Call a hook of a callback and return its request, a `Control` or `INTERRUPT`.
+
+    Raises:
+        UnusableCode: it returned something other than a `Control` or None.
+    """
+    request = hook(*arguments)
+    if request is None:
+        return Control.CONTINUE
+    # True would count as Control.SAVE
+    if isinstance(request, bool) or not isinstance(request, int) or not Control.CONTINUE <= request <= INTERRUPT:
+        name = getattr(hook, "__qualname__", type(hook).__name__)
+        raise UnusableCode(
+            f"{name} returned {type(request).__name__}, not a paceline.Control. Return Control.STOP to finish the "
+            "run, Control.SAVE to save a checkpoint, or None",
+            "not-a-control",
+            hook=name,
+            returned=type(request).__name__,
+        )
+    return request
 
 
 class Agreement:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from paceline.callbacks.callback import Callback, Control, overrides
-from paceline.engine.agreement import INTERRUPT, Agreement
+from paceline.engine.agreement import INTERRUPT, Agreement, requested_by
 from paceline.engine.checkpointer import Checkpointer
 from paceline.engine.data_stream import MapStyleStream
 from paceline.engine.evaluator import Evaluator
@@ -162,7 +162,7 @@ class Trainer:
         """Do what is due once a step is counted; returns what the ranks have agreed on."""
         request: int = Control.CONTINUE
         for on_step_end in self._on_step_end:
-            request = max(request, on_step_end(self.context) or Control.CONTINUE)
+            request = max(request, requested_by(on_step_end, self.context))
         if self.plan.is_quiet(self.state.position) and not self._on_boundary:
             self.context.flush()
             agreed = self._agree(request, now=False)
@@ -177,7 +177,7 @@ class Trainer:
             request = max(request, self._tell_of_evaluation())
         if ends_epoch:
             for callback in self._that("on_epoch_end"):
-                request = max(request, callback.on_epoch_end(self.context) or Control.CONTINUE)
+                request = max(request, requested_by(callback.on_epoch_end, self.context))
         self.context.flush()
         return self._after_agreement(self._agree(request, now=is_evaluated or ends_epoch))
 
@@ -202,7 +202,7 @@ class Trainer:
         metrics, self.context.evaluation = self.context.evaluation or {}, None
         request = int(Control.CONTINUE)
         for callback in self._that("on_evaluation_end") if metrics else ():
-            request = max(request, callback.on_evaluation_end(self.context, metrics) or Control.CONTINUE)
+            request = max(request, requested_by(callback.on_evaluation_end, self.context, metrics))
         return request
 
     def _tell_of_checkpoint(self) -> None:

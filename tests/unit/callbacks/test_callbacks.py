@@ -266,3 +266,23 @@ def test_a_run_ends_with_its_time_and_not_anew_after_a_resume(tmp_path: Path, mo
     resumed = run("resumed", 15.0)
     assert (resumed.step, resumed.stopped) == (4, False)
     assert "val/loss" in resumed.metrics
+
+
+@pytest.mark.parametrize("hook", ["on_step_end", "on_evaluation_end", "on_epoch_end"])
+@pytest.mark.parametrize("answer", ["stop", True, 7], ids=["text", "bool", "number"])
+def test_a_hook_asks_for_a_control_or_for_nothing(hook: str, answer: Any, golden: Any) -> None:
+    """`True` would save a checkpoint at each step."""
+
+    class Asking(Callback):
+        pass
+
+    def ask(self: Callback, *arguments: Any) -> Any:
+        return answer
+
+    ask.__qualname__ = f"Asking.{hook}"
+    setattr(Asking, hook, ask)
+    with pytest.raises(UnusableCode) as caught:
+        fit(with_callbacks(Asking()))
+    assert caught.value.code == "not-a-control"
+    assert caught.value.fields == {"hook": f"Asking.{hook}", "returned": type(answer).__name__}
+    golden(str(caught.value))
