@@ -26,7 +26,8 @@ class TaskOutput:
     """Numbers summed over the micro batch like `loss_sum`, such as the number of right answers for `accuracy`. Tensors
     of any shape, such as a confusion matrix, need a task that overrides `Task.compute`. Only read in evaluation."""
     predictions: "torch.Tensor | None" = None
-    """What metrics compare with `targets`, such as class indices of shape [batch]. Only read in evaluation."""
+    """What metrics compare with `targets` and `paceline predict` writes, such as class indices of shape [batch]. Only
+    read in evaluation."""
     targets: "torch.Tensor | None" = None
     """What was to be predicted; its first dimension is that of `predictions`. Only read in evaluation."""
 
@@ -44,8 +45,9 @@ class TaskOutput:
         Args:
             loss: scalar: the mean of the micro batch's losses.
             weight: what the mean was taken over: the number of samples, or of tokens that count.
-            metrics: sums, as in the constructor.
-            predictions: as in the constructor.
-            targets: as in the constructor.
+            metrics: sums over the micro batch by name, not means, such as the number of correct predictions for
+                `accuracy`.
+            predictions: what metrics compare with `targets` and `paceline predict` writes; shape [batch, ...].
+            targets: the expected predictions; shape [batch, ...].
         """
         return cls(loss * weight, weight, metrics or {}, predictions, targets)
