@@ -85,7 +85,7 @@ class Evaluated:
     def rows(self) -> list[tuple[str, str]]:
         """As a small table: label and value."""
         metrics = [(key, f"{value:.6g}") for key, value in sorted(self.metrics.items())]
-        return _shown([("run", self.run), ("checkpoint", self.checkpoint), *metrics])
+        return _shown([_named(self.run), ("checkpoint", self.checkpoint), *metrics])
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,12 @@ class Predicted:
     def rows(self) -> list[tuple[str, str]]:
         """As a small table: label and value."""
         shapes = [(name, f"shape {shape}") for name, shape in self.shapes.items()]
-        return _shown([("run", self.run), ("checkpoint", self.checkpoint), ("written", str(self.output)), *shapes])
+        return _shown([_named(self.run), ("checkpoint", self.checkpoint), ("written", str(self.output)), *shapes])
+
+
+def _named(run: str) -> tuple[str, str]:
+    kind, _, name = run.partition(" ")
+    return kind, name
 
 
 def _shown(rows: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -48,7 +48,8 @@ def per_sample(output: TaskOutput, samples: int) -> Tensors:
     """
     if output.predictions is None:
         raise UnusableCode(
-            "the task gives no predictions: set predictions of the TaskOutput that its forward returns in evaluation",
+            "the task gives no predictions: set predictions of the TaskOutput that its forward returns in evaluation; "
+            "for a LightningModule, use load_model()",
             "no-predictions",
         )
     found = {

@@ -80,7 +80,7 @@ class Exported:
     def rows(self) -> list[tuple[str, str]]:
         """As a small table: label and value."""
         rows = [
-            ("run", str(self.run)),
+            (self.run.kind, str(self.run).partition(" ")[2]),
             ("checkpoint", f"step {self.step}: {self.why}"),
             *([("not kept", self.missed)] if self.missed else []),
             *((key, f"{value:.6g}") for key, value in sorted(self.metrics.items()) if key.startswith("val/")),
