@@ -24,6 +24,8 @@ class EvaluationMetrics:
     def __init__(self, configs: Sequence[MetricConfig], ranks: Ranks) -> None:
         self._ranks = ranks
         self._metrics = {config.name: _on(build_metric(config), ranks.device) for config in configs}
+        for metric in self._metrics.values():
+            metric.reset()  # a class may make its state there alone
         self._kept: list[tuple[Any, Any]] = []
         self._gathers = ranks.world_size > 1 and any(map(_is_plain, self._metrics.values()))
 

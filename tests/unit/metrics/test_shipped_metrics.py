@@ -121,3 +121,27 @@ def test_a_task_without_predictions_is_told_so() -> None:
     assert other.value.code == "not-a-metric"
     with pytest.raises(ConfigError):
         toy_config(metrics=[{"name": "f11"}])
+
+
+class Counting:
+    """Makes its state in `reset` alone, as its contract allows."""
+
+    def reset(self) -> None:
+        self.samples = 0
+
+    def update(self, predictions: torch.Tensor, targets: torch.Tensor) -> None:
+        self.samples += len(targets)
+
+    def compute(self) -> int:
+        return self.samples
+
+
+def test_a_metric_may_make_its_state_in_reset() -> None:
+    tensors = {"name": "synthetic", "shape": [6], "num_classes": 3, "num_samples": 32, "num_validation_samples": 21}
+    config = toy_config(
+        task={"name": "classification"},
+        data={**tensors, "global_batch_size": 16},
+        metrics=[{"name": "samples", "path": Counting}],
+        trainer__precision="32-true",
+    )
+    assert fit(config)[1].metrics["val/samples"] == 21
