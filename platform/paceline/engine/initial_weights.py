@@ -16,7 +16,7 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.engine.rebuilding import evaluated_weights
 from paceline.engine.redundant_bias import remove_redundant_bias
 from paceline.engine.state import strip_wrappers
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ConfigError, PacelineError, Problem
 from paceline.tasks._task import Task
 
 WRAPPING_KEYS = ("state_dict", "model_state_dict", "model")
@@ -74,6 +74,7 @@ def load_initial_weights(task: Task, config: ExperimentConfig, place: Path) -> W
         differences = compare(chosen, {name: each for name, each in own.items() if name not in skipped})
     if differences:
         raise _mismatch(config, differences, own)
+    _require_loadable(chosen, own, place)
     task.model.load_state_dict(chosen, strict=False)
     return weights
 
@@ -89,12 +90,17 @@ def read_weights(place: Path) -> Weights:
             return evaluated_weights(place)
         if place.suffix == ".safetensors":
             return load_file(place)
-        return _state_dict(torch.load(place, map_location="cpu", weights_only=True), place)
+        found = torch.load(place, map_location="cpu", weights_only=True)
+    except PacelineError:
+        raise
     except (OSError, SafetensorError) as error:
         raise _unreadable(place, str(error)) from None
-    except (UnpicklingError, RuntimeError, ValueError, EOFError) as error:
-        first_line = next(iter(str(error).splitlines()), type(error).__name__)
-        raise _unreadable(place, first_line) from None
+    except UnpicklingError:  # whose text advises to unpickle
+        raise _unreadable(place, "it holds more than tensors, numbers and texts, or is another kind of file") from None
+    except Exception as error:  # in a file of another kind, torch.load fails in any way, such as by a KeyError
+        first_line = next(iter(str(error).splitlines()), "")
+        raise _unreadable(place, f"{type(error).__name__} {first_line}".rstrip()) from None
+    return _state_dict(found, place)
 
 
 def compare(weights: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor]) -> Differences:
@@ -124,6 +130,15 @@ def _state_dict(found: Any, place: Path) -> Weights:
     if not tensors:
         raise _unreadable(place, "it holds no state dict")
     return tensors
+
+
+def _require_loadable(weights: Weights, own: Weights, place: Path) -> None:
+    """Check that all weights are numbers that can be copied into the model without loss of their imaginary parts."""
+    for name, each in weights.items():
+        if each.layout is not torch.strided or each.is_quantized or each.is_meta:
+            raise _unreadable(place, f"{name} is not a dense tensor (it is sparse, quantized or without data)")
+        if each.is_complex() and not own[name].is_complex():
+            raise _unreadable(place, f"{name} is complex, and the model's is real")
 
 
 def _without_model_prefix(weights: Weights, own: Collection[str]) -> Weights:

@@ -142,6 +142,28 @@ def test_a_file_is_not_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert not Path("ran").exists()
 
 
+@pytest.mark.parametrize("content", [b"hello", b"abc", b"(", b"", b"PK\x03\x04"])
+def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "other.pt"
+    file.write_bytes(content)
+    problem = refusal(file)
+    assert (problem.code, problem.key) == ("weights-unreadable", "model.weights")
+
+
+def test_a_file_without_weights_is_refused_once(tmp_path: Path) -> None:
+    torch.save([1], tmp_path / "list.pt")
+    assert refusal(tmp_path / "list.pt").reason.count("cannot be read") == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda each: each.to("meta"), lambda each: each.to_sparse(), lambda each: each.to(torch.complex128)],
+)
+def test_weights_that_cannot_be_copied_are_refused(tmp_path: Path, change: Any) -> None:
+    torch.save({name: change(each) for name, each in net().state_dict().items()}, tmp_path / "odd.pt")
+    assert refusal(tmp_path / "odd.pt").code == "weights-unreadable"
+
+
 class Tied(nn.Module):
     def __init__(self) -> None:
         super().__init__()
