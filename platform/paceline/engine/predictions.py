@@ -44,21 +44,25 @@ def per_sample(output: TaskOutput, samples: int) -> Tensors:
     Those in a mapping, a sequence or a dataclass get names such as `predictions.boxes` and `predictions.0`.
 
     Raises:
-        UnusableCode: there are no predictions, or not one for each sample.
+        UnusableCode: there are no predictions, or not one for each sample, or two have the same name, or one is no
+            dense tensor.
     """
-    if output.predictions is None:
+    predictions, targets = (_tensors(getattr(output, root), root) for root in ("predictions", "targets"))
+    if not predictions:
         raise UnusableCode(
             "the task gives no predictions: set predictions of the TaskOutput that its forward returns in evaluation; "
             "for a LightningModule, use load_model()",
             "no-predictions",
         )
-    found = {
-        name: tensor
-        for root in ("predictions", "targets")
-        for name, tensor in _named(getattr(output, root), root)
-        if tensor is not None
-    }
+    found = {**predictions, **targets}
     for name, tensor in found.items():
+        if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
+            raise UnusableCode(
+                f"{name} is not a dense tensor (it is sparse, nested, quantized or without data), which no file of "
+                "predictions holds. Give a dense one, such as tensor.to_dense()",
+                "predictions-not-dense",
+                name=name,
+            )
         if not tensor.dim() or tensor.shape[0] != samples:
             shape = list(tensor.shape)
             raise UnusableCode(
@@ -69,6 +73,20 @@ def per_sample(output: TaskOutput, samples: int) -> Tensors:
                 shape=shape,
                 samples=samples,
             )
+    return found
+
+
+def _tensors(value: Any, root: str) -> Tensors:
+    found: Tensors = {}
+    for name, tensor in _named(value, root):
+        if name in found:
+            raise UnusableCode(
+                f"two tensors have the name {name}, of which one would be lost. Rename a key",
+                "predictions-same-name",
+                name=name,
+            )
+        if tensor is not None:
+            found[name] = tensor
     return found
 
 
