@@ -53,10 +53,11 @@ class LightningLog:
         `batch_size`, or added up with `reduce_fx="sum"`.
 
         Raises:
-            UnusableCode: `reduce_fx` is neither a mean nor a sum.
+            UnusableCode: the value is none of these, or `reduce_fx` is neither a mean nor a sum.
         """
         if logger is False:
             return
+        _require_number(name, value)
         if self.is_training:
             self.newest[name] = value.detach() if isinstance(value, torch.Tensor) else value
             return
@@ -92,6 +93,20 @@ class LightningLog:
     def _add(self, name: str, value: Any) -> None:
         before = self.sums.get(name)
         self.sums[name] = value if before is None else before + value
+
+
+def _require_number(name: str, value: Any) -> None:
+    if is_metric(value) or isinstance(value, int | float):
+        return
+    if (value.numel() if isinstance(value, torch.Tensor) else getattr(value, "size", 0)) == 1:
+        return
+    shape = f" of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else ""
+    raise UnusableCode(
+        f"self.log({name!r}) was given a {type(value).__name__}{shape}. Log a number, a tensor with one element or a "
+        "metric object",
+        "metric-not-a-number",
+        metric=name,
+    )
 
 
 def means(sums: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -116,6 +116,7 @@ class TrainerView:
 
     logger = None
     sanity_checking = False
+    progress_bar_callback = None
 
     def __init__(self) -> None:
         self.context: Any = None

@@ -116,6 +116,13 @@ class ManualStep:
         torch.clear_autocast_cache()  # else the rest of the step would compute with casts of the old weights
 
     def _share_of(self, name: str, weight: float | torch.Tensor | None) -> float | torch.Tensor:
+        if callable(weight):
+            raise UnusableCode(
+                f"step() of the optimizer {name!r} was given a closure, which is not supported. Compute the loss "
+                "and its gradients first, and call step()",
+                "closure",
+                optimizer=name,
+            )
         if weight is None:
             if not self._state.task.weight_is_samples:
                 raise UnusableCode(

@@ -1,6 +1,7 @@
 """Training metrics: loss, speed, memory and machines, read every `trainer.log_every_n_steps`."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -14,6 +15,8 @@ from paceline.engine.outcome import Diverged
 from paceline.engine.plan import TrainPlan
 from paceline.engine.running import RunningLoss
 from paceline.engine.state import TrainState
+from paceline.errors import UnusableCode
+from paceline.tasks._task import Task
 
 
 class MetricLogger(PlannedCallback):
@@ -72,13 +75,47 @@ class MetricLogger(PlannedCallback):
         overall = self._meter.overall() if self._plan.is_over(position) else {}
         values = {"train/loss": loss, **self._lr.metrics(), "epoch": epoch, **speed, **overall, **of_ranks}
         _record(ctx, {**values, **state.precision.metrics()})
-        _record(ctx, state.task.training_metrics())
+        _record(ctx, _metrics_of(state.task))
         assert isinstance(ctx, LoopContext)
         ctx.report(of_machines)
 
     def _readings(self) -> list[float]:
         wait_seconds = self._meter.wait_seconds(self._data.wait_seconds)
         return self.observer.tell(wait_seconds, is_last=self._plan.is_over(self._state.position))
+
+
+def _metrics_of(task: Task) -> dict[str, float]:
+    """What the task logs of the step, as numbers.
+
+    Raises:
+        UnusableCode: it returned something else.
+    """
+    returned = task.training_metrics()
+    if not isinstance(returned, Mapping):
+        raise UnusableCode(
+            f"training_metrics returned {type(returned).__name__}. Return a mapping of names and numbers",
+            "metric-not-a-number",
+            returned=type(returned).__name__,
+        )
+    return {str(name): _number(name, value) for name, value in returned.items()}
+
+
+def _number(name: object, value: Any) -> float:
+    """A metric as a number.
+
+    Raises:
+        UnusableCode: it is none, nor a tensor with one element.
+    """
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        shape = f" of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else ""
+        raise UnusableCode(
+            f"the metric {str(name)!r} of the training step is a {type(value).__name__}{shape}. Log a number, or a "
+            "tensor with one element",
+            "metric-not-a-number",
+            metric=str(name),
+        ) from None
 
 
 def _record(ctx: TrainContext, values: Mapping[str, float | torch.Tensor]) -> None:

@@ -279,3 +279,26 @@ def test_it_works_with_the_package_of_the_other_name() -> None:
             return F.cross_entropy(self.net(batch[0]), batch[1])
 
     assert fit(lit_config(Other, data__path=lambda: (Points(32), Points(8))))[1].step == 4
+
+
+@pytest.mark.parametrize("step", ["training_step", "validation_step"])
+@pytest.mark.parametrize("value", ["x", None, torch.ones(2), {"a": 1}], ids=str)
+def test_what_is_logged_and_no_number_is_refused(step: str, value: Any) -> None:
+    class Logging(Lit):
+        def log_it(self, batch: Any, batch_idx: int) -> Any:
+            self.log("score", value)
+
+    setattr(Logging, step, Logging.log_it)
+    with pytest.raises(UnusableCode) as caught:
+        fit(lit_config(Logging))
+    assert (caught.value.code, caught.value.fields["metric"]) == ("metric-not-a-number", "score")
+
+
+def test_a_module_may_print(capfd: pytest.CaptureFixture[str]) -> None:
+    class Printing(Lit):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.print("hello")
+            return super().training_step(batch, batch_idx)
+
+    fit(lit_config(Printing))
+    assert "hello" in capfd.readouterr().out

@@ -192,3 +192,24 @@ def test_the_time_of_a_step_is_not_split() -> None:
     with pytest.raises(ConfigError) as caught:
         split_steps(built(pair_config()), steps=1, warm_up=0)
     assert caught.value.problems[0].code == "no-split"
+
+
+@pytest.mark.parametrize("returned", [None, [1], {"a": "x"}, {"a": torch.ones(2)}, {"a": None}])
+def test_metrics_of_a_step_that_are_no_numbers_are_refused(returned: Any) -> None:
+    class Logging(PairTask):
+        def training_metrics(self) -> Any:
+            return returned
+
+    with pytest.raises(UnusableCode) as caught:
+        fit(pair_config(task__path=Logging))
+    assert caught.value.code == "metric-not-a-number"
+
+
+def test_a_step_with_a_closure_is_refused() -> None:
+    class Closing(PairTask):
+        def training_step(self, batch: Any, optimizers: Any) -> Any:
+            return optimizers["maker"].step(lambda: None)
+
+    with pytest.raises(UnusableCode) as caught:
+        fit(pair_config(task__path=Closing))
+    assert (caught.value.code, caught.value.fields) == ("closure", {"optimizer": "maker"})
