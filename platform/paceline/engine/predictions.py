@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from paceline.engine.batches import fields_of, is_dataclass
 from paceline.engine.order import MicroBatch
-from paceline.errors import UnusableCode
+from paceline.errors import EnvironmentFault, UnusableCode
 from paceline.tasks.base import TaskOutput
 
 PART_BYTES = 64 << 20
@@ -30,6 +31,7 @@ def write_predictions(
 
     Raises:
         UnusableCode: the task gives no predictions, or not one for each sample.
+        EnvironmentFault: they cannot be written.
     """
     writer = _PartWriter(folder, rank, on_part)
     for micro_batch, output in outputs:
@@ -142,7 +144,11 @@ class _PartWriter:
         names = self._batches[0]
         whole = {name: torch.cat([batch[name] for batch in self._batches]).contiguous() for name in names}
         file = self._folder / f"{self._rank:06d}-{self._parts:08d}.safetensors"
-        save_file(whole, file)
+        try:
+            save_file(whole, file)
+        except (OSError, SafetensorError) as error:
+            message = f"the predictions cannot be written to {self._folder}: {error}; make room there"
+            raise EnvironmentFault(message, "output-not-usable", path=self._folder) from None
         self._on_part(file)
         self._parts += 1
         self._batches, self._bytes = [], 0
