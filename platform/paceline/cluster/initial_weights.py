@@ -205,6 +205,12 @@ def _none(text: str, storage: Path | StoreAddress) -> ConfigError:
     if _looks_like_a_file(text) or isinstance(storage, StoreAddress):
         kind = "file" if _looks_like_a_file(text) else "finished run"
         return ConfigError([Problem("no-weights", f"there is no {kind} {text}", KEY, hint="write its whole path")])
+    trials = _trials_in(storage / text)
+    if trials:
+        sweep, trial = trials[0].parent.parent, trials[0].name
+        reason = f"{text!r} is a sweep, of which each trial has weights of its own"
+        hint = f"name a trial, such as {sweep.relative_to(storage)}/{trial}"
+        return ConfigError([Problem("no-weights", reason, KEY, hint=hint)])
     unfinished = [each.name for each in _runs_in(storage / text)]
     if unfinished:
         reason = f"no run of {text!r} in {storage} is finished"
@@ -215,6 +221,12 @@ def _none(text: str, storage: Path | StoreAddress) -> ConfigError:
     there = f"{storage} has the runs of {', '.join([*names[:SHOWN_NAMES], *more])}" if names else "it holds no run"
     reason = f"{text!r} is no file, and no run in {storage}"
     return ConfigError([Problem("no-weights", reason, KEY, hint=f"{there}; write NAME, NAME/ID or the path of a file")])
+
+
+def _trials_in(place: Path) -> list[Path]:
+    """The folders of trials that have checkpoints, of a sweep or of all sweeps of a name."""
+    found = (*place.glob(f"trials/*/{CHECKPOINTS}"), *place.glob(f"*/trials/*/{CHECKPOINTS}"))
+    return sorted(each.parent for each in found)
 
 
 def _folders(path: Path) -> list[Path]:

@@ -96,6 +96,14 @@ def test_what_is_not_there_is_named_with_what_is(text: str, golden: Golden, work
     golden(str(problem).replace(str(work), "<work>"))
 
 
+@pytest.mark.parametrize("text", ["tried", "tried/5"])
+def test_a_sweep_is_refused_with_a_trial_to_name(text: str) -> None:
+    shutil.copytree(left("1") / "checkpoints", Path("runs", "tried", "5", "trials", "0007", "checkpoints"))
+    problem = refusal(text)
+    assert problem.code == "no-weights"
+    assert "tried/5/0007" in problem.hint
+
+
 def claimed(weights: str, status: str = "", **options: Any) -> ClaimedRun[RunFolder]:
     config = local_config(model__weights=weights)
     run = claim_run(config, Path.cwd() / "runs", **options)
