@@ -19,8 +19,11 @@ from paceline.places import place_of
 from paceline.storage.address import is_address, parse
 
 STATE = "state.json"
+CHOICES = "last, best, step-N, or the folder or address of a checkpoint"
 WITHOUT_EFFECT = (
     "name",
+    "model.weights",
+    "model.weights_skip",
     "optimizer",
     "lr_scheduler",
     "checkpoint",
@@ -71,6 +74,8 @@ def choose_checkpoint(newest: str, asked: str | Path) -> ChosenCheckpoint:
         EnvironmentFault: there is no such checkpoint, or it is damaged.
         ConfigError: the best one is asked for, and the run has no `checkpoint.monitor`.
     """
+    if not str(asked).strip():
+        raise EnvironmentFault(f"no checkpoint is named; write {CHOICES}", "no-checkpoint", path="")
     own = str(asked) in ("last", "best") or str(asked).removeprefix("step-").isdigit()
     if own and not newest:
         raise EnvironmentFault("the run has saved no checkpoint", "no-checkpoint")
@@ -100,8 +105,7 @@ def _whole(place: str) -> ChosenCheckpoint:
 
 def _instead(folder: Path) -> str:
     names = [path.name for _, path in numbered(folder.parent)]
-    choices = "last, best, step-N, or the folder or address of a checkpoint"
-    return f"; there are {', '.join(names[:8])}" if names else f"; write {choices}"
+    return f"; there are {', '.join(names[:8])}" if names else f"; write {CHOICES}"
 
 
 def _beside(newest: str, step: int) -> str:

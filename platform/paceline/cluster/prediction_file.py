@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 from paceline.durable import sync_folder
 from paceline.errors import ConfigError, EnvironmentFault, Problem, UnusableCode
 from paceline.places import place_of
+from paceline.storage.address import is_address
 
 if TYPE_CHECKING:
     import pyarrow
@@ -36,9 +37,12 @@ def complete_file(output: str | Path) -> Iterator[Path]:
     Made at once, so that a place that cannot be written to is found before anything else. Removed if the body fails.
 
     Raises:
-        ConfigError: the name has an unknown ending.
+        ConfigError: the name has an unknown ending, or is an address.
         EnvironmentFault: the file cannot be written.
     """
+    if is_address(output):
+        reason = "predictions are written to a folder of this machine, not to an object store"
+        raise ConfigError([Problem("output-is-an-address", reason, "output", hint="name a file, and copy it there")])
     final = place_of(output)
     if final.suffix not in ENDINGS:
         reason = f"{final.name!r} does not say what kind of file it is to be"

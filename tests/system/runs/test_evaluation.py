@@ -182,6 +182,7 @@ def test_other_data_is_used_where_an_override_says_so(home: Path) -> None:
         ({"overrides": ["model.widht=5"]}, "unknown-key"),
         ({"overrides": ["optimizer.lr=0.1"]}, "no-effect"),
         ({"overrides": ["data.global_batch_size=8"]}, "no-effect"),
+        ({"overrides": ["model.weights=other"]}, "no-effect"),
         ({"overrides": ["callbacks=[{name: ema}, {name: ema}]"]}, "no-callback-state"),
         ({"data": (Pairs(4), [])}, "empty-set"),
         ({"sets": "test"}, "unknown-set"),
@@ -189,6 +190,7 @@ def test_other_data_is_used_where_an_override_says_so(home: Path) -> None:
         ({"checkpoint": "best"}, "no-monitor"),
         ({"checkpoint": "step-1"}, "no-checkpoint"),
         ({"checkpoint": "elsewhere"}, "no-checkpoint"),
+        ({"checkpoint": ""}, "no-checkpoint"),
     ],
     ids=lambda each: each if isinstance(each, str) else None,
 )
@@ -304,7 +306,12 @@ def test_a_failure_leaves_the_file_that_was_there(home: Path, kind: str, code: s
 
 @pytest.mark.parametrize(
     ("output", "code"),
-    [("out.csv", "unknown-ending"), ("folder.parquet", "output-not-usable"), ("file/out.parquet", "output-not-usable")],
+    [
+        ("out.csv", "unknown-ending"),
+        ("s3://bucket/out.parquet", "output-is-an-address"),
+        ("folder.parquet", "output-not-usable"),
+        ("file/out.parquet", "output-not-usable"),
+    ],
 )
 def test_a_place_that_cannot_be_written_is_found_first(home: Path, images: Path, output: str, code: str) -> None:
     run = load_run(images / "runs" / "images")
