@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from paceline.tracking import note
+from paceline.tracking import markdown
 from support.tracking.canaries import (
     ADDRESS,
     ARGUMENT,
@@ -73,8 +73,8 @@ def test_only_without_redaction_runs_leave_secrets_in_a_database(
 
 @pytest.mark.parametrize("canary", CANARIES)
 def test_a_secret_is_found_however_it_is_written(canary: str) -> None:
-    with patch.object(note, "redact", lambda text: text):
-        shown = note.escaped(canary)  # as in a note that nobody has taken secrets out of
+    with patch.object(markdown, "redact", lambda text: text):
+        shown = markdown.escaped(canary)  # as in a note that nobody has taken secrets out of
     forms = [
         *(canary, shown, json.dumps(shown), escape(canary), json.dumps(canary), quote(canary)),
         *(canary[:-5], canary[5:]),
