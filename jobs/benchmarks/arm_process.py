@@ -13,7 +13,7 @@ from harness import ArmFailed
 
 from paceline.config.experiment import validate
 from paceline.engine.build import build_trainer
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.engine.reporter import MemoryReporter
 from paceline.engine.state import weights_sha256
 
@@ -73,7 +73,7 @@ class _Training:
     def __init__(self, tree: dict[str, Any], device: str) -> None:
         self._device = torch.device(device)
         self._reporter = MemoryReporter()
-        self._trainer = build_trainer(validate(tree), Ranks.current(self._device), self._reporter)
+        self._trainer = build_trainer(validate(tree), DistContext.current(self._device), self._reporter)
         self._trainer.state.task.train()
         self._batches = self._all_batches()
 
@@ -115,8 +115,7 @@ class _Training:
         return turn
 
     def close(self) -> None:
-        self._trainer.data.loader.close()
-        self._trainer.evaluator.close()
+        self._trainer.close()
 
 
 _training: _Training | None = None

@@ -51,8 +51,8 @@ from torch.nn import functional as F
 from paceline.config.experiment import validate
 from paceline.data._tensors import TensorData
 from paceline.engine.build import build_trainer
+from paceline.engine.dist_context import DistContext
 from paceline.engine.order import permutation
-from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter
 
 BATCH, LR, MOMENTUM, SEED, LOG_EVERY = 32, 0.01, 0.9, 0, 10
@@ -182,7 +182,7 @@ def paceline(model: nn.Module, data: Tensors, epochs: int, fused: bool | str = "
     def train(hand_over: HandOver) -> None:
         reporter = HandingOver()
         reporter.hand_over = hand_over
-        build_trainer(config, Ranks.current(), reporter).fit()
+        build_trainer(config, DistContext.current(), reporter).fit()
 
     return train
 

@@ -92,14 +92,14 @@ def serve(order: dict[str, str]) -> None:
     from paceline.config.experiment import validate
     from paceline.config.imports import make_importable
     from paceline.engine.build import build_trainer
-    from paceline.engine.ranks import Ranks
+    from paceline.engine.dist_context import DistContext
     from paceline.engine.reporter import MemoryReporter
 
     make_importable([Path(folder) for folder in order["folders"]])
     config = validate(json.loads(order["config"]))
     torch.set_num_threads(worker_threads(config))
     reporter = MemoryReporter()
-    ranks = Ranks.current(ray.train.torch.get_device())
+    ranks = DistContext.current(ray.train.torch.get_device())
     build_trainer(config, ranks, reporter).fit()
     if ranks.is_first:
         Path(order["file"]).write_text(json.dumps(reporter.points))

@@ -36,12 +36,13 @@ from torch.nn.parallel import DistributedDataParallel
 from paceline.cluster.preflight import worker_threads
 from paceline.config.batch_sizes import batch_sizes
 from paceline.config.experiment import ExperimentConfig, validate
-from paceline.engine.build import build_trainer, seed_model
+from paceline.engine.build import build_trainer
+from paceline.engine.build_task import seed_model
+from paceline.engine.dist_context import DistContext
 from paceline.engine.length_change import build_schedule
 from paceline.engine.loading import SeededFetcher
 from paceline.engine.order import permutation
 from paceline.engine.plan import TrainPlan
-from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter
 
 PROCESSES = multiprocessing.get_context("spawn")
@@ -146,7 +147,7 @@ def raw(work: Work, address: str, folder: Path, rank: int) -> None:
 def engine(work: Work, address: str, folder: Path, rank: int) -> None:
     """Paceline's loop in processes that are started as those of `raw`: without Ray, and nothing is recorded."""
     _join(work, folder, rank)
-    trainer = build_trainer(work.gated(address), Ranks.current(), MemoryReporter())
+    trainer = build_trainer(work.gated(address), DistContext.current(), MemoryReporter())
     trainer.fit()
     _part(trainer.state.model_tensors(), folder, rank)
 

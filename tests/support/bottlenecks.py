@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from paceline.config import ExperimentConfig
 from paceline.config.experiment import validate
 from paceline.engine.build import build_trainer
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.engine.reporter import MemoryReporter
 from paceline.engine.trainer import Trainer
 from paceline.tasks._task import Task
@@ -117,7 +117,9 @@ class Plant:
         changes = {"scaling__num_workers": self.ranks, **self.overrides, **(self.planted if is_planted else {})}
         return base_config().with_overrides({key.replace("__", "."): value for key, value in changes.items()})
 
-    def build(self, config: ExperimentConfig, ranks: Ranks, folder: Any = None, is_planted: bool = True) -> Trainer:
+    def build(
+        self, config: ExperimentConfig, ranks: DistContext, folder: Any = None, is_planted: bool = True
+    ) -> Trainer:
         """A trainer on this rank; what of the bottleneck is not in the config comes with it."""
         reporter = SlowReporter(self.report_delay) if self.report_delay and is_planted else MemoryReporter()
         trainer = build_trainer(config, ranks, reporter, folder if self.saves and is_planted else None)

@@ -2,14 +2,14 @@
 
 from statistics import median, mode
 
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.study.step_split.diagnosis import diagnose
 from paceline.study.step_split.fixes import Fix
 from paceline.study.step_split.splitting import split_steps
 from support.bottlenecks import Plant
 
 
-def sample_seconds(ranks: Ranks, plant: Plant, field: str, times: int) -> tuple[dict[str, list[float]], Fix]:
+def sample_seconds(ranks: DistContext, plant: Plant, field: str, times: int) -> tuple[dict[str, list[float]], Fix]:
     """Seconds per sample with the plant, with its first fix that changes a field, and without it; and the fix.
 
     Args:

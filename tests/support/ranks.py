@@ -82,14 +82,14 @@ def _rank_main(pipe: Connection, payload: bytes, rank: int, world_size: int, por
     import torch
     import torch.distributed as dist
 
-    from paceline.engine.ranks import Ranks
+    from paceline.engine.dist_context import DistContext
 
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
     torch.set_num_threads(1)
     try:
         dist.init_process_group("gloo", rank=rank, world_size=world_size)
         function, arguments, named = cloudpickle.loads(payload)
-        ending = Ending(function(Ranks.current(), *arguments, **named))
+        ending = Ending(function(DistContext.current(), *arguments, **named))
     except BaseException as error:
         ending = Ending(error="".join(traceback.format_exception(error)))
     # as plain bytes: sent as an object, tensors would be shared with a process that is about to end

@@ -7,7 +7,7 @@ import json
 import subprocess
 from typing import Any
 
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.study.step_split.diagnosis import diagnose
 from paceline.study.step_split.fixes import Fix
 from paceline.study.step_split.splitting import split_steps
@@ -24,13 +24,13 @@ def run(*command: str) -> None:
     subprocess.run(command, check=True)
 
 
-def seconds_with(ranks: Ranks, overrides: dict[str, Any]) -> float:
+def seconds_with(ranks: DistContext, overrides: dict[str, Any]) -> float:
     """Per sample."""
     config = PLANT.config().with_overrides(overrides)
     return split_steps(PLANT.build(config, ranks), 10, 2).sample_seconds
 
 
-def named(ranks: Ranks) -> tuple[str, tuple[Fix, ...]]:
+def named(ranks: DistContext) -> tuple[str, tuple[Fix, ...]]:
     """The bottleneck's kind and its fixes."""
     found = diagnose(PLANT.config(), lambda config: PLANT.build(config, ranks), 10, 2).bottleneck
     return found.kind, found.fixes

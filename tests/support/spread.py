@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from support.toys import CLASSES, FEATURES, Points, fit, toy_config
 
 TRAIN, VALIDATION = 45, 13
@@ -23,7 +23,7 @@ def blocks(width: int = 8) -> nn.Module:
     )
 
 
-def training(ranks: Ranks, checkpoints: Path | None = None, **overrides: Any) -> dict[str, Any]:
+def training(ranks: DistContext, checkpoints: Path | None = None, **overrides: Any) -> dict[str, Any]:
     """Train, and tell all that can be compared."""
     defaults: dict[str, Any] = {} if "model" in overrides else {"model__path": blocks}
     if "data" not in overrides:

@@ -12,7 +12,7 @@ from paceline.config import ExperimentConfig
 from paceline.config.experiment import validate
 from paceline.data._tensors import TensorData
 from paceline.engine.build import build_trainer
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.engine.reporter import MemoryReporter
 from paceline.engine.rungs import Rungs
 from paceline.tasks._task import Task
@@ -111,17 +111,17 @@ def built(
     rungs: Rungs | None = None,
 ) -> Any:
     """A trainer in this process."""
-    return build_trainer(config, Ranks.current(), reporter or MemoryReporter(), checkpoints, rungs)
+    return build_trainer(config, DistContext.current(), reporter or MemoryReporter(), checkpoints, rungs)
 
 
 def fit(
     config: ExperimentConfig,
-    ranks: Ranks | None = None,
+    ranks: DistContext | None = None,
     checkpoints: Any = None,
     reporter: MemoryReporter | None = None,
     rungs: Rungs | None = None,
 ) -> tuple[Any, Any, MemoryReporter]:
     """Train by the engine alone; returns the trainer, its outcome and what was reported."""
     reporter = reporter or MemoryReporter()
-    trainer = build_trainer(config, ranks or Ranks.current(), reporter, checkpoints, rungs)
+    trainer = build_trainer(config, ranks or DistContext.current(), reporter, checkpoints, rungs)
     return trainer, trainer.fit(), reporter

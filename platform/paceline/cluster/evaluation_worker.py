@@ -11,10 +11,10 @@ import torch
 from paceline.cluster.evaluation_request import EvaluationRequest
 from paceline.cluster.preflight import worker_threads
 from paceline.cluster.worker import keeping_threads
+from paceline.engine.dist_context import DistContext
 from paceline.engine.evaluation import Evaluation, built_evaluation
 from paceline.engine.failure import RankFailed, failing_together
 from paceline.engine.fresh import release_memory
-from paceline.engine.ranks import Ranks
 from paceline.engine.trial_steps import undisturbed
 from paceline.starting_folder import drop_starting_folder
 from paceline.storage.address import is_address, parse
@@ -26,7 +26,7 @@ ROUND_SECONDS = 10.0
 """Longest time that a rank waits in one collective operation while others copy a checkpoint."""
 
 
-def evaluate_rank(request: EvaluationRequest, ranks: Ranks) -> dict[str, Any]:
+def evaluate_rank(request: EvaluationRequest, ranks: DistContext) -> dict[str, Any]:
     """Evaluate as one rank: `{"status": "finished", "values": ...}`, or `{"status": "failed", "failure": ...}`.
 
     The values are the metrics, or of predictions the number of `samples` over all ranks.
@@ -74,7 +74,7 @@ def evaluate_on_worker(loop_config: dict[str, Any]) -> None:
     me = ray.cloudpickle.dumps(ray.get_runtime_context().current_actor)
     with suppress(ray.exceptions.ActorDiedError):  # the driver has gone
         if ray.get(box.enter.remote(me)):
-            ranks = Ranks.current(ray.train.torch.get_device())
+            ranks = DistContext.current(ray.train.torch.get_device())
             ending = evaluate_rank(loop_config["request"], ranks)
             if ranks.is_first or ending["status"] == "failed":
                 ray.get(box.finish.remote(ending))
@@ -84,4 +84,4 @@ def evaluate_here(request: EvaluationRequest, device: torch.device) -> dict[str,
     """Evaluate in this process, without Ray. Its random numbers go on as if nothing had been drawn."""
     release_memory()
     with undisturbed(device):
-        return keeping_threads(lambda: evaluate_rank(request, Ranks.current(device)))
+        return keeping_threads(lambda: evaluate_rank(request, DistContext.current(device)))

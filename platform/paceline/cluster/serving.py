@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import torch.distributed as dist
 
 from paceline._compat.torch import default_store
+from paceline.engine.dist_context import DistContext
 from paceline.engine.fresh import ProcessState, fresh_process_group
-from paceline.engine.ranks import Ranks
 from paceline.starting_folder import drop_starting_folder
 
 LISTEN_SECONDS = 60.0
@@ -29,7 +29,7 @@ class Work(Protocol):
         """How long a collective operation may take."""
 
 
-def serve(loop_config: dict[str, Any], run: Callable[[Any, Ranks], None]) -> None:
+def serve(loop_config: dict[str, Any], run: Callable[[Any, DistContext], None]) -> None:
     """What a training function of Ray Train comes to whose workers are to stay: one call per worker process.
 
     Each piece of work is run as if it were the first: in a process group of its own, with all flags as at the start.
@@ -56,7 +56,7 @@ def serve(loop_config: dict[str, Any], run: Callable[[Any, Ranks], None]) -> Non
     state = ProcessState()
     while (work := works.next()) is not None:
         with fresh_process_group(store, f"trial/{work.number}", rank, world_size, str(backend), work.timeout_seconds):
-            run(work, Ranks.current(device))
+            run(work, DistContext.current(device))
         state.restore()
 
 

@@ -13,10 +13,10 @@ from paceline.cluster.assignment import Assignment
 from paceline.cluster.initial_weights import weights_finder
 from paceline.cluster.preflight import worker_threads
 from paceline.engine.build import build_trainer
+from paceline.engine.dist_context import DistContext
 from paceline.engine.failure import RankFailed, failing_together
 from paceline.engine.fresh import release_memory
 from paceline.engine.outcome import Outcome
-from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter, Reporter
 from paceline.engine.rungs import Rungs
 from paceline.starting_folder import drop_starting_folder
@@ -24,7 +24,7 @@ from paceline.storage.checkpoints import StoredCheckpoints
 from paceline.tracking.redact import redact, redact_tree
 
 
-def run_rank(assignment: Assignment, ranks: Ranks, reporter: Reporter) -> dict[str, Any]:
+def run_rank(assignment: Assignment, ranks: DistContext, reporter: Reporter) -> dict[str, Any]:
     """Train as one rank and tell how it ended: `{"status": "finished" | "stopped" | "failed", ...}`.
 
     With `elapsed_seconds`, the time of all this, which the outcome's `seconds` are the parts of.
@@ -82,7 +82,7 @@ def train_on_worker(loop_config: dict[str, Any]) -> None:
         wanted = False
     if not wanted:
         return  # the group was started again although the run has ended, or the launch is over
-    ranks = Ranks.current(ray.train.torch.get_device())
+    ranks = DistContext.current(ray.train.torch.get_device())
     reporter = ActorReporter(desk) if ranks.is_first else None
     if reporter is not None:
         desk.begin.remote(device_name(ranks.device), ranks.world_size)
@@ -102,7 +102,7 @@ def device_name(device: torch.device) -> str:
 def run_here(assignment: Assignment, device: torch.device, reporter: Reporter) -> dict[str, Any]:
     """Train in this process, without Ray. Its peak memory is that of this run alone, whatever was run here before."""
     release_memory()
-    return keeping_threads(lambda: run_rank(assignment, Ranks.current(device), reporter))
+    return keeping_threads(lambda: run_rank(assignment, DistContext.current(device), reporter))
 
 
 def keeping_threads(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:

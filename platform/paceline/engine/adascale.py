@@ -22,9 +22,9 @@ from torch.distributed import GradBucket  # type: ignore[attr-defined]  # re-exp
 from torch.optim import Optimizer
 
 from paceline._compat.torch import foreach_add_, foreach_norm
+from paceline.engine.dist_context import DistContext
 from paceline.engine.forward_backward import StepStats
 from paceline.engine.lr_policy import LRPolicy
-from paceline.engine.ranks import Ranks
 from paceline.lr_schedulers.base import Schedule
 
 Weight = float | Tensor
@@ -115,7 +115,7 @@ class AdaScale:
     """
 
     def __init__(
-        self, parameters: list[nn.Parameter], base_batch_size: int, global_batch_size: int, ranks: Ranks
+        self, parameters: list[nn.Parameter], base_batch_size: int, global_batch_size: int, ranks: DistContext
     ) -> None:
         self._parameters = parameters
         self._base = base_batch_size

@@ -5,7 +5,7 @@ from time import perf_counter
 from typing import Any
 
 from paceline.callbacks.callback import Control
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.errors import UnusableCode
 
 INTERVAL_SECONDS = 0.5
@@ -41,7 +41,7 @@ class Agreement:
     At steps known to all, the ranks exchange the largest request and how many steps later they exchange again.
     """
 
-    def __init__(self, ranks: Ranks) -> None:
+    def __init__(self, ranks: DistContext) -> None:
         self._ranks = ranks
         self._next_step = 0
         self._last_exchange = perf_counter(), 0

@@ -11,6 +11,8 @@ from paceline.config.imports import Imported, path_of
 from paceline.config.steps import epoch_steps
 from paceline.data.base import DataSets, is_stream
 from paceline.engine.caching import cached
+from paceline.engine.data_stream import MapStyleStream
+from paceline.engine.ddp import needs_lockstep
 from paceline.engine.iterable_stream import IterableStream
 from paceline.engine.loading import BatchLoader, SeededFetcher, Transfer
 from paceline.engine.order import DataOrder
@@ -18,6 +20,7 @@ from paceline.engine.precision import Precision
 from paceline.engine.prepare import MEMORY_FORMATS
 from paceline.engine.strategy import Strategy
 from paceline.errors import ConfigError, Problem, TrainingError
+from paceline.tasks._task import Task
 
 
 def chosen(section: str, component: Component) -> str:
@@ -51,6 +54,23 @@ def build_loaders(
     return None if is_stream(sets.train) else loader(sets.train, "training"), validation
 
 
+def build_data(
+    config: ExperimentConfig, sets: DataSets, sizes: BatchSizes, precision: Precision, strategy: Strategy, task: Task
+) -> tuple[MapStyleStream | IterableStream, dict[str, BatchLoader]]:
+    """Build this rank's stream of training data, and a loader of each validation set.
+
+    Raises:
+        ConfigError: the config asks for what an iterable training set cannot do.
+        TrainingError: not one global batch can be made.
+    """
+    loader, validation_loaders = build_loaders(config, sets, precision, strategy.ranks.device)
+    if loader is None:
+        return build_stream(config, sets, sizes, precision, strategy), validation_loaders
+    is_lockstep = strategy.layout.is_sliced or needs_lockstep(task)
+    order = build_order(config, len(loader.fetcher), sizes, strategy, is_lockstep, sets.sampler)
+    return MapStyleStream(order, loader), validation_loaders
+
+
 def build_stream(
     config: ExperimentConfig, sets: DataSets, sizes: BatchSizes, precision: Precision, strategy: Strategy
 ) -> IterableStream:
@@ -72,6 +92,7 @@ def build_stream(
         config.data.num_workers,
         config.data.prefetch_factor,
         config.data.drop_last,
+        config.trainer.max_steps or 1,
     )
 
 

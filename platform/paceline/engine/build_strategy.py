@@ -1,11 +1,11 @@
 """Builds the strategy that a config asks for."""
 
 from paceline.config.sections import ParallelConfig
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.engine.strategy import FullySharded, ReplicasInProcess, Strategy
 
 
-def build_strategy(parallel: ParallelConfig, ranks: Ranks) -> Strategy:
+def build_strategy(parallel: ParallelConfig, ranks: DistContext) -> Strategy:
     """The strategy of a config. Every rank must call it."""
     if parallel.strategy == "data_parallel":
         return ReplicasInProcess(parallel, ranks)

@@ -6,8 +6,8 @@ from typing import Any
 
 from paceline.engine.checkpoint import START_FROM_SCRATCH, CheckpointWriter, Snapshot, read_checkpoint
 from paceline.engine.dataset_identity import DataRecord
+from paceline.engine.dist_context import DistContext
 from paceline.engine.outcome import CheckpointLost, Diverged
-from paceline.engine.ranks import Ranks
 from paceline.engine.state import TrainState
 from paceline.engine.stateful import Stateful, pack, unpack
 from paceline.errors import ConfigError, Problem
@@ -33,7 +33,7 @@ class Checkpointer:
     def __init__(
         self,
         state: TrainState,
-        ranks: Ranks,
+        ranks: DistContext,
         writer: CheckpointWriter | None,
         is_enabled: bool,
         data_identity: Mapping[str, Any],

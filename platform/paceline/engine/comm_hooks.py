@@ -10,8 +10,8 @@ from torch.distributed import GradBucket  # type: ignore[attr-defined]  # re-exp
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from paceline.config.sections import ParallelConfig
+from paceline.engine.dist_context import DistContext
 from paceline.engine.powersgd import PowerSGD
-from paceline.engine.ranks import Ranks
 
 BucketHook = Callable[[GradBucket], "torch.futures.Future[torch.Tensor]"]
 """Averages a bucket; what its future gives is DDP's result."""
@@ -46,7 +46,7 @@ _WORLD: dist.ProcessGroup = None  # type: ignore[assignment]  # torch's annotati
 
 
 def build_powersgd(
-    parallel: ParallelConfig, parameters: list[nn.Parameter], ranks: Ranks, seed: int, warn: Callable[[str], None]
+    parallel: ParallelConfig, parameters: list[nn.Parameter], ranks: DistContext, seed: int, warn: Callable[[str], None]
 ) -> PowerSGD | None:
     """PowerSGD over the trainable `parameters`, where a config asks for it and there are ranks to exchange with."""
     if parallel.comm_hook != "powersgd" or ranks.world_size == 1:

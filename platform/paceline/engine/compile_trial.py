@@ -1,6 +1,6 @@
 """Compiles before training, on a batch that is thrown away, so that a failure costs a warning and not the run."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -13,11 +13,12 @@ from paceline.config.sections import TrainerConfig
 from paceline.engine.compilation import CUDA_GRAPHS, reason_of, tell_warnings, undo_compilation
 from paceline.engine.data_stream import MapStyleStream
 from paceline.engine.ddp import communicates
+from paceline.engine.loading import BatchLoader
 from paceline.engine.order import MicroBatch, evaluation_order
 from paceline.engine.trainer import Trainer
 
 
-def try_compilation(trainer: Trainer, config: TrainerConfig) -> None:
+def try_compilation(trainer: Trainer, validation_loaders: Collection[BatchLoader], config: TrainerConfig) -> None:
     """Compile for training and for evaluation; where that fails on any rank, go on without on all. Every rank must
     call it, before training begins.
 
@@ -28,15 +29,15 @@ def try_compilation(trainer: Trainer, config: TrainerConfig) -> None:
         Exception: what the task itself raises, without the compiler too.
     """
     tell_warnings(lambda message: _warn(trainer, message, "partly-compiled"))
-    waits = trainer.ranks.world_size > 1 and communicates(trainer.state.task)
+    waits = trainer.dist.world_size > 1 and communicates(trainer.state.task)
     if waits or trainer.state.layout.is_spread or not isinstance(trainer.data, MapStyleStream):
         return  # a forward pass is an exchange between the ranks: one that failed would leave the others waiting
     runs = 2 if config.compile in CUDA_GRAPHS else 1  # the first allocates, the second records
-    reason = _failure(trainer, runs)
+    reason = _failure(trainer, validation_loaders, runs)
     if reason is not None:
         undo_compilation(trainer.state.task)
-        _run(trainer)
-    reasons = trainer.ranks.union([] if reason is None else [f"on rank {trainer.ranks.rank}: {reason}"])
+        _run(trainer, validation_loaders)
+    reasons = trainer.dist.union([] if reason is None else [f"on rank {trainer.dist.rank}: {reason}"])
     if reasons:
         undo_compilation(trainer.state.task)
         also = ", and so does activation_checkpointing" if config.activation_checkpointing == "budget" else ""
@@ -44,26 +45,26 @@ def try_compilation(trainer: Trainer, config: TrainerConfig) -> None:
 
 
 def _warn(trainer: Trainer, message: str, code: str) -> None:
-    if trainer.ranks.is_first:
+    if trainer.dist.is_first:
         trainer.reporter.event("warning", message=f"trainer.compile: {message}", code=code)
 
 
-def _failure(trainer: Trainer, runs: int) -> str | None:
+def _failure(trainer: Trainer, validation_loaders: Collection[BatchLoader], runs: int) -> str | None:
     try:
         with compile_errors_raised():
             for _ in range(runs):
-                _run(trainer)
+                _run(trainer, validation_loaders)
     except Exception as error:  # a compiler's errors have no common class
         return reason_of(error)
     return None
 
 
-def _run(trainer: Trainer) -> None:
+def _run(trainer: Trainer, validation_loaders: Collection[BatchLoader]) -> None:
     task = trainer.state.task
-    with _leaving_no_trace(task, trainer.ranks.device):
+    with _leaving_no_trace(task, trainer.dist.device):
         _train(trainer)
         task.eval()
-        _evaluate(trainer)
+        _evaluate(trainer, validation_loaders)
 
 
 def _train(trainer: Trainer) -> None:
@@ -75,9 +76,9 @@ def _train(trainer: Trainer) -> None:
     torch.autograd.grad(output.loss_sum, trainer.step.parameters, allow_unused=True)
 
 
-def _evaluate(trainer: Trainer) -> None:
-    ranks, size = trainer.ranks, trainer.map_style.order.micro_batch_size
-    for loader in trainer.evaluator.loaders.values():
+def _evaluate(trainer: Trainer, loaders: Collection[BatchLoader]) -> None:
+    ranks, size = trainer.dist, trainer.map_style.order.micro_batch_size
+    for loader in loaders:
         batches = evaluation_order(len(loader.fetcher), size, ranks.rank, ranks.world_size)
         for micro_batch in batches[:1]:
             batch = _fetch(loader, micro_batch)

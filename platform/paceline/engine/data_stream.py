@@ -12,6 +12,14 @@ class DataStream(Protocol):
     """Training data of one rank."""
 
     @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps of a pass over the data."""
+
+    @property
+    def samples_per_epoch(self) -> float:
+        """Samples of a pass over the data that are trained on; infinite where that is not known."""
+
+    @property
     def wait_seconds(self) -> float:
         """Time spent waiting for data since the start, in seconds."""
 
@@ -35,6 +43,16 @@ class MapStyleStream:
     def __init__(self, order: DataOrder, loader: BatchLoader) -> None:
         self.order = order
         self.loader = loader
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps of a pass over the data."""
+        return self.order.steps_per_epoch
+
+    @property
+    def samples_per_epoch(self) -> float:
+        """Samples of a pass over the data that are trained on."""
+        return self.order.samples_per_epoch
 
     @property
     def wait_seconds(self) -> float:

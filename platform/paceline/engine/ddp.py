@@ -12,8 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 from paceline._compat.torch import BufferSyncHook, register_dataclass
 from paceline.config.sections import ParallelConfig
 from paceline.engine.comm_hooks import BucketHook, GradientObserver, average
-from paceline.engine.observing.own_time import OwnTime
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
+from paceline.engine.monitoring.own_time import OwnTime
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
 
@@ -22,7 +22,7 @@ AS_IT_IS = nullcontext()
 register_dataclass(TaskOutput)
 
 
-def apply_ddp(task: Task, parallel: ParallelConfig, ranks: Ranks, own_time: OwnTime) -> nn.Module:
+def apply_ddp(task: Task, parallel: ParallelConfig, ranks: DistContext, own_time: OwnTime) -> nn.Module:
     """Average gradients over the ranks as they appear in backward. A world of one needs no wrapper.
 
     Args:

@@ -11,11 +11,13 @@ from paceline.callbacks.callback import Callback, overrides
 from paceline.config.batch_sizes import BatchSizes, batch_sizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.data.base import DataConfig, DataSets, is_stream
-from paceline.engine.build import named_callbacks, seed_model
+from paceline.engine.build_callbacks import named_callbacks
 from paceline.engine.build_data import build_loader
 from paceline.engine.build_optimizer import new_optimizer
 from paceline.engine.build_strategy import build_strategy
+from paceline.engine.build_task import seed_model
 from paceline.engine.checkpointer import Checkpointer
+from paceline.engine.dist_context import DistContext
 from paceline.engine.evaluation_metrics import EvaluationMetrics
 from paceline.engine.evaluator import evaluate, outputs, weights_for_evaluation
 from paceline.engine.loading import BatchLoader, SeededFetcher
@@ -23,7 +25,6 @@ from paceline.engine.loop_context import LoopContext
 from paceline.engine.precision import Precision
 from paceline.engine.predictions import write_predictions
 from paceline.engine.prepare import apply_process_settings, prepare
-from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter
 from paceline.engine.running import RunningLoss
 from paceline.engine.seeding import StepSeeds
@@ -100,7 +101,7 @@ class Evaluation:
 
 @contextmanager
 def built_evaluation(
-    config: ExperimentConfig, ranks: Ranks, checkpoint: Path, sets: Sequence[str]
+    config: ExperimentConfig, ranks: DistContext, checkpoint: Path, sets: Sequence[str]
 ) -> Iterator[Evaluation]:
     """Everything of one rank, from the config and a checkpoint. Every rank must call it.
 
@@ -145,7 +146,7 @@ def built_evaluation(
 
 
 def evaluation_loaders(
-    config: ExperimentConfig, precision: Precision, ranks: Ranks, names: Sequence[str]
+    config: ExperimentConfig, precision: Precision, ranks: DistContext, names: Sequence[str]
 ) -> dict[str, BatchLoader]:
     """A loader of each set that is asked for, by the prefix of its metrics' names."""
     sets = DataConfig.of(config.data).sets()

@@ -7,7 +7,7 @@ import torch
 
 from paceline.config.metric import MetricConfig
 from paceline.engine.batches import map_tensors
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.errors import UnusableCode
 from paceline.metrics.base import Metric, build_metric
 from paceline.tasks.base import TaskOutput
@@ -21,7 +21,7 @@ class EvaluationMetrics:
     them.
     """
 
-    def __init__(self, configs: Sequence[MetricConfig], ranks: Ranks) -> None:
+    def __init__(self, configs: Sequence[MetricConfig], ranks: DistContext) -> None:
         self._ranks = ranks
         self._metrics = {config.name: _on(build_metric(config), ranks.device) for config in configs}
         for metric in self._metrics.values():

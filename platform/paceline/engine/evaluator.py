@@ -7,6 +7,7 @@ import torch
 from torch.optim import Optimizer
 
 from paceline.callbacks.callback import Callback, TrainContext, overrides
+from paceline.engine.dist_context import DistContext
 from paceline.engine.evaluation_metrics import EvaluationMetrics
 from paceline.engine.loading import BatchLoader
 from paceline.engine.loop_context import LoopContext, PlannedCallback
@@ -14,7 +15,6 @@ from paceline.engine.meter import Meter
 from paceline.engine.order import MicroBatch, evaluation_order
 from paceline.engine.plan import TrainPlan
 from paceline.engine.precision import Precision
-from paceline.engine.ranks import Ranks
 from paceline.engine.state import TrainState
 from paceline.engine.strategy import Strategy
 from paceline.errors import UnusableCode
@@ -174,7 +174,7 @@ def _evaluating(task: Task) -> Iterator[None]:
 class _Totals:
     """Sums of loss, weight and each metric: float64, on the device."""
 
-    def __init__(self, ranks: Ranks) -> None:
+    def __init__(self, ranks: DistContext) -> None:
         self.ranks = ranks
         self.sums: dict[str, torch.Tensor] = {WEIGHT: torch.zeros((), dtype=torch.float64, device=ranks.device)}
 

@@ -22,8 +22,8 @@ import torch.distributed as dist
 
 from paceline._compat.torch import abort_process_group, default_store
 from paceline.engine.cache_filling import NoRoom
+from paceline.engine.dist_context import DistContext
 from paceline.engine.outcome import Diverged
-from paceline.engine.ranks import Ranks
 from paceline.engine.trial_steps import is_out_of_memory
 from paceline.errors import FAILED, ConfigError, PacelineError, text_of
 
@@ -69,7 +69,7 @@ class RankFailed(RuntimeError):
         self.failure = failure
 
 
-def failing_together(ranks: Ranks, body: Callable[[], Result]) -> Result:
+def failing_together(ranks: DistContext, body: Callable[[], Result]) -> Result:
     """Call `body` such that an exception on any rank ends it on all of them.
 
     `body` is a function, not a `with` block, since what it holds must be let go of before the peers are freed: see
@@ -143,7 +143,7 @@ def _exit_reason(error: SystemExit) -> str:
     return f"the code ended the program: {error.code}"
 
 
-def _find_cause(error: BaseException, board: "_Board", ranks: Ranks) -> Failure | None:
+def _find_cause(error: BaseException, board: "_Board", ranks: DistContext) -> Failure | None:
     communication = is_communication_error(error)
     failure = board.wait(GRACE_SECONDS if communication else 0.0)
     if failure is not None:
@@ -197,7 +197,7 @@ def abort_communication(error: BaseException | None = None) -> None:
 class _Board:
     """The place in the group's store where a failing rank writes its reason; the first one stays."""
 
-    def __init__(self, ranks: Ranks) -> None:
+    def __init__(self, ranks: DistContext) -> None:
         self.ranks = ranks
         self._default_store = default_store()  # on rank 0 it is the server, and must outlive the process group
         self.store = self._default_store.clone()

@@ -9,12 +9,12 @@ from torch import nn
 from paceline._compat.torch import foreach_mul_
 from paceline.engine.comm_hooks import GradientObserver
 from paceline.engine.ddp import gradient_exchange
+from paceline.engine.dist_context import DistContext
 from paceline.engine.layout import Replicated
-from paceline.engine.observing.own_time import NOT_TIMED, OwnTime
+from paceline.engine.monitoring.own_time import NOT_TIMED, OwnTime
 from paceline.engine.order import MicroBatch
 from paceline.engine.output_checks import checked_output
 from paceline.engine.precision import Precision
-from paceline.engine.ranks import Ranks
 from paceline.engine.running import RunningLoss
 from paceline.engine.seeding import StepSeeds
 from paceline.engine.weight_scale import WeightScale
@@ -54,7 +54,7 @@ class LocalForwardBackward:
         self,
         model: nn.Module,
         precision: Precision,
-        ranks: Ranks,
+        ranks: DistContext,
         running: RunningLoss,
         seeds: StepSeeds,
         observer: GradientObserver | None = None,
@@ -144,7 +144,9 @@ class LocalForwardBackward:
         return gradient
 
 
-def divide_by_weight(done: StepStats, parameters: Iterable[nn.Parameter], layout: Replicated, ranks: Ranks) -> None:
+def divide_by_weight(
+    done: StepStats, parameters: Iterable[nn.Parameter], layout: Replicated, ranks: DistContext
+) -> None:
     """Make the gradient that of the mean over the weights, which are not numbers of samples. Every rank must call it.
 
     It is over the number of samples, times an estimate of their weight, so far: what it is to be over is known only

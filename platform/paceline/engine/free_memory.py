@@ -15,8 +15,8 @@ from typing import Protocol
 import psutil
 import torch
 
+from paceline.engine.dist_context import DistContext
 from paceline.engine.meter import peak_memory_bytes
-from paceline.engine.ranks import Ranks
 
 MARGIN = 0.1
 """Share of the memory that is left free: for fragmentation, and for what training needs beside the trial steps."""
@@ -40,13 +40,13 @@ class Memory(Protocol):
         """Whether what they took leaves enough. To be called when all ranks have released it."""
 
 
-def memory_of(ranks: Ranks) -> Memory:
+def memory_of(ranks: DistContext) -> Memory:
     """The memory of this rank's device. Every rank must call it, at rest."""
     sharers = count_sharers(ranks)
     return CudaMemory(ranks.device, sharers) if ranks.device.type == "cuda" else HostMemory(sharers)
 
 
-def count_sharers(ranks: Ranks) -> int:
+def count_sharers(ranks: DistContext) -> int:
     """The ranks that use the same memory as this one, itself included: a GPU's, or a machine's."""
     place = platform.node()
     if ranks.device.type == "cuda":

@@ -17,14 +17,14 @@ from torch.nn.utils import clip_grad_norm_
 
 from paceline.config.sections import ParallelConfig
 from paceline.engine.blocks import find_blocks
+from paceline.engine.dist_context import DistContext
 from paceline.engine.layout import Replicated, copied, set_timeouts
-from paceline.engine.ranks import Ranks
 from paceline.errors import UnusableCode
 from paceline.tasks._task import Task
 
 
 def apply_fsdp(
-    task: Task, parallel: ParallelConfig, ranks: Ranks, gather_dtype: torch.dtype | None = None
+    task: Task, parallel: ParallelConfig, ranks: DistContext, gather_dtype: torch.dtype | None = None
 ) -> nn.Module:
     """Cut the task's parameters up over the ranks, in place: by block where there are blocks, the rest together.
 
@@ -63,7 +63,7 @@ def _blocks_of_their_own(task: Task) -> list[nn.Module]:
     return [block for block, own in zip(blocks, inside, strict=True) if all(owners[key] == own[key] for key in own)]
 
 
-def shard_mesh(parallel: ParallelConfig, ranks: Ranks) -> DeviceMesh:
+def shard_mesh(parallel: ParallelConfig, ranks: DistContext) -> DeviceMesh:
     """The ranks in a row, or as [groups, ranks of a group] for hybrid shard. Neighbouring ranks are in one group."""
     size = parallel.shard_size or ranks.world_size
     if size == ranks.world_size:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import nn
 
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.errors import UnusableCode
 
 BUCKET_BYTES = 25 * 2**20
@@ -13,7 +13,7 @@ BUCKET_BYTES = 25 * 2**20
 
 
 @torch.no_grad()
-def average_gradients(parameters: Sequence[nn.Parameter], share: float | torch.Tensor, ranks: Ranks) -> None:
+def average_gradients(parameters: Sequence[nn.Parameter], share: float | torch.Tensor, ranks: DistContext) -> None:
     """Replace the gradients by their sum over the ranks, each times its rank's share. Every rank must call it.
 
     A gradient that some ranks lack counts as zero there; one that all ranks lack stays absent.
@@ -44,7 +44,7 @@ def average_gradients(parameters: Sequence[nn.Parameter], share: float | torch.T
                 parameter.grad = None
 
 
-def _summed(bucket: Sequence[nn.Parameter], share: float | torch.Tensor, ranks: Ranks) -> torch.Tensor:
+def _summed(bucket: Sequence[nn.Parameter], share: float | torch.Tensor, ranks: DistContext) -> torch.Tensor:
     if isinstance(share, float) and not share:
         return ranks.sum(torch.zeros(sum(map(torch.numel, bucket)), dtype=bucket[0].dtype, device=bucket[0].device))
     flat = torch.cat([_gradient(parameter).reshape(-1) for parameter in bucket])

@@ -15,9 +15,9 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
 
 from paceline._compat.torch import end_loader_processes
+from paceline.engine.dist_context import DistContext
 from paceline.engine.loading import Transfer, ignore_interrupts, keep_as_is
 from paceline.engine.order import MicroBatch, mix
-from paceline.engine.ranks import Ranks
 from paceline.engine.seeding import seed_everything
 from paceline.engine.state import Position
 from paceline.errors import UnusableCode
@@ -47,7 +47,7 @@ class _Shards(IterableDataset[_Read]):
     """The micro-batches of one loader process."""
 
     def __init__(
-        self, dataset: Any, collate: Callable[[list[Any]], Any], micro_batch_size: int, seed: int, ranks: Ranks
+        self, dataset: Any, collate: Callable[[list[Any]], Any], micro_batch_size: int, seed: int, ranks: DistContext
     ) -> None:
         self.dataset = dataset
         self.collate = collate
@@ -129,6 +129,7 @@ class IterableStream:
     Args:
         share: samples of this rank in a full global batch.
         prefetch_factor: micro-batches that each loader process keeps ready.
+        max_steps: optimizer steps of the training.
 
     Raises:
         UnusableCode: a rank has no sample at all.
@@ -141,13 +142,17 @@ class IterableStream:
         micro_batch_size: int,
         share: int,
         seed: int,
-        ranks: Ranks,
+        ranks: DistContext,
         transfer: Transfer,
         num_workers: int = 0,
         prefetch_factor: int = 2,
         drop_last: bool = False,
+        max_steps: int = 1,
     ) -> None:
         self.micro_batch_size = micro_batch_size
+        self.steps_per_epoch = max_steps
+        """Optimizer steps of the training: how many a pass over the stream takes is not known."""
+        self.samples_per_epoch = float("inf")
         self.wait_seconds = 0.0
         own: Callable[[list[Any]], Any] = getattr(dataset, "collate_fn", default_collate)
         self._shards = _Shards(dataset, collate or own, micro_batch_size, seed, ranks)

@@ -16,9 +16,9 @@ import torch
 
 from paceline.config.batch_sizes import BatchSizes, OpenBatchSizes
 from paceline.config.experiment import ExperimentConfig
+from paceline.engine.dist_context import DistContext
 from paceline.engine.free_memory import Memory, forget_peak, memory_of
 from paceline.engine.manifest import STATE
-from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import Reporter
 from paceline.engine.trial_steps import Parts, independent, quick_release, ran_out, release, trial_steps, undisturbed
 from paceline.errors import TrainingError
@@ -44,7 +44,7 @@ SETTINGS = (
 class LargestBatch:
     """The search of one run, and what its checkpoints remember of it."""
 
-    def __init__(self, config: ExperimentConfig, asked: OpenBatchSizes, ranks: Ranks, reporter: Reporter) -> None:
+    def __init__(self, config: ExperimentConfig, asked: OpenBatchSizes, ranks: DistContext, reporter: Reporter) -> None:
         self._config = config
         self._asked = asked
         self._ranks = ranks
@@ -139,7 +139,7 @@ class LargestBatch:
 class Trials:
     """Trial steps on all ranks at once. Every rank must ask for the same sizes in the same order."""
 
-    def __init__(self, steps: Callable[[int], int], memory: Memory, ranks: Ranks) -> None:
+    def __init__(self, steps: Callable[[int], int], memory: Memory, ranks: DistContext) -> None:
         self._steps = steps
         self._memory = memory
         self._ranks = ranks

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from paceline.callbacks.callback import Callback, TrainContext
 from paceline.config.experiment import ExperimentConfig
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.engine.reporter import Reporter
 from paceline.engine.state import TrainState
 
@@ -12,7 +12,7 @@ from paceline.engine.state import TrainState
 class LoopContext(TrainContext):
     """Collects the metrics of a step until they are reported together."""
 
-    def __init__(self, state: TrainState, ranks: Ranks, config: ExperimentConfig, reporter: Reporter) -> None:
+    def __init__(self, state: TrainState, ranks: DistContext, config: ExperimentConfig, reporter: Reporter) -> None:
         super().__init__(
             model=state.task.model,
             optimizer=state.optimizer,

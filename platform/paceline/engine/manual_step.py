@@ -8,13 +8,13 @@ from torch.optim import Optimizer
 
 from paceline.config.batch_sizes import ACCUMULATION, MICRO, BatchSizes, accumulation
 from paceline.config.experiment import ExperimentConfig
+from paceline.engine.dist_context import DistContext
 from paceline.engine.forward_backward import Batches, StepStats
 from paceline.engine.gradient_average import average_gradients
 from paceline.engine.lr_policy import LRPolicy
-from paceline.engine.observing.own_time import OwnTime
+from paceline.engine.monitoring.own_time import OwnTime
 from paceline.engine.order import MicroBatch
 from paceline.engine.output_checks import checked_output
-from paceline.engine.ranks import Ranks
 from paceline.engine.running import RunningLoss
 from paceline.engine.seeding import StepSeeds
 from paceline.engine.state import TrainState
@@ -38,7 +38,7 @@ class ManualStep:
         state: TrainState,
         lr: LRPolicy,
         running: RunningLoss,
-        ranks: Ranks,
+        ranks: DistContext,
         seeds: StepSeeds,
         max_grad_norm: float | None,
         own_time: OwnTime,

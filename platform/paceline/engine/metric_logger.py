@@ -10,7 +10,7 @@ from paceline.engine.data_stream import DataStream
 from paceline.engine.loop_context import LoopContext, PlannedCallback
 from paceline.engine.lr_policy import LRPolicy
 from paceline.engine.meter import Meter
-from paceline.engine.observing.observer import Observer
+from paceline.engine.monitoring.host_monitor import HostMonitor
 from paceline.engine.outcome import Diverged
 from paceline.engine.plan import TrainPlan
 from paceline.engine.running import RunningLoss
@@ -34,19 +34,15 @@ class MetricLogger(PlannedCallback):
         lr: LRPolicy,
         running: RunningLoss,
         meter: Meter,
-        observer: Observer,
+        monitor: HostMonitor,
     ) -> None:
-        self.observer = observer
+        self._monitor = monitor
         self._state = state
         self._plan = plan
         self._data = data
         self._lr = lr
         self._running = running
         self._meter = meter
-
-    def on_train_start(self, ctx: TrainContext) -> None:
-        """Start to watch the machines."""
-        self.observer.begin()
 
     def on_step_end(self, ctx: TrainContext) -> None:
         """Log, if a log is due."""
@@ -57,7 +53,6 @@ class MetricLogger(PlannedCallback):
         """Log the overall speed, if training ended before the plan did."""
         if not self._plan.is_over(self._state.position):
             _record(ctx, self._meter.overall())
-        self.observer.end(self._meter.stretches())
 
     def _log(self, ctx: TrainContext) -> None:
         state, position = self._state, self._state.position
@@ -70,7 +65,7 @@ class MetricLogger(PlannedCallback):
                 step=position.step,
                 steps_in_a_row=divergence.steps_in_a_row,
             )
-        of_ranks, of_machines = self.observer.hear(sums)
+        of_ranks, of_machines = self._monitor.combine(sums)
         epoch, speed = self._data.epochs(position.samples), self._meter.read(self._data.wait_seconds)
         overall = self._meter.overall() if self._plan.is_over(position) else {}
         values = {"train/loss": loss, **self._lr.metrics(), "epoch": epoch, **speed, **overall, **of_ranks}
@@ -81,7 +76,7 @@ class MetricLogger(PlannedCallback):
 
     def _readings(self) -> list[float]:
         wait_seconds = self._meter.wait_seconds(self._data.wait_seconds)
-        return self.observer.tell(wait_seconds, is_last=self._plan.is_over(self._state.position))
+        return self._monitor.readings(wait_seconds, is_last=self._plan.is_over(self._state.position))
 
 
 def _metrics_of(task: Task) -> dict[str, float]:

@@ -19,13 +19,13 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from paceline.config.sections import ParallelConfig
 from paceline.engine.activation_checkpointing import forbid_in_place
 from paceline.engine.comm_hooks import GradientObserver
+from paceline.engine.dist_context import DistContext
 from paceline.engine.forward_backward import ForwardBackward
 from paceline.engine.layout import Replicated, copied, set_timeouts
 from paceline.engine.pipeline_cut import Link, balanced, keep_only, links_of
 from paceline.engine.pipeline_line import Line, ModelTap, Stage
 from paceline.engine.pipeline_pass import PipelineForwardBackward
 from paceline.engine.precision import Precision
-from paceline.engine.ranks import Ranks
 from paceline.engine.running import RunningLoss
 from paceline.engine.seeding import StepSeeds
 from paceline.engine.stateful import merged
@@ -38,14 +38,14 @@ from paceline.tasks.base import TaskOutput
 class Pipeline(Strategy):
     """`pipeline`: stage s of copy d is rank s * copies + d, so that neighbours exchange gradients."""
 
-    def __init__(self, parallel: ParallelConfig, ranks: Ranks) -> None:
+    def __init__(self, parallel: ParallelConfig, ranks: DistContext) -> None:
         super().__init__(parallel, ranks)
         self.stages = parallel.pipeline_stages or ranks.world_size
         copies = ranks.world_size // self.stages
         mesh = init_device_mesh(ranks.device.type, (self.stages, copies), mesh_dim_names=("stage", "copy"))
         set_timeouts(mesh, parallel.timeout_seconds)
         self.stage, copy = divmod(ranks.rank, copies)
-        self.data_ranks = Ranks(copy, copies, ranks.device, mesh.get_group("copy"))
+        self.data_ranks = DistContext(copy, copies, ranks.device, mesh.get_group("copy"))
         self.group = mesh.get_group("stage")
         self.moves_to_device = True
 
@@ -76,7 +76,7 @@ class Pipeline(Strategy):
         model: nn.Module,
         precision: Precision,
         running: RunningLoss,
-        seeds_of: Callable[[Ranks], StepSeeds],
+        seeds_of: Callable[[DistContext], StepSeeds],
         observer: GradientObserver | None,
     ) -> ForwardBackward:
         """The pass over the micro batches of a step, through all stages."""

@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 from paceline._compat.torch import run_schedule
+from paceline.engine.dist_context import DistContext
 from paceline.engine.forward_backward import Batches, StepStats
-from paceline.engine.observing.own_time import OwnTime
+from paceline.engine.monitoring.own_time import OwnTime
 from paceline.engine.order import MicroBatch
 from paceline.engine.pipeline_line import Line
 from paceline.engine.precision import Precision
-from paceline.engine.ranks import Ranks
 from paceline.engine.running import RunningLoss
 from paceline.engine.seeding import StepSeeds
 from paceline.tasks._task import Task
@@ -35,7 +35,7 @@ class PipelineForwardBackward:
         line: Line,
         task: Task,
         precision: Precision,
-        data_ranks: Ranks,
+        data_ranks: DistContext,
         running: RunningLoss,
         seeds: StepSeeds,
         own_time: OwnTime,

@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # re-exported, though not by name
 
+from paceline.engine.dist_context import DistContext
 from paceline.engine.order import mix
-from paceline.engine.ranks import Ranks
 
 LEAST_SAVING = 2
 """A matrix is compressed where that makes it smaller by more than this factor, as in torch."""
@@ -43,7 +43,7 @@ class PowerSGD:
         parameters: list[nn.Parameter],
         rank: int,
         start_step: int,
-        ranks: Ranks,
+        ranks: DistContext,
         seed: int,
         warn: Callable[[str], None],
     ) -> None:

@@ -18,11 +18,11 @@ from paceline.callbacks.callback import Control, TrainContext
 from paceline.durable import write_durably
 from paceline.engine.agreement import INTERRUPT
 from paceline.engine.checkpointer import Checkpointer
+from paceline.engine.dist_context import DistContext
 from paceline.engine.loop_context import BoundaryCallback
 from paceline.engine.manifest import MANIFEST
 from paceline.engine.meter import Meter
 from paceline.engine.plan import TrainPlan
-from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import Reporter
 from paceline.engine.state import Position, TrainState
 
@@ -79,7 +79,7 @@ class RungStopper(BoundaryCallback):
         self,
         rungs: Rungs,
         reporter: Reporter,
-        ranks: Ranks,
+        ranks: DistContext,
         samples_per_epoch: float,
         state: TrainState,
         plan: TrainPlan,
@@ -212,7 +212,7 @@ def _remember(checkpoint: Path, answered_at: float) -> None:
         write_durably(checkpoint / ANSWERED, json.dumps({"answered_at": answered_at}).encode())
 
 
-def ask_first(ranks: Ranks, question: Callable[[], bool], round_seconds: float) -> bool:
+def ask_first(ranks: DistContext, question: Callable[[], bool], round_seconds: float) -> bool:
     """Rank 0's answer to `question`, which may take as long as it likes, on every rank. Every rank must call it.
 
     The others wait in collective operations of `round_seconds` each, so that none of them times out. Among several

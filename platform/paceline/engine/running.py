@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.tasks.base import TaskOutput
 
 MAX_KEPT = 1000
@@ -14,7 +14,7 @@ MAX_KEPT = 1000
 class RunningLoss:
     """Sum of losses and weights since the last reading. Holds detached numbers only, never a graph."""
 
-    def __init__(self, ranks: Ranks) -> None:
+    def __init__(self, ranks: DistContext) -> None:
         self._ranks = ranks
         self._losses: list[torch.Tensor] = []
         self._weights: list[float | torch.Tensor] = []

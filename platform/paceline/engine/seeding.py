@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 from paceline._compat.torch import has_forward_hooks
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import called_components
+from paceline.engine.dist_context import DistContext
 from paceline.engine.order import mix
-from paceline.engine.ranks import Ranks
 
 DRAW_FROM_TORCH = ("torch.", "torchvision.models.", "torchvision.ops.", "paceline.")
 """Modules whose code draws random numbers from torch's generator alone."""
@@ -43,7 +43,7 @@ class StepSeeds:
         only_torch: leave numpy's and Python's generator alone, see `draws_only_from_torch`.
     """
 
-    def __init__(self, seed: int, ranks: Ranks, only_torch: bool = False) -> None:
+    def __init__(self, seed: int, ranks: DistContext, only_torch: bool = False) -> None:
         self._of_rank = mix(seed, ranks.rank)
         self._seed = torch.default_generator.manual_seed if only_torch else seed_everything
         self._is_cuda = ranks.device.type == "cuda"

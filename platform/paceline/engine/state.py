@@ -11,10 +11,10 @@ from torch.optim import Optimizer
 
 from paceline._compat.torch import COMPILED_PREFIX
 from paceline.engine.checkpoint import START_FROM_SCRATCH
+from paceline.engine.dist_context import DistContext
 from paceline.engine.layout import WHOLE, Replicated
 from paceline.engine.optimizer_state import load_optimizer, optimizer_tensors, optimizer_values, options_of_groups
 from paceline.engine.precision import Precision
-from paceline.engine.ranks import Ranks
 from paceline.errors import ConfigError, Problem
 from paceline.optimizers._several import type_name
 from paceline.tasks._task import Task
@@ -69,7 +69,7 @@ class TrainState:
         """The parameters that this rank updates."""
         return trainable_parameters(self.task, self.layout)
 
-    def is_finite(self, ranks: Ranks) -> bool:
+    def is_finite(self, ranks: DistContext) -> bool:
         """Whether all weights that are trained are finite, on all ranks. Waits for the device."""
         norms = torch.stack([self.layout.local(parameter.detach()).norm() for parameter in self.trainable])
         bad = float(not torch.isfinite(norms).all())

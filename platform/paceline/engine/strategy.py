@@ -10,12 +10,12 @@ from paceline.config.sections import ParallelConfig
 from paceline.engine.comm_hooks import GradientObserver
 from paceline.engine.data_parallel import apply_data_parallel
 from paceline.engine.ddp import apply_ddp, communicates
+from paceline.engine.dist_context import DistContext
 from paceline.engine.forward_backward import ForwardBackward, LocalForwardBackward
 from paceline.engine.layout import Replicated
-from paceline.engine.observing.own_time import own_time
+from paceline.engine.monitoring.own_time import own_time
 from paceline.engine.output_checks import checked_output
 from paceline.engine.precision import Precision
-from paceline.engine.ranks import Ranks
 from paceline.engine.running import RunningLoss
 from paceline.engine.seeding import StepSeeds
 from paceline.errors import UnusableCode
@@ -26,7 +26,7 @@ from paceline.tasks.base import TaskOutput
 class Strategy:
     """`ddp`, and one process alone: every rank has the whole model and samples of its own."""
 
-    def __init__(self, parallel: ParallelConfig, ranks: Ranks) -> None:
+    def __init__(self, parallel: ParallelConfig, ranks: DistContext) -> None:
         self.parallel = parallel
         self.ranks = ranks
         self.data_ranks = ranks
@@ -50,7 +50,7 @@ class Strategy:
         model: nn.Module,
         precision: Precision,
         running: RunningLoss,
-        seeds_of: Callable[[Ranks], StepSeeds],
+        seeds_of: Callable[[DistContext], StepSeeds],
         observer: GradientObserver | None,
     ) -> ForwardBackward:
         """The pass over the micro batches of a step, through what `distribute` gave."""
@@ -74,7 +74,7 @@ class ReplicasInProcess(Strategy):
 class FullySharded(Strategy):
     """`fsdp`: every rank has samples of its own, and a slice of each weight."""
 
-    def __init__(self, parallel: ParallelConfig, ranks: Ranks) -> None:
+    def __init__(self, parallel: ParallelConfig, ranks: DistContext) -> None:
         from paceline.engine.fsdp import Sharded
 
         super().__init__(parallel, ranks)
@@ -90,7 +90,7 @@ class FullySharded(Strategy):
         return apply_fsdp(task, self.parallel, self.ranks, gather_dtype)
 
 
-def require_same_start(task: Task, ranks: Ranks) -> None:
+def require_same_start(task: Task, ranks: DistContext) -> None:
     """Check that all ranks have built the same weights, where each is to hold another part of them.
 
     Raises:

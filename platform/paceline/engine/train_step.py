@@ -1,8 +1,8 @@
 """One optimizer step: forward and backward over the micro-batches, weighting, learning rate, clipping, update."""
 
+from paceline.engine.dist_context import DistContext
 from paceline.engine.forward_backward import Batches, ForwardBackward, StepStats, divide_by_weight
 from paceline.engine.lr_policy import LRPolicy
-from paceline.engine.ranks import Ranks
 from paceline.engine.running import RunningLoss
 from paceline.engine.state import TrainState
 from paceline.engine.weight_contract import WeightContract
@@ -23,7 +23,7 @@ class TrainStep:
         forward_backward: ForwardBackward,
         lr: LRPolicy,
         running: RunningLoss,
-        ranks: Ranks,
+        ranks: DistContext,
         max_grad_norm: float | None,
         set_to_none: bool,
         contract: WeightContract | None = None,

@@ -21,15 +21,12 @@ from paceline.callbacks.callback import Callback, Control, overrides
 from paceline.engine.agreement import INTERRUPT, Agreement, requested_by
 from paceline.engine.checkpointer import Checkpointer
 from paceline.engine.data_stream import MapStyleStream
-from paceline.engine.evaluator import Evaluator
 from paceline.engine.iterable_stream import IterableStream
 from paceline.engine.loop_context import BoundaryCallback, LoopContext, PlannedCallback
 from paceline.engine.manual_step import ManualStep
 from paceline.engine.meter import Meter, peak_memory_bytes
-from paceline.engine.observing.observer import Observer
 from paceline.engine.outcome import Outcome
 from paceline.engine.plan import TrainPlan
-from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import Reporter
 from paceline.engine.state import TrainState, weights_sha256
 from paceline.engine.train_step import TrainStep
@@ -51,15 +48,12 @@ class Trainer:
         state: TrainState,
         step: TrainStep | ManualStep,
         data: MapStyleStream | IterableStream,
-        evaluator: Evaluator,
-        observer: Observer,
         plan: TrainPlan,
         checkpointer: Checkpointer,
         callbacks: Sequence[Callback],
         context: LoopContext,
         meter: Meter,
         reporter: Reporter,
-        ranks: Ranks,
         strategy: "Strategy",
     ) -> None:
         self.model = model
@@ -67,8 +61,6 @@ class Trainer:
         self.state = state
         self.step = step
         self.data = data
-        self.evaluator = evaluator
-        self.observer = observer
         self.plan = plan
         self.checkpointer = checkpointer
         self.callbacks = callbacks
@@ -76,10 +68,10 @@ class Trainer:
         self.context = context
         self.meter = meter
         self.reporter = reporter
-        self.ranks = ranks
         self.strategy = strategy
-        self._agreement = Agreement(ranks)
-        self._marks_time = ranks.device.type == "cuda" and ranks.world_size > 1
+        self.dist = strategy.ranks
+        self._agreement = Agreement(self.dist)
+        self._marks_time = self.dist.device.type == "cuda" and self.dist.world_size > 1
         self._next_progress = 0.0
         # hooks that no class overrides cost nothing
         that_end_steps = self._that("on_step_end")
@@ -225,11 +217,11 @@ class Trainer:
 
     def _agree(self, request: int, now: bool) -> int:
         step = self.state.position.step
-        if self.ranks.is_first and perf_counter() >= self._next_progress:
+        if self.dist.is_first and perf_counter() >= self._next_progress:
             self._next_progress = perf_counter() + PROGRESS_SECONDS
             self.reporter.progress(step, self.meter.rate())
         leaves = False
-        if self.ranks.is_first and (now or self._agreement.is_due(step)):
+        if self.dist.is_first and (now or self._agreement.is_due(step)):
             # a run that ends at this step anyway is finished, not interrupted
             if self.reporter.stop_requested() and request != Control.STOP:
                 request = INTERRUPT
@@ -249,7 +241,7 @@ class Trainer:
             samples=self.state.position.samples,
             metrics=dict(self.state.metrics),
             samples_per_second=self.meter.overall_rate(),
-            peak_memory_bytes=peak_memory_bytes(self.ranks.device),
+            peak_memory_bytes=peak_memory_bytes(self.dist.device),
             checkpoint=writer.place_of(last) if writer is not None and last else "",
             weights_sha256=weights_sha256(self.state.model_tensors()),
             seconds=self.meter.split(),

@@ -23,12 +23,12 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.config.sections import TrainerConfig
 from paceline.engine.build_strategy import build_strategy
 from paceline.engine.ddp import communicates
+from paceline.engine.dist_context import DistContext
 from paceline.engine.forward_backward import LocalForwardBackward
 from paceline.engine.loading import BatchLoader
 from paceline.engine.order import MicroBatch
 from paceline.engine.precision import Precision
 from paceline.engine.prepare import prepare
-from paceline.engine.ranks import Ranks
 from paceline.engine.running import RunningLoss
 from paceline.engine.seeding import StepSeeds
 from paceline.errors import UnusableCode, text_of
@@ -58,13 +58,13 @@ class Parts:
     """Of the training and the validation sets: all take memory during training."""
 
 
-def trial_steps(config: ExperimentConfig, parts: Parts, loader: BatchLoader, ranks: Ranks, size: int) -> int:
+def trial_steps(config: ExperimentConfig, parts: Parts, loader: BatchLoader, ranks: DistContext, size: int) -> int:
     """Two optimizer steps over two micro batches of `size` samples each.
 
     Returns:
         Bytes that training takes in addition.
     """
-    alone = Ranks(0, 1, ranks.device)
+    alone = DistContext(0, 1, ranks.device)
     precision = Precision(config.trainer.precision, ranks.device)
     task = parts.task()
     strategy = build_strategy(config.parallel, alone)
@@ -84,7 +84,7 @@ def trial_steps(config: ExperimentConfig, parts: Parts, loader: BatchLoader, ran
     return _copies_of_gradients(config, ranks) * sum(each.numel() * each.element_size() for each in parameters)
 
 
-def _copies_of_gradients(config: ExperimentConfig, ranks: Ranks) -> int:
+def _copies_of_gradients(config: ExperimentConfig, ranks: DistContext) -> int:
     """How often training holds the gradients beside the parameters' own, at most."""
     exchanged = ranks.world_size > 1  # DDP's buckets, also as views: in the first step they are laid out a second time
     hook = config.parallel.comm_hook

@@ -7,7 +7,7 @@ larger by the context length until then, which overflows fp16.
 from collections.abc import Mapping
 from math import isfinite, log2
 
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.tasks.base import TaskOutput
 
 
@@ -18,7 +18,7 @@ class WeightScale:
     unless a number overflows or underflows. It is saved with checkpoints, since fp16 does underflow.
     """
 
-    def __init__(self, ranks: Ranks) -> None:
+    def __init__(self, ranks: DistContext) -> None:
         self._ranks = ranks
         self._value: float | None = None
 

@@ -7,7 +7,7 @@ from paceline.cluster.assignment import Assignment, TrialPart
 from paceline.cluster.reporters import ActorReporter
 from paceline.cluster.serving import ask, serve
 from paceline.cluster.worker import device_name, run_rank
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.engine.reporter import MemoryReporter
 from paceline.sweeps.desk.tracebacks import naming_its_place
 from paceline.sweeps.work import Work
@@ -19,7 +19,7 @@ def serve_trials(loop_config: dict[str, Any]) -> None:
     serve(loop_config, lambda work, ranks: _run(work, base, desk, ranks))
 
 
-def _run(work: Work, base: Assignment, desk: Any, ranks: Ranks) -> None:
+def _run(work: Work, base: Assignment, desk: Any, ranks: DistContext) -> None:
     about = work.trial_id, work.attempt
     reporter = ActorReporter(desk, about) if ranks.is_first else None
     if reporter is not None:

@@ -9,7 +9,7 @@ from typing import Any
 from paceline import Callback, TrainContext
 from paceline.config import ExperimentConfig
 from paceline.engine.build import build_trainer
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.engine.reporter import MemoryReporter
 from paceline.tasks.base import TaskOutput
 from support.ranks import end_ranks
@@ -54,7 +54,7 @@ class Part:
 
 
 def train_part(
-    ranks: Ranks, config: ExperimentConfig, folder: Path, file: str = "", extended_from_step: int | None = None
+    ranks: DistContext, config: ExperimentConfig, folder: Path, file: str = "", extended_from_step: int | None = None
 ) -> Part:
     """Train to the end, from the newest checkpoint in the folder.
 

@@ -85,7 +85,7 @@ def pair_config(**overrides: Any) -> Any:
 
 def bare_loop(config: Any) -> tuple[list[float], dict[str, torch.Tensor]]:
     """Losses of the judge and final weights without Paceline."""
-    from paceline.engine.build import seed_model
+    from paceline.engine.build_task import seed_model
     from paceline.engine.order import DataOrder
 
     seed_model(config.seed)

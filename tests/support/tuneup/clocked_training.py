@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 import pytest
 
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.study.statistics.windows import TURN_SECONDS
 from paceline.study.tuneup.duel import DuelRules, duel
 from paceline.study.tuneup.stepper import Stepper
@@ -15,7 +15,7 @@ BASELINE_SECONDS, ARM_SECONDS = 0.03, 0.006
 Timed = tuple[tuple[int, int], list[float], tuple[int, int]]
 
 
-def timed_duel(ranks: Ranks) -> Timed:
+def timed_duel(ranks: DistContext) -> Timed:
     """Steps of a turn, ratios, and forward passes of each side. Time passes faster on each rank than on the one
     before."""
     from support.toys import PointsTask, toy_config

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from paceline.config import ExperimentConfig
 from paceline.config.experiment import validate
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.study.step_split.bottleneck import Kind
 from paceline.study.tuneup.arms import arms_for
 from paceline.study.tuneup.facts import Facts
@@ -141,7 +141,7 @@ def step_seconds(config: ExperimentConfig, steps: int = 100) -> float:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with closing(Stepper(config, Ranks.current("cpu"))) as stepper:
+        with closing(Stepper(config, DistContext.current("cpu"))) as stepper:
             stepper.run(10)  # the first ones make buffers
             return median(_cpu_seconds(stepper) for _ in range(steps))
     finally:

@@ -16,7 +16,7 @@ import pytest
 from paceline import RunFailed, load_config, train
 from paceline.cluster.listener import Progress, SilentListener
 from paceline.engine.build import build_trainer
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.engine.reporter import MemoryReporter
 from paceline.engine.state import weights_sha256
 from support.ranks import run_ranks
@@ -73,7 +73,7 @@ class Watch(SilentListener):
             threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGINT)).start()
 
 
-def uninterrupted(ranks: Ranks, folder: Path, **changes: Any) -> tuple[str, list[float]]:
+def uninterrupted(ranks: DistContext, folder: Path, **changes: Any) -> tuple[str, list[float]]:
     """The final weights and the losses of the same config in two gloo processes without Ray."""
     sys.path.insert(0, str(folder))
     # each rank writes a file of its own: one must not read what the other is just writing

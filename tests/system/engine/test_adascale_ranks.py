@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from support.adascale import ADASCALE, reference, ten_steps
 from support.ranks import run_ranks
 from support.toys import fit, points, toy_config
 
 
-def training(ranks: Ranks, overrides: dict[str, Any]) -> dict[str, Any]:
+def training(ranks: DistContext, overrides: dict[str, Any]) -> dict[str, Any]:
     """Train; all that can be compared."""
     trainer, outcome, reporter = fit(toy_config(**overrides, scaling__num_workers=ranks.world_size), ranks)
     return {
@@ -45,7 +45,7 @@ def test_compressed_gradients_are_seen_before_they_are_compressed() -> None:
     assert first["sha"] == second["sha"]
 
 
-def part(ranks: Ranks, folder: Path, epochs: int) -> str:
+def part(ranks: DistContext, folder: Path, epochs: int) -> str:
     """Train to an epoch's end, from the newest checkpoint; several buckets."""
     config = toy_config(
         **ADASCALE,

@@ -11,9 +11,9 @@ import pytest
 from paceline.engine.build import build_trainer
 from paceline.engine.caching import cached
 from paceline.engine.dataset_identity import spaced
+from paceline.engine.dist_context import DistContext
 from paceline.engine.loading import BatchLoader, SeededFetcher
 from paceline.engine.order import DataOrder, MicroBatch
-from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter
 from paceline.errors import UnusableCode
 from support.engine.cached_sets import CPU, DATA, FOR_MEMORY_ONLY, SEED, Drawing, assert_same, batches_of
@@ -79,7 +79,7 @@ def test_training_is_the_same_with_a_resume_in_between(cache: str, tmp_path: Pat
             **overrides,
         )
         reporter = MemoryReporter(stop_at_step=stop_at_step)
-        return build_trainer(config, Ranks.current(), reporter, tmp_path / folder).fit().weights_sha256
+        return build_trainer(config, DistContext.current(), reporter, tmp_path / folder).fit().weights_sha256
 
     expected = trained("plain")
     trained("parts", 8, data__num_workers=2, data__persistent_workers=False)

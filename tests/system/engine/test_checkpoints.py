@@ -10,9 +10,9 @@ import pytest
 
 from paceline.engine.build import build_trainer
 from paceline.engine.checkpoint import read_checkpoint
+from paceline.engine.dist_context import DistContext
 from paceline.engine.manifest import verify
 from paceline.engine.outcome import CheckpointLost
-from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter
 from support.toys import fit, toy_config
 
@@ -64,7 +64,7 @@ class Filling(MemoryReporter):
 def test_a_full_disk_costs_a_checkpoint_but_not_the_run(small_disk: Path, golden: Any) -> None:
     _, whole, _ = fit(toy_config())
     reporter = Filling(small_disk, fill_at=5, frees=True)
-    trainer = build_trainer(toy_config(checkpoint=EVERY_4), Ranks.current(), reporter, small_disk / "checkpoints")
+    trainer = build_trainer(toy_config(checkpoint=EVERY_4), DistContext.current(), reporter, small_disk / "checkpoints")
     outcome = trainer.fit()
     assert outcome.weights_sha256 == whole.weights_sha256
     assert steps_in(small_disk / "checkpoints") == {"step-4", "step-12"}
@@ -76,7 +76,7 @@ def test_a_full_disk_costs_a_checkpoint_but_not_the_run(small_disk: Path, golden
 def test_a_disk_that_stays_full_loses_only_the_end(small_disk: Path, golden: Any) -> None:
     reporter = Filling(small_disk, fill_at=5, frees=False)
     folder = small_disk / "checkpoints"
-    trainer = build_trainer(toy_config(checkpoint=EVERY_4), Ranks.current(), reporter, folder)
+    trainer = build_trainer(toy_config(checkpoint=EVERY_4), DistContext.current(), reporter, folder)
     with pytest.raises(CheckpointLost) as caught:
         trainer.fit()
     assert (caught.value.code, caught.value.fields) == ("checkpoint-lost", {"step": 12, "newest": "step-4"})

@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import nn
 
 from paceline.engine.build import build_trainer
+from paceline.engine.dist_context import DistContext
 from paceline.engine.powersgd import PowerSGD, orthonormal_columns, thin_shape
-from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter
 from support.ranks import run_ranks
 from support.toys import FEATURES, Points, fit, net, toy_config
@@ -29,7 +29,7 @@ def wide_net() -> nn.Module:
 Gradients = tuple[torch.Tensor, torch.Tensor]
 
 
-def gradients_of_a_step(ranks: Ranks, runs: list[dict[str, Any]]) -> list[Gradients]:
+def gradients_of_a_step(ranks: DistContext, runs: list[dict[str, Any]]) -> list[Gradients]:
     """This rank's own gradient (times the world size, for DDP's mean), and the result of the exchange."""
     found = []
     for overrides in runs:
@@ -63,7 +63,7 @@ def test_gradients_are_rounded_once_before_they_are_averaged() -> None:
 Weights = list[torch.Tensor]
 
 
-def powersgd_weights(ranks: Ranks, runs: list[dict[str, Any]]) -> list[tuple[Weights, list[float]]]:
+def powersgd_weights(ranks: DistContext, runs: list[dict[str, Any]]) -> list[tuple[Weights, list[float]]]:
     """The weights and losses of trainings with PowerSGD."""
     found = []
     for overrides in runs:
@@ -75,7 +75,7 @@ def powersgd_weights(ranks: Ranks, runs: list[dict[str, Any]]) -> list[tuple[Wei
     return found
 
 
-def weights_by_torch(ranks: Ranks, rank: int) -> Weights:
+def weights_by_torch(ranks: DistContext, rank: int) -> Weights:
     """The same with torch's own hook, started with the same Q."""
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as torchs
 
@@ -130,7 +130,7 @@ def test_powersgd_learns_and_neither_buckets_nor_a_static_graph_matter() -> None
     assert_equal(other_buckets, weights)
 
 
-def exchanged_numbers(ranks: Ranks) -> list[int]:
+def exchanged_numbers(ranks: DistContext) -> list[int]:
     """The numbers that each of the first steps sends."""
     all_reduce, sent = dist.all_reduce, 0
 
@@ -157,7 +157,7 @@ def test_powersgd_sends_less() -> None:
     assert run_ranks(exchanged_numbers, 2) == [[whole, whole, thin, thin]] * 2
 
 
-def part(ranks: Ranks, folder: Path, epochs: int, overrides: dict[str, Any]) -> tuple[str, list[Any]]:
+def part(ranks: DistContext, folder: Path, epochs: int, overrides: dict[str, Any]) -> tuple[str, list[Any]]:
     """Train to an epoch's end from the newest checkpoint, with several buckets; weights and warnings."""
     config = toy_config(
         **{**POWERSGD, "model__path": wide_net, "trainer__precision": "32-true", **overrides},

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from support.ranks import run_ranks
 from support.toys import CLASSES, FEATURES, fit, toy_config
 
@@ -36,7 +36,7 @@ def broken(graph: Any, inputs: Any) -> Any:
     raise RuntimeError("there is no C++ compiler")
 
 
-def training(ranks: Ranks, backend: Any, changes: dict[str, Any]) -> dict[str, Any]:
+def training(ranks: DistContext, backend: Any, changes: dict[str, Any]) -> dict[str, Any]:
     """Train; `backend` may be a rank's number, whose compiler then fails."""
     from paceline.engine import compilation
 
@@ -66,7 +66,7 @@ COMPILED = {"trainer__compile": "default"}
 
 def test_two_compiled_and_checkpointed_ranks_equal_one_plain() -> None:
     """DDPOptimizer, which cuts the graph at DDP's buckets, takes the checkpoints too."""
-    alone = training(Ranks.current(), "eager", {})
+    alone = training(DistContext.current(), "eager", {})
     for result in run_ranks(training, 2, "aot_eager", {**COMPILED, "trainer__activation_checkpointing": "full"}):
         assert result["warnings"] == []
         assert result["compiled"]
@@ -74,7 +74,7 @@ def test_two_compiled_and_checkpointed_ranks_equal_one_plain() -> None:
 
 
 def test_all_ranks_fall_back_when_one_cannot_compile(golden: Any) -> None:
-    alone = training(Ranks.current(), "eager", {})
+    alone = training(DistContext.current(), "eager", {})
     first, second = run_ranks(training, 2, 1, COMPILED)
     (warning,) = first["warnings"]
     assert warning["code"] == "not-compiled"

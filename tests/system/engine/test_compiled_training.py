@@ -17,8 +17,8 @@ from torch.utils.data import TensorDataset
 from paceline.engine import compilation, compile_trial
 from paceline.engine.build import build_trainer
 from paceline.engine.compilation import apply_compiler_settings, owning
+from paceline.engine.dist_context import DistContext
 from paceline.engine.memory_budget import KeepRandom
-from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter
 from paceline.errors import ConfigError, UnusableCode
 from paceline.tasks.base import TaskOutput
@@ -107,7 +107,8 @@ def test_a_short_last_batch_is_compiled_too() -> None:
 
 def test_the_trial_leaves_nothing_behind() -> None:
     plain, compiled = (
-        build_trainer(config(trainer__compile=mode), Ranks.current(), MemoryReporter()) for mode in ("none", "default")
+        build_trainer(config(trainer__compile=mode), DistContext.current(), MemoryReporter())
+        for mode in ("none", "default")
     )
     generator = torch.get_rng_state()
     wanted = plain.state.task.state_dict()
@@ -124,10 +125,10 @@ def test_no_trial_where_a_forward_pass_waits_for_the_others(
 ) -> None:
     tried: list[int] = []
     monkeypatch.setattr(compile_trial, "_failure", lambda trainer, runs: tried.append(runs))
-    monkeypatch.setattr(Ranks, "union", lambda ranks, texts: texts)
+    monkeypatch.setattr(DistContext, "union", lambda ranks, texts: texts)
     synchronised = config(model__path=lambda: nn.Sequential(net(), nn.SyncBatchNorm(CLASSES)))
-    trainer = build_trainer(synchronised, Ranks.current(), MemoryReporter())
-    trainer.ranks = Ranks(0, workers, torch.device("cpu"))
+    trainer = build_trainer(synchronised, DistContext.current(), MemoryReporter())
+    trainer.dist = DistContext(0, workers, torch.device("cpu"))
     compile_trial.try_compilation(trainer, synchronised.trainer)
     assert len(tried) == trials
 
@@ -174,7 +175,7 @@ def test_an_error_of_the_users_own_stays_one() -> None:
     reporter = MemoryReporter()
     wrong = config(trainer__compile="default", model__path=lambda: nn.Sequential(nn.Linear(FEATURES, 3), Wrong()))
     with pytest.raises(UnusableCode) as caught:
-        build_trainer(wrong, Ranks.current(), reporter)
+        build_trainer(wrong, DistContext.current(), reporter)
     assert caught.value.code == "wrong-output"
     assert warnings(reporter) == []
 
@@ -224,7 +225,7 @@ def saved_bytes(budget: float) -> tuple[int, list[Tensor]]:
     """Bytes that the compiled forward pass keeps for backward, and the gradients."""
     settings = {"trainer__activation_checkpointing": "budget", "trainer__activation_memory_budget": budget}
     chosen = config(trainer__compile="default", model__path=deep, data__path=lambda: data(32, 0), **settings)
-    trainer = build_trainer(chosen, Ranks.current(), MemoryReporter())
+    trainer = build_trainer(chosen, DistContext.current(), MemoryReporter())
     own = {parameter.untyped_storage()._cdata for parameter in trainer.step.parameters}
     sizes: dict[int, int] = {}
 

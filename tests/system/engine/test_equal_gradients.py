@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from paceline.engine.build import build_trainer
+from paceline.engine.dist_context import DistContext
 from paceline.engine.order import DataOrder
-from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter
 from paceline.models.gpt import GPTConfig
 from paceline.tasks._task import Task
@@ -61,7 +61,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def training(ranks: Ranks, overrides: dict[str, Any]) -> dict[str, Any]:
+def training(ranks: DistContext, overrides: dict[str, Any]) -> dict[str, Any]:
     """Train; all that can be compared."""
     defaults = {"data__path": lambda: (Points(TRAIN), Points(VALIDATION)), "scaling__num_workers": ranks.world_size}
     trainer, outcome, reporter = fit(toy_config(**{**defaults, **overrides}), ranks)
@@ -76,7 +76,7 @@ def training(ranks: Ranks, overrides: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def train_each(ranks: Ranks, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def train_each(ranks: DistContext, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [training(ranks, overrides) for overrides in cases]
 
 
@@ -84,7 +84,7 @@ def test_two_ranks_equal_one_process() -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        alone = train_each(Ranks.current(), list(CASES.values()))
+        alone = train_each(DistContext.current(), list(CASES.values()))
     finally:
         torch.set_num_threads(threads)
     first, second = run_ranks(train_each, 2, list(CASES.values()))
@@ -103,7 +103,7 @@ def test_two_ranks_equal_one_process() -> None:
 
 def test_same_samples_at_each_step_and_none_twice() -> None:
     overrides = {ACCUMULATE: 2, "trainer__epochs": 1}
-    alone = training(Ranks.current(), overrides)["seen"]
+    alone = training(DistContext.current(), overrides)["seen"]
     first, second = (result["seen"] for result in run_ranks(training, 2, overrides))
     assert Counter(sum(first + second, [])) == Counter(range(TRAIN)) == Counter(sum(alone, []))
     steps_alone = [set(sum(alone[i : i + 2], [])) for i in range(0, len(alone), 2)]
@@ -111,7 +111,7 @@ def test_same_samples_at_each_step_and_none_twice() -> None:
     assert steps_two == steps_alone
 
 
-def gradient_of_a_step(ranks: Ranks, overrides: dict[str, Any]) -> tuple[torch.Tensor, int]:
+def gradient_of_a_step(ranks: DistContext, overrides: dict[str, Any]) -> tuple[torch.Tensor, int]:
     """The gradient of the epoch's last, uneven optimizer step, and how often ranks exchanged gradients."""
     config = toy_config(**overrides, trainer__max_steps=2, optimizer__lr=1e-300, scaling__num_workers=ranks.world_size)
     trainer = build_trainer(config, ranks, MemoryReporter())
@@ -175,7 +175,7 @@ def test_accumulation_over_uneven_tokens_is_exact(world_size: int) -> None:
         assert torch.allclose(gradient, expected, atol=1e-12, rtol=0)
 
 
-def evaluated_with_norm(ranks: Ranks) -> tuple[float, dict[str, torch.Tensor]]:
+def evaluated_with_norm(ranks: DistContext) -> tuple[float, dict[str, torch.Tensor]]:
     """The validation loss of two ranks, and rank 0's weights and buffers."""
     config = toy_config(
         model__path=net_with_dropout_and_norm,

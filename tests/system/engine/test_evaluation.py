@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from support.engine.confusion import Confusion
 from support.ranks import run_ranks
 from support.toys import fit, points, toy_config
@@ -10,7 +10,7 @@ from support.toys import fit, points, toy_config
 NAMES = ("val/f1", "val/accuracy", "val/loss")
 
 
-def evaluated(ranks: Ranks, validation: int) -> dict[str, float]:
+def evaluated(ranks: DistContext, validation: int) -> dict[str, float]:
     """The metrics of the first weights."""
     config = toy_config(
         task__path=Confusion,
@@ -23,12 +23,12 @@ def evaluated(ranks: Ranks, validation: int) -> dict[str, float]:
     return {name: metrics[name] for name in NAMES}
 
 
-def evaluated_each(ranks: Ranks) -> list[dict[str, float]]:
+def evaluated_each(ranks: DistContext) -> list[dict[str, float]]:
     return [evaluated(ranks, validation) for validation in (1, 31)]
 
 
 def test_sums_of_any_shape_are_over_all_ranks_even_one_without_a_batch() -> None:
-    alone = evaluated_each(Ranks.current())
+    alone = evaluated_each(DistContext.current())
     for found in run_ranks(evaluated_each, 2):
         for mine, expected in zip(found, alone, strict=True):
             assert mine == pytest.approx(expected, abs=1e-12)

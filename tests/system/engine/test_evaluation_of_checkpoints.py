@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
 
+from paceline.engine.dist_context import DistContext
 from paceline.engine.evaluation import built_evaluation
-from paceline.engine.ranks import Ranks
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
 from support.ranks import run_ranks
@@ -39,7 +39,7 @@ class Predicting(Task):
         return TaskOutput(loss, len(ids), predictions=logits.detach(), targets=ids)
 
 
-def again(ranks: Ranks, folder: Path, strategy: str, callbacks: list[Any]) -> tuple[Any, Any, list[int], int]:
+def again(ranks: DistContext, folder: Path, strategy: str, callbacks: list[Any]) -> tuple[Any, Any, list[int], int]:
     """The metrics of a run's end, those of its checkpoint, the predicted ids of this rank, and how many there are."""
     config = toy_config(
         model__path=layers if strategy == "pipeline" else chain,

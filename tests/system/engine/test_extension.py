@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from support.engine.killed_ranks import Part, kill_part, train_part
 from support.ranks import run_ranks
 from support.toys import points, toy_config
@@ -33,7 +33,7 @@ def lengths(part: Part) -> list[dict[str, Any]]:
 
 def extended(folder: Path, last: int, **overrides: Any) -> Part:
     """A run of two epochs, and one of three that extends it."""
-    here = Ranks.current()
+    here = DistContext.current()
     first = train_part(here, config(2, **overrides), folder / "first")
     shutil.copytree(folder / "first" / f"step-{first.end}", folder / "longer" / f"step-{first.end}")
     longer = train_part(here, config(last, **overrides), folder / "longer", extended_from_step=first.end)
@@ -60,7 +60,7 @@ def test_a_constant_schedule_is_said_to_give_the_longer_run(tmp_path: Path) -> N
     assert (change["step"], change["total_steps_before"], change["total_steps"]) == (14, 14, 21)
     assert change["is_same_schedule"]
     assert change["lr_before"] == change["lr"] == 0.1
-    assert longer.sha256 == train_part(Ranks.current(), config(3), tmp_path / "whole").sha256
+    assert longer.sha256 == train_part(DistContext.current(), config(3), tmp_path / "whole").sha256
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "warmup_stable_decay"])
@@ -76,7 +76,7 @@ def test_a_schedule_that_depends_on_the_length_is_said_to_differ(tmp_path: Path,
 def test_a_run_that_was_stopped_early_is_trained_further_with_new_patience(tmp_path: Path) -> None:
     stopping = {"name": "early_stopping", "monitor": "val/loss", "patience": 3, "min_delta": 10.0}
     options = {"callbacks": [stopping], "trainer__evaluate_every_n_steps": 2, "trainer__evaluate_every_n_epochs": 0}
-    here = Ranks.current()
+    here = DistContext.current()
     stopped = toy_config(**options)
     first = train_part(here, stopped, tmp_path / "run")
     assert first.end == 8

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from paceline.engine.build import build_trainer
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.engine.reporter import MemoryReporter
 from support.ranks import run_ranks
 from support.toys import toy_config
 
 
-def trained(ranks: Ranks, weights: Path | None, checkpoints: Path | None = None, **overrides: Any) -> list[str]:
+def trained(ranks: DistContext, weights: Path | None, checkpoints: Path | None = None, **overrides: Any) -> list[str]:
     """SHA-256 of the weights after training from others, and of those that training started from."""
     config = toy_config(
         scaling__num_workers=ranks.world_size, model__weights=weights and str(weights), callbacks=[{"name": "ema"}],
@@ -28,7 +28,7 @@ def trained(ranks: Ranks, weights: Path | None, checkpoints: Path | None = None,
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_two_ranks_start_from_the_same_weights(tmp_path: Path, strategy: str) -> None:
-    here = Ranks.current()
+    here = DistContext.current()
     trained(here, None, tmp_path, seed=3)
     (checkpoint,) = tmp_path.glob("step-12")
     alone, loaded = trained(here, checkpoint, optimizer__lr=1e-300)  # as good as 0, which is refused

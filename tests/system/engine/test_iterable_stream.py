@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.engine.reporter import MemoryReporter
 from support.ranks import run_ranks
 from support.streams import SAMPLES, stateful_stream, stream
 from support.toys import fit, toy_config
 
 
-def parts(ranks: Ranks, folder: Path, data: Any, loaders: int, stops: list[int]) -> list[tuple[list[int], str]]:
+def parts(ranks: DistContext, folder: Path, data: Any, loaders: int, stops: list[int]) -> list[tuple[list[int], str]]:
     """Samples seen by this rank, and the weights, of each launch of a run that is interrupted at some steps."""
     config = toy_config(
         data__path=data, data__global_batch_size=12, data__micro_batch_size=2, data__num_workers=loaders,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from support.engine.killed_ranks import Part, WritingTask, kill_part, train_part
 from support.ranks import run_ranks
 from support.streams import SAMPLES, stateful_stream, stream
@@ -52,7 +52,7 @@ def config(scene: str) -> Any:
     )
 
 
-def all_scenes(ranks: Ranks, folder: Path, launch: str) -> dict[str, Part]:
+def all_scenes(ranks: DistContext, folder: Path, launch: str) -> dict[str, Part]:
     return {scene: train_part(ranks, config(scene), folder / scene / "checkpoints", launch) for scene in SCENES}
 
 

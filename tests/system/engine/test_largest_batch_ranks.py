@@ -1,4 +1,4 @@
-"""Ranks with different memory find one largest micro batch, and none of them waits for ever."""
+"""DistContext with different memory find one largest micro batch, and none of them waits for ever."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from paceline.engine import largest_batch
-from paceline.engine.build import settle_sizes
+from paceline.engine.build_task import settle_sizes
+from paceline.engine.dist_context import DistContext
 from paceline.engine.free_memory import HostMemory
-from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter
 from paceline.errors import TrainingError
 from support.ranks import run_ranks
@@ -41,7 +41,7 @@ def limited(model: nn.Module, limit: int | None) -> nn.Module:
     return model
 
 
-def train(ranks: Ranks, micro: int | str, limit: int | None, folder: Path | None = None, **changes: Any) -> Any:
+def train(ranks: DistContext, micro: int | str, limit: int | None, folder: Path | None = None, **changes: Any) -> Any:
     """Train with a limit on the last rank alone; returns what must not depend on how the size came about."""
     own = limit if ranks.rank == ranks.world_size - 1 else None
     build = net if limit == 0 else net_with_dropout_and_norm  # one sample alone has no variance
@@ -58,7 +58,7 @@ def train(ranks: Ranks, micro: int | str, limit: int | None, folder: Path | None
     return told, (trainer.data.order.micro_batch_size, outcome.weights_sha256, reporter.values("train/loss"), seen)
 
 
-def train_all_cases(ranks: Ranks) -> list[tuple[Any, Any]]:
+def train_all_cases(ranks: DistContext) -> list[tuple[Any, Any]]:
     return [
         (
             train(ranks, "max", limit, data__global_batch_size=total),
@@ -77,7 +77,7 @@ def test_a_limit_of_one_rank_binds_both_and_changes_no_bit() -> None:
         assert found_1[1] == written_1[1]
 
 
-def train_without_memory_on_rank_1(ranks: Ranks) -> tuple[str, dict[str, Any]] | None:
+def train_without_memory_on_rank_1(ranks: DistContext) -> tuple[str, dict[str, Any]] | None:
     try:
         train(ranks, "max", 0)
     except TrainingError as error:
@@ -90,7 +90,7 @@ def test_not_even_one_sample_on_one_rank_ends_both() -> None:
     assert endings == [("no-batch-fits", {"failed": 1, "workers": 2})] * 2
 
 
-def resume_with(ranks: Ranks, folder: Path, limit: int) -> int:
+def resume_with(ranks: DistContext, folder: Path, limit: int) -> int:
     _, (micro, *_) = train(ranks, "max", limit, folder, data__global_batch_size=48, trainer__epochs=1 + limit)
     return int(micro)
 
@@ -118,7 +118,7 @@ class Patient(HostMemory):
         return True
 
 
-def search_with_little_room_on_rank_1(ranks: Ranks, patient: bool) -> int:
+def search_with_little_room_on_rank_1(ranks: DistContext, patient: bool) -> int:
     if patient:
         largest_batch.memory_of = lambda ranks: Patient(1)
     config = toy_config(

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from paceline.adapters import LightningTask
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from support.ranks import run_ranks
 from support.toys import Points, fit, net, toy_config
 
@@ -33,7 +33,7 @@ class Lit(lightning.LightningModule):  # type: ignore[misc]
         self.log("val_loss", F.cross_entropy(logits, batch[1]))
 
 
-def evaluated(ranks: Ranks) -> tuple[dict[str, float], list[float]]:
+def evaluated(ranks: DistContext) -> tuple[dict[str, float], list[float]]:
     config = toy_config(
         task__path=LightningTask,
         model__path=Lit,
@@ -47,7 +47,7 @@ def evaluated(ranks: Ranks) -> tuple[dict[str, float], list[float]]:
 
 def test_padding_of_the_last_batches_does_not_count() -> None:
     """17 samples are batches of 8 and 1 on rank 0, and one of 8 and padding on rank 1."""
-    (alone, expected), (metrics, losses) = evaluated(Ranks.current()), run_ranks(evaluated, 2)[0]
+    (alone, expected), (metrics, losses) = evaluated(DistContext.current()), run_ranks(evaluated, 2)[0]
     assert metrics == pytest.approx(alone, rel=1e-6)
     assert losses == pytest.approx(expected, rel=1e-12)
     assert alone["val/acc"] == pytest.approx(alone["val/mean"], rel=1e-6)

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from paceline.engine import build
-from paceline.engine.observing import energy
+from paceline.engine.dist_context import DistContext
+from paceline.engine.monitoring import energy
 from paceline.engine.precision import Precision
-from paceline.engine.ranks import Ranks
 from paceline.tracking import metrics
 from support.ranks import run_ranks
 from support.toys import fit, toy_config
@@ -32,7 +32,7 @@ class Scaled(Precision):
         self._scaler = torch.amp.GradScaler("cpu")
 
 
-def keys_of_two_ranks(ranks: Ranks) -> set[str]:
+def keys_of_two_ranks(ranks: DistContext) -> set[str]:
     """The keys that rank 0 of two reports."""
     _, _, reporter = fit(toy_config(scaling__num_workers=2, trainer__max_steps=2), ranks)
     return set().union(*(values for _, values in reporter.points))

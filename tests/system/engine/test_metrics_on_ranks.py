@@ -6,7 +6,7 @@ import pytest
 import torch
 from sklearn import metrics as reference
 
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
 from support.ranks import run_ranks
@@ -62,7 +62,7 @@ CLASS_METRICS = [
 ]
 
 
-def measured(ranks: Ranks) -> tuple[dict[str, float], dict[str, float]]:
+def measured(ranks: DistContext) -> tuple[dict[str, float], dict[str, float]]:
     found = []
     for task, metrics in ((Fixed, CLASS_METRICS), (Numbers, [{"name": "r2"}])):
         config = toy_config(

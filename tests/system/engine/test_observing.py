@@ -5,7 +5,7 @@ from time import process_time, sleep
 
 import pytest
 
-from paceline.engine.observing.host import Host, core_times, own_core_seconds
+from paceline.engine.monitoring.host import Host, core_times, own_core_seconds
 
 
 def _burn(seconds: float) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from paceline.engine.dist_context import DistContext
 from paceline.engine.failure import failing_together
 from paceline.engine.fresh import ProcessState, end_process_groups, fresh_process_group
 from paceline.engine.outcome import Diverged
-from paceline.engine.ranks import Ranks
 from support.ranks import run_ranks
 
 
@@ -31,13 +31,13 @@ def base_store() -> Any:
     return _get_default_store()
 
 
-def fail_in_turns(ranks: Ranks, times: int) -> tuple[list[str], list[Any]]:
+def fail_in_turns(ranks: DistContext, times: int) -> tuple[list[str], list[Any]]:
     """Every other trial fails on one rank while the other stands in a collective operation."""
     from paceline.engine.failure import RankFailed
 
     store, state, told, seen = base_store(), ProcessState(), [], []
 
-    def body(number: int, mine: Ranks) -> float:
+    def body(number: int, mine: DistContext) -> float:
         mine.sum(torch.ones(1))
         if number % 2 and ranks.rank == number // 2 % 2:
             raise (
@@ -49,7 +49,7 @@ def fail_in_turns(ranks: Ranks, times: int) -> tuple[list[str], list[Any]]:
 
     def trial(number: int) -> str:
         with fresh_process_group(store, f"trial/{number}", ranks.rank, ranks.world_size, "gloo", 20.0):
-            mine = Ranks.current()
+            mine = DistContext.current()
             try:
                 return str(failing_together(mine, lambda: body(number, mine)))
             except RankFailed as error:
@@ -71,14 +71,14 @@ def test_a_trial_that_failed_leaves_nothing_to_the_next() -> None:
         assert not grown(seen[2], seen[-1])
 
 
-def raise_out_of_it(ranks: Ranks) -> bool:
+def raise_out_of_it(ranks: DistContext) -> bool:
     store = base_store()
     with pytest.raises(LookupError), fresh_process_group(store, "a", ranks.rank, 2, "gloo", 20.0):
         raise LookupError
     is_over = not torch.distributed.is_initialized()
     end_process_groups()  # there is none
     with fresh_process_group(store, "b", ranks.rank, 2, "gloo", 20.0):
-        return is_over and Ranks.current().sum_numbers([1.0]) == [2.0]
+        return is_over and DistContext.current().sum_numbers([1.0]) == [2.0]
 
 
 def test_an_error_ends_the_group_too() -> None:

@@ -19,8 +19,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.engine import failure
+from paceline.engine.dist_context import DistContext
 from paceline.engine.failure import RankFailed, failing_together, is_communication_error
-from paceline.engine.ranks import Ranks
 from support.ranks import end_ranks, run_ranks
 from support.toys import Points, fit, toy_config
 
@@ -46,7 +46,7 @@ class Told(NamedTuple):
     """The failing process saw all others end before it ended itself, as it must under Ray."""
 
 
-def ending(ranks: Ranks, body: Callable[[], Any], folder: Path) -> Told | None:
+def ending(ranks: DistContext, body: Callable[[], Any], folder: Path) -> Told | None:
     failure.POLL_SECONDS = 0.1
     try:
         failing_together(ranks, body)
@@ -71,7 +71,7 @@ class Breaking(Points):
         return super().__getitem__(index)
 
 
-def train_on_broken_data(ranks: Ranks, folder: Path) -> Told | None:
+def train_on_broken_data(ranks: DistContext, folder: Path) -> Told | None:
     config = toy_config(
         data__path=lambda: (Breaking(96), Points(4)),
         data__global_batch_size=18,
@@ -86,7 +86,9 @@ def test_all_ranks_end_with_the_reason_of_the_one_that_failed(world_size: int, t
     assert told[1:] == ("ZeroDivisionError: sample 40 is broken", True, True)
 
 
-def raise_while_others_wait(ranks: Ranks, folder: Path, failing: int, error: Any, read_seconds: float) -> Told | None:
+def raise_while_others_wait(
+    ranks: DistContext, folder: Path, failing: int, error: Any, read_seconds: float
+) -> Told | None:
     read = failure._Board.read
 
     def slowly(board: Any) -> Any:
@@ -122,7 +124,7 @@ def test_a_rank_in_a_collective_operation_is_freed(
     assert told == [Told(failing, reason, True)] * 2
 
 
-def end_before_the_other_notices(ranks: Ranks) -> str:
+def end_before_the_other_notices(ranks: DistContext) -> str:
     """Rank 0 fails and ends, and its store with it, while rank 1 is busy with something else."""
     first = int(ranks.from_first([float(os.getpid())])[0])
 
@@ -213,26 +215,26 @@ def test_errors_of_torch() -> None:
 # other one waiting until the group's timeout: gloo's broadcast does not notice.
 
 
-def in_an_all_reduce(ranks: Ranks) -> Iterator[None]:
+def in_an_all_reduce(ranks: DistContext) -> Iterator[None]:
     while True:
         ranks.sum(torch.ones(5_000_000))
         yield
 
 
-def in_an_all_reduce_of_the_users_own(ranks: Ranks) -> Iterator[None]:
+def in_an_all_reduce_of_the_users_own(ranks: DistContext) -> Iterator[None]:
     while True:
         dist.all_reduce(torch.ones(5_000_000), async_op=True).wait()
         yield
 
 
-def in_ddps_backward(ranks: Ranks) -> Iterator[None]:
+def in_ddps_backward(ranks: DistContext) -> Iterator[None]:
     model = DistributedDataParallel(nn.Sequential(nn.Linear(2000, 2000), nn.Linear(2000, 2000)))
     while True:
         model(torch.ones(2, 2000)).sum().backward()
         yield
 
 
-def in_ddps_forward(ranks: Ranks) -> Iterator[None]:
+def in_ddps_forward(ranks: DistContext) -> Iterator[None]:
     model = DistributedDataParallel(nn.BatchNorm1d(8))  # its buffers are shared at each forward
     model(torch.ones(2, 8)).sum().backward()
     yield
@@ -240,13 +242,13 @@ def in_ddps_forward(ranks: Ranks) -> Iterator[None]:
     model(torch.ones(2, 8))
 
 
-def in_gathering_names(ranks: Ranks) -> Iterator[None]:
+def in_gathering_names(ranks: DistContext) -> Iterator[None]:
     while True:
         ranks.union(["x" * 1_000_000])
         yield
 
 
-def killed_in(ranks: Ranks, doing: Callable[[Ranks], Iterator[None]], victim: int) -> str:
+def killed_in(ranks: DistContext, doing: Callable[[DistContext], Iterator[None]], victim: int) -> str:
     failure.GRACE_SECONDS = 0.5
     steps = doing(ranks)
 
@@ -277,7 +279,7 @@ def killed_in(ranks: Ranks, doing: Callable[[Ranks], Iterator[None]], victim: in
         (in_gathering_names, 1),
     ],
 )
-def test_a_killed_rank_is_a_loss_of_communication(doing: Callable[[Ranks], Iterator[None]], victim: int) -> None:
+def test_a_killed_rank_is_a_loss_of_communication(doing: Callable[[DistContext], Iterator[None]], victim: int) -> None:
     endings = end_ranks(killed_in, 2, doing, victim)
     assert endings[victim].error == "died without a word"
     assert endings[1 - victim].value == "communication broke"

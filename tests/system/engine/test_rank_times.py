@@ -14,9 +14,9 @@ import torch.distributed as dist
 from torch import nn
 
 from paceline.engine.build import build_trainer
+from paceline.engine.dist_context import DistContext
 from paceline.engine.metric_logger import MetricLogger
-from paceline.engine.observing import stragglers
-from paceline.engine.ranks import Ranks
+from paceline.engine.monitoring import stragglers
 from paceline.engine.reporter import MemoryReporter
 from support.ranks import run_ranks
 from support.toys import Points, PointsTask, fit, net_with_dropout_and_norm, toy_config
@@ -26,7 +26,7 @@ PAUSE, LONG_PAUSE = 0.002, 0.010
 FIGURES = ("rank_seconds/min", "rank_seconds/median", "rank_seconds/max")
 
 
-def reported(ranks: Ranks, slow: int | None, part: str, **overrides: Any) -> dict[str, Any]:
+def reported(ranks: DistContext, slow: int | None, part: str, **overrides: Any) -> dict[str, Any]:
     """Train while one rank takes longer for each of its samples, or for each forward pass."""
     is_slow = ranks.rank == slow
 
@@ -94,7 +94,7 @@ def test_the_times_of_the_ranks_are_reported_at_each_log() -> None:
         assert (stamp["workers"], stamp["nodes"], stamp["threads_per_worker"]) == (2, 1, 1)
     assert (second["points"], second["datasets"]) == ([], [])
 
-    alone = reported(Ranks.current(), 0, "data")
+    alone = reported(DistContext.current(), 0, "data")
     assert not [key for values in alone["points"] for key in values if key in FIGURES]
     assert alone["stragglers"] == []
     assert first["datasets"] == alone["datasets"]
@@ -112,7 +112,7 @@ class Wide(nn.Module):
         return self.inner(batch)  # type: ignore[no-any-return]
 
 
-def memory(ranks: Ranks, wide: int | None) -> tuple[float, float]:
+def memory(ranks: DistContext, wide: int | None) -> tuple[float, float]:
     """The memory that is reported where one rank holds more than the other."""
     build = {"model__path": lambda: Wide(ranks.rank == wide)}
     _, _, reporter = fit(toy_config(**build, scaling__num_workers=2, trainer__precision="32-true"), ranks)
@@ -125,7 +125,7 @@ def test_memory_is_that_of_the_rank_with_the_most() -> None:
     assert peak - plain_peak > 200 << 20
 
 
-def collectives(ranks: Ranks) -> tuple[dict[int, dict[str, int]], dict[int, dict[str, int]]]:
+def collectives(ranks: DistContext) -> tuple[dict[int, dict[str, int]], dict[int, dict[str, int]]]:
     """The collective operations of each log, and all others until the end of each step, by step."""
     config = toy_config(scaling__num_workers=2, trainer__log_every_n_steps=3, trainer__evaluate_every_n_epochs=0)
     trainer = build_trainer(config, ranks, MemoryReporter())

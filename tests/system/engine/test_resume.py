@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from paceline.engine.build import build_trainer
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.engine.reporter import MemoryReporter
 from paceline.tasks.base import TaskOutput
 from support.engine.mixing import KeptPoints, ScalingTask
@@ -19,7 +19,7 @@ from support.toys import PointsTask, points, toy_config
 STEPS_PER_EPOCH = 7
 
 
-def part(ranks: Ranks, folder: Path, stop_at: int | None, **overrides: Any) -> dict[str, Any]:
+def part(ranks: DistContext, folder: Path, stop_at: int | None, **overrides: Any) -> dict[str, Any]:
     """Train until asked to stop, or to the end."""
     config = toy_config(
         data__path=lambda: points(103, 31, noisy=True),
@@ -43,15 +43,15 @@ def part(ranks: Ranks, folder: Path, stop_at: int | None, **overrides: Any) -> d
 
 
 def test_an_interrupted_run_ends_with_the_same_bits(tmp_path: Path) -> None:
-    whole = part(Ranks.current(), tmp_path / "whole", None)
-    first = part(Ranks.current(), tmp_path / "parts", 4, checkpoint={"every_n_steps": 3})
-    second = part(Ranks.current(), tmp_path / "parts", None)
+    whole = part(DistContext.current(), tmp_path / "whole", None)
+    first = part(DistContext.current(), tmp_path / "parts", 4, checkpoint={"every_n_steps": 3})
+    second = part(DistContext.current(), tmp_path / "parts", None)
     assert first["stopped"]
     assert (first["to"], second["from"]) == (4, 4)
     assert second["sha"] == whole["sha"]
     assert first["seen"] + second["seen"] == whole["seen"]
     assert {**first["losses"], **second["losses"]} == whole["losses"]
-    longer = part(Ranks.current(), tmp_path / "parts", None, trainer__epochs=3)
+    longer = part(DistContext.current(), tmp_path / "parts", None, trainer__epochs=3)
     assert (longer["from"], longer["to"]) == (2 * STEPS_PER_EPOCH, 3 * STEPS_PER_EPOCH)
 
 
@@ -63,7 +63,7 @@ def mixed(folder: Path, stop_at: int | None = None, num_workers: int = 0) -> str
         task__path=ScalingTask,
         trainer__gradient_accumulation_steps=2,
     )
-    trainer = build_trainer(config, Ranks.current(), MemoryReporter(stop_at_step=stop_at), folder)
+    trainer = build_trainer(config, DistContext.current(), MemoryReporter(stop_at_step=stop_at), folder)
     return trainer.fit().weights_sha256
 
 
@@ -91,7 +91,7 @@ class SlowTask(PointsTask):
         return super().forward(batch)
 
 
-def leaving(ranks: Ranks, folder: Path, leave_at: int | None) -> tuple[list[int], str]:
+def leaving(ranks: DistContext, folder: Path, leave_at: int | None) -> tuple[list[int], str]:
     """The steps that were saved by a run of 21 steps, whose own checkpoints are far apart, and its last weights."""
     config = toy_config(
         data__path=lambda: points(103, 31),
@@ -118,7 +118,7 @@ def test_a_machine_that_leaves_saves_as_often_as_it_can(tmp_path: Path, world_si
 
 
 def test_another_world_size_sees_the_same_samples_a_step(tmp_path: Path) -> None:
-    whole = part(Ranks.current(), tmp_path / "whole", None)
+    whole = part(DistContext.current(), tmp_path / "whole", None)
     stops = [2, 6, None]
     seen: list[set[int]] = []
     for world_size, stop in zip((2, 1, 2), stops, strict=True):

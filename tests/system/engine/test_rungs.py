@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import nn
 
 from paceline.engine.build import build_trainer
+from paceline.engine.dist_context import DistContext
 from paceline.engine.failure import RankFailed, failing_together
-from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter
 from paceline.engine.rungs import Rungs, ask_first
 from support.ranks import end_ranks, run_ranks
@@ -41,7 +41,7 @@ def model() -> nn.Module:
     return nn.Sequential(net_with_dropout_and_norm(), nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 3)))
 
 
-def with_and_without(ranks: Ranks, folder: Path) -> dict[str, list[Any]]:
+def with_and_without(ranks: DistContext, folder: Path) -> dict[str, list[Any]]:
     results: dict[str, list[Any]] = {}
     for name, overrides in TECHNIQUES.items():
         settings = {"model__path": model, **overrides}
@@ -63,7 +63,7 @@ def test_rungs_change_no_bit(tmp_path: Path) -> None:
         assert (without[1], with_rungs[1]) == ([], [3, 5, 8, 10]), name
 
 
-def stop_and_go_on(ranks: Ranks, folder: Path) -> list[Any]:
+def stop_and_go_on(ranks: DistContext, folder: Path) -> list[Any]:
     told = []
     config = toy_config(scaling__num_workers=ranks.world_size)
     for stop_at in (5, None):
@@ -86,7 +86,7 @@ class Dying(MemoryReporter):
         raise LookupError
 
 
-def fail_at_a_rung(ranks: Ranks) -> str:
+def fail_at_a_rung(ranks: DistContext) -> str:
     config = toy_config(scaling__num_workers=ranks.world_size)
     try:
         failing_together(ranks, lambda: build_trainer(config, ranks, Dying(), None, EVERY_40).fit())
@@ -99,7 +99,7 @@ def test_an_error_instead_of_an_answer_ends_all_ranks() -> None:
     assert run_ranks(fail_at_a_rung, 2) == ["LookupError: "] * 2
 
 
-def wait_for_long(ranks: Ranks, seconds: float, round_seconds: float) -> tuple[bool, float]:
+def wait_for_long(ranks: DistContext, seconds: float, round_seconds: float) -> tuple[bool, float]:
     dist.distributed_c10d._set_pg_timeout(timedelta(seconds=1))
     start = time.monotonic()
     return ask_first(ranks, lambda: bool(time.sleep(seconds)), round_seconds), time.monotonic() - start

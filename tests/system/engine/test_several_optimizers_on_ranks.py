@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.engine.reporter import MemoryReporter
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
@@ -17,7 +17,7 @@ from support.ranks import run_ranks
 from support.toys import fit
 
 
-def trained(ranks: Ranks, **overrides: Any) -> tuple[list[float], dict[str, torch.Tensor]]:
+def trained(ranks: DistContext, **overrides: Any) -> tuple[list[float], dict[str, torch.Tensor]]:
     trainer, _, reporter = fit(pair_config(scaling__num_workers=ranks.world_size, **overrides), ranks)
     return reporter.values("train/loss"), dict(trainer.state.task.model.state_dict())
 
@@ -90,7 +90,7 @@ def test_weights_other_than_samples_count() -> None:
         assert torch.allclose(tensor, expected[name], rtol=1e-11, atol=1e-13), name
 
 
-def interrupted(ranks: Ranks, folder: Path) -> dict[str, torch.Tensor]:
+def interrupted(ranks: DistContext, folder: Path) -> dict[str, torch.Tensor]:
     config = pair_config(scaling__num_workers=ranks.world_size)
     fit(config, ranks, folder, MemoryReporter(stop_at_step=4))
     trainer, outcome, _ = fit(config, ranks, folder)
@@ -120,7 +120,7 @@ class Centred(nn.Module):
         return centred
 
 
-def seen_buffers(ranks: Ranks) -> list[list[float]]:
+def seen_buffers(ranks: DistContext) -> list[list[float]]:
     centred = Centred()
 
     def build() -> nn.Module:

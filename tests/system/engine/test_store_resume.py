@@ -1,4 +1,4 @@
-"""Ranks that resume from a store: rank 0 chooses, each machine brings it, however long that takes."""
+"""DistContext that resume from a store: rank 0 chooses, each machine brings it, however long that takes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import torch.distributed as dist
 
 from paceline.engine.build import build_trainer
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.engine.reporter import MemoryReporter
 from paceline.errors import EnvironmentFault
 from support.ranks import end_ranks, run_ranks
@@ -48,7 +48,7 @@ class FolderStore:
         return self.here / f"step-{step}"
 
 
-def part(ranks: Ranks, folder: Path, stop_at: int | None, seconds: float = 0.0) -> dict[str, Any]:
+def part(ranks: DistContext, folder: Path, stop_at: int | None, seconds: float = 0.0) -> dict[str, Any]:
     """Train until asked to stop, or to the end, with a collective time-out of one second."""
     dist.distributed_c10d._set_pg_timeout(timedelta(seconds=1), dist.group.WORLD)
     config = toy_config(
@@ -82,7 +82,7 @@ def test_all_ranks_fetch_the_checkpoint_of_rank_0(tmp_path: Path) -> None:
     assert {each["sha"] for each in resumed} == {whole[0]["sha"]}
 
 
-def each(ranks: Ranks) -> str:
+def each(ranks: DistContext) -> str:
     def work() -> str:
         if ranks.rank == 1:
             raise EnvironmentFault("no room", "disk-full")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.errors import UnusableCode
 from paceline.tasks.base import TaskOutput
 from support.ranks import run_ranks
@@ -151,7 +151,7 @@ IN_PAIRS: dict[str, dict[str, Any]] = {
 }
 
 
-def train_each(ranks: Ranks, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def train_each(ranks: DistContext, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Train one after the other."""
     return [training(ranks, **overrides) for overrides in runs]
 
@@ -159,7 +159,7 @@ def train_each(ranks: Ranks, runs: list[dict[str, Any]]) -> list[dict[str, Any]]
 @pytest.mark.parametrize("strategy", SPREAD)
 def test_two_ranks_train_as_one_process(strategy: str) -> None:
     runs = list(CASES[strategy].values())
-    alone = train_each(Ranks.current(), runs)
+    alone = train_each(DistContext.current(), runs)
     first, second = run_ranks(train_each, 2, [{**STRATEGIES[strategy][1], **run} for run in runs])
     for case, one, other, expected in zip(CASES[strategy], first, second, alone, strict=True):
         require_same(one, expected, steps=len(expected["losses"]), case=case)
@@ -169,7 +169,7 @@ def test_two_ranks_train_as_one_process(strategy: str) -> None:
 
 @pytest.mark.parametrize("strategy", SPREAD)
 def test_four_ranks_in_pairs_train_as_one_process(strategy: str) -> None:
-    alone = training(Ranks.current(), trainer__max_grad_norm=0.05)
+    alone = training(DistContext.current(), trainer__max_grad_norm=0.05)
     spread = {**STRATEGIES[strategy][1], **IN_PAIRS[strategy]}
     ranks = run_ranks(training, 4, **spread, trainer__max_grad_norm=0.05)
     require_same(ranks[0], alone, steps=6)
@@ -193,7 +193,7 @@ class Watched(nn.Module):
         return self.head(inputs)
 
 
-def formats(ranks: Ranks, gather_dtype: str) -> dict[str, Any]:
+def formats(ranks: DistContext, gather_dtype: str) -> dict[str, Any]:
     """Formats in the blocks and of the stored weights of a short training, and its losses."""
     config = toy_config(
         model__path=Watched,
@@ -236,7 +236,7 @@ RESNET: dict[str, Any] = {
 
 def test_a_traced_model_with_batch_normalisation_in_two_stages() -> None:
     """A pipeline has the micro batches of one process."""
-    alone = training(Ranks.current(), **RESNET)
+    alone = training(DistContext.current(), **RESNET)
     spread = run_ranks(training, 2, **RESNET, **PIPELINE)[0]
     assert spread["losses"] == pytest.approx(alone["losses"], abs=1e-9)
     assert spread["val"] == pytest.approx(alone["val"], rel=1e-7)  # two samples for a variance enlarge any rounding
@@ -253,7 +253,7 @@ def train(strategy: str, checkpoints: Path, **overrides: Any) -> dict[str, Any]:
     """Train with a strategy; the result of rank 0."""
     world_size, own = STRATEGIES[strategy]
     if world_size == 1:
-        return training(Ranks.current(), checkpoints, **own, **OPTIMIZER, **overrides)
+        return training(DistContext.current(), checkpoints, **own, **OPTIMIZER, **overrides)
     return run_ranks(training, world_size, checkpoints, **own, **OPTIMIZER, **overrides)[0]
 
 
@@ -295,7 +295,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
 }
 
 
-def refusal(ranks: Ranks, **overrides: Any) -> tuple[str, dict[str, Any], str]:
+def refusal(ranks: DistContext, **overrides: Any) -> tuple[str, dict[str, Any], str]:
     """Why a run is refused; an empty code of a rank that lost its peer."""
     try:
         training(ranks, **overrides)

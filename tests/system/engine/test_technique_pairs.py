@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from paceline.config import ExperimentConfig
 from paceline.engine import activation_checkpointing, compilation, largest_batch
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.errors import ConfigError
 from support.ranks import run_ranks
 from support.techniques import COMPILE, TECHNIQUES, WORKERS, Pair, all_pairs
@@ -137,7 +137,7 @@ Losses = list[float]
 """Of each step, and in evaluation afterwards; or the error's text in an exception's place."""
 
 
-def train(run: Run, ranks: Ranks) -> Losses | str:
+def train(run: Run, ranks: DistContext) -> Losses | str:
     compilation.BACKEND = run.backend
     _, outcome, reporter = fit(run.config, ranks)
     messages = [details["message"] for kind, details in reporter.events if kind == "warning"]
@@ -146,7 +146,7 @@ def train(run: Run, ranks: Ranks) -> Losses | str:
     return [*reporter.values("train/loss"), outcome.metrics["val/loss"]]
 
 
-def train_all(ranks: Ranks, runs: list[Run], before: Callable[[], None]) -> list[Losses | str]:
+def train_all(ranks: DistContext, runs: list[Run], before: Callable[[], None]) -> list[Losses | str]:
     """Train each, on all ranks. One that fails is told by its error; if not on all ranks, it is the last one."""
     mp.set_start_method("fork", force=True)  # a loader process is not to import torch first
     before()
@@ -161,7 +161,7 @@ def train_all(ranks: Ranks, runs: list[Run], before: Callable[[], None]) -> list
     return results
 
 
-def _fails_on_all(number: int, ranks: Ranks) -> bool:
+def _fails_on_all(number: int, ranks: DistContext) -> bool:
     """Return whether the other ranks come here too; if not, they wait for this one in the midst of a run."""
     store = dist.distributed_c10d._get_default_store()
     try:

@@ -19,9 +19,9 @@ from torch import nn
 
 from paceline.engine import compilation
 from paceline.engine.build import build_trainer
+from paceline.engine.dist_context import DistContext
 from paceline.engine.failure import RankFailed, failing_together
 from paceline.engine.fresh import ProcessState, fresh_process_group
-from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter
 from support.ranks import run_ranks
 from support.techniques import BY_NAME
@@ -105,7 +105,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 
 
-def trial(name: str, ranks: Ranks) -> tuple[Any, ...]:
+def trial(name: str, ranks: DistContext) -> tuple[Any, ...]:
     """Train; the results that can be compared to the bit."""
     technique = OTHERS[name] if name in OTHERS else BY_NAME[name].overrides
     sets = {"trainer.precision": "32-true", "trainer.epochs": 1, **technique, "scaling.num_workers": 2}
@@ -133,7 +133,9 @@ def _backend(name: str) -> Iterator[None]:
         compilation.BACKEND = before
 
 
-def row(ranks: Ranks, names: list[str], restores: bool = True) -> tuple[list[tuple[Any, ...]], list[dict[str, float]]]:
+def row(
+    ranks: DistContext, names: list[str], restores: bool = True
+) -> tuple[list[tuple[Any, ...]], list[dict[str, float]]]:
     """Trials in a row; their results, and what the process held after each."""
     from torch.distributed.distributed_c10d import _get_default_store
 
@@ -141,7 +143,7 @@ def row(ranks: Ranks, names: list[str], restores: bool = True) -> tuple[list[tup
     results, seen = [], []
     for number, name in enumerate(names):
         with fresh_process_group(store, f"trial/{number}", ranks.rank, ranks.world_size, "gloo", 60.0):
-            results.append(trial(name, Ranks.current()))
+            results.append(trial(name, DistContext.current()))
         if restores:
             state.restore()
         seen.append(held())

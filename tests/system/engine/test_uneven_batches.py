@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from support.ranks import run_ranks
 from support.toys import FEATURES, fit, points, toy_config
 
@@ -33,7 +33,7 @@ def uneven() -> Any:
     return points(21, 5)
 
 
-def calls_on(ranks: Ranks) -> list[int]:
+def calls_on(ranks: DistContext) -> list[int]:
     config = toy_config(
         model__path=Mean, data__path=uneven, data__global_batch_size=16, data__micro_batch_size=2, trainer__epochs=1,
         scaling__num_workers=ranks.world_size,

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from support.ranks import run_ranks
 from support.toys import CLASSES, FEATURES, fit, toy_config
 
@@ -24,7 +24,7 @@ class Branches(nn.Module):
         return result
 
 
-def weights_of(ranks: Ranks) -> str:
+def weights_of(ranks: DistContext) -> str:
     config = toy_config(
         model__path=Branches, parallel__find_unused_parameters=True, scaling__num_workers=ranks.world_size
     )

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import pytest
 from torch.nn import functional as F
 
+from paceline.engine.dist_context import DistContext
 from paceline.engine.failure import RankFailed, failing_together
-from paceline.engine.ranks import Ranks
 from paceline.tasks.base import TaskOutput
 from support.engine.faulty_parts import NAME, SOURCE, write_parts
 from support.ranks import end_ranks, run_ranks
@@ -38,7 +38,7 @@ class Told(NamedTuple):
     ended: float
 
 
-def train(ranks: Ranks, folder: Path) -> Any:
+def train(ranks: DistContext, folder: Path) -> Any:
     os.environ["USER_FAULT"] = str(folder / "fault")
     sys.path.insert(0, str(folder))
     config = toy_config(

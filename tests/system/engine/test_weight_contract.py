@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.errors import UnusableCode
 from paceline.tasks.base import TaskOutput
 from support.ranks import run_ranks
@@ -26,7 +26,7 @@ class HalvedWeight(PointsTask):
         return replace(output, weight=len(batch[1]) / 2)
 
 
-def codes(ranks: Ranks) -> list[str]:
+def codes(ranks: DistContext) -> list[str]:
     """What each task ends with; fsdp's forward pass is a collective operation, so that only weights are checked."""
     found = []
     for task, strategy in ((MeanTask, "ddp"), (HalvedWeight, "ddp"), (HalvedWeight, "fsdp")):

@@ -8,9 +8,9 @@ import torch
 from paceline.data._tensors import Pixels, TensorData
 from paceline.data.augmentation import AugmentationConfig
 from paceline.engine.caching import cached
+from paceline.engine.dist_context import DistContext
 from paceline.engine.loading import BatchLoader, SeededFetcher
 from paceline.engine.order import DataOrder
-from paceline.engine.ranks import Ranks
 from support.toys import fit, toy_config
 
 pytestmark = [
@@ -89,7 +89,7 @@ def test_a_batch_from_the_device_waits_for_nothing() -> None:
 
 @pytest.mark.parametrize("cache", ["memory", "device"])
 def test_training_is_the_same(cache: str) -> None:
-    ranks = Ranks.current("cuda")
+    ranks = DistContext.current("cuda")
     expected = fit(toy_config(), ranks)[1].weights_sha256
     assert fit(toy_config(data__cache=cache), ranks)[1].weights_sha256 == expected
     assert fit(toy_config(data__pin_memory=False), ranks)[1].weights_sha256 == expected

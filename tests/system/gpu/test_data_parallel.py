@@ -8,7 +8,7 @@ from torch import nn
 
 from paceline.data._tensors import TensorData
 from paceline.engine.data_parallel import apply_data_parallel
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.engine.state import weights_sha256
 from paceline.tasks._classification import Classification
 from paceline.tasks.base import TaskOutput
@@ -33,7 +33,7 @@ def trained(strategy: str, **overrides: Any) -> Any:
         task={"name": "classification"},
         data={"path": points, "global_batch_size": 8},
     )
-    return fit(config.with_overrides(overrides), Ranks.current("cuda"))
+    return fit(config.with_overrides(overrides), DistContext.current("cuda"))
 
 
 def test_training_equals_that_on_one_gpu() -> None:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from paceline.data._tensors import TensorData
 from paceline.engine.build import build_trainer
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.engine.reporter import MemoryReporter
 from paceline.engine.trainer import Trainer
 from support.toys import CLASSES, FEATURES, fit, points, toy_config
@@ -72,7 +72,7 @@ def config(**changes: Any) -> Any:
 
 def trained(**changes: Any) -> tuple[Trainer, list[float]]:
     """The trainer after training without a warning, and the loss of each step."""
-    trainer, _, reporter = fit(config(**changes), Ranks.current(DEVICE))
+    trainer, _, reporter = fit(config(**changes), DistContext.current(DEVICE))
     assert [details["message"] for kind, details in reporter.events if kind == "warning"] == []
     return trainer, reporter.values("train/loss")
 
@@ -110,7 +110,7 @@ def test_short_formats_train(precision: str) -> None:
 def test_steps_that_overflow_in_fp16_are_left_out_and_counted(fused: bool) -> None:
     reporter = MemoryReporter()
     settings = config(trainer__precision="16-mixed", optimizer__fused=fused)
-    trainer = build_trainer(settings, Ranks.current(DEVICE), reporter)
+    trainer = build_trainer(settings, DistContext.current(DEVICE), reporter)
     # at this scale the gradient of the logits is beyond fp16's 65,504; each step that is left out halves it
     trainer.state.precision._scaler = torch.amp.GradScaler(DEVICE, init_scale=2.0**24)
     updated = updates_of(trainer)
@@ -223,7 +223,7 @@ def peak_of_resnet18(activation_checkpointing: str) -> int:
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    fit(settings, Ranks.current(DEVICE))
+    fit(settings, DistContext.current(DEVICE))
     return torch.cuda.max_memory_allocated() - before
 
 
@@ -251,7 +251,7 @@ def peak_of_resnet18(activation_checkpointing: str) -> int:
 def test_no_step_between_two_log_points_waits_for_the_device(changes: dict[str, Any]) -> None:
     settings = config(**{"trainer__precision": "32-true", "trainer__log_every_n_steps": 1000, **changes})
     trainer = build_trainer(
-        settings.with_overrides({"trainer.max_steps": 1000}), Ranks.current(DEVICE), MemoryReporter()
+        settings.with_overrides({"trainer.max_steps": 1000}), DistContext.current(DEVICE), MemoryReporter()
     )
     trainer.state.task.train()
     batches = trainer.data.loader.load(0, trainer.data.order.micro_batches(0, 0))
@@ -301,7 +301,7 @@ def test_the_largest_micro_batch_within_a_share_of_the_memory() -> None:
     )
     torch.cuda.set_per_process_memory_fraction(share)
     try:
-        trainer, outcome, _ = fit(settings, Ranks.current(DEVICE))
+        trainer, outcome, _ = fit(settings, DistContext.current(DEVICE))
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert 4 <= trainer.data.order.micro_batch_size <= 48

@@ -79,7 +79,7 @@ CASES: list[tuple[str, Loss, set[str]]] = [
 def bare_losses(folder: Path, config: Any, loss_of: Loss) -> list[float]:
     """The first losses of a loop without Paceline."""
     module = __import__("mine")
-    from paceline.engine.build import seed_model
+    from paceline.engine.build_task import seed_model
 
     seed_model(config.seed)
     model = (module.LitNet if hasattr(module, "LitNet") else module.net)().double().train()
@@ -133,8 +133,8 @@ def test_the_first_losses_of_a_gan_are_those_of_a_bare_loop(example: Path) -> No
 
 
 def bare_gan_losses(config: Any) -> list[float]:
-    from paceline.engine.build import seed_model
-    from paceline.engine.ranks import Ranks
+    from paceline.engine.build_task import seed_model
+    from paceline.engine.dist_context import DistContext
     from paceline.engine.seeding import StepSeeds
 
     parts = __import__("parts")
@@ -145,7 +145,7 @@ def bare_gan_losses(config: Any) -> list[float]:
     points, losses = parts.data()[0].tensors[0].double(), []
     for step in range(STEPS):
         real = points[step * 64 : step * 64 + 64]
-        StepSeeds(config.seed, Ranks.current()).apply(step, 0)
+        StepSeeds(config.seed, DistContext.current()).apply(step, 0)
         fake = maker(torch.randn_like(real))
         judge_loss = (F.softplus(-judge(real)) + F.softplus(judge(fake.detach()))).mean()
         _update(optimizers[0], judge_loss)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.study.lint import lint
 from support.lint import plants
 from support.lint.cases import model
@@ -18,7 +18,7 @@ def test_ddp_fails_on_parameters_that_are_never_used() -> None:
     assert "Expected to have finished reduction" in str(run_ranks(_fit, 2, config))
 
 
-def _fit(ranks: Ranks, config: Any) -> str:
+def _fit(ranks: DistContext, config: Any) -> str:
     try:
         fit(config, ranks)
     except RuntimeError as error:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.study.step_split.diagnosis import diagnose
 from paceline.study.step_split.parts import PARTS, StepSplit
 from support.bottlenecks import DELAY, PLANTS, STRAGGLER_DELAY, TO_MEND, Plant
@@ -22,7 +22,7 @@ PART_OF = {"data": "data", "synchronisation": "forward", "communication": "commu
 """The largest part of a step, where the plant is most of it."""
 
 
-def look(ranks: Ranks, plant: Plant, times: int) -> list[tuple[str, StepSplit]]:
+def look(ranks: DistContext, plant: Plant, times: int) -> list[tuple[str, StepSplit]]:
     """What this rank names in each run, and the split that it follows from."""
     config = plant.config()
     build: Any = lambda config: plant.build(config, ranks)  # noqa: E731

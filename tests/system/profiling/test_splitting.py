@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from paceline.engine.build import build_trainer
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.engine.reporter import MemoryReporter
 from paceline.engine.state import weights_sha256
 from paceline.errors import ConfigError
@@ -18,10 +18,10 @@ from support.bottlenecks import DELAY, PLANTS, Plant
 from support.ranks import run_ranks
 from support.toys import net_with_dropout_and_norm, toy_config
 
-ALONE = Ranks.current()
+ALONE = DistContext.current()
 
 
-def split_of(ranks: Ranks, plant: Plant, steps: int = 12, warm_up: int = 3, folder: Any = None) -> StepSplit:
+def split_of(ranks: DistContext, plant: Plant, steps: int = 12, warm_up: int = 3, folder: Any = None) -> StepSplit:
     """One rank's split of the planted training."""
     return split_steps(plant.build(plant.config(), ranks, folder), steps, warm_up)
 
@@ -29,7 +29,7 @@ def split_of(ranks: Ranks, plant: Plant, steps: int = 12, warm_up: int = 3, fold
 # --- what is measured --------------------------------------------------------------------------------------------
 
 
-def by_another_clock(ranks: Ranks) -> tuple[float, StepSplit]:
+def by_another_clock(ranks: DistContext) -> tuple[float, StepSplit]:
     plant = PLANTS["data"]
     trainer = plant.build(plant.config(), ranks)
     start = perf_counter()
@@ -64,7 +64,7 @@ def test_loader_processes_are_waited_for_in_data() -> None:
 # --- what is computed stays the same -----------------------------------------------------------------------------
 
 
-def weights_after(ranks: Ranks, splits: bool, **overrides: Any) -> tuple[str, int]:
+def weights_after(ranks: DistContext, splits: bool, **overrides: Any) -> tuple[str, int]:
     """Of 9 steps, the last ones of them measured or all of them trained."""
     config = toy_config(trainer__max_steps=9, scaling__num_workers=ranks.world_size, **overrides)
     trainer = build_trainer(config, ranks, MemoryReporter())
@@ -94,15 +94,15 @@ def test_the_watch_is_taken_off_and_a_split_goes_past_the_end_of_the_plan() -> N
     trainer = build_trainer(toy_config(trainer__epochs=1), ALONE, MemoryReporter())
     watched = [trainer, trainer.data.loader, trainer.step.forward_backward, trainer.state.precision, trainer.meter]
     before = [vars(each).keys() - {"lr"} for each in watched]
-    ranks, start = trainer.ranks, trainer.data.loader.start
+    ranks, start = trainer.dist, trainer.data.loader.start
     assert split_steps(trainer, 10, 2).steps == 10
     assert trainer.state.position.step == 12
     assert [vars(each).keys() - {"lr"} for each in watched] == before
-    assert trainer.ranks is ranks
+    assert trainer.dist is ranks
     assert trainer.data.loader.start == start
 
 
-def hooks_left(ranks: Ranks) -> int:
+def hooks_left(ranks: DistContext) -> int:
     trainer = build_trainer(toy_config(scaling__num_workers=2), ranks, MemoryReporter())
     split_steps(trainer, 2, 1)
     return sum(len(each._post_accumulate_grad_hooks or ()) for each in trainer.step.parameters)
@@ -112,7 +112,7 @@ def test_no_gradient_stays_watched() -> None:
     assert run_ranks(hooks_left, 2) == [0, 0]
 
 
-def in_a_pipeline(ranks: Ranks) -> str:
+def in_a_pipeline(ranks: DistContext) -> str:
     from torch import nn
 
     config = toy_config(

@@ -14,7 +14,7 @@ import yaml
 
 from paceline import SweepResult, load_config, sweep
 from paceline.engine.build import build_trainer
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.engine.reporter import MemoryReporter
 from paceline.sweeps.listener import SilentSweepListener
 from paceline.sweeps.planning.points import trial_config
@@ -85,7 +85,7 @@ def config(home: Path, name: str, space: dict[str, Any], **changes: Any) -> Any:
     return load_config(home / f"{name}.yaml", {key.replace("__", "."): value for key, value in changes.items()})
 
 
-def alone(ranks: Ranks, folder: Path, configs: Sequence[str]) -> list[str]:
+def alone(ranks: DistContext, folder: Path, configs: Sequence[str]) -> list[str]:
     """The final weights of each config, trained by gloo processes without Ray, one after the other."""
     import sys
 

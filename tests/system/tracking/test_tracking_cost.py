@@ -14,7 +14,7 @@ from paceline.cluster.desk import Desk
 from paceline.cluster.reporters import DeskReporter
 from paceline.config.experiment import validate
 from paceline.engine.build import build_trainer
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.tracking.record import RunRecord
 from paceline.tracking.recorder import Recorder
 
@@ -67,7 +67,7 @@ def test_training_spends_less_than_a_hundredth_of_its_steps_on_recording(tmp_pat
     config = validate({"name": "share", "model": {"name": "cnn", "in_channels": 1}, "data": data, **sections})
     with reporter_to(tmp_path / "tracking", sqlite_uri) as (reporter, desk):
         timed = Timed(reporter)
-        build_trainer(config, Ranks.current(), timed).fit()  # type: ignore[arg-type]  # it passes everything on
+        build_trainer(config, DistContext.current(), timed).fit()  # type: ignore[arg-type]  # it passes everything on
     assert len(timed.steps) >= 60
     assert len(list(desk.history())) > 5 * len(timed.steps)
     step_seconds = statistics.median(later - sooner for sooner, later in pairwise(timed.steps))

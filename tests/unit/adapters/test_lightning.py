@@ -181,7 +181,7 @@ class Manual(Lit):
 
 
 def test_manual_optimization(tmp_path: Path) -> None:
-    from paceline.engine.build import seed_model
+    from paceline.engine.build_task import seed_model
     from paceline.engine.order import DataOrder
 
     trainer, _, reporter = fit(lit_config(Manual), checkpoints=tmp_path)

@@ -21,7 +21,7 @@ from paceline.cluster.launch import Launch
 from paceline.cluster.outbox import Outbox
 from paceline.cluster.reporters import DeskReporter
 from paceline.engine.build import build_trainer
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.tracking import metrics
 from paceline.tracking.points import Reading
 from paceline.tracking.recorder import Recorder, has_ended
@@ -237,7 +237,7 @@ def train(run: Path, stop_at: int | None = None) -> Desk:
     desk = open_desk(run / "tracking")
     reporter = StopsAt(desk, stop_at)
     config = toy_config(trainer__log_every_n_steps=1, checkpoint={"every_n_steps": 3})
-    build_trainer(config, Ranks.current(), reporter, run / "checkpoints").fit()
+    build_trainer(config, DistContext.current(), reporter, run / "checkpoints").fit()
     reporter.close(0.1)
     return desk
 

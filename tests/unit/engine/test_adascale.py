@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from paceline.config.derived import derive
 from paceline.engine import build
 from paceline.engine.adascale import AdaScale
+from paceline.engine.dist_context import DistContext
 from paceline.engine.precision import Precision
-from paceline.engine.ranks import Ranks
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
 from support.adascale import ADASCALE, LR, reference, ten_steps
@@ -45,7 +45,7 @@ def gains(**overrides: Any) -> list[float]:
 
 def test_averages_are_means_at_first_and_then_decay() -> None:
     parameter = nn.Parameter(torch.zeros(1, dtype=torch.float64))
-    adascale = AdaScale([parameter], base_batch_size=1, global_batch_size=600, ranks=Ranks.current())
+    adascale = AdaScale([parameter], base_batch_size=1, global_batch_size=600, ranks=DistContext.current())
     squares, variances = [], []
     for first, second in [(3.0, 1.0), (2.0, 1.5), (5.0, -1.0), (0.5, 0.25), (4.0, 3.0)]:
         # two micro batches of 300 samples: the gradient's halves

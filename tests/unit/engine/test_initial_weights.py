@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from paceline.engine.build import build_trainer
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.engine.rebuilding import evaluated_weights
 from paceline.engine.reporter import MemoryReporter
 from paceline.engine.state import weights_sha256
@@ -31,7 +31,7 @@ def convolutions() -> nn.Module:
 def started(weights: Path, reporter: MemoryReporter | None = None, **overrides: Any) -> Any:
     """A trainer whose model has the weights."""
     config = toy_config(**{"model__weights": str(weights), **overrides})
-    return build_trainer(config, Ranks.current(), reporter or MemoryReporter(), find_weights=Path)
+    return build_trainer(config, DistContext.current(), reporter or MemoryReporter(), find_weights=Path)
 
 
 def values(trainer: Any) -> dict[str, torch.Tensor]:
@@ -84,9 +84,13 @@ def test_a_resumed_run_does_not_load_them_again(tmp_path: Path) -> None:
         return saved(tmp_path, "plain")
 
     for stop_at in (4, None):
-        trainer = build_trainer(config, Ranks.current(), MemoryReporter(stop_at_step=stop_at), own, find_weights=once)
+        trainer = build_trainer(
+            config, DistContext.current(), MemoryReporter(stop_at_step=stop_at), own, find_weights=once
+        )
         parts = trainer.fit().weights_sha256
-    whole = build_trainer(config, Ranks.current(), MemoryReporter(), find_weights=lambda _: saved(tmp_path, "plain"))
+    whole = build_trainer(
+        config, DistContext.current(), MemoryReporter(), find_weights=lambda _: saved(tmp_path, "plain")
+    )
     assert parts == whole.fit().weights_sha256
 
 

@@ -14,10 +14,10 @@ from torch import nn
 
 from paceline.config.batch_sizes import OpenBatchSizes
 from paceline.engine import free_memory, largest_batch
-from paceline.engine.build import settle_sizes
+from paceline.engine.build_task import settle_sizes
+from paceline.engine.dist_context import DistContext
 from paceline.engine.free_memory import HostMemory, available_bytes, below_cgroup_limits
 from paceline.engine.largest_batch import START, largest_that_fits, usable_sizes
-from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter
 from paceline.engine.trial_steps import _copies_of_gradients, is_out_of_memory, ran_out
 from paceline.errors import PacelineError
@@ -168,7 +168,7 @@ def test_limits_of_control_groups(
 )
 def test_copies_of_the_gradients_that_an_exchange_takes(hook: str, workers: int, copies: int) -> None:
     config = toy_config(parallel__comm_hook=hook, scaling__num_workers=workers)
-    assert _copies_of_gradients(config, Ranks(0, workers, CPU)) == copies
+    assert _copies_of_gradients(config, DistContext(0, workers, CPU)) == copies
 
 
 # Training
@@ -223,7 +223,7 @@ def test_the_search_leaves_the_generators_alone() -> None:
         random.seed(5)
         np.random.seed(5)
         if search:
-            settle_sizes(config, Ranks.current(), MemoryReporter(), None)
+            settle_sizes(config, DistContext.current(), MemoryReporter(), None)
         return [torch.rand(()).item(), random.random(), np.random.rand()]
 
     assert drawn(search=True) == drawn(search=False)

@@ -10,7 +10,7 @@ from weakref import WeakSet
 import pytest
 import torch
 
-from paceline.engine import build as build_module
+from paceline.engine import build_step
 from paceline.engine.running import RunningLoss
 from paceline.tasks._classification import Classification
 from paceline.tasks.base import TaskOutput
@@ -124,7 +124,7 @@ class Leaking(RunningLoss):
 
 
 def test_growth_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build_module, "RunningLoss", Leaking)
+    monkeypatch.setattr(build_step, "RunningLoss", Leaking)
     seen = run(10)
     Leaking.kept.clear()
     first, last = seen.held[LOOKS[0]], seen.held[LOOKS[-1]]

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from paceline.config.experiment import validate
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.engine.seeding import StepSeeds, draws_only_from_torch
 from paceline.tasks._classification import Classification
 
@@ -39,7 +39,7 @@ def draws(seeds, step, index):
 
 def test_micro_batches_draw_numbers_of_their_own():
     places = [(rank, step, index) for rank in range(3) for step in range(40) for index in range(3)]
-    seeds = {rank: StepSeeds(7, Ranks(rank, 3, torch.device("cpu"))) for rank in range(3)}
+    seeds = {rank: StepSeeds(7, DistContext(rank, 3, torch.device("cpu"))) for rank in range(3)}
     drawn = [draws(seeds[rank], step, index) for rank, step, index in places]
 
     assert len({numbers[0] for numbers in drawn}) == len(places)
@@ -50,7 +50,7 @@ def test_micro_batches_draw_numbers_of_their_own():
 
 
 def test_only_torch_is_seeded_where_nothing_else_is_drawn_from():
-    seeds = StepSeeds(7, Ranks(0, 1, torch.device("cpu")), only_torch=True)
+    seeds = StepSeeds(7, DistContext(0, 1, torch.device("cpu")), only_torch=True)
     first, second = draws(seeds, 3, 0), draws(seeds, 3, 0)
 
     assert first[0] == second[0]

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from paceline.engine import build
+from paceline.engine import build_step
 from paceline.engine.order import MicroBatch
 from paceline.engine.precision import Precision
 from paceline.engine.seeding import seed_everything
@@ -146,7 +146,7 @@ def test_the_check_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     checked = fit(config)
     generators = torch.rand(()).item(), np.random.rand(), random.random()
-    monkeypatch.setattr(build, "WeightContract", lambda *args, **options: None)
+    monkeypatch.setattr(build_step, "WeightContract", lambda *args, **options: None)
     bare = fit(config)
     assert (torch.rand(()).item(), np.random.rand(), random.random()) == generators
     assert checked[1].weights_sha256 == bare[1].weights_sha256

@@ -14,7 +14,7 @@ from paceline.cluster.assignment import Assignment, TrialPart
 from paceline.cluster.last_words import LastWords
 from paceline.cluster.serving import _Works
 from paceline.config.experiment import validate
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.sweeps import worker
 from paceline.sweeps.work import Work
 from support.sweeps.fake_actor import FakeActor, patch_ray_get
@@ -61,7 +61,7 @@ def broken(**_: Any) -> torch.nn.Module:
 def run(coordinator: FakeActor, part: TrialPart, assignment: Assignment) -> list[Any]:
     """Run a trial in this process; returns trial, attempt and message of its end."""
     work = Work(1, "0000", 1, pickle.dumps(part), 60.0)
-    worker._run(work, assignment, coordinator, Ranks.current(torch.device("cpu")))
+    worker._run(work, assignment, coordinator, DistContext.current(torch.device("cpu")))
     [end] = coordinator.calls("finish")
     return list(end)
 

@@ -10,10 +10,10 @@ from torch.nn import functional as F
 
 from paceline import Task
 from paceline.config.sections import ParallelConfig
+from paceline.engine.dist_context import DistContext
 from paceline.engine.evaluator import evaluate
 from paceline.engine.loading import BatchLoader, SeededFetcher
 from paceline.engine.precision import Precision
-from paceline.engine.ranks import Ranks
 from paceline.engine.strategy import Strategy
 from paceline.models.gpt import GPTConfig
 from paceline.tasks.base import TaskOutput
@@ -117,7 +117,11 @@ def test_evaluation_means_are_over_tokens(micro_batch_size: int) -> None:
     device = torch.device("cpu")
     loader = BatchLoader(SeededFetcher(Windows(), 0), device)
     means = evaluate(
-        build(), loader, micro_batch_size, Precision("64-true", device), Strategy(ParallelConfig(), Ranks.current())
+        build(),
+        loader,
+        micro_batch_size,
+        Precision("64-true", device),
+        Strategy(ParallelConfig(), DistContext.current()),
     )
     loss, weight, correct = by_hand()
     assert means == pytest.approx({"loss": loss / weight, "accuracy": correct / weight}, abs=1e-13)

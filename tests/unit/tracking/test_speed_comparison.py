@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from paceline.engine.observing.observer import Observer
-from paceline.engine.observing.own_time import HostTime
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
+from paceline.engine.meter import Meter
+from paceline.engine.monitoring.host_monitor import HostMonitor
+from paceline.engine.monitoring.own_time import HostTime
 from paceline.engine.reporter import MemoryReporter
 from paceline.tracking import metrics
 from paceline.tracking.comparing import differences, read_stamp
@@ -97,7 +98,8 @@ def test_a_run_without_a_readable_stamp_cannot_be_compared(text: str | None) -> 
 
 def test_the_engine_reports_what_is_compared() -> None:
     reporter = MemoryReporter()
-    Observer(Ranks.current(), reporter, HostTime()).begin()
+    monitor = HostMonitor(DistContext.current(), reporter, HostTime(), Meter())
+    monitor.on_train_start(None)
     (stamp,) = [details for kind, details in reporter.events if kind == "stamp"]
     assert stamp.keys() == STAMP.keys()
     assert read_stamp({metrics.SPEED_STAMP: json.dumps(stamp)}) == stamp

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.engine.state import weights_sha256
 from paceline.study.tuneup.duel import DuelRules, duel
 from paceline.study.tuneup.stepper import Stepper
@@ -17,7 +17,7 @@ RULES = DuelRules(window_seconds=0.1, min_pairs=1, max_pairs=1)
 
 def stepper(**overrides: Any) -> Any:
     config = toy_config(model__path=net_with_dropout_and_norm, trainer__precision="32-true", **overrides)
-    return closing(Stepper(config, Ranks.current()))
+    return closing(Stepper(config, DistContext.current()))
 
 
 def weights(stepper: Stepper) -> str:
@@ -56,10 +56,10 @@ def test_settings_of_the_process_hold_in_the_turns_of_their_config_alone() -> No
 
 def test_warnings_of_the_engine_are_reported_with_the_duel() -> None:
     with stepper() as baseline, stepper(trainer__remove_redundant_bias=True) as arm:  # there is no convolution
-        found = duel(baseline, arm, RULES, Ranks.current())
+        found = duel(baseline, arm, RULES, DistContext.current())
     assert len(found.warnings) == 1
     assert found.build_seconds > 0
 
 
 def test_turns_take_the_same_time_on_both_sides() -> None:
-    check_turns([timed_duel(Ranks.current())])
+    check_turns([timed_duel(DistContext.current())])

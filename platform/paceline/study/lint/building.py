@@ -10,8 +10,8 @@ from paceline.config.batch_sizes import batch_sizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.data.base import DataSets
 from paceline.engine.batches import map_tensors
-from paceline.engine.build import seed_model
 from paceline.engine.build_data import chosen
+from paceline.engine.build_task import seed_model
 from paceline.engine.loading import SeededFetcher
 from paceline.errors import PacelineError, UnusableCode, text_of
 from paceline.models.base import ModelConfig

@@ -53,7 +53,7 @@ def _measure(config: ExperimentConfig, options: Any) -> int:
 
     from paceline.cluster.preflight import worker_threads
     from paceline.engine.build import build_trainer
-    from paceline.engine.ranks import Ranks
+    from paceline.engine.dist_context import DistContext
     from paceline.engine.reporter import MemoryReporter
 
     rank, workers, port, use_gpu = options
@@ -71,7 +71,7 @@ def _measure(config: ExperimentConfig, options: Any) -> int:
         address = f"tcp://127.0.0.1:{port}"
         backend = "nccl" if use_gpu else "gloo"
         dist.init_process_group(backend, init_method=address, rank=rank, world_size=workers, timeout=seconds)
-    steps = _Steps(build_trainer(config, Ranks.current(device), MemoryReporter()))
+    steps = _Steps(build_trainer(config, DistContext.current(device), MemoryReporter()))
     peak = _on_cuda(steps, device) if use_gpu else _on_cpu(steps)
     steps.close()
     if port:
@@ -95,8 +95,7 @@ class _Steps:
 
     def close(self) -> None:
         """End the loader processes."""
-        self.trainer.map_style.loader.close()
-        self.trainer.evaluator.close()
+        self.trainer.close()
 
     def held_bytes(self) -> int:
         """Bytes of weights, buffers, gradients and optimizer state."""

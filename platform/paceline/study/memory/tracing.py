@@ -14,15 +14,16 @@ from torch.utils.flop_counter import FlopCounterMode
 from paceline.config.batch_sizes import BatchSizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.engine.blocks import find_blocks
-from paceline.engine.build import build_adascale, build_task
 from paceline.engine.build_optimizer import build_optimizer
+from paceline.engine.build_step import build_adascale
+from paceline.engine.build_task import build_task
+from paceline.engine.dist_context import DistContext
 from paceline.engine.forward_backward import LocalForwardBackward, divide_by_weight
 from paceline.engine.loading import Transfer
 from paceline.engine.order import MicroBatch
 from paceline.engine.output_checks import checked_output
 from paceline.engine.precision import Precision
 from paceline.engine.prepare import MEMORY_FORMATS, prepare
-from paceline.engine.ranks import Ranks
 from paceline.engine.running import RunningLoss
 from paceline.engine.seeding import StepSeeds
 from paceline.engine.strategy import Strategy
@@ -36,7 +37,7 @@ from paceline.study.memory.tracking import StorageTracker
 from paceline.tasks._task import Task
 
 CPU = torch.device("cpu")
-ALONE = Ranks(0, 1, CPU)
+ALONE = DistContext(0, 1, CPU)
 STAND_IN = {"16-mixed": "bf16-mixed"}
 """Formats that are not computed with on CPU, and one that takes as much."""
 

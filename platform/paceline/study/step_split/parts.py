@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from paceline.engine.observing.stragglers import Straggler, slowest
+from paceline.engine.monitoring.stragglers import Straggler, slowest
 
 DATA, TRANSFER, FORWARD, BACKWARD = "data", "transfer", "forward", "backward"
 COMMUNICATION, WAITING, OPTIMIZER, LOGGING, IDLE = "communication", "waiting", "optimizer", "logging", "idle"

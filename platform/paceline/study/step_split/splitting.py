@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 
 from paceline.engine.forward_backward import LocalForwardBackward
+from paceline.engine.monitoring.host_monitor import HostMonitor
+from paceline.engine.monitoring.stamp import Card
 from paceline.engine.train_step import TrainStep
 from paceline.engine.trainer import Trainer
 from paceline.errors import ConfigError, Problem
@@ -117,7 +119,7 @@ def _run(trainer: Trainer, steps: int, end_step: Callable[[int], None]) -> None:
 
 def _together(trainer: Trainer, measured: _Measured, steps: int) -> StepSplit:
     """The splits of all ranks, from what each knows of its own."""
-    ranks, cards, order = trainer.ranks, trainer.observer.cards, trainer.map_style.order
+    ranks, cards, order = trainer.dist, _cards(trainer), trainer.map_style.order
     told = ranks.gather_numbers([*_parts(trainer, measured, steps), *_others(measured, steps)])
     hosts = [card.host for card in cards]
     cores = [max(card.usable_cores // hosts.count(card.host), 1) for card in cards]
@@ -133,9 +135,14 @@ def _together(trainer: Trainer, measured: _Measured, steps: int) -> StepSplit:
     )
 
 
+def _cards(trainer: Trainer) -> list[Card]:
+    (monitor,) = (each for each in trainer.callbacks if isinstance(each, HostMonitor))
+    return monitor.cards
+
+
 def _parts(trainer: Trainer, measured: _Measured, steps: int) -> list[float]:
     """This rank's seconds per step in the order of `PARTS`."""
-    ranks = trainer.ranks
+    ranks = trainer.dist
     exposed = ranks.gather_numbers([step.get(COMMUNICATION, 0.0) for step in measured.steps])
     communication, waiting = share_waited(exposed)
     own = {part: sum(step.get(part, 0.0) for step in measured.steps) for part in PARTS}

@@ -17,9 +17,9 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline._compat.torch import BUFFER_SYNC
+from paceline.engine.dist_context import DistContext
 from paceline.engine.forward_backward import LocalForwardBackward
 from paceline.engine.order import MicroBatch
-from paceline.engine.ranks import Ranks
 from paceline.engine.trainer import Trainer
 from paceline.study.step_split.clock import BlockedTime, PartClock
 from paceline.study.step_split.exchange import Exposed
@@ -42,7 +42,7 @@ class Watch:
     def __init__(self, trainer: Trainer, forward_backward: LocalForwardBackward) -> None:
         self._trainer = trainer
         self._pass = forward_backward
-        device = trainer.ranks.device
+        device = trainer.dist.device
         self._is_cuda = device.type == "cuda"
         self.clock = PartClock((lambda: torch.cuda.synchronize(device)) if self._is_cuda else None)
         self._blocked = BlockedTime()
@@ -75,12 +75,12 @@ class Watch:
             put(stack, loader, "start", clock.timed(TRANSFER, loader.start))
             forward = blocked.watched(FORWARD, self._counting_syncs(self._pass.forward))
             put(stack, self._pass, "forward", clock.timed(FORWARD, forward))
-            exposed = Exposed(trainer.model, trainer.ranks.device, stack)
+            exposed = Exposed(trainer.model, trainer.dist.device, stack)
             put(stack, self._pass, "backward", self._timed_backward(self._pass.backward, exposed))
             if isinstance(trainer.model, DistributedDataParallel):
                 sync = blocked.watched(BUFFERS, getattr(trainer.model, BUFFER_SYNC))
                 put(stack, trainer.model, BUFFER_SYNC, clock.timed(COMMUNICATION, sync))
-            put(stack, trainer.step, "ranks", _TimedRanks(**vars(trainer.ranks), clock=clock))
+            put(stack, trainer.step, "ranks", _TimedRanks(**vars(trainer.dist), clock=clock))
             put(stack, precision, "step", clock.timed(OPTIMIZER, precision.step))
             put(stack, trainer, "after_step", clock.timed(LOGGING, trainer.after_step))
             put(stack, meter, "exclude", self._noted_exclude(meter.exclude))
@@ -138,8 +138,8 @@ class Watch:
 
 
 @dataclass(frozen=True)
-class _TimedRanks(Ranks):
-    """Ranks whose sums, beside DDP's, count as communication: of the weights of a language model's tokens."""
+class _TimedRanks(DistContext):
+    """DistContext whose sums, beside DDP's, count as communication: of the weights of a language model's tokens."""
 
     clock: PartClock | None = None
 

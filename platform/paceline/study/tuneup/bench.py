@@ -87,15 +87,15 @@ class LocalBench:
         """Do a job, and wait for it."""
         import torch
 
+        from paceline.engine.dist_context import DistContext
         from paceline.engine.failure import describe
-        from paceline.engine.ranks import Ranks
         from paceline.study.tuneup.working import do_job
 
         threads = torch.get_num_threads()
         try:
             # the user's code may print, and on stdout only the result belongs
             with redirect_stdout(sys.stderr), raising_after(job.limit_seconds):
-                return do_job(job, self._base, Ranks.current(self._device))
+                return do_job(job, self._base, DistContext.current(self._device))
         except LimitReached:
             return gave_up(job)
         except KeyboardInterrupt:

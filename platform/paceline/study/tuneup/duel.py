@@ -10,7 +10,7 @@ from math import ceil
 from time import monotonic
 from typing import NamedTuple
 
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.study.statistics.windows import TURN_SECONDS
 from paceline.study.tuneup.stepper import Stepper
 
@@ -56,7 +56,7 @@ class DuelResult:
 class Side:
     """One of the two, and its part of the pair that is being measured."""
 
-    def __init__(self, stepper: Stepper, ranks: Ranks) -> None:
+    def __init__(self, stepper: Stepper, ranks: DistContext) -> None:
         self.stepper = stepper
         self.step_seconds = _calibrate(stepper, ranks)
         self.steps = max(1, AHEAD * stepper.ahead, round(TURN_SECONDS / self.step_seconds))
@@ -91,7 +91,7 @@ def fewest_steps(ahead: int, pairs: int) -> int:
     return pairs * max(1, (AHEAD + 1) * ahead)
 
 
-def duel(baseline: Stepper, arm: Stepper, rules: DuelRules, ranks: Ranks) -> DuelResult:
+def duel(baseline: Stepper, arm: Stepper, rules: DuelRules, ranks: DistContext) -> DuelResult:
     """Measure an arm against the baseline. Every rank must call it."""
     result = DuelResult(warnings=arm.warnings, build_seconds=arm.build_seconds)
     sides = Side(baseline, ranks), Side(arm, ranks)
@@ -108,7 +108,7 @@ def duel(baseline: Stepper, arm: Stepper, rules: DuelRules, ranks: Ranks) -> Due
     return result
 
 
-def _calibrate(stepper: Stepper, ranks: Ranks) -> float:
+def _calibrate(stepper: Stepper, ranks: DistContext) -> float:
     """Seconds of a step; the same on all ranks, since the others must take as many as rank 0."""
     stepper.run(2)  # what is made at the first steps: buffers, optimizer state, compiled code
     steps, seconds = 1, 0.0
@@ -119,7 +119,7 @@ def _calibrate(stepper: Stepper, ranks: Ranks) -> float:
         steps *= 2
 
 
-def _goes_on(pairs: int, rules: DuelRules, seconds: float, ranks: Ranks) -> bool:
+def _goes_on(pairs: int, rules: DuelRules, seconds: float, ranks: DistContext) -> bool:
     if pairs < rules.min_pairs:
         return True
     over = pairs >= rules.max_pairs or seconds > rules.seconds

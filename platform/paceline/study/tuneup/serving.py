@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from paceline.cluster.serving import ask, serve
-from paceline.engine.ranks import Ranks
+from paceline.engine.dist_context import DistContext
 from paceline.study.tuneup.jobs import Answer, Job, NumberedJob
 
 LOSSES = 2
@@ -21,7 +21,7 @@ def serve_jobs(loop_config: dict[str, Any]) -> None:
 
     desk, base = loop_config["desk"], loop_config["base"]
 
-    def run(work: NumberedJob, ranks: Ranks) -> None:
+    def run(work: NumberedJob, ranks: DistContext) -> None:
         answer = do_job(work.job, base, ranks)
         if ranks.is_first or answer.problem:
             ask(desk.finish.remote(work.number, answer))

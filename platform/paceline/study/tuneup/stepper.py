@@ -9,8 +9,8 @@ import torch
 from paceline.cluster.initial_weights import weights_finder
 from paceline.config.experiment import ExperimentConfig
 from paceline.engine.build import build_trainer
+from paceline.engine.dist_context import DistContext
 from paceline.engine.prepare import apply_flags
-from paceline.engine.ranks import Ranks
 from paceline.engine.reporter import MemoryReporter
 
 ENDLESS = {
@@ -46,7 +46,7 @@ class Stepper:
         PacelineError: the config cannot be trained.
     """
 
-    def __init__(self, config: ExperimentConfig, ranks: Ranks) -> None:
+    def __init__(self, config: ExperimentConfig, ranks: DistContext) -> None:
         begun = perf_counter()
         self._ranks = ranks
         self._config = config.with_overrides(ENDLESS)

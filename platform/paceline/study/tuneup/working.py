@@ -18,11 +18,12 @@ from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.data.base import DataConfig
 from paceline.engine.blocks import find_blocks
-from paceline.engine.build import build_trainer, seed_model
+from paceline.engine.build import build_trainer
+from paceline.engine.build_task import seed_model
+from paceline.engine.dist_context import DistContext
 from paceline.engine.failure import RankFailed, failing_together
 from paceline.engine.loading import SlicedDataset
-from paceline.engine.observing.stamp import device_name, usable_cores
-from paceline.engine.ranks import Ranks
+from paceline.engine.monitoring.stamp import device_name, usable_cores
 from paceline.engine.redundant_bias import find_redundant_bias
 from paceline.models.base import ModelConfig
 from paceline.study.memory.measuring import measure_peak
@@ -37,7 +38,7 @@ from paceline.study.tuneup.stepper import ENDLESS, Quiet, Stepper, Until
 from paceline.tasks.base import TaskConfig
 
 
-def do_job(job: Job, base: Assignment, ranks: Ranks) -> Answer:
+def do_job(job: Job, base: Assignment, ranks: DistContext) -> Answer:
     """Do a job. Every rank must call it; the answer of rank 0 counts, or that of a rank that failed.
 
     Raises:
@@ -54,7 +55,7 @@ def do_job(job: Job, base: Assignment, ranks: Ranks) -> Answer:
         return Answer(problem=error.failure.reason, kind=error.failure.kind)
 
 
-def _look(job: Job, base: Assignment, ranks: Ranks) -> Mapping[str, Any]:
+def _look(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]:
     """What of the model and the data decides which techniques apply."""
     config = config_of(base, job.configs[0])
     seed_model(config.seed)
@@ -88,7 +89,7 @@ def _redundant_biases(model: torch.nn.Module) -> int:
     return 0
 
 
-def _split(job: Job, base: Assignment, ranks: Ranks) -> Mapping[str, Any]:
+def _split(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]:
     """Where the time of a step goes, what holds it up, and what mends that."""
     config = config_of(base, job.configs[0])
     endless = config.with_overrides(ENDLESS)
@@ -104,14 +105,14 @@ def _split(job: Job, base: Assignment, ranks: Ranks) -> Mapping[str, Any]:
     }
 
 
-def _duel(job: Job, base: Assignment, ranks: Ranks) -> Mapping[str, Any]:
+def _duel(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]:
     rules = DuelRules(**job.options)
     first, second = (config_of(base, part) for part in job.configs)
     with closing(Stepper(first, ranks)) as baseline, closing(Stepper(second, ranks)) as arm:
         return asdict(duel(baseline, arm, rules, ranks))
 
 
-def _train(job: Job, base: Assignment, ranks: Ranks) -> Mapping[str, Any]:
+def _train(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]:
     """Train to the end, without checkpoints, unless the time is over before; `seconds` are those of the training steps
     alone."""
     reporter = Until(job.options["seconds"])
@@ -130,7 +131,7 @@ def _train(job: Job, base: Assignment, ranks: Ranks) -> Mapping[str, Any]:
     }
 
 
-def _memory(job: Job, base: Assignment, ranks: Ranks) -> Mapping[str, Any]:
+def _memory(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]:
     """The peak of one worker's share of the work in a fresh process beside this one, without what the exchange of
     gradients takes."""
     config = config_of(base, job.configs[0])
@@ -142,7 +143,7 @@ def _memory(job: Job, base: Assignment, ranks: Ranks) -> Mapping[str, Any]:
     return {"bytes": measure_peak(share, ranks.device.type == "cuda", job.options["timeout_seconds"])}
 
 
-def _predict(job: Job, base: Assignment, ranks: Ranks) -> Mapping[str, Any]:
+def _predict(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]:
     """What one worker is predicted to take with each of some overrides; None where that cannot be said."""
     if not ranks.is_first:
         return {}
@@ -157,7 +158,7 @@ def batch_of(config: ExperimentConfig) -> int:
     return derive(config, None).batch.global_batch_size
 
 
-_WAYS: dict[str, Callable[[Job, Assignment, Ranks], Mapping[str, Any]]] = {
+_WAYS: dict[str, Callable[[Job, Assignment, DistContext], Mapping[str, Any]]] = {
     "look": _look,
     "split": _split,
     "duel": _duel,

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import torch
 
-from paceline.engine.observing.energy import ProcessorEnergy
-from paceline.engine.observing.gpus import GPU_METRICS, Gpu, joules_of
-from paceline.engine.observing.host import HOST_METRICS, Host, core_times, own_core_seconds
-from paceline.engine.observing.stamp import Card
+from paceline.engine.monitoring.energy import ProcessorEnergy
+from paceline.engine.monitoring.gpus import GPU_METRICS, Gpu, joules_of
+from paceline.engine.monitoring.host import HOST_METRICS, Host, core_times, own_core_seconds
+from paceline.engine.monitoring.stamp import Card
 
 SAMPLE_SECONDS = 5.0
 """The machines are looked at this often, at the log that comes next."""

@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from paceline.engine.meter import Meter, memory_bytes
-from paceline.engine.observing import energy, machines, own_time, stragglers
-from paceline.engine.observing.energy import ProcessorEnergy
-from paceline.engine.observing.gpus import GPU_METRICS, Gpu, joules_of, own_gpus
-from paceline.engine.observing.host import HOST_METRICS, OtherLoad, Reading
-from paceline.engine.observing.machines import TOLD_BY_ALL, Rhythm, fields_of
-from paceline.engine.observing.own_time import DeviceTime, HostTime
-from paceline.engine.observing.slots import Slots
-from paceline.engine.observing.stamp import Card
-from paceline.engine.observing.stragglers import StragglerWatch, slowest
+from paceline.engine.monitoring import energy, machines, own_time, stragglers
+from paceline.engine.monitoring.energy import ProcessorEnergy
+from paceline.engine.monitoring.gpus import GPU_METRICS, Gpu, joules_of, own_gpus
+from paceline.engine.monitoring.host import HOST_METRICS, OtherLoad, Reading
+from paceline.engine.monitoring.machines import TOLD_BY_ALL, Rhythm, fields_of
+from paceline.engine.monitoring.own_time import DeviceTime, HostTime
+from paceline.engine.monitoring.slots import Slots
+from paceline.engine.monitoring.stamp import Card
+from paceline.engine.monitoring.stragglers import StragglerWatch, slowest
 from paceline.engine.reporter import MemoryReporter
 from paceline.tracking import metrics
 from support.toys import Points, fit, toy_config

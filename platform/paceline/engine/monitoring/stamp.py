@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import torch
 
-from paceline.engine.observing.gpus import Gpu
+from paceline.engine.monitoring.gpus import Gpu
 
 CPU_INFO = Path("/proc/cpuinfo")
 

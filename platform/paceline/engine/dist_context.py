@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Ranks:
+class DistContext:
     """Rank, world size and device of this process. Operations are no-ops in a world of one."""
 
     rank: int
@@ -22,7 +22,7 @@ class Ranks:
     """torch's process group of these ranks; None is the default one, of all."""
 
     @classmethod
-    def current(cls, device: torch.device | str = "cpu") -> "Ranks":
+    def current(cls, device: torch.device | str = "cpu") -> "DistContext":
         """The place in torch's default process group; alone when there is none."""
         device = torch.device(device)
         if not dist.is_initialized():

@@ -1,6 +1,6 @@
-"""What rank 0 learns of all ranks at a log, in the same exchange that reads the loss.
+"""Readings of all ranks and their machines, exchanged at each log together with the loss.
 
-every rank:   begin   (tell -> a vector, which is summed up over the ranks together with the loss -> hear)   end
+every rank:   on_train_start   (readings -> summed over the ranks together with the loss -> combine)   on_train_end
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,15 +12,16 @@ from typing import Any
 
 import torch.distributed as dist
 
-from paceline.engine.meter import memory_bytes
-from paceline.engine.observing.gpus import own_gpus
-from paceline.engine.observing.host import HOST_METRICS, OtherLoad, Reading
-from paceline.engine.observing.machines import BUSY, JOULES, Machines, Rhythm, fields_of
-from paceline.engine.observing.own_time import OwnTime
-from paceline.engine.observing.slots import Slots
-from paceline.engine.observing.stamp import Card, make_card, make_stamp
-from paceline.engine.observing.stragglers import Straggler, StragglerWatch
-from paceline.engine.ranks import Ranks
+from paceline.callbacks.callback import Callback, TrainContext
+from paceline.engine.dist_context import DistContext
+from paceline.engine.meter import Meter, memory_bytes
+from paceline.engine.monitoring.gpus import own_gpus
+from paceline.engine.monitoring.host import HOST_METRICS, OtherLoad, Reading
+from paceline.engine.monitoring.machines import BUSY, JOULES, Machines, Rhythm, fields_of
+from paceline.engine.monitoring.own_time import OwnTime
+from paceline.engine.monitoring.slots import Slots
+from paceline.engine.monitoring.stamp import Card, make_card, make_stamp
+from paceline.engine.monitoring.stragglers import Straggler, StragglerWatch
 from paceline.engine.reporter import Reporter
 
 MEMORY_SECONDS = 0.1
@@ -29,22 +30,31 @@ WAITS_FOR_DATA = 0.5
 """A straggler that spends more of its own time than this waiting for data is slow because of them."""
 
 
-class Observer:
-    """Every rank has one, and all call the methods at the same logs."""
+class HostMonitor(Callback):
+    """Reports speed, memory, energy and load of every rank's machine, and warns of stragglers.
+
+    Every rank must build one, and call `readings` and `combine` at the same logs. `MetricLogger` calls both.
+
+    Args:
+        own_time: runs while this rank does not wait for others.
+        meter: tells over which steps the run's speed was measured.
+        all_gpus: this rank computes on all GPUs that it sees.
+        system: read the machines' own metrics and their energy.
+    """
 
     def __init__(
-        self, ranks: Ranks, reporter: Reporter, own_time: OwnTime, all_gpus: bool = False, system: bool = True
+        self,
+        ranks: DistContext,
+        reporter: Reporter,
+        own_time: OwnTime,
+        meter: Meter,
+        all_gpus: bool = False,
+        system: bool = True,
     ) -> None:
-        """Tell the others about this rank's machine. Every rank must call it.
-
-        Args:
-            own_time: this rank's.
-            all_gpus: it computes on all GPUs that it sees.
-            system: whether the machines' own metrics and their energy are wanted.
-        """
         self._ranks = ranks
         self._reporter = reporter
         self._own_time = own_time
+        self._meter = meter
         self._gpus = own_gpus(ranks.device, all_gpus)
         self.cards = gather_cards(ranks, make_card(ranks.device, self._gpus, all_gpus))
         """Of all ranks."""
@@ -61,23 +71,19 @@ class Observer:
         self._memory = 0, 0
         self._memory_is_read_at = -MEMORY_SECONDS
 
-    def begin(self) -> None:
-        """Training begins: from here on the machines are looked at. A run that is killed has this stamp."""
+    def on_train_start(self, ctx: TrainContext) -> None:
+        """Start to read the machines, and report a first stamp, which a killed run keeps."""
         self._machines = Machines(self._fields[self._ranks.rank], self._gpus, self._ranks.device)
         if self._ranks.is_first:
             self._reporter.event("ranks", text=ranks_text(self.cards))
         self._report_stamp({})
 
-    def end(self, stretches: Mapping[str, float]) -> None:
-        """Training is over.
+    def on_train_end(self, ctx: TrainContext) -> None:
+        """Report the final stamp, with the steps over which speed was measured."""
+        self._report_stamp(self._meter.stretches())
 
-        Args:
-            stretches: what its speed was measured over, see `Meter.stretches`.
-        """
-        self._report_stamp(stretches)
-
-    def tell(self, wait_seconds: float, is_last: bool) -> list[float]:
-        """This rank's part of the exchange. The device must have been waited for.
+    def readings(self, wait_seconds: float, is_last: bool) -> list[float]:
+        """Return this rank's part of the exchange. The device must be idle.
 
         Args:
             wait_seconds: time per optimizer step since the last log that this rank waited for data.
@@ -98,8 +104,8 @@ class Observer:
             values |= self._machines.look()
         return self._slots.pack(self._ranks.rank, values)
 
-    def hear(self, sums: Sequence[float]) -> tuple[dict[str, float], dict[str, float]]:
-        """What all ranks have told.
+    def combine(self, sums: Sequence[float]) -> tuple[dict[str, float], dict[str, float]]:
+        """Turn the summed readings of all ranks into metrics.
 
         Returns:
             Metrics of the training, the same on all ranks; and those of the machines, if they were looked at.
@@ -116,7 +122,7 @@ class Observer:
             return values, {}
         if len(told) > 1:
             self._warn_of_straggler(told)
-        return values, self._hear_of_machines(told) if looked else {}
+        return values, self._machine_metrics(told) if looked else {}
 
     def _energy(self, told: Sequence[Mapping[str, float]]) -> dict[str, float]:
         self._joules = {rank: told[rank].get(JOULES, before) for rank, before in self._joules.items()}
@@ -133,7 +139,7 @@ class Observer:
         self._reporter.event("warning", message=message, code="straggler")
         self._reporter.event("straggler", host=host, data_wait_share=waits, text=text, **asdict(found))
 
-    def _hear_of_machines(self, told: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    def _machine_metrics(self, told: Sequence[Mapping[str, float]]) -> dict[str, float]:
         self._note_loads(told)
         return self._system_metrics(told)
 
@@ -179,7 +185,7 @@ def ranks_text(cards: Sequence[Card]) -> str:
     return "; ".join(f"{host}: {' '.join(ranks)}" for host, ranks in places.items())
 
 
-def gather_cards(ranks: Ranks, mine: Card) -> list[Card]:
+def gather_cards(ranks: DistContext, mine: Card) -> list[Card]:
     """The cards of all ranks, in order of rank; every rank must call it."""
     if ranks.world_size == 1:
         return [mine]

@@ -1,0 +1,131 @@
+"""Build what saves and restores a run, and resume from its newest checkpoint."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from paceline.config.experiment import ExperimentConfig
+from paceline.engine.checkpoint import CheckpointStore, CheckpointWriter, Elsewhere, Files, newest_valid
+from paceline.engine.checkpointer import Checkpointer
+from paceline.engine.data_stream import DataStream
+from paceline.engine.dataset_identity import DataRecord
+from paceline.engine.dist_context import DistContext
+from paceline.engine.iterable_stream import IterableStream
+from paceline.engine.reporter import Reporter
+from paceline.engine.rungs import ROUND_SECONDS
+from paceline.engine.state import TrainState
+from paceline.engine.trainer import Trainer
+from paceline.engine.unrecorded import UNRECORDED, as_file, metrics_of
+
+RECORDED_SECONDS = 30.0
+"""How long a checkpoint waits for the metrics before it to be safe."""
+
+
+def build_checkpointer(
+    config: ExperimentConfig,
+    state: TrainState,
+    data: DataStream,
+    settled: Mapping[str, Any],
+    data_record: DataRecord | None,
+    checkpoints: Path | None,
+    ranks: DistContext,
+    reporter: Reporter,
+    store: CheckpointStore | None,
+) -> Checkpointer:
+    """Build the checkpointer of a rank; rank 0's writes.
+
+    Args:
+        settled: JSON values that every checkpoint keeps.
+        data_record: of the samples, on rank 0.
+        checkpoints: folder of the run's checkpoints; None saves none.
+        store: where checkpoints count; None: the folder itself.
+    """
+    writer = build_writer(config, checkpoints, reporter, store) if checkpoints is not None and ranks.is_first else None
+    timeout_seconds = config.parallel.timeout_seconds
+    checkpointer = Checkpointer(
+        state, ranks, writer, checkpoints is not None, data.identity, settled, timeout_seconds, data_record
+    )
+    if isinstance(data, IterableStream):
+        checkpointer.register("data", data)
+    return checkpointer
+
+
+def build_writer(
+    config: ExperimentConfig, checkpoints: Path, reporter: Reporter, store: CheckpointStore | None = None
+) -> CheckpointWriter:
+    """Build rank 0's writer, whose commits and failures are reported."""
+
+    def wait_for_metrics() -> Files:
+        if reporter.recorded(RECORDED_SECONDS) or not (left := reporter.unrecorded()):
+            return {}
+        kept = "they are kept in it, and recorded when training goes on from there"
+        reporter.event(
+            "warning",
+            message=f"a checkpoint was saved before its metrics were recorded: {kept}",
+            code="unrecorded-metrics",
+        )
+        return {UNRECORDED: as_file(checkpoints.parent.name, left)}
+
+    def failed(step: int, error: Exception) -> None:
+        if isinstance(error, OSError):
+            code = "checkpoint-not-written"
+            message = f"the checkpoint of step {step} could not be written: {error}; training goes on without it"
+        else:
+            code = "checkpoint-not-stored"
+            message = f"the checkpoint of step {step} is not in its store: {error}; training goes on"
+        reporter.event("warning", message=message, code=code, step=step)
+
+    def committed(step: int, path: Path) -> None:
+        reporter.event("checkpoint", step=step, path=str(path) if store is None else store.place_of(step))
+
+    elsewhere = None if store is None else Elsewhere(store, lambda: reporter.stored(RECORDED_SECONDS))
+    return CheckpointWriter(checkpoints, config.checkpoint.keep, wait_for_metrics, committed, failed, elsewhere)
+
+
+def find_newest(
+    checkpoints: Path,
+    ranks: DistContext,
+    reporter: Reporter,
+    config: ExperimentConfig,
+    store: CheckpointStore | None = None,
+) -> Path | None:
+    """Return the newest valid checkpoint, or None; rank 0 chooses for all. Every rank must call it."""
+
+    def tell(path: Path, reason: str) -> None:
+        message = f"checkpoint {path.name} is broken and was set aside: {reason}"
+        reporter.event("warning", message=message, code="broken-checkpoint", checkpoint=path.name)
+
+    def look() -> Path | None:
+        if not ranks.is_first:
+            return None
+        if store is None:
+            return newest_valid(checkpoints, tell)
+        return store.newest(tell, lambda: reporter.stored(RECORDED_SECONDS))
+
+    round_seconds = min(ROUND_SECONDS, config.parallel.timeout_seconds / 4)
+    found = look() if store is None else ranks.each(look, round_seconds)
+    step = int(ranks.from_first([float(found.name.removeprefix("step-")) if found else -1.0])[0])
+    if step >= 0 and store is not None:
+        ranks.each(lambda: store.fetch(step), round_seconds)
+    return checkpoints / f"step-{step}" if step >= 0 else None
+
+
+def resume(trainer: Trainer, checkpoint: Path) -> Mapping[str, Any]:
+    """Resume from a valid checkpoint, and return its values. Every rank must call it."""
+    values = trainer.checkpointer.load(checkpoint)
+    writer = trainer.checkpointer.writer
+    if writer is not None:
+        if unrecorded := metrics_of(checkpoint):
+            trainer.reporter.record_again(unrecorded)
+        place = writer.place_of(checkpoint)
+        trainer.reporter.event("resumed", step=trainer.state.position.step, path=place)
+    return values
+
+
+def continue_if_extended(state: TrainState, extended_from_step: int | None) -> bool:
+    """Let a run continue that a callback had stopped and that the user extends; returns True if it had."""
+    is_extended = extended_from_step is not None and state.position.step <= extended_from_step
+    was_stopped_early = is_extended and state.is_stopped_early
+    if was_stopped_early:
+        state.is_stopped_early = False
+    return was_stopped_early

@@ -1,0 +1,100 @@
+"""Build the training step of a rank, with the learning rate that it applies."""
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import nn
+
+from paceline.config.batch_sizes import BatchSizes
+from paceline.config.experiment import ExperimentConfig
+from paceline.engine.adascale import AdaScale, AdaScaleLR
+from paceline.engine.comm_hooks import build_compression, build_powersgd
+from paceline.engine.ddp import hook_into_exchange
+from paceline.engine.dist_context import DistContext
+from paceline.engine.forward_backward import LocalForwardBackward
+from paceline.engine.lr_policy import LRPolicy
+from paceline.engine.manual_step import ManualStep
+from paceline.engine.running import RunningLoss
+from paceline.engine.seeding import StepSeeds, draws_only_from_torch
+from paceline.engine.state import TrainState
+from paceline.engine.stateful import Stateful
+from paceline.engine.strategy import Strategy
+from paceline.engine.train_step import TrainStep
+from paceline.engine.weight_contract import WeightContract
+from paceline.engine.weight_scale import WeightScale
+from paceline.lr_schedulers.base import Schedule
+
+
+def build_step(
+    config: ExperimentConfig,
+    model: nn.Module,
+    state: TrainState,
+    strategy: Strategy,
+    sizes: BatchSizes,
+    schedule: Schedule,
+    peak_lr: float,
+    warn: Callable[[str], None],
+) -> tuple[TrainStep | ManualStep, dict[str, Stateful]]:
+    """Build the step over `model`, which is the task with every technique applied. Every rank must call it.
+
+    Args:
+        peak_lr: learning rate at which `schedule` is 1.
+        warn: reports that PowerSGD has started again.
+
+    Returns:
+        The step, and the parts of it whose state a checkpoint keeps, by name.
+    """
+    ranks, task = strategy.ranks, state.task
+    adascale = build_adascale(config, state.trainable, sizes, ranks)
+    powersgd = build_powersgd(config.parallel, state.trainable, ranks, config.seed, warn)
+    hook_into_exchange(model, build_compression(config.parallel, powersgd), adascale)
+    running = RunningLoss(ranks)
+    components: dict[str, Stateful | None] = {"running": running, "adascale": adascale, "powersgd": powersgd}
+    lr = build_lr(state, peak_lr, schedule, adascale)
+    seeds_of = partial(StepSeeds, config.seed, only_torch=draws_only_from_torch(config, task, state.optimizer))
+    contract = WeightContract(task, state.precision, ranks.device, is_whole=may_evaluate_alike(strategy, sizes))
+    step: TrainStep | ManualStep
+    if task.automatic_optimization:
+        forward_backward = strategy.forward_backward(model, state.precision, running, seeds_of, adascale)
+        if isinstance(forward_backward, LocalForwardBackward) and not task.weight_is_samples:
+            components["weight_scale"] = forward_backward.weight_scale = WeightScale(ranks)
+        step = TrainStep(
+            state,
+            forward_backward,
+            lr,
+            running,
+            ranks,
+            max_grad_norm=config.trainer.max_grad_norm,
+            set_to_none=config.trainer.zero_grad == "set_to_none",
+            contract=contract,
+        )
+    else:
+        step = ManualStep(
+            state, lr, running, ranks, seeds_of(ranks), config.trainer.max_grad_norm, strategy.own_time, contract
+        )
+    return step, {name: each for name, each in components.items() if each is not None}
+
+
+def build_adascale(
+    config: ExperimentConfig, parameters: list[nn.Parameter], sizes: BatchSizes, ranks: DistContext
+) -> AdaScale | None:
+    """Return what measures each step's gain, if the learning rate follows the gradient's noise."""
+    if config.optimizer.lr_scaling != "adascale":
+        return None
+    return AdaScale(parameters, config.optimizer.base_batch_size, sizes.global_batch_size, ranks)
+
+
+def build_lr(state: TrainState, peak_lr: float, schedule: Schedule, adascale: AdaScale | None) -> LRPolicy:
+    """Return the learning rate of each step."""
+    if adascale is None:
+        return LRPolicy(state.optimizer, peak_lr, schedule)
+    return AdaScaleLR(state.optimizer, peak_lr, schedule, adascale, state.precision.scale)
+
+
+def may_evaluate_alike(strategy: Strategy, sizes: BatchSizes) -> bool:
+    """True if every rank holds the whole task and can halve its first micro-batch.
+
+    A model may communicate in its forward pass, so that all ranks evaluate it equally often or not at all.
+    """
+    least = min(sizes.global_batch_size // strategy.data_ranks.world_size, sizes.micro_batch_size)
+    return not strategy.layout.is_spread and least >= 2
