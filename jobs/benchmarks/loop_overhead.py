@@ -21,6 +21,7 @@ paceline     `build_trainer(config).fit()` as `paceline train` runs it, by defau
              given as Python objects; the start and end of each epoch are in its turns, evaluation and checkpoints are
              not. `optimizer.fused: auto` updates all weights in one kernel, which rounds differently.
 unfused      the same with `optimizer.fused: false`: the update of the textbook loop, bit by bit.
+callbacks    unfused with three callbacks whose hooks do nothing.
 fabric       bare's loop with `fabric.setup(model, optimizer)` and `fabric.backward(loss)`.
 lightning    `Trainer.fit` of a LightningModule that logs its loss by `self.log`; no logger, no checkpoints.
 accelerate   bare's loop with `accelerator.prepare(model, optimizer)` and `accelerator.backward(loss)`.
@@ -48,6 +49,7 @@ from harness import Benchmark, Part, Seconds, Target, loop_rows, orders
 from torch import nn
 from torch.nn import functional as F
 
+from paceline import Callback, TrainContext
 from paceline.config.experiment import validate
 from paceline.data._tensors import TensorData
 from paceline.engine.build import build_trainer
@@ -159,7 +161,14 @@ def bare(model: nn.Module, data: Tensors, epochs: int) -> Arm:
     return lambda hand_over: textbook(model, sgd(model), torch.Tensor.backward, sliced(data, epochs), hand_over)
 
 
-def paceline(model: nn.Module, data: Tensors, epochs: int, fused: bool | str = "auto") -> Arm:
+class Nothing(Callback):
+    """A callback with a hook after each step that does nothing."""
+
+    def on_step_end(self, ctx: TrainContext) -> None:
+        """Do nothing."""
+
+
+def paceline(model: nn.Module, data: Tensors, epochs: int, fused: bool | str = "auto", callbacks: int = 0) -> Arm:
     """The engine, as built from a config."""
     config = validate(
         {
@@ -167,6 +176,7 @@ def paceline(model: nn.Module, data: Tensors, epochs: int, fused: bool | str = "
             "seed": SEED,
             "model": {"path": lambda: model},
             "data": {"path": lambda: (TensorData(*data), TensorData(*data)), "global_batch_size": BATCH},
+            "callbacks": [{"path": Nothing}] * callbacks,
             "optimizer": {"name": "sgd", "lr": LR, "momentum": MOMENTUM, "fused": fused},
             "trainer": {"epochs": epochs, "log_every_n_steps": LOG_EVERY, "evaluate_every_n_epochs": 0},
             "scaling": {"num_workers": 0},
@@ -199,7 +209,8 @@ def fabric(model: nn.Module, data: Tensors, epochs: int) -> Arm:
 
 def lightning(model: nn.Module, data: Tensors, epochs: int) -> Arm:
     """`Trainer.fit`, all epochs as one."""
-    from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch import Callback as LightningCallback
+    from lightning.pytorch import LightningModule, Trainer
 
     class Module(LightningModule):
         def __init__(self) -> None:
@@ -215,7 +226,7 @@ def lightning(model: nn.Module, data: Tensors, epochs: int) -> Arm:
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return sgd(model)
 
-    class HandingOver(Callback):
+    class HandingOver(LightningCallback):
         def __init__(self, hand_over: HandOver) -> None:
             self.hand_over = hand_over
 
@@ -249,6 +260,7 @@ ARMS = {
     "bare again": bare,
     "paceline": paceline,
     "unfused": partial(paceline, fused=False),
+    "callbacks": partial(paceline, fused=False, callbacks=3),
     "fabric": fabric,
     "lightning": lightning,
     "accelerate": accelerate,
