@@ -1,4 +1,4 @@
-"""What a run shows: a live bar on a terminal, plain lines elsewhere. On the command line all of it goes to stderr."""
+"""Progress of a run: a live bar on a terminal, plain lines elsewhere. On the command line all of it goes to stderr."""
 
 import json
 import sys
@@ -61,11 +61,19 @@ def print_table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 @contextmanager
-def open_display(title: str) -> Iterator[Display]:
-    """The display that fits stderr: live on a terminal, plain lines in a pipe or a log."""
+def open_display(title: str, quiet: bool = False, verbose: bool = False) -> Iterator[Display]:
+    """Open the display that fits stderr: live on a terminal, plain lines in a pipe or a log.
+
+    Args:
+        quiet: show warnings only.
+        verbose: plain lines on a terminal too, with every metric.
+    """
     console = Console(stderr=True, highlight=False)
-    if not console.is_terminal:
-        yield Display(PlainListener(console))
+    if quiet:
+        yield Display(QuietListener(console))
+        return
+    if verbose or not console.is_terminal:
+        yield Display(PlainListener(console, verbose))
         return
     with _bar(console) as bar:
         yield Display(LiveListener(console, bar, title))
@@ -97,11 +105,27 @@ def _bar(console: Console) -> Bar:
     )
 
 
-class PlainListener:
-    """One line per stage and event, and one every few seconds while training goes on."""
+class QuietListener(SilentListener):
+    """One line per warning and failure."""
 
     def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def event(self, kind: str, details: Mapping[str, Any]) -> None:
+        if kind in ("warning", "failed"):
+            self._console.print(shown(event_text(kind, details)), markup=False, soft_wrap=True)
+
+
+class PlainListener:
+    """One line per stage and event, and one every few seconds during training.
+
+    Args:
+        verbose: a line for every progress report, with all of its metrics.
+    """
+
+    def __init__(self, console: Console, verbose: bool = False) -> None:
         self.console = console
+        self.verbose = verbose
         self._start = monotonic()
         self._last = (0.0, 0)
 
@@ -114,10 +138,10 @@ class PlainListener:
 
     def progress(self, progress: Progress) -> None:
         now, (last_time, last_step) = monotonic(), self._last
-        if progress.step == last_step or now - last_time < PLAIN_LINE_SECONDS:
+        if progress.step == last_step or (now - last_time < PLAIN_LINE_SECONDS and not self.verbose):
             return
         self._last = now, progress.step
-        self._line(f"step {progress.step}/{progress.total_steps or '?'} {numbers(progress)}")
+        self._line(f"step {progress.step}/{progress.total_steps or '?'} {numbers(progress, self.verbose)}")
 
     def event(self, kind: str, details: Mapping[str, Any]) -> None:
         self._line(event_text(kind, details))
@@ -162,12 +186,12 @@ class Waiting:
         return Text(str(self))
 
 
-def numbers(progress: Progress) -> str:
-    """Loss, accuracy and speed in one short line."""
+def numbers(progress: Progress, all_metrics: bool = False) -> str:
+    """Return loss, accuracy and speed in one short line, or all metrics in a long one."""
     metrics = progress.metrics or {}
-    shown = [
-        f"{key.removeprefix('train/')} {metrics[key]:.4f}" for key in ("train/loss", "val/accuracy") if key in metrics
-    ]
+    keys = sorted(metrics) if all_metrics else [key for key in ("train/loss", "val/accuracy") if key in metrics]
+    precision = ".4g" if all_metrics else ".4f"
+    shown = [f"{key.removeprefix('train/')} {metrics[key]:{precision}}" for key in keys]
     return "  ".join([*shown, f"{progress.samples_per_second:,.0f} samples/s"])
 
 

@@ -13,6 +13,7 @@ from paceline.cluster.check import Check
 from paceline.cluster.machine import GIB, existing, memory, memory_text
 from paceline.cluster.session import answers
 from paceline.errors import EnvironmentFault, PacelineError
+from paceline.places import default_storage
 from paceline.storage.address import is_address, parse
 
 PYTHON_RANGE = ((3, 11), (3, 14))
@@ -46,6 +47,7 @@ def diagnose(address: str | None = None, uri: str | None = None, storage: str | 
 
 
 def _storage(storage: str | Path | None) -> list[Callable[[], Check]]:
+    storage = storage or default_storage()
     if is_address(storage):
         return [partial(_store, str(storage))]
     folder = Path(storage) if storage else Path("runs")

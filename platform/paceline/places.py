@@ -1,8 +1,24 @@
-"""Places in the file system that a person names."""
+"""Places that a person names: files, folders, and the variables that set defaults for them."""
 
+import os
 from pathlib import Path
 
 from paceline.errors import EnvironmentFault
+
+STORAGE_VARIABLE = "PACELINE_STORAGE"
+"""Holds the runs where `storage.path` is not set: a folder, or an address."""
+ADDRESS_VARIABLE = "PACELINE_ADDRESS"
+"""The Ray cluster that is used where no address is given."""
+
+
+def default_storage() -> str | None:
+    """Return what the environment sets for `storage.path`; None: `runs` in the working folder."""
+    return os.environ.get(STORAGE_VARIABLE, "").strip() or None
+
+
+def default_address() -> str | None:
+    """Return the Ray cluster that the environment sets; None: a private Ray."""
+    return os.environ.get(ADDRESS_VARIABLE, "").strip() or None
 
 
 def place_of(text: str | Path) -> Path:

@@ -28,6 +28,7 @@ FORBIDDEN = {
     "review": ("ray", "paceline.engine.trainer", "paceline.cli", "paceline.doctor"),
     "cli": (*HEAVY, "paceline.engine"),
     "doctor.py": ("mlflow", "paceline.engine", "paceline.cli"),
+    "__main__.py": (*HEAVY, *ENGINE, "paceline.cluster"),
     **dict.fromkeys(("errors.py", "durable.py", "direction.py", "starting_folder.py"), (*HEAVY, "paceline")),
     **dict.fromkeys(("display.py", "places.py", "__init__.py"), (*HEAVY, *ENGINE, "paceline.cli")),
 }

@@ -1,6 +1,6 @@
 """The command line. It calls the public functions and nothing else; what it imports at the top must stay light.
 
-Each file of this room holds some commands: their options, and what is called with them.
+Each command is a file of this room: its options, and the function that it calls.
 """
 
 import argparse
@@ -11,9 +11,27 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NoReturn
 
-from paceline.cli import checking, evaluating, planning, reviewing, running, submitting, tuning
+from paceline.cli import (
+    doctor,
+    evaluate,
+    export,
+    lint,
+    plan,
+    predict,
+    report,
+    schema,
+    submit,
+    sweep,
+    sync,
+    train,
+    tuneup,
+    ui,
+)
 from paceline.errors import BAD_CONFIG, FAILED, INTERRUPTED, ConfigError, EnvironmentFault, PacelineError, RunFailed
 from paceline.starting_folder import drop_starting_folder
+
+COMMANDS = (train, sweep, tuneup, plan, lint, evaluate, predict, report, export, ui, sync, submit, doctor, schema)
+"""In the order of the help."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -50,6 +68,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         SystemExit: the command line is wrong; with code 2, once the reason has been printed.
     """
     parser = build_parser()
+    if "_ARGCOMPLETE" in os.environ:  # the shell asks for completions
+        import argcomplete
+
+        argcomplete.autocomplete(parser)
+    _refuse_unknown_command(parser, arguments)
     options, rest = parser.parse_known_args(list(arguments))
     overrides = [argument for argument in rest if "=" in argument and not argument.startswith("-")]
     unknown = [argument for argument in rest if argument not in overrides]
@@ -61,6 +84,21 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if overrides:
         options.overrides = [*options.overrides, *overrides]
     return options
+
+
+def _refuse_unknown_command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+    """Name the nearest command, where argparse would list them all.
+
+    Raises:
+        SystemExit: there is no such command; with code 2.
+    """
+    named = next((argument for argument in arguments if not argument.startswith("-")), None)
+    known = [command.__name__.rpartition(".")[2] for command in COMMANDS]
+    if named is not None and named not in known:
+        from paceline.config.hints import nearest
+
+        near = nearest(named, known)
+        parser.error(f"no command {named!r}: {f'did you mean {near}?' if near else 'paceline --help lists them'}")
 
 
 def _about_unknown(arguments: Sequence[str]) -> str:
@@ -79,8 +117,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="paceline", description=__import__("paceline").__doc__)
     parser.add_argument("--version", action="version", version=f"paceline {__import__('paceline').__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for room in (running, planning, tuning, submitting, evaluating, reviewing, checking):
-        room.add_commands(commands)
+    for command in COMMANDS:
+        command.add_command(commands)
     return parser
 
 

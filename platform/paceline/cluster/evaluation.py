@@ -30,7 +30,7 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import make_importable, remembered_folders, user_folders
 from paceline.config.loading import Overrides
 from paceline.errors import ConfigError, Problem, RunFailed
-from paceline.places import place_of
+from paceline.places import default_address, place_of
 from paceline.storage.address import is_address, parse
 from paceline.tracking.redact import learn, redact, redact_tree, secrets_of, shareable
 
@@ -57,7 +57,7 @@ class EvaluationOptions:
     overrides: Overrides = field(default_factory=dict)
     """Dotted keys and values, or texts `key=value`."""
     objects: GivenObjects = field(default_factory=GivenObjects)
-    address: str | None = None
+    address: str | None = field(default_factory=default_address)
     """Of a Ray cluster; None: a private local Ray, or inside a submitted job its cluster."""
     wait_seconds: float = 0.0
     """How long to wait for room on a cluster."""

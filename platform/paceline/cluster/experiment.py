@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.cluster.desk import forget_outcome
-from paceline.cluster.extension import require_one_intent
-from paceline.cluster.identity import ClaimedRun, Resume, RunFolder, claim_run
+from paceline.cluster.identity import ClaimedRun, Intent, RunFolder, claim_run, intent_of
 from paceline.cluster.initial_weights import adopt_weights, pin_weights, with_initial_weights
 from paceline.cluster.launch import CLOSE_SECONDS, Launch
 from paceline.cluster.listener import Events, Listener
@@ -32,6 +31,7 @@ from paceline.config.derived import Derived, derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import dump_yaml, missing_modules
 from paceline.errors import ConfigError, EnvironmentFault, Problem
+from paceline.places import default_address
 from paceline.storage.address import StoreAddress, is_address
 from paceline.tracking import metrics as metric_keys
 from paceline.tracking.links import review_url
@@ -58,7 +58,8 @@ def train(
     lr_scheduler: Any = None,
     metrics: Mapping[str, Any] | None = None,
     callbacks: Sequence[Any] = (),
-    resume: Resume = "auto",
+    resume: bool = False,
+    new: bool = False,
     fork: bool = False,
     extend: bool = False,
     init_from: str | Path | None = None,
@@ -66,7 +67,7 @@ def train(
     wait_seconds: float = 0.0,
     listener: Listener | None = None,
 ) -> RunResult:
-    """Run one experiment.
+    """Run one experiment. The newest unfinished run of its name is continued, unless another one is asked for.
 
     Args:
         config: from `load_config`.
@@ -79,12 +80,14 @@ def train(
         lr_scheduler: a function `factor(step, total_steps)`, in place of the config's.
         metrics: by name, callables that return a metric object; beside the config's.
         callbacks: `Callback` objects, or callables that return one; beside the config's.
-        resume: `auto` goes on with the newest unfinished run of this name, `never` starts a new one.
+        resume: start no new run, only continue an unfinished one.
+        new: start a new run, even if there is an unfinished one.
         fork: branch off an unfinished run of this name whose config differs.
         extend: train the newest finished run of this name further, to the length that the config asks for, as a new run
-            that begins with its last checkpoint. An unfinished extension is continued.
+            that begins with its last checkpoint. An unfinished extension is continued. At most one of these four.
         init_from: in place of the config's `model.weights`: a run or a file whose weights a new run starts from.
-        address: a Ray cluster's address; by default a private local Ray, or inside a submitted job its cluster.
+        address: a Ray cluster's address; by default PACELINE_ADDRESS, else a private local Ray, or inside a submitted
+            job its cluster.
         wait_seconds: how long to wait for nodes to join a cluster that is too small, and for what others have taken of
             it. 0: one that can never hold the run is an error at once; nodes of an autoscaler are waited for anyhow.
         listener: told of stages and progress. By default they are shown on a terminal and in a notebook;
@@ -92,7 +95,7 @@ def train(
 
     Raises:
         ConfigError: something about the config is wrong, or it differs from the unfinished run's; or `fork` is set and
-            the newest run of the name is finished; or `extend` is set and there is nothing to train further.
+            the newest run of the name is finished; or there is nothing to resume or to extend.
         EnvironmentFault: GPUs, cores, MLflow, data or disk are lacking.
         RunFailed: training failed.
     """
@@ -100,26 +103,25 @@ def train(
     config = with_parts(config, optimizer, lr_scheduler, metrics or {}, callbacks)
     config = with_initial_weights(config, init_from)
     learn(secrets_of(config))
-    require_one_intent(resume, fork, extend)
+    address = address or default_address()
+    intent = intent_of(resume=resume, new=new, fork=fork, extend=extend)
     if listener is not None:
-        return _train(config, resume, fork, extend, address, wait_seconds, listener)
+        return _train(config, intent, address, wait_seconds, listener)
     from paceline.display import watched  # rich takes a moment to import
 
     with watched(config.name) as shown:
-        return _train(config, resume, fork, extend, address, wait_seconds, shown)
+        return _train(config, intent, address, wait_seconds, shown)
 
 
 def _train(
     config: ExperimentConfig,
-    resume: Resume,
-    fork: bool,
-    extend: bool,
+    intent: Intent,
     address: str | None,
     wait_seconds: float,
     listener: Listener,
 ) -> RunResult:
     start = time.monotonic()
-    prepared = prepare_launch(config, resume, fork, address, listener, extend)
+    prepared = prepare_launch(config, intent, address, listener)
     launch = replace(prepared, began=start, wait_seconds=wait_seconds)
     try:
         ending, closing = _runner(config)(launch)
@@ -129,14 +131,7 @@ def _train(
         launch.run.release()
 
 
-def prepare_launch(
-    config: ExperimentConfig,
-    resume: Resume,
-    fork: bool,
-    address: str | None,
-    listener: Listener,
-    extend: bool = False,
-) -> Launch:
+def prepare_launch(config: ExperimentConfig, intent: Intent, address: str | None, listener: Listener) -> Launch:
     """Check what can be checked, and claim the run. Starts nothing."""
     if problems := missing_modules(config.model_dump()):
         raise ConfigError(problems)
@@ -149,7 +144,7 @@ def prepare_launch(
         check_this_machine(config)
     derived = derive(config, config.data.sizes())
     listener.planned(derived.lines())
-    run = _claim(config, storage, resume, fork, extend, listener)
+    run = _claim(config, storage, intent, listener)
     try:
         config = adopt_weights(config, run.folder.read().get("config", {}))
         if run.resumed and run.store is None and not any(run.folder.checkpoints.glob("step-*")):
@@ -167,20 +162,18 @@ def prepare_launch(
 def _claim(
     config: ExperimentConfig,
     storage: Path | StoreAddress,
-    resume: Resume,
-    fork: bool,
-    extend: bool,
+    intent: Intent,
     listener: Listener,
 ) -> ClaimedRun[RunFolder]:
     def warn(message: str) -> None:
         listener.event("warning", {"code": "starts-anew", "message": message})
 
     if isinstance(storage, Path):
-        return claim_run(config, storage, resume, fork, warn, extend)
+        return claim_run(config, storage, intent, warn)
     from paceline.cluster.stored_runs import claim_stored_run
 
     listener.stage(f"looking into {storage.bare}")
-    return claim_stored_run(config, storage, resume, fork, listener.stage, warn, extend)
+    return claim_stored_run(config, storage, intent, listener.stage, warn)
 
 
 def close_seconds_of(uri: str, offline: str, listener: Events) -> float:

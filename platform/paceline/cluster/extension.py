@@ -5,7 +5,7 @@ says which run it extends, and how far that one had come.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -160,7 +160,7 @@ def require_not_cut_short(config: ExperimentConfig, run_id: str, content: Mappin
         f"{_count(done.step, 'step')}, and this config asks for no more than that"
     )
     lengths = [f"trainer.{key}={stored[key]}" for key in ("epochs", "max_steps") if stored.get(key) is not None]
-    hint = f"--extend {' '.join(lengths)} continues it, --resume never starts from scratch"
+    hint = f"--extend {' '.join(lengths)} continues it, --new starts from scratch"
     raise ConfigError([Problem("resume", reason, _limit(config, done)[0], hint=hint)])
 
 
@@ -188,15 +188,3 @@ def _count(number: int, word: str) -> str:
 
 def _nothing(reason: str, hint: str) -> ConfigError:
     return ConfigError([Problem("nothing-to-extend", reason, "name", hint=hint)])
-
-
-def require_one_intent(resume: str, fork: bool, extend: bool) -> None:
-    """Check that a command asks for one thing.
-
-    Raises:
-        ConfigError: it is to extend a run, and to branch off or start another one.
-    """
-    others: Sequence[str] = [*(["fork"] if fork else []), *(["resume='never'"] if resume == "never" else [])]
-    if extend and others:
-        reason = f"extend trains the newest finished run further, which {others[0]} contradicts"
-        raise ConfigError([Problem("contradiction", reason, hint=f"leave out extend, or {others[0]}")])

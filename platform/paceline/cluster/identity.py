@@ -30,7 +30,37 @@ from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.storage.places import RunStore
 from paceline.tracking.redact import shareable
 
-Resume = Literal["auto", "never"]
+Intent = Literal["continue", "resume", "new", "fork", "extend"]
+"""Which run, sweep or tune-up a command works on, given the newest one of its name.
+
+`continue`: the unfinished one, or a new one. `resume`: only the unfinished one. `new`: always a new one. `fork`: a new
+run that begins with the newest checkpoint of an unfinished one whose config differs. `extend`: a new run that begins
+with the last checkpoint of a finished one, or an unfinished one that did.
+"""
+
+
+def intent_of(*, resume: bool = False, new: bool = False, fork: bool = False, extend: bool = False) -> Intent:
+    """Return what the options of a command ask for.
+
+    Raises:
+        ConfigError: they contradict each other.
+    """
+    options: dict[Intent, bool] = {"resume": resume, "new": new, "fork": fork, "extend": extend}
+    chosen = [intent for intent, is_set in options.items() if is_set]
+    if len(chosen) > 1:
+        reason = f"{' and '.join(chosen)} contradict each other"
+        raise ConfigError([Problem("contradiction", reason, hint=f"leave out {chosen[0]} or {chosen[1]}")])
+    return chosen[0] if chosen else "continue"
+
+
+def nothing_to_resume(word: str, place: object) -> ConfigError:
+    """Return the error of a command that is only to resume, where nothing of the name is unfinished.
+
+    Args:
+        word: what a user calls it: run, sweep or tune-up.
+    """
+    reason = f"there is no unfinished {word} in {place}"
+    return ConfigError([Problem("resume", reason, "name", hint="leave --resume out to start one")])
 
 
 @dataclass(frozen=True)
@@ -109,25 +139,22 @@ Warn = Callable[[str], object]
 def claim_run(
     config: ExperimentConfig,
     storage: Path,
-    resume: Resume = "auto",
-    fork: bool = False,
+    intent: Intent = "continue",
     warn: Warn = lambda message: None,
-    extend: bool = False,
 ) -> ClaimedRun[RunFolder]:
-    """Go on with the newest unfinished run of this name, or start a new one.
+    """Continue the newest unfinished run of this name, or start a new one.
 
     Args:
-        extend: train the newest finished run further, as a new run; or go on with an unfinished one that does.
         warn: is called when a new run starts from scratch with another config than that of the finished one.
 
     Raises:
         EnvironmentFault: the storage is not writable, or a run of this name is going on.
         ConfigError: the unfinished run has another config, there is a finished one alone to branch off, or nothing to
-            extend.
+            resume or to extend.
     """
-    if extend:
+    if intent == "extend":
         return claim(storage / config.name, lambda home: _choose_extension(home, config))
-    return claim(storage / config.name, lambda home: _choose_run(home, config, resume, fork, warn))
+    return claim(storage / config.name, lambda home: _choose_run(home, config, intent, warn))
 
 
 def claim(home: Path, choose: Callable[[Path], tuple[Folder, bool]]) -> "ClaimedRun[Folder]":
@@ -190,18 +217,21 @@ def lock_home(home: Path) -> IO[str]:
     return lock
 
 
-def _choose_run(home: Path, config: ExperimentConfig, resume: Resume, fork: bool, warn: Warn) -> tuple[RunFolder, bool]:
+def _choose_run(home: Path, config: ExperimentConfig, intent: Intent, warn: Warn) -> tuple[RunFolder, bool]:
     """The folder to work in, and whether it is that of an earlier run."""
-    newest = None if resume == "never" else _newest(home)
+    newest = None if intent == "new" else _newest(home)
     content = newest.read() if newest is not None else {}
-    if newest is not None and content.get("status") == "finished":
+    is_finished = content.get("status") == "finished"
+    if intent == "resume" and (newest is None or is_finished):
+        raise nothing_to_resume("run", home)
+    if newest is not None and is_finished:
         pinned = pin_weights(config)
-        check_start_from_scratch(newest.run_id, content, pinned, fork, warn)
+        check_start_from_scratch(newest.run_id, content, pinned, intent == "fork", warn)
         return new_run(home, pinned, RunFolder), False
     asked, config = config, adopt_weights(config, content.get("config", {}))
-    if newest is None or not _is_resumable(newest, config):
+    if newest is None or not (intent == "resume" or _is_resumable(newest, config)):
         return new_run(home, pin_weights(asked), RunFolder), False
-    if forks(newest, content, config, fork):
+    if forks(newest, content, config, intent == "fork"):
         return new_run(home, config, RunFolder, Origin(newest.run_id, "forked_from"), newest.checkpoints), False
     require_not_cut_short(config, newest.run_id, content, newest.checkpoints)
     newest.write(status="running")  # a disk that has no room for this has none for a checkpoint
@@ -237,7 +267,7 @@ def check_start_from_scratch(
     """
     if fork:
         reason = f"the newest run of {config.name!r}, {run_id}, is finished; --fork branches off an unfinished one"
-        hint = "--extend trains a finished run further, --resume never starts from scratch"
+        hint = "train it further with --extend, or start from scratch with --new"
         raise ConfigError([Problem("nothing-to-fork", reason, "name", hint=hint)])
     other = [key for key in MAY_DIFFER_ON_RESUME if key != "trainer.epochs"]
     difference = config_difference(content.get("config", {}), config.model_dump(mode="json"), other)
@@ -260,9 +290,7 @@ def forks(unfinished: RunFolder, content: Mapping[str, Any], config: ExperimentC
     """
     difference = config_difference(content.get("config", {}), config.model_dump(mode="json"))
     if difference and not fork:
-        hint = (
-            "undo the change to go on with it, --fork to branch off its newest checkpoint, --resume never to start anew"
-        )
+        hint = "undo the change to continue it, branch off its newest checkpoint with --fork, or start again with --new"
         raise other_config("run", config.name, unfinished, difference, hint)
     return bool(difference)
 

@@ -11,7 +11,7 @@ import yaml
 from paceline.cluster.session import UV_HOOK
 from paceline.cluster.user_code import package_folder
 from paceline.errors import ConfigError, Problem
-from paceline.places import place_of
+from paceline.places import STORAGE_VARIABLE, place_of
 from paceline.storage.address import ENDPOINTS, REGIONS
 from paceline.tracking.redact import redact, redact_values
 from paceline.tracking.store import ENVIRONMENT_VARIABLE
@@ -103,7 +103,7 @@ def check_with_ray(environment: JobEnvironment) -> None:
 
 
 def _taken_along() -> dict[str, str]:
-    names = ENVIRONMENT_VARIABLE, *ENDPOINTS, *REGIONS
+    names = ENVIRONMENT_VARIABLE, STORAGE_VARIABLE, *ENDPOINTS, *REGIONS
     return {name: value for name in names if (value := os.environ.get(name, "").strip())}
 
 

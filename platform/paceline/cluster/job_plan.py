@@ -133,7 +133,7 @@ def plan_job(
     with placing(file, overrides):
         _check_sent(_real(place_of(file)), config, kind, folder)
     inside = _real(place_of(file)).relative_to(environment.folder).as_posix()
-    command = ("python", "-m", "paceline.cli", kind, inside, *overrides, *options)
+    command = ("python", "-m", "paceline", kind, inside, *overrides, *options)
     warnings = (*_data_at_home(config, folder), *_open_secrets(environment))
     return JobPlan(config, kind, command, environment, folder, look_through(package_folder()), warnings)
 

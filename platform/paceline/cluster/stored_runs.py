@@ -19,7 +19,7 @@ from paceline.cluster.config_difference import config_difference
 from paceline.cluster.extension import Origin, extension_of, require_extendable
 from paceline.cluster.identity import (
     ClaimedRun,
-    Resume,
+    Intent,
     RunFolder,
     Warn,
     check_start_from_scratch,
@@ -27,6 +27,7 @@ from paceline.cluster.identity import (
     link_or_copy,
     lock_home,
     new_run,
+    nothing_to_resume,
 )
 from paceline.cluster.initial_weights import adopt_weights, pin_weights
 from paceline.cluster.preflight import writable
@@ -71,21 +72,19 @@ class ClaimedStoredRun(ClaimedRun[RunFolder]):
 def claim_stored_run(
     config: ExperimentConfig,
     storage: StoreAddress,
-    resume: Resume,
-    fork: bool,
+    intent: Intent,
     tell: Tell,
     warn: Warn = lambda message: None,
-    extend: bool = False,
 ) -> ClaimedStoredRun:
-    """Go on with the newest unfinished run of this name, or start a new one, in an object store.
+    """Continue the newest unfinished run of this name, or start a new one, in an object store.
 
     Args:
         tell: is told what is waited for.
-        warn: see `claim_run`; likewise the last one.
+        warn: see `claim_run`.
 
     Raises:
         EnvironmentFault: the store or the working copy cannot be used, or a run of this name is going on.
-        ConfigError: the unfinished run has another config, or there is a finished one alone to branch off.
+        ConfigError: see `claim_run`.
     """
     shown, storage = storage, storage.pinned()
     RemoteFolder(storage).probe()
@@ -98,7 +97,7 @@ def claim_stored_run(
         lease.take(tell)
         try:
             with writable(home):
-                run, copy = claiming.extension(tell) if extend else claiming.choose(resume, fork, tell, warn)
+                run, copy = claiming.extension(tell) if intent == "extend" else claiming.choose(intent, tell, warn)
         except BaseException:
             lease.release()
             raise
@@ -125,22 +124,24 @@ class _Claiming:
         self._config = config
         self._home = home
 
-    def choose(self, resume: Resume, fork: bool, tell: Tell, warn: Warn) -> tuple[RunStore, RecordCopy]:
+    def choose(self, intent: Intent, tell: Tell, warn: Warn) -> tuple[RunStore, RecordCopy]:
         """The run to work on, and the copy of its record in the store."""
-        found = None if resume == "never" else self._newest()
+        found = None if intent == "new" else self._newest()
         content = {} if found is None else found[1]
         if found is None or content.get("status") == "finished":
+            if intent == "resume":
+                raise nothing_to_resume("run", self.base.home)
             self._config = pin_weights(self._config)
             if found is not None:
-                check_start_from_scratch(found[0].run_id, content, self._config, fork, warn)
+                check_start_from_scratch(found[0].run_id, content, self._config, intent == "fork", warn)
             return self._begin()
         run, asked = found[0], self._config
         self._config = adopt_weights(asked, content.get("config", {}))
-        if not self._is_resumable(run, content):
+        if intent != "resume" and not self._is_resumable(run, content):
             self._config = pin_weights(asked)
             return self._begin()
         run = self._trusting(run, content)
-        if forks(RunFolder(run.folder), content, self._config, fork):
+        if forks(RunFolder(run.folder), content, self._config, intent == "fork"):
             return self._begin(Origin(run.run_id, "forked_from"), self._newest_checkpoint(run, tell))
         return self._go_on(run, content)
 

@@ -71,7 +71,7 @@ class ExperimentSchema(Section):
     """How many workers there are, and what each one gets."""
     checkpoint: CheckpointConfig = CheckpointConfig()
     """When the training state is saved."""
-    storage: StorageConfig = StorageConfig()
+    storage: StorageConfig = Field(default_factory=StorageConfig)
     """Where runs and their checkpoints are kept."""
     tracking: TrackingConfig = TrackingConfig()
     """Which MLflow store the run is recorded in."""

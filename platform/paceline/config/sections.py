@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from paceline.config.base import Section
 from paceline.config.effects import NotWith, OnlyWith
 from paceline.config.limits import Epochs, Metric, Regex, Steps, Target
+from paceline.places import default_storage
 
 Auto = Literal["auto"]
 PrecisionName = Literal["64-true", "32-true", "16-mixed", "bf16-mixed"]
@@ -205,9 +206,10 @@ class CheckpointConfig(Section):
 class StorageConfig(Section):
     """Where runs and their checkpoints are kept."""
 
-    path: Annotated[str, Field(min_length=1)] | None = None
-    """What holds the runs: a folder, or the address of a place in an object store, such as `s3://bucket/prefix` (also
-    `gs://`, `abfss://`). `null` is `./runs`. A cluster of several nodes needs a store, or a folder that all share.
+    path: Annotated[str, Field(min_length=1)] | None = Field(default_factory=default_storage)
+    """Folder of the runs, or the address of a place in an object store, such as `s3://bucket/prefix` (also `gs://`,
+    `abfss://`). By default PACELINE_STORAGE of the environment, else `./runs`. A cluster of several nodes needs a
+    store, or a folder that all nodes share.
 
     An S3-compatible server is named by AWS_ENDPOINT_URL, or in the address (`?endpoint_override=host:port&scheme=http`,
     `region`). Credentials never stand in the address: they come from the environment, the store's configuration files

@@ -21,7 +21,7 @@ from paceline.durable import sync_folder, write_synced
 from paceline.engine.manifest import STATE, BrokenCheckpoint, numbered, set_aside, verify, write_manifest
 from paceline.errors import EnvironmentFault
 
-START_FROM_SCRATCH = "start from scratch with --resume never, in a sweep with --new"
+START_FROM_SCRATCH = "start from scratch with --new"
 """Hint of errors about a checkpoint that does not fit."""
 
 Files = Mapping[str, bytes]

@@ -13,7 +13,7 @@ from typing import Literal
 
 from paceline.cluster.identity import RunFolder
 from paceline.errors import EnvironmentFault
-from paceline.places import place_of
+from paceline.places import default_storage, place_of
 from paceline.storage.address import is_address, parse
 from paceline.storage.places import RunStore
 from paceline.sweeps.folder import SweepFolder
@@ -79,7 +79,8 @@ def find_run(
         text: the folder of a run, of a sweep or of a trial; or `NAME`, `NAME/ID` or `NAME/ID/TRIAL` under the storage,
             where a name alone means the newest run or sweep of it; or MLflow's id of a run. Or the address of a run, or
             of the runs of a name, in an object store, of which a copy is made.
-        storage: the folder that holds the runs, or its address; by default `runs` in the working folder.
+        storage: the folder that holds the runs, or its address; by default PACELINE_STORAGE, else `runs` in the working
+            folder.
         uri: the MLflow store that is asked for an id which no folder knows; by default none is.
         tuneups: find tune-ups, too; else they are passed over, since they are not trained.
 
@@ -88,9 +89,10 @@ def find_run(
         ConfigError: an address cannot be used.
     """
     given = str(text).strip()
+    storage = storage or default_storage() or "runs"
     if is_address(given) or (is_address(storage) and given):
         return _in_store(given if is_address(given) else f"{parse(str(storage), 'storage') / given}")
-    storage = place_of(storage or "runs")
+    storage = place_of(storage)
     if not given:
         raise EnvironmentFault(f"no run is named: {_what_there_is(storage)}", "no-run", run="")
     place = Path(os.path.normpath(place_of(given)))

@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from paceline.display import PlainListener, Waiting, event_text, print_rows
+from paceline.display import PlainListener, QuietListener, Waiting, event_text, print_rows
 from paceline.sweeps.listener import SilentSweepListener, SweepListener
 from paceline.sweeps.results import labels, ranking, trial_texts
 from paceline.sweeps.results.ranking import Objective
@@ -53,18 +53,27 @@ class SweepDisplay:
 
 @contextmanager
 def open_sweep_display(
-    objectives: Sequence[Objective], title: str = "sweep", total_trials: int | None = None
+    objectives: Sequence[Objective],
+    title: str = "sweep",
+    total_trials: int | None = None,
+    quiet: bool = False,
+    verbose: bool = False,
 ) -> Iterator[SweepDisplay]:
-    """The display that fits stderr: live on a terminal, plain lines in a pipe or a log.
+    """Open the display that fits stderr: live on a terminal, plain lines in a pipe or a log.
 
     Args:
         objectives: metrics and which way they are better, the most important one first.
         title: stands before the bar.
         total_trials: how many there will be, where the search makes them one after another.
+        quiet: show warnings only.
+        verbose: plain lines on a terminal too, one for each trial that ends.
     """
     console = Console(stderr=True, highlight=False)
-    if not console.is_terminal:
-        yield SweepDisplay(PlainSweepListener(console, objectives, total_trials))
+    if quiet:
+        yield SweepDisplay(QuietSweepListener(console))
+        return
+    if verbose or not console.is_terminal:
+        yield SweepDisplay(PlainSweepListener(console, objectives, total_trials, verbose))
         return
     with Live(console=console, refresh_per_second=REFRESHES, transient=True) as live:
         yield SweepDisplay(LiveSweepListener(console, live, objectives, title, total_trials))
@@ -89,14 +98,29 @@ def watched_sweep(
         yield SilentSweepListener()
 
 
-class PlainSweepListener(PlainListener):
-    """One line for each stage and event, and one every few seconds when trials have ended."""
+class QuietSweepListener(QuietListener, SilentSweepListener):
+    """One line per warning and failure."""
 
-    def __init__(self, console: Console, objectives: Sequence[Objective], total_trials: int | None = None) -> None:
-        super().__init__(console)
+
+class PlainSweepListener(PlainListener):
+    """One line for each stage and event, and one every few seconds when trials have ended.
+
+    Args:
+        verbose: also a line for each trial that ends.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        objectives: Sequence[Objective],
+        total_trials: int | None = None,
+        verbose: bool = False,
+    ) -> None:
+        super().__init__(console, verbose)
         self.objectives = objectives
         self._total = total_trials or 0
         self._told = 0
+        self._shown_ended: set[str] = set()
         self._last_line = -PLAIN_LINE_SECONDS
         self._beginning = Beginning()
         self._waiting = Waiting("", monotonic())
@@ -111,6 +135,8 @@ class PlainSweepListener(PlainListener):
     def trials(self, view: Sequence[Trial]) -> None:
         """Print how the sweep stands when trials have ended since the last line, which is some seconds ago."""
         now, ended = monotonic(), _count(view)
+        if self.verbose and ended > len(self._shown_ended):
+            self._show_ended(view)
         self._tell_wait(self._beginning.is_over(view, now), now)
         is_last = ended == self._planned(view)
         if ended <= self._told or (now - self._last_line < PLAIN_LINE_SECONDS and not is_last):
@@ -124,6 +150,16 @@ class PlainSweepListener(PlainListener):
         rest = {key: value for key, value in details.items() if key != "trial"}
         trial = f"trial {details['trial']}: " if "trial" in details else ""
         self._line(trial + event_text(kind, rest))
+
+    def _show_ended(self, view: Sequence[Trial]) -> None:
+        names = labels.short_names(trial_texts.axis_keys(view))
+        for trial in view:
+            if trial.state in ENDED and trial.id not in self._shown_ended:
+                self._shown_ended.add(trial.id)
+                value = ranking.value_of(trial, self.objectives[0][0])
+                result = "" if value is None else f", {self.objectives[0][0]} {labels.number_text(value)}"
+                setting = labels.setting_text(redact_tree(trial.overrides), names)
+                self._line(f"trial {trial.id} ({setting}): {labels.state_text(trial.state)}{result}")
 
     def _tell_wait(self, has_begun: bool, now: float) -> None:
         if not has_begun and self._waiting.text and now - self._last_wait >= PLAIN_WAIT_SECONDS:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.cluster.config_difference import CHANGES_NO_RESULT
-from paceline.cluster.identity import ClaimedRun, RunFolder, claim
+from paceline.cluster.identity import ClaimedRun, Intent, RunFolder, claim
 from paceline.cluster.unfinished import Unfinished
 from paceline.config.experiment import ExperimentConfig
 from paceline.sweeps.log import read_log
@@ -40,19 +40,15 @@ class SweepFolder(RunFolder):
 SWEEPS = Unfinished(SweepFolder, "sweep", MAY_DIFFER, lambda folder: any(folder.trials.glob("*")))
 
 
-def claim_sweep(config: ExperimentConfig, storage: Path, must_resume: bool, anew: bool) -> ClaimedRun[SweepFolder]:
-    """Go on with the newest unfinished sweep of this name, or start a new one.
-
-    Args:
-        must_resume: start none.
-        anew: do not look for an unfinished one.
+def claim_sweep(config: ExperimentConfig, storage: Path, intent: Intent = "continue") -> ClaimedRun[SweepFolder]:
+    """Continue the newest unfinished sweep of this name, or start a new one.
 
     Raises:
         EnvironmentFault: the storage is not writable, or a run or sweep of this name is going on.
         ConfigError: the unfinished sweep has another config, or there is none to resume.
     """
 
-    return claim(storage / config.name, lambda home: SWEEPS.choose(home, config, must_resume, anew))
+    return claim(storage / config.name, lambda home: SWEEPS.choose(home, config, intent))
 
 
 @dataclass(frozen=True)

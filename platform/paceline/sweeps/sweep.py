@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.cluster.experiment import close_seconds_of, require_shared_places, unsent_text
+from paceline.cluster.identity import Intent, intent_of
 from paceline.cluster.initial_weights import with_initial_weights
 from paceline.cluster.preflight import local_resources, storage_folder, warn_of_fixed_size, writable
 from paceline.cluster.python_objects import with_objects
@@ -19,6 +20,7 @@ from paceline.cluster.session import on_cluster
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import missing_modules
 from paceline.errors import ConfigError, RunFailed
+from paceline.places import default_address
 from paceline.sweeps.desk.rules import is_hopeless
 from paceline.sweeps.folder import SWEEPS, claim_sweep
 from paceline.sweeps.launch import SweepLaunch
@@ -60,7 +62,8 @@ def sweep(
         resume: start no new sweep, only go on with an unfinished one.
         new: start a new sweep, even if there is an unfinished one.
         init_from: in place of the config's `model.weights`: a run or a file whose weights each trial starts from.
-        address: a Ray cluster's address; by default a private local Ray, or inside a submitted job its cluster.
+        address: a Ray cluster's address; by default PACELINE_ADDRESS, else a private local Ray, or inside a submitted
+            job its cluster.
         wait_seconds: how long to wait for a cluster that is too small or busy, see `train`.
         listener: told of stages and trials. By default they are shown on a terminal and in a notebook.
 
@@ -72,34 +75,32 @@ def sweep(
     config = with_objects(config, model=model, data=data, task=task)
     config = with_initial_weights(config, init_from)
     learn(secrets_of(config))
+    address = address or default_address()
     if listener is not None:
-        return _sweep(config, resume, new, address, wait_seconds, listener)
+        return _sweep(config, intent_of(resume=resume, new=new), address, wait_seconds, listener)
     from paceline.sweeps.display import watched_sweep  # rich takes a moment to import
 
     section = section_of(config)
     with watched_sweep(section.objectives, config.name, trial_count(section)) as shown:
-        return _sweep(config, resume, new, address, wait_seconds, shown)
+        return _sweep(config, intent_of(resume=resume, new=new), address, wait_seconds, shown)
 
 
 def _sweep(
     config: ExperimentConfig,
-    resume: bool,
-    new: bool,
+    intent: Intent,
     address: str | None,
     wait_seconds: float,
     listener: SweepListener,
 ) -> SweepResult:
     start = time.monotonic()
-    launch = replace(_prepare(config, resume, new, address, listener), wait_seconds=wait_seconds)
+    launch = replace(_prepare(config, intent, address, listener), wait_seconds=wait_seconds)
     try:
         return _run(launch, start)
     finally:
         launch.claimed.release()
 
 
-def _prepare(
-    config: ExperimentConfig, resume: bool, new: bool, address: str | None, listener: SweepListener
-) -> SweepLaunch:
+def _prepare(config: ExperimentConfig, intent: Intent, address: str | None, listener: SweepListener) -> SweepLaunch:
     """Check what can be checked, and claim the sweep. Starts nothing."""
     section_of(config)
     if problems := missing_modules(config.model_dump()):
@@ -107,7 +108,7 @@ def _prepare(
     storage = storage_folder(config)
     if on_cluster(address):
         require_shared_places(config)
-    config = SWEEPS.with_weights(config, storage / config.name, new)
+    config = SWEEPS.with_weights(config, storage / config.name, intent)
     section = section_of(config)
     warn_of_fixed_size(config, "a sweep", listener)
     made, configs = make_points(config), PointConfigs(config)
@@ -118,7 +119,7 @@ def _prepare(
     here = Path.cwd()
     uri = tracking_uri(config.tracking, here)
     close_seconds = close_seconds_of(uri, config.tracking.offline, listener)
-    claimed = claim_sweep(config, storage, resume, new)
+    claimed = claim_sweep(config, storage, intent)
     try:
         start_creating(uri)
         with writable(claimed.folder.path):

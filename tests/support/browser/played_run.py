@@ -30,7 +30,7 @@ def play_hostile_run(storage: Path, uri: str) -> tuple[Path, str]:
     Returns its folder, and MLflow's id of it.
     """
     config = validate({"name": "hostile", "model": {"name": "mlp"}, "data": {"name": "synthetic"}})
-    claimed = claim_run(config, storage, "never")
+    claimed = claim_run(config, storage, "new")
     folder = claimed.folder
     params = {**flatten(config.model_dump(mode="json")), "model.path": hostile("param")}
     record = RunRecord(

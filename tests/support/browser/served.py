@@ -40,7 +40,7 @@ def serve(folder: Path, port: int, kinds: Sequence[str] = ("sweep", "run")) -> I
     Args:
         kinds: what is in it, and what links are waited for.
     """
-    command = [sys.executable, "-u", "-m", "paceline.cli", "ui", "--port", str(port)]
+    command = [sys.executable, "-u", "-m", "paceline", "ui", "--port", str(port)]
     environment = {key: value for key, value in os.environ.items() if key != "MLFLOW_TRACKING_URI"}
     process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
     try:

@@ -14,7 +14,7 @@ import pytest
 
 from paceline.cli import run
 
-INHERITED = ("MLFLOW_", "RAY_")
+INHERITED = ("MLFLOW_", "RAY_", "PACELINE_STORAGE", "PACELINE_ADDRESS")
 """Prefixes of the variables that change what a command does."""
 WAIT_SECONDS = 240.0
 
@@ -36,7 +36,7 @@ class Ended(NamedTuple):
 def run_command(folder: Path, *arguments: str) -> Ended:
     """Run a command to its end as a process of its own. For one that is to be killed see `CommandProcess`."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith(INHERITED)}
-    command = [sys.executable, "-m", "paceline.cli", *arguments]
+    command = [sys.executable, "-m", "paceline", *arguments]
     done = subprocess.run(
         command, cwd=folder, env=clean, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=WAIT_SECONDS
     )

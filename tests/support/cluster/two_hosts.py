@@ -138,7 +138,7 @@ class TwoHosts:
 
     def paceline(self, *arguments: str, **given: Any) -> "subprocess.CompletedProcess[str]":
         """Run our command on the head."""
-        command = [sys.executable, "-m", "paceline.cli", *arguments]
+        command = [sys.executable, "-m", "paceline", *arguments]
         return self.hosts[0].run(*command, env=self.environment, cwd=self.home, timeout=300, **given)
 
     def start_paceline(self, *arguments: str) -> "Running":
@@ -147,7 +147,7 @@ class TwoHosts:
         out, err = (self.home / f"said-{self.started}.{kind}" for kind in ("out", "err"))
         with out.open("w") as stdout, err.open("w") as stderr:
             told = {"env": self.environment, "cwd": self.home, "stdout": stdout, "stderr": stderr}
-            process = self.hosts[0].start(sys.executable, "-m", "paceline.cli", *arguments, **told)
+            process = self.hosts[0].start(sys.executable, "-m", "paceline", *arguments, **told)
         return Running(process, out, err)
 
     def nodes_known(self) -> int:

@@ -122,7 +122,7 @@ def made_sweep(
 ) -> FoundRun:
     """A sweep's folder; the options are those of `recorded`, for its own record and for those of its trials."""
     chosen = own or config()
-    claimed = claim_sweep(chosen, storage, must_resume=False, anew=True)
+    claimed = claim_sweep(chosen, storage, intent="new")
     folder = claimed.folder
     log = SweepLog(folder.path)
     for each in trials:
@@ -144,7 +144,7 @@ def made_sweep(
 def made_run(storage: Path, points: Sequence[Point], written: str = "finished", **options: Any) -> FoundRun:
     """A run's folder; the options are those of `recorded`."""
     own = config(sweep={"space": {"optimizer.lr": [0.1]}}).with_overrides({"sweep": None})
-    claimed = claim_run(own, storage, "never")
+    claimed = claim_run(own, storage, "new")
     text = {"config.yaml": dump_yaml(own)}
     recorded(claimed.folder.tracking, points, **{"run_id": claimed.folder.run_id, "artifacts": text, **options})
     claimed.folder.write(status=written)

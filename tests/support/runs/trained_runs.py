@@ -43,7 +43,7 @@ def swept(home: Path, name: str, lrs: Mapping[str, float], **sections: Any) -> S
     """
     sweep = {"space": {"optimizer.lr": list(lrs.values())}, "metric": "val/loss"}
     whole = config(home, name, **sections, sweep=sweep)
-    claimed = claim_sweep(whole, home / "runs", must_resume=False, anew=True)
+    claimed = claim_sweep(whole, home / "runs", intent="new")
     folder, log = claimed.folder, SweepLog(claimed.folder.path)
     for number, lr in lrs.items():
         overrides = {"optimizer.lr": lr}

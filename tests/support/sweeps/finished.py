@@ -22,7 +22,7 @@ def leave_sweep(
     config: ExperimentConfig, storage: Path, status: str = "finished", trials: tuple[Trial, ...] = TRIALS[:2]
 ) -> SweepFolder:
     """Leave the folder and the journal of a sweep."""
-    claimed = claim_sweep(config, storage, must_resume=False, anew=True)
+    claimed = claim_sweep(config, storage, intent="new")
     claimed.folder.write(status=status)
     log = SweepLog(claimed.folder.path)
     for trial in trials:

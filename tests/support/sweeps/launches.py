@@ -50,7 +50,7 @@ def launch_of(
     return SweepLaunch(
         config=config,
         sweep=section_of(config),
-        claimed=claim_sweep(config, storage, False, False),
+        claimed=claim_sweep(config, storage),
         uri=uri,
         points=tuple(points),
         skipped=(),

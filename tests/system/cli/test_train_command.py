@@ -74,7 +74,7 @@ def finished(make_folder: Callable[[], Path]) -> tuple[Ended, Path]:
     unfinished = folder / "runs" / "tiny" / "20200101-000000-aaaaaa"
     unfinished.mkdir(parents=True)
     (unfinished / "run.json").write_text(json.dumps({"status": "running", "config": {"name": "tiny"}}))
-    return run_command(folder, "train", "tiny.yaml", "--json", "--resume", "never"), folder
+    return run_command(folder, "train", "tiny.yaml", "--json", "--new"), folder
 
 
 def test_a_finished_run_prints_one_json_object_and_plain_lines(finished: tuple[Ended, Path]) -> None:

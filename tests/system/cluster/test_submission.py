@@ -56,14 +56,14 @@ def test_the_folder_and_the_package_are_sent_once(
     dashboard.log = "first\nlast\n"
     assert paceline_submit(FILE, "trainer.epochs=2", "--fork") == 0
     sent = dashboard.submitted
-    assert sent["entrypoint"] == f"python -m paceline.cli train {FILE} trainer.epochs=2 --fork"
+    assert sent["entrypoint"] == f"python -m paceline train {FILE} trainer.epochs=2 --fork"
     assert re.fullmatch(r"own-\d{8}-\d{6}", sent["submission_id"])
     files = dashboard.unpacked(sent["runtime_env"]["working_dir"])
     assert set(files) == {".gitignore", "own_net.py", FILE}
     assert files["own_net.py"].decode() == NET
     (module,) = sent["runtime_env"]["py_modules"]
     package = dashboard.unpacked(module)
-    assert {"paceline/__init__.py", "paceline/cli/__main__.py", "paceline/data/base.py"} <= set(package)
+    assert {"paceline/__init__.py", "paceline/__main__.py", "paceline/data/base.py"} <= set(package)
     shown = capsys.readouterr()
     assert shown.out == "first\nlast\n"
     assert sent["submission_id"] in shown.err
@@ -150,10 +150,10 @@ def test_a_followed_job_is_shown_from_its_beginning(dashboard: Dashboard, capsys
 
 def test_without_waiting_the_id_is_printed(dashboard: Dashboard, capsys: pytest.CaptureFixture[str]) -> None:
     dashboard.outcome = None
-    assert paceline_submit(FILE, "--no-wait") == 0
+    assert paceline_submit(FILE, "--detach") == 0
     assert capsys.readouterr().out == f"{dashboard.submitted['submission_id']}\n"
     dashboard.jobs.clear()
-    assert paceline_submit(FILE, "--no-wait", "--json") == 0
+    assert paceline_submit(FILE, "--detach", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["status"], told["job_id"]) == ("submitted", dashboard.submitted["submission_id"])
 

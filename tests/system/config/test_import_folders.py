@@ -39,7 +39,7 @@ def test_files_beside_a_config_do_not_take_the_place_of_libraries(tmp_path: Path
         "from torch import nn\n\ndef build():\n    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))\n"
     )
     (tmp_path / "own.yaml").write_text(CONFIG)
-    command = [sys.executable, "-m", "paceline.cli", "plan", "own.yaml", "--json"]
+    command = [sys.executable, "-m", "paceline", "plan", "own.yaml", "--json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["parameters"] == 784 * 10 + 10

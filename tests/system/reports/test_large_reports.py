@@ -26,7 +26,7 @@ LRS = [round(0.01 * 1.1**number, 5) for number in range(50)]
 def large(tmp_path_factory: pytest.TempPathFactory) -> FoundRun:
     """50 learning rates and 2 batch sizes, 2 seeds each."""
     own = config(sweep={"space": {"optimizer.lr": LRS, "data.global_batch_size": [32, 64]}, "seeds": 2})
-    claimed = claim_sweep(own, tmp_path_factory.mktemp("runs"), must_resume=False, anew=True)
+    claimed = claim_sweep(own, tmp_path_factory.mktemp("runs"), intent="new")
     log = SweepLog(claimed.folder.path)
     for number in range(TRIALS):
         lr, batch, seed = LRS[number // 4], [32, 64][number // 2 % 2], number % 2

@@ -160,12 +160,12 @@ def test_a_run_starts_from_the_weights_of_another_in_the_store(training: Trainin
     training.forget()
     loaded = []
     for weights in (NAME, f"{NAME}/{base['run_id']}", base["checkpoint"]):
-        tuned = training.run("name=tuned", "--resume", "never", "--init-from", weights)
+        tuned = training.run("name=tuned", "--new", "--init-from", weights)
         content = json.loads((remote / "tuned" / tuned["run_id"]).read("run.json") or b"{}")
         loaded.append((tuned["weights_sha256"], content["config"]["model"]["weights"]))
     assert [name for _, name in loaded] == [f"{NAME}/{base['run_id']}"] * 2 + [base["checkpoint"]]
     assert len({sha for sha, _ in loaded}) == 1
-    training.start("name=tuned", "--resume", "never", "--init-from", "nowhere")
+    training.start("name=tuned", "--new", "--init-from", "nowhere")
     assert training.end() == 2
     assert training.error["keys"] == ["model.weights"]
 

@@ -36,7 +36,7 @@ def sweep_file(tmp_path: Path, prepared_database: Path, monkeypatch: pytest.Monk
 
 
 def start(sweep_file: Path, *arguments: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "paceline.cli", "sweep", sweep_file.name, "--json", *arguments]
+    command = [sys.executable, "-m", "paceline", "sweep", sweep_file.name, "--json", *arguments]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(command, cwd=sweep_file.parent, text=True, start_new_session=True, **pipes)  # type: ignore[call-overload, no-any-return]
 
@@ -89,6 +89,6 @@ def test_a_killed_driver_changes_nothing(sweep_file: Path) -> None:
         assert one["metrics"]["val/loss"] == other["metrics"]["val/loss"]
     assert result["best"]["id"] == undisturbed["best"]["id"]
     best = Path(result["best_config_path"])
-    command = [sys.executable, "-m", "paceline.cli", "train", str(best), "--json"]
+    command = [sys.executable, "-m", "paceline", "train", str(best), "--json"]
     done = subprocess.run(command, cwd=sweep_file.parent, capture_output=True, text=True, timeout=300)
     assert json.loads(done.stdout)["weights_sha256"] == result["best"]["weights_sha256"], done.stderr

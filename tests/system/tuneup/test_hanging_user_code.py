@@ -79,7 +79,7 @@ def started() -> Iterator[list[subprocess.Popen[str]]]:
 
 
 def begun(folder: Path, started: list[subprocess.Popen[str]], *arguments: str) -> subprocess.Popen[str]:
-    line, pipe = [sys.executable, "-m", "paceline.cli", *arguments], subprocess.PIPE
+    line, pipe = [sys.executable, "-m", "paceline", *arguments], subprocess.PIPE
     started.append(subprocess.Popen(line, cwd=folder, stdout=pipe, stderr=pipe, text=True, start_new_session=True))
     return started[-1]
 

@@ -226,7 +226,7 @@ def test_the_parts_of_a_run_add_up_unless_one_is_left_out(
         trainer__epochs=2,
         tracking={"target": {"val/loss": 1e6}, "price_per_hour": 3600},
     )
-    result: Any = train(config, resume="never", listener=SilentListener())
+    result: Any = train(config, new=True, listener=SilentListener())
     cost, total = result.cost, sum(SPENT.values())
     assert cost.allocated == cost.price == result.wall_seconds == total
     assert cost.gap == pytest.approx(lost / total)

@@ -34,7 +34,7 @@ def left(storage: Path, status: str = "finished", step: int = 8, **options: Any)
 
 
 def extended(storage: Path, **changes: Any) -> ClaimedRun[Any]:
-    run = claim_run(config(**changes), storage, extend=True)
+    run = claim_run(config(**changes), storage, "extend")
     run.release()
     return run
 
@@ -77,7 +77,7 @@ def test_the_old_length_does_not_end_an_unfinished_extension(tmp_path: Path, ext
     left(tmp_path)
     run_id = extended(tmp_path, trainer__epochs=4).folder.run_id
     with pytest.raises(ConfigError) as caught:
-        claim_run(config(), tmp_path, extend=extend)
+        claim_run(config(), tmp_path, "extend" if extend else "continue")
     (problem,) = caught.value.problems
     assert (problem.code, problem.key) == ("resume", "trainer.epochs")
     golden(str(problem).replace(run_id, "<id>"))
@@ -85,7 +85,7 @@ def test_the_old_length_does_not_end_an_unfinished_extension(tmp_path: Path, ext
 
 def test_a_finished_extension_is_extended_again(tmp_path: Path) -> None:
     left(tmp_path)
-    first = left(tmp_path, step=16, config=config(trainer__epochs=3), extend=True)
+    first = left(tmp_path, step=16, config=config(trainer__epochs=3), intent="extend")
     second = extended(tmp_path, trainer__epochs=5)
     assert second.folder.read()["extended_from"] == first.folder.run_id
     assert second.folder.read()["extended_from_step"] == 16
@@ -142,13 +142,13 @@ def test_the_processes_that_train_know_where_the_finished_run_ended(
 ) -> None:
     enter_folder(tmp_path, monkeypatch)
     left(tmp_path / "runs")
-    for changes, options, step in [({"trainer__epochs": 4}, {"extend": True}, 8), ({"name": "other"}, {}, None)]:
-        launch = prepare_launch(config(**changes), "auto", False, None, Events(), **options)
+    for changes, intent, step in [({"trainer__epochs": 4}, "extend", 8), ({"name": "other"}, "continue", None)]:
+        launch = prepare_launch(config(**changes), intent, None, Events())
         launch.run.release()
         assert assignment(launch).extended_from_step == step
 
 
-@pytest.mark.parametrize("other", [{"fork": True}, {"resume": "never"}])
+@pytest.mark.parametrize("other", [{"fork": True}, {"new": True}])
 def test_one_thing_is_asked_for(tmp_path: Path, other: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as caught:
         train(config(storage__path=str(tmp_path)), extend=True, **other)

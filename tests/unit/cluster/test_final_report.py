@@ -157,7 +157,7 @@ def test_the_watcher_and_mlflow_are_reported_how_many_readings_were_dropped(
 @pytest.fixture
 def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launch]:
     enter_folder(tmp_path, monkeypatch)
-    made = prepare_launch(local_config(), "auto", False, None, Events())
+    made = prepare_launch(local_config(), "continue", None, Events())
     yield made
     made.run.release()
 

@@ -127,17 +127,17 @@ def test_a_claimed_run_keeps_the_run_that_the_name_meant() -> None:
     shutil.rmtree("runs/base/1")  # no longer needed: the run has a checkpoint of its own
     again = claimed("base")
     assert (again.resumed, again.folder) == (True, first.folder)
-    launch = prepare_launch(local_config(model__weights="base"), "auto", False, None, Events())
+    launch = prepare_launch(local_config(model__weights="base"), "continue", None, Events())
     launch.run.release()
     assert launch.config.model.weights == launch.record.params["model.weights"] == "base/1"
     with pytest.raises(ConfigError) as caught:
         claimed("base/2")
     assert [problem.key for problem in caught.value.problems] == ["model.weights"]
     first.folder.write(status="finished")
-    extension = claim_run(local_config(model__weights="base", trainer__epochs=3), Path.cwd() / "runs", extend=True)
+    extension = claim_run(local_config(model__weights="base", trainer__epochs=3), Path.cwd() / "runs", "extend")
     extension.release()
     assert weights_of(extension) == "base/1"
-    new = claimed("base", resume="never")
+    new = claimed("base", intent="new")
     assert weights_of(new) == "base/2"
 
 
@@ -146,7 +146,7 @@ def test_weights_that_are_gone_are_missed_by_a_run_that_has_saved_nothing() -> N
     claimed("base")
     shutil.rmtree("runs/base/1")
     with pytest.raises(ConfigError) as caught:
-        prepare_launch(local_config(model__weights="base"), "auto", False, None, Events())
+        prepare_launch(local_config(model__weights="base"), "continue", None, Events())
     assert [problem.code for problem in caught.value.problems] == ["no-weights"]
 
 

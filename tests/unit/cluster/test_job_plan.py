@@ -38,9 +38,9 @@ def problems_of(*overrides: str, **given: Any) -> tuple[Problem, ...]:
 
 
 def entrypoint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What the driver would run, after `python -m paceline.cli`."""
+    """What the driver would run, after `python -m paceline`."""
     assert paceline_submit(*arguments, "--dry-run", "--json") == 0
-    return str(json.loads(capsys.readouterr().out)["entrypoint"]).removeprefix("python -m paceline.cli ")
+    return str(json.loads(capsys.readouterr().out)["entrypoint"]).removeprefix("python -m paceline ")
 
 
 def test_the_folder_and_the_package_travel(project: Path) -> None:
@@ -50,10 +50,10 @@ def test_the_folder_and_the_package_travel(project: Path) -> None:
     (project / ".gitignore").write_text("*.env\n")
     (project / ".rayignore").write_text("*.bin\n")
     made = plan("trainer.epochs=2", flags=["--fork"])
-    assert made.command == ("python", "-m", "paceline.cli", "train", FILE, "trainer.epochs=2", "--fork")
+    assert made.command == ("python", "-m", "paceline", "train", FILE, "trainer.epochs=2", "--fork")
     assert re.fullmatch(r"own-\d{8}-\d{6}", made.new_id())
     assert set(made.folder.files) == {".gitignore", ".rayignore", "notes.txt", "own_net.py", FILE, "data/a"}
-    assert {"__init__.py", "cli/__main__.py", "data/base.py"} <= {
+    assert {"__init__.py", "__main__.py", "data/base.py"} <= {
         name.removeprefix("paceline/") for name in made.package.files
     }
     assert not any("__pycache__" in name for name in made.package.files)
@@ -80,7 +80,7 @@ def test_a_dry_run_shows_the_plan(project: Path, capsys: pytest.CaptureFixture[s
     ("arguments", "expected"),
     [
         ([], f"train {FILE}"),
-        (["--wait", "90", "--fork", "--resume", "never"], f"train {FILE} --resume never --wait 90 --fork"),
+        (["--wait-for-resources", "90", "--fork"], f"train {FILE} --wait-for-resources=90 --fork"),
         (["tuneup={margin: 0.01}"], f"tuneup {FILE} 'tuneup={{margin: 0.01}}'"),
         (["--job", "tuneup", "--resume"], f"tuneup {FILE} --resume"),
         (["tuneup={margin: 0.01}", "--job", "train"], f"train {FILE} 'tuneup={{margin: 0.01}}'"),
@@ -96,7 +96,7 @@ def test_the_sections_and_the_options_say_what_the_driver_runs(
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--new"], ["--job", "sweep", "--fork", SWEEP], ["--follow", "x"], ["--resume", "--new", SWEEP]],
+    [["--job", "sweep", "--fork", SWEEP], ["--follow", "x"], ["--extend", "--init-from", "base"]],
 )
 def test_options_of_another_command_are_refused(arguments: list[str]) -> None:
     assert paceline_submit(FILE, *arguments) == 2

@@ -45,7 +45,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def prepare(run: Any, **options: Any) -> Launch:
-    settings: dict[str, Any] = {"resume": "auto", "fork": False, "address": None, "listener": Events()}
+    settings: dict[str, Any] = {"intent": "continue", "address": None, "listener": Events()}
     return prepare_launch(run, **{**settings, **options})
 
 

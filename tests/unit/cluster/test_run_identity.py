@@ -32,7 +32,7 @@ def test_an_unfinished_run_is_resumed_and_a_finished_one_is_not(tmp_path: Path) 
     new = claimed(tmp_path)
     assert not new.resumed
     assert new.folder != first.folder
-    assert claimed(tmp_path, resume="never").folder != new.folder
+    assert claimed(tmp_path, intent="new").folder != new.folder
 
 
 def test_a_damaged_file_is_reported_and_not_taken_for_an_empty_one(tmp_path: Path, golden: Golden) -> None:
@@ -71,16 +71,31 @@ def test_a_run_that_saved_nothing_is_not_resumed_with_another_config(tmp_path: P
 
 def test_fork_takes_the_checkpoints_along(tmp_path: Path) -> None:
     first = claimed(tmp_path, checkpoint=True)
-    fork = claimed(tmp_path, config=config(optimizer__lr=0.2), fork=True)
+    fork = claimed(tmp_path, config=config(optimizer__lr=0.2), intent="fork")
     assert fork.folder != first.folder
     assert {path.name for path in fork.folder.checkpoints.iterdir()} == {"step-4"}
     assert fork.folder.read()["forked_from"] == first.folder.run_id
 
 
+def test_resume_starts_no_new_run(tmp_path: Path) -> None:
+    for status in (None, "finished"):
+        if status is not None:
+            claimed(tmp_path, status=status)
+        with pytest.raises(ConfigError) as caught:
+            claimed(tmp_path, intent="resume")
+        assert [(problem.code, problem.key) for problem in caught.value.problems] == [("resume", "name")]
+    interrupted = claimed(tmp_path, intent="new", status="interrupted")
+    with pytest.raises(ConfigError) as caught:  # although nothing was saved
+        claimed(tmp_path, config=config(optimizer__lr=0.2), intent="resume")
+    assert [problem.key for problem in caught.value.problems] == ["optimizer.lr"]
+    resumed = claimed(tmp_path, intent="resume")
+    assert (resumed.resumed, resumed.folder) == (True, interrupted.folder)
+
+
 def test_there_is_nothing_to_fork_once_the_newest_run_is_finished(tmp_path: Path, golden: Golden) -> None:
-    first = claimed(tmp_path, fork=True, status="finished")  # the first of its name
+    first = claimed(tmp_path, intent="fork", status="finished")  # the first of its name
     with pytest.raises(ConfigError) as caught:
-        claimed(tmp_path, config=config(optimizer__lr=0.2), fork=True)
+        claimed(tmp_path, config=config(optimizer__lr=0.2), intent="fork")
     (problem,) = caught.value.problems
     assert (problem.code, problem.key) == ("nothing-to-fork", "name")
     golden(str(problem).replace(first.folder.run_id, "<id>"))
@@ -91,7 +106,7 @@ def test_there_is_nothing_to_fork_once_the_newest_run_is_finished(tmp_path: Path
     [
         ({"trainer__epochs": 7}, True),
         ({"optimizer__lr": 0.2, "seed": 3}, True),
-        ({"optimizer__lr": 0.2, "resume": "never"}, False),
+        ({"optimizer__lr": 0.2, "intent": "new"}, False),
         ({"scaling__num_workers": 2, "tracking__experiment": "other"}, False),
         ({}, False),
     ],
@@ -101,9 +116,9 @@ def test_another_config_than_that_of_a_finished_run_is_reported_to_start_from_sc
 ) -> None:
     first = claimed(tmp_path, status="finished")
     told: list[str] = []
-    resume = changes.get("resume", "auto")
-    changes = {key: value for key, value in changes.items() if key != "resume"}
-    assert not claimed(tmp_path, config=config(**changes), resume=resume, warn=told.append).resumed
+    intent = changes.get("intent", "continue")
+    changes = {key: value for key, value in changes.items() if key != "intent"}
+    assert not claimed(tmp_path, config=config(**changes), intent=intent, warn=told.append).resumed
     assert len(told) == is_reported
     for message in told:
         golden(message.replace(first.folder.run_id, "<id>"))

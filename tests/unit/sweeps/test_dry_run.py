@@ -243,7 +243,7 @@ def test_earlier_run_knows_the_size_of_own_data(run: Run) -> None:
 
 
 def test_unfinished_sweep_is_found(run: Run, golden: Any) -> None:
-    claimed = claim_sweep(config_of(RATES), Path("runs").absolute(), False, False)
+    claimed = claim_sweep(config_of(RATES), Path("runs").absolute())
     claimed.release()
     log = SweepLog(claimed.folder.path)
     for number, state in enumerate(("finished", "failed", "paused", "skipped")):

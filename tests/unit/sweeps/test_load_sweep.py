@@ -77,7 +77,7 @@ def test_running_sweep_is_shown_as_it_stands(tmp_path: Path) -> None:
     record_sweep(folder, "sqlite:////x/mlflow.db", {}, seconds=0)
     older = tmp_path / "compare" / "20000101-000000-000000"
     leave_sweep(CONFIG, tmp_path, "running", TRIALS).path.rename(older)
-    claimed = claim_sweep(CONFIG, tmp_path, must_resume=True, anew=False)
+    claimed = claim_sweep(CONFIG, tmp_path, intent="resume")
     try:
         assert claimed.folder == folder
         found = load_sweep(folder.path)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from paceline.cluster.experiment import record_params
-from paceline.cluster.identity import ClaimedRun, claim_run
+from paceline.cluster.identity import ClaimedRun, Intent, claim_run
 from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import ConfigError, EnvironmentFault, Problem
@@ -20,10 +20,10 @@ def config(**changes: Any) -> ExperimentConfig:
 
 
 def claimed(
-    storage: Path, changes: dict[str, Any] | None = None, leaves: str = "", must_resume: bool = False, new: bool = False
+    storage: Path, changes: dict[str, Any] | None = None, leaves: str = "", intent: Intent = "continue"
 ) -> ClaimedRun[SweepFolder]:
     """Claim, leave `trials` or a status as a sweep would, and release."""
-    found = claim_sweep(config(**(changes or {})), storage, must_resume, new)
+    found = claim_sweep(config(**(changes or {})), storage, intent)
     if leaves:
         (found.folder.trials / "0000").mkdir(parents=True, exist_ok=True)
         found.folder.write(status="running" if leaves == "trials" else leaves)
@@ -40,7 +40,7 @@ def refused(storage: Path, changes: dict[str, Any] | None = None, **options: Any
 
 def test_unfinished_sweep_is_resumed_and_a_finished_one_is_not(tmp_path: Path) -> None:
     first = claimed(tmp_path)
-    again = [claimed(tmp_path, leaves=left, must_resume=True) for left in ("trials", "interrupted", "")]
+    again = [claimed(tmp_path, leaves=left, intent="resume") for left in ("trials", "interrupted", "")]
     assert {each.folder for each in again} == {first.folder}
     assert first.folder.read()["status"] == "running"
     second = claimed(tmp_path, leaves="finished")
@@ -52,7 +52,7 @@ def test_unfinished_sweep_is_resumed_and_a_finished_one_is_not(tmp_path: Path) -
 
 def test_new_leaves_the_unfinished_one_alone(tmp_path: Path) -> None:
     first = claimed(tmp_path, leaves="interrupted")
-    second = claimed(tmp_path, {"optimizer__momentum": 0.5}, new=True)
+    second = claimed(tmp_path, {"optimizer__momentum": 0.5}, intent="new")
     assert not second.resumed
     assert second.folder != first.folder
     assert first.folder.read()["status"] == "interrupted"
@@ -81,7 +81,7 @@ def test_changes_that_touch_no_trial_are_no_obstacle(tmp_path: Path) -> None:
 
 def test_sweep_without_trials_is_not_resumed_with_another_config(tmp_path: Path) -> None:
     first = claimed(tmp_path)
-    assert [problem.key for problem in refused(tmp_path, {"sweep__seeds": 2}, must_resume=True)] == ["sweep.seeds"]
+    assert [problem.key for problem in refused(tmp_path, {"sweep__seeds": 2}, intent="resume")] == ["sweep.seeds"]
     assert len(list((tmp_path / "run").glob("*/"))) == 1
     second = claimed(tmp_path, {"sweep__seeds": 2})
     assert not second.resumed
@@ -89,10 +89,10 @@ def test_sweep_without_trials_is_not_resumed_with_another_config(tmp_path: Path)
 
 
 def test_resume_starts_no_sweep(tmp_path: Path, golden: Any) -> None:
-    [missing] = refused(tmp_path, must_resume=True)
+    [missing] = refused(tmp_path, intent="resume")
     golden(str(missing))
     claimed(tmp_path, leaves="finished")  # the name is free again
-    assert refused(tmp_path, must_resume=True) == (missing,)
+    assert refused(tmp_path, intent="resume") == (missing,)
     assert len(list((tmp_path / "run").glob("*/"))) == 1
 
 
@@ -103,21 +103,21 @@ def test_runs_and_sweeps_of_one_name_do_not_see_each_other(tmp_path: Path) -> No
     run.release()
     assert not run.resumed
     assert run.folder.path.parent == sweep.folder.path.parent
-    assert claimed(tmp_path, must_resume=True).folder == sweep.folder
+    assert claimed(tmp_path, intent="resume").folder == sweep.folder
     again = claim_run(config(optimizer__lr=0.5), tmp_path)
     again.release()
     assert (again.resumed, again.folder) == (True, run.folder)
     sweep.folder.write(status="finished")
-    refused(tmp_path, must_resume=True)
+    refused(tmp_path, intent="resume")
 
 
 def test_two_at_once_are_refused(tmp_path: Path) -> None:
-    first = claim_sweep(config(), tmp_path, False, False)
-    for attempt in (lambda: claim_sweep(config(), tmp_path, False, True), lambda: claim_run(config(), tmp_path)):
+    first = claim_sweep(config(), tmp_path)
+    for attempt in (lambda: claim_sweep(config(), tmp_path, "new"), lambda: claim_run(config(), tmp_path)):
         with pytest.raises(EnvironmentFault):
             attempt()
     first.release()
-    claim_sweep(config(), tmp_path, True, False).release()
+    claim_sweep(config(), tmp_path, "resume").release()
 
 
 def test_run_is_resumed_whatever_its_config_says_about_sweeps(tmp_path: Path) -> None:

@@ -328,17 +328,17 @@ def test_an_unfinished_tune_up_is_resumed_and_a_finished_or_failed_one_is_not(tm
     first, is_resumed = claimed(tmp_path)  # killed: nobody has changed its status
     assert not is_resumed
     assert claimed(tmp_path, status="interrupted") == (first, True)
-    assert claimed(tmp_path, must_resume=True) == (first, True)
+    assert claimed(tmp_path, intent="resume") == (first, True)
     assert claimed(tmp_path, changes={"sweep": {"space": {"optimizer.lr": [0.1, 0.2]}}}) == (first, True)
     for status in ("finished", "failed"):
         before, _ = claimed(tmp_path, status=status)
         after, is_resumed = claimed(tmp_path)
         assert (before != after, is_resumed) == (True, False)
     newest, _ = claimed(tmp_path)
-    other, is_resumed = claimed(tmp_path, anew=True, status="finished")
+    other, is_resumed = claimed(tmp_path, intent="new", status="finished")
     assert (other != newest, is_resumed) == (True, False)
     with pytest.raises(ConfigError) as caught:
-        claimed(tmp_path, must_resume=True)
+        claimed(tmp_path, intent="resume")
     assert [problem.code for problem in caught.value.problems] == ["resume"]
 
 
@@ -360,5 +360,5 @@ def test_another_config_is_refused_as_soon_as_something_was_measured(tmp_path: P
     with pytest.raises(ConfigError) as caught:
         claimed(tmp_path, changes={"tuneup": {"budget_seconds": 50}})
     assert "tuneup.budget_seconds" in str(caught.value)
-    third, _ = claimed(tmp_path, changes={"tuneup": {"budget_seconds": 50}}, anew=True)
+    third, _ = claimed(tmp_path, changes={"tuneup": {"budget_seconds": 50}}, intent="new")
     assert third not in (first, second)

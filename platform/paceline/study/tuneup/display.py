@@ -14,7 +14,7 @@ from rich.text import Text
 from paceline.cluster.listener import SilentListener
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.tuneup import TuneupConfig
-from paceline.display import PlainListener, Waiting, print_rows, print_table
+from paceline.display import PlainListener, QuietListener, Waiting, print_rows, print_table
 from paceline.study.tuneup.arms import Arm
 from paceline.study.tuneup.bars import tables_of
 from paceline.study.tuneup.measuring import AA, Watcher
@@ -49,6 +49,10 @@ class SilentWatcher(SilentListener):
     def goes_on(self, tuneup_id: str, spent_seconds: float) -> None: ...
     def arms(self, arms: Sequence[Arm]) -> None: ...
     def contest(self, contest: Contest) -> None: ...
+
+
+class QuietWatcher(QuietListener, SilentWatcher):
+    """One line per warning and failure."""
 
 
 class PlainWatcher(PlainListener):
@@ -137,10 +141,20 @@ class LiveWatcher(PlainWatcher):
 
 
 @contextmanager
-def open_tuneup_display(config: ExperimentConfig) -> Iterator[TuneupDisplay]:
-    """The display that fits stderr: live on a terminal, plain lines in a pipe or a log."""
+def open_tuneup_display(
+    config: ExperimentConfig, quiet: bool = False, verbose: bool = False
+) -> Iterator[TuneupDisplay]:
+    """Open the display that fits stderr: live on a terminal, plain lines in a pipe or a log.
+
+    Args:
+        quiet: show warnings only.
+        verbose: plain lines on a terminal too.
+    """
     console = Console(stderr=True, highlight=False)
-    if not console.is_terminal:
+    if quiet:
+        yield TuneupDisplay(QuietWatcher(console))
+        return
+    if verbose or not console.is_terminal:
         yield TuneupDisplay(PlainWatcher(console))
         return
     budget = (config.tuneup or TuneupConfig()).budget_seconds

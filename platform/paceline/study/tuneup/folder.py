@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from paceline.cluster.identity import ClaimedRun, RunFolder, claim
+from paceline.cluster.identity import ClaimedRun, Intent, RunFolder, claim
 from paceline.cluster.unfinished import Unfinished
 from paceline.config.experiment import ExperimentConfig
 from paceline.study.tuneup.job_log import FILE as JOBS
@@ -44,17 +44,11 @@ TUNEUPS = Unfinished(
 )
 
 
-def claim_tuneup(
-    config: ExperimentConfig, storage: Path, must_resume: bool = False, anew: bool = False
-) -> ClaimedRun[TuneupFolder]:
-    """Go on with the newest unfinished tune-up of this name, or start a new one.
-
-    Args:
-        must_resume: start none.
-        anew: do not look for an unfinished one.
+def claim_tuneup(config: ExperimentConfig, storage: Path, intent: Intent = "continue") -> ClaimedRun[TuneupFolder]:
+    """Continue the newest unfinished tune-up of this name, or start a new one.
 
     Raises:
         EnvironmentFault: the storage is not writable, or a run, sweep or tune-up of this name is going on.
         ConfigError: the unfinished tune-up has another config, or there is none to resume.
     """
-    return claim(storage / config.name, lambda home: TUNEUPS.choose(home, config, must_resume, anew))
+    return claim(storage / config.name, lambda home: TUNEUPS.choose(home, config, intent))

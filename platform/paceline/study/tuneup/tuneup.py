@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.cluster.experiment import close_seconds_of, require_shared_places, unsent_text
+from paceline.cluster.identity import Intent, intent_of
 from paceline.cluster.interrupts import terminating_interrupts
 from paceline.cluster.preflight import check_this_machine, storage_folder, warn_of_fixed_size, writable
 from paceline.cluster.python_objects import with_objects
@@ -24,6 +25,7 @@ from paceline.config.own_arms import missing_in_arms
 from paceline.config.tuneup import TuneupConfig
 from paceline.durable import write_durably
 from paceline.errors import ConfigError, EnvironmentFault
+from paceline.places import default_address
 from paceline.study.lint.apart import TIMEOUT_SECONDS, LintApart
 from paceline.study.tuneup.bench import open_bench
 from paceline.study.tuneup.clock import Clock
@@ -65,7 +67,8 @@ def tuneup(
         model: a callable in place of the config's `model`; likewise the next two, see `train`.
         resume: start no new tune-up, only go on with an unfinished one.
         new: start a new tune-up, even if there is an unfinished one.
-        address: a Ray cluster's address; by default a private local Ray, or inside a submitted job its cluster.
+        address: a Ray cluster's address; by default PACELINE_ADDRESS, else a private local Ray, or inside a submitted
+            job its cluster.
         wait_seconds: how long to wait for a cluster that is too small or busy, see `train`.
         listener: told of stages and duels. By default they are shown on a terminal and in a notebook.
 
@@ -77,7 +80,8 @@ def tuneup(
     spent = SpentTime(time.monotonic())
     config = with_objects(config, model=model, data=data, task=task)
     learn(secrets_of(config))
-    launch = Launch(resume, new, address, wait_seconds)
+    address = address or default_address()
+    launch = Launch(intent_of(resume=resume, new=new), address, wait_seconds)
     if listener is not None:
         return _tuneup(config, launch, listener, spent)
     from paceline.study.tuneup.display import watched_tuneup  # rich takes a moment to import
@@ -88,10 +92,9 @@ def tuneup(
 
 @dataclass(frozen=True)
 class Launch:
-    """Whether an unfinished tune-up is gone on with, and where it is measured."""
+    """The tune-up to work on, and the place where it is measured."""
 
-    resume: bool
-    new: bool
+    intent: Intent
     address: str | None
     wait_seconds: float
 
@@ -115,10 +118,10 @@ def _tuneup(config: ExperimentConfig, launch: Launch, listener: Watcher, spent: 
         require_shared_places(config)
     else:
         check_this_machine(config)
-    config = TUNEUPS.with_weights(config, storage / config.name, launch.new)
+    config = TUNEUPS.with_weights(config, storage / config.name, launch.intent)
     uri = tracking_uri(config.tracking, Path.cwd())
     close_seconds = close_seconds_of(uri, config.tracking.offline, listener)
-    claimed = claim_tuneup(config, storage, launch.resume, launch.new)
+    claimed = claim_tuneup(config, storage, launch.intent)
     try:
         start_creating(uri)
         with closing(JobLog(claimed.folder.path, config.scaling.num_workers == 0)) as log:
@@ -131,7 +134,7 @@ def _tuneup(config: ExperimentConfig, launch: Launch, listener: Watcher, spent: 
         with suppress(OSError):
             claimed.folder.write(status="failed" if isinstance(error, BaselineFailed) else "interrupted")
         if isinstance(error, KeyboardInterrupt):
-            cure = "--resume in place of --new" if launch.new else "the same command"
+            cure = "--resume in place of --new" if launch.intent == "new" else "the same command"
             listener.stage(f"interrupted: {cure} goes on with {claimed.folder.run_id}")
         raise
     finally:

@@ -118,7 +118,7 @@ def forecast(config: ExperimentConfig, address: str | None = None, new: bool = F
     if problems := missing_modules(config.model_dump()):
         raise ConfigError(problems)
     home = storage_folder(config) / config.name
-    config = SWEEPS.with_weights(config, home, new)
+    config = SWEEPS.with_weights(config, home, "new" if new else "continue")
     made, notes = _made(config)
     trials = len(made.points) or trial_count(section)
     recorded = RecordedSizes(home)

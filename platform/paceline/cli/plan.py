@@ -1,29 +1,22 @@
-"""The command that looks ahead: `plan`."""
+"""`paceline plan`: predict the memory of a training step."""
 
 import argparse
 import json
 import re
 from typing import Any
 
-from paceline.cli.running import add_timeout, file_name
+from paceline.cli.options import add_config, add_json, add_timeout
 from paceline.errors import OK
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
-def add_commands(commands: Any) -> None:
+def add_command(commands: Any) -> None:
     """Add it to the parser."""
     text = "Predict the memory of a training step, and which settings fit, without training and without a GPU."
     plan = commands.add_parser("plan", help="predict the memory of training", description=text)
-    plan.add_argument("config", metavar="CONFIG", type=file_name, help="YAML file of the experiment")
-    plan.add_argument(
-        "overrides",
-        metavar="KEY=VALUE",
-        nargs="*",
-        default=[],
-        help="change a field, such as trainer.precision=bf16-mixed (value as in YAML)",
-    )
+    add_config(plan, "trainer.precision=bf16-mixed")
     plan.add_argument(
         "--memory",
         metavar="SIZE",
@@ -35,19 +28,19 @@ def add_commands(commands: Any) -> None:
         "--device",
         choices=("auto", "cpu", "cuda"),
         default="auto",
-        help="what is trained on; auto: a GPU where the config asks for one or this machine has enough (default)",
+        help="device of the training; auto (default): a GPU where the config asks for one or this machine has enough",
     )
     add_timeout(plan)
-    plan.add_argument("--json", action="store_true", help="print the plan as one JSON object")
-    plan.set_defaults(command=_plan, refuse=plan.error)
+    add_json(plan)
+    plan.set_defaults(command=_plan)
 
 
 def size_of(text: str) -> int:
-    """A number of bytes, with or without a unit, for argparse."""
+    """Return a number of bytes, given with or without a unit, for argparse."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     unit = UNITS.get(found[2].upper()) if found else None
     if found is None or unit is None or float(found[1]) * unit < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size, such as 16GiB, 24GB or 512MiB")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size, such as 16GiB, 24GB or 512MiB")
     return round(float(found[1]) * unit)
 
 

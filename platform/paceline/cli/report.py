@@ -1,0 +1,31 @@
+"""`paceline report`: write the report of a run, a sweep or a tune-up as one HTML file."""
+
+import argparse
+import json
+from typing import Any
+
+from paceline.cli.options import RUN_HELP, STORAGE_HELP, add_json, output_file
+from paceline.errors import OK
+
+
+def add_command(commands: Any) -> None:
+    """Add it to the parser."""
+    text = "Write the results of a run, a sweep or a tune-up as one HTML file, which opens without a network."
+    report = commands.add_parser("report", help="write a run's report as one HTML file", description=text)
+    report.add_argument("run", metavar="RUN", help=RUN_HELP)
+    text = "file to write; default: report.html in the run's folder"
+    report.add_argument("--output", metavar="FILE", type=output_file, help=text)
+    report.add_argument("--storage", metavar="FOLDER", help=STORAGE_HELP)
+    add_json(report)
+    report.set_defaults(command=_report)
+
+
+def _report(options: argparse.Namespace) -> int:
+    from paceline.review.finding import find_run
+    from paceline.review.report.report import write_report
+
+    found = find_run(options.run, options.storage, tuneups=True)
+    place = write_report(found, options.output)
+    told = {"report": str(place), "kind": found.kind, "folder": str(found.folder), "size_bytes": place.stat().st_size}
+    print(json.dumps(told) if options.json else place)
+    return OK

@@ -1,0 +1,73 @@
+"""`paceline sweep`: run many trials of one experiment."""
+
+import argparse
+import json
+from typing import Any
+
+from paceline.cli.options import (
+    add_cluster,
+    add_config,
+    add_init_from,
+    add_intent,
+    add_json,
+    add_verbosity,
+    load,
+    overrides_of,
+)
+from paceline.errors import INTERRUPTED, OK, TRIALS_FAILED
+
+
+def add_command(commands: Any) -> None:
+    """Add it to the parser."""
+    text = "Run the trials of the config's sweep section. An unfinished sweep of the same name and config is continued."
+    sweep = commands.add_parser("sweep", help="run many trials of one experiment", description=text)
+    add_config(sweep)
+    text = "check all points, print them with their cost, and stop"
+    sweep.add_argument("--dry-run", action="store_true", help=text)
+    add_intent(sweep, "sweep")
+    add_init_from(sweep)
+    add_cluster(sweep)
+    add_json(sweep)
+    add_verbosity(sweep)
+    sweep.set_defaults(command=_sweep)
+
+
+def _sweep(options: argparse.Namespace) -> int:
+    from paceline.config.loading import placing
+
+    config = load(options)
+    with placing(options.config, overrides_of(options)):
+        return _dry_run(config, options) if options.dry_run else _sweep_with(config, options)
+
+
+def _sweep_with(config: Any, options: argparse.Namespace) -> int:
+    from paceline.sweeps.display import open_sweep_display
+    from paceline.sweeps.section import section_of, trial_count
+    from paceline.sweeps.sweep import sweep
+
+    section = section_of(config)
+    shown = section.objectives, config.name, trial_count(section)
+    with open_sweep_display(*shown, options.quiet, options.verbose) as display:
+        result = sweep(
+            config,
+            resume=options.resume,
+            new=options.new,
+            address=options.address,
+            wait_seconds=options.wait_for_resources,
+            listener=display.listener,
+        )
+    if options.json:
+        print(json.dumps(result.to_json()))
+    else:
+        display.print_result(result.rows())
+    if result.status == "interrupted":
+        return INTERRUPTED
+    return TRIALS_FAILED if result.failed else OK
+
+
+def _dry_run(config: Any, options: argparse.Namespace) -> int:
+    from paceline.sweeps.planning.dry_run import dry_run
+    from paceline.tracking.redact import learn, secrets_of
+
+    learn(secrets_of(config))
+    return dry_run(config, options.json, options.address, options.new)

@@ -1,0 +1,77 @@
+"""`paceline tuneup`: find out which techniques help a model on this hardware."""
+
+import argparse
+import json
+from typing import Any
+
+from paceline.cli.options import (
+    add_cluster,
+    add_config,
+    add_init_from,
+    add_intent,
+    add_json,
+    add_verbosity,
+    load,
+    overrides_of,
+)
+from paceline.errors import OK
+
+
+def add_command(commands: Any) -> None:
+    """Add it to the parser."""
+    text = (
+        "Measure each technique on this model and this hardware: a verdict for each, and a recommended config. The "
+        "config's section tuneup sets the time budget and the margin within which quality counts as equal. An "
+        "unfinished tune-up of the same name and config is continued."
+    )
+    command = commands.add_parser("tuneup", help="find out which techniques help a model here", description=text)
+    add_config(command)
+    command.add_argument("--dry-run", action="store_true", help="print which techniques would be tried, and stop")
+    add_intent(command, "tune-up")
+    add_init_from(command)
+    add_cluster(command)
+    add_json(command)
+    add_verbosity(command)
+    command.set_defaults(command=_tuneup)
+
+
+def _tuneup(options: argparse.Namespace) -> int:
+    from paceline.config.loading import placing
+
+    config = load(options)
+    with placing(options.config, overrides_of(options)):
+        return _dry_run(config, options.json) if options.dry_run else _tuneup_with(config, options)
+
+
+def _tuneup_with(config: Any, options: argparse.Namespace) -> int:
+    from paceline.study.tuneup.display import open_tuneup_display
+    from paceline.study.tuneup.tuneup import tuneup
+
+    with open_tuneup_display(config, options.quiet, options.verbose) as display:
+        result = tuneup(
+            config,
+            resume=options.resume,
+            new=options.new,
+            address=options.address,
+            wait_seconds=options.wait_for_resources,
+            listener=display.listener,
+        )
+    if options.json:
+        print(json.dumps(result.to_json()))
+    else:
+        display.print_result(result)
+    return OK
+
+
+def _dry_run(config: Any, as_json: bool) -> int:
+    from paceline.display import print_table
+    from paceline.study.tuneup.preview import HEADING, plain_values, preview, rows_of
+    from paceline.tracking.redact import learn, secrets_of
+
+    learn(secrets_of(config))
+    arms = preview(config)
+    if as_json:
+        print(json.dumps(plain_values(arms)))
+    else:
+        print_table(HEADING, rows_of(arms))
+    return OK

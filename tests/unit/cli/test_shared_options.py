@@ -1,0 +1,117 @@
+"""Options that commands share: how much they show, variables of the environment, suggestions and completion."""
+
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from paceline.cli import parse
+from paceline.cluster.listener import Progress
+from paceline.config.experiment import validate
+from paceline.config.loading import load_config
+from paceline.display import PlainListener, QuietListener
+from paceline.sweeps.display import PlainSweepListener, QuietSweepListener
+from paceline.sweeps.trials import Trial
+
+CONFIG = "name: x\nmodel: {name: cnn}\ndata: {name: mnist5k, global_batch_size: 8}\n"
+PROGRESS = Progress(3, 10, 20.0, {"train/loss": 0.5, "val/loss": 0.25, "lr": 0.125})
+
+
+def console() -> Console:
+    return Console(file=io.StringIO(), width=200)
+
+
+def written(console: Console) -> list[str]:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def tell_all(listener: Any) -> None:
+    listener.stage("starting")
+    listener.planned([("steps", "10")])
+    listener.progress(PROGRESS)
+    listener.event("checkpoint", {"step": 3})
+    listener.event("warning", {"message": "slow disk"})
+
+
+def test_quiet_shows_warnings_alone() -> None:
+    for kind in (QuietListener, QuietSweepListener):
+        shown = console()
+        tell_all(kind(shown))
+        assert written(shown) == ["warning: slow disk"]
+
+
+def test_verbose_shows_each_metric_of_each_report() -> None:
+    for verbose in (False, True):
+        shown = console()
+        listener = PlainListener(shown, verbose)
+        for step in (3, 4):
+            listener.progress(Progress(step, 10, 20.0, PROGRESS.metrics))
+        lines = written(shown)
+        assert len(lines) == (2 if verbose else 1)
+        assert all(("0.125" in line) == verbose for line in lines)
+
+
+def test_verbose_shows_each_trial_that_ends_once() -> None:
+    ended = [Trial(f"000{index}", {"optimizer.lr": index}, "finished", metrics={"val/loss": 0.5}) for index in range(3)]
+    for verbose in (False, True):
+        shown = console()
+        listener = PlainSweepListener(shown, [("val/loss", "min")], 4, verbose)
+        for count in (1, 3, 3):
+            listener.trials([*ended[:count], Trial("0003", {"optimizer.lr": 3}, "running")])
+        lines = [line for line in written(shown) if "trial 000" in line]
+        assert len(lines) == (3 if verbose else 0)
+
+
+@pytest.mark.parametrize("both", [("-q", "-v"), ("--resume", "--new")])
+def test_options_that_contradict_each_other_are_refused(both: tuple[str, str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse(["train", "x.yaml", *both])
+    assert caught.value.code == 2
+
+
+def test_a_misspelt_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse(["--json", "tuenup", "x.yaml"])
+    assert caught.value.code == 2
+    assert "tuneup" in capsys.readouterr().err
+
+
+def test_the_environment_names_the_storage_and_the_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x.yaml").write_text(CONFIG)
+    monkeypatch.delenv("PACELINE_STORAGE", raising=False)
+    stored = load_config(tmp_path / "x.yaml").model_dump(mode="json")
+    assert stored["storage"]["path"] is None
+    assert parse(["train", "x.yaml"]).address is None
+
+    monkeypatch.setenv("PACELINE_STORAGE", "/shared/runs")
+    monkeypatch.setenv("PACELINE_ADDRESS", "head:6379")
+    assert load_config(tmp_path / "x.yaml").storage.path == "/shared/runs"
+    assert load_config(tmp_path / "x.yaml", {"storage.path": "/mine"}).storage.path == "/mine"
+    assert validate(stored).storage.path is None  # a run that is reopened stays where it was
+    assert parse(["train", "x.yaml"]).address == "head:6379"
+    assert parse(["train", "x.yaml", "--address", "other:6379"]).address == "other:6379"
+    assert parse(["sync"]).folder == "/shared/runs"
+
+
+def test_the_shell_completes_commands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    line = "paceline tun"
+    words = tmp_path / "words"
+    monkeypatch.setenv("_ARGCOMPLETE", "1")
+    monkeypatch.setenv("_ARGCOMPLETE_STDOUT_FILENAME", str(words))
+    monkeypatch.setenv("COMP_LINE", line)
+    monkeypatch.setenv("COMP_POINT", str(len(line)))
+    ended: list[int] = []
+
+    def end(code: int) -> None:
+        ended.append(code)
+        raise SystemExit(code)
+
+    monkeypatch.setattr(os, "_exit", end)  # argcomplete leaves the process without cleaning up
+    with pytest.raises(SystemExit):
+        parse(["tun"])
+    assert ended == [0]
+    assert words.read_text().split("\x0b")[0].strip() == "tuneup"
