@@ -15,6 +15,7 @@ from paceline.cluster.preflight import storage_folder, storage_of
 from paceline.cluster.user_code import package_folder
 from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
+from paceline.config.extending import EXTENDS, read_config_file
 from paceline.config.loading import load_config, placing
 from paceline.config.overrides import parse_override
 from paceline.config.overrides import place_of as place_of_override
@@ -248,8 +249,11 @@ def _check_sent(file: Path, config: ExperimentConfig, kind: Kind, folder: JobFol
     """Whether what the job needs is not left out by `.gitignore` and the like."""
     hint = "take the pattern that leaves it out from .gitignore, .rayignore or excludes"
     problems = []
-    if not folder.has(file):
-        problems.append(Problem("left-out", "is left out of what travels", "", str(file), hint))
+    for each in read_config_file(file).chain:
+        sent = _real(place_of(each.file)) if each.file is not None else file
+        if not folder.has(sent):
+            key = "" if sent == file else EXTENDS
+            problems.append(Problem("left-out", "is left out of what travels", key, str(sent), hint))
     for key, place in modules_of_job(config, kind == "tuneup"):
         inside = place.is_relative_to(folder.folder) and place != package_folder()
         if inside and not folder.has(place) and not folder.has_some_below(place):

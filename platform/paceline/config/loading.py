@@ -12,11 +12,11 @@ from pydantic_core import PydanticSerializationError
 
 from paceline.config.components import components_in
 from paceline.config.experiment import ExperimentConfig, try_validate, validate
+from paceline.config.extending import read_config_file
 from paceline.config.imports import has_import_paths, is_path, make_importable, missing_module, remembered_folders
 from paceline.config.overrides import edit, parse_override, place_of, tree_of
 from paceline.config.problems import Places
 from paceline.config.signatures import argument_problems
-from paceline.config.source import read_source
 from paceline.config.yaml_rules import Dumper
 from paceline.errors import ConfigError, Problem
 
@@ -29,30 +29,35 @@ POSITIONAL_ARGUMENTS = {"optimizer": 1, "lr_scheduler": 2}
 """Section to the number of arguments that its `path` is called with by position."""
 
 
-def load_config(path: str | PathLike[str], overrides: Overrides | None = None) -> ExperimentConfig:
+def load_config(
+    source: str | PathLike[str] | Mapping[str, Any], overrides: Overrides | None = None
+) -> ExperimentConfig:
     """Load an experiment.
 
     Where a `path:` names user code, the folder of the file and the working folder become importable, after installed
     packages; for a file that a sweep or a tune-up has left in its folder, also those that it was started with.
 
     Args:
-        path: the YAML file.
-        overrides: changes to what is in the file, see `overrides.apply_overrides`.
+        source: a YAML file, or what would stand in it as a mapping.
+        overrides: changes by dotted key, or texts of the form `key.path=value`.
 
     Raises:
-        ConfigError: the file, the overrides or the config that they make are wrong; with every problem found.
+        ConfigError: the source, the overrides or the config that they make are wrong; with every problem found.
     """
-    file = Path(path)
-    home = file.absolute().parent
     changes, changed_at, problems = _read_overrides(overrides or {})
-    try:
-        source = read_source(file)
-    except ConfigError as error:
-        raise ConfigError([*error.problems, *problems]) from None
-    tree, misled = edit(source.tree, changes)
+    if isinstance(source, Mapping):
+        tree, misled, homes = *edit(source, changes), []
+        places = Places(None, changed_at)
+    else:
+        try:
+            read = read_config_file(Path(source))
+        except ConfigError as error:
+            raise ConfigError([*error.problems, *problems]) from None
+        tree, misled = edit(read.tree, changes)
+        homes = [each.file.absolute().parent for each in read.chain if each.file is not None]
+        places = Places(read, changed_at)
     if has_import_paths(tree):
-        make_importable([home, Path.cwd(), *remembered_folders(home)])
-    places = Places(source, changed_at)
+        make_importable([*homes, Path.cwd(), *(folder for home in homes for folder in remembered_folders(home))])
     problems += [replace(problem, place=changed_at.get(problem.key, "")) for problem in misled]
     config, found = try_validate(tree, places)
     found += missing_modules(tree, places)
@@ -76,7 +81,7 @@ def placing(path: str | PathLike[str], overrides: Sequence[str]) -> Iterator[Non
         yield
     except ConfigError as error:
         try:
-            places = Places(read_source(Path(path)), _read_overrides(overrides)[1])
+            places = Places(read_config_file(Path(path)), _read_overrides(overrides)[1])
         except ConfigError:  # a pipe, say, which can be read only once
             raise error from None
         problems = [each if each.place or not each.key else _placed(each, places) for each in error.problems]

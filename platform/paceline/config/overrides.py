@@ -104,6 +104,12 @@ def _shallow_first(overrides: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return sorted(overrides.items(), key=lambda item: item[0].count("."))
 
 
+def switch_component(section: str, before: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a component's values without those that do not go with the component that `changes` choose, if any."""
+    chosen = {name: changes[name] for name in SELECTORS if name in changes}
+    return _switched(section, before, chosen, list(changes)) if chosen else before
+
+
 def _prepare_component(tree: dict[str, Any], section: str, names: Sequence[str], overrides: Mapping[str, Any]) -> None:
     """Give a section that is only now begun its default component, and switch one whose selector is overridden."""
     if not names:

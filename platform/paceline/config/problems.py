@@ -69,7 +69,7 @@ class Places:
         above = [name for name in self.overrides if key == name or key.startswith(f"{name}.")]
         if above:
             return max(above, key=len)
-        if self.source and key in self.source.positions:
+        if self.source and self.source.has(key):
             return None
         return next((name for name in self.overrides if key and name.startswith(f"{key}.")), None)
 

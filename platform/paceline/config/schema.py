@@ -6,6 +6,12 @@ from typing import Any
 from paceline.config.base import Section
 from paceline.config.documentation import documentation
 from paceline.config.experiment import ExperimentConfig
+from paceline.config.extending import EXTENDS
+
+EXTENDS_TEXT = (
+    "Path of another config file, relative to this one, whose values this file changes. Mappings are merged key by "
+    "key, everything else is replaced."
+)
 
 
 def json_schema() -> dict[str, Any]:
@@ -17,6 +23,9 @@ def json_schema() -> dict[str, Any]:
     classes = {cls.__name__: cls for cls in _subclasses(Section)}
     for name, definition in schema["$defs"].items():
         _document(definition, classes[name])
+    extends = {"type": "string", "description": EXTENDS_TEXT}
+    schema["properties"] = {EXTENDS: extends, **schema["properties"]}
+    schema["anyOf"] = [{"required": schema.pop("required")}, {"required": [EXTENDS]}]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Paceline experiment",

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -34,18 +34,37 @@ class Source:
     """The file, as the user wrote it."""
     tree: dict[str, Any]
     positions: Mapping[str, Position]
-    """By dotted key; items of lists are counted from 0."""
+    """By dotted key, of what is written in this file; items of lists are counted from 0."""
+    parent: "Source | None" = None
+    """The file that this one extends. Its values are in the tree, unless this one has others."""
+    file: Path | None = None
+    """None for text that is in no file."""
+
+    @property
+    def chain(self) -> "list[Source]":
+        """This file, the one that it extends, the one that that one extends, and so on."""
+        return [self] if self.parent is None else [self, *self.parent.chain]
+
+    def has(self, key: str) -> bool:
+        """True if a key is written in one of the files."""
+        return any(key in source.positions for source in self.chain)
 
     def position(self, key: str) -> Position:
-        """Where a key is written; of one that is not, its nearest enclosing key."""
-        while key and key not in self.positions:
-            key = key.rpartition(".")[0]
-        return self.positions.get(key, (1, 1))
+        """Return where a key is written; for one that is not, its nearest enclosing key."""
+        return self._find(key)[1]
 
     def place(self, key: str) -> str:
-        """`file:line:column` of a key."""
-        line, column = self.position(key)
-        return f"{self.name}:{line}:{column}"
+        """Return `file:line:column` of a key."""
+        source, (line, column) = self._find(key)
+        return f"{source.name}:{line}:{column}"
+
+    def _find(self, key: str) -> "tuple[Source, Position]":
+        while key:
+            for source in self.chain:
+                if key in source.positions:
+                    return source, source.positions[key]
+            key = key.rpartition(".")[0]
+        return self, (1, 1)
 
 
 def read_source(path: Path) -> Source:
@@ -54,7 +73,7 @@ def read_source(path: Path) -> Source:
     Raises:
         ConfigError: there is no such file, or it is no YAML that a config can be; with all that is wrong.
     """
-    return read_text(_text_of(path), str(path))
+    return replace(read_text(_text_of(path), str(path)), file=path)
 
 
 def read_text(text: str, name: str) -> Source:
