@@ -15,8 +15,8 @@ from playwright.sync_api import Browser, Page
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from paceline.review.finding import FoundRun
-from paceline.review.report.report import write_report
+from paceline.runs.finding import FoundRun
+from paceline.runs.report.report import write_report
 from paceline.study.tuneup.folder import TuneupFolder
 from paceline.sweeps.folder import SweepFolder
 from paceline.sweeps.results.pictures import PICTURES

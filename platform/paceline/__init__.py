@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from paceline.cluster.result import RunResult
     from paceline.config import ExperimentConfig, load_config
     from paceline.errors import ConfigError, EnvironmentFault, PacelineError, RunFailed
-    from paceline.review.reopening import load_run, load_sweep
+    from paceline.runs.reopening import load_run, load_sweep
     from paceline.study.memory.plan import MemoryPlan, plan
     from paceline.study.tuneup.result import TuneupResult
     from paceline.study.tuneup.tuneup import tuneup
@@ -37,8 +37,8 @@ _HOMES = {
     "TrainContext": "paceline.callbacks.callback",
     "TuneupResult": "paceline.study.tuneup.result",
     "load_config": "paceline.config",
-    "load_run": "paceline.review.reopening",
-    "load_sweep": "paceline.review.reopening",
+    "load_run": "paceline.runs.reopening",
+    "load_sweep": "paceline.runs.reopening",
     "plan": "paceline.study.memory.plan",
     "sweep": "paceline.sweeps.sweep",
     "train": "paceline.cluster.experiment",

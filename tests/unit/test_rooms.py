@@ -13,7 +13,7 @@ ENGINE = ("paceline.engine", "paceline.tracking")
 RUNS = ("paceline.cluster", "paceline.sweeps", "paceline.cli")
 
 FORBIDDEN = {
-    "_compat": (*ENGINE, *RUNS, "paceline.config", "paceline.study", "paceline.review"),
+    "_compat": (*ENGINE, *RUNS, "paceline.config", "paceline.study", "paceline.runs"),
     "config": (*HEAVY, *ENGINE, *RUNS, *(f"paceline.{room}" for room in COMPONENTS)),
     **dict.fromkeys(COMPONENTS, ("ray", "mlflow", *ENGINE, "paceline.cluster")),
     "engine": ("ray", "mlflow", "paceline.storage", "paceline.tracking", *RUNS),
@@ -25,7 +25,7 @@ FORBIDDEN = {
     "cluster": ("mlflow", "paceline.sweeps", "paceline.cli", "paceline.doctor"),
     "sweeps": ("mlflow", "paceline.study.tuneup", "paceline.cli", "paceline.doctor"),
     "study": ("mlflow", "paceline.cli", "paceline.doctor"),
-    "review": ("ray", "paceline.engine.trainer", "paceline.cli", "paceline.doctor"),
+    "runs": ("ray", "paceline.engine.trainer", "paceline.cli", "paceline.doctor"),
     "cli": (*HEAVY, "paceline.engine"),
     "doctor.py": ("mlflow", "paceline.engine", "paceline.cli"),
     "__main__.py": (*HEAVY, *ENGINE, "paceline.cluster"),

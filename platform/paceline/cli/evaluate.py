@@ -20,7 +20,7 @@ def add_command(commands: Any) -> None:
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    from paceline.review.evaluation import evaluate
+    from paceline.runs.evaluation import evaluate
 
     sets = options.sets or ["validation"]
     return show(options, lambda given: evaluate(options.run, sets, given, options.storage, options.trust))

@@ -34,7 +34,7 @@ def add_command(commands: Any) -> None:
 
 
 def _export(options: argparse.Namespace) -> int:
-    from paceline.review.export import export
+    from paceline.runs.export import export
 
     exported = export(
         options.run,

@@ -21,8 +21,8 @@ def add_command(commands: Any) -> None:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from paceline.review.finding import find_run
-    from paceline.review.report.report import write_report
+    from paceline.runs.finding import find_run
+    from paceline.runs.report.report import write_report
 
     found = find_run(options.run, options.storage, tuneups=True)
     place = write_report(found, options.output)

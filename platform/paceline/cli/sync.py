@@ -28,11 +28,11 @@ def _sync(options: argparse.Namespace) -> int:
 
     uri = store_of(options.uri) if options.uri else None
     if is_address(options.folder):
-        from paceline.review.stored_sync import sync_address
+        from paceline.runs.stored_sync import sync_address
 
         report = sync_address(options.folder, uri, _tell)
     else:
-        from paceline.review.sync import sync_folder
+        from paceline.runs.sync import sync_folder
 
         report = sync_folder(place_of(options.folder), uri, _tell)
     return print_sync(report, options.json)

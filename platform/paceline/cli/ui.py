@@ -25,7 +25,7 @@ def _port(text: str) -> int:
 
 
 def _ui(options: argparse.Namespace) -> int:
-    from paceline.review.elsewhere import recorded_elsewhere
+    from paceline.runs.elsewhere import recorded_elsewhere
     from paceline.tracking.server import ui
 
     uri = store_of(options.uri)

@@ -10,8 +10,8 @@ from paceline.cluster.identity import claim_run
 from paceline.config import ExperimentConfig
 from paceline.config.experiment import validate
 from paceline.config.loading import dump_yaml
-from paceline.review.finding import FoundRun
-from paceline.review.report.report import report_of
+from paceline.runs.finding import FoundRun
+from paceline.runs.report.report import report_of
 from paceline.sweeps.folder import claim_sweep
 from paceline.sweeps.log import SweepLog
 from paceline.sweeps.results.closing import best_config

@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline.cluster.identity import RunFolder
 from paceline.config.experiment import validate
-from paceline.review.sync import SyncReport
+from paceline.runs.sync import SyncReport
 from paceline.sweeps.folder import SweepFolder
 from paceline.sweeps.log import SweepLog
 from paceline.sweeps.trials import Trial

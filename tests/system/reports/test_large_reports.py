@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline.review.finding import FoundRun
-from paceline.review.report.report import report_of
+from paceline.runs.finding import FoundRun
+from paceline.runs.report.report import report_of
 from paceline.sweeps.folder import claim_sweep
 from paceline.sweeps.log import SweepLog
 from paceline.tracking.record import RunRecord
@@ -67,9 +67,9 @@ def test_it_is_small(large: FoundRun) -> None:
 MEASURE = """
 import resource, sys
 from pathlib import Path
-import paceline.review.report.report as report
-from paceline.review.finding import FoundRun
-from paceline.review.report import sweep_charts
+import paceline.runs.report.report as report
+from paceline.runs.finding import FoundRun
+from paceline.runs.report import sweep_charts
 sweep_charts.importances = lambda *all: {}  # what scikit-learn takes is not what is looked at
 report.report_of(FoundRun("sweep", Path(sys.argv[2])))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

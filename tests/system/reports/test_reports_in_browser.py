@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 from playwright.sync_api import Page, expect
 
-from paceline.review.finding import FoundRun
-from paceline.review.report.report import write_report
+from paceline.runs.finding import FoundRun
+from paceline.runs.report.report import write_report
 from paceline.study.tuneup.pictures import PICTURES as TUNEUP_PICTURES
 from paceline.study.tuneup.reporting import report_html
 from support.browser.pages import require_text

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.review import sync as syncing
+from paceline.runs import sync as syncing
 from support.runs.trained_runs import CNN, trained
 from support.tracking.fixtures import _environment
 

@@ -18,9 +18,9 @@ from paceline.engine.manifest import hash_file
 from paceline.engine.rebuilding import rebuild
 from paceline.engine.state import weights_sha256
 from paceline.errors import ConfigError, EnvironmentFault, PacelineError, UnusableCode
-from paceline.review.choosing import choose
-from paceline.review.export import Exported, export
-from paceline.review.finding import find_run
+from paceline.runs.choosing import choose
+from paceline.runs.export import Exported, export
+from paceline.runs.finding import find_run
 from paceline.sweeps.folder import SweepFolder
 from paceline.tracking import metrics, remote
 from paceline.tracking.journal import JOURNAL_FILE, Journal

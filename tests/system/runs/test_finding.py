@@ -7,7 +7,7 @@ import pytest
 
 from paceline.cli import run as command
 from paceline.errors import EnvironmentFault
-from paceline.review.finding import find_run
+from paceline.runs.finding import find_run
 from support.runs.records import NEWER, killed_run, record, run_folder, uri_of
 from support.tracking.answering import answering, healthy
 from support.tracking.recording import DEAD

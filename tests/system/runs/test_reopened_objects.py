@@ -13,7 +13,7 @@ from paceline import RunResult, load_run, load_sweep, train
 from paceline.cluster.listener import SilentListener
 from paceline.engine.state import weights_sha256
 from paceline.errors import PacelineError
-from paceline.review.export import export
+from paceline.runs.export import export
 from support.golden import Golden
 from support.runs.trained_runs import CNN, config, swept
 from support.toys import CLASSES, FEATURES, Points

@@ -12,8 +12,8 @@ from paceline.cli import run as command
 from paceline.cluster.identity import RunFolder, nobody_works_on
 from paceline.engine.unrecorded import as_file
 from paceline.errors import EnvironmentFault
-from paceline.review import sync as syncing
-from paceline.review.sync import sync_folder
+from paceline.runs import sync as syncing
+from paceline.runs.sync import sync_folder
 from paceline.tracking import metrics, remote
 from paceline.tracking.costs import COST_FILE, RUN_PARTS, SWEEP_PARTS, Ledger
 from paceline.tracking.cursor import ShipReport

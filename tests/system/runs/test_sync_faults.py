@@ -12,9 +12,9 @@ import pytest
 
 from paceline.cli import run as command
 from paceline.cluster.identity import nobody_works_on
-from paceline.review import sync as syncing
-from paceline.review.alone import LOCK_FILE
-from paceline.review.sync import sync_folder
+from paceline.runs import sync as syncing
+from paceline.runs.alone import LOCK_FILE
+from paceline.runs.sync import sync_folder
 from paceline.tracking import metrics
 from paceline.tracking.points import Point
 from paceline.tracking.record import RunRecord

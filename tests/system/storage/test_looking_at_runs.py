@@ -11,9 +11,9 @@ from safetensors.torch import load_file
 from paceline import load_run
 from paceline.cli import run as command
 from paceline.errors import ConfigError, EnvironmentFault
-from paceline.review.export import export
-from paceline.review.finding import find_run
-from paceline.review.stored_sync import sync_address
+from paceline.runs.export import export
+from paceline.runs.finding import find_run
+from paceline.runs.stored_sync import sync_address
 from paceline.storage.remote import RemoteFolder
 from paceline.tracking import remote as mlflow
 from support.storage.relay import Relay

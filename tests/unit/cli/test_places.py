@@ -73,7 +73,7 @@ def test_a_working_folder_that_is_gone_is_told(
 def test_an_unexpected_error_of_the_file_system_names_its_file(
     command: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch, raised: OSError, printed: str
 ) -> None:
-    monkeypatch.setattr("paceline.review.finding.find_run", Mock(side_effect=raised))
+    monkeypatch.setattr("paceline.runs.finding.find_run", Mock(side_effect=raised))
     ended = command("report", "n")
     assert (ended.code, ended.err) == (3, printed)
 

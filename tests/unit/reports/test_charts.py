@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from paceline.review.report.charts import Axis, Line, line_chart
-from paceline.review.report.labels import LETTER, LINE, Label, Room
-from paceline.review.report.numbers import axis_formatter, formatter
-from paceline.review.report.run_charts import run_charts
-from paceline.review.report.scales import scale
+from paceline.runs.report.charts import Axis, Line, line_chart
+from paceline.runs.report.labels import LETTER, LINE, Label, Room
+from paceline.runs.report.numbers import axis_formatter, formatter
+from paceline.runs.report.run_charts import run_charts
+from paceline.runs.report.scales import scale
 from paceline.tracking import metrics
 from paceline.tracking.curves import MOST_STRETCHES, Curve, curves_of, thinned
 from paceline.tracking.points import Point

@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.review.report.html import is_web, join, link, tag, text
+from paceline.runs.report.html import is_web, join, link, tag, text
 
 
 def test_only_markup_is_not_escaped() -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from paceline.cli import run
 from paceline.errors import ConfigError, EnvironmentFault
-from paceline.review.finding import FoundRun
-from paceline.review.report.report import report_of, write_report
+from paceline.runs.finding import FoundRun
+from paceline.runs.report.report import report_of, write_report
 from paceline.tracking import metrics
 from paceline.tracking.journal import Journal
 from support.golden import Golden

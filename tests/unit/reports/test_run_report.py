@@ -8,7 +8,7 @@ from time import strptime
 import pytest
 
 from paceline.engine.manifest import MANIFEST
-from paceline.review.finding import FoundRun
+from paceline.runs.finding import FoundRun
 from paceline.tracking import metrics
 from paceline.tracking.journal import Journal
 from paceline.tracking.note import summary

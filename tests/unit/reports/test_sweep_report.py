@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from paceline.review.finding import FoundRun
-from paceline.review.report.report import report_of
-from paceline.review.report.speeds import compared
+from paceline.runs.finding import FoundRun
+from paceline.runs.report.report import report_of
+from paceline.runs.report.speeds import compared
 from paceline.sweeps.results.curves import places_of
 from paceline.tracking.costs import COST_FILE, SWEEP_PARTS, Ledger
 from paceline.tracking.journal import Journal

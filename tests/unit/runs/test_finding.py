@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import EnvironmentFault
-from paceline.review.finding import find_run, runs_under, trials_of
+from paceline.runs.finding import find_run, runs_under, trials_of
 from support.golden import Golden
 
 OLD, NEW, SWEEP = "20250101-000000-aaaaaa", "20250301-000000-bbbbbb", "20250201-000000-cccccc"

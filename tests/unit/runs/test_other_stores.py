@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from paceline.cluster.identity import RunFolder
-from paceline.review.elsewhere import recorded_elsewhere
+from paceline.runs.elsewhere import recorded_elsewhere
 from paceline.tracking.record import RunRecord
 from support.golden import Golden
 

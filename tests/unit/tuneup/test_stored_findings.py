@@ -10,7 +10,7 @@ import pytest
 
 from paceline.cli import run as command
 from paceline.errors import EnvironmentFault
-from paceline.review.finding import find_run
+from paceline.runs.finding import find_run
 from paceline.study.tuneup.folder import TuneupFolder, claim_tuneup
 from paceline.study.tuneup.outcome import Findings, Quality
 from paceline.study.tuneup.result import TuneupResult, findings_json

@@ -2,8 +2,8 @@
 
 import json
 
-from paceline.review.report.html import Child, tag
-from paceline.review.report.parts import code
+from paceline.runs.report.html import Child, tag
+from paceline.runs.report.parts import code
 from paceline.study.tuneup.explaining import unhelpful
 from paceline.study.tuneup.outcome import Findings, Quality
 from paceline.study.tuneup.texts import interval_text, quality_text, ratio_text, split_texts, without_gain

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from paceline.review.report.charts import Axis, Dot, scatter_chart
-from paceline.review.report.html import Markup, tag
-from paceline.review.report.numbers import axis_text, percent_text
-from paceline.review.report.rows import grouped_bar_chart, interval_chart
-from paceline.review.report.scales import spans_decades
+from paceline.runs.report.charts import Axis, Dot, scatter_chart
+from paceline.runs.report.html import Markup, tag
+from paceline.runs.report.numbers import axis_text, percent_text
+from paceline.runs.report.rows import grouped_bar_chart, interval_chart
+from paceline.runs.report.scales import spans_decades
 from paceline.study.tuneup.outcome import ArmResult, Findings
 from paceline.study.tuneup.texts import LEAST_SHARE, interval_text, memory_text, ratio_text, speed_text
 

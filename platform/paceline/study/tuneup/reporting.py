@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from paceline.review.report.html import Child, Markup, Value, tag
-from paceline.review.report.numbers import counted, seconds_text
-from paceline.review.report.page import page
-from paceline.review.report.parts import Report, Section, code, figure, legend, pill, table
+from paceline.runs.report.html import Child, Markup, Value, tag
+from paceline.runs.report.numbers import counted, seconds_text
+from paceline.runs.report.page import page
+from paceline.runs.report.parts import Report, Section, code, figure, legend, pill, table
 from paceline.study.tuneup.answering import answer, tiles
 from paceline.study.tuneup.explaining import explanation, shown_arms
 from paceline.study.tuneup.outcome import ArmResult, Beside, Findings

@@ -1,9 +1,9 @@
 """The attempts of a run that was resumed: when each began, how far it came, and what was changed in between."""
 
-from paceline.review.report.html import Child, Value
-from paceline.review.report.numbers import count_text, counted, seconds_text
-from paceline.review.report.parts import Section, pill, table, time_text
-from paceline.review.report.run_story import STATUS_WORDS, RunStory
+from paceline.runs.report.html import Child, Value
+from paceline.runs.report.numbers import count_text, counted, seconds_text
+from paceline.runs.report.parts import Section, pill, table, time_text
+from paceline.runs.report.run_story import STATUS_WORDS, RunStory
 from paceline.tracking import metrics
 
 MOST_STEPS = 5

@@ -5,12 +5,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paceline.review.report.charts import Axis, Dot, scatter_chart
-from paceline.review.report.heat import Cell, color_of, heat_chart
-from paceline.review.report.html import Markup
-from paceline.review.report.parts import figure
-from paceline.review.report.scales import spans_decades
-from paceline.review.report.sweep_story import SweepStory
+from paceline.runs.report.charts import Axis, Dot, scatter_chart
+from paceline.runs.report.heat import Cell, color_of, heat_chart
+from paceline.runs.report.html import Markup
+from paceline.runs.report.parts import figure
+from paceline.runs.report.scales import spans_decades
+from paceline.runs.report.sweep_story import SweepStory
 from paceline.sweeps.results import labels, ranking, trial_texts
 from paceline.sweeps.results.pictures import heatmap_axes
 from paceline.sweeps.results.ranking import SettingSummary

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from paceline.review.report.html import Markup, tag
-from paceline.review.report.labels import Room
-from paceline.review.report.numbers import axis_formatter, axis_text, unit_of
-from paceline.review.report.scales import Scale, scale
+from paceline.runs.report.html import Markup, tag
+from paceline.runs.report.labels import Room
+from paceline.runs.report.numbers import axis_formatter, axis_text, unit_of
+from paceline.runs.report.scales import Scale, scale
 from paceline.tracking.curves import Place, thinned
 
 WIDTH, HEIGHT = 560.0, 300.0

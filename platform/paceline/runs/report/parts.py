@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from paceline.review.report.html import Child, Markup, Value, link, tag
+from paceline.runs.report.html import Child, Markup, Value, link, tag
 
 GOOD, BAD, NEUTRAL = "good", "bad", "neutral"
 _KINDS = {

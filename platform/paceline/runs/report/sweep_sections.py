@@ -4,16 +4,16 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from paceline.review.report.html import Child, tag
-from paceline.review.report.numbers import count_text, counted, seconds_text
-from paceline.review.report.origin import origin_section
-from paceline.review.report.parts import Report, Section, changes, code, more, page_link, time_text
-from paceline.review.report.reading import reason_of
-from paceline.review.report.speeds import compared_section
-from paceline.review.report.sweep_charts import pictures
-from paceline.review.report.sweep_endings import cost_of, unfinished_section
-from paceline.review.report.sweep_story import SweepStory
-from paceline.review.report.sweep_table import how_ranked, ranking_table
+from paceline.runs.report.html import Child, tag
+from paceline.runs.report.numbers import count_text, counted, seconds_text
+from paceline.runs.report.origin import origin_section
+from paceline.runs.report.parts import Report, Section, changes, code, more, page_link, time_text
+from paceline.runs.report.reading import reason_of
+from paceline.runs.report.speeds import compared_section
+from paceline.runs.report.sweep_charts import pictures
+from paceline.runs.report.sweep_endings import cost_of, unfinished_section
+from paceline.runs.report.sweep_story import SweepStory
+from paceline.runs.report.sweep_table import how_ranked, ranking_table
 from paceline.sweeps.results import labels, trial_texts
 from paceline.sweeps.results.ranking import SettingSummary
 from paceline.sweeps.trials import ENDED

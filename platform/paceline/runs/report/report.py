@@ -5,12 +5,12 @@ from pathlib import Path
 from paceline.durable import write_durably
 from paceline.errors import EnvironmentFault
 from paceline.places import place_of
-from paceline.review.finding import FoundRun
-from paceline.review.report.page import page
-from paceline.review.report.run_sections import run_report
-from paceline.review.report.run_story import run_story
-from paceline.review.report.sweep_sections import sweep_report
-from paceline.review.report.sweep_story import sweep_story
+from paceline.runs.finding import FoundRun
+from paceline.runs.report.page import page
+from paceline.runs.report.run_sections import run_report
+from paceline.runs.report.run_story import run_story
+from paceline.runs.report.sweep_sections import sweep_report
+from paceline.runs.report.sweep_story import sweep_story
 
 REPORT_FILE = "report.html"
 

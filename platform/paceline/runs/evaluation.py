@@ -5,9 +5,9 @@ from pathlib import Path
 
 from paceline.cluster.evaluation import Evaluated, EvaluationOptions, Predicted, TrainedRun, evaluate_run, predict_run
 from paceline.errors import EnvironmentFault
-from paceline.review.finding import TRIALS, FoundRun, find_run
-from paceline.review.reopening import load_sweep, result_of
-from paceline.review.trust import require_trust
+from paceline.runs.finding import TRIALS, FoundRun, find_run
+from paceline.runs.reopening import load_sweep, result_of
+from paceline.runs.trust import require_trust
 
 
 def evaluate(

@@ -12,8 +12,8 @@ from paceline.cluster.identity import RunFolder
 from paceline.durable import write_durably
 from paceline.engine.unrecorded import UNRECORDED
 from paceline.errors import EnvironmentFault
-from paceline.review.progress import unheard
-from paceline.review.sync import Synced, SyncReport, sync_folder
+from paceline.runs.progress import unheard
+from paceline.runs.sync import Synced, SyncReport, sync_folder
 from paceline.storage.address import parse
 from paceline.storage.checkpoints import StoredCheckpoints
 from paceline.storage.copies import runs_below

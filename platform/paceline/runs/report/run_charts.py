@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from paceline.review.report.charts import COLORS, Axis, Line, Mark, axis_of, line_chart
-from paceline.review.report.html import Markup, tag
-from paceline.review.report.numbers import counted, formatter
-from paceline.review.report.parts import figure, legend
-from paceline.review.report.run_metrics import OF_TRAINING
-from paceline.review.report.scales import spans_decades
+from paceline.runs.report.charts import COLORS, Axis, Line, Mark, axis_of, line_chart
+from paceline.runs.report.html import Markup, tag
+from paceline.runs.report.numbers import counted, formatter
+from paceline.runs.report.parts import figure, legend
+from paceline.runs.report.run_metrics import OF_TRAINING
+from paceline.runs.report.scales import spans_decades
 from paceline.tracking import metrics
 from paceline.tracking.curves import Curve
 

@@ -3,12 +3,12 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from paceline.review.report.costs import cost_table
-from paceline.review.report.html import Child, Markup, tag
-from paceline.review.report.numbers import count_text, counted, percent_text, seconds_text
-from paceline.review.report.parts import Section, pill, table
-from paceline.review.report.sweep_story import SweepStory
-from paceline.review.report.sweep_table import trial_links
+from paceline.runs.report.costs import cost_table
+from paceline.runs.report.html import Child, Markup, tag
+from paceline.runs.report.numbers import count_text, counted, percent_text, seconds_text
+from paceline.runs.report.parts import Section, pill, table
+from paceline.runs.report.sweep_story import SweepStory
+from paceline.runs.report.sweep_table import trial_links
 from paceline.sweeps.results import labels, trial_texts
 from paceline.sweeps.trials import NOT_TRAINED, TROUBLE, Trial
 

@@ -2,10 +2,10 @@
 
 import json
 
-from paceline.review.report.html import Child, Markup, tag
-from paceline.review.report.numbers import percent_text, seconds_text
-from paceline.review.report.parts import facts, table
-from paceline.review.report.reading import Told
+from paceline.runs.report.html import Child, Markup, tag
+from paceline.runs.report.numbers import percent_text, seconds_text
+from paceline.runs.report.parts import facts, table
+from paceline.runs.report.reading import Told
 from paceline.tracking.costs import COST_FILE, Ledger
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from paceline.review.report.html import Child, Markup, link, tag
-from paceline.review.report.numbers import formatter
-from paceline.review.report.parts import caveat, pill, table
-from paceline.review.report.sweep_story import SweepStory
+from paceline.runs.report.html import Child, Markup, link, tag
+from paceline.runs.report.numbers import formatter
+from paceline.runs.report.parts import caveat, pill, table
+from paceline.runs.report.sweep_story import SweepStory
 from paceline.sweeps.results import labels, ranking, trial_texts
 from paceline.sweeps.results.ranking import SettingSummary
 from paceline.sweeps.trials import Trial

@@ -8,7 +8,7 @@ from pathlib import Path
 from paceline.cluster.kept import MEASURED
 from paceline.engine.manifest import BrokenCheckpoint, numbered, verify
 from paceline.errors import EnvironmentFault
-from paceline.review.finding import FoundRun
+from paceline.runs.finding import FoundRun
 from paceline.sweeps.results.ranking import Objective
 from paceline.tracking import metrics
 from paceline.tracking.points import Point

@@ -24,12 +24,12 @@ from paceline.engine.manifest import MANIFEST, hash_file
 from paceline.engine.rebuilding import AVERAGE, WEIGHTS, evaluated_weights, rebuild
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.places import place_of
-from paceline.review.choosing import DEFAULT, Chosen, choose
-from paceline.review.finding import FoundRun, find_run
-from paceline.review.loading import loading_lines, readme, version_text
-from paceline.review.readable import readable
-from paceline.review.reopening import config_of, recorded_points
-from paceline.review.trust import named_code, require_trust
+from paceline.runs.choosing import DEFAULT, Chosen, choose
+from paceline.runs.finding import FoundRun, find_run
+from paceline.runs.loading import loading_lines, readme, version_text
+from paceline.runs.readable import readable
+from paceline.runs.reopening import config_of, recorded_points
+from paceline.runs.trust import named_code, require_trust
 from paceline.sweeps.results.ranking import Mode, Objective
 from paceline.sweeps.results.record import without_secrets
 from paceline.sweeps.results.reopening import sweep_in
@@ -228,7 +228,7 @@ def _fill(aside: Path, exported: Exported, chosen: Chosen, config: ExperimentCon
         else:
             _copy(chosen.folder / WEIGHTS, file)
     else:
-        from paceline.review.tracing import save_program
+        from paceline.runs.tracing import save_program
 
         checks = save_program(config, rebuild(config, chosen.folder), file)
     text, is_whole = _config_text(config)

@@ -7,11 +7,11 @@ from functools import cached_property
 from pathlib import Path
 
 from paceline.errors import ConfigError
-from paceline.review.readable import readable
-from paceline.review.report.costs import ledger_of
-from paceline.review.report.reading import Told, read
-from paceline.review.report.settings import Change, changes_between
-from paceline.review.report.speeds import Comparison, compared
+from paceline.runs.readable import readable
+from paceline.runs.report.costs import ledger_of
+from paceline.runs.report.reading import Told, read
+from paceline.runs.report.settings import Change, changes_between
+from paceline.runs.report.speeds import Comparison, compared
 from paceline.sweeps.results import ranking
 from paceline.sweeps.results.curves import keys_of
 from paceline.sweeps.results.ranking import SettingSummary

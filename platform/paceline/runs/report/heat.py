@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from paceline.review.report.html import Markup, tag
+from paceline.runs.report.html import Markup, tag
 
 WIDTH = 560.0
 LEFT, TOP, BOTTOM = 104.0, 8.0, 50.0

@@ -2,17 +2,17 @@
 
 import shlex
 
-from paceline.review.report.attempts import attempts_section, changed_words, resumed_words
-from paceline.review.report.costs import cost_table
-from paceline.review.report.html import Child, tag
-from paceline.review.report.numbers import bytes_text, count_text, counted, formatter, seconds_text
-from paceline.review.report.origin import origin_section
-from paceline.review.report.parts import Report, Section, code, facts, more, page_link, table, time_text
-from paceline.review.report.reading import CONFIG_FILE, reason_of
-from paceline.review.report.run_charts import run_charts
-from paceline.review.report.run_metrics import OF_TRAINING, best_of, metrics_table
-from paceline.review.report.run_story import RunStory
-from paceline.review.report.speeds import measured_section
+from paceline.runs.report.attempts import attempts_section, changed_words, resumed_words
+from paceline.runs.report.costs import cost_table
+from paceline.runs.report.html import Child, tag
+from paceline.runs.report.numbers import bytes_text, count_text, counted, formatter, seconds_text
+from paceline.runs.report.origin import origin_section
+from paceline.runs.report.parts import Report, Section, code, facts, more, page_link, table, time_text
+from paceline.runs.report.reading import CONFIG_FILE, reason_of
+from paceline.runs.report.run_charts import run_charts
+from paceline.runs.report.run_metrics import OF_TRAINING, best_of, metrics_table
+from paceline.runs.report.run_story import RunStory
+from paceline.runs.report.speeds import measured_section
 from paceline.tracking import metrics
 from paceline.tracking.curves import Curve
 from paceline.tracking.provenance import config_not_in_commit

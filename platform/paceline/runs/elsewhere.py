@@ -3,7 +3,7 @@
 from collections import Counter
 from pathlib import Path
 
-from paceline.review.finding import runs_under
+from paceline.runs.finding import runs_under
 from paceline.tracking.record import RunRecord
 from paceline.tracking.redact import redact, without_credentials
 

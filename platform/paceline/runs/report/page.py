@@ -5,13 +5,13 @@ import hashlib
 from functools import cache
 from importlib.resources import files
 
-from paceline.review.report.html import Child, Markup, tag
-from paceline.review.report.parts import Report, Section, pill
+from paceline.runs.report.html import Child, Markup, tag
+from paceline.runs.report.parts import Report, Section, pill
 
 
 @cache
 def _packaged(name: str) -> str:
-    return (files("paceline.review.report") / name).read_text("utf-8")
+    return (files("paceline.runs.report") / name).read_text("utf-8")
 
 
 def page(report: Report) -> str:
@@ -54,7 +54,7 @@ def _hash(source: str) -> str:
 
 def _clip() -> Markup:
     """What keeps the lines of all charts within their axes."""
-    from paceline.review.report.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH
+    from paceline.runs.report.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH
 
     inner = tag("rect", x=LEFT, y=TOP - 4, width=WIDTH - LEFT - RIGHT, height=HEIGHT - TOP - BOTTOM + 5)
     return tag("svg", tag("clipPath", inner, id="inner"), width=0, height=0, class_="hidden", aria_hidden="true")

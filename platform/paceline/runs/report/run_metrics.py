@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping
 
 from paceline.direction import default_mode
-from paceline.review.report.html import Child, tag
-from paceline.review.report.numbers import count_text, formatter
-from paceline.review.report.parts import table
+from paceline.runs.report.html import Child, tag
+from paceline.runs.report.numbers import count_text, formatter
+from paceline.runs.report.parts import table
 from paceline.tracking import metrics
 from paceline.tracking.curves import Curve, Place
 

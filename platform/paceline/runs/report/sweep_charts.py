@@ -8,15 +8,15 @@ from itertools import pairwise
 
 import numpy as np
 
-from paceline.review.report.charts import COLORS, Axis, Band, Dot, Line, axis_of, line_chart, scatter_chart
-from paceline.review.report.html import Child, Markup, tag
-from paceline.review.report.numbers import formatter, percent_text
-from paceline.review.report.parts import caveat, figure, legend, picture
-from paceline.review.report.rows import bar_chart
-from paceline.review.report.scales import spans_decades
-from paceline.review.report.sweep_map import axes_map
-from paceline.review.report.sweep_story import SweepStory
-from paceline.review.report.sweep_table import DOUBT
+from paceline.runs.report.charts import COLORS, Axis, Band, Dot, Line, axis_of, line_chart, scatter_chart
+from paceline.runs.report.html import Child, Markup, tag
+from paceline.runs.report.numbers import formatter, percent_text
+from paceline.runs.report.parts import caveat, figure, legend, picture
+from paceline.runs.report.rows import bar_chart
+from paceline.runs.report.scales import spans_decades
+from paceline.runs.report.sweep_map import axes_map
+from paceline.runs.report.sweep_story import SweepStory
+from paceline.runs.report.sweep_table import DOUBT
 from paceline.sweeps.results import labels, ranking, trial_texts
 from paceline.sweeps.results.curves import Curve, Values, has_samples, panels, places_of
 from paceline.sweeps.results.importance import importances

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.review.report.html import Child, Markup, Value, tag
-from paceline.review.report.numbers import counted
-from paceline.review.report.parts import Section, facts, pill
+from paceline.runs.report.html import Child, Markup, Value, tag
+from paceline.runs.report.numbers import counted
+from paceline.runs.report.parts import Section, facts, pill
 from paceline.tracking import metrics
 from paceline.tracking.comparing import differences, read_stamp
 

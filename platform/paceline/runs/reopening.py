@@ -13,8 +13,8 @@ from paceline.config.experiment import ExperimentConfig, validate
 from paceline.config.imports import has_import_paths, make_importable, with_absent_objects
 from paceline.engine.manifest import numbered
 from paceline.errors import ConfigError, EnvironmentFault, Problem
-from paceline.review.finding import FoundRun, find_run
-from paceline.review.readable import readable
+from paceline.runs.finding import FoundRun, find_run
+from paceline.runs.readable import readable
 from paceline.sweeps.folder import SweepFolder
 from paceline.sweeps.log import read_log
 from paceline.sweeps.planning.points import trial_config

@@ -1,8 +1,8 @@
 """Where a run comes from: command, code, versions, machine and user."""
 
-from paceline.review.report.html import Child, tag
-from paceline.review.report.parts import Section, code, facts, more, time_text
-from paceline.review.report.reading import CONFIG_FILE, Told
+from paceline.runs.report.html import Child, tag
+from paceline.runs.report.parts import Section, code, facts, more, time_text
+from paceline.runs.report.reading import CONFIG_FILE, Told
 from paceline.tracking import metrics
 from paceline.tracking.environment import ENVIRONMENT_FILE
 from paceline.tracking.git_state import changed_and_untracked

@@ -10,9 +10,9 @@ from paceline.cluster.desk import read_outcome
 from paceline.cluster.identity import RunFolder
 from paceline.engine.manifest import MANIFEST, numbered
 from paceline.errors import EnvironmentFault
-from paceline.review.finding import FoundRun
-from paceline.review.report.costs import ledger_of
-from paceline.review.report.reading import CONFIG_FILE, Told, read
+from paceline.runs.finding import FoundRun
+from paceline.runs.report.costs import ledger_of
+from paceline.runs.report.reading import CONFIG_FILE, Told, read
 from paceline.tracking import metrics
 from paceline.tracking.costs import Ledger
 

@@ -17,9 +17,9 @@ from paceline.cluster.identity import RunFolder, nobody_works_on
 from paceline.engine.manifest import numbered
 from paceline.engine.unrecorded import UNRECORDED, metrics_of
 from paceline.errors import EnvironmentFault
-from paceline.review.alone import alone_with
-from paceline.review.left_open import Owner, damaged
-from paceline.review.progress import Progress, unheard
+from paceline.runs.alone import alone_with
+from paceline.runs.left_open import Owner, damaged
+from paceline.runs.progress import Progress, unheard
 from paceline.sweeps.folder import SweepFolder
 from paceline.sweeps.log import SweepHistory
 from paceline.tracking.costs import COST_FILE, Ledger

@@ -2,10 +2,10 @@
 
 from collections.abc import Collection, Sequence
 
-from paceline.review.report.charts import WIDTH, svg
-from paceline.review.report.html import Markup, tag
-from paceline.review.report.numbers import axis_text
-from paceline.review.report.scales import scale
+from paceline.runs.report.charts import WIDTH, svg
+from paceline.runs.report.html import Markup, tag
+from paceline.runs.report.numbers import axis_text
+from paceline.runs.report.scales import scale
 
 Bar = tuple[float, str]
 """Length from 0 to 1, and the text at its end."""
