@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from paceline.cluster.result import RunResult
     from paceline.config import ExperimentConfig, load_config
     from paceline.errors import ConfigError, EnvironmentFault, PacelineError, RunFailed
+    from paceline.runs.comparing import Comparison, compare
+    from paceline.runs.listing import list_runs
     from paceline.runs.reopening import load_run, load_sweep
     from paceline.study.memory.plan import MemoryPlan, plan
     from paceline.study.tuneup.result import TuneupResult
@@ -26,6 +28,7 @@ _HOMES = {
     "ConfigError": "paceline.errors",
     "Control": "paceline.callbacks.callback",
     "EnvironmentFault": "paceline.errors",
+    "Comparison": "paceline.runs.comparing",
     "ExperimentConfig": "paceline.config",
     "MemoryPlan": "paceline.study.memory.plan",
     "PacelineError": "paceline.errors",
@@ -36,6 +39,8 @@ _HOMES = {
     "TaskOutput": "paceline.tasks.base",
     "TrainContext": "paceline.callbacks.callback",
     "TuneupResult": "paceline.study.tuneup.result",
+    "compare": "paceline.runs.comparing",
+    "list_runs": "paceline.runs.listing",
     "load_config": "paceline.config",
     "load_run": "paceline.runs.reopening",
     "load_sweep": "paceline.runs.reopening",
@@ -47,6 +52,7 @@ _HOMES = {
 
 __all__ = [
     "Callback",
+    "Comparison",
     "ConfigError",
     "Control",
     "EnvironmentFault",
@@ -61,6 +67,8 @@ __all__ = [
     "TrainContext",
     "TuneupResult",
     "__version__",
+    "compare",
+    "list_runs",
     "load_config",
     "load_run",
     "load_sweep",

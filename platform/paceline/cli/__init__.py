@@ -12,10 +12,13 @@ from dataclasses import replace
 from typing import NoReturn
 
 from paceline.cli import (
+    compare,
     doctor,
     evaluate,
     export,
+    init,
     lint,
+    list_runs,
     plan,
     predict,
     report,
@@ -30,7 +33,25 @@ from paceline.cli import (
 from paceline.errors import BAD_CONFIG, FAILED, INTERRUPTED, ConfigError, EnvironmentFault, PacelineError, RunFailed
 from paceline.starting_folder import drop_starting_folder
 
-COMMANDS = (train, sweep, tuneup, plan, lint, evaluate, predict, report, export, ui, sync, submit, doctor, schema)
+COMMANDS = {
+    "init": init,
+    "train": train,
+    "sweep": sweep,
+    "tuneup": tuneup,
+    "plan": plan,
+    "lint": lint,
+    "list": list_runs,
+    "compare": compare,
+    "evaluate": evaluate,
+    "predict": predict,
+    "report": report,
+    "export": export,
+    "ui": ui,
+    "sync": sync,
+    "submit": submit,
+    "doctor": doctor,
+    "schema": schema,
+}
 """In the order of the help."""
 
 
@@ -93,11 +114,10 @@ def _refuse_unknown_command(parser: argparse.ArgumentParser, arguments: Sequence
         SystemExit: there is no such command; with code 2.
     """
     named = next((argument for argument in arguments if not argument.startswith("-")), None)
-    known = [command.__name__.rpartition(".")[2] for command in COMMANDS]
-    if named is not None and named not in known:
+    if named is not None and named not in COMMANDS:
         from paceline.config.hints import nearest
 
-        near = nearest(named, known)
+        near = nearest(named, list(COMMANDS))
         parser.error(f"no command {named!r}: {f'did you mean {near}?' if near else 'paceline --help lists them'}")
 
 
@@ -117,7 +137,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="paceline", description=__import__("paceline").__doc__)
     parser.add_argument("--version", action="version", version=f"paceline {__import__('paceline').__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in COMMANDS:
+    for command in COMMANDS.values():
         command.add_command(commands)
     return parser
 

@@ -30,7 +30,7 @@ POSITIONAL_ARGUMENTS = {"optimizer": 1, "lr_scheduler": 2}
 
 
 def load_config(
-    source: str | PathLike[str] | Mapping[str, Any], overrides: Overrides | None = None
+    source: str | PathLike[str] | Mapping[str, Any], overrides: Overrides | None = None, *, folder: Path | None = None
 ) -> ExperimentConfig:
     """Load an experiment.
 
@@ -40,13 +40,15 @@ def load_config(
     Args:
         source: a YAML file, or what would stand in it as a mapping.
         overrides: changes by dotted key, or texts of the form `key.path=value`.
+        folder: importable beside the working folder, for a mapping that names user code.
 
     Raises:
         ConfigError: the source, the overrides or the config that they make are wrong; with every problem found.
     """
     changes, changed_at, problems = _read_overrides(overrides or {})
     if isinstance(source, Mapping):
-        tree, misled, homes = *edit(source, changes), []
+        tree, misled = edit(source, changes)
+        homes = [] if folder is None else [folder]
         places = Places(None, changed_at)
     else:
         try:

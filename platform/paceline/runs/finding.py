@@ -105,10 +105,14 @@ def find_run(
     raise EnvironmentFault(f"there is no run {given!r}: {_instead(places, storage)}", "no-run", run=given)
 
 
-def runs_under(storage: Path) -> Iterator[FoundRun]:
-    """All runs and sweeps of a storage, name by name, the oldest of each first; without the trials of the sweeps."""
+def runs_under(storage: Path, tuneups: bool = False) -> Iterator[FoundRun]:
+    """All runs and sweeps of a storage, name by name, the oldest of each first; without the trials of the sweeps.
+
+    Args:
+        tuneups: tune-ups, too.
+    """
     for home in sorted(_folders(storage)):
-        yield from _runs_in(home)
+        yield from _runs_in(home, tuneups)
 
 
 def trials_of(sweep: Path) -> list[FoundRun]:

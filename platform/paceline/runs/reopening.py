@@ -13,7 +13,7 @@ from paceline.config.experiment import ExperimentConfig, validate
 from paceline.config.imports import has_import_paths, make_importable, with_absent_objects
 from paceline.engine.manifest import numbered
 from paceline.errors import ConfigError, EnvironmentFault, Problem
-from paceline.runs.finding import FoundRun, find_run
+from paceline.runs.finding import TUNEUP_FILE, FoundRun, find_run
 from paceline.runs.readable import readable
 from paceline.sweeps.folder import SweepFolder
 from paceline.sweeps.log import read_log
@@ -31,6 +31,10 @@ from paceline.tracking.record import RunRecord
 from paceline.tracking.redact import learn, secrets_of
 from paceline.tracking.store import is_http, run_url
 from paceline.tracking.views import RUNS_VIEW, sweep_view_id
+
+
+class _TuneupFolder(RunFolder):
+    FILE = TUNEUP_FILE
 
 
 @dataclass(frozen=True)
@@ -134,7 +138,7 @@ def _result_of_run(found: FoundRun) -> RunResult:
     outcome = read_outcome(folder.tracking) or {}
     points = recorded_points(found)
     own = {
-        "status": _status(folder, found),
+        "status": status_of(found),
         "metrics": outcome.get("metrics") or _newest(points),
         "steps": int(outcome.get("step") or max((point.step for point in points), default=0)),
         "samples_per_second": float(outcome.get("samples_per_second") or 0.0),
@@ -210,8 +214,14 @@ def _recorded(found: FoundRun, points: list[Point]) -> _Recorded:
     return _Recorded(points, seconds, url, cursor.run_id or None, review, not is_http(record.uri), straggler)
 
 
-def _status(folder: RunFolder, found: FoundRun) -> str:
-    """One that was killed has left its status, but not its lock."""
+def status_of(found: FoundRun) -> str:
+    """Return how a run, a sweep or a tune-up stands. One that was killed has left its status, but not its lock.
+
+    Raises:
+        EnvironmentFault: its file is damaged.
+    """
+    kinds: dict[str, type[RunFolder]] = {"sweep": SweepFolder, "tune-up": _TuneupFolder}
+    folder = kinds.get(found.kind, RunFolder)(found.folder)
     written = str(folder.read().get("status", ""))
     if written != "running":
         return written

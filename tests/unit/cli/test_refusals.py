@@ -90,5 +90,5 @@ def test_the_schema_has_every_section(command: Command) -> None:
     ended = command("schema")
     schema = json.loads(ended.out)
     assert (ended.code, ended.err) == (0, "")
-    assert set(schema["required"]) == {"name", "model", "data"}
+    assert [set(each["required"]) for each in schema["anyOf"]] == [{"name", "model", "data"}, {"extends"}]
     assert set(schema["properties"]) >= {"task", "optimizer", "lr_scheduler", "trainer", "scaling", "storage"}

@@ -1,0 +1,44 @@
+"""`paceline init`: write a first config file."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from paceline.cli.options import add_json, output_file
+from paceline.errors import OK
+
+SHIPPED = {"model": "cnn", "data": "mnist5k"}
+
+
+def add_command(commands: Any) -> None:
+    """Add it to the parser."""
+    text = (
+        "Write a commented config file, and its JSON Schema for editors beside it. It is checked as a dry run checks "
+        "it, and nothing is overwritten."
+    )
+    init = commands.add_parser("init", help="write a first config file", description=text)
+    text = "import path of a function or class that returns a torch.nn.Module, or a shipped name (default: cnn)"
+    init.add_argument("--model", metavar="PKG:NAME", default=SHIPPED["model"], help=text)
+    text = "import path of a function that returns the data sets, or a shipped name (default: mnist5k)"
+    init.add_argument("--data", metavar="PKG:NAME", default=SHIPPED["data"], help=text)
+    for section in ("model", "data"):
+        text = f"argument of the {section}, such as width=64; may be repeated"
+        init.add_argument(f"--{section}-arg", metavar="NAME=VALUE", action="append", default=[], help=text)
+    text = "file to write (default: experiment.yaml)"
+    init.add_argument("--output", metavar="FILE", type=output_file, default=Path("experiment.yaml"), help=text)
+    add_json(init)
+    init.set_defaults(command=_init)
+
+
+def _init(options: argparse.Namespace) -> int:
+    from paceline.config.first_file import SCHEMA_FILE, write_first_file
+
+    chosen = {"model": options.model, "data": options.data}
+    file = write_first_file(options.output, chosen, {"model": options.model_arg, "data": options.data_arg})
+    if options.json:
+        print(json.dumps({"config": str(file), "schema": str(file.parent / SCHEMA_FILE)}))
+        return OK
+    shown = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
+    print(f"wrote {shown}\ntrain it with: paceline train {shown}")
+    return OK

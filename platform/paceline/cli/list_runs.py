@@ -1,0 +1,47 @@
+"""`paceline list`: list the runs of a storage."""
+
+import argparse
+import json
+from typing import Any
+
+from paceline.cli.options import STORAGE_HELP, add_json
+from paceline.errors import OK
+
+SHOWN_METRICS = 3
+
+
+def add_command(commands: Any) -> None:
+    """Add it to the parser."""
+    text = "List runs, sweeps and tune-ups, the newest of each name last."
+    command = commands.add_parser("list", help="list runs, sweeps and tune-ups", description=text)
+    command.add_argument("name", metavar="NAME", nargs="?", help="only those of this name")
+    command.add_argument("--storage", metavar="FOLDER", help=STORAGE_HELP)
+    add_json(command)
+    command.set_defaults(command=_list)
+
+
+def _list(options: argparse.Namespace) -> int:
+    from paceline.runs.listing import list_runs
+
+    found = list_runs(options.name, options.storage)
+    if options.json:
+        print(json.dumps({"runs": [each.to_json() for each in found]}))
+        return OK
+    if not found:
+        print("no runs: start one with paceline train, or name their folder with --storage")
+        return OK
+    from paceline.display import print_table
+    from paceline.tracking.redact import redact
+
+    rows = [
+        [redact(f"{each.name}/{each.id}"), each.kind, each.status, each.started, redact(_metrics_text(each.metrics))]
+        for each in found
+    ]
+    print_table(["run", "kind", "status", "started (UTC)", "metrics"], rows)
+    return OK
+
+
+def _metrics_text(metrics: dict[str, float]) -> str:
+    """The first metrics in a line, those of the validation first."""
+    keys = sorted(metrics, key=lambda key: (not key.startswith("val/"), key))[:SHOWN_METRICS]
+    return "  ".join(f"{key} {metrics[key]:.4g}" for key in keys)

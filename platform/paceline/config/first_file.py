@@ -1,0 +1,136 @@
+"""The first config file of a project: what `paceline init` writes."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from paceline.config.imports import is_path
+from paceline.config.loading import load_config
+from paceline.config.schema import json_schema
+from paceline.config.source import read_text, read_value
+from paceline.config.yaml_rules import Dumper
+from paceline.durable import write_durably
+from paceline.errors import ConfigError, Problem
+from paceline.places import place_of
+
+SCHEMA_FILE = "paceline.schema.json"
+"""JSON Schema beside the config, with which editors complete and check it."""
+
+TEMPLATE = """\
+# yaml-language-server: $schema={schema}
+# Train: paceline train {file}      Check only: paceline train {file} --dry-run
+# All fields, with their documentation: paceline schema
+name: {name}
+
+# A function or class that returns a torch.nn.Module. `args` are its keyword arguments.
+model: {model}
+
+# A function that returns (train, validation) data sets, or a mapping with train, validation, test, collate_fn, sampler.
+# global_batch_size = micro_batch_size x trainer.gradient_accumulation_steps x workers
+data:
+{data}
+  global_batch_size: 64
+  # micro_batch_size: max           # the largest that fits into memory
+  # num_workers: 2                  # loader processes of each worker
+
+# classification, multilabel, regression, segmentation, language_modeling, model_loss, or path: "package:Task"
+task: {{name: classification}}
+
+optimizer: {{name: adamw, lr: 0.001}}
+# lr_scheduler: {{name: cosine, warmup_epochs: 1}}
+
+trainer:
+  epochs: 5
+  # precision: bf16-mixed
+  # compile: default
+  # activation_checkpointing: full
+
+# callbacks: [{{name: early_stopping, monitor: val/loss, patience: 3}}, {{name: ema, decay: 0.999}}]
+# checkpoint: {{monitor: val/accuracy, keep_best: 1}}
+
+# 0 trains in this process. 2 or more start that many workers on Ray, a GPU each where there are enough.
+scaling: {{num_workers: 0}}
+
+# paceline sweep {file}
+# sweep: {{space: {{optimizer.lr: [0.0003, 0.001, 0.003]}}, metric: val/loss}}
+"""
+
+
+def write_first_file(output: Path, chosen: Mapping[str, str], args: Mapping[str, Sequence[str]]) -> Path:
+    """Write a first config file and its JSON Schema, once the config is known to be valid.
+
+    Args:
+        output: the file to write.
+        chosen: for `model` and `data`, an import path `package:name` or the name of a shipped component.
+        args: for each of them, arguments of the form `name=value`.
+
+    Returns:
+        The absolute path of the file.
+
+    Raises:
+        ConfigError: the file exists, or the config would be wrong.
+        OSError: it cannot be written.
+    """
+    file = place_of(output)
+    if file.exists():
+        hint = "name another file with --output, or remove this one"
+        raise ConfigError([Problem("file-exists", "the file exists, and nothing is overwritten", "", str(file), hint)])
+    sections = {section: _section(section, value, args.get(section, ())) for section, value in chosen.items()}
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", file.stem)
+    text = first_file(name, file.name, sections["model"], sections["data"])
+    _check(text, file)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_durably(file.parent / SCHEMA_FILE, json.dumps(json_schema(), indent=1).encode())
+    write_durably(file, text.encode())
+    return file
+
+
+def _section(section: str, value: str, args: Sequence[str]) -> dict[str, Any]:
+    """The fields of a component."""
+    given = {}
+    for text in args:
+        name, equals, number = text.partition("=")
+        if not equals or not name.isidentifier():
+            hint = f"write --{section}-arg NAME=VALUE"
+            raise ConfigError([Problem("bad-override", f"{text!r} is not of that form", f"{section}.args", hint=hint)])
+        given[name] = read_value(number, f"--{section}-arg {text}")
+    if not is_path(value):
+        return {"name": value, **given}
+    return {"path": value, "args": given} if given else {"path": value}
+
+
+def _check(text: str, file: Path) -> None:
+    """Load the config as it will stand in the file, with the file's folder importable."""
+    try:
+        load_config(read_text(text, str(file)).tree, folder=file.parent)
+    except ConfigError as error:
+        raise ConfigError([_with_flag(problem) for problem in error.problems]) from None
+
+
+def _with_flag(problem: Problem) -> Problem:
+    """A problem of an argument, with the flag that gives it."""
+    section, _, argument = problem.key.partition(".args.")
+    if problem.code == "missing-key" and argument:
+        return replace(problem, place="", hint=f"add --{section}-arg {argument}=VALUE")
+    return replace(problem, place="")
+
+
+def first_file(name: str, file: str, model: Mapping[str, Any], data: Mapping[str, Any]) -> str:
+    """Return a commented config.
+
+    Args:
+        file: name of the file that it is written to.
+        model: fields of the section `model`; likewise `data`, without the batch size.
+    """
+    lines = "\n".join(f"  {key}: {_flow(value)}" for key, value in data.items())
+    return TEMPLATE.format(schema=SCHEMA_FILE, name=_flow(name), file=file, model=_flow(dict(model)), data=lines)
+
+
+def _flow(value: Any) -> str:
+    text = yaml.dump(value, Dumper=Dumper, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6)
+    return text.removesuffix("\n").removesuffix("...").strip()

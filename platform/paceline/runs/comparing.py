@@ -1,0 +1,262 @@
+"""Several runs side by side: what differs in their configs, their metrics over seeds, and their speeds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any
+
+from paceline.cluster.config_difference import shown_value
+from paceline.errors import ConfigError, EnvironmentFault, Problem
+from paceline.runs.finding import FoundRun, find_run
+from paceline.runs.reopening import config_of, recorded_points, result_of
+from paceline.tracking.comparing import differences, read_stamp
+from paceline.tracking.journal import JOURNAL_FILE, Journal
+from paceline.tracking.record import flatten
+from paceline.tracking.redact import redact, redact_values
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PLACES = ("name", "storage", "tracking")
+"""Keys and sections of the config that say where a run is kept, not what it does."""
+SEED = "seed"
+
+
+@dataclass(frozen=True)
+class Value:
+    """A metric of the runs of a group."""
+
+    mean: float
+    deviation: float | None
+    """Sample standard deviation over the seeds; None for a single run."""
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.mean:.4g}" if self.deviation is None else f"{self.mean:.4g} ± {self.deviation:.2g}"
+
+
+@dataclass(frozen=True)
+class Member:
+    """One run of a comparison."""
+
+    label: str
+    config: Mapping[str, Any]
+    """With dotted keys."""
+    metrics: Mapping[str, float]
+    samples_per_second: float
+    stamp: Mapping[str, Any]
+    """Conditions that its speed was measured in, see `tracking.comparing`."""
+    points: Sequence[tuple[str, float, int]]
+    """All logged values: key, value, step."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in their seed alone."""
+
+    members: tuple[Member, ...]
+
+    @property
+    def label(self) -> str:
+        """The runs, such as `mnist/20261124-180731-548a55`."""
+        first, more = self.members[0].label, len(self.members) - 1
+        return first if not more else f"{first} and {more} more seed{'s' if more > 1 else ''}"
+
+    def value(self, metric: str) -> Value | None:
+        """Return a metric over the runs that have it; None if none does."""
+        values = [each.metrics[metric] for each in self.members if metric in each.metrics]
+        return _value(values)
+
+    @property
+    def samples_per_second(self) -> Value | None:
+        """Training speed over all workers; None where it was not measured."""
+        return _value([each.samples_per_second for each in self.members if each.samples_per_second > 0])
+
+
+def _value(values: Sequence[float]) -> Value | None:
+    if not values:
+        return None
+    return Value(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `compare` has found."""
+
+    groups: tuple[Group, ...]
+
+    @cached_property
+    def config(self) -> dict[str, tuple[Any, ...]]:
+        """Fields that differ: dotted key to the value of each group, None where it has no such field."""
+        configs = [group.members[0].config for group in self.groups]
+        keys = sorted({key for config in configs for key in config})
+        values = {key: tuple(config.get(key) for config in configs) for key in keys}
+        return {key: each for key, each in values.items() if any(value != each[0] for value in each) and _is_shown(key)}
+
+    @cached_property
+    def metrics(self) -> dict[str, tuple[Value | None, ...]]:
+        """The last value of each `val/` and `train/` metric of each group."""
+        names = sorted({name for group in self.groups for each in group.members for name in each.metrics})
+        shown = [name for name in names if name.startswith(("val/", "train/"))]
+        return {name: tuple(group.value(name) for group in self.groups) for name in shown}
+
+    @cached_property
+    def speed_differences(self) -> list[str]:
+        """Why the speeds cannot be compared; empty if they can."""
+        members = [each for group in self.groups for each in group.members]
+        found = [
+            f"{first.label} and {second.label}: {redact(str(difference))}"
+            for first, second in combinations(members, 2)
+            for difference in differences(first.stamp, second.stamp)
+        ]
+        return list(dict.fromkeys(found))
+
+    @property
+    def is_speed_comparable(self) -> bool:
+        """True if all speeds were measured under the same conditions."""
+        return not self.speed_differences
+
+    def plot(self, metric: str | None = None) -> "Figure":
+        """Draw a metric over the optimizer steps, a line for each run and a colour for each group.
+
+        Args:
+            metric: by default `val/loss` if all groups have it, else the first that they share.
+
+        Raises:
+            ConfigError: no run has logged such a metric.
+        """
+        from paceline.sweeps.results.style import Picture, dress
+
+        chosen = metric or self._shared_metric()
+        figure = Picture(7.0, 4.0)
+        axes = figure.add_subplot()
+        for number, group in enumerate(self.groups):
+            for index, member in enumerate(group.members):
+                points = [(step, value) for key, value, step in member.points if key == chosen]
+                if points:
+                    label = group.label if index == 0 else None
+                    axes.plot(*zip(*points, strict=True), color=f"C{number % 10}", label=label, alpha=0.9)
+        if not axes.lines:
+            known = ", ".join(self.metrics) or "none"
+            raise ConfigError([Problem("no-metric", f"no run has logged {chosen!r}", hint=f"they have logged {known}")])
+        axes.set(xlabel="optimizer step", ylabel=chosen)
+        axes.legend(fontsize="small")
+        dress(axes)
+        return figure
+
+    def save_plot(self, file: Path, metric: str | None = None) -> None:
+        """Write the picture of `plot` to a file.
+
+        Raises:
+            ConfigError: the file's ending is none of a picture; or see `plot`.
+        """
+        figure = self.plot(metric)
+        kinds = figure.canvas.get_supported_filetypes()
+        if file.suffix[1:] not in kinds:
+            hint = "let it end with .png, .svg or .pdf"
+            raise ConfigError([Problem("picture-format", f"{file.name!r} is not a picture's name", "plot", hint=hint)])
+        figure.savefig(file)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "groups": [[each.label for each in group.members] for group in self.groups],
+            "config": {key: [redact_values({key: each})[key] for each in row] for key, row in self.config.items()},
+            "metrics": {name: [_plain(each) for each in row] for name, row in self.metrics.items()},
+            "samples_per_second": [_plain(group.samples_per_second) for group in self.groups],
+            "is_speed_comparable": self.is_speed_comparable,
+            "speed_differences": self.speed_differences,
+        }
+
+    def tables(self) -> list[tuple[list[str], list[list[str]]]]:
+        """Return the comparison as tables: heading and rows."""
+        heading = [str(number) for number in range(1, len(self.groups) + 1)]
+        runs = [[str(number), group.label] for number, group in enumerate(self.groups, 1)]
+        config = [[key, *(shown_value(key, each) for each in row)] for key, row in self.config.items()]
+        metrics = [[name, *("" if each is None else str(each) for each in row)] for name, row in self.metrics.items()]
+        speeds = [group.samples_per_second for group in self.groups]
+        if self.is_speed_comparable:
+            metrics.append(["samples/s", *("" if each is None else f"{each.mean:,.0f}" for each in speeds)])
+        found = [
+            (["", "run"], runs),
+            (["config", *heading], config),
+            (["metric", *heading], metrics),
+        ]
+        return [(titles, rows) for titles, rows in found if rows]
+
+    def _shared_metric(self) -> str:
+        shared = [name for name, row in self.metrics.items() if all(each is not None for each in row)]
+        return "val/loss" if "val/loss" in shared or not shared else shared[0]
+
+    def __repr__(self) -> str:
+        blocks = []
+        for titles, rows in self.tables():
+            widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
+            lines = [
+                "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+                for row in (titles, *rows)
+            ]
+            blocks.append("\n".join(lines))
+        return "\n\n".join(blocks)
+
+
+def _is_shown(key: str) -> bool:
+    return not any(key == place or key.startswith(f"{place}.") for place in PLACES)
+
+
+def _plain(value: Value | None) -> dict[str, Any] | None:
+    return None if value is None else {"mean": value.mean, "deviation": value.deviation, "count": value.count}
+
+
+def compare(*runs: str | Path, storage: str | Path | None = None) -> Comparison:
+    """Compare runs: differences of their configs, metrics over seeds, and speeds where these can be compared.
+
+    Runs whose configs differ in the seed alone are one group.
+
+    Args:
+        runs: two or more, each a folder, `NAME`, `NAME/ID`, `NAME/ID/TRIAL`, or MLflow's id.
+        storage: the folder that holds the runs, or its address; by default PACELINE_STORAGE, else `runs` in the working
+            folder.
+
+    Raises:
+        EnvironmentFault: there is no such run, or it is a sweep.
+        ConfigError: fewer than two runs are named.
+    """
+    if len(runs) < 2:
+        hint = "name two or more, such as mnist/20261124-180731-548a55"
+        raise ConfigError([Problem("too-few-runs", f"{len(runs)} is too few to compare", "runs", hint=hint)])
+    groups: dict[tuple[tuple[str, str], ...], list[Member]] = {}
+    for run in runs:
+        found = find_run(run, storage)
+        if found.kind == "sweep":
+            hint = f"name its trials, such as {found.name}/{found.id}/0000"
+            raise EnvironmentFault(f"{found.folder} is a sweep: {hint}", "other-kind", kind="sweep")
+        member = _member(found)
+        own = {key: repr(value) for key, value in member.config.items() if key != SEED and _is_shown(key)}
+        groups.setdefault(tuple(sorted(own.items())), []).append(member)
+    return Comparison(tuple(Group(tuple(members)) for members in groups.values()))
+
+
+def _member(found: FoundRun) -> Member:
+    result = result_of(found)
+    label = str(found).partition(" ")[2]
+    return Member(
+        label=label,
+        config=flatten(config_of(found).model_dump(mode="json")),
+        metrics=result.metrics,
+        samples_per_second=result.samples_per_second,
+        stamp=_stamp(found),
+        points=[(point.key, point.value, point.step) for point in recorded_points(found)],
+    )
+
+
+def _stamp(found: FoundRun) -> Mapping[str, Any]:
+    """The conditions of the run's speed, from its journal; empty where they were not recorded."""
+    tags: dict[str, str] = {}
+    for entry in Journal(found.tracking / JOURNAL_FILE).read():
+        if entry.kind == "tags":
+            tags.update(entry.content["tags"])
+    return read_stamp(tags)

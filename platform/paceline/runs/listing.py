@@ -1,0 +1,110 @@
+"""The runs, sweeps and tune-ups that a storage holds."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.cluster.desk import read_outcome
+from paceline.cluster.identity import RunFolder
+from paceline.errors import EnvironmentFault
+from paceline.places import default_storage, place_of
+from paceline.runs.finding import FoundRun, Kind, runs_under
+from paceline.runs.reopening import status_of
+from paceline.storage.address import is_address, parse
+from paceline.storage.remote import RemoteFolder
+from paceline.tracking.redact import redact_tree
+
+DAMAGED = "damaged"
+"""Status of a run whose file cannot be read."""
+
+
+@dataclass(frozen=True)
+class ListedRun:
+    """One run, sweep or tune-up."""
+
+    name: str
+    id: str
+    kind: Kind
+    status: str
+    """`running`, `finished`, `interrupted`, `failed`, or `damaged`."""
+    started: str
+    """UTC, such as `2026-11-24 18:07:31`; empty where the id does not say it."""
+    metrics: dict[str, float]
+    """Of a finished run, the last value of each `val/` and `train/` metric."""
+    folder: str
+    """Its folder, or its address in an object store."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return dict(redact_tree(asdict(self)))
+
+
+def list_runs(name: str | None = None, storage: str | Path | None = None) -> list[ListedRun]:
+    """List what a storage holds, name by name, the newest of each last. Reads only the small file of each run.
+
+    Args:
+        name: only the runs of this name.
+        storage: the folder that holds the runs, or its address; by default PACELINE_STORAGE, else `runs` in the working
+            folder.
+
+    Raises:
+        EnvironmentFault: an object store cannot be read.
+        ConfigError: an address cannot be used.
+    """
+    storage = storage or default_storage() or "runs"
+    found = _in_store(str(storage), name) if is_address(storage) else _in_folder(place_of(storage), name)
+    return list(found)
+
+
+def _in_folder(storage: Path, name: str | None) -> Iterator[ListedRun]:
+    for found in runs_under(storage, tuneups=True):
+        if name in (None, found.name):
+            yield ListedRun(
+                found.name,
+                found.id,
+                found.kind,
+                _status(found),
+                _started(found.id),
+                _shown((read_outcome(found.tracking) or {}).get("metrics", {})),
+                str(found.folder),
+            )
+
+
+def _status(found: FoundRun) -> str:
+    try:
+        return status_of(found)
+    except EnvironmentFault:
+        return DAMAGED
+
+
+def _in_store(storage: str, name: str | None) -> Iterator[ListedRun]:
+    home = RemoteFolder(parse(storage, "storage"))
+    for each in home.folders() if name is None else [name]:
+        for run_id in (home / each).folders():
+            run = home / each / run_id
+            content = run.read(RunFolder.FILE)
+            if content is not None:
+                status = _status_in(content)
+                yield ListedRun(each, run_id, "run", status, _started(run_id), {}, str(run.address.bare))
+
+
+def _status_in(content: bytes) -> str:
+    try:
+        return str(json.loads(content)["status"])
+    except (ValueError, TypeError, KeyError):
+        return DAMAGED
+
+
+def _started(run_id: str) -> str:
+    """The time that an id such as `20261124-180731-548a55` begins with."""
+    date, _, rest = run_id.partition("-")
+    time = rest.partition("-")[0]
+    if not (date.isdigit() and time.isdigit() and len(date) == 8 and len(time) == 6):
+        return ""
+    return f"{date[:4]}-{date[4:6]}-{date[6:]} {time[:2]}:{time[2:4]}:{time[4:]}"
+
+
+def _shown(metrics: Any) -> dict[str, float]:
+    return {key: value for key, value in sorted(metrics.items()) if key.startswith(("val/", "train/"))}

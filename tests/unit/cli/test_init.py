@@ -1,0 +1,83 @@
+"""`init`: the first config file of a project."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from paceline.config.loading import load_config
+from support.cli.command import Ended
+
+Command = Callable[..., Ended]
+CODE = """\
+def build(width, depth=2): ...
+def data(): ...
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The working folder, with the user's code."""
+    (tmp_path / "code_of_init.py").write_text(CODE)
+    return tmp_path
+
+
+def test_the_file_passes_a_dry_run(command: Command, folder: Path) -> None:
+    arguments = ("--model", "code_of_init:build", "--model-arg", "width=64", "--data", "code_of_init:data")
+    made = command("init", *arguments, "--output", "inner/first.yaml", "--json")
+    assert made.code == 0
+    file = folder / "inner" / "first.yaml"
+    assert made.json == {"config": str(file), "schema": str(folder / "inner" / "paceline.schema.json")}
+    ended = command("train", "inner/first.yaml", "--dry-run", "--json")
+    assert ended.code == 0
+    model = ended.json["config"]["model"]
+    assert (model["path"], model["args"]) == ("code_of_init:build", {"width": 64})
+    assert ended.json["config"]["name"] == "first"
+    assert json.loads(file.with_name("paceline.schema.json").read_text())["properties"]["extends"]
+    assert file.read_text().startswith("# yaml-language-server: $schema=paceline.schema.json\n")
+
+
+def test_without_arguments_it_trains_digits(command: Command, folder: Path) -> None:
+    assert command("init").code == 0
+    assert load_config(folder / "experiment.yaml").data.describe() == "mnist5k"
+
+
+def test_what_is_commented_out_is_valid_too(command: Command, folder: Path) -> None:
+    assert command("init").code == 0
+    file = folder / "experiment.yaml"
+    text = file.read_text()
+    suggested = list(re.finditer(r"(?m)^ *# ([a-z_]+): .+$", text))
+    assert len(suggested) >= 8
+    for match in suggested:
+        file.write_text(text[: match.start()] + match[0].replace("# ", "", 1) + text[match.end() :])
+        assert match[1] in yaml.safe_dump(load_config(file).model_dump(mode="json", exclude_unset=True))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "key"),
+    [
+        (("--model", "code_of_init:build"), "missing-key", "model.args.width"),
+        (("--model", "code_of_init:build", "--model-arg", "widht=1"), "unknown-key", "model.args.widht"),
+        (("--model", "code_of_init:bild"), "import", "model.path"),
+        (("--model", "resnet999"), "unknown-component", "model.name"),
+        (("--data-arg", "x"), "bad-override", "data.args"),
+    ],
+)
+def test_nothing_is_written_that_would_not_work(
+    command: Command, folder: Path, arguments: tuple[str, ...], code: str, key: str
+) -> None:
+    ended = command("init", *arguments)
+    assert ended.code == 2
+    assert f"[{code}] {key}" in ended.err
+    assert not (folder / "experiment.yaml").exists()
+
+
+def test_nothing_is_overwritten(command: Command, folder: Path) -> None:
+    (folder / "experiment.yaml").write_text("mine")
+    ended = command("init")
+    assert ended.code == 2
+    assert "[file-exists]" in ended.err
+    assert (folder / "experiment.yaml").read_text() == "mine"
