@@ -10,8 +10,12 @@ if TYPE_CHECKING:
     from paceline.config import ExperimentConfig, load_config
     from paceline.errors import ConfigError, EnvironmentFault, PacelineError, RunFailed
     from paceline.runs.comparing import Comparison, compare
+    from paceline.runs.evaluation import evaluate, predict
+    from paceline.runs.export import export
     from paceline.runs.listing import list_runs
     from paceline.runs.reopening import load_run, load_sweep
+    from paceline.runs.report.report import report
+    from paceline.study.lint.apart import lint
     from paceline.study.memory.plan import MemoryPlan, plan
     from paceline.study.tuneup.result import TuneupResult
     from paceline.study.tuneup.tuneup import tuneup
@@ -40,11 +44,16 @@ _HOMES = {
     "TrainContext": "paceline.callbacks.callback",
     "TuneupResult": "paceline.study.tuneup.result",
     "compare": "paceline.runs.comparing",
+    "evaluate": "paceline.runs.evaluation",
+    "export": "paceline.runs.export",
+    "lint": "paceline.study.lint.apart",
     "list_runs": "paceline.runs.listing",
     "load_config": "paceline.config",
     "load_run": "paceline.runs.reopening",
     "load_sweep": "paceline.runs.reopening",
     "plan": "paceline.study.memory.plan",
+    "predict": "paceline.runs.evaluation",
+    "report": "paceline.runs.report.report",
     "sweep": "paceline.sweeps.sweep",
     "train": "paceline.cluster.experiment",
     "tuneup": "paceline.study.tuneup.tuneup",
@@ -68,11 +77,16 @@ __all__ = [
     "TuneupResult",
     "__version__",
     "compare",
+    "evaluate",
+    "export",
+    "lint",
     "list_runs",
     "load_config",
     "load_run",
     "load_sweep",
     "plan",
+    "predict",
+    "report",
     "sweep",
     "train",
     "tuneup",

@@ -20,7 +20,7 @@ def add_command(commands: Any) -> None:
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    from paceline.runs.evaluation import evaluate
+    from paceline.runs.evaluation import evaluate_found
 
     sets = options.sets or ["validation"]
-    return show(options, lambda given: evaluate(options.run, sets, given, options.storage, options.trust))
+    return show(options, lambda given: evaluate_found(options.run, sets, given, options.storage, options.trust))

@@ -23,13 +23,13 @@ def add_command(commands: Any) -> None:
 
 def _lint(options: argparse.Namespace) -> int:
     from paceline.config import load_config
-    from paceline.study.lint.apart import lint_apart
+    from paceline.study.lint.apart import lint
     from paceline.study.lint.display import lines
     from paceline.tracking.redact import learn, redact_tree, secrets_of
 
     config = load_config(options.config, options.overrides)
     learn(secrets_of(config))
-    findings = lint_apart(config, options.timeout)
+    findings = lint(config, options.timeout)
     if options.json:
         print(json.dumps({"findings": [redact_tree(finding.to_json()) for finding in findings]}))
     else:

@@ -20,7 +20,7 @@ def add_command(commands: Any) -> None:
 
 
 def _predict(options: argparse.Namespace) -> int:
-    from paceline.runs.evaluation import predict
+    from paceline.runs.evaluation import predict_found
 
     named = options.run, options.set, options.output
-    return show(options, lambda given: predict(*named, given, options.storage, options.trust))
+    return show(options, lambda given: predict_found(*named, given, options.storage, options.trust))

@@ -1,55 +1,103 @@
-"""`paceline evaluate` and `paceline predict`: find the run, then evaluate one of its checkpoints."""
+"""`evaluate` and `predict`: find the run, then evaluate one of its checkpoints."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from paceline.cluster.evaluation import Evaluated, EvaluationOptions, Predicted, TrainedRun, evaluate_run, predict_run
+from paceline.cluster.result import RunResult
 from paceline.errors import EnvironmentFault
 from paceline.runs.finding import TRIALS, FoundRun, find_run
 from paceline.runs.reopening import load_sweep, result_of
 from paceline.runs.trust import require_trust
 
+if TYPE_CHECKING:
+    import torch
+
 
 def evaluate(
     run: str | Path,
-    sets: Sequence[str],
-    options: EvaluationOptions,
+    sets: str | Sequence[str] = "validation",
+    *,
     storage: str | Path | None = None,
     trust: bool = False,
-) -> Evaluated:
-    """Metrics of a run's checkpoint, see `RunResult.evaluate`.
+    **options: Any,
+) -> dict[str, float]:
+    """Return metrics of a run's checkpoint.
 
     Args:
         run: see `find_run`; of a sweep, its best trial.
-        storage: the folder that holds the runs, or its address; by default `runs` in the working folder.
+        sets: see `RunResult.evaluate`.
+        storage: the folder that holds the runs, or its address; by default PACELINE_STORAGE, else `runs` in the working
+            folder.
         trust: call the code that the config names, even if the config is from outside of the working folder.
+        options: `checkpoint`, `overrides`, `address` and the like, see `RunResult.evaluate`.
 
     Raises:
         PacelineError: see `RunResult.evaluate`; or there is no such run, or its config names code that was not said to
             be trusted.
     """
-    return evaluate_run(_trained(run, storage, trust), sets, options)
+    return _result(run, storage, trust).evaluate(sets, **options)
 
 
 def predict(
     run: str | Path,
+    set: str = "validation",
+    *,
+    storage: str | Path | None = None,
+    trust: bool = False,
+    **options: Any,
+) -> "dict[str, torch.Tensor]":
+    """Return the predictions of a run's checkpoint for a set, or write them to `output`.
+
+    Args:
+        run: see `find_run`; of a sweep, its best trial.
+        set: see `RunResult.predict`.
+        storage: see `evaluate`; likewise `trust`.
+        options: `output`, `checkpoint`, `overrides` and the like, see `RunResult.predict`.
+
+    Raises:
+        PacelineError: see `evaluate`.
+    """
+    return _result(run, storage, trust).predict(set, **options)
+
+
+def evaluate_found(
+    run: str | Path, sets: Sequence[str], options: EvaluationOptions, storage: str | Path | None, trust: bool
+) -> Evaluated:
+    """Do the same as `evaluate`, and say what was evaluated where."""
+    return evaluate_run(_trained(run, storage, trust), sets, options)
+
+
+def predict_found(
+    run: str | Path,
     name: str,
     output: str | Path,
     options: EvaluationOptions,
-    storage: str | Path | None = None,
-    trust: bool = False,
+    storage: str | Path | None,
+    trust: bool,
 ) -> Predicted:
-    """Write the predictions of a run's checkpoint for a set, see `evaluate` and `RunResult.predict`."""
+    """Write the predictions to a file, and say what was predicted where."""
     return predict_run(_trained(run, storage, trust), name, output, options)
 
 
+def _result(run: str | Path, storage: str | Path | None, trust: bool) -> RunResult:
+    return _trusted(run, storage, trust)[1]
+
+
 def _trained(run: str | Path, storage: str | Path | None, trust: bool) -> TrainedRun:
+    found, result = _trusted(run, storage, trust)
+    return TrainedRun(str(found), result.config, result.folder, result.checkpoint)
+
+
+def _trusted(run: str | Path, storage: str | Path | None, trust: bool) -> tuple[FoundRun, RunResult]:
+    """A run whose code may be called, of a sweep the best trial."""
     found = find_run(run, storage)
     if found.kind == "sweep":
         found = find_run(_best_trial(found))
     result = result_of(found)
     require_trust(result.config, found.folder, trust)
-    return TrainedRun(str(found), result.config, result.folder, result.checkpoint)
+    return found, result
 
 
 def _best_trial(sweep: FoundRun) -> Path:

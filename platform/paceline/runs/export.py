@@ -118,6 +118,7 @@ def export(
 
     Args:
         run: see `find_run`.
+        format: `safetensors` or `pt2`.
         output: the folder; by default one below `exports` in the working folder.
         metric: what the best checkpoint is the best in; by default `val/loss`, or a sweep's first objective.
         mode: whether that is better when it is `min` or `max`; by default as its name says.

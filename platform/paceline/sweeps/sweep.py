@@ -5,7 +5,7 @@ claim the sweep  ->  points  ->  desk, worker groups and Tune, side by side  -> 
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +42,8 @@ from paceline.tracking.views import sweep_view_id
 def sweep(
     config: ExperimentConfig,
     *,
+    space: Mapping[str, Any] | None = None,
+    metric: str | Sequence[str] | None = None,
     model: Any = None,
     data: Any = None,
     task: Any = None,
@@ -54,11 +56,13 @@ def sweep(
 ) -> SweepResult:
     """Run the trials of the config's `sweep` section.
 
-    An unfinished sweep of the same name and config is gone on with; its finished trials are not run again.
+    An unfinished sweep of the same name and config is continued; its finished trials are not run again.
 
     Args:
-        config: from `load_config`, with a `sweep` section.
-        model: a callable in place of the config's `model`; likewise the next two, see `train`.
+        config: from `load_config`.
+        space: in place of the config's `sweep.space`, such as `{"optimizer.lr": [0.01, 0.1]}`.
+        metric: in place of the config's `sweep.metric`.
+        model: a callable in place of the config's `model`; likewise `data` and `task`, see `train`.
         resume: start no new sweep, only go on with an unfinished one.
         new: start a new sweep, even if there is an unfinished one.
         init_from: in place of the config's `model.weights`: a run or a file whose weights each trial starts from.
@@ -72,6 +76,9 @@ def sweep(
         EnvironmentFault: GPUs, cores, MLflow, data or disk are lacking.
         RunFailed: no worker group could be started, or Ray failed. Trials that fail do not raise.
     """
+    given = {"sweep.space": None if space is None else dict(space), "sweep.metric": _plain(metric)}
+    if changes := {key: value for key, value in given.items() if value is not None}:
+        config = config.with_overrides(changes)
     config = with_objects(config, model=model, data=data, task=task)
     config = with_initial_weights(config, init_from)
     learn(secrets_of(config))
@@ -83,6 +90,10 @@ def sweep(
     section = section_of(config)
     with watched_sweep(section.objectives, config.name, trial_count(section)) as shown:
         return _sweep(config, intent_of(resume=resume, new=new), address, wait_seconds, shown)
+
+
+def _plain(metric: str | Sequence[str] | None) -> str | list[str] | None:
+    return metric if metric is None or isinstance(metric, str) else list(metric)
 
 
 def _sweep(

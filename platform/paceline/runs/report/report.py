@@ -5,7 +5,7 @@ from pathlib import Path
 from paceline.durable import write_durably
 from paceline.errors import EnvironmentFault
 from paceline.places import place_of
-from paceline.runs.finding import FoundRun
+from paceline.runs.finding import FoundRun, find_run
 from paceline.runs.report.page import page
 from paceline.runs.report.run_sections import run_report
 from paceline.runs.report.run_story import run_story
@@ -13,6 +13,22 @@ from paceline.runs.report.sweep_sections import sweep_report
 from paceline.runs.report.sweep_story import sweep_story
 
 REPORT_FILE = "report.html"
+
+
+def report(run: str | Path, output: str | Path | None = None, *, storage: str | Path | None = None) -> Path:
+    """Write the report of a run, a sweep or a tune-up as one HTML file, and return its path.
+
+    Args:
+        run: see `find_run`.
+        output: the file; by default `report.html` in the run's own folder.
+        storage: the folder that holds the runs, or its address; by default PACELINE_STORAGE, else `runs` in the working
+            folder.
+
+    Raises:
+        EnvironmentFault: there is no such run, its files are damaged, or the report cannot be written.
+        ConfigError: a sweep's config is none any more, such as that of another version of Paceline.
+    """
+    return write_report(find_run(run, storage, tuneups=True), None if output is None else Path(output))
 
 
 def write_report(found: FoundRun, output: Path | None = None) -> Path:

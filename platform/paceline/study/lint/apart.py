@@ -47,12 +47,18 @@ class LintApart:
         self._errand.end()
 
 
-def lint_apart(config: ExperimentConfig, timeout_seconds: float = TIMEOUT_SECONDS) -> list[Finding]:
-    """What `lint` finds.
+def lint(config: ExperimentConfig, timeout_seconds: float = TIMEOUT_SECONDS) -> list[Finding]:
+    """Find faults of a model and its config that slow training down or break it, without training.
+
+    The model runs on fake tensors in a process of its own.
+
+    Args:
+        config: from `load_config`.
+        timeout_seconds: how long building the model and loading the data may take.
 
     Raises:
-        TookTooLong: the user's code did not come to its end.
-        PacelineError: as `lint`.
+        TookTooLong: the user's code did not end in time.
+        PacelineError: the config, the model or the data are wrong.
     """
     look = LintApart(config, timeout_seconds)
     try:
@@ -63,11 +69,11 @@ def lint_apart(config: ExperimentConfig, timeout_seconds: float = TIMEOUT_SECOND
 
 def _look(config: ExperimentConfig, timeout_seconds: float) -> list[dict[str, Any]]:
     from paceline._compat.torch import import_compiler
-    from paceline.study.lint import lint
+    from paceline.study.lint import lint as lint_here
 
     import_compiler()  # torch would in the first step, for seconds; the limit is for the user's code
     with at_most(timeout_seconds, "building the model and the data, with some passes,"):
-        return [finding.to_json() for finding in lint(config)]
+        return [finding.to_json() for finding in lint_here(config)]
 
 
 if __name__ == "__main__":

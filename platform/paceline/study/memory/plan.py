@@ -86,7 +86,7 @@ def plan(
             worker's part of this machine's.
         device: what is trained on; `auto`: a GPU where the config asks for one or this machine has enough.
         timeout_seconds: how long it may take to load the data, and for each set of techniques to build the model.
-        model: a callable in place of the config's `model`; likewise the next two, see `train`.
+        model: a callable in place of the config's `model`; likewise `data` and `task`, see `train`.
 
     Raises:
         ConfigError: something about the config is wrong, or it does not suit the model.

@@ -64,7 +64,7 @@ def tuneup(
 
     Args:
         config: from `load_config`; its section `tuneup` says how much time there is and what counts as equal quality.
-        model: a callable in place of the config's `model`; likewise the next two, see `train`.
+        model: a callable in place of the config's `model`; likewise `data` and `task`, see `train`.
         resume: start no new tune-up, only go on with an unfinished one.
         new: start a new tune-up, even if there is an unfinished one.
         address: a Ray cluster's address; by default PACELINE_ADDRESS, else a private local Ray, or inside a submitted
