@@ -46,7 +46,7 @@ class Use(NamedTuple):
     is_text: bool = False
     """Whether it stands in quotes, and may be anything."""
     is_own: bool = False
-    """Whether it is an attribute of `self` or `cls`, or a method's own name."""
+    """Whether it is an attribute of `self` or `cls`, or the own name of a method or class attribute."""
 
 
 def uses(source: str) -> list[Use]:
@@ -96,6 +96,9 @@ class _Finder(ast.NodeVisitor):
         for each in node.body:
             if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and is_private(each.name):
                 self._add(each.name, each, is_own=True)
+            for target in each.targets if isinstance(each, ast.Assign) else ():
+                if isinstance(target, ast.Name) and is_private(target.id):
+                    self._add(target.id, each, is_own=True)
         self.generic_visit(node)
 
     def visit_Name(self, node: ast.Name) -> None:

@@ -85,6 +85,7 @@ PRIVATE = (
     "torch.ops.aten._scaled_dot_product_fused_attention_overrideable",
     "torch.ops.aten._scaled_mm",
     "torch.ops.aten.mm.default._schema",
+    "torch.optim.Adam._step_supports_amp_scaling",
     "torch.optim.optimizer._global_optimizer_post_hooks",
     "torch.optim.optimizer._global_optimizer_pre_hooks",
     "torch.utils._mode_utils.no_dispatch",
@@ -400,6 +401,24 @@ def found_inf(scaler: torch.amp.GradScaler, optimizer: Optimizer) -> Tensor:
     found: Tensor
     (found,) = scaler._found_inf_per_device(optimizer).values()
     return found
+
+
+class SkipsOverflow:
+    """Put before `Optimizer` among the bases: `GradScaler.step` calls `step` always, and does not wait for the device.
+
+    The optimizer itself has to leave weights and state as they are if a gradient is not finite. No public base class or
+    method says that it does.
+    """
+
+    _step_supports_amp_scaling = True
+
+    def loss_scaling(self) -> tuple[Tensor | None, Tensor | None]:
+        """What the scaler sets during `step`, both None without one.
+
+        Returns:
+            The scale of the gradients, None if they are unscaled; a number on the device, not 0 to skip the step.
+        """
+        return getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
 
 
 # Data

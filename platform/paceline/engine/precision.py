@@ -82,9 +82,10 @@ class Precision:
         Returns:
             Whether it was left out: a number on the device, not 0 if so. None where no step ever is.
         """
+        if self._scaler is not None:
+            # without clipping, too: an optimizer that skips steps itself would go through the gradients a second time
+            self._scaler.unscale_(optimizer)
         if max_grad_norm is not None:
-            if self._scaler is not None:
-                self._scaler.unscale_(optimizer)
             self._grad_norm = clip(parameters, max_grad_norm)
         if self._scaler is None:
             optimizer.step()

@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from paceline._compat.torch import foreach_add, foreach_add_, foreach_addcmul_, foreach_mul_
-from paceline.optimizers._foreach import ForeachOptimizer, norms, trust_ratios
+from paceline._compat.torch import foreach_add, foreach_add_, foreach_addcmul_
+from paceline.optimizers._foreach import ForeachOptimizer, multiply_, norms, trust_ratios
 
 
 class LARS(ForeachOptimizer):
@@ -40,14 +40,15 @@ class LARS(ForeachOptimizer):
 
     def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
         velocities = self._state_tensors(parameters, "momentum_buffer")
-        directions = foreach_add(gradients, parameters, alpha=group["weight_decay"])
-        foreach_mul_(velocities, group["momentum"])
+        directions = list(foreach_add(gradients, parameters, alpha=group["weight_decay"]))
+        self._mask_(directions)
+        multiply_(velocities, self._decay(group["momentum"]))
         if group["layerwise"]:
             ratios = _ratios(parameters, gradients, group["weight_decay"], group["trust_coefficient"])
             foreach_addcmul_(velocities, directions, ratios, value=group["lr"])
         else:
             foreach_add_(velocities, directions, alpha=group["lr"])
-        foreach_add_(parameters, velocities, alpha=-1)
+        foreach_add_(parameters, self._masked(velocities), alpha=-1)
 
 
 def _ratios(

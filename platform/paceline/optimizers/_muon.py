@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from paceline._compat.torch import foreach_add, foreach_add_, foreach_mul_
-from paceline.optimizers._foreach import ForeachOptimizer
+from paceline._compat.torch import foreach_add, foreach_add_
+from paceline.optimizers._foreach import ForeachOptimizer, multiply_
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
@@ -52,10 +52,11 @@ class Muon(ForeachOptimizer):
             foreach_add_(parameters, self._adam_directions(parameters, gradients, group), alpha=-group["lr"])
             return
         momenta = self._state_tensors(parameters, "momentum_buffer")
-        foreach_mul_(momenta, group["momentum"])
+        multiply_(momenta, self._decay(group["momentum"]))
         foreach_add_(momenta, gradients)
-        directions = foreach_add(gradients, momenta, alpha=group["momentum"])
-        foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+        directions = list(foreach_add(gradients, momenta, alpha=group["momentum"]))
+        self._mask_(directions)
+        multiply_(parameters, self._decay(1 - group["lr"] * group["weight_decay"]))
         for parameter, direction in zip(parameters, directions, strict=True):
             parameter.add_(orthogonalized(direction), alpha=-group["lr"])
 

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from paceline._compat.torch import foreach_add_, foreach_addcdiv_, foreach_mul_
-from paceline.optimizers._foreach import ForeachOptimizer, norms
+from paceline._compat.torch import foreach_add_, foreach_addcdiv_
+from paceline.optimizers._foreach import ForeachOptimizer, multiply_, norms
 
 
 class NovoGrad(ForeachOptimizer):
@@ -41,10 +41,10 @@ class NovoGrad(ForeachOptimizer):
         means = self._state_tensors(parameters, "exp_avg")
         moments = self._second_moments(parameters, norms(gradients).square(), beta2)
         roots = list((moments.sqrt() + group["eps"]).unbind())
-        foreach_mul_(means, beta1)
-        foreach_add_(means, parameters, alpha=group["weight_decay"])
+        multiply_(means, self._decay(beta1))
+        foreach_add_(means, self._masked(parameters), alpha=group["weight_decay"])
         foreach_addcdiv_(means, gradients, roots)
-        foreach_add_(parameters, means, alpha=-group["lr"])
+        foreach_add_(parameters, self._masked(means), alpha=-group["lr"])
 
     def _second_moments(self, parameters: list[Tensor], squares: Tensor, beta2: float) -> Tensor:
         """The v of each parameter, given the squared norms of their gradients: shape [parameters], on their device."""
@@ -53,6 +53,8 @@ class NovoGrad(ForeachOptimizer):
         before = torch.stack([state.get("second_moment", nothing) for state in states])
         # a gradient of zero is no first gradient: the step after it would be 7 times too long
         moments = torch.where(before > 0, torch.lerp(before, squares, 1 - beta2), squares)
+        if isinstance(self._taken, Tensor):
+            moments = torch.where(self._taken.to(before) > 0, moments, before)
         for state, moment in zip(states, moments.unbind(), strict=True):
             state["second_moment"] = moment
         return moments

@@ -1,7 +1,7 @@
 """AdamW whose average of the weights takes the place of a schedule."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -10,12 +10,10 @@ from paceline._compat.torch import (
     foreach_add_,
     foreach_addcdiv_,
     foreach_addcmul_,
-    foreach_lerp_,
     foreach_mul,
-    foreach_mul_,
     foreach_sqrt_,
 )
-from paceline.optimizers._foreach import ForeachOptimizer
+from paceline.optimizers._foreach import ForeachOptimizer, Number, lerp_, multiply_
 
 
 class ScheduleFreeAdamW(ForeachOptimizer):
@@ -38,6 +36,8 @@ class ScheduleFreeAdamW(ForeachOptimizer):
         eps: > 0.
         weight_decay: >= 0.
     """
+
+    COUNTERS: ClassVar[dict[str, type]] = {"step": int, "square_sum": float}
 
     def __init__(
         self,
@@ -82,24 +82,29 @@ class ScheduleFreeAdamW(ForeachOptimizer):
             if "z" not in state:
                 state["z"] = parameter.detach().clone(memory_format=torch.preserve_format)
         origins, squares = [state["z"] for state in states], self._state_tensors(parameters, "exp_avg_sq")
-        rates = [group["lr"] * (1 - beta2**count) ** 0.5 for count in self._count(parameters)]
-        shares = [_share(rate, state) for rate, state in zip(rates, states, strict=True)]
-        foreach_mul_(squares, beta2)
+        # 0 if the step is skipped, and so is the share: nothing moves
+        rate = group["lr"] * (1 - beta2 ** self._count(parameters)) ** 0.5 * self._taken
+        share = _share(rate, states)
+        multiply_(squares, self._decay(beta2))
         foreach_addcmul_(squares, gradients, gradients, value=1 - beta2)
         roots = foreach_mul(squares, 1.0)
         foreach_sqrt_(roots)
         foreach_add_(roots, group["eps"])
         steps = list(foreach_mul(parameters, group["weight_decay"]))
         foreach_addcdiv_(steps, gradients, roots)
-        foreach_mul_(steps, rates)
+        multiply_(steps, rate)
         # x is in none of the tensors: y after the step is (1 - c) y + c z - (1 - beta1 (1 - c)) step
-        foreach_lerp_(parameters, origins, shares)
+        lerp_(parameters, origins, share)
         foreach_add_(origins, steps, alpha=-1)
-        foreach_mul_(steps, [1 - beta1 * (1 - share) for share in shares])
+        multiply_(steps, 1 - beta1 * (1 - share))
         foreach_add_(parameters, steps, alpha=-1)
 
 
-def _share(rate: float, state: dict[str, Any]) -> float:
-    """The weight c of the newest z in the average; counts the step."""
-    state["square_sum"] = state.get("square_sum", 0.0) + rate**2
-    return float(rate**2 / state["square_sum"]) if state["square_sum"] else 0.0
+def _share(rate: Number, states: list[dict[str, Any]]) -> Number:
+    """The weight c of the newest z in the average of parameters that are alike; counts the step."""
+    square_sum: Number = states[0].get("square_sum", 0.0) + rate**2
+    for state in states:
+        state["square_sum"] = square_sum
+    if isinstance(square_sum, Tensor):
+        return torch.where(square_sum > 0, rate**2 / square_sum, 0.0)
+    return rate**2 / square_sum if square_sum else 0.0

@@ -2,6 +2,8 @@
 
 import io
 import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
@@ -26,6 +28,7 @@ TOLERANCES = {torch.float64: (1e-7, 1e-9), torch.float16: (1e-2, 1e-3), torch.bf
 """Relative and absolute, by number format."""
 DEFAULT_TOLERANCE = (1e-4, 1e-5)
 CURE = "use --format safetensors, which needs no tracing"
+TRACEABLE_OUTPUTS = (torch.Tensor, bool, int, float, str, type(None))
 NOT_TRACEABLE = "not-traceable"
 """Code of the errors of a model that `torch.export` or the task gives no program of."""
 
@@ -41,7 +44,9 @@ class Call:
 def save_program(config: ExperimentConfig, model: nn.Module, file: Path) -> dict[str, Any]:
     """Trace the model with samples of the config's data, save the program, read it back, and compare the two.
 
-    The batch's size stays free. The model is as it is evaluated: on the CPU, without autocast.
+    The batch size stays free, and so does each other size that the model's operations leave free, such as a sequence
+    length. A model output of a mapping type, such as those of Hugging Face, becomes a `dict`. The model is as it is
+    evaluated: on the CPU, without autocast.
 
     Args:
         model: in eval mode, as `rebuild` gives it.
@@ -57,7 +62,7 @@ def save_program(config: ExperimentConfig, model: nn.Module, file: Path) -> dict
     """
     batches = _batches(config, (TRACED_BATCH, *CHECKED_BATCHES))
     calls = {size: _call_of(config, model, batch) for size, batch in batches.items()}
-    with warnings.catch_warnings(), torch.no_grad():
+    with warnings.catch_warnings(), torch.no_grad(), _plain_outputs(model):
         warnings.simplefilter("ignore")
         file.write_bytes(_saved(_traced(model, calls[TRACED_BATCH])))
         program = torch.export.load(file).module()
@@ -72,8 +77,11 @@ _REWRITE = "rewrite what depends on the values of tensors, such as `if x.sum() >
 
 def _traced(model: nn.Module, call: Call) -> torch.export.ExportedProgram:
     try:
-        return _trace(model, call)
-    except Exception as error:  # whatever the model's code and the tracer raise
+        try:
+            return _trace(model, call, torch.export.Dim.AUTO)
+        except Exception:  # whatever the model's code and the tracer raise
+            return _trace(model, call, None)
+    except Exception as error:
         raise UnusableCode(
             f"the model cannot be traced: {_first_line(error)}; {CURE}, or {_REWRITE}", NOT_TRACEABLE
         ) from error
@@ -133,12 +141,39 @@ def _as_double(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.double() if tensor.is_floating_point() else tensor
 
 
-def _trace(model: nn.Module, call: Call) -> torch.export.ExportedProgram:
+@contextmanager
+def _plain_outputs(model: nn.Module) -> Iterator[None]:
+    """Let the model return a `dict` for any mapping, without items that no program can return, such as caches.
+
+    A program with another type of mapping can only be loaded where the package of that type has been imported.
+    """
+
+    def plain(_: nn.Module, args: Any, output: Any) -> Any:
+        if not isinstance(output, Mapping):
+            return output
+        leaves = {key: tree_leaves(value) for key, value in output.items()}
+        return {key: output[key] for key in output if all(isinstance(x, TRACEABLE_OUTPUTS) for x in leaves[key])}
+
+    handle = model.register_forward_hook(plain)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _trace(model: nn.Module, call: Call, other_sizes: Any) -> torch.export.ExportedProgram:
+    """Trace the model.
+
+    Args:
+        other_sizes: constraint of the sizes beside the batch size; None: they are fixed.
+    """
     size = torch.export.Dim("batch")
 
     def free(leaf: Any) -> Any:
-        is_batch = isinstance(leaf, torch.Tensor) and leaf.dim() > 0 and leaf.shape[0] == TRACED_BATCH
-        return {0: size} if is_batch else None
+        if not isinstance(leaf, torch.Tensor) or leaf.dim() == 0:
+            return None
+        first = size if leaf.shape[0] == TRACED_BATCH else other_sizes
+        return {0: first, **dict.fromkeys(range(1, leaf.dim()), other_sizes)}
 
     named = signature(model.forward).bind(*call.args, **call.kwargs).arguments
     return torch.export.export(model, call.args, call.kwargs, dynamic_shapes=tree_map(free, dict(named)))

@@ -395,6 +395,32 @@ def skipped_step_is_told() -> None:
         scaler.update()
 
 
+class Seen(compat.SkipsOverflow, torch.optim.SGD):
+    """Takes no step, and keeps what the scaler gives it."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.given = self.loss_scaling()
+
+
+def scaler_leaves_skipping_to_the_optimizer() -> None:
+    for unscales in (False, True):
+        weight = nn.Parameter(torch.ones(1))
+        seen, scaler = Seen([weight]), torch.amp.GradScaler("cpu", init_scale=8.0)
+        assert seen.loss_scaling() == (None, None)
+        for value, skipped in ((1.0, False), (torch.inf, True)):
+            seen.zero_grad()
+            scaler.scale((weight * value).sum()).backward()
+            if unscales:
+                scaler.unscale_(seen)
+            with patch.object(Tensor, "item", side_effect=AssertionError("waits for the device")):
+                scaler.step(seen)
+            scale, found = seen.given
+            assert (scale is None) == unscales
+            assert scale is None or (scale == 8.0 and weight.grad == 8.0 * value)
+            assert bool(found) is skipped
+            scaler.update(8.0)
+
+
 # Data and distributed training
 
 
@@ -527,6 +553,7 @@ BEHAVIOUR: dict[str, Callable[[], None]] = {
     "torch.nn.modules.module._global_forward_hooks_always_called": hook_options_are_global,
     "torch.nn.modules.module._global_is_full_backward_hook": first_backward_hook_decides,
     **{f"torch.nn.modules.module.{name}": hook_is_global(*how) for name, how in REGISTERED.items()},
+    "torch.optim.Adam._step_supports_amp_scaling": scaler_leaves_skipping_to_the_optimizer,
     **{f"torch.optim.optimizer.{name}": hook_is_global(*how) for name, how in OPTIMIZER_HOOKS.items()},
     f"{DDP}._inside_ddp_forward": ddp_is_active_inside,
     f"{DDP}._sync_buffers": buffers_are_synchronised_through_the_hook,
@@ -554,6 +581,7 @@ def _iterator() -> Any:
 SAMPLES: dict[str, Callable[[], Any]] = {
     MODULE: nn.Identity,
     "torch.compile": lambda: torch.compile(nn.Identity()),
+    "torch.optim.Adam": lambda: torch.optim.Adam([nn.Parameter(torch.ones(1))], fused=True),
     "torch.utils.data.DataLoader": lambda: DataLoader([1]),  # type: ignore[arg-type]
     "torch.utils.data.DataLoader._iterator": _iterator,
 }

@@ -121,6 +121,29 @@ def test_steps_that_overflow_in_fp16_are_left_out_and_counted(fused: bool) -> No
     assert all(map(isfinite, reporter.values("train/loss")))
 
 
+@pytest.mark.parametrize("name", ["lars", "lamb", "nvlamb", "novograd", "muon", "schedule_free_adamw"])
+@pytest.mark.parametrize("limit", [None, 1.0])
+def test_steps_in_fp16_are_skipped_without_waiting_for_the_device(name: str, limit: float | None) -> None:
+    settings = config(trainer__precision="16-mixed", optimizer={"name": name}, trainer__max_grad_norm=limit)
+    trainer = build_trainer(settings, DistContext.current(DEVICE), MemoryReporter())
+    trainer.state.precision._scaler = torch.amp.GradScaler(DEVICE, init_scale=2.0**24)
+    step = trainer.state.precision.step
+
+    def without_waiting(*arguments: Any) -> Any:
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            return step(*arguments)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    trainer.state.precision.step = without_waiting  # type: ignore[method-assign]
+    updated = updates_of(trainer)
+    trainer.fit()
+    assert not updated[0]
+    assert updated[-1]
+    assert all(torch.isfinite(parameter).all() for parameter in trainer.step.parameters)
+
+
 def updates_of(trainer: Trainer) -> list[bool]:
     """Whether each step changed the weights."""
     updated: list[bool] = []

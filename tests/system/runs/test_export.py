@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
 from paceline import RunResult, load_config, load_run, load_sweep
 from paceline.cli import run as command
@@ -21,6 +22,7 @@ from paceline.errors import ConfigError, EnvironmentFault, PacelineError, Unusab
 from paceline.runs.choosing import choose
 from paceline.runs.export import Exported, export
 from paceline.runs.finding import find_run
+from paceline.runs.tracing import save_program
 from paceline.sweeps.folder import SweepFolder
 from paceline.tracking import metrics, remote
 from paceline.tracking.journal import JOURNAL_FILE, Journal
@@ -30,6 +32,7 @@ from support.golden import Golden
 from support.runs import user_models
 from support.runs.declared_names import undeclared, written
 from support.runs.trained_runs import CNN, swept, trained
+from support.toys import toy_config
 
 CANARY = "canary-S3cr3t"
 
@@ -277,6 +280,31 @@ def test_a_custom_model_in_float64_without_redundant_biases_is_traced(
     told = check_program(own_net, exported, lambda size: torch.randn(size, 1, 8, 8, dtype=torch.float64))
     assert told["checked"] == {"batch_sizes": [1, 5], "tolerances": {"float64": [1e-7, 1e-9]}}
     assert told["imports"] == {"model": "models_of_export:net", "data": "models_of_export:images"}
+
+
+class ByWidth(nn.Module):
+    """Looks a factor up by a size, which works for fixed sizes only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.mean(dim=(1, 2)) * {8: self.scale}[images.shape[3]]
+
+
+@pytest.mark.parametrize(("build", "is_free"), [(user_models.net, True), (ByWidth, False)])
+def test_image_sizes_stay_free_where_the_model_can_be_traced_so(build: Any, is_free: bool, tmp_path: Path) -> None:
+    sections = {"model": {"path": build}, "data": {"path": user_models.images}, "task": {"name": "classification"}}
+    model = build().eval()
+    save_program(toy_config(**sections, trainer__precision="32-true"), model, tmp_path / "model.pt2")
+    program = torch.export.load(tmp_path / "model.pt2").module()
+    for images in (torch.randn(3, 1, 8, 8), torch.randn(2, 1, 11, 9)):
+        if is_free or images.shape[3] == 8:
+            torch.testing.assert_close(program(images), model(images))
+        else:
+            with pytest.raises(AssertionError):
+                program(images)
 
 
 def test_what_cannot_be_traced_or_saved_is_refused(

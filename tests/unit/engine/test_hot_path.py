@@ -68,10 +68,11 @@ def config(**overrides: Any) -> Any:
     return toy_config(**{"task": {"name": "classification"}, **data, **overrides})
 
 
-def engine_operations(fused: bool = False, **overrides: Any) -> Operations:
+def engine_operations(optimizer: Any = None, **overrides: Any) -> Operations:
     """Each step's operations, from the end of one to the end of the next, loading and logging included."""
     trainer_section = {"epochs": 2, "log_every_n_steps": LOG_EVERY, "evaluate_every_n_epochs": 0, **overrides}
-    made = config(optimizer__fused=fused, trainer=trainer_section)
+    chosen = {"optimizer__fused": False} if optimizer is None else {"optimizer": optimizer}
+    made = config(**chosen, trainer=trainer_section)
     trainer = built(made, reporter=MemoryReporter(stop_at_step=STEPS))
     after_step = trainer.after_step
 
@@ -121,15 +122,24 @@ def test_only_logging_waits_for_the_device(overrides: dict[str, Any]) -> None:
             assert 0 < reads.total() <= READS_TO_LOG + 2 * ("max_grad_norm" in overrides)
 
 
-def test_counting_skipped_steps_waits_only_to_log(monkeypatch: pytest.MonkeyPatch) -> None:
+OPTIMIZERS = ["lars", "lamb", "nvlamb", "novograd", "muon", "schedule_free_adamw"]
+
+
+@pytest.mark.parametrize("limit", [None, 1.0])
+@pytest.mark.parametrize(
+    "optimizer", [{"name": "sgd", "fused": True}, *({"name": name} for name in OPTIMIZERS)], ids=str
+)
+def test_loss_scaling_waits_only_to_log(
+    optimizer: dict[str, Any], limit: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Scaled(Precision):
         def __init__(self, name: str, device: torch.device) -> None:
             super().__init__("32-true", device)
             self._scaler = torch.amp.GradScaler("cpu")  # fp16 has one, on CUDA
 
     monkeypatch.setattr(build, "Precision", Scaled)
-    # the scaler itself waits for the device at each step, unless the optimizer is fused
-    operations = engine_operations(fused=True, max_grad_norm=1.0)
+    # the scaler itself waits for the device at each step, unless the optimizer skips steps without it
+    operations = engine_operations(optimizer, max_grad_norm=limit)
     for number, reads in enumerate(operations.reads_of_steps[1:], 2):
         assert bool(reads) == (number % LOG_EVERY == 0), f"step {number} reads {reads}"
 
