@@ -8,6 +8,7 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
 from paceline.sweeps.results import plots
+from paceline.sweeps.results.parallel_coordinates import parallel_coordinates
 from paceline.sweeps.results.ranking import Objective
 from paceline.sweeps.results.style import color_map
 from paceline.sweeps.trials import Trial, TrialState
@@ -144,3 +145,21 @@ def test_settings_with_fewer_seeds_are_drawn_apart() -> None:
     picture = plots.pareto(trials, BOTH)
     assert [len(points.get_offsets()) for points in picture.axes[0].collections] == [1, 1]
     assert len(picture.legends[0].get_texts()) == 3
+
+
+def test_parallel_coordinates_have_a_line_for_each_setting() -> None:
+    trials = [*GRID, trial(6, 64, "sqrt", 0.95, seed=1), trial(7, 64, "sqrt", 0.85, seed=2)]
+    picture = parallel_coordinates(trials, ("val/accuracy", "max"))
+    axes = picture.axes[0]
+    lines = [line for line in axes.lines if len(line.get_xdata()) == 2 and line.get_marker() == "o"]
+    finished = {(each.overrides["data.global_batch_size"], each.overrides["optimizer.lr_scaling"]) for each in trials}
+    assert len(lines) == len(finished) - 2  # the pruned and the failed one
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["global_batch_size", "lr_scaling"]
+    (best,) = [line for line in lines if line.get_linewidth() == 3.0]
+    assert list(best.get_ydata()) == [0.0, 1.0]  # the smallest batch, the rule that comes up last
+
+
+@pytest.mark.parametrize("trials", [[], GRID[2:3], [trial(1, 64, "none", 0.5), trial(2, 64, "none", 0.6)]])
+def test_parallel_coordinates_of_too_little_are_refused(trials: list[Trial]) -> None:
+    with pytest.raises(ValueError, match="parallel coordinates"):
+        parallel_coordinates(trials, ("val/accuracy", "max"))

@@ -58,7 +58,7 @@ def pictures_of(
     draw: dict[str, Callable[[], Picture | None]] = {
         PARETO: partial(_pareto, trials, objectives),
         HEATMAP: partial(_heatmap, config, trials, objectives, shares),
-        CURVES: partial(_curves, config, trials, objectives, histories),
+        CURVES: partial(curves_of, config, trials, objectives, histories),
         IMPORTANCE: partial(_importance, trials, objectives, shares),
     }
     drawn = {name: _tried(partial(_as_png, each), name) for name, each in draw.items()}
@@ -173,9 +173,10 @@ def _is_log(config: ExperimentConfig, trials: Sequence[Trial], axis: str) -> boo
     return config.sweep is not None and all(map(labels.is_number, values)) and is_log(config.sweep, axis, values)
 
 
-def _curves(
+def curves_of(
     config: ExperimentConfig, trials: Sequence[Trial], objectives: Sequence[Objective], histories: Histories
 ) -> "Picture | None":
+    """Draw the curves of the best settings; None where no trial has logged a metric of the sweep."""
     lines = panels(config, trials, objectives, histories)
     if not lines:
         return None
@@ -183,6 +184,13 @@ def _curves(
 
     unit = "training samples seen" if has_samples(config, trials) else "optimizer steps"
     return charts.curves(lines, unit, f"{config.name}: the best settings by {objectives[0][0]}")
+
+
+def importance_of(
+    config: ExperimentConfig, trials: Sequence[Trial], objectives: Sequence[Objective]
+) -> "Picture | None":
+    """Draw the importance of the axes; None where there are too few finished settings."""
+    return _importance(trials, objectives, _shares(config, trials, objectives))
 
 
 def _importance(

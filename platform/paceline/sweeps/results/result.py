@@ -163,6 +163,45 @@ class SweepResult:
 
         return plots.heatmap(self.trials, self.objectives, x, y, metric)
 
+    def plot_parallel(self, metric: str | Objective | None = None) -> "Picture":
+        """Draw each setting as a line across its values, coloured by a metric, the first objective by default.
+
+        Raises:
+            ValueError: no finished trial has the metric, or no axis has two values.
+        """
+        from paceline.sweeps.results.parallel_coordinates import parallel_coordinates
+
+        objective = self.objectives[0] if metric is None else metric
+        chosen = ranking.objective_of(objective, self.objectives) if isinstance(objective, str) else objective
+        return parallel_coordinates(self.trials, chosen)
+
+    def plot_curves(self) -> "Picture":
+        """Draw losses and metrics of the best settings over the training samples seen, seeds as bands.
+
+        Raises:
+            ValueError: no trial has logged a metric of the sweep.
+        """
+        from paceline.sweeps.results.pictures import curves_of, histories_of
+
+        histories = histories_of(self.folder, self.trials, self.objectives)
+        picture = curves_of(self.config, self.trials, self.objectives, histories)
+        if picture is None:
+            raise ValueError("curves cannot be drawn: no trial has logged a metric of the sweep")
+        return picture
+
+    def plot_importance(self) -> "Picture":
+        """Draw the share of the first objective's variation that each axis accounts for (Optuna's fANOVA).
+
+        Raises:
+            ValueError: there are fewer than two axes or six finished settings, or all settings have the same result.
+        """
+        from paceline.sweeps.results.pictures import importance_of
+
+        picture = importance_of(self.config, self.trials, self.objectives)
+        if picture is None:
+            raise ValueError("importance cannot be drawn: it needs two axes and six finished settings that differ")
+        return picture
+
     def to_json(self) -> dict[str, Any]:
         """The result as plain JSON values, as `paceline sweep --json` prints it."""
         told: dict[str, Any] = {
