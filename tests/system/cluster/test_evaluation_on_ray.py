@@ -75,7 +75,7 @@ def data(act):
 """
 
 
-@pytest.mark.parametrize("act", ["raise", "kill"])
+@pytest.mark.parametrize("act", ["raise", pytest.param("kill", marks=pytest.mark.slow)])
 def test_a_failing_worker_is_reported_and_leaves_nothing(home: Path, act: str) -> None:
     (home / "both.yaml").write_text(CONFIG)
     run = train(load_config("both.yaml", {"scaling.num_workers": 0}), listener=SilentListener())

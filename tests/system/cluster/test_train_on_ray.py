@@ -24,6 +24,15 @@ from support.ranks import run_ranks
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600), pytest.mark.usefixtures("ray_session")]
 
 STEPS = list(range(1, 73))
+TALKATIVE = """
+import torch.distributed as dist
+import own_code
+
+def net():
+    if dist.get_rank() == 0:
+        print("built on rank 0")
+    return own_code.net()
+"""
 METRICS = ("train/loss", "lr", "samples_per_second", "step_seconds", "data_wait_fraction", "peak_memory_bytes")
 
 
@@ -83,11 +92,15 @@ def uninterrupted(ranks: DistContext, folder: Path, **changes: Any) -> tuple[str
     return outcome.weights_sha256, reporter.values("train/loss")
 
 
-def test_neither_an_exception_nor_ctrl_c_nor_a_killed_worker_changes_a_bit(home: Path) -> None:
+def test_neither_an_exception_nor_ctrl_c_nor_a_killed_worker_changes_a_bit(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """An exception at step 5, resumed from 4; then Ctrl-C; then, at the 36th step from there, a worker is killed."""
+    (home / "talkative.py").write_text(TALKATIVE)
     acts = {"acts": [["raise", 5], ["kill", 36]], "rank": 1, "done": str(home), "pause": 0.15}
     task = {"path": "own_code:OwnTask", "args": acts}
-    run = config(home, "unlucky", task=task, trainer__epochs=12, parallel__timeout_seconds=60)
+    model = {"path": "talkative:net"}
+    run = config(home, "unlucky", model=model, task=task, trainer__epochs=12, parallel__timeout_seconds=60)
     with pytest.raises(RunFailed, match=r"rank 1: ZeroDivisionError: the user's own mistake") as caught:
         train(run)
     raised = (home / "done-raise").stat().st_mtime  # written by the rank right before
@@ -97,7 +110,10 @@ def test_neither_an_exception_nor_ctrl_c_nor_a_killed_worker_changes_a_bit(home:
     assert recorded.info.status == "FAILED"
 
     watch = Watch(stop_at=5)
+    capsys.readouterr()
     interrupted = train(run, listener=watch)
+    # Ray Train's own `print` would show it twice: once as it is printed, once as a log record
+    assert capsys.readouterr().err.count("built on rank 0") == 1
     assert (interrupted.status, watch.resumed) == ("interrupted", [4])
     stopped = interrupted.steps
     assert Path(interrupted.checkpoint).name == f"step-{stopped}"
@@ -139,19 +155,3 @@ def test_workers_have_the_niceness_of_a_script() -> None:
         return os.nice(0)
 
     assert ray.get(niceness.remote()) == os.nice(0)
-
-
-def test_a_line_that_a_worker_prints_is_shown_once(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Ray Train's own `print` shows it twice: once as it is printed, once as a log record."""
-    builder = """
-import torch.distributed as dist
-import own_code
-
-def net():
-    if dist.get_rank() == 0:
-        print("built on rank 0")
-    return own_code.net()
-"""
-    (home / "talkative.py").write_text(builder)
-    train(config(home, "talkative", model={"path": "talkative:net"}, trainer__max_steps=12))
-    assert capsys.readouterr().err.count("built on rank 0") == 1

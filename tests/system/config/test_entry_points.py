@@ -1,6 +1,7 @@
 """An installed package that registers one component of each kind by entry point."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -73,7 +74,7 @@ sweep: {metric: val/theirs, space: {optimizer.name: [theirs, sgd]}}
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, prepared_database: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder beside an installed package."""
     installed = tmp_path / "installed"
     information = installed / "their_package-1.0.dist-info"
@@ -86,6 +87,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     work = tmp_path / "work"
     work.mkdir()
     (work / "experiment.yaml").write_text(CONFIG)
+    shutil.copy(prepared_database, work / "mlflow.db")
     return work
 
 

@@ -25,7 +25,10 @@ def parts(ranks: DistContext, folder: Path, data: Any, loaders: int, stops: list
     return found
 
 
-@pytest.mark.parametrize(("data", "loaders"), [(stream, 2), (stateful_stream, 2), (stream, 0)])
+# a stream without a state of its own, with loader processes, is killed in test_kills.py
+@pytest.mark.parametrize(
+    ("data", "loaders"), [pytest.param(stream, 2, marks=pytest.mark.slow), (stateful_stream, 2), (stream, 0)]
+)
 def test_an_interrupted_run_sees_what_the_whole_one_sees(data: Any, loaders: int, tmp_path: Path) -> None:
     whole = run_ranks(parts, 2, tmp_path / "whole", data, loaders, [], timeout=120)
     interrupted = run_ranks(parts, 2, tmp_path / "parts", data, loaders, [2, 5], timeout=120)
