@@ -3,6 +3,7 @@
 import argparse
 import json
 import re
+import sys
 from typing import Any
 
 from paceline.cli.options import add_config, add_json, add_timeout
@@ -56,7 +57,12 @@ def _plan(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(found.to_json()))
         return OK
-    from paceline.study.memory.shown import show
+    from paceline.display import print_rows, print_table
+    from paceline.tracking.redact import redact
 
-    show(found)
+    for text in found.warnings:
+        print(f"warning: {redact(text)}", file=sys.stderr)
+    print_rows(found.rows())
+    print()
+    print_table(*found.table())
     return OK

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from html import escape
 from typing import Any, Literal
 
 from paceline.cluster.preflight import local_resources, needs_gpu, uses_gpu
@@ -13,7 +14,7 @@ from paceline.config.loading import missing_modules
 from paceline.errors import ConfigError
 from paceline.study.memory.grid import CHECKPOINTING, PRECISION, Overrides, grid_of
 from paceline.study.memory.timeline import Role
-from paceline.tracking.redact import learn, redact_tree, secrets_of
+from paceline.tracking.redact import learn, redact, redact_tree, secrets_of
 
 STATED_ERROR = 0.08
 """How far off a prediction may be. One that is nearer to the memory's limit decides nothing."""
@@ -22,6 +23,7 @@ PATIENCE_SECONDS = 120.0
 """After so long, what the user's code does counts as hanging."""
 
 Device = Literal["auto", "cpu", "cuda"]
+HEADING = ("micro batch", "precision", "checkpointing", "peak memory", "fits")
 
 
 @dataclass(frozen=True)
@@ -35,8 +37,19 @@ class GridPoint:
     is_tight: bool = False
     """Whether the limit is within the error of the prediction."""
 
+    def cells(self) -> list[str]:
+        """Return the row of a table."""
+        values = [str(self.overrides[key]) for key in (MICRO, PRECISION, CHECKPOINTING)]
+        fits = "?" if self.fits is None else "yes" if self.fits else "no"
+        return [*values, size_text(self.peak_memory_bytes), f"{fits}, barely" if self.is_tight and self.fits else fits]
 
-@dataclass(frozen=True)
+
+def size_text(count: int) -> str:
+    """Return a number of bytes as text."""
+    return f"{count / 2**30:,.2f} GiB" if count >= 2**30 else f"{count / 2**20:,.1f} MiB"
+
+
+@dataclass(frozen=True, repr=False)
 class MemoryPlan:
     """What `plan` found out. Sizes are one worker's, in bytes."""
 
@@ -66,6 +79,37 @@ class MemoryPlan:
         """The plan as plain JSON values, as `paceline plan --json` prints it."""
         tree: dict[str, Any] = redact_tree(asdict(self))
         return tree
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the plan of the config itself as a small table: label and text."""
+        limit, settings = self.device_memory_bytes, (self.cheapest or {}).items()
+        peak = f"{size_text(self.peak_memory_bytes)} on {self.device} at micro batch {self.micro_batch_size}"
+        forward = f"{self.forward_flops_per_sample:,} forward"
+        rows = [
+            ("parameters", f"{self.parameters:,}"),
+            ("FLOPs a sample", f"{self.flops_per_sample:,} forward and backward, {forward}"),
+            ("peak memory", peak),
+            *((f"  {role}", size_text(size)) for role, size in self.memory.items()),
+            ("device memory", "not known: give --memory" if limit is None else size_text(limit)),
+            ("cheapest that fits", " ".join(f"{key}={value}" for key, value in settings) or "none"),
+            *self.derived.lines(),
+            *(("approximate", note) for note in self.notes),
+        ]
+        return [(label, redact(text)) for label, text in rows]
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Return the other settings as a table: heading and rows."""
+        return list(HEADING), [point.cells() for point in self.grid]
+
+    def __repr__(self) -> str:
+        width = max(len(label) for label, _ in self.rows())
+        return "MemoryPlan\n" + "\n".join(f"  {label:<{width}}  {text}" for label, text in self.rows())
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr><th>{escape(label)}</th><td>{escape(text)}</td></tr>" for label, text in self.rows())
+        head = "".join(f"<th>{escape(cell)}</th>" for cell in HEADING)
+        grid = (f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in point.cells())}</tr>" for point in self.grid)
+        return f"<table>{rows}</table><table><tr>{head}</tr>{''.join(grid)}</table>"
 
 
 def plan(
