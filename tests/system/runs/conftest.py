@@ -1,15 +1,25 @@
 """What tests of finished runs share: a storage, a database, and short time-outs."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from paceline.runs import sync as syncing
+from paceline.tracking import recorder
 from support.runs.trained_runs import CNN, trained
 from support.tracking.fixtures import _environment
 
 __all__ = ["_environment"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _records_are_sent_from_this_process() -> Iterator[None]:
+    """A process for each of the many short runs would import MLflow again, which takes longer than the run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recorder, "can_ship_apart", lambda folder: False)
+        yield
 
 
 @pytest.fixture(autouse=True)
