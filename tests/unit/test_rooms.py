@@ -28,7 +28,9 @@ FORBIDDEN = {
     "review": ("ray", "paceline.engine.trainer", "paceline.cli", "paceline.doctor"),
     "cli": (*HEAVY, "paceline.engine"),
     "doctor.py": ("mlflow", "paceline.engine", "paceline.cli"),
-    **dict.fromkeys(("errors.py", "durable.py", "direction.py", "starting_folder.py"), (*HEAVY, "paceline")),
+    **dict.fromkeys(
+        ("errors.py", "durable.py", "direction.py", "safetensors_header.py", "starting_folder.py"), (*HEAVY, "paceline")
+    ),
     **dict.fromkeys(("display.py", "places.py", "__init__.py"), (*HEAVY, *ENGINE, "paceline.cli")),
 }
 """What no file of a room may import."""
