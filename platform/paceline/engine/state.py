@@ -79,11 +79,14 @@ class TrainState:
         """CPU copies of the model's weights and buffers."""
         return self.layout.collect(split_task_state(self.task.state_dict())[0])
 
-    def tensors(self) -> dict[str, dict[str, torch.Tensor]]:
-        """CPU copies of all tensors, by file (`model`, `task`, `optimizer`) and name."""
+    def parts(self) -> dict[str, dict[str, torch.Tensor]]:
+        """All tensors as this rank holds them, by file (`model`, `task`, `optimizer`) and name."""
         model, task = split_task_state(self.task.state_dict())
-        parts = {"model": model, "task": task, "optimizer": optimizer_tensors(self.optimizer, self.group_options)}
-        return {name: self.layout.collect(part) for name, part in parts.items()}
+        return {"model": model, "task": task, "optimizer": optimizer_tensors(self.optimizer, self.group_options)}
+
+    def tensors(self) -> dict[str, dict[str, torch.Tensor]]:
+        """CPU copies of all tensors, by file and name."""
+        return {name: self.layout.collect(part) for name, part in self.parts().items()}
 
     def values(self) -> dict[str, Any]:
         """All that is no tensor, as JSON values."""
