@@ -6,7 +6,7 @@ the groups average their gradients.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -93,6 +93,11 @@ class Sharded(Replicated):
         """CPU copies on rank 0, one after the other, so that no device ever holds more than one whole tensor."""
         whole = ((name, _whole(tensor)) for name, tensor in tensors.items())
         return {name: copied(tensor) for name, tensor in whole if self._is_first}
+
+    def each_whole(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+        """Name and whole tensor on rank 0, sorted by name; one after the other, since all may not fit into memory."""
+        for name in sorted(tensors):
+            yield from self.collect({name: tensors[name]}).items()
 
     def collect_rows(self, tensors: Mapping[str, Tensor]) -> dict[str, Rows]:
         """CPU copies of this rank's slices. With hybrid shard, the first group saves; what is not sliced, rank 0."""

@@ -1,6 +1,6 @@
 """How the training state is spread over the ranks, and how it becomes whole again for a checkpoint."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from math import prod
@@ -60,6 +60,10 @@ class Replicated:
     def collect(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """CPU copies of whole tensors, from what every rank holds of them; complete on rank 0."""
         return {name: copied(tensor) for name, tensor in tensors.items()}
+
+    def each_whole(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+        """Name and whole tensor, sorted by name; complete on rank 0. Every rank must exhaust it."""
+        yield from sorted(self.collect(tensors).items())
 
     def collect_rows(self, tensors: Mapping[str, Tensor]) -> dict[str, Rows]:
         """CPU copies of the rows that this rank saves. Those of all ranks make up the tensors; rank 0 has each name."""

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from paceline.engine.dist_context import DistContext
 from paceline.engine.layout import copied
 from paceline.engine.manifest import BrokenCheckpoint, verify
 from paceline.engine.reporter import MemoryReporter
+from paceline.engine.state import weights_sha256
 from support.ranks import end_ranks, run_ranks
 from support.spread import blocks
 from support.toys import net_with_dropout_and_norm, toy_config
@@ -112,6 +114,43 @@ def test_a_rank_copies_no_more_than_its_share(tmp_path: Path) -> None:
     whole = sum(tensor.numel() * tensor.element_size() for tensors in files for tensor in tensors.values())
     assert sum(shares) == whole
     assert max(shares) < 0.52 * whole
+
+
+class Owners:
+    """Counts the bytes of copies that are alive at the same time."""
+
+    def __init__(self) -> None:
+        self.now = self.most = 0
+
+    def copied(self, tensor: torch.Tensor) -> torch.Tensor:
+        copy = copied(tensor)
+        size = copy.numel() * copy.element_size()
+        self.now += size
+        self.most = max(self.most, self.now)
+        weakref.finalize(copy, self._release, size)
+        return copy
+
+    def _release(self, size: int) -> None:
+        self.now -= size
+
+
+def hashed(ranks: DistContext) -> tuple[str, str, int, int]:
+    """The hash of the weights from slices and of the whole weights, the most bytes held for it, and all bytes."""
+    trainer = build_trainer(fsdp_config(ranks, model__path=wide), ranks, MemoryReporter())
+    owners = Owners()
+    with patch("paceline.engine.fsdp.copied", owners.copied):
+        digest = trainer.state.weights_sha256()
+    weights = trainer.state.model_tensors()
+    trainer.close()
+    size = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
+    return digest, weights_sha256(weights), owners.most, size
+
+
+def test_the_hash_of_the_weights_holds_one_tensor_at_a_time() -> None:
+    digest, expected, most, size = run_ranks(hashed, 2)[0]
+    assert digest == expected
+    widest = 128 * 128 * 8
+    assert widest <= most <= widest + 1024 < size
 
 
 # The same state on any number of ranks
