@@ -20,8 +20,10 @@ from safetensors import safe_open
 from paceline.engine.build import build_trainer
 from paceline.engine.checkpoint import read_checkpoint
 from paceline.engine.dist_context import DistContext
+from paceline.engine.initial_weights import read_weights
 from paceline.engine.layout import copied
 from paceline.engine.manifest import BrokenCheckpoint, verify
+from paceline.engine.rebuilding import evaluated_weights
 from paceline.engine.reporter import MemoryReporter
 from paceline.engine.state import weights_sha256
 from support.ranks import end_ranks, run_ranks
@@ -184,6 +186,15 @@ def test_a_checkpoint_of_two_ranks_resumes_to_the_bit_on_any_number(tmp_path: Pa
     for world_size in (2, 4):
         require_equal(run_ranks(load, world_size, tmp_path)[0], state)
     require_equal(load(DistContext.current(), tmp_path), state)
+
+
+def test_a_sharded_checkpoint_is_read_like_any_other(tmp_path: Path) -> None:
+    state = run_ranks(save, 2, tmp_path)[0]
+    folder = tmp_path / "step-12"
+    assert {path.suffix for path in folder.iterdir()} == {".safetensors", ".json"}
+    averages = {name.removeprefix("average."): each for name, each in state["component.callback.ema"].items()}
+    for read in (evaluated_weights, read_weights):  # for exports and `load_model`, and for `model.weights`
+        require_equal({"model": read(folder)}, {"model": averages})
 
 
 # Damage and failures
