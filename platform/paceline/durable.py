@@ -1,12 +1,28 @@
 """Files that are still there, and whole, after a crash of the process or of the machine."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 
 def write_synced(path: Path, data: bytes) -> None:
     """Write a file and wait until it is on the disk. For files that nobody looks for yet: a crash can tear it."""
     _write(path, data, 0o666)
+
+
+def write_pieces_synced(path: Path, pieces: Iterable[tuple[int, memoryview]]) -> None:
+    """Write pieces of a file at their offsets and wait until they are on the disk. Other processes may write the rest
+    at the same time."""
+    # write-only: a network file system would else read the page around a piece, and write back stale bytes of others
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        for offset, data in pieces:
+            while data:
+                written = os.pwrite(descriptor, data, offset)
+                data, offset = data[written:], offset + written
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_durably(path: Path, data: bytes) -> None:

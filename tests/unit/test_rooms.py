@@ -29,7 +29,9 @@ FORBIDDEN = {
     "cli": (*HEAVY, "paceline.engine"),
     "doctor.py": ("mlflow", "paceline.engine", "paceline.cli"),
     "__main__.py": (*HEAVY, *ENGINE, "paceline.cluster"),
-    **dict.fromkeys(("errors.py", "durable.py", "direction.py", "starting_folder.py"), (*HEAVY, "paceline")),
+    **dict.fromkeys(
+        ("errors.py", "durable.py", "direction.py", "safetensors_header.py", "starting_folder.py"), (*HEAVY, "paceline")
+    ),
     **dict.fromkeys(("display.py", "places.py", "__init__.py"), (*HEAVY, *ENGINE, "paceline.cli")),
 }
 """What no file of a room may import."""

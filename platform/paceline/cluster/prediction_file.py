@@ -4,19 +4,17 @@
 samples of one or more dimensions are nested lists.
 """
 
-import json
 import os
 import secrets
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from paceline.durable import sync_folder
 from paceline.errors import ConfigError, EnvironmentFault, Problem, UnusableCode
 from paceline.places import place_of
+from paceline.safetensors_header import TensorEntry, lay_out, read_header
 from paceline.storage.address import is_address
 
 if TYPE_CHECKING:
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
 ENDINGS = (".safetensors", ".parquet")
 CHUNK_BYTES = 8 << 20
 """How much of a part is in memory at once."""
-_LENGTH = struct.Struct("<Q")
-"""A safetensors file begins with the length of its header."""
 
 
 @contextmanager
@@ -87,7 +83,7 @@ def merge(parts: Sequence[Path], file: Path) -> dict[str, list[int]]:
         UnusableCode: the predictions have different forms in different parts.
         EnvironmentFault: the file cannot be written.
     """
-    forms = [_form(part) for part in parts]
+    forms = [read_header(part) for part in parts]
     _require_alike(forms)
     with _writable(file.parent), file.open("wb") as target:
         if file.suffix == ".parquet":
@@ -100,31 +96,7 @@ def merge(parts: Sequence[Path], file: Path) -> dict[str, list[int]]:
     return {name: [samples, *_common([form[name].shape[1:] for form in forms])] for name in _names(forms[0])}
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """A tensor of a part, as its header has it."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int
-    """Place of its first byte in the file."""
-    size_bytes: int
-
-
-def _form(part: Path) -> dict[str, _Entry]:
-    with part.open("rb") as source:
-        (length,) = _LENGTH.unpack(source.read(_LENGTH.size))
-        header: dict[str, Any] = json.loads(source.read(length))
-    header.pop("__metadata__", None)
-    start = _LENGTH.size + length
-    return {
-        name: _Entry(each["dtype"], tuple(each["shape"]), start + begin, end - begin)
-        for name, each in header.items()
-        for begin, end in [each["data_offsets"]]
-    }
-
-
-def _names(form: Mapping[str, _Entry]) -> list[str]:
+def _names(form: Mapping[str, TensorEntry]) -> list[str]:
     """The names in the order of the columns: predictions first."""
     return sorted(form)
 
@@ -133,7 +105,7 @@ def _common(shapes: Sequence[tuple[int, ...]]) -> list[int]:
     return [sizes[0] if len(set(sizes)) == 1 else -1 for sizes in zip(*shapes, strict=True)]
 
 
-def _require_alike(forms: Sequence[Mapping[str, _Entry]]) -> None:
+def _require_alike(forms: Sequence[Mapping[str, TensorEntry]]) -> None:
     kinds = [{name: (entry.dtype, len(entry.shape)) for name, entry in form.items()} for form in forms]
     for kind in kinds:
         if kind != kinds[0]:
@@ -148,7 +120,7 @@ def _require_alike(forms: Sequence[Mapping[str, _Entry]]) -> None:
             )
 
 
-def _write_safetensors(parts: Sequence[Path], forms: Sequence[Mapping[str, _Entry]], target: IO[bytes]) -> None:
+def _write_safetensors(parts: Sequence[Path], forms: Sequence[Mapping[str, TensorEntry]], target: IO[bytes]) -> None:
     """The parts' bytes one after the other, tensor by tensor, under a header of their own."""
     for name in _names(forms[0]):
         shapes = sorted({form[name].shape[1:] for form in forms})
@@ -160,35 +132,18 @@ def _write_safetensors(parts: Sequence[Path], forms: Sequence[Mapping[str, _Entr
                 name=name,
                 shapes=[list(each) for each in shapes],
             )
-    # as safetensors itself does, the widest numbers first, so that each tensor begins at a multiple of their width
-    names = sorted(forms[0], key=lambda name: (-_width(forms, name), name))
-    header, place = {}, 0
-    for name in names:
-        size = sum(form[name].size_bytes for form in forms)
-        first = forms[0][name]
-        shape = [sum(form[name].shape[0] for form in forms), *first.shape[1:]]
-        header[name] = {"dtype": first.dtype, "shape": shape, "data_offsets": [place, place + size]}
-        place += size
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % _LENGTH.size)
-    target.write(_LENGTH.pack(len(text)) + text)
-    for name in names:
+    whole = {}
+    for name, first in forms[0].items():
+        shape = (sum(form[name].shape[0] for form in forms), *first.shape[1:])
+        whole[name] = TensorEntry(first.dtype, shape, sum(form[name].size_bytes for form in forms))
+    header, placed = lay_out(whole)
+    target.write(header)
+    for name in placed:
         for part, form in zip(parts, forms, strict=True):
             _copy(part, form[name], target)
 
 
-def _width(forms: Sequence[Mapping[str, _Entry]], name: str) -> int:
-    """Bytes of each number of a tensor; 0 for one without any."""
-    count = size = 0
-    for form in forms:
-        numbers = 1
-        for length in form[name].shape:
-            numbers *= length
-        count, size = count + numbers, size + form[name].size_bytes
-    return size // count if count else 0
-
-
-def _copy(part: Path, entry: _Entry, target: IO[bytes]) -> None:
+def _copy(part: Path, entry: TensorEntry, target: IO[bytes]) -> None:
     with part.open("rb") as source:
         source.seek(entry.begin)
         left = entry.size_bytes

@@ -13,6 +13,7 @@ from paceline.engine.dist_context import DistContext
 from paceline.engine.iterable_stream import IterableStream
 from paceline.engine.reporter import Reporter
 from paceline.engine.rungs import ROUND_SECONDS
+from paceline.engine.sharded_writing import ShardedWriter, can_share_files
 from paceline.engine.state import TrainState
 from paceline.engine.trainer import Trainer
 from paceline.engine.unrecorded import UNRECORDED, as_file, metrics_of
@@ -42,12 +43,33 @@ def build_checkpointer(
     """
     writer = build_writer(config, checkpoints, reporter, store) if checkpoints is not None and ranks.is_first else None
     timeout_seconds = config.parallel.timeout_seconds
+    sharded = None
+    # An object store takes whole files, which rank 0 uploads from its machine's copy of the run. Other machines have
+    # copies of their own, so the state is gathered.
+    if checkpoints is not None and store is None and state.layout.is_sliced and ranks.world_size > 1:
+        sharded = _build_sharded_writer(checkpoints, ranks, reporter, timeout_seconds)
+    is_enabled = checkpoints is not None
     checkpointer = Checkpointer(
-        state, ranks, writer, checkpoints is not None, data.identity, settled, timeout_seconds, data_record
+        state, ranks, writer, is_enabled, data.identity, settled, timeout_seconds, data_record, sharded
     )
     if isinstance(data, IterableStream):
         checkpointer.register("data", data)
     return checkpointer
+
+
+def _build_sharded_writer(
+    checkpoints: Path, ranks: DistContext, reporter: Reporter, timeout_seconds: float
+) -> ShardedWriter | None:
+    """Build what lets all ranks write together; None where the file system does not allow it."""
+    if can_share_files(checkpoints, ranks, min(ROUND_SECONDS, timeout_seconds / 4)):
+        return ShardedWriter(checkpoints, ranks)
+    if ranks.is_first:
+        message = (
+            f"checkpoints are gathered on rank 0, which needs memory for the whole state: {checkpoints} is on a file "
+            "system where workers cannot write to one file at the same time. Use another storage.path"
+        )
+        reporter.event("warning", message=message, code="checkpoints-gathered")
+    return None
 
 
 def build_writer(

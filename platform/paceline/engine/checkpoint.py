@@ -36,6 +36,18 @@ class Snapshot:
     tensors: Mapping[str, Mapping[str, torch.Tensor]]
     values: Mapping[str, Any]
 
+    def write_tensors(self, folder: Path) -> None:
+        """Make the folder, and write a file for each part of the state."""
+        folder.mkdir(parents=True)
+        for name, tensors in self.tensors.items():
+            if tensors or name == "model":
+                write_synced(folder / f"{name}.safetensors", save(dict(tensors)))
+
+
+def temporary_folder(folder: Path, step: int) -> Path:
+    """Where the checkpoint of a step is written, until it is complete."""
+    return folder / f".step-{step}.writing"
+
 
 def write_checkpoint(folder: Path, snapshot: Snapshot, before_commit: Callable[[], Files | None] = dict) -> Path:
     """Write `folder/step-<n>`; `before_commit` is called when all is written, just before the rename.
@@ -46,13 +58,10 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, before_commit: Callable[[
         OSError: the disk is full or not writable. Nothing is left behind.
     """
     final = folder / f"step-{snapshot.step}"
-    temporary = folder / f".step-{snapshot.step}.writing"
+    temporary = temporary_folder(folder, snapshot.step)
     shutil.rmtree(temporary, ignore_errors=True)
     try:
-        temporary.mkdir(parents=True)
-        for name, tensors in snapshot.tensors.items():
-            if tensors or name == "model":
-                write_synced(temporary / f"{name}.safetensors", save(dict(tensors)))
+        snapshot.write_tensors(temporary)
         write_synced(temporary / STATE, json.dumps(snapshot.values, indent=1).encode())
         write_manifest(temporary, snapshot.step)
         further = before_commit()

@@ -4,10 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from paceline.engine.checkpoint import START_FROM_SCRATCH, CheckpointWriter, Snapshot, read_checkpoint
 from paceline.engine.dataset_identity import DataRecord
 from paceline.engine.dist_context import DistContext
 from paceline.engine.outcome import CheckpointLost, Diverged
+from paceline.engine.sharded_writing import ShardedSnapshot, ShardedWriter
 from paceline.engine.state import TrainState
 from paceline.engine.stateful import Stateful, pack, unpack
 from paceline.errors import ConfigError, Problem
@@ -28,6 +31,7 @@ class Checkpointer:
         settled: JSON values that were settled before training and that every checkpoint keeps.
         timeout_seconds: longest time that a collective operation may take.
         data_record: of the samples, on rank 0; a checkpoint of other samples is refused.
+        sharded: each rank's, where all of them write together; None: rank 0 writes alone.
     """
 
     def __init__(
@@ -40,6 +44,7 @@ class Checkpointer:
         settled: Mapping[str, Any],
         timeout_seconds: float,
         data_record: DataRecord | None = None,
+        sharded: ShardedWriter | None = None,
     ) -> None:
         self.writer = writer
         self.is_enabled = is_enabled
@@ -50,6 +55,7 @@ class Checkpointer:
         self._data_identity = data_identity
         self._settled = {**settled, **(data_record.values() if data_record is not None else {})}
         self._data_record = data_record
+        self._sharded = sharded
         self._round_seconds = min(ROUND_SECONDS, timeout_seconds / 4)
         self._components: dict[str, Stateful] = {}
         self._saved_step = -1
@@ -86,11 +92,18 @@ class Checkpointer:
         self._saved_step = step
         if self.writer is not None and snapshot is not None:
             self.writer.submit(snapshot)
+        elif self._sharded is not None and isinstance(snapshot, ShardedSnapshot):
+            self._sharded.submit(snapshot)
 
     def wait(self) -> None:
         """Wait until no checkpoint is being written."""
-        writer = self.writer
-        self._ranks.each(lambda: None if writer is None else writer.wait(), self._round_seconds)
+        self._ranks.each(self._wait, self._round_seconds)
+
+    def _wait(self) -> None:
+        if self.writer is not None:
+            self.writer.wait()
+        elif self._sharded is not None:
+            self._sharded.wait()
 
     def finish(self) -> None:
         """Training is over: wait for the last checkpoint, and try for a while to store it.
@@ -101,6 +114,7 @@ class Checkpointer:
         writer = self.writer
 
         def finish() -> None:
+            self._wait()
             if writer is not None:
                 writer.close()
                 writer.put_last()
@@ -117,6 +131,8 @@ class Checkpointer:
 
     def close(self) -> None:
         """End the writer's thread once it is done; also after an error."""
+        if self._sharded is not None:
+            self._sharded.close()
         if self.writer is not None:
             self.writer.close()
 
@@ -168,13 +184,15 @@ class Checkpointer:
         states = {name: pack(each.state_dict(), name) for name, each in self._components.items()}
         if self.writer is None and not layout.is_spread:
             return None
-        tensors = self._state.tensors()
-        values = {**self._state.values(), **self._settled, "order": dict(self._data_identity)}
+        parts: dict[str, Mapping[str, Tensor]] = {**self._state.parts()}
         packed = {}
         for name, (component_values, component_tensors) in states.items():
             packed[name] = layout.collect_nested(component_values)
-            tensors[_file_of(name)] = layout.collect(component_tensors)
-        return Snapshot(step, tensors, {**values, COMPONENTS: packed})
+            parts[_file_of(name)] = component_tensors
+        values = {**self._state.values(), **self._settled, "order": dict(self._data_identity), COMPONENTS: packed}
+        if self._sharded is not None:
+            return self._sharded.snapshot(step, parts, values, layout)
+        return Snapshot(step, {file: layout.collect(part) for file, part in parts.items()}, values)
 
     def _placed(self, name: str, component: Stateful, values: Any, snapshot: Snapshot) -> Any:
         """A component's saved state, its tensors in the form that this rank holds them in."""

@@ -71,6 +71,14 @@ class DistContext:
         dist.broadcast(tensor, group=self.group, group_src=0)
         return [float(value) for value in tensor.tolist()]
 
+    def object_from_first(self, value: Result) -> Result:
+        """Rank 0's value on every rank; pickled between processes. Every rank must call it."""
+        if self.world_size == 1:
+            return value
+        values = [value]
+        dist.broadcast_object_list(values, group=self.group, group_src=0)
+        return values[0]
+
     def share_first(self, tensors: Iterable[torch.Tensor]) -> None:
         """Give every rank the values of rank 0's tensors, in place; every rank must call it with as many."""
         if self.world_size > 1:

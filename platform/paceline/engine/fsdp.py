@@ -6,19 +6,19 @@ the groups average their gradients.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.nn.utils import clip_grad_norm_
 
 from paceline.config.sections import ParallelConfig
 from paceline.engine.blocks import find_blocks
 from paceline.engine.dist_context import DistContext
-from paceline.engine.layout import Replicated, copied, set_timeouts
+from paceline.engine.layout import Replicated, Rows, copied, set_timeouts
 from paceline.errors import UnusableCode
 from paceline.tasks._task import Task
 
@@ -94,12 +94,38 @@ class Sharded(Replicated):
         whole = ((name, _whole(tensor)) for name, tensor in tensors.items())
         return {name: copied(tensor) for name, tensor in whole if self._is_first}
 
+    def each_whole(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+        """Name and whole tensor on rank 0, sorted by name; one after the other, since all may not fit into memory."""
+        for name in sorted(tensors):
+            yield from self.collect({name: tensors[name]}).items()
+
+    def collect_rows(self, tensors: Mapping[str, Tensor]) -> dict[str, Rows]:
+        """CPU copies of this rank's slices. With hybrid shard, the first group saves; what is not sliced, rank 0."""
+        rows = {}
+        for name, tensor in tensors.items():
+            own = _own_rows(tensor)
+            if isinstance(tensor, DTensor) and own is not None:
+                if _is_first_copy(tensor):
+                    rows[name] = Rows(copied(tensor.to_local()), own.start, tuple(tensor.shape))
+                continue
+            whole = _whole(tensor)
+            if self._is_first:
+                rows[name] = Rows(copied(whole), 0, tuple(whole.shape))
+        return rows
+
     def place(self, whole: Tensor, like: Tensor) -> Tensor:
         """This rank's slice of a whole tensor that every rank has read."""
         if not isinstance(like, DTensor) or whole.shape != like.shape:
             return whole
-        # without a source rank nothing is sent: each rank cuts its slice out of its own copy
-        return distribute_tensor(whole.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+        rows = _own_rows(like)
+        if rows is None:
+            # without a source rank nothing is sent: each rank cuts its slice out of its own copy
+            return distribute_tensor(whole.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+        own = whole[rows]  # the file is mapped into memory: the other rows are never read
+        local = torch.empty_like(own, device=like.device).copy_(own)
+        return DTensor.from_local(
+            local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+        )
 
     def reshard(self, task: nn.Module) -> None:
         """Drop the weights that the outermost module keeps after a forward pass without backward."""
@@ -114,3 +140,25 @@ class Sharded(Replicated):
 
 def _whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def _own_rows(tensor: Tensor) -> slice | None:
+    """This rank's rows of a tensor; None if it is not cut along its rows alone.
+
+    All ranks have the same number of rows, but for the last ones, which have fewer or none.
+    """
+    if not isinstance(tensor, DTensor):
+        return None
+    cut = [(dim, each) for dim, each in enumerate(tensor.placements) if not each.is_replicate()]
+    if len(cut) != 1 or type(cut[0][1]) is not Shard or cut[0][1].dim != 0:
+        return None
+    dim, rows = cut[0][0], tensor.shape[0]
+    most = -(-rows // tensor.device_mesh.size(dim))
+    first = min(tensor.device_mesh.get_local_rank(dim) * most, rows)
+    return slice(first, min(first + most, rows))
+
+
+def _is_first_copy(tensor: DTensor) -> bool:
+    """Return True unless another rank before this one holds the same rows."""
+    mesh = tensor.device_mesh
+    return not any(mesh.get_local_rank(dim) for dim, each in enumerate(tensor.placements) if each.is_replicate())

@@ -1,7 +1,9 @@
 """How the training state is spread over the ranks, and how it becomes whole again for a checkpoint."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +14,26 @@ from paceline._compat.torch import set_group_timeout
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A CPU copy of a slice of a tensor along its first dimension, contiguous like the same rows of the whole."""
+
+    values: Tensor
+    first: int
+    shape: tuple[int, ...]
+    """Shape of the whole tensor."""
+
+    @property
+    def row_bytes(self) -> int:
+        """Size of each row in bytes."""
+        return prod(self.shape[1:]) * self.values.element_size()
+
+    @property
+    def whole_bytes(self) -> int:
+        """Size of the whole tensor in bytes."""
+        return prod(self.shape) * self.values.element_size()
 
 
 class Replicated:
@@ -38,6 +60,14 @@ class Replicated:
     def collect(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """CPU copies of whole tensors, from what every rank holds of them; complete on rank 0."""
         return {name: copied(tensor) for name, tensor in tensors.items()}
+
+    def each_whole(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+        """Name and whole tensor, sorted by name; complete on rank 0. Every rank must exhaust it."""
+        yield from sorted(self.collect(tensors).items())
+
+    def collect_rows(self, tensors: Mapping[str, Tensor]) -> dict[str, Rows]:
+        """CPU copies of the rows that this rank saves. Those of all ranks make up the tensors; rank 0 has each name."""
+        return {name: Rows(copied(tensor), 0, tuple(tensor.shape)) for name, tensor in tensors.items()}
 
     def collect_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The same for what is no tensor."""

@@ -1,6 +1,6 @@
 """What a run is made of at a step boundary, and its form on disk."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from typing import Any
@@ -79,11 +79,19 @@ class TrainState:
         """CPU copies of the model's weights and buffers."""
         return self.layout.collect(split_task_state(self.task.state_dict())[0])
 
-    def tensors(self) -> dict[str, dict[str, torch.Tensor]]:
-        """CPU copies of all tensors, by file (`model`, `task`, `optimizer`) and name."""
+    def weights_sha256(self) -> str:
+        """`weights_sha256` of the model's weights and buffers, on rank 0."""
+        model = split_task_state(self.task.state_dict())[0]
+        return _sha256_of(self.layout.each_whole({strip_wrappers(name): tensor for name, tensor in model.items()}))
+
+    def parts(self) -> dict[str, dict[str, torch.Tensor]]:
+        """All tensors as this rank holds them, by file (`model`, `task`, `optimizer`) and name."""
         model, task = split_task_state(self.task.state_dict())
-        parts = {"model": model, "task": task, "optimizer": optimizer_tensors(self.optimizer, self.group_options)}
-        return {name: self.layout.collect(part) for name, part in parts.items()}
+        return {"model": model, "task": task, "optimizer": optimizer_tensors(self.optimizer, self.group_options)}
+
+    def tensors(self) -> dict[str, dict[str, torch.Tensor]]:
+        """CPU copies of all tensors, by file and name."""
+        return {name: self.layout.collect(part) for name, part in self.parts().items()}
 
     def values(self) -> dict[str, Any]:
         """All that is no tensor, as JSON values."""
@@ -171,9 +179,12 @@ def split_task_state(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch
 
 def weights_sha256(state: Mapping[str, torch.Tensor]) -> str:
     """SHA-256 over name, dtype, shape and bytes of a state dict, sorted by name, wrapper prefixes stripped."""
+    return _sha256_of(sorted((strip_wrappers(name), tensor) for name, tensor in state.items()))
+
+
+def _sha256_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
     digest = sha256()
-    stripped = {strip_wrappers(name): tensor for name, tensor in state.items()}
-    for name, tensor in sorted(stripped.items()):
+    for name, tensor in tensors:
         flat = tensor.detach().cpu().contiguous().reshape(-1)
         digest.update(f"{name}|{str(tensor.dtype).removeprefix('torch.')}|{list(tensor.shape)}|".encode())
         digest.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")

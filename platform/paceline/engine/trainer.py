@@ -28,7 +28,7 @@ from paceline.engine.meter import Meter, peak_memory_bytes
 from paceline.engine.outcome import Outcome
 from paceline.engine.plan import TrainPlan
 from paceline.engine.reporter import Reporter
-from paceline.engine.state import TrainState, weights_sha256
+from paceline.engine.state import TrainState
 from paceline.engine.train_step import TrainStep
 from paceline.errors import ConfigError, Problem
 
@@ -243,6 +243,6 @@ class Trainer:
             samples_per_second=self.meter.overall_rate(),
             peak_memory_bytes=peak_memory_bytes(self.dist.device),
             checkpoint=writer.place_of(last) if writer is not None and last else "",
-            weights_sha256=weights_sha256(self.state.model_tensors()),
+            weights_sha256=self.state.weights_sha256(),
             seconds=self.meter.split(),
         )

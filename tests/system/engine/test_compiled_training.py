@@ -129,7 +129,7 @@ def test_no_trial_where_a_forward_pass_waits_for_the_others(
     synchronised = config(model__path=lambda: nn.Sequential(net(), nn.SyncBatchNorm(CLASSES)))
     trainer = build_trainer(synchronised, DistContext.current(), MemoryReporter())
     trainer.dist = DistContext(0, workers, torch.device("cpu"))
-    compile_trial.try_compilation(trainer, synchronised.trainer)
+    compile_trial.try_compilation(trainer, [], synchronised.trainer)
     assert len(tried) == trials
 
 
