@@ -159,5 +159,5 @@ def cpu_seconds(*command: str, expected: int = 0) -> float:
 
 def test_a_config_error_costs_less_than_half_an_import_of_torch() -> None:
     wrong = ("sweep.space={optimizer.lrr: [0.1, 0.2]}", "optimizer.lr=fast")
-    asked = cpu_seconds("-m", "paceline.cli", "sweep", CONFIG, *wrong, expected=2)
+    asked = cpu_seconds("-m", "paceline", "sweep", CONFIG, *wrong, expected=2)
     assert asked < 0.5 * cpu_seconds("-c", "import torch")

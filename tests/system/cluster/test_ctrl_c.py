@@ -29,7 +29,7 @@ def test_ctrl_c_saves_and_the_same_command_resumes(tmp_path: Path) -> None:
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "RAY_"))}
 
     def start() -> "subprocess.Popen[str]":
-        command = [sys.executable, "-m", "paceline.cli", "train", "terminal.yaml"]
+        command = [sys.executable, "-m", "paceline", "train", "terminal.yaml"]
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         return subprocess.Popen(command, cwd=tmp_path, env=clean, text=True, start_new_session=True, **streams)  # type: ignore[call-overload,no-any-return]
 

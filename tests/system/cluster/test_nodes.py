@@ -214,7 +214,7 @@ def test_what_the_autoscaler_may_add_is_waited_for(
 
 
 def test_doctor_looks_at_every_node_and_between_them(cluster: Any, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "paceline.cli", "doctor", "--address", cluster.address, "--json"]
+    command = [sys.executable, "-m", "paceline", "doctor", "--address", cluster.address, "--json"]
     environment = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db"}
     done = subprocess.run(
         [*command, "--storage", f"{tmp_path}/runs"], env=environment, cwd=tmp_path, capture_output=True, text=True

@@ -314,6 +314,6 @@ def test_ctrl_c_leaves_the_job_running(dashboard: Dashboard) -> None:
 
 
 def start_command(dashboard: Dashboard, *options: str, **environment: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "paceline.cli", "submit", FILE, "--address", dashboard.url, *options]
+    command = [sys.executable, "-m", "paceline", "submit", FILE, "--address", dashboard.url, *options]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(command, env={**os.environ, **environment}, text=True, **streams)  # type: ignore[call-overload,no-any-return]

@@ -84,7 +84,7 @@ class Home:
 
     def start(self, *arguments: str) -> "subprocess.Popen[str]":
         """Start `paceline submit`."""
-        command = [sys.executable, "-m", "paceline.cli", "submit", "--address", self.address, *arguments]
+        command = [sys.executable, "-m", "paceline", "submit", "--address", self.address, *arguments]
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return subprocess.Popen(command, cwd=self.folder, env=self.environment, text=True, **streams)  # type: ignore[call-overload,no-any-return]
 
@@ -191,7 +191,7 @@ def driver_of(config: str) -> psutil.Process:
     """The process of the command of a job."""
     for process in psutil.process_iter(["cmdline"]):
         line = process.info["cmdline"] or []
-        if line[1:5] == ["-m", "paceline.cli", "train", config] and os.path.basename(line[0]).startswith("python"):
+        if line[1:5] == ["-m", "paceline", "train", config] and os.path.basename(line[0]).startswith("python"):
             return process
     raise AssertionError("no driver is running")
 
@@ -217,7 +217,7 @@ def test_ray_job_submit_trains_and_refuses_places_that_do_not_last(home: Home) -
 
 def test_the_driver_may_stay_at_home(home: Home) -> None:
     """With `--address`, the user's code and this package travel to the node."""
-    command = [sys.executable, "-m", "paceline.cli", "train", home.config("at-home", 1), "--json"]
+    command = [sys.executable, "-m", "paceline", "train", home.config("at-home", 1), "--json"]
     command += ["--address", home.gcs]
     streams = {"capture_output": True, "text": True, "timeout": WAIT_SECONDS}
     done = subprocess.run(command, cwd=home.folder, env=home.environment, **streams)  # type: ignore[call-overload]

@@ -124,7 +124,7 @@ def test_no_trial_where_a_forward_pass_waits_for_the_others(
     workers: int, trials: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[int] = []
-    monkeypatch.setattr(compile_trial, "_failure", lambda trainer, runs: tried.append(runs))
+    monkeypatch.setattr(compile_trial, "_failure", lambda trainer, loaders, runs: tried.append(runs))
     monkeypatch.setattr(DistContext, "union", lambda ranks, texts: texts)
     synchronised = config(model__path=lambda: nn.Sequential(net(), nn.SyncBatchNorm(CLASSES)))
     trainer = build_trainer(synchronised, DistContext.current(), MemoryReporter())

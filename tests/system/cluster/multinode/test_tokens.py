@@ -57,7 +57,7 @@ def test_a_run_without_the_token_is_refused(two_hosts: TwoHosts, tmp_path: Path,
         file.chmod(0o600)
     (tmp_path / "over.yaml").write_bytes((two_hosts.home / "over.yaml").read_bytes())
     environment = {**two_hosts.environment, "HOME": str(tmp_path)}
-    command = [sys.executable, "-m", "paceline.cli", "train", "over.yaml", "--address", two_hosts.address]
+    command = [sys.executable, "-m", "paceline", "train", "over.yaml", "--address", two_hosts.address]
     command += [f"storage.path={tmp_path}/runs", f"tracking.uri=sqlite:///{tmp_path}/mlflow.db"]
     done = two_hosts.hosts[0].run(*command, env=environment, cwd=tmp_path, timeout=120)
     assert done.returncode == 3, done.stderr

@@ -28,7 +28,7 @@ def given(cluster: TwoHosts, name: str, *more: str) -> list[str]:
 
 def alone(cluster: TwoHosts, command: str, name: str, *more: str) -> dict[str, Any]:
     """The same on one machine, without a cluster."""
-    arguments = [sys.executable, "-m", "paceline.cli", command, *given(cluster, name, "scaling.placement=pack", *more)]
+    arguments = [sys.executable, "-m", "paceline", command, *given(cluster, name, "scaling.placement=pack", *more)]
     environment = {**cluster.environment, "RAY_AUTH_MODE": "disabled"}
     told: Any = {"capture_output": True, "text": True, "timeout": 300, "env": environment, "cwd": cluster.home}
     return result_of(subprocess.run(arguments, **told))
