@@ -35,7 +35,7 @@ def parallel_coordinates(trials: Sequence[Trial], objective: Objective) -> Pictu
         raise ValueError(f"parallel coordinates cannot be drawn: {reason}")
     names = labels.short_names(trial_texts.axis_keys(trials))
     values = [each.spreads[objective[0]].mean for each in settings]
-    colors = ScalarMappable(Normalize(*color_range(values, objective)), color_map(objective))
+    scale, colors = Normalize(*color_range(values, objective)), color_map(objective)
     in_order = sorted(settings, key=lambda each: ranking.place(each.trials[0]))
     columns = [_Column([each.setting[axis] for each in in_order]) for axis in axes]
     picture = Picture(min(3.0 + 1.6 * len(axes), 14), 4.2)
@@ -44,7 +44,7 @@ def parallel_coordinates(trials: Sequence[Trial], objective: Objective) -> Pictu
         places = [column.place(settings[index].setting[axis]) for axis, column in zip(axes, columns, strict=True)]
         width = 3.0 if index == 0 else 1.2
         drawing.plot(
-            range(len(axes)), places, color=colors.cmap(colors.norm(values[index])), linewidth=width, marker="o"
+            range(len(axes)), places, color=colors(scale(values[index])), linewidth=width, marker="o"
         )
     for number, column in enumerate(columns):
         _draw_axis(drawing, number, column)
@@ -52,7 +52,7 @@ def parallel_coordinates(trials: Sequence[Trial], objective: Objective) -> Pictu
     drawing.set_xlim(-0.3, len(axes) - 0.5)
     drawing.set_yticks([])
     drawing.spines[:].set_visible(False)
-    picture.colorbar(colors, ax=drawing, label=direction_text(objective))
+    picture.colorbar(ScalarMappable(scale, colors), ax=drawing, label=direction_text(objective))
     return picture
 
 
