@@ -96,7 +96,7 @@ def declared(module: ast.Module) -> Iterator[tuple[int, str, str]]:
 
 
 def keys_of(value: object) -> str:
-    """Empty for what is no key by itself, such as names that a function makes keys of."""
+    """Return the keys that a constant holds; empty for parts of keys."""
     if isinstance(value, dict):
         return code(list(value))
     return code([value]) if isinstance(value, str) and not value.endswith("/") else ""
