@@ -60,7 +60,7 @@ def _file_of(before: str, language: str, text: str) -> str:
     names = re.findall(rf"`({FILE_NAME})`", paragraph) if paragraph.endswith(":") else []
     endings = {"python": ".py", "yaml": ".yaml", "toml": ".toml"}
     fitting = [name for name in names if name.endswith(endings.get(language, "/"))]
-    return fitting[-1] if fitting else ""
+    return fitting[0] if fitting else ""
 
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]

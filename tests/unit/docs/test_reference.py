@@ -9,7 +9,9 @@ from paceline.config.experiment_schema import ExperimentSchema
 from paceline.tracking import metrics
 from support.doc_pages import DOCS
 
-PAGES = runpy.run_path(str(DOCS / "generate.py"))["PAGES"]
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(str(DOCS))
+    PAGES = runpy.run_path(str(DOCS / "generate.py"))["PAGES"]
 
 
 @pytest.mark.parametrize("name", PAGES)
