@@ -164,4 +164,4 @@ database `mlflow.db` and the folder `mlruns`."""
 CHECKPOINTS = """\
 A checkpoint is written into a temporary folder, synced to disk and then renamed. Resuming takes the newest one whose
 files match the manifest, and reports each broken one that it skips. Nothing is pickled. A checkpoint does not depend on
-the strategy: a run that was stopped under one resumes under another."""
+the strategy or on the number of workers: a run that was stopped under one resumes under another."""
