@@ -60,7 +60,7 @@ def _store(address: str) -> Check:
     try:
         RemoteFolder(parse(address)).probe()
     except PacelineError as fault:
-        return Check("storage", False, str(fault), "see the README, In an object store")
+        return Check("storage", False, str(fault), "see docs/reference/run_folder.md, In an object store")
     return Check("storage", True, parse(address).bare)
 
 

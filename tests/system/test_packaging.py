@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ CONFIG = str(ROOT / "configs" / "mnist_cnn.yaml")
 HEAVY = ("torch", "torchvision", "ray", "mlflow")
 TOP_LEVEL = {
     *("platform", "jobs", "configs", "tests", "docs"),
-    *("README.md", "CHANGELOG.md", "pyproject.toml", "requirements.lock", "cluster.yaml"),
+    *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "mkdocs.yml"),
+    *("pyproject.toml", "requirements.lock", "cluster.yaml"),
 }
 """Beside these, only dot files and `.ci/`."""
 
@@ -51,6 +53,20 @@ def test_the_standard_platform_module_is_not_shadowed() -> None:
 def test_the_top_level_holds_only_what_belongs_there() -> None:
     found = {file.relative_to(ROOT).parts[0] for file in repository_files()}
     assert {name for name in found if not name.startswith(".")} - TOP_LEVEL == set()
+
+
+@pytest.mark.slow
+def test_the_wheel_has_the_license_and_no_test(tmp_path: Path) -> None:
+    command = ["uv", "build", "-q", "--wheel", "--out-dir", str(tmp_path), str(ROOT)]
+    subprocess.run(command, check=True)
+    (wheel,) = tmp_path.glob("paceline-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        info = next(name.partition("/")[0] for name in names if ".dist-info/" in name)
+        metadata = archive.read(f"{info}/METADATA").decode()
+    assert "License-Expression: Apache-2.0" in metadata.splitlines()
+    assert f"{info}/licenses/LICENSE" in names
+    assert {name.partition("/")[0] for name in names} == {"paceline", info}
 
 
 def test_no_file_names_a_package_registry() -> None:

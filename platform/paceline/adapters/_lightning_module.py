@@ -26,7 +26,7 @@ def lightning_base(module: torch.nn.Module) -> type:
     """The library's LightningModule among the classes that a module derives from.
 
     Raises:
-        UnusableCode: it is no LightningModule.
+        UnusableCode: it is not a LightningModule.
     """
     for each in type(module).__mro__:
         if each.__name__ == "LightningModule" and each.__module__.split(".")[0] in ("lightning", "pytorch_lightning"):
@@ -157,7 +157,7 @@ class TrainerView:
 
     @property
     def max_steps(self) -> int:
-        """`trainer.max_steps` of the config; -1 is no limit, as in Lightning."""
+        """`trainer.max_steps` of the config; -1 sets no limit, as in Lightning."""
         return -1 if self.context is None else self.context.config.trainer.max_steps or -1
 
     def __getattr__(self, name: str) -> Any:

@@ -43,4 +43,4 @@ class ImportedCallbackConfig(Imported, CalledCallbackConfig):
         PlainSerializer(_text, return_type=str, when_used="json"),
         WithJsonSchema({"type": "string", "pattern": PATH_PATTERN, "examples": ["my_pkg.callbacks:Plot"]}),
     ] = Field()
-    """`module:Class` of your own code. From Python, also the callback object itself."""
+    """`module:Class` of user code. From Python, also the callback object itself."""

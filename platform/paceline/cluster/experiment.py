@@ -90,7 +90,7 @@ def train(
             job its cluster.
         wait_seconds: how long to wait for nodes to join a cluster that is too small, and for what others have taken of
             it. 0: one that can never hold the run is an error at once; nodes of an autoscaler are waited for anyhow.
-        listener: told of stages and progress. By default they are shown on a terminal and in a notebook;
+        listener: gets stages and progress. By default they are shown on a terminal and in a notebook;
             `SilentListener()` of `paceline.cluster.listener` shows nothing.
 
     Raises:

@@ -48,7 +48,7 @@ class RunResult:
     run_id: str
     name: str
     status: str
-    """`finished`, or `interrupted` when it was stopped and can go on."""
+    """`finished`, or `interrupted` when it was stopped and can be resumed."""
     metrics: dict[str, float]
     """The newest value of each metric, such as `val/accuracy`."""
     steps: int

@@ -30,7 +30,7 @@ class Section(BaseModel):
 
 
 class Component(Section):
-    """A section that is chosen by `name` (shipped with Paceline) or by `path` (the user's own code).
+    """A section that is chosen by `name` (shipped with Paceline) or by `path` (user code).
 
     A shipped component is one file in `models/`, `data/`, `tasks/`, `optimizers/` or `lr_schedulers/` whose class
     derives from this one, declares `name: Literal[...]` and builds the thing itself. It is found by `registry`.

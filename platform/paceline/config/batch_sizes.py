@@ -102,8 +102,8 @@ def batch_sizes(config: "ExperimentSchema") -> BatchSizes | OpenBatchSizes:
 
 
 def sizes_with(config: "ExperimentSchema", workers: int) -> BatchSizes | OpenBatchSizes:
-    """The batch numbers of an elastic run that goes on with so many of its workers: the global batch and what fits into
-    a worker's memory stay, so that fewer workers take more micro batches of at most the same size.
+    """The batch numbers of an elastic run that continues with so many of its workers: the global batch and what fits
+    into a worker's memory stay, so that fewer workers take more micro batches of at most the same size.
 
     Raises:
         ConfigError: see `batch_sizes`.

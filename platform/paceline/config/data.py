@@ -47,7 +47,7 @@ class DataSection(Component):
     data set, `device` on the worker's device. Does not change what is loaded, but for how a GPU rounds when it resizes.
     Only for samples that are the same in every epoch: those that draw from the random generators of torch, numpy or
     Python are refused; the augmentation of data sets that are in memory anyway is not. What does not stack to tensors
-    is for `memory` only; all else needs the loader processes just to load it. `none`: load anew in each epoch."""
+    is for `memory` only; all else needs the loader processes just to load it. `none`: load again in each epoch."""
 
     is_in_memory: ClassVar[bool] = False
     """Whether the samples are held in memory whatever `cache` says."""

@@ -32,7 +32,7 @@ class ExperimentConfig(ExperimentSchema):
                 by a mapping. Setting `X.name` or `X.path` switches the component, see `overrides`.
 
         Raises:
-            ConfigError: a key does not exist, or the result is no valid config.
+            ConfigError: a key does not exist, or the result is not a valid config.
         """
         # Only what was chosen, not the defaults: another component then comes with its own.
         return validate(apply_overrides(tree_of(self), overrides))
@@ -49,7 +49,7 @@ def validate(
         overrides: place of each key that no longer has the file's value; empty text for one set from Python.
 
     Raises:
-        ConfigError: the tree is no valid config; with every problem found.
+        ConfigError: the tree is not a valid config; with every problem found.
     """
     places = Places(source, overrides or {})
     config, problems = try_validate(tree, places)

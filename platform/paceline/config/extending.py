@@ -1,6 +1,6 @@
 """`extends: base.yaml`: a config file that changes another one.
 
-The two trees are merged: mappings key by key, everything else is replaced. A component that is chosen anew, such as
+The two trees are merged: mappings key by key, everything else is replaced. A component that is chosen again, such as
 `model.name`, keeps the values of the other file that it has fields for, as with an override.
 """
 

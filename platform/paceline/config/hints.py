@@ -8,7 +8,7 @@ from typing import Any
 from pydantic_core import ErrorDetails
 
 NOT_FINITE = "a saved config cannot hold it: write text, such as 'inf', and call float() on it in your code"
-"""Cure for a number in the user's own arguments that is not finite."""
+"""Hint for a number in the user's own arguments that is not finite."""
 _LONG_LIST = 12
 _SAID_TRUE = ("on", "yes", "y", "true")
 _SAID_FALSE = ("off", "no", "n", "false")

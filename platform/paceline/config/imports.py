@@ -1,4 +1,4 @@
-"""A user's own code in the config: `path: "my_pkg.nets:build"`, or the Python object itself."""
+"""User code in the config: `path: "my_pkg.nets:build"`, or the Python object itself."""
 
 import importlib
 import json
@@ -96,7 +96,7 @@ def check_path(value: Any) -> Any:
     if not isinstance(value, str):
         raise ValueError("must be text like 'my_pkg.nets:build' (or, from Python, a callable)")
     if not re.fullmatch(PATH_PATTERN, value):
-        raise ValueError(f"{value!r} is no import path; write 'module:function', such as 'my_pkg.nets:build'")
+        raise ValueError(f"{value!r} is not an import path; write 'module:function', such as 'my_pkg.nets:build'")
     return value
 
 
@@ -168,7 +168,7 @@ class Imported(Called):
     """The user's own component: a callable named by its import path, and the arguments it is called with."""
 
     path: ImportPath
-    """`module:function` of your own code. The folder of the config file and the working folder are importable, after
+    """`module:function` of user code. The folder of the config file and the working folder are importable, after
     installed packages."""
 
     @property
@@ -240,7 +240,7 @@ def _missing_in_loaded(module: str, name: str) -> Problem | None:
 
 
 def _missing_in_file(spec: ModuleSpec, module: str, name: str) -> Problem | None:
-    """Look for a name in the file of a module that is not imported; also finds out that the file is no Python."""
+    """Look for a name in the file of a module that is not imported; also finds out that the file is not Python."""
     first = name.partition(".")[0]
     if not spec.origin or not spec.origin.endswith(".py") or _is_submodule(spec, module, first):
         return None

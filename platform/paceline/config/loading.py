@@ -156,7 +156,7 @@ def _read_overrides(overrides: Overrides) -> tuple[dict[str, Any], dict[str, str
 
 
 def missing_modules(tree: Mapping[str, Any], places: Places | None = None) -> list[Problem]:
-    """What is wrong with how a config tree calls the user's own code; none of it is run.
+    """What is wrong with how a config tree calls user code; none of it is run.
 
     The module or the name may not be there, or take other arguments. What axes of a sweep set is left to its points.
 

@@ -12,7 +12,7 @@ class MetricConfig(Called):
     """One metric of the evaluation, reported as `val/<name>`."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][\w.-]{0,99}$")]
-    """Name in the reported metrics. Without `path` it also selects what is computed: `f1`, `iou`, `mae`, `r2`, `rmse`,
+    """Name in the reported metrics. Without `path` it also selects the metric: `f1`, `iou`, `mae`, `r2`, `rmse`,
     or the entry point of an installed package (group `paceline.metrics`)."""
     path: ImportPath | None = None
     """`module:Class` whose objects have `update(predictions, targets)`, `compute()` and `reset()`, such as

@@ -25,12 +25,12 @@ def parse_override(text: str) -> tuple[str, Any]:
     """Split `key.path=value`, and read the value by the rules of the config file.
 
     Raises:
-        ConfigError: the text has no such form, or its value is no YAML.
+        ConfigError: the text does not have this form, or its value is not YAML.
     """
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals or not _KEY.match(key):
-        reason = "is no override" if not equals else f"{key[:80]!r} is no key"
+        reason = "is not an override" if not equals else f"{key[:80]!r} is not a key"
         raise ConfigError([Problem("bad-override", reason, "", place_of(text), "write key.path=value")])
     try:
         return key, read_value(value, place_of(text))

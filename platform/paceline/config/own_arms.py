@@ -20,7 +20,7 @@ def own_arms(config: ExperimentConfig) -> Iterator[tuple[str, ExperimentConfig]]
 
 
 def missing_in_arms(config: ExperimentConfig) -> list[Problem]:
-    """What is wrong with how they call the user's own code, as `missing_modules` finds it, and not so without them."""
+    """What is wrong with how they call user code, as `missing_modules` finds it, and not so without them."""
     own = missing_modules(config.model_dump())
     found = []
     for key, changed in own_arms(config):

@@ -149,7 +149,7 @@ def _small_buckets(config: ExperimentSchema) -> Iterator[Disagreement]:
 
 
 def _elastic(config: ExperimentSchema) -> Iterator[Disagreement]:
-    """What does not go on with another number of workers."""
+    """Techniques whose runs cannot continue with another number of workers."""
     fewest, most, parallel = config.scaling.min_workers, config.scaling.num_workers, config.parallel
     if fewest is None:
         return

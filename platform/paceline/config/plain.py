@@ -11,7 +11,7 @@ Location = tuple[str | int, ...]
 
 
 def check_args(args: dict[str, Any]) -> dict[str, Any]:
-    """Refuse numbers and text that cannot be saved, anywhere in the arguments of the user's own code.
+    """Refuse numbers and text that cannot be saved, anywhere in the arguments of user code.
 
     Raises:
         ValidationError: there are some; each with its place below `args`.

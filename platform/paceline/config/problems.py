@@ -1,4 +1,4 @@
-"""Turns pydantic's errors into problems: in plain words, with the key, its place in the file and the nearest cure."""
+"""Turns pydantic's errors into problems: in plain words, with the key, its place in the file and the nearest hint."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -87,7 +87,7 @@ def selector_problems(tree: Any) -> list[Problem]:
     found = components_in(tree) if isinstance(tree, Mapping) else ()
     sections = {key: value for key, value in found if isinstance(value, Mapping) and not key.startswith("metrics.")}
     reason = "has both name and path, which choose different things"
-    hint = "keep name for what Paceline ships, or path for your own code"
+    hint = "keep name for what Paceline ships, or path for custom code"
     return [
         Problem("two-components", reason, section, hint=hint)
         for section, value in sections.items()
@@ -187,7 +187,7 @@ def _component_problem(key: Key, value: Any) -> Problem:
     section, place = str(key[0]), dotted(key)
     names = component_names(section)
     if isinstance(value, Component):
-        return Problem("wrong-type", f"{type(value).__name__} is no {section}", place)
+        return Problem("wrong-type", f"{type(value).__name__} cannot be used as {section}", place)
     if not isinstance(value, Mapping):
         return Problem("wrong-type", f"must be a mapping, not {show(value)}", place, hint=_mapping_hint(section, value))
     if "name" not in value:
@@ -221,7 +221,7 @@ def _about(key: Key, tree: Any) -> str:
 
 
 def broken_keys(problems: Sequence[Problem], tree: Any) -> list[Key]:
-    """The keys whose values cannot be used; for a component that cannot be told, its whole section."""
+    """The keys whose values cannot be used; for a component that is not known, its whole section."""
     keys = [_parts(problem.key, tree) for problem in problems if problem.key]
     unknown = [key[:1] for key in keys if key[0] in COMPONENT_SECTIONS and not _chosen(key[0], tree)]
     sweep: list[Key] = [("sweep",)] if _leaves_no_axis(keys, tree) else []

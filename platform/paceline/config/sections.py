@@ -45,9 +45,9 @@ class TrainerConfig(Section):
     ] = "auto"
     """Micro batches per optimizer step, 1 to 10^6. `auto` follows from the batch sizes and the world size."""
     activation_checkpointing: Literal["none", "full", "selective", "budget"] = "none"
-    """What is computed again in backward instead of being kept. `full`: all inside the model's blocks; `selective`: the
-    same, but for the results of convolutions, matrix products and attention; `budget`: the compiler chooses, within
-    `activation_memory_budget` (needs `compile`). `none` disables."""
+    """Activations that backward computes again instead of keeping them. `full`: all inside the model's blocks;
+    `selective`: the same, but for the results of convolutions, matrix products and attention; `budget`: the compiler
+    chooses, within `activation_memory_budget` (needs `compile`). `none` disables."""
     activation_checkpointing_blocks: Annotated[
         list[Annotated[str, Field(min_length=1)]] | None,
         OnlyWith("trainer.activation_checkpointing", "full", "selective"),
@@ -66,7 +66,7 @@ class TrainerConfig(Section):
     such weights, it is that of the inputs alone."""
     compile: Literal["none", "default", "reduce-overhead", "max-autotune"] = "none"
     """Compile the model with torch.compile in one of its modes; takes up to minutes at the start. Where that fails,
-    training goes on without, and says why. Compiled code draws other dropout masks. `none` disables."""
+    training continues without it and reports why. Compiled code draws other dropout masks. `none` disables."""
     compile_scope: Annotated[Literal["model", "blocks"], NotWith("trainer.compile", "none")] = "model"
     """Compile the whole model, or each of its repeated blocks, which takes less time and fuses less."""
     remove_redundant_bias: bool = False
@@ -77,7 +77,7 @@ class TrainerConfig(Section):
     what matches one of them is not trained. The statistics of batch normalisation still follow the data. Empty: all
     parameters are trained."""
     zero_grad: Literal["set_to_none", "zero"] = "set_to_none"
-    """How gradients are cleared between steps: let go of the memory, or fill it with zeros (the old way)."""
+    """How gradients are cleared between steps: free the memory, or fill it with zeros (the old way)."""
     float32_matmul_precision: Annotated[
         Literal["highest", "high", "medium"],
         NotWith("trainer.precision", "64-true", because="with trainer.precision 64-true there are no float32 products"),
@@ -148,8 +148,8 @@ class ScalingConfig(Section):
     """Training processes under Ray Train, 0 to 65,536. 0: train in this process, without Ray. `[2, 8]` is short for
     `min_workers: 2` and `num_workers: 8`."""
     min_workers: Annotated[int, Field(ge=1, le=65_536)] | None = None
-    """Elastic training: the fewest workers with which a run begins, and goes on when nodes are lost, 1 to
-    `num_workers`. When there is room again, it goes on with more from its newest checkpoint. The global batch and the
+    """Elastic training: the fewest workers with which a run begins, and continues when nodes are lost, 1 to
+    `num_workers`. When there is room again, it continues with more from its newest checkpoint. The global batch and the
     order of the samples stay; fewer workers take more micro batches each. `null`: always `num_workers`. Without effect
     in a sweep, whose worker groups keep their size."""
     use_gpu: bool | Auto = "auto"
@@ -173,7 +173,7 @@ class ScalingConfig(Section):
 
     @property
     def is_elastic(self) -> bool:
-        """Whether the number of workers may change while a run goes on."""
+        """Whether the number of workers may change during a run."""
         return self.min_workers is not None and self.min_workers < self.num_workers
 
     @model_validator(mode="before")
@@ -232,12 +232,12 @@ class TrackingConfig(Section):
     """Record every few seconds what the machines and the run's GPUs are doing, and the energy that they take where they
     tell it, under MLflow's own names. `false`: nothing of it."""
     target: Annotated[dict[Metric, Target], Field(min_length=1, max_length=1)] | None = None
-    """A metric and the value that training is to reach, such as `{val/accuracy: 0.97}`, -10^20 to 10^20: what it costs
-    until then is told. Whether it is reached from above or below is as `sweep.mode` says, or follows from the metric's
+    """A metric and the value that training is to reach, such as `{val/accuracy: 0.97}`, -10^20 to 10^20: its cost
+    is reported. Whether it is reached from above or below is as `sweep.mode` says, or follows from the metric's
     name as there; nothing ends by it. `null`: the target of `sweep.stop`, if there is one."""
     price_per_hour: Annotated[float, Field(ge=0, le=1e9)] | None = None
     """Price of a GPU for an hour, of a core where training uses no GPU; 0 to 10^9, in any currency. `null`: no prices
-    are told."""
+    are reported."""
     git_diff: bool = False
     """Keep the changes to tracked files since the commit as the artifact `git.diff`, at most 1 MB and without secrets
     that are known as such. `false`: their names and a hash alone."""

@@ -33,7 +33,7 @@ class Parameters:
 def argument_problems(
     target: Any, args: Collection[Any], added: Collection[str] = (), positional: int = 0
 ) -> list[Problem]:
-    """What is wrong with the names of the arguments that a config gives; nothing where that cannot be told.
+    """What is wrong with the names of the arguments that a config gives; nothing where that cannot be known.
 
     Args:
         target: an import path of the right form, or the Python object itself.
@@ -68,7 +68,7 @@ def _unknown(called: str, name: str, free: list[str], taken: Parameters) -> Prob
 def parameters_of(target: Any) -> Parameters | None:
     """What a function or class takes, found without running any of its code.
 
-    None where that cannot be told: it takes any names, has decorators, or may be another one once its module is
+    None where that cannot be known: it takes any names, has decorators, or may be another one once its module is
     imported.
     """
     if not isinstance(target, str):

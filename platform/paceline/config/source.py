@@ -71,7 +71,7 @@ def read_source(path: Path) -> Source:
     """Read a config file.
 
     Raises:
-        ConfigError: there is no such file, or it is no YAML that a config can be; with all that is wrong.
+        ConfigError: there is no such file, or it is not YAML that a config can be; with all that is wrong.
     """
     return replace(read_text(_text_of(path), str(path)), file=path)
 
@@ -80,7 +80,7 @@ def read_text(text: str, name: str) -> Source:
     """Read the text of a config file; `name` stands for the file in messages.
 
     Raises:
-        ConfigError: it is no YAML that a config can be; with all that is wrong.
+        ConfigError: it is not YAML that a config can be; with all that is wrong.
     """
     reader = _Reader(lambda at: f"{name}:{at[0]}:{at[1]}")
     tree = reader.read(text)
@@ -98,7 +98,7 @@ def read_value(text: str, place: str) -> Any:
     """Read the value of an override by the same rules; `place` stands for it in messages.
 
     Raises:
-        ConfigError: it is no YAML.
+        ConfigError: it is not YAML.
     """
     reader = _Reader(lambda _: place)
     value = reader.read(text)
@@ -122,7 +122,7 @@ def _text_of(path: Path) -> str:
         raise ConfigError([Problem("is-folder", "this is a folder, not a file", place=name, hint=hint)]) from None
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
-        problem = Problem("not-utf8", "this is no UTF-8 text", place=f"{name}:{line}:1", hint="save the file as UTF-8")
+        problem = Problem("not-utf8", "this is not UTF-8 text", place=f"{name}:{line}:1", hint="save the file as UTF-8")
         raise ConfigError([problem]) from None
     except (OSError, ValueError) as error:
         if isinstance(error, ConfigError):
@@ -171,7 +171,7 @@ class _Reader:
         except _TooMuchError:
             self.report("too-large", (1, 1), (), f"the file holds more than {MAX_VALUES:,} values, aliases counted")
         except (ValueError, OverflowError) as error:
-            self.report("yaml-syntax", (1, 1), (), f"this is no YAML: {error}")
+            self.report("yaml-syntax", (1, 1), (), f"this is not YAML: {error}")
         return None
 
     def _syntax(self, error: yaml.MarkedYAMLError) -> None:
@@ -209,7 +209,7 @@ class _Reader:
         try:
             return READERS[node.tag](node.value)
         except ValueError as error:
-            return self.report("bad-value", _at(node), key, f"{node.value[:40]!r} is no such value: {error}")
+            return self.report("bad-value", _at(node), key, f"{node.value[:40]!r} is not a valid value: {error}")
 
     def _foreign(self, node: yaml.Node, key: Key) -> None:
         self.report(

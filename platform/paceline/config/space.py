@@ -248,7 +248,7 @@ def _meaning(value: Any) -> Hashable:
     if isinstance(value, Mapping):
         return "mapping", frozenset((_meaning(key), _meaning(item)) for key, item in value.items())
     hint = "write numbers of 60 digits at most, text, true, false, null, or lists and mappings of them"
-    raise refused(f"{show(value)} is no value that a saved config can hold", hint)
+    raise refused(f"{show(value)} is not a value that a saved config can hold", hint)
 
 
 def _variant(value: Any) -> str | None:

@@ -51,11 +51,11 @@ class SweepConfig(Section):
     else `max`."""
     search: Literal["grid", "random", "optuna"] = "grid"
     """Which points are tried: all combinations of the lists (`grid`), `num_samples` that are drawn (`random`), or
-    `num_samples` each of which is chosen by what came of those before it (`optuna`)."""
+    `num_samples` each of which is chosen from the results of those before it (`optuna`)."""
     scheduler: Literal["none", "asha", "median", "pbt"] = "none"
     """Which trials end early. `asha`: at each rung those that are not among the best 1 / `rung_factor`. `median`: those
-    that are worse than the median of the others so far. `pbt`: none; the worst go on from the state of the best, with
-    changed values. `none`: all are trained to the end."""
+    that are worse than the median of the others so far. `pbt`: none; the worst continue from the state of the best,
+    with changed values. `none`: all are trained to the end."""
     budget_unit: Annotated[Literal["samples", "epochs", "seconds"], WITH_SCHEDULER] = "samples"
     """What rungs are measured in: training samples, epochs, or seconds on the workers. Needs a `scheduler`."""
     first_rung: Annotated[Annotated[float, Field(gt=0, le=1e15)] | None, WITH_SCHEDULER] = None
@@ -79,12 +79,12 @@ class SweepConfig(Section):
     """How many trials run at the same time, each on workers of its own, 1 to 65,536. `auto`: as many as there is room
     for."""
     max_failures_per_trial: Annotated[int, Field(ge=0, le=10**6)] = 3
-    """How often a trial whose workers were lost goes on from its newest checkpoint, 0 to 10^6. 0 disables."""
+    """How often a trial whose workers were lost resumes from its newest checkpoint, 0 to 10^6. 0 disables."""
     isolation: Literal["shared", "process"] = "shared"
     """Whether a slot's processes take trial after trial (`shared`), or each trial gets new ones (`process`), which
     takes longer."""
     invalid: Literal["refuse", "skip"] = "refuse"
-    """What is done about points that are no valid config: `refuse` to begin, or `skip` them."""
+    """What is done about points that are not a valid config: `refuse` to begin, or `skip` them."""
     device_memory_gib: Annotated[float, Field(gt=0, le=1e6)] | None = None
     """Memory of a worker's device in GiB, above 0 to 10^6: points that are predicted to take more (`paceline plan`) are
     left out, as `predicted_oom`, unless the prediction's error decides it. `null`: nothing is left out."""

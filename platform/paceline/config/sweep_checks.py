@@ -31,7 +31,7 @@ def _axes_exist(config: ExperimentSchema, sweep: SweepConfig) -> Iterator[Disagr
         key: Key = tuple(axis.split("."))
         trees = list(_trees(config, sweep, key))
         if key[0] in NOT_COMPUTED:
-            reason = f"{key[0]} does not change what is computed, so there is nothing to compare"
+            reason = f"{key[0]} does not change the numerics, so there is nothing to compare"
             hint = f"take the axis out, and set {axis} for the whole sweep" if key[0] != "sweep" else "take it out"
             yield contradiction(reason, hint, axis_key(axis))
         elif not any(is_key(tree, key) for tree in trees):
@@ -141,17 +141,17 @@ def _population(config: ExperimentSchema, sweep: SweepConfig) -> Iterator[Disagr
         reason = "pbt changes the values by itself, and so does optuna"
         yield contradiction(reason, "write search: random, or scheduler: asha", SEARCH, SCHEDULER)
     if sweep.seeds > 1:
-        reason = "with pbt trials go on from each other's state, so that a seed says nothing about one"
+        reason = "with pbt trials continue from each other's state, so that a seed says nothing about one"
         yield contradiction(reason, "write seeds: 1, and raise num_samples", SEEDS, SCHEDULER)
     if _points(sweep) == 1:
-        reason = "pbt needs at least 2 trials, to go on from each other's state, and there is 1"
+        reason = "pbt needs at least 2 trials, to continue from each other's state, and there is 1"
         key, hint = (
             (SPACE, "write more values") if sweep.search == "grid" else (SAMPLES, "write num_samples: 4 or more")
         )
         yield contradiction(reason, hint, key, SCHEDULER, SEARCH)
     for axis in sweep.space:
         if not _goes_on(config, sweep, axis):
-            reason = "with pbt a trial goes on from another's weights and optimizer state, which this may not fit"
+            reason = "with pbt a trial continues from another's weights and optimizer state, which this may not fit"
             hint = (
                 "sweep numbers of optimizer and lr_scheduler or trainer.max_grad_norm, such as optimizer.lr, or write "
                 "scheduler: asha"
@@ -160,7 +160,7 @@ def _population(config: ExperimentSchema, sweep: SweepConfig) -> Iterator[Disagr
 
 
 def _goes_on(config: ExperimentSchema, sweep: SweepConfig, axis: str) -> bool:
-    """Whether a training can go on with another value of an axis."""
+    """Whether a training can continue with another value of an axis."""
     if axis == "optimizer.lr_scaling":
         # whose running means are a part of the state
         return "adascale" not in [config.optimizer.lr_scaling, *sweep.lists.get(axis, [])]

@@ -16,7 +16,7 @@ def top_names(file: Path) -> set[str] | None:
     """Every name that a module may have; None when reading its file cannot tell.
 
     Raises:
-        SyntaxError: the file is no Python.
+        SyntaxError: the file is not Python.
     """
     tree = _parsed(file)
     if tree is None:
@@ -28,10 +28,10 @@ def top_names(file: Path) -> set[str] | None:
 
 
 def binding_of(name: str, file: Path) -> ast.AST | None:
-    """The one statement that binds a name at the top level of a file; None when there are others, or it cannot be told.
+    """The one statement that binds a name at the top level of a file; None when there are others, or it is not known.
 
     Raises:
-        SyntaxError: the file is no Python.
+        SyntaxError: the file is not Python.
     """
     names, tree = top_names(file), _parsed(file)
     if names is None or tree is None or name in _set_inside(tree):

@@ -26,7 +26,7 @@ class TuneupConfig(Section):
     """How much worse the metric may be, in its own unit, and still count as equal; above 0 to 10^20. Set before
     anything is measured."""
     seeds: Annotated[int, Field(ge=2, le=1024)] = 5
-    """With how many seeds a change of what is computed is trained to the end, beside the baseline, 2 to 1024."""
+    """With how many seeds a change of the numerics is trained to the end, beside the baseline, 2 to 1024."""
     arms: dict[ArmName, Annotated[dict[str, Any], Field(min_length=1)]] = Field(default_factory=dict)
     """Techniques of your own beside the known ones: a name, and the fields that it sets by dotted key, such as
     `{bigger lr: {optimizer.lr: 0.2}}`."""

@@ -41,7 +41,7 @@ def _arm_key(config: ExperimentSchema, place: str, overrides: Mapping[str, Any],
         reason = f"{dotted} needs other workers, and all techniques are measured on the same ones"
         yield contradiction(reason, f"take {dotted} out, and compare by a sweep over it", place)
     elif _is_object(overrides[dotted]):
-        reason = f"{dotted} is a Python object, which no other process could be told of"
+        reason = f"{dotted} is a Python object, which cannot be sent to another process"
         yield contradiction(reason, "name it by text like 'my_pkg.nets:build'", place)
     elif not is_key(tree, key):
         problem = Problem("unknown-key", f"there is no such key as {dotted}", place, hint=nearest_key(tree, key))

@@ -62,7 +62,7 @@ READERS: Mapping[str, Callable[[str], Any]] = {
     _PREFIX + "float": _read_float,
     _PREFIX + "str": str,
 }
-"""How a scalar of each allowed tag is read; each raises ValueError for text that is no such value."""
+"""How a scalar of each allowed tag is read; each raises ValueError for text that is not such a value."""
 
 
 class Loader(yaml.SafeLoader):

@@ -107,7 +107,7 @@ def _checkpointed(block: nn.Module, mode: str) -> Any:
         if not (block.training and torch.is_grad_enabled()):
             return forward(*args, **kwargs)
         # The compiler cannot trace a change of momentum, and need not: it computes again what gradients depend on, and
-        # the statistics are no part of that.
+        # the statistics are not part of that.
         chosen = compiled_options if torch.compiler.is_compiling() else options
         output = checkpoint(partial(first, **kwargs), *args, use_reentrant=False, **chosen)
         for part in others:

@@ -48,7 +48,7 @@ class RankParts:
             self._norms[self._numbers[parameter]] = norm
 
     def take(self, weights: list[Weight]) -> list[tuple[Tensor, Weight]]:
-        """Squared norm and weight of the rank's gradient, nothing where it has no sample; starts anew.
+        """Squared norm and weight of the rank's gradient, nothing where it has no sample; starts again.
 
         Args:
             weights: of the rank's micro batches that count.
@@ -60,7 +60,7 @@ class RankParts:
 
 
 class MicroBatchParts:
-    """One part a micro batch of the only process. Keeps a second copy of the gradients while a step goes on."""
+    """One part a micro batch of the only process. Keeps a second copy of the gradients during a step."""
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         self._parameters = list(parameters)
@@ -81,7 +81,7 @@ class MicroBatchParts:
             self._sums = {}
 
     def take(self, weights: list[Weight]) -> list[tuple[Tensor, Weight]]:
-        """Squared norm and weight of each micro batch's gradient; starts anew.
+        """Squared norm and weight of each micro batch's gradient; starts again.
 
         Args:
             weights: of the micro batches.

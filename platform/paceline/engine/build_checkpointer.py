@@ -80,7 +80,7 @@ def build_writer(
     def wait_for_metrics() -> Files:
         if reporter.recorded(RECORDED_SECONDS) or not (left := reporter.unrecorded()):
             return {}
-        kept = "they are kept in it, and recorded when training goes on from there"
+        kept = "they are kept in it, and recorded when training resumes from there"
         reporter.event(
             "warning",
             message=f"a checkpoint was saved before its metrics were recorded: {kept}",
@@ -91,10 +91,10 @@ def build_writer(
     def failed(step: int, error: Exception) -> None:
         if isinstance(error, OSError):
             code = "checkpoint-not-written"
-            message = f"the checkpoint of step {step} could not be written: {error}; training goes on without it"
+            message = f"the checkpoint of step {step} could not be written: {error}; training continues without it"
         else:
             code = "checkpoint-not-stored"
-            message = f"the checkpoint of step {step} is not in its store: {error}; training goes on"
+            message = f"the checkpoint of step {step} is not in its store: {error}; training continues"
         reporter.event("warning", message=message, code=code, step=step)
 
     def committed(step: int, path: Path) -> None:

@@ -69,7 +69,7 @@ def settle_sizes(
     """The batch sizes, and what each checkpoint is to remember of them. Every rank must call it.
 
     Args:
-        checkpoint: the one that training goes on from.
+        checkpoint: the one that training resumes from.
     """
     asked = sizes_with(config, ranks.world_size) if config.scaling.is_elastic else batch_sizes(config)
     if isinstance(asked, BatchSizes):

@@ -86,7 +86,7 @@ def read_checkpoint(folder: Path) -> Snapshot:
 
 
 def newest_valid(folder: Path, on_broken: Callable[[Path, str], None]) -> Path | None:
-    """The newest whole checkpoint of a run. Broken ones on the way are set aside and told to `on_broken`."""
+    """The newest whole checkpoint of a run. Broken ones on the way are set aside and reported to `on_broken`."""
     for _, path in numbered(folder):
         try:
             verify(path)
@@ -144,7 +144,7 @@ class CheckpointWriter:
     """Writes checkpoints in the background, one at a time; lives on rank 0.
 
     Its thread tells `on_commit` of a checkpoint that is safe. One that cannot be written, or put where it counts, is
-    told to `on_failure` at the next boundary, and training goes on: the ones before stay valid.
+    reported to `on_failure` at the next boundary, and training continues: the ones before stay valid.
     """
 
     def __init__(
@@ -208,9 +208,9 @@ class CheckpointWriter:
         before = self.last.name if self.last else "its last checkpoint"
         if self._elsewhere is not None and self._written is not None and self._written[0] == step:
             return (
-                f"in its store{cause}; it is in {self._written[1]}, and the same command on this machine goes on there"
+                f"in its store{cause}; it is in {self._written[1]}, and the same command on this machine resumes there"
             )
-        return f"in {self.folder}{cause}; make room there, and the same command goes on from {before}"
+        return f"in {self.folder}{cause}; make room there, and the same command resumes from {before}"
 
     def put_last(self) -> None:
         """Try for a while to put the last checkpoint where it counts, unless it is there. Training is over."""

@@ -137,7 +137,7 @@ class Checkpointer:
             self.writer.close()
 
     def load(self, folder: Path) -> Mapping[str, Any]:
-        """Restore the state from a valid checkpoint folder, and return its values that are no tensors.
+        """Restore the state from a valid checkpoint folder, and return its values that are not tensors.
 
         Raises:
             ConfigError: the checkpoint belongs to another model, optimizer, other data or another order of samples.

@@ -1,6 +1,6 @@
 """torch.compile (Ansel et al. 2024, doi:10.1145/3620665.3640366): in place, and undone where it fails.
 
-What the compiler reads of the whole process is set for each trainer anew, so that none inherits another's.
+What the compiler reads of the whole process is set for each trainer, so that none inherits another's.
 """
 
 import logging
@@ -162,7 +162,7 @@ def _stop_telling() -> None:
 
 
 def reason_of(error: BaseException) -> str:
-    """Type and first line of an error, or of the one that it only passes on: the compiler's go on for pages."""
+    """Type and first line of an error, or of the one that it only passes on: the compiler's are pages long."""
     inner = getattr(error, "inner_exception", None)
     if isinstance(inner, BaseException):
         return reason_of(inner)

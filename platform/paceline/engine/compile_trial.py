@@ -19,8 +19,8 @@ from paceline.engine.trainer import Trainer
 
 
 def try_compilation(trainer: Trainer, validation_loaders: Collection[BatchLoader], config: TrainerConfig) -> None:
-    """Compile for training and for evaluation; where that fails on any rank, go on without on all. Every rank must
-    call it, before training begins.
+    """Compile for training and for evaluation; where that fails on any rank, continue without it on all. Every rank
+    must call it, before training begins.
 
     Leaves no gradients, and buffers and torch's generators as they were. Nothing but the reasons is exchanged between
     the ranks. What a module's own code writes down beside its buffers stays.

@@ -43,7 +43,7 @@ class Contents:
 def read_contents(sets: Mapping[str, Any], num_workers: int = 0, with_fields: bool = True) -> dict[str, Contents]:
     """Look at a few samples of each data set, by its role, such as `training`.
 
-    A sample that cannot be loaded is no error: training raises it, if it ever gets to it.
+    A sample that cannot be loaded is not an error: training raises it, if it ever gets to it.
 
     Args:
         num_workers: as for training. With loader processes the samples are loaded in one, since a data set may open
@@ -197,7 +197,7 @@ def _add(digest: Any, value: Any) -> None:
 
 @contextmanager
 def _generators_kept(dataset: Any) -> Iterator[None]:
-    """Random numbers go on afterwards as if the body had drawn none."""
+    """Random numbers continue afterwards as if the body had drawn none."""
     torch_state, numpy_state, python_state = torch.get_rng_state(), np.random.get_state(), random.getstate()
     own = [(each, _state(each)) for each in getattr(dataset, "__dict__", {}).values() if _is_generator(each)]
     try:

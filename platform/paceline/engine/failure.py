@@ -72,7 +72,7 @@ class RankFailed(RuntimeError):
 def failing_together(ranks: DistContext, body: Callable[[], Result]) -> Result:
     """Call `body` such that an exception on any rank ends it on all of them.
 
-    `body` is a function, not a `with` block, since what it holds must be let go of before the peers are freed: see
+    `body` is a function, not a `with` block, since what it holds must be released before the peers are freed: see
     `abort_communication`.
 
     Raises:
@@ -112,7 +112,7 @@ def kind_of(error: BaseException) -> Kind:
     """Whether training diverged or ran out of memory, or failed in another way."""
     if isinstance(error, Diverged):
         return "diverged"
-    # samples that do not fit into the cache are told by an error of ours, on behalf of another one
+    # samples that do not fit into the cache are reported by an error of ours, on behalf of another one
     told_for = error.__cause__ if isinstance(error, PacelineError) else error
     return "oom" if isinstance(told_for, NoRoom) or (told_for and is_out_of_memory(told_for)) else "error"
 

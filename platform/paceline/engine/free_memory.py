@@ -110,7 +110,7 @@ class HostMemory:
 
 
 def forget_peak() -> None:
-    """Let the peak of this process's resident memory start anew; where there is no way to, it only ever rises."""
+    """Let the peak of this process's resident memory start again; where there is no way to, it only ever rises."""
     try:
         (PROCESS / "clear_refs").write_text("5")
     except OSError:

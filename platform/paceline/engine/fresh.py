@@ -50,7 +50,7 @@ class ProcessState:
         self._notes = [(put_back, note()) for note, put_back in _NOTED]
 
     def restore(self) -> None:
-        """Put everything back, and let go of what no trial needs any more. The trial must not be running.
+        """Put everything back, and release what no trial needs any more. The trial must not be running.
 
         Also forgets the peak of the memory, so that the next trial's is its own, and what torch has compiled.
         """
@@ -145,7 +145,7 @@ def _forget_caches() -> None:
 
 
 def release_memory() -> None:
-    """Give the memory of what is not referred to any more back to the system, and let its peak start anew."""
+    """Give the memory of what is not referred to any more back to the system, and let its peak start again."""
     gc.collect()
     if _uses_cuda():
         torch.cuda.empty_cache()
@@ -164,7 +164,7 @@ def fresh_process_group(
     """A default process group of the body's own, in place of whatever there is. Every rank must enter it.
 
     It is ended afterwards with all of its subgroups, also when the body has aborted it. Its sockets are closed once the
-    last thing that refers to it is gone: let go of the trainer, then `ProcessState.restore`.
+    last thing that refers to it is gone: release the trainer, then `ProcessState.restore`.
 
     Args:
         store: a `torch.distributed.Store` that all ranks are connected to, and that outlives the group: that of the
@@ -202,7 +202,7 @@ def end_process_groups(abort: bool = False) -> None:
     """End all process groups of this process, if there are any.
 
     Args:
-        abort: do not wait for operations that are still going on: NCCL's may never end.
+        abort: do not wait for operations that are still running: NCCL's may never end.
     """
     if abort:
         with suppress(Exception):

@@ -1,8 +1,8 @@
 """Fully sharded data parallelism: every rank holds a slice of each weight, gradient and optimizer state.
 
 PyTorch's FSDP2, `torch.distributed.fsdp.fully_shard` (Zhao et al. 2023, arXiv:2304.11277). A block's weights are put
-together just before it computes, and let go of after. With hybrid shard the slices are made within groups of ranks, and
-the groups average their gradients.
+together just before it computes, and freed afterwards. With hybrid shard the slices are made within groups of ranks,
+and the groups average their gradients.
 """
 
 from collections import Counter

@@ -54,7 +54,7 @@ class LargestBatch:
         """The batch sizes to train with. Every rank must call it.
 
         Args:
-            checkpoint: the valid one that training goes on from; what was found before it stays, since memory differs
+            checkpoint: the valid one that training resumes from; what was found before it stays, since memory differs
                 a little from day to day, and another micro batch would change the last bits.
             parts: what to make trial steps with.
 
@@ -202,7 +202,7 @@ def largest_that_fits(sizes: Sequence[int], fits: Callable[[int], bool]) -> int 
 
 
 def _forget_peak(device: torch.device) -> None:
-    """The peak that a run tells of is that of its training."""
+    """The peak that a run reports is that of its training."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     else:

@@ -70,7 +70,7 @@ class Replicated:
         return {name: Rows(copied(tensor), 0, tuple(tensor.shape)) for name, tensor in tensors.items()}
 
     def collect_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The same for what is no tensor."""
+        """The same for what is not a tensor."""
         return dict(values)
 
     def collect_nested(self, values: Any) -> Any:

@@ -55,7 +55,7 @@ class Fetcher(ABC):
 
 
 class SeededFetcher(Fetcher):
-    """Loads the samples of each batch anew."""
+    """Loads the samples of each batch again."""
 
     def __init__(
         self,

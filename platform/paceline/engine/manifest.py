@@ -13,7 +13,7 @@ from paceline.durable import sync_folder, write_synced
 MANIFEST = "MANIFEST.json"
 FORMAT = 1
 STATE = "state.json"
-"""File of a checkpoint with everything that is no tensor."""
+"""File of a checkpoint with everything that is not a tensor."""
 NEEDED = ("model.safetensors", STATE)
 """Files that every checkpoint has."""
 

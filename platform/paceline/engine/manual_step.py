@@ -167,7 +167,7 @@ class TaskOptimizer:
                 the number of its samples.
 
         Raises:
-            UnusableCode: `weight` is missing although the task's weights are no numbers of samples.
+            UnusableCode: `weight` is missing although the task's weights are not numbers of samples.
         """
         self._owner.update(self.name, self.optimizer, weight)
 

@@ -9,11 +9,11 @@ from torch.utils.checkpoint import CheckpointPolicy
 from paceline._compat.torch import CustomGraphPass
 
 LEAST = 1e-6
-"""The smallest budget. At 0, torch 2.15 computes everything again, even what it was told to keep."""
+"""The smallest budget. At 0, torch 2.15 computes everything again, even what it was asked to keep."""
 
 
 class KeepRandom(CustomGraphPass):
-    """Keeps what a random operation gave (inductor's seed, for most), instead of drawing anew in backward.
+    """Keeps what a random operation gave (inductor's seed, for most), instead of drawing again in backward.
 
     Torch 2.15 chooses random operations to be computed again like any others when there is a budget, and gives wrong
     gradients of a model with dropout.

@@ -48,7 +48,7 @@ class MicroBatch:
     ends_epoch: bool = False
     """True in the last step of an epoch."""
     counts: bool = True
-    """False for a stand-in: a rank without a sample in a short last batch still has to take part in the gradient
+    """False for padding: a rank without a sample in a short last batch still has to take part in the gradient
     exchange, so it computes one sample with weight zero."""
 
 
@@ -166,7 +166,7 @@ def evaluation_order(
 ) -> list[MicroBatch]:
     """This rank's part of an evaluation set: every sample on exactly one rank, none twice; may be empty.
 
-    With `is_lockstep` the ranks get equally many micro batches, the last of which may be stand-ins that do not count.
+    With `is_lockstep` the ranks get equally many micro batches, the last of which may be padding that does not count.
     """
     share = torch.arange(samples).tensor_split(world_size)[rank]
     own = [MicroBatch(part, samples) for part in torch.split(share, micro_batch_size) if len(part)]

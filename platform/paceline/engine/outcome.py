@@ -6,7 +6,7 @@ from paceline.errors import TrainingError
 
 
 class Diverged(TrainingError):
-    """Training cannot go on: the loss is not finite, or fp16's scale collapsed. Raised on all ranks together."""
+    """Training cannot continue: the loss is not finite, or fp16's scale collapsed. Raised on all ranks together."""
 
 
 class CheckpointLost(TrainingError):
@@ -18,7 +18,7 @@ class Outcome:
     """How a run ended, as rank 0 tells it."""
 
     stopped: bool
-    """Whether it was asked to stop before its end, or told to at a rung."""
+    """Whether it was asked to stop before its end, or at a rung."""
     step: int
     epoch: int
     samples: int

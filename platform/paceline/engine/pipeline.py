@@ -121,7 +121,7 @@ class Staged(Replicated):
         return self._gathered({name: copied(tensor) for name, tensor in tensors.items() if self.holds(tensor)})
 
     def collect_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The same for what is no tensor."""
+        """The same for what is not a tensor."""
         return self._gathered(dict(values))
 
     def collect_nested(self, values: Any) -> Any:

@@ -33,7 +33,7 @@ def links_of(model: nn.Module) -> list[Link]:
     just one value is passed on.
 
     Raises:
-        UnusableCode: it is no such chain.
+        UnusableCode: it is not such a chain.
     """
     own_links: Any = getattr(model, "pipeline_links", None)
     if own_links is not None:
@@ -217,7 +217,7 @@ def _link(model: nn.Module, nodes: list[fx.Node], enters: fx.Node) -> Link:
 
 
 def keep_only(model: nn.Module, names: frozenset[str]) -> None:
-    """Let go of the memory of all parameters and buffers but some: the others become `meta` tensors."""
+    """Free the memory of all parameters and buffers but some: the others become `meta` tensors."""
     for prefix, module in model.named_modules(remove_duplicate=False):
         for kind in (own_parameters(module), own_buffers(module)):
             for name, tensor in kind.items():

@@ -1,9 +1,9 @@
 """PowerSGD (Vogels et al. 2019, arXiv:1905.13727, algorithm 2): gradients exchanged as products of thin matrices.
 
 The same numbers as torch's `powerSGD_hook` with error feedback and warm start; another bookkeeping. torch keeps its
-memory by bucket, and DDP builds its buckets anew after the first step of each process, so that what was saved fits no
+memory by bucket, and DDP builds its buckets again after the first step of each process, so that what was saved fits no
 bucket of the resumed run. Here the memory belongs to the parameters. Besides, no step waits for the device, torch's
-global generators are not touched, and a gradient that is zero does no harm.
+global generators are not touched, and a gradient that is zero changes nothing.
 """
 
 from collections.abc import Callable, Mapping
@@ -70,7 +70,7 @@ class PowerSGD:
         if self._stream is None:
             self._average(bucket)
             return _done(bucket.buffer())
-        # on a stream of its own, so that backward goes on meanwhile; DDP waits for the future
+        # on a stream of its own, so that backward continues meanwhile; DDP waits for the future
         self._stream.wait_stream(torch.cuda.current_stream(self._ranks.device))
         with torch.cuda.stream(self._stream):
             self._average(bucket)
@@ -89,7 +89,7 @@ class PowerSGD:
             return
         reason = self._mismatch(state)
         if reason is not None:
-            self._warn(f"the memory of comm_hook powersgd starts anew: {reason}")
+            self._warn(f"the memory of comm_hook powersgd starts empty: {reason}")
             return
         device, rank = self._ranks.device, self._ranks.rank
         self._qs = {int(number): q.to(device, copy=True) for number, q in state["qs"].items()}
@@ -129,7 +129,7 @@ class PowerSGD:
         self._mean_together(qs)
         for matrix, p, q in zip(matrices, ps, qs, strict=True):
             approximation = p @ q.t()
-            # in place: memory that is used on another stream must not be let go of
+            # in place: memory that is used on another stream must not be released
             torch.sub(matrix.content, approximation, out=self._errors[matrix.number])
             self._qs[matrix.number].copy_(q)
             matrix.gradient.copy_(approximation.view_as(matrix.gradient))

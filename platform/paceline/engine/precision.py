@@ -18,7 +18,7 @@ MINIMUM_SCALE = 2.0**-14
 
 
 class Divergence(NamedTuple):
-    """Why training cannot go on."""
+    """Why training cannot continue."""
 
     code: str
     reason: str
@@ -114,10 +114,10 @@ class Precision:
         return values
 
     def check(self, loss: float) -> "Divergence | None":
-        """Why training cannot go on, given the mean loss of the steps since the last check; None when it can.
+        """Why training cannot continue, given the mean loss of the steps since the last check; None when it can.
 
-        With a scaler, the mean is without what was not finite in steps that were left out: they did no harm. If that is
-        every step, and more than one, the loss does not recover.
+        With a scaler, the mean is without what was not finite in steps that were left out: these changed nothing.
+        If that is every step, and more than one, the loss does not recover.
         """
         if self._scaler is None:
             return None if isfinite(loss) else Divergence("loss-not-finite", f"the training loss is {loss}")
@@ -145,7 +145,7 @@ class Precision:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with what `state_dict` gave."""
+        """Continue with what `state_dict` gave."""
         if self._scaler is not None and state:
             self._scaler.load_state_dict(state)
             self._skipped.fill_(state["skipped_steps"])

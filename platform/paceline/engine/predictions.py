@@ -46,7 +46,7 @@ def per_sample(output: TaskOutput, samples: int) -> Tensors:
     Those in a mapping, a sequence or a dataclass get names such as `predictions.boxes` and `predictions.0`.
 
     Raises:
-        UnusableCode: there are no predictions, or not one for each sample, or two have the same name, or one is no
+        UnusableCode: there are no predictions, or not one for each sample, or two have the same name, or one is not a
             dense tensor.
     """
     predictions, targets = (_tensors(getattr(output, root), root) for root in ("predictions", "targets"))

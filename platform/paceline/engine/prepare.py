@@ -47,7 +47,7 @@ def prepare(
 ) -> nn.Module:
     """What the training step calls: `task` with every configured technique applied to it, in place.
 
-    `warn` is told of what could not be applied.
+    `warn` gets what could not be applied.
     """
     # 1. the model's own layers, as long as tracing meets nothing but them
     if trainer.remove_redundant_bias:

@@ -61,7 +61,7 @@ def remove_redundant_bias(model: nn.Module) -> Removal:
     """
     try:
         pairs = find_redundant_bias(model)
-    except Exception as error:  # the model's own code, run on stand-ins for tensors, may raise anything
+    except Exception as error:  # the model's own code, run on fake tensors, may raise anything
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         return Removal([], f"trainer.remove_redundant_bias has no effect: the model cannot be traced: {reason}")
     for convolution, norm in pairs:
@@ -90,7 +90,7 @@ def find_redundant_bias(model: nn.Module) -> list[tuple[str, str]]:
 
 
 def trace(model: nn.Module, training: bool) -> Trace:
-    """Run the model's code on stand-ins for tensors, in training or in evaluation mode; the model stays as it is."""
+    """Run the model's code on fake tensors, in training or in evaluation mode; the model stays as it is."""
     if "forward" in vars(model):
         raise TypeError("its forward method has been replaced")
     # the code may keep what it is called with, or count its calls

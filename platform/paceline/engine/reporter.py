@@ -39,9 +39,9 @@ class Reporter(Protocol):
         """What `recorded` has waited for in vain, as JSON values: the checkpoint keeps it."""
 
     def record_again(self, metrics: list[Any]) -> None:
-        """Take up what `unrecorded` gave to the checkpoint that training goes on from, before anything else is told.
+        """Take up what `unrecorded` gave to the checkpoint that training resumes from, before any other report.
 
-        What is safe after all, or is measured once more, counts once: as it was taken first.
+        What is safe after all, or is measured again, counts once: as it was taken first.
         """
 
     def stop_requested(self) -> bool:
@@ -57,7 +57,7 @@ class Reporter(Protocol):
         whether to stop.
 
         Args:
-            step: the optimizer step that reached the rung; its checkpoint is safe, unless a warning told otherwise.
+            step: the optimizer step that reached the rung; its checkpoint is safe, unless a warning says otherwise.
             values: `samples`, `epochs`, `seconds` and `step` so far, and the newest value of each metric.
         """
 

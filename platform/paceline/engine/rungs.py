@@ -1,4 +1,4 @@
-"""Rungs: how far a trial trains before it is compared with the others, and told whether to go on.
+"""Rungs: how far a trial trains before it is compared with the others, and continues or ends.
 
 After the optimizer step that reaches a rung, the ranks evaluate, rank 0 saves a checkpoint and asks the reporter, and
 all ranks wait for the answer. A rung that was answered is not asked again, also not by a run that resumes; one whose
@@ -205,7 +205,7 @@ class RungStopper(BoundaryCallback):
 
 
 def _remember(checkpoint: Path, answered_at: float) -> None:
-    # The checkpoint itself is not written anew: it would be gone for a moment. If this is lost, the run asks again.
+    # The checkpoint itself is not written again: it would be gone for a moment. If this is lost, the run asks again.
     if not (checkpoint / MANIFEST).exists():
         return  # another trial's state has been put in its place meanwhile
     with suppress(OSError):

@@ -20,12 +20,12 @@ class RunningLoss:
         self._weights: list[float | torch.Tensor] = []
         """One for each of the losses."""
         self._begin = 0
-        """Index of the first loss of the step that is going on."""
+        """Index of the first loss of the current step."""
         self._totals = [0.0, 0.0]
         """Losses and weights, as far as they have been read from the device."""
 
     def add(self, output: TaskOutput) -> None:
-        """Take in one micro batch of the step that is going on."""
+        """Take in one micro batch of the current step."""
         weight = output.weight
         self._losses.append(output.loss_sum.detach())
         self._weights.append(weight.detach() if isinstance(weight, torch.Tensor) else weight)
@@ -42,7 +42,7 @@ class RunningLoss:
             self._fold()
 
     def read(self) -> float:
-        """The mean loss over all ranks since the last reading; starts anew. Every rank must call it."""
+        """The mean loss over all ranks since the last reading; starts again. Every rank must call it."""
         return self.read_with(tuple)[0]
 
     def read_with(self, beside: Callable[[], Sequence[float]]) -> tuple[float, list[float]]:

@@ -18,7 +18,7 @@ def likeness(sample: Any) -> str:
     stand together.
 
     Raises:
-        Unstackable: it holds something that depends on its neighbours, or is no number.
+        Unstackable: it holds something that depends on its neighbours, or is not a number.
     """
     kind = type(sample)
     if (

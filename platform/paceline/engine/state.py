@@ -31,7 +31,7 @@ class Position:
     epoch: int = 0
     """Epochs finished."""
     epoch_samples: int = 0
-    """Samples consumed in the epoch that is going on."""
+    """Samples consumed in the current epoch."""
     samples: int = 0
     """Samples consumed since the start."""
 
@@ -94,7 +94,7 @@ class TrainState:
         return {name: self.layout.collect(part) for name, part in self.parts().items()}
 
     def values(self) -> dict[str, Any]:
-        """All that is no tensor, as JSON values."""
+        """All that is not a tensor, as JSON values."""
         return {
             "optimizer_type": type_name(self.optimizer),
             "position": asdict(self.position),
@@ -105,7 +105,7 @@ class TrainState:
         }
 
     def load(self, tensors: Mapping[str, Mapping[str, torch.Tensor]], values: Mapping[str, Any]) -> None:
-        """Go on from what `tensors` and `values` gave.
+        """Resume from what `tensors` and `values` gave.
 
         Raises:
             ConfigError: they are another optimizer's, or another model's.

@@ -50,7 +50,7 @@ _TOLD_BY_TEXT = (
 
 @dataclass(frozen=True)
 class Parts:
-    """How trial steps get what they train: each call makes it anew."""
+    """How trial steps get what they train: each call makes it again."""
 
     task: Callable[[], Task]
     optimizer: Callable[[Task], Optimizer]
@@ -201,7 +201,7 @@ def _drop_frames(error: BaseException | None) -> None:
 
 @contextmanager
 def undisturbed(device: torch.device) -> Iterator[None]:
-    """Random numbers go on afterwards as if the body had drawn none."""
+    """Random numbers continue afterwards as if the body had drawn none."""
     host, python, numpy = torch.get_rng_state(), random.getstate(), np.random.get_state()
     cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
     try:

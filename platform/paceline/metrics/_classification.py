@@ -32,7 +32,7 @@ class _Counts:
             targets: class indices of the shape of the indices.
 
         Raises:
-            UnusableCode: these are no classes.
+            UnusableCode: these are not classes.
         """
         if predictions.ndim == targets.ndim + 1:
             predictions = predictions.argmax(dim=1)

@@ -1,4 +1,4 @@
-"""The user's own model, by import path."""
+"""A custom model, by import path."""
 
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ class CalledModelConfig(Called, ModelConfig):
         """Call the user's builder.
 
         Raises:
-            UnusableCode: what it returned is no module.
+            UnusableCode: what it returned is not a module.
         """
         from torch import nn
 

@@ -1,4 +1,4 @@
-"""Momentum orthogonalized by Newton-Schulz iterations, with AdamW for what is no hidden matrix."""
+"""Momentum orthogonalized by Newton-Schulz iterations, with AdamW for what is not a hidden matrix."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -104,7 +104,7 @@ def _sliced(whole: Tensor, like: Any) -> Tensor:
 
 
 def ids_without_matrix(model: nn.Module) -> set[int]:
-    """`id` of the parameters that are no hidden matrix: embeddings, and the last linear layer."""
+    """`id` of the parameters that are not a hidden matrix: embeddings, and the last linear layer."""
     embeddings = [each for each in model.modules() if isinstance(each, nn.Embedding | nn.EmbeddingBag)]
     linear = [each for each in model.modules() if isinstance(each, nn.Linear)]
     return {id(parameter) for module in [*embeddings, *linear[-1:]] for parameter in module.parameters()}

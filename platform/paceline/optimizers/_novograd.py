@@ -51,7 +51,7 @@ class NovoGrad(ForeachOptimizer):
         states = [self.state[parameter] for parameter in parameters]
         nothing = squares.new_zeros(())
         before = torch.stack([state.get("second_moment", nothing) for state in states])
-        # a gradient of zero is no first gradient: the step after it would be 7 times too long
+        # a gradient of zero is not a first gradient: the step after it would be 7 times too long
         moments = torch.where(before > 0, torch.lerp(before, squares, 1 - beta2), squares)
         if isinstance(self._taken, Tensor):
             moments = torch.where(self._taken.to(before) > 0, moments, before)

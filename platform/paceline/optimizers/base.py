@@ -105,7 +105,7 @@ class FusableConfig(OptimizerConfig):
 
     fused: bool | Literal["auto"] = "auto"
     """Run the whole update in one kernel. `auto`: on CUDA and CPU, unless an embedding layer is sparse, or a parameter
-    complex or a view with gaps, or `sgd` updates weights that `fsdp` has cut up. Sparse gradients that your own code
+    complex or a view with gaps, or `sgd` updates weights that `fsdp` has cut up. Sparse gradients that custom code
     makes need `false`."""
 
     def wants_fused(self, device_type: str, fusable: bool) -> bool:

@@ -73,7 +73,7 @@ def require_usable(optimizer: Any, parameters: "Iterable[nn.Parameter]", maker: 
         maker: what returned it, for messages.
 
     Raises:
-        UnusableCode: it is no optimizer, or one that does not fit the training loop.
+        UnusableCode: it is not an optimizer, or one that does not fit the training loop.
     """
     from torch.optim import Optimizer
 

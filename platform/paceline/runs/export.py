@@ -126,7 +126,7 @@ def export(
         storage: the folder that holds the runs, or its address; by default `runs` in the working folder.
         uri: MLflow's address; by default the run's own.
         trust: call the code that the config names, even if the config is from outside of the working folder.
-        tell: is told what begins that takes long.
+        tell: called with a text when something begins that takes long.
 
     Raises:
         EnvironmentFault: there is no such run, checkpoint or metric, or the folder cannot be written to.

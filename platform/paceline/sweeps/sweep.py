@@ -63,13 +63,13 @@ def sweep(
         space: in place of the config's `sweep.space`, such as `{"optimizer.lr": [0.01, 0.1]}`.
         metric: in place of the config's `sweep.metric`.
         model: a callable in place of the config's `model`; likewise `data` and `task`, see `train`.
-        resume: start no new sweep, only go on with an unfinished one.
+        resume: start no new sweep, only continue an unfinished one.
         new: start a new sweep, even if there is an unfinished one.
         init_from: in place of the config's `model.weights`: a run or a file whose weights each trial starts from.
         address: a Ray cluster's address; by default PACELINE_ADDRESS, else a private local Ray, or inside a submitted
             job its cluster.
         wait_seconds: how long to wait for a cluster that is too small or busy, see `train`.
-        listener: told of stages and trials. By default they are shown on a terminal and in a notebook.
+        listener: gets stages and trials. By default they are shown on a terminal and in a notebook.
 
     Raises:
         ConfigError: something about the config is wrong, or it differs from the unfinished sweep's.

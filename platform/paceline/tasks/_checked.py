@@ -29,7 +29,7 @@ def tensor(output: Any, needs: str) -> torch.Tensor:
     """A model's output.
 
     Raises:
-        UnusableCode: it is no tensor.
+        UnusableCode: it is not a tensor.
     """
     if not isinstance(output, torch.Tensor):
         raise UnusableCode(f"the model returned {_a(output)}; {needs}; {_OWN_TASK}", "wrong-output")

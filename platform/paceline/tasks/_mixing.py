@@ -30,7 +30,7 @@ def mix(inputs: Tensor, mixup_alpha: float, cutmix_alpha: float) -> Mix:
         cutmix_alpha: the same for CutMix. With both, each call draws one of them with equal chance.
 
     Raises:
-        UnusableCode: the inputs are no tensor of that kind.
+        UnusableCode: the inputs are not a tensor of that kind.
     """
     _require_mixable(inputs, cutmix_alpha)
     partners = torch.randperm(len(inputs), device=inputs.device)

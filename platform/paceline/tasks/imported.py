@@ -19,7 +19,7 @@ class CalledTaskConfig(Called, TaskConfig):
         """Call the user's builder.
 
         Raises:
-            UnusableCode: what it returned is no task.
+            UnusableCode: what it returned is not a task.
         """
         from paceline.tasks._task import Task
 

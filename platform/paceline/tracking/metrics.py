@@ -82,7 +82,7 @@ def axis_metric(name: str) -> str:
 
 
 RANK_FIGURES = ("min", "median", "max")
-"""How the times of the ranks are told."""
+"""Figures over the ranks' times."""
 
 
 def rank_seconds(figure: str) -> str:
@@ -94,7 +94,7 @@ def rank_seconds(figure: str) -> str:
     the forward passes are exchanges, too, and it is that of the data alone. On a GPU only the last step is looked at.
     """
     if figure not in RANK_FIGURES:
-        raise ValueError(f"the ranks' times are told as {', '.join(RANK_FIGURES)}, not as {figure!r}")
+        raise ValueError(f"the ranks' times are reported as {', '.join(RANK_FIGURES)}, not as {figure!r}")
     return f"rank_seconds/{figure}"
 
 
@@ -108,7 +108,7 @@ HOST_METRICS = (
     "network_receive_megabytes",
     "network_transmit_megabytes",
 )
-"""What is told of each machine every few seconds, by whatever program it is used, under MLflow's names: of its cores (0
+"""State of each machine every few seconds, by whatever program it is used, under MLflow's names: of its cores (0
 to 100 of all of them, as a mean since the last point), its memory, the disk of its root folder, and the megabytes (10^6
 bytes) that went through its network since the training began."""
 
@@ -121,7 +121,7 @@ GPU_METRICS = (
     "temperature_celsius",
     "clock_megahertz",
 )
-"""What is told of each of the run's GPUs every few seconds, under MLflow's names as far as it has them: the memory that
+"""State of each of the run's GPUs every few seconds, under MLflow's names as far as it has them: the memory that
 is taken, by whatever program, the share of the time in which it computed, power in watts and as a share of its limit,
 temperature, and clock of its processors."""
 
@@ -147,7 +147,7 @@ def gpu_metric(number: int, name: str) -> str:
         number: as `nvidia-smi` counts the GPUs of the machine, those that are not the run's included.
     """
     if name not in GPU_METRICS:
-        raise ValueError(f"of GPUs {', '.join(GPU_METRICS)} are told, not {name!r}")
+        raise ValueError(f"of GPUs {', '.join(GPU_METRICS)} are reported, not {name!r}")
     return f"gpu_{number}_{name}"
 
 
@@ -170,7 +170,7 @@ def trials_metric(ending: str) -> str:
     return f"trials/{ending}"
 
 
-# On the run of a tune-up. Each is told once, at step 0.
+# On the run of a tune-up. Each is logged once, at step 0.
 
 TUNEUP_SPEEDUP = "tuneup/speedup"
 """Samples a second with all recommended changes, over those of the config as it was."""
@@ -205,7 +205,7 @@ COSTS = (
     "to_target_price",
     "to_target_joules",
 )
-"""What is told of the cost of a run or a sweep, all launches together: time of cores or GPUs in seconds, whatever of it
+"""Cost of a run or a sweep, all launches together: time of cores or GPUs in seconds, whatever of it
 was used; the price in the currency of `tracking.price_per_hour`; energy in joules; each in all, and until
 `tracking.target` was reached for the first time."""
 
@@ -220,7 +220,7 @@ def cost_metric(name: str) -> str:
 # --- tags --------------------------------------------------------------------------------------------------------
 
 RUN_ID = "paceline.run_id"
-"""The run's identity: an MLflow run is found again by it, so that a resumed run goes on in the same one."""
+"""The run's identity: an MLflow run is found again by it, so that a resumed run continues in the same one."""
 
 NAME = "paceline.name"
 """The config's `name`."""
@@ -238,7 +238,7 @@ TRIAL_STATE = "paceline.trial_state"
 """How the trial stands: `running`, `paused`, `finished`, `pruned`, `failed`, `oom`, `diverged`."""
 
 PREDICTED_PEAK_MEMORY_BYTES = "paceline.predicted_peak_memory_bytes"
-"""What tensors were predicted to take on one worker before the trial began, in bytes; on a GPU to be held against
+"""What tensors were predicted to take on one worker before the trial began, in bytes; on a GPU to be compared with
 `peak_memory_bytes`. Only where points were checked for whether they fit."""
 
 PARENT_RUN = "mlflow.parentRunId"
@@ -251,12 +251,12 @@ STATUS_REASON = "paceline.status_reason"
 """Why the run ended as it did; absent when it finished."""
 
 CHANGED_PARAMS = "paceline.changed_params"
-"""Params that differ on a resumed run, or were changed while it went on, old and new value: MLflow's params cannot be
+"""Params that differ on a resumed run, or were changed while it ran, old and new value: MLflow's params cannot be
 changed."""
 
 NOT_RECORDED = "paceline.not_recorded"
 """What MLflow does not have, and why: what it refused, which the run's journal still has; files that were gone; and how
-many readings were let go, since nothing had taken them for too long."""
+many readings were dropped, since nothing had taken them for too long."""
 
 DIVERGED = "diverged"
 """The first metric that became infinite, and at which step. MLflow cannot store an infinite value."""
@@ -315,7 +315,7 @@ RANKS = "paceline.ranks"
 has had, where they were placed differently."""
 
 PREEMPTIONS = "paceline.preemptions"
-"""How often a machine was announced to be taken away while the run trained on it; these are no failures."""
+"""How often a machine was announced to be taken away while the run trained on it; these are not failures."""
 
 SPEED_STAMP = "paceline.speed_stamp"
 """What the run's speed was measured on, as a JSON object: device, workers, clocks in MHz, torch's threads, usable

@@ -29,7 +29,7 @@ def run(*command: str, timeout: float) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_readme_prints_a_command_for_each_benchmark() -> None:
+def test_the_docs_print_a_command_for_each_benchmark() -> None:
     assert {Path(shlex.split(command)[0]).stem for command in COMMANDS} == EXPECTED
 
 

@@ -13,10 +13,7 @@ from paceline.config.documentation import documentation
 from paceline.config.experiment import COMPONENT_SECTIONS, ExperimentConfig, validate
 from paceline.config.registry import components
 from paceline.config.schema import json_schema
-from paceline.config.sections import ParallelConfig, ScalingConfig, TrainerConfig
 from paceline.config.source import read_text
-from paceline.data.base import DataConfig
-from paceline.optimizers.base import FusableConfig
 from support.configs import TREE, problems_of
 
 FILES = sorted((Path(__file__).parents[3] / "configs").rglob("*.yaml"))
@@ -114,9 +111,3 @@ def test_the_schema_agrees_with_the_loader(
         validate(tree)
     else:
         assert problems_of(validate, tree)
-
-
-@pytest.mark.parametrize("section", [TrainerConfig, ParallelConfig, ScalingConfig, DataConfig, FusableConfig])
-def test_the_readme_names_every_field_of_a_technique(section: type[Section]) -> None:
-    text = (Path(__file__).parents[3] / "README.md").read_text()
-    assert [name for name in section.model_fields if name not in text] == []

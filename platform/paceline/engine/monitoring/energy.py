@@ -36,7 +36,7 @@ class _Zone:
         except (OSError, ValueError):
             now = self._last
         gone = now - self._last
-        self._total += gone if gone >= 0 else gone + self._range  # it has started anew
+        self._total += gone if gone >= 0 else gone + self._range  # it has started again
         self._last = now
         return self._total / 1e6
 

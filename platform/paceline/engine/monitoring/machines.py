@@ -18,7 +18,7 @@ JOULES = "joules"
 
 
 def fields_of(rank: int, cards: Sequence[Card], system: bool) -> list[str]:
-    """What a rank tells at a log. The first rank on a machine tells of the machine, the first one on a GPU of the GPU.
+    """What a rank tells at a log. The first rank on a machine reports the machine, the first one on a GPU the GPU.
 
     Args:
         cards: of all ranks.

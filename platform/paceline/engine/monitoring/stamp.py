@@ -28,7 +28,7 @@ class Card:
     """Cores that the process may use."""
     machine_cores: int
     cpu_mhz_max: float | None
-    """Highest clock of the machine's cores; None where it is not told."""
+    """Highest clock of the machine's cores; None where it is not reported."""
     gpus: tuple[tuple[str, int], ...] = ()
     """Identity and number of the GPUs that it can look at."""
     gpu_mhz_max: float | None = None
@@ -64,7 +64,7 @@ def device_name(device: torch.device) -> str:
 
 
 def cpu_name() -> str:
-    """Model of the processor; its architecture where the model is not told."""
+    """Model of the processor; its architecture where the model is not reported."""
     try:
         lines = CPU_INFO.read_text().splitlines()
     except OSError:

@@ -60,17 +60,17 @@ def tuneup(
 ) -> TuneupResult:
     """Measure which techniques help this config here, and recommend a config of those that do.
 
-    An unfinished tune-up of the same name and config is gone on with; what it has measured is not measured again.
+    An unfinished tune-up of the same name and config is continued; what it has measured is not measured again.
 
     Args:
         config: from `load_config`; its section `tuneup` says how much time there is and what counts as equal quality.
         model: a callable in place of the config's `model`; likewise `data` and `task`, see `train`.
-        resume: start no new tune-up, only go on with an unfinished one.
+        resume: start no new tune-up, only continue an unfinished one.
         new: start a new tune-up, even if there is an unfinished one.
         address: a Ray cluster's address; by default PACELINE_ADDRESS, else a private local Ray, or inside a submitted
             job its cluster.
         wait_seconds: how long to wait for a cluster that is too small or busy, see `train`.
-        listener: told of stages and duels. By default they are shown on a terminal and in a notebook.
+        listener: gets stages and benchmarks. By default they are shown on a terminal and in a notebook.
 
     Raises:
         ConfigError: something about the config is wrong, or it differs from the unfinished tune-up's.

@@ -51,8 +51,8 @@ class SweepResult:
     sweep_id: str
     name: str
     status: str
-    """`finished`; `stopped` when a condition of `sweep.stop` ended it; `interrupted` when it can go on; `running` where
-    `load_sweep` has met it so."""
+    """`finished`; `stopped` when a condition of `sweep.stop` ended it; `interrupted` when it can be resumed; `running`
+    where `load_sweep` has met it so."""
     trials: tuple[Trial, ...]
     objectives: tuple[Objective, ...]
     """Metrics and which way they are better, the most important one first."""

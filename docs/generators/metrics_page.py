@@ -1,7 +1,4 @@
-"""Writes `docs/metrics.md` from `paceline.tracking.metrics`, each key with its unit and its meaning.
-
-Run it after a change there: `uv run python docs/metrics_page.py`.
-"""
+"""`metrics.md`: each metric and tag with its unit and its meaning, from `paceline.tracking.metrics`."""
 
 import ast
 import re
@@ -10,9 +7,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from generators.markdown import HEAD
 from paceline.tracking import metrics
 
-PAGE = Path(__file__).with_name("metrics.md")
 UNITS = {
     r"\bin joules\b": "J",
     r"\bin bytes\b": "bytes",
@@ -22,7 +19,7 @@ UNITS = {
     r"\boptimizer steps left out\b|\bnumber of trials\b": "count",
     r"\bpasses over\b": "epochs",
 }
-"""What a docstring says, and the unit that it means; the first one that fits counts."""
+"""Pattern of a docstring, and the unit that it means; the first match counts."""
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "val_metric": {"name": "NAME"},
     "axis_metric": {"name": "KEY"},
@@ -37,18 +34,20 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "system_metric": {"name": metrics.HOST_METRICS},
     "gpu_metric": {"number": "N", "name": metrics.GPU_METRICS},
 }
-"""What a function that makes keys is called with; a tuple: with each of these."""
+"""Arguments for a function that makes keys; with a tuple it is called once for each value."""
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     measured, tags = metrics_and_tags()
     return "\n".join(
         [
             "# Metrics and tags",
             "",
-            "All that Paceline writes into MLflow, by its key. Made from `paceline.tracking.metrics`.",
-            "Where the unit is empty, the text says it, or it is that of what is measured.",
+            HEAD,
+            "",
+            "All metrics and tags that Paceline writes into MLflow, by key. Where the column of the unit is empty, the",
+            "text names the unit, or the metric has none.",
             "",
             "## Metrics",
             "",
@@ -67,7 +66,7 @@ def page() -> str:
 
 
 def rows(measured: list[tuple[str, str]]) -> Iterator[str]:
-    """A row for each metric; one that is "the same" as the one before it has the unit of that."""
+    """Return a row for each metric; "The same ..." has the unit of the metric before it."""
     unit = ""
     for keys, text in measured:
         unit = unit if text.startswith("The same ") else unit_of(keys, text)
@@ -97,7 +96,7 @@ def declared(module: ast.Module) -> Iterator[tuple[int, str, str]]:
 
 
 def keys_of(value: object) -> str:
-    """Empty for what is no key by itself, such as names that a function makes keys of."""
+    """Return the keys that a constant holds; empty for parts of keys."""
     if isinstance(value, dict):
         return code(list(value))
     return code([value]) if isinstance(value, str) and not value.endswith("/") else ""
@@ -113,7 +112,7 @@ def made_by(name: str) -> str:
 
 
 def text_of(name: str, docstring: str) -> str:
-    """What is said of the keys: beside the list of names where a function takes one of these."""
+    """Return the documentation of the keys; of a function over a list of names, that of the list."""
     lists = {"system_metric": "HOST_METRICS", "gpu_metric": "GPU_METRICS", "cost_metric": "COSTS"}
     if name in lists:
         return docstrings()[lists[name]]
@@ -121,7 +120,7 @@ def text_of(name: str, docstring: str) -> str:
 
 
 def docstrings() -> dict[str, str]:
-    """What stands under each constant."""
+    """Return the documentation of each constant."""
     body = ast.parse(Path(metrics.__file__).read_text()).body
     return {
         one.targets[0].id: text
@@ -132,7 +131,7 @@ def docstrings() -> dict[str, str]:
 
 
 def unit_of(keys: str, text: str) -> str:
-    """As the text says it; empty where it names several, or that of another metric."""
+    """Return the unit that the text names; empty if it names several."""
     if keys.count("`") > 2 and "rank_seconds" not in keys and "trials/" not in keys:
         return ""
     return next((unit for words, unit in UNITS.items() if re.search(words, text.partition(". ")[0], re.IGNORECASE)), "")
@@ -147,7 +146,3 @@ def plain(text: str) -> str:
 def code(keys: list[str]) -> str:
     """Keys as code, one after the other."""
     return " ".join(f"`{key}`" for key in keys)
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())

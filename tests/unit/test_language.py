@@ -1,0 +1,59 @@
+"""The texts that people read use the field's own words: no banned phrase in docs, docstrings, comments and messages."""
+
+from pathlib import Path
+
+import pytest
+
+from support.doc_pages import PAGES, ROOT
+from support.language import findings
+
+PACKAGE = ROOT / "platform" / "paceline"
+TO_DO = Path(__file__).with_name("language_to_do.txt")
+"""Modules that still have banned phrases. A clean one must be removed: the list only shrinks."""
+CLEAN_ROOMS = (
+    *("config", "engine", "cli", "models", "data", "tasks", "metrics", "optimizers", "lr_schedulers"),
+    *("callbacks", "adapters"),
+)
+"""Rooms that stay clean."""
+FILES = [*PAGES, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.py")), *sorted(PACKAGE.rglob("*.py"))]
+
+
+def to_do() -> list[str]:
+    """Return the names in the list, relative to the package."""
+    return TO_DO.read_text().split()
+
+
+def test_no_file_has_a_banned_phrase_but_those_of_the_list() -> None:
+    listed = {PACKAGE / name for name in to_do()}
+    found = {str(file.relative_to(ROOT)): findings(file) for file in FILES if file not in listed}
+    assert {file: each for file, each in found.items() if each} == {}
+
+
+def test_every_file_of_the_list_still_has_one() -> None:
+    assert [name for name in to_do() if not (PACKAGE / name).is_file() or not findings(PACKAGE / name)] == []
+    assert to_do() == sorted(set(to_do()))
+
+
+def test_the_list_has_no_file_of_a_clean_room() -> None:
+    assert [name for name in to_do() if name.split("/")[0] in CLEAN_ROOMS] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ('"""It goes\n    on."""', 1),
+        ("x = 1  # so that it is\n# no list", 1),
+        ('x = f"the cure of {1} is no list"', 2),
+        ('"""There is no list, and it is no longer told apart."""', 0),
+    ],
+)
+def test_phrases_are_found_in_strings_and_comments(text: str, count: int, tmp_path: Path) -> None:
+    file = tmp_path / "module.py"
+    file.write_text(f"{text}\n")
+    assert len(findings(file)) == count
+
+
+def test_code_in_a_page_is_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "page.md"
+    file.write_text("`harm` is a verdict.\n\n```text\ncure: none\n```\n\nIt is\nno list.\n")
+    assert [(each.line, each.phrase) for each in findings(file)] == [(7, "is no")]
