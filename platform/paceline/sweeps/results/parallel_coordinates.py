@@ -43,9 +43,7 @@ def parallel_coordinates(trials: Sequence[Trial], objective: Objective) -> Pictu
     for index in reversed(range(len(settings))):
         places = [column.place(settings[index].setting[axis]) for axis, column in zip(axes, columns, strict=True)]
         width = 3.0 if index == 0 else 1.2
-        drawing.plot(
-            range(len(axes)), places, color=colors(scale(values[index])), linewidth=width, marker="o"
-        )
+        drawing.plot(range(len(axes)), places, color=colors(scale(values[index])), linewidth=width, marker="o")
     for number, column in enumerate(columns):
         _draw_axis(drawing, number, column)
     drawing.set_xticks(range(len(axes)), [plain(names[axis]) for axis in axes])
