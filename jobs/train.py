@@ -1,6 +1,6 @@
 """Train from a submitted job.
 
-    ray job submit --runtime-env configs/runtime_env.yaml -- python jobs/train.py CONFIG [KEY=VALUE ...]
+    ray job submit --runtime-env configs/deploy/runtime_env.yaml -- python jobs/train.py CONFIG [KEY=VALUE ...]
 
 The arguments and exit codes are those of `paceline train`.
 """

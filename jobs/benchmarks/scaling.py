@@ -2,7 +2,7 @@
 
     uv run python jobs/benchmarks/scaling.py
     uv run python jobs/benchmarks/scaling.py configs/mnist_cnn.yaml data.global_batch_size=512 --parts efficiency
-    ray job submit --runtime-env configs/runtime_env.yaml -- \\
+    ray job submit --runtime-env configs/deploy/runtime_env.yaml -- \\
         python jobs/benchmarks/scaling.py storage.path=/shared/runs --record /shared
 
 CONFIG is an experiment as for `paceline train`, by default configs/mnist_cnn.yaml. Takes some ten minutes on two cores.

@@ -222,12 +222,12 @@ def print_checks(checks: Sequence[Any], as_json: bool) -> int:
         # in a pipe nothing is folded: a path in two pieces cannot be copied
         console, table = Console(width=None if sys.stdout.isatty() else 500), Table(box=None, pad_edge=False)
         has_nodes = any(check.node for check in checks)
-        for heading in ("", *(["node"] if has_nodes else []), "check", "found", "cure"):
+        for heading in ("", *(["node"] if has_nodes else []), "check", "found", "hint"):
             table.add_column(heading, overflow="fold")
         for check in checks:
             mark = {True: "[green]ok[/]", False: "[red]no[/]", None: "[yellow]?[/]"}[check.ok]
             node = [check.node] if has_nodes else []
-            table.add_row(mark, *map(escape, (*node, check.name, check.detail, check.cure or "")))
+            table.add_row(mark, *map(escape, (*node, check.name, check.detail, check.hint or "")))
         console.print(table)
         console.print("no: has to be mended; ?: not there, and not needed for a run on this machine")
     return BAD_ENVIRONMENT if any(check.ok is False for check in checks) else OK

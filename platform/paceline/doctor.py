@@ -96,8 +96,8 @@ def _bytecode() -> Check:
         return Check("bytecode", True, "packages are compiled")
     if not sys.dont_write_bytecode:
         return Check("bytecode", None, "packages are compiled when they are first imported")
-    cure = "run `uv sync --compile-bytecode` once, or unset PYTHONDONTWRITEBYTECODE: processes start twice as fast"
-    return Check("bytecode", None, "each process compiles all packages anew (PYTHONDONTWRITEBYTECODE is set)", cure)
+    hint = "run `uv sync --compile-bytecode` once, or unset PYTHONDONTWRITEBYTECODE: processes start twice as fast"
+    return Check("bytecode", None, "each process compiles all packages anew (PYTHONDONTWRITEBYTECODE is set)", hint)
 
 
 def _gpus() -> Check:
@@ -154,15 +154,15 @@ def _ray_file() -> Check:
         return Check("ray cluster", None, "none is running here; each run starts its own")
     if answers(found, CONNECT_SECONDS):
         return Check("ray cluster", True, f"running at {found}")
-    cure = f"a cluster ended without tidying up: remove {file}; runs on a private Ray do not mind it"
-    return Check("ray cluster", None, f"{file} names {found}, which does not answer", cure)
+    hint = f"a cluster ended without tidying up: remove {file}; runs on a private Ray do not mind it"
+    return Check("ray cluster", None, f"{file} names {found}, which does not answer", hint)
 
 
 def _ray_cluster(address: str, source: str) -> Check:
     if answers(address, CONNECT_SECONDS):
         return Check("ray cluster", True, f"{address} answers ({source})")
-    cure = "start the cluster, open a tunnel to it, or correct the address"
-    return Check("ray cluster", False, f"{address} does not answer ({source})", cure)
+    hint = "start the cluster, open a tunnel to it, or correct the address"
+    return Check("ray cluster", False, f"{address} does not answer ({source})", hint)
 
 
 def _tracking(uri: str | None) -> Check:
@@ -174,8 +174,8 @@ def _tracking(uri: str | None) -> Check:
     try:
         probe(uri)
     except EnvironmentFault as fault:
-        reason, _, cure = str(fault).partition("; ")
-        return Check("tracking", False, reason, cure)
+        reason, _, hint = str(fault).partition("; ")
+        return Check("tracking", False, reason, hint)
     return Check("tracking", True, redact(uri))
 
 

@@ -54,7 +54,7 @@ class Problem:
     place: str = ""
     """`file:line:column`, or `override` and its position; empty when the value came from Python."""
     hint: str = ""
-    """The cure or the nearest right value, when one is known."""
+    """The hint or the nearest right value, when one is known."""
 
     def __str__(self) -> str:
         place = f"{self.place}: " if self.place else ""

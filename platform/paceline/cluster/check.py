@@ -14,7 +14,7 @@ class Check:
     """True: fine. False: a run would fail. None: worth knowing, but no obstacle."""
     detail: str
     """What was found."""
-    cure: str = ""
+    hint: str = ""
     """What to do about it; empty when nothing needs to be done."""
     node: str = ""
     """The node of a cluster that it is about; empty: this machine, or the cluster as a whole."""

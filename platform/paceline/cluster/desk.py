@@ -28,12 +28,12 @@ from paceline.tracking.stored import hurry, stored_bytes
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 
 OUTCOME = "outcome.json"
-CURE_OF_UNRECORDED = "`paceline sync` takes up those that the newest checkpoint keeps"
+HINT_OF_UNRECORDED = "`paceline sync` takes up those that the newest checkpoint keeps"
 
 
 def unrecorded_text(step: int) -> str:
     """What is said of metrics that could not be recorded, from an optimizer step on."""
-    return f"the metrics from step {step} on could not be recorded, and are lost; {CURE_OF_UNRECORDED}"
+    return f"the metrics from step {step} on could not be recorded, and are lost; {HINT_OF_UNRECORDED}"
 
 
 @dataclass

@@ -73,9 +73,9 @@ def _node_checks(node: Node, facts: NodeFacts) -> list[Check]:
 
 
 def _silent(found: Mapping[Node, Any]) -> list[Check]:
-    cure = "look there for a full disk, too little memory or a Ray that hangs"
+    hint = "look there for a full disk, too little memory or a Ray that hangs"
     return [
-        Check("answer", False, _reason(node, told), cure, node=node.name)
+        Check("answer", False, _reason(node, told), hint, node=node.name)
         for node, told in found.items()
         if isinstance(told, BaseException)
     ]
@@ -110,8 +110,8 @@ def _exchange(nodes: Sequence[Node]) -> list[Check]:
     try:
         backend, found = measure(nodes)
     except EnvironmentFault as fault:
-        cure = "let the nodes reach each other on all ports, or set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME there"
-        return [Check("all-reduce", False, str(fault), cure)]
+        hint = "let the nodes reach each other on all ports, or set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME there"
+        return [Check("all-reduce", False, str(fault), hint)]
     return [_exchange_check(backend, each) for each in found]
 
 

@@ -35,7 +35,7 @@ from paceline.places import default_address
 from paceline.storage.address import StoreAddress, is_address
 from paceline.tracking import metrics as metric_keys
 from paceline.tracking.links import review_url
-from paceline.tracking.probing import CURE_OF_SILENCE, probe
+from paceline.tracking.probing import HINT_OF_SILENCE, probe
 from paceline.tracking.provenance import command_line, provenance
 from paceline.tracking.record import RunRecord, flatten
 from paceline.tracking.redact import learn, secrets_of, shareable
@@ -187,7 +187,7 @@ def close_seconds_of(uri: str, offline: str, listener: Events) -> float:
     except EnvironmentFault as error:
         if offline == "refuse":
             raise
-        reason = str(error).removesuffix(f"; {CURE_OF_SILENCE}")
+        reason = str(error).removesuffix(f"; {HINT_OF_SILENCE}")
         listener.event("warning", {"code": "mlflow-offline", "message": f"{reason}; {_KEPT}"})
         return OFFLINE_CLOSE_SECONDS
     return CLOSE_SECONDS

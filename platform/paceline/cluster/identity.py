@@ -99,8 +99,8 @@ class RunFolder:
         except OSError:
             return {}
         except (ValueError, TypeError):
-            cure = f"put it back from a copy, or move {self.path} away to start anew"
-            raise EnvironmentFault(f"{file} is damaged: {cure}", "run-file-damaged", file=str(file)) from None
+            hint = f"put it back from a copy, or move {self.path} away to start anew"
+            raise EnvironmentFault(f"{file} is damaged: {hint}", "run-file-damaged", file=str(file)) from None
 
     def write(self, **changes: Any) -> None:
         """Change entries of its file, all or nothing. Only the owner may read it: a config may hold secrets."""

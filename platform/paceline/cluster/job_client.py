@@ -25,12 +25,12 @@ LATER: Timeout = (10.0, 30.0)
 SENDING: Timeout = (10.0, 600.0)
 FIND_SECONDS = 4.5
 """How long Ray may take to tell the dashboard's address from another address of the cluster."""
-_CURE = (
+_HINT = (
     "start the cluster, or open the tunnel to it (`ray dashboard cluster.yaml`, or "
     "`ssh -N -L 8265:127.0.0.1:8265 HEAD`), or name another one by --address"
 )
-_OTHER_CURE = f"if that is not the dashboard of a Ray cluster, {_CURE}"
-_TOKEN_CURE = (
+_OTHER_HINT = f"if that is not the dashboard of a Ray cluster, {_HINT}"
+_TOKEN_HINT = (
     "set RAY_AUTH_MODE=token and put the cluster's token into ~/.ray/auth_token, or name its file by "
     "RAY_AUTH_TOKEN_PATH (`ray get-auth-token` on the head shows it)"
 )
@@ -61,7 +61,7 @@ def connect(address: str) -> "JobSubmissionClient":
 
 @contextmanager
 def asking(url: str) -> Iterator[None]:
-    """For a body that asks a dashboard: what goes wrong is told with the cure.
+    """For a body that asks a dashboard: what goes wrong is told with the hint.
 
     Raises:
         EnvironmentFault: the body raised an error of the connection, or of Ray's client.
@@ -76,11 +76,11 @@ def asking(url: str) -> Iterator[None]:
     except AuthenticationError as error:
         raise _about_token(url, str(error)) from None
     except (ConnectionError, requests.exceptions.ConnectionError, requests.exceptions.Timeout):
-        message = f"no Ray dashboard answers at {redact(url)}: {_CURE}"
+        message = f"no Ray dashboard answers at {redact(url)}: {_HINT}"
         raise EnvironmentFault(message, "dashboard-unreachable", address=redact(url)) from None
     except (requests.exceptions.RequestException, RuntimeError, ValueError, KeyError, TypeError) as error:
         reason = redact(str(error)).rstrip(". \n")
-        message = f"{redact(url)} could not do what was asked: {reason}; {_OTHER_CURE}"
+        message = f"{redact(url)} could not do what was asked: {reason}; {_OTHER_HINT}"
         raise EnvironmentFault(message, "dashboard-error", address=redact(url)) from None
 
 
@@ -129,7 +129,7 @@ def _dashboard_of(address: str) -> str:
     reason = f" ({reasons[0]})" if reasons else ""
     raise EnvironmentFault(
         f"no Ray cluster answers at {redact(address)}{reason}: give the dashboard's address, such as "
-        f"--address {DEFAULT_ADDRESS}; {_CURE}",
+        f"--address {DEFAULT_ADDRESS}; {_HINT}",
         "dashboard-unreachable",
         address=redact(address),
     )
@@ -156,6 +156,6 @@ def _hush() -> None:
 def _about_token(url: str, told: str) -> EnvironmentFault:
     where = redact(url)
     if told.startswith("Authentication failed"):
-        message = f"the cluster at {where} refuses the token that is sent: {_TOKEN_CURE}"
+        message = f"the cluster at {where} refuses the token that is sent: {_TOKEN_HINT}"
         return EnvironmentFault(message, "token-refused", address=where)
-    return EnvironmentFault(f"the cluster at {where} asks for a token: {_TOKEN_CURE}", "token-missing", address=where)
+    return EnvironmentFault(f"the cluster at {where} asks for a token: {_TOKEN_HINT}", "token-missing", address=where)

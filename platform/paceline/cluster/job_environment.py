@@ -16,7 +16,7 @@ from paceline.storage.address import ENDPOINTS, REGIONS
 from paceline.tracking.redact import redact, redact_values
 from paceline.tracking.store import ENVIRONMENT_VARIABLE
 
-DEFAULT_FILE = Path("configs/runtime_env.yaml")
+DEFAULT_FILE = Path("configs/deploy/runtime_env.yaml")
 """Taken when it is there, relative to the folder that the command is given in."""
 STOP_SECONDS = 300
 """How long a job that is stopped may take to save its state; Ray kills it after 3 s by default."""

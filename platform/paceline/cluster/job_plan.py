@@ -108,7 +108,7 @@ def plan_job(
         overrides: texts of the form `key.path=value`.
         kind: None: see `kind_of`.
         flags: options of the command that the driver runs, such as `--fork`.
-        environment_file: of a runtime environment; None: `configs/runtime_env.yaml`, where it is there.
+        environment_file: of a runtime environment; None: `configs/deploy/runtime_env.yaml`, where it is there.
         check_sweep: looks at a sweep's points, see `CheckSweep`; None: they are looked at on the cluster.
 
     Raises:

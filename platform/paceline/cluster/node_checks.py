@@ -151,8 +151,8 @@ def storage_fault(answers: Mapping[Node, Answers], storage: str, token: str) -> 
     if not any(faults.values()):
         return ""
     texts = "; ".join(f"{node.name}: {fault}" for node, fault in faults.items() if fault)
-    cure = "mount the same folder at the same path on every node, such as over NFS" if token else "grant access there"
-    return f"storage.path {storage} is not the same place on all nodes: {texts}: {cure}"
+    hint = "mount the same folder at the same path on every node, such as over NFS" if token else "grant access there"
+    return f"storage.path {storage} is not the same place on all nodes: {texts}: {hint}"
 
 
 def _forget(storage: str, token: str, nodes: Sequence[Node]) -> None:

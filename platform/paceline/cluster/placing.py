@@ -155,20 +155,20 @@ def too_small(request: Request, rooms: Sequence[Room], message: str) -> Environm
     )
 
 
-def cure_text(request: Request, rooms: Sequence[Room]) -> str:
+def hint_text(request: Request, rooms: Sequence[Room]) -> str:
     """What to change so that such nodes can hold it."""
     if not any(workers_on(room, request) for room in rooms):
         names = ["scaling.cpus_per_worker", *(["scaling.gpus_per_worker"] if request.gpus else [])]
         no_gpu = ", or set scaling.use_gpu=false" if request.gpus else ""
         return f"no node can hold a worker, so lower {' or '.join(names)}{no_gpu}"
-    cures = []
+    hints = []
     if request.groups > 1 and (most := groups_that_fit(request, rooms)):
-        cures.append(f"lower sweep.slots to {most}")
+        hints.append(f"lower sweep.slots to {most}")
     if most := most_workers(request, rooms):
-        cures.append(f"lower {request.key} to {most}")
+        hints.append(f"lower {request.key} to {most}")
     if request.placement != "pack" and fits(replace(request, placement="pack"), rooms):
-        cures.append("set scaling.placement=pack")
-    return " or ".join(cures) or "lower sweep.slots"
+        hints.append("set scaling.placement=pack")
+    return " or ".join(hints) or "lower sweep.slots"
 
 
 def room_text(room: Room, each: bool = False) -> str:

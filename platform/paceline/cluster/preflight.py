@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.cluster.listener import Events
-from paceline.cluster.placing import Request, Room, asked_text, cure_text, fits, too_small
+from paceline.cluster.placing import Request, Room, asked_text, fits, hint_text, too_small
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.places import place_of
@@ -134,7 +134,7 @@ def _check_placement(request: Request, available: Resources, where: str) -> None
     rooms = [Room(*each) for each in available.nodes or ((available.cpus, available.gpus),)]
     if not fits(request, rooms):
         nodes = f"{where} has {len(rooms)} nodes" if available.nodes else f"{where} is one node"
-        raise too_small(request, rooms, f"{asked_text(request)}, {nodes}: {cure_text(request, rooms)}")
+        raise too_small(request, rooms, f"{asked_text(request)}, {nodes}: {hint_text(request, rooms)}")
 
 
 def is_data_parallel(config: ExperimentConfig) -> bool:

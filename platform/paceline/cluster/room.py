@@ -7,7 +7,7 @@ from typing import Any
 
 from paceline.cluster.autoscaling import Autoscaler, autoscaler_text, find_autoscaler
 from paceline.cluster.nodes import Node, alive_nodes, cluster_status, nodes_text
-from paceline.cluster.placing import Request, Room, asked_text, cure_text, fits, most_workers, nodes_to_add, too_small
+from paceline.cluster.placing import Request, Room, asked_text, fits, hint_text, most_workers, nodes_to_add, too_small
 from paceline.errors import EnvironmentFault
 
 AUTOSCALER_SECONDS = 1800.0
@@ -40,7 +40,7 @@ def make_room(request: Request, wait_seconds: float, where: str, tell: Tell) -> 
     if not grows and not wait_seconds:
         if not enough:
             raise too_small(request, rooms_of(nodes), refusal(request, nodes, scaler, where))
-        tell(f"{busy_text(nodes, where)}: it begins when enough is free; --wait SECONDS limits that")
+        tell(f"{busy_text(nodes, where)}: it begins when enough is free; --wait-for-resources SECONDS limits that")
         return
     _wait(request, scaler if grows else None, wait_seconds or AUTOSCALER_SECONDS, where, tell)
 
@@ -67,10 +67,11 @@ def free_rooms(nodes: Sequence[Node]) -> list[Room]:
 
 
 def refusal(request: Request, nodes: Sequence[Node], scaler: Autoscaler | None, where: str) -> str:
-    """What is asked for, what there is and may be, and the cure."""
+    """What is asked for, what there is and may be, and the hint."""
     there = f"{asked_text(request)}; {where} has {nodes_text(nodes)}"
     more = f", and {autoscaler_text(scaler)}" if scaler is not None else ""
-    return f"{there}{more}: {cure_text(request, rooms_of(nodes))}, or let --wait SECONDS wait for nodes to join"
+    hint = hint_text(request, rooms_of(nodes))
+    return f"{there}{more}: {hint}, or wait for nodes to join with --wait-for-resources SECONDS"
 
 
 def busy_text(nodes: Sequence[Node], where: str) -> str:
@@ -117,7 +118,7 @@ def _too_late(
     if fits(request, rooms_of(nodes)):
         free = free_rooms(nodes)
         return EnvironmentFault(
-            f"{waited}{busy_text(nodes, where)}; {asked_text(request)}: wait longer, or {cure_text(request, free)}",
+            f"{waited}{busy_text(nodes, where)}; {asked_text(request)}: wait longer, or {hint_text(request, free)}",
             "cluster-busy",
             workers=request.workers,
             most_workers=most_workers(request, free),

@@ -146,20 +146,20 @@ def _require_answer(address: str | None) -> None:
         return
     if address.startswith(("http://", "https://")):
         host = urlsplit(address).hostname or "HEAD"
-        cure = f"give the head's own port, such as {host}:{PORT}, or use `paceline submit`"
-        message = f"{address} is a dashboard's address, by which no driver joins a cluster: {cure}"
+        hint = f"give the head's own port, such as {host}:{PORT}, or use `paceline submit`"
+        message = f"{address} is a dashboard's address, by which no driver joins a cluster: {hint}"
         raise EnvironmentFault(message, "dashboard-address", address=address)
     if not answers(address):
-        cure = f"start the cluster, or give the address of the head's own port, such as HEAD:{PORT}"
-        message = f"no Ray cluster answers at {address}: {cure}; through a tunnel, use `paceline submit`"
+        hint = f"start the cluster, or give the address of the head's own port, such as HEAD:{PORT}"
+        message = f"no Ray cluster answers at {address}: {hint}; through a tunnel, use `paceline submit`"
         raise EnvironmentFault(message, "ray-unreachable", address=address)
 
 
 def _unreached(address: str | None, error: Exception) -> str:
     if on_cluster(address):
         return f"the Ray cluster{f' at {address}' if address else ''} could not be reached: {error}"
-    cure = "; let other work on this machine end first" if "timed out" in str(error) else ""
-    return f"a local Ray could not be started: {error}{cure}"
+    hint = "; let other work on this machine end first" if "timed out" in str(error) else ""
+    return f"a local Ray could not be started: {error}{hint}"
 
 
 def _init_options(address: str | None, runtime_env: dict[str, Any] | None) -> dict[str, Any]:

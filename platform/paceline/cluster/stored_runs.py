@@ -174,8 +174,8 @@ class _Claiming:
                 return replace(self.base, run_id=run_id), dict(json.loads(data))
             except (ValueError, TypeError):
                 place = ((self.remote / run_id).address / RunFolder.FILE).bare
-                cure = "put it back from a copy, or remove the run to start anew"
-                raise EnvironmentFault(f"{place} is damaged: {cure}", "run-file-damaged", file=place) from None
+                hint = "put it back from a copy, or remove the run to start anew"
+                raise EnvironmentFault(f"{place} is damaged: {hint}", "run-file-damaged", file=place) from None
         return None
 
     def _is_resumable(self, run: RunStore, content: Mapping[str, Any]) -> bool:

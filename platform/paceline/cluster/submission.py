@@ -68,7 +68,7 @@ def submit(
         kind: `train`, `sweep` or `tuneup`; None: as the config's sections say, see `kind_of`.
         flags: options of that command, such as `--fork`.
         address: of the cluster's dashboard; None: as `job_address` finds it.
-        environment_file: Ray's runtime environment; None: `configs/runtime_env.yaml`, where it is there.
+        environment_file: Ray's runtime environment; None: `configs/deploy/runtime_env.yaml`, where it is there.
         check_sweep: looks at a sweep's points here; None: that is left to the job.
         wait: follow the job to its end.
         write: takes the lines of the driver's log; None: stdout.

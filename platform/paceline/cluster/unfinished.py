@@ -58,9 +58,9 @@ class Unfinished(Generic[Folder]):
         """
         known = folder.read().get("config")
         if not isinstance(known, Mapping):
-            cure = f"put it back from a copy, or move {folder.path} away to start anew"
+            hint = f"put it back from a copy, or move {folder.path} away to start anew"
             file = folder.path / self.kind.FILE
-            raise EnvironmentFault(f"{file} is damaged: {cure}", "run-file-damaged", file=str(file))
+            raise EnvironmentFault(f"{file} is damaged: {hint}", "run-file-damaged", file=str(file))
         return config_difference(known, config.model_dump(mode="json"), self.may_differ)
 
     def choose(self, home: Path, config: ExperimentConfig, intent: Intent) -> tuple[Folder, bool]:

@@ -147,12 +147,12 @@ def _solve(total: int | None, micro: int | None, accumulation: int | None, by: T
     return BatchSizes(total, micro, accumulation, world, by.unit)
 
 
-def _divide(total: int, unit: int, product: str, other_cure: str = "") -> int:
+def _divide(total: int, unit: int, product: str, other_hint: str = "") -> int:
     if total % unit:
         below, above = total // unit * unit, total // unit * unit + unit
         nearest = f"{below} or {above}" if below else f"{above}"
         reason = f"{total} does not divide evenly by {product}" + (f" = {unit}" if " x " in product else "")
-        raise ConfigError([Problem("batch", reason, GLOBAL, hint=f"write {nearest}{other_cure}")])
+        raise ConfigError([Problem("batch", reason, GLOBAL, hint=f"write {nearest}{other_hint}")])
     return total // unit
 
 

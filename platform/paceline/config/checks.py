@@ -90,11 +90,11 @@ def _adascale(config: ExperimentSchema) -> Iterator[Disagreement]:
         config.scaling.fewest_workers <= 1 and config.data.micro_batch_size == "max"
     ):
         reason = "adascale compares the gradients of a step, and one worker without accumulation has only one"
-        cure = f"{hint}, accumulate, or take more workers"
+        fix = f"{hint}, accumulate, or take more workers"
         if config.data.micro_batch_size == "max":
             reason = f"adascale compares the gradients of a step, and with {MICRO}: max one worker may have only one"
-            cure = f"{hint}, write a number for {MICRO}, or take more workers"
-        yield _contradiction(reason, cure, key, WORKERS, ACCUMULATION, MICRO, GLOBAL)
+            fix = f"{hint}, write a number for {MICRO}, or take more workers"
+        yield _contradiction(reason, fix, key, WORKERS, ACCUMULATION, MICRO, GLOBAL)
     if config.parallel.comm_hook == "powersgd":
         reason = "adascale needs the norm of the mean gradient, which powersgd exchanges only a part of"
         yield _contradiction(reason, f"{hint}, or comm_hook: bf16", key, "parallel.comm_hook")

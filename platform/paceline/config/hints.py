@@ -67,7 +67,7 @@ def near_and_all(word: str, names: list[str]) -> str:
     return f"{start}the nearest of {len(names)} are: {', '.join(near)}; {own}"
 
 
-def cure(value: Any, kinds: Iterable[str], allowed: list[str]) -> str:
+def hint_for(value: Any, kinds: Iterable[str], allowed: list[str]) -> str:
     """What to write instead of a value, given the types of pydantic's errors and the choices there are."""
     meant = str(value).lower()
     if "none" in allowed and (value is None or meant in _SAID_FALSE):

@@ -11,7 +11,7 @@ from paceline.config.base import Component, Section
 from paceline.config.components import COMPONENT_LISTS, COMPONENT_SECTIONS, components_in, is_component
 from paceline.config.documentation import documentation
 from paceline.config.fields import chosen_class, component_names, nearest_key, section_class
-from paceline.config.hints import NOT_FINITE, choices, cure, either, listed, near_and_all, show
+from paceline.config.hints import NOT_FINITE, choices, either, hint_for, listed, near_and_all, show
 from paceline.config.source import Key, Source, dotted
 from paceline.config.space import AXES, AXIS_ERROR
 from paceline.errors import Problem
@@ -153,7 +153,7 @@ def _value_problem(key: Key, errors: list[ErrorDetails]) -> Problem:
     reason = f"must be {' or '.join(filter(None, wanted))}, not {show(value)}"
     kinds = {error["type"] for error in errors}
     is_argument = len(key) > 2 and key[0] in COMPONENT_SECTIONS and key[1] == "args"
-    hint = NOT_FINITE if is_argument and "finite_number" in kinds else cure(value, kinds, allowed)
+    hint = NOT_FINITE if is_argument and "finite_number" in kinds else hint_for(value, kinds, allowed)
     if key == ("sweep", "seeds") and isinstance(value, list):
         hint = f"write how many there are to be, such as seeds: {max(2, len(value))}"
     return Problem(_code(errors), reason, dotted(key), hint=hint)

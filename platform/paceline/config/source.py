@@ -179,7 +179,7 @@ class _Reader:
         at = (mark.line + 1, mark.column + 1) if mark else (1, 1)
         problem = str(error.problem)
         code = "too-deep" if problem.startswith("nested deeper") else "yaml-syntax"
-        self.report(code, at, (), problem if not error.context else f"{problem} ({error.context})", _cure(problem))
+        self.report(code, at, (), problem if not error.context else f"{problem} ({error.context})", _hint_for(problem))
 
     def _value(self, node: yaml.Node, key: Key) -> Any:
         self._count()
@@ -269,7 +269,7 @@ def _at(node: yaml.Node) -> Position:
     return node.start_mark.line + 1, node.start_mark.column + 1
 
 
-_CURES = [
+_HINT = [
     (r"cannot start any token", "indent with spaces, and put text that starts with a special character in quotes"),
     (r"mapping values are not allowed", "put text that holds ': ' in quotes, and check the indentation"),
     (r"another document", "keep one document: remove the '---' between two"),
@@ -279,5 +279,5 @@ _CURES = [
 ]
 
 
-def _cure(problem: str) -> str:
-    return next((cure for pattern, cure in _CURES if re.search(pattern, problem)), "")
+def _hint_for(problem: str) -> str:
+    return next((hint for pattern, hint in _HINT if re.search(pattern, problem)), "")

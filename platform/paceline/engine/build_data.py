@@ -175,10 +175,10 @@ def require_steps(config: ExperimentConfig, samples: int, global_batch_size: int
         TrainingError: not one global batch can be made.
     """
     if not epoch_steps(samples, global_batch_size, config.data.drop_last):
-        cure = f"set data.global_batch_size to {samples} or less, or drop_last to false" if samples else "add some"
+        hint = f"set data.global_batch_size to {samples} or less, or drop_last to false" if samples else "add some"
         raise TrainingError(
             f"{chosen('data', config.data)}: {samples} training samples make no global batch of "
-            f"{global_batch_size}; {cure}",
+            f"{global_batch_size}; {hint}",
             "too-few-samples",
             samples=samples,
             global_batch_size=global_batch_size,

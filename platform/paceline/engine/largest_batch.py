@@ -127,13 +127,13 @@ class LargestBatch:
 
     def _nothing_fits(self, failed: int) -> str:
         trainer = self._config.trainer
-        cures = ["take a smaller model"]
+        hints = ["take a smaller model"]
         if trainer.precision in ("32-true", "64-true"):
-            cures.insert(0, "set trainer.precision: bf16-mixed")
+            hints.insert(0, "set trainer.precision: bf16-mixed")
         if trainer.activation_checkpointing == "none":
-            cures.insert(0, "set trainer.activation_checkpointing: full")
+            hints.insert(0, "set trainer.activation_checkpointing: full")
         where = f" on {failed} of {self._ranks.world_size} workers" if self._ranks.world_size > 1 else ""
-        return f"data.micro_batch_size max: not even one sample fits into memory{where}; {', or '.join(cures)}"
+        return f"data.micro_batch_size max: not even one sample fits into memory{where}; {', or '.join(hints)}"
 
 
 class Trials:

@@ -11,7 +11,7 @@ from paceline._compat.torch import own_buffers, own_parameters
 from paceline.engine.blocks import find_blocks
 from paceline.errors import UnusableCode
 
-CURE = (
+HINT = (
     "make it an nn.Sequential, or give it a method pipeline_links() that returns its parts in order, as pairs of a "
     "callable (one tensor to one tensor) and the modules that it uses"
 )
@@ -76,7 +76,7 @@ def balanced(links: Sequence[Link], weights: Sequence[int], stages: int) -> list
     heavy = sum(weight > 0 for weight in weights)
     if heavy < stages:
         raise UnusableCode(
-            f"parallel.pipeline_stages: the model can be cut into {heavy} stages at most, not {stages}: {CURE}",
+            f"parallel.pipeline_stages: the model can be cut into {heavy} stages at most, not {stages}: {HINT}",
             "too-many-stages",
             most=heavy,
             asked=stages,
@@ -162,7 +162,7 @@ def _traced(model: nn.Module) -> list[Link]:
     inputs = [node for node in graph.nodes if node.op == "placeholder" and node.users]
     if len(inputs) != 1:
         raise UnusableCode(
-            f"parallel.strategy pipeline: the model takes {len(inputs)} inputs, not 1: {CURE}", "pipeline-not-a-chain"
+            f"parallel.strategy pipeline: the model takes {len(inputs)} inputs, not 1: {HINT}", "pipeline-not-a-chain"
         )
     return [_link(model, nodes, enters) for nodes, enters in _segments(graph, inputs[0])]
 
@@ -175,14 +175,14 @@ def _graph_of(model: nn.Module) -> fx.Graph:
         in_evaluation = _BlockTracer(blocks).trace(model.eval())
     except Exception as error:  # what a model's own code may raise when it is traced has no class
         raise UnusableCode(
-            f"parallel.strategy pipeline: the model's graph cannot be traced ({error}): {CURE}", "pipeline-untraceable"
+            f"parallel.strategy pipeline: the model's graph cannot be traced ({error}): {HINT}", "pipeline-untraceable"
         ) from error
     finally:
         model.train(training)
     if str(in_training) != str(in_evaluation):
         reason = "the model's own code does something else in training than in evaluation, such as F.dropout"
         raise UnusableCode(
-            f"parallel.strategy pipeline: {reason}: use modules such as nn.Dropout, or {CURE}", "pipeline-modes-differ"
+            f"parallel.strategy pipeline: {reason}: use modules such as nn.Dropout, or {HINT}", "pipeline-modes-differ"
         )
     return in_training
 

@@ -20,8 +20,8 @@ def readable(folder: Path) -> Iterator[None]:
         raise
     except OSError as error:
         file = error.filename or folder
-        cure = "make it readable, or put it back from a copy"
-        told = f"{file} cannot be read: {error.strerror or error}; {cure}"
+        hint = "make it readable, or put it back from a copy"
+        told = f"{file} cannot be read: {error.strerror or error}; {hint}"
         raise EnvironmentFault(told, "file-unreadable", path=file) from None
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise EnvironmentFault(

@@ -62,8 +62,8 @@ def load_run(run: str | Path) -> RunResult:
     """
     found = find_run(run)
     if found.kind == "sweep":
-        cure = f"open it with load_sweep({str(run)!r}), or name one of its trials"
-        raise EnvironmentFault(f"{found.folder} is a sweep: {cure}", "other-kind", kind="sweep")
+        hint = f"open it with load_sweep({str(run)!r}), or name one of its trials"
+        raise EnvironmentFault(f"{found.folder} is a sweep: {hint}", "other-kind", kind="sweep")
     return result_of(found)
 
 
@@ -85,8 +85,8 @@ def load_sweep(sweep: str | Path) -> SweepResult:
     """
     found = find_run(sweep)
     if found.kind != "sweep":
-        cure = "" if found.sweep is None else f", or name its sweep, {found.sweep}"
-        told = f"{found.folder} is a {found.kind}: open it with load_run({str(sweep)!r}){cure}"
+        hint = "" if found.sweep is None else f", or name its sweep, {found.sweep}"
+        told = f"{found.folder} is a {found.kind}: open it with load_run({str(sweep)!r}){hint}"
         raise EnvironmentFault(told, "other-kind", kind=found.kind)
     with readable(found.folder):
         return sweep_in(found.folder)

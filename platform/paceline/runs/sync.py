@@ -27,7 +27,7 @@ from paceline.tracking.cursor import CURSOR_FILE, Cursor
 from paceline.tracking.journal import JOURNAL_FILE
 from paceline.tracking.marks import append_late
 from paceline.tracking.points import Point
-from paceline.tracking.probing import CURE_OF_SILENCE, PROBE_SECONDS, probe
+from paceline.tracking.probing import HINT_OF_SILENCE, PROBE_SECONDS, probe
 from paceline.tracking.record import RECORD_FILE, RunRecord, address_of, saved_elsewhere, trial_state_tags
 from paceline.tracking.recorder import Recorder, has_ended, sync, unsent
 from paceline.tracking.redact import redact
@@ -190,7 +190,7 @@ def _silent(uris: set[str], tell: Callable[[str], object]) -> dict[str, str]:
         try:
             probe(uri)
         except EnvironmentFault as error:
-            reason = str(error).removesuffix(f"; {CURE_OF_SILENCE}")
+            reason = str(error).removesuffix(f"; {HINT_OF_SILENCE}")
             silent[uri] = f"{reason}; start the server, or name the address that it has now with --uri"
     return silent
 

@@ -27,7 +27,7 @@ CHECKED_BATCHES = (1, 5)
 TOLERANCES = {torch.float64: (1e-7, 1e-9), torch.float16: (1e-2, 1e-3), torch.bfloat16: (2e-2, 1e-2)}
 """Relative and absolute, by number format."""
 DEFAULT_TOLERANCE = (1e-4, 1e-5)
-CURE = "use --format safetensors, which needs no tracing"
+HINT = "use --format safetensors, which needs no tracing"
 TRACEABLE_OUTPUTS = (torch.Tensor, bool, int, float, str, type(None))
 NOT_TRACEABLE = "not-traceable"
 """Code of the errors of a model that `torch.export` or the task gives no program of."""
@@ -83,7 +83,7 @@ def _traced(model: nn.Module, call: Call) -> torch.export.ExportedProgram:
             return _trace(model, call, None)
     except Exception as error:
         raise UnusableCode(
-            f"the model cannot be traced: {_first_line(error)}; {CURE}, or {_REWRITE}", NOT_TRACEABLE
+            f"the model cannot be traced: {_first_line(error)}; {HINT}, or {_REWRITE}", NOT_TRACEABLE
         ) from error
 
 
@@ -94,7 +94,7 @@ def _saved(program: torch.export.ExportedProgram) -> bytes:
         torch.export.save(program, content)
     except Exception as error:  # such as objects of the model's that cannot be written down
         raise UnusableCode(
-            f"the traced model cannot be saved: {_first_line(error)}; {CURE}", "trace-not-saved"
+            f"the traced model cannot be saved: {_first_line(error)}; {HINT}", "trace-not-saved"
         ) from error
     return content.getvalue()
 
@@ -115,7 +115,7 @@ def _call_of(config: ExperimentConfig, model: nn.Module, batch: Any) -> Call:
         handle.remove()
     if not calls:
         raise UnusableCode(
-            f"the task does not call the model itself, so that its inputs are not known; {CURE}", NOT_TRACEABLE
+            f"the task does not call the model itself, so that its inputs are not known; {HINT}", NOT_TRACEABLE
         )
     return calls[0]
 
@@ -131,7 +131,7 @@ def _batches(config: ExperimentConfig, sizes: tuple[int, ...]) -> dict[int, Any]
         reason = "there are no samples" if isinstance(error, StopIteration) else _first_line(error)
         raise EnvironmentFault(
             f"the model is traced with samples of the config's data, which cannot be had here: {reason}; "
-            f"go where they are, or {CURE}",
+            f"go where they are, or {HINT}",
             "no-data",
         ) from None
     return map_tensors(batches, _as_double) if config.trainer.precision == "64-true" else batches
@@ -186,7 +186,7 @@ def _compare(model: nn.Module, program: nn.Module, call: Call, size: int) -> dic
         given = tree_leaves(program(*call.args, **call.kwargs))
     except Exception as error:
         reason = f"the traced model does not take a batch of {size}: {_first_line(error)}"
-        raise UnusableCode(f"{reason}; {CURE}", NOT_TRACEABLE) from error
+        raise UnusableCode(f"{reason}; {HINT}", NOT_TRACEABLE) from error
     used: dict[str, tuple[float, float]] = {}
     for one, other in zip(wanted, given, strict=True):
         if isinstance(one, torch.Tensor):
@@ -195,7 +195,7 @@ def _compare(model: nn.Module, program: nn.Module, call: Call, size: int) -> dic
                 difference = (one.double() - other.double()).abs().max().item()
                 raise UnusableCode(
                     f"the traced model gives other outputs for a batch of {size}: they differ by {difference:.3g}, "
-                    f"with {relative:g} relative and {absolute:g} absolute allowed; {CURE}",
+                    f"with {relative:g} relative and {absolute:g} absolute allowed; {HINT}",
                     "trace-differs",
                     batch_size=size,
                     difference=difference,

@@ -17,7 +17,7 @@ ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 ANY_REGION = "us-east-1"
 """For servers that know no regions."""
-CURE_OF_CREDENTIALS = (
+HINT_OF_CREDENTIALS = (
     "leave them out: they are taken from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY), from the store's "
     "own configuration files, or from the machine's role"
 )
@@ -126,7 +126,7 @@ def _refuse_credentials(key: str, scheme: str, place: str, query: str) -> None:
     user, mark, _ = place.partition("/")[0].rpartition("@")
     harmless = not mark or (scheme.startswith("abfs") and ":" not in user) or (scheme[0] == "g" and user == "anonymous")
     if not harmless or any(_SECRET_OPTION.search(name) for name, _ in parse_qsl(query, keep_blank_values=True)):
-        raise _wrong(key, "has credentials in it", CURE_OF_CREDENTIALS)
+        raise _wrong(key, "has credentials in it", HINT_OF_CREDENTIALS)
 
 
 def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> str:

@@ -8,7 +8,7 @@ from paceline.storage.address import StoreAddress
 
 
 class StoreFault(EnvironmentFault):
-    """An object store cannot be used; the message has its address, why, and the cure."""
+    """An object store cannot be used; the message has its address, why, and the hint."""
 
 
 class LeaseLost(TrainingError):
@@ -20,7 +20,7 @@ class _Kind:
     code: str
     pattern: re.Pattern[str]
     reason: str
-    cure: str
+    hint: str
     is_final: bool = True
     """Whether it would be in vain to try again."""
 
@@ -67,7 +67,7 @@ def fault_of(address: StoreAddress, error: BaseException) -> StoreFault:
     text = " ".join(str(error).split())
     for kind in _KINDS:
         if kind.pattern.search(text):
-            message = f"{address.bare} cannot be used: {kind.reason} ({text[:300]}); {kind.cure}"
+            message = f"{address.bare} cannot be used: {kind.reason} ({text[:300]}); {kind.hint}"
             return StoreFault(message, kind.code, address=address.bare)
     message = f"{address.bare} cannot be used: {text[:500]}; see whether the store works"
     return StoreFault(message, "store-error", address=address.bare)
@@ -76,5 +76,5 @@ def fault_of(address: StoreAddress, error: BaseException) -> StoreFault:
 def silence(address: StoreAddress, seconds: float) -> StoreFault:
     """The fault of a store that has not answered for so long."""
     kind = _KINDS[-1]
-    message = f"{address.bare} cannot be used: {kind.reason} within {seconds:g} s; {kind.cure}"
+    message = f"{address.bare} cannot be used: {kind.reason} within {seconds:g} s; {kind.hint}"
     return StoreFault(message, kind.code, address=address.bare)

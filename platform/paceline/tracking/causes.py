@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from paceline.errors import EnvironmentFault
-from paceline.tracking.probing import CURE_OF_SILENCE, SILENT, no_mlflow_text, probe, refused_text
+from paceline.tracking.probing import HINT_OF_SILENCE, SILENT, no_mlflow_text, probe, refused_text
 from paceline.tracking.redact import redact
 
 LONGEST = 200
@@ -17,11 +17,11 @@ _NO_JSON = "not in a valid JSON"
 
 
 def silence_of(uri: str, timeout_seconds: float) -> str | None:
-    """Why nobody answers at an address, without the cure; None where somebody does."""
+    """Why nobody answers at an address, without the hint; None where somebody does."""
     try:
         probe(uri, timeout_seconds)
     except EnvironmentFault as error:
-        return str(error).removesuffix(f"; {CURE_OF_SILENCE}") if error.code == SILENT else None
+        return str(error).removesuffix(f"; {HINT_OF_SILENCE}") if error.code == SILENT else None
     return None
 
 

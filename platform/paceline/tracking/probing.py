@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from paceline.errors import EnvironmentFault, PacelineError
 from paceline.tracking.redact import redact
-from paceline.tracking.store import CURE, DATABASE_PORTS, is_http, is_sqlite, split_credentials, sqlite_file
+from paceline.tracking.store import DATABASE_PORTS, HINT, is_http, is_sqlite, split_credentials, sqlite_file
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 PROBE_SECONDS = 3.0
 """How long a store may take to answer when it is only asked whether it is there."""
 
-CURE_OF_SILENCE = "start the server, correct the address, or set tracking.offline=allow to send the metrics later"
+HINT_OF_SILENCE = "start the server, correct the address, or set tracking.offline=allow to send the metrics later"
 SPARE_SECONDS = 0.1
 """Of a probe's time, not used: a server that answers late is no silent one."""
 SILENT = "mlflow-not-answering"
 """Code of the error where nobody answers."""
-_CURE_OF_REFUSAL = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+_HINT_OF_REFUSAL = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
 _ASKED = "api/2.0/mlflow/experiments/search?max_results=1"
 _MIGRATIONS = "store/db_migrations/versions"
 
@@ -40,7 +40,7 @@ def probe(uri: str, timeout_seconds: float = PROBE_SECONDS) -> None:
     """Find out, without MLflow, whether the store answers. Takes `timeout_seconds` at the most.
 
     Raises:
-        EnvironmentFault: it does not, with the reason and the cure.
+        EnvironmentFault: it does not, with the reason and the hint.
     """
     if is_sqlite(uri):
         _probe_file(sqlite_file(uri) or Path())
@@ -122,12 +122,12 @@ def _probe_server(uri: str, timeout_seconds: float) -> None:
             raise _refused(uri, error.code) from None
         if error.code >= 500:
             raise _silent(uri, error) from None
-        reason = f"{redact(uri)} answers {error.code}, so it is no MLflow server; {CURE}"
+        reason = f"{redact(uri)} answers {error.code}, so it is no MLflow server; {HINT}"
         raise EnvironmentFault(reason, "not-mlflow", uri=redact(uri), status=error.code) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise _silent(uri, error) from None
     if body.strip() != b"OK":
-        reason = f"{redact(uri)} answers, but is no MLflow server; {CURE}"
+        reason = f"{redact(uri)} answers, but is no MLflow server; {HINT}"
         raise EnvironmentFault(reason, "not-mlflow", uri=redact(uri))
     left = timeout_seconds - (time.monotonic() - began) - SPARE_SECONDS
     if left > 0:
@@ -157,8 +157,8 @@ def _probe_runs(uri: str, timeout_seconds: float) -> None:
 
 
 def refused_text(uri: str, code: int) -> str:
-    """What is wrong where a server answers 401 or 403, and the cure."""
-    return f"MLflow at {redact(uri)} refuses the credentials ({code}); {_CURE_OF_REFUSAL}"
+    """What is wrong where a server answers 401 or 403, and the hint."""
+    return f"MLflow at {redact(uri)} refuses the credentials ({code}); {_HINT_OF_REFUSAL}"
 
 
 def _refused(uri: str, status: int) -> EnvironmentFault:
@@ -167,12 +167,12 @@ def _refused(uri: str, status: int) -> EnvironmentFault:
 
 def no_mlflow_text(uri: str) -> str:
     """What is wrong where a server answers with something else than MLflow does, such as a page of its own."""
-    return f"{redact(uri)} answers with a page instead of MLflow's data, as a login does; {_CURE_OF_REFUSAL}"
+    return f"{redact(uri)} answers with a page instead of MLflow's data, as a login does; {_HINT_OF_REFUSAL}"
 
 
 def _silent(uri: str, error: Exception) -> EnvironmentFault:
     reason = redact(str(getattr(error, "reason", None) or error) or type(error).__name__)
-    text = f"MLflow does not answer at {redact(uri)}: {reason}; {CURE_OF_SILENCE}"
+    text = f"MLflow does not answer at {redact(uri)}: {reason}; {HINT_OF_SILENCE}"
     return EnvironmentFault(text, SILENT, uri=redact(uri), reason=reason)
 
 

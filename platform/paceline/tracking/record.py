@@ -24,11 +24,11 @@ RECORD_FILE = "record.json"
 
 
 class DamagedRecord(PacelineError, ValueError):
-    """A record's file is none any more; names the file, what is wrong with it, and the cure."""
+    """A record's file is none any more; names the file, what is wrong with it, and the hint."""
 
     def __init__(self, file: Path, reason: str, field: str = "") -> None:
-        cure = f"put the file back from a copy, or move {file.parent.parent} away"
-        super().__init__(f"{file}: {reason}; {cure}", "damaged-record", file=file, field=field)
+        hint = f"put the file back from a copy, or move {file.parent.parent} away"
+        super().__init__(f"{file}: {reason}; {hint}", "damaged-record", file=file, field=field)
 
 
 class _WrongField(ValueError):

@@ -101,8 +101,8 @@ def _run_id(record: RunRecord, client: "MlflowClient", tracking: Path) -> str:
     """MLflow's id of the run. The store is asked: what the folder remembers may be that of another one."""
     run_id = mlflow_id(client, record)
     if run_id is None:
-        cure = f"send it there with `paceline sync {tracking.parent}`"
-        reason = f"the run {record.name!r} is not in MLflow at {redact(record.uri)}: {cure}"
+        hint = f"send it there with `paceline sync {tracking.parent}`"
+        reason = f"the run {record.name!r} is not in MLflow at {redact(record.uri)}: {hint}"
         raise EnvironmentFault(reason, "run-not-in-mlflow", run=record.name, uri=redact(record.uri))
     return run_id
 

@@ -18,7 +18,7 @@ DATABASE_FILE = "mlflow.db"
 UI_PORT = 5000
 ENVIRONMENT_VARIABLE = "MLFLOW_TRACKING_URI"
 DATABASE_PORTS = {"postgresql": 5432, "postgres": 5432, "mysql": 3306, "mssql": 1433}
-CURE = "give http://host:port of an MLflow server, or sqlite:////folder/mlflow.db"
+HINT = "give http://host:port of an MLflow server, or sqlite:////folder/mlflow.db"
 
 
 def tracking_uri(config: "TrackingConfig", folder: Path) -> str:
@@ -31,11 +31,11 @@ def tracking_uri(config: "TrackingConfig", folder: Path) -> str:
     if config.uri:
         uri, reason = _absolute(config.uri, folder)
         if reason:
-            raise ConfigError([Problem("tracking-uri", reason, "tracking.uri", hint=CURE)])
+            raise ConfigError([Problem("tracking-uri", reason, "tracking.uri", hint=HINT)])
     elif variable := os.environ.get(ENVIRONMENT_VARIABLE, "").strip():
         uri, reason = _absolute(variable, folder)
         if reason:
-            text = f"{ENVIRONMENT_VARIABLE}: {reason}; {CURE}"
+            text = f"{ENVIRONMENT_VARIABLE}: {reason}; {HINT}"
             raise EnvironmentFault(text, "tracking-uri", variable=ENVIRONMENT_VARIABLE)
     else:
         uri = database.sqlite_uri(folder.absolute() / DATABASE_FILE)

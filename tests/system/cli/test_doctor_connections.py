@@ -27,7 +27,7 @@ def dead_port() -> int:
 def test_a_store_that_does_not_answer_has_a_hint_and_shows_no_secret() -> None:
     check = named(diagnose(uri=f"http://me:canary-S3cr3t@127.0.0.1:{dead_port()}"), "tracking")
     assert check.ok is False
-    assert check.cure
+    assert check.hint
     assert "canary" not in f"{check}"
 
 
@@ -48,4 +48,4 @@ def test_a_stale_address_file_is_named(tmp_path: Path) -> None:
     file.write_text(f"127.0.0.1:{dead_port()}")
     check = named(diagnose(), "ray cluster")
     assert check.ok is None
-    assert str(file) in check.cure
+    assert str(file) in check.hint

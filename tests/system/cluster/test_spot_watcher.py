@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[3] / "configs" / "watch_spot.py"
+SCRIPT = Path(__file__).parents[3] / "configs" / "deploy" / "watch_spot.py"
 RAY = """#!{python}
 import json, os, sys
 with open({told!r}, "a") as file:

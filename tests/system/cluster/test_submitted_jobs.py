@@ -93,7 +93,8 @@ class Home:
 
     def ray_job(self, *arguments: str) -> Ended:
         """`ray job submit` from the clone, exactly as the README says."""
-        command = ["ray", "job", "submit", "--address", self.address, "--runtime-env", "configs/runtime_env.yaml", "--"]
+        environment = "configs/deploy/runtime_env.yaml"
+        command = ["ray", "job", "submit", "--address", self.address, "--runtime-env", environment, "--"]
         command += ["python", *arguments]
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return ended(subprocess.Popen(command, cwd=ROOT, env=self.nodes, text=True, **streams))  # type: ignore[call-overload]

@@ -32,7 +32,7 @@ def test_every_part_is_looked_at_and_nothing_is_left_behind(tmp_path: Path) -> N
         *("ray cluster", "tracking", "storage", "disk"),
     ]
     assert all(check.detail for check in checks)
-    assert all(check.cure for check in checks if check.ok is False)
+    assert all(check.hint for check in checks if check.ok is False)
     assert named(checks, "mlflow").detail.startswith("3.")
     assert named(checks, "tracking").ok is True
     assert list(tmp_path.iterdir()) == []
@@ -42,9 +42,9 @@ def test_packages_that_each_process_compiles_again(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     check = named(diagnose(), "bytecode")
-    assert (check.ok, check.cure) == (None, "")
+    assert (check.ok, check.hint) == (None, "")
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    assert "uv sync --compile-bytecode" in named(diagnose(), "bytecode").cure
+    assert "uv sync --compile-bytecode" in named(diagnose(), "bytecode").hint
     compiled = Path(cache_from_source(str(find_spec("torch").origin)))  # type: ignore[union-attr]
     compiled.parent.mkdir(parents=True)
     compiled.touch()
@@ -56,7 +56,7 @@ def test_a_package_that_is_too_old_or_missing(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(doctor.FLOORS, "no-such-package", (1, 0))
     checks = diagnose()
     assert (named(checks, "ray").ok, named(checks, "no-such-package").ok) == (False, False)
-    assert "99.0" in named(checks, "ray").cure
+    assert "99.0" in named(checks, "ray").hint
 
 
 @pytest.mark.parametrize("reason", ["storage", "tracking"])
@@ -65,7 +65,7 @@ def test_a_folder_that_cannot_be_used_is_refused(tmp_path: Path, reason: str) ->
     uri = f"sqlite:///{tmp_path}/nowhere/mlflow.db"
     check = named(diagnose(uri=uri, storage=tmp_path / "file" / "runs"), reason)
     assert check.ok is False
-    assert check.cure
+    assert check.hint
 
 
 def test_gpus_that_torch_does_not_reach(monkeypatch: pytest.MonkeyPatch) -> None:

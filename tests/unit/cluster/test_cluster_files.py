@@ -11,8 +11,8 @@ import yaml
 
 ROOT = Path(__file__).parents[3]
 CLUSTER = ROOT / "cluster.yaml"
-STACK = ROOT / "configs" / "aws-stack.yaml"
-RAYJOB = ROOT / "configs" / "kuberay-rayjob.yaml"
+STACK = ROOT / "configs" / "deploy" / "aws-stack.yaml"
+RAYJOB = ROOT / "configs" / "deploy" / "kuberay-rayjob.yaml"
 FILES = (CLUSTER, STACK, RAYJOB)
 SECRET = re.compile(r"AKIA[0-9A-Z]{16}|-----BEGIN|(?i:password|secret|token)[\"']?: *[\"']?(?!/)[0-9a-zA-Z+/]{16,}")
 

@@ -16,6 +16,7 @@ from paceline.cluster.listener import SilentListener
 from paceline.engine import evaluator, meter, trainer
 from paceline.engine.checkpoint import CheckpointWriter
 from paceline.engine.meter import Meter
+from paceline.engine.state import TrainState
 from paceline.engine.train_step import TrainStep
 from paceline.tracking.costs import Goal, Ledger, Reached
 from support.cluster.local_runs import enter_folder, local_config
@@ -205,7 +206,7 @@ def planted(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     takes(7, TrainStep, "__call__")
     takes(11, evaluator, "evaluate")
     takes(13, CheckpointWriter, "submit")
-    takes(17, trainer, "weights_sha256")
+    takes(17, TrainState, "weights_sha256")
     takes(19, Desk, "finish")
 
 

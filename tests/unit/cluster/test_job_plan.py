@@ -205,7 +205,8 @@ pip: [einops]
 excludes: [data, "*.txt"]
 env_vars: {FLAG: "1", RAY_JOB_STOP_WAIT_TIME_S: "9", MLFLOW_TRACKING_URI: "http://mlflow:5000"}
 """
-    (project / "configs" / "runtime_env.yaml").write_text(text)
+    (project / "configs" / "deploy").mkdir()
+    (project / "configs" / "deploy" / "runtime_env.yaml").write_text(text)
     made = plan("tracking.uri=null")
     assert made.environment.others["pip"] == ["einops"]
     assert made.environment.env_vars == {

@@ -14,9 +14,9 @@ from paceline.cluster.placing import (
     Request,
     Room,
     asked_text,
-    cure_text,
     fits,
     groups_that_fit,
+    hint_text,
     most_workers,
     nodes_to_add,
     too_small,
@@ -153,7 +153,7 @@ def test_the_fix_fits(golden: Golden) -> None:
     }
     golden(asked_text(three), "asked")
     for name, request in requests.items():
-        golden(cure_text(request, TWO), name)
+        golden(hint_text(request, TWO), name)
     error = too_small(three, TWO, "no room")
     assert (error.code, error.fields["workers"], error.fields["most_workers"]) == ("cluster-too-small", 3, 2)
 

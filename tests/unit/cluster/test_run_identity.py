@@ -84,11 +84,12 @@ def test_resume_starts_no_new_run(tmp_path: Path) -> None:
         with pytest.raises(ConfigError) as caught:
             claimed(tmp_path, intent="resume")
         assert [(problem.code, problem.key) for problem in caught.value.problems] == [("resume", "name")]
-    interrupted = claimed(tmp_path, intent="new", status="interrupted")
+    home = tmp_path / "interrupted"
+    interrupted = claimed(home, status="interrupted")
     with pytest.raises(ConfigError) as caught:  # although nothing was saved
-        claimed(tmp_path, config=config(optimizer__lr=0.2), intent="resume")
+        claimed(home, config=config(optimizer__lr=0.2), intent="resume")
     assert [problem.key for problem in caught.value.problems] == ["optimizer.lr"]
-    resumed = claimed(tmp_path, intent="resume")
+    resumed = claimed(home, intent="resume")
     assert (resumed.resumed, resumed.folder) == (True, interrupted.folder)
 
 

@@ -24,7 +24,7 @@ def test_a_planted_fault_is_found_and_its_twin_is_silent(
     assert {(finding.rule, finding.severity) for finding in found} == {(case.rule, case.severity)}, caplog.text
     assert all(re.search(case.place, finding.place) for finding in found), found
     assert lint(plants.config(**case.repaired)) == []
-    golden("\n".join(dict.fromkeys(f"{finding.reason} ({finding.cure})" for finding in found)))
+    golden("\n".join(dict.fromkeys(f"{finding.reason} ({finding.hint})" for finding in found)))
 
 
 ELSEWHERE = {"could-not-be-run", "images-loaded-in-training-process", "float32-where-bf16-is-fast"}

@@ -135,7 +135,7 @@ class HostMonitor(Callback):
             return
         host, waits = self.cards[found.rank].host, min(told[found.rank]["wait_seconds"] / found.seconds, 1.0)
         text = straggler_text(found, host, waits)
-        message = f"{text}, and they wait for it; look at {cure_text(waits)}"
+        message = f"{text}, and they wait for it; look at {hint_text(waits)}"
         self._reporter.event("warning", message=message, code="straggler")
         self._reporter.event("straggler", host=host, data_wait_share=waits, text=text, **asdict(found))
 
@@ -220,7 +220,7 @@ def straggler_text(found: Straggler, host: str, waits: float) -> str:
     )
 
 
-def cure_text(waits: float) -> str:
+def hint_text(waits: float) -> str:
     """Where to look for the reason."""
     if waits > WAITS_FOR_DATA:
         return "the disk or network that its data come from, data.num_workers and data.cache"

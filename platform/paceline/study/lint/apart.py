@@ -37,8 +37,8 @@ class LintApart:
         try:
             return self.findings()
         except TookTooLong as fault:
-            cure = "run `paceline lint` with a longer --timeout if nothing hangs there"
-            return [Finding(GIVEN_UP, fault.place, f"{fault.reason}: faults were not looked for", cure, "warning")]
+            hint = "run `paceline lint` with a longer --timeout if nothing hangs there"
+            return [Finding(GIVEN_UP, fault.place, f"{fault.reason}: faults were not looked for", hint, "warning")]
         except PacelineError:
             return []
 

@@ -15,7 +15,7 @@ def lines(findings: Sequence[Finding]) -> list[str]:
 
 
 def _lines_of(finding: Finding) -> tuple[str, str]:
-    return f"{finding.severity}: {finding.place}: {finding.reason} [{finding.rule}]", f"    cure: {finding.cure}"
+    return f"{finding.severity}: {finding.place}: {finding.reason} [{finding.rule}]", f"    hint: {finding.hint}"
 
 
 def _summary(findings: Sequence[Finding]) -> str:

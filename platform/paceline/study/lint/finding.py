@@ -1,4 +1,4 @@
-"""What lint tells: one fault of a model or a config, with its reason and its cure."""
+"""What lint tells: one fault of a model or a config, with its reason and its hint."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
@@ -12,7 +12,7 @@ class Fault(NamedTuple):
 
     place: str
     reason: str
-    cure: str
+    hint: str
     severity: Severity = "warning"
 
 
@@ -26,7 +26,7 @@ class Finding:
     """Where: `file:line` of the user's code, a module such as `model.conv1`, or a key of the config."""
     reason: str
     """What is wrong with it, in a sentence."""
-    cure: str
+    hint: str
     """What to do about it."""
     severity: Severity
     """`error`: training ends or goes wrong. `warning`: it is slower or worse than it need be."""

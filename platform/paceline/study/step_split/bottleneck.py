@@ -96,13 +96,13 @@ def _straggler(split: StepSplit, facts: Facts) -> _Cause | None:
     share = (found.seconds - found.others_seconds) / slow.step_seconds
     reason = (
         f"rank {found.rank} on {slow.host} takes {found.factor:.1f} times as long as the others by itself, most of it "
-        f"in {where}, and they wait for it; {_CURES.get(where, 'look at what else runs there, and at its clock')}"
+        f"in {where}, and they wait for it; {_HINT.get(where, 'look at what else runs there, and at its clock')}"
     )
     return _Cause("straggler", share, reason)
 
 
 _OWN_PARTS = (DATA, TRANSFER, FORWARD, BACKWARD, "optimizer", "idle")
-_CURES = {DATA: "look at how its data are read"}
+_HINT = {DATA: "look at how its data are read"}
 
 
 def _logging(split: StepSplit, facts: Facts) -> _Cause:

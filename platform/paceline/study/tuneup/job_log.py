@@ -52,8 +52,8 @@ class JobLog:
         """All that have been answered, in their order."""
         for number, entry in enumerate(self._journal.scan(), 1):
             if entry.sequence != number:
-                cure = "put it back from a copy, or start anew with --new"
-                told = f"{self._journal.path} is damaged: entry {number} is missing; {cure}"
+                hint = "put it back from a copy, or start anew with --new"
+                told = f"{self._journal.path} is damaged: entry {number} is missing; {hint}"
                 raise EnvironmentFault(told, "file-damaged", path=self._journal.path, entry=number)
             self._take_up(entry.kind, entry.content)
 

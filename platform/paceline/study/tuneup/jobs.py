@@ -52,8 +52,8 @@ class Answer:
 
 def gave_up(job: Job) -> Answer:
     """The answer to a job that has reached its limit."""
-    cure = "if it is no more than slow, raise tuneup.budget_seconds"
-    return Answer(problem=f"it took more than {job.limit_seconds:.0f} s, and was ended: {cure}", kind="lost")
+    hint = "if it is no more than slow, raise tuneup.budget_seconds"
+    return Answer(problem=f"it took more than {job.limit_seconds:.0f} s, and was ended: {hint}", kind="lost")
 
 
 def part_of(config: ExperimentConfig) -> TrialPart:

@@ -26,8 +26,8 @@ def stored_report(path: Path) -> str:
     about = folder.read()
     if not folder.findings.exists():
         state = about.get("status", "unknown")
-        cure = "start it anew by" if state == "failed" else "wait for its end, or go on with it by"
-        reason = f"the tune-up in {path} is {state}, with nothing found out: {cure} `paceline tuneup`"
+        hint = "start it anew by" if state == "failed" else "wait for its end, or go on with it by"
+        reason = f"the tune-up in {path} is {state}, with nothing found out: {hint} `paceline tuneup`"
         raise EnvironmentFault(reason, "no-findings", path=path, status=state)
     try:
         findings = findings_of(json.loads(folder.findings.read_bytes()))

@@ -134,8 +134,8 @@ def _tuneup(config: ExperimentConfig, launch: Launch, listener: Watcher, spent: 
         with suppress(OSError):
             claimed.folder.write(status="failed" if isinstance(error, BaselineFailed) else "interrupted")
         if isinstance(error, KeyboardInterrupt):
-            cure = "--resume in place of --new" if launch.intent == "new" else "the same command"
-            listener.stage(f"interrupted: {cure} goes on with {claimed.folder.run_id}")
+            hint = "--resume in place of --new" if launch.intent == "new" else "the same command"
+            listener.stage(f"interrupted: {hint} goes on with {claimed.folder.run_id}")
         raise
     finally:
         claimed.release()
@@ -147,7 +147,7 @@ def _lint(config: ExperimentConfig, listener: Watcher) -> list[str]:
     budget_seconds = (config.tuneup or TuneupConfig()).budget_seconds
     found = LintApart(config, min(TIMEOUT_SECONDS, LINT_SHARE * budget_seconds))
     try:
-        told = [(each.severity, f"{each.place}: {each.reason}; {each.cure}") for each in found.findings_at_best()]
+        told = [(each.severity, f"{each.place}: {each.reason}; {each.hint}") for each in found.findings_at_best()]
     finally:
         found.end()
     for _, text in told:

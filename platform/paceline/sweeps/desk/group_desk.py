@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from paceline.cluster.desk import CURE_OF_UNRECORDED
+from paceline.cluster.desk import HINT_OF_UNRECORDED
 from paceline.cluster.last_words import LastWords
 from paceline.sweeps.desk.books import Books
 from paceline.sweeps.desk.hall import Hall
@@ -144,7 +144,7 @@ class GroupDesk:
             return
         words = LastWords.read(ending)
         if words.unrecorded and not await self.metrics(trial_id, attempt, words.unrecorded):
-            message = f"its last metrics are not recorded; {CURE_OF_UNRECORDED}"
+            message = f"its last metrics are not recorded; {HINT_OF_UNRECORDED}"
             self._books.tell("warning", code="metrics-not-recorded", trial=trial_id, message=message)
         run.desk.note_lost(words.lost)
         if (seat := self._hall.seat_of(run)) is not None:

@@ -160,7 +160,7 @@ def _told(first: Failing, problem: Problem, count: int, may_skip: bool) -> Probl
     setting = first.setting if axis is None else {axis: first.setting[axis]}
     reason = f"{setting_text(setting, {})} makes no valid config: {_reason(problem)}{more}"
     if axis is not None:
-        hint = problem.hint or _cure_of_value(first.setting[axis])
+        hint = problem.hint or _hint_of_value(first.setting[axis])
         return Problem("sweep-point", reason, axis_key(axis), hint=hint)
     hints = [problem.hint, "set sweep.invalid: skip" if may_skip else ""]
     return Problem("sweep-point", reason, "sweep.space", hint=", or ".join(filter(None, hints)))
@@ -176,7 +176,7 @@ def _axis_at_fault(setting: Mapping[str, Any], problem: Problem) -> str | None:
     return None if chosen_by & set(setting) else found
 
 
-def _cure_of_value(value: Any) -> str:
+def _hint_of_value(value: Any) -> str:
     if isinstance(value, list):
         return "take the inner list out, and write its values into the axis itself"
     return "change this value of the axis, or take it out"

@@ -61,7 +61,7 @@ def submitted(cluster: TwoHosts, job: str, *arguments: str) -> dict[str, Any]:
         f"tracking.uri=sqlite:///{cluster.home}/jobs.db",
     )
     command = [BIN / "ray", "job", "submit", "--address", "http://127.0.0.1:8265", "--runtime-env"]
-    command += ["configs/runtime_env.yaml", "--", "python", f"jobs/{job}.py", *config, "--json", *arguments]
+    command += ["configs/deploy/runtime_env.yaml", "--", "python", f"jobs/{job}.py", *config, "--json", *arguments]
     done: subprocess.CompletedProcess[str] = cluster.hosts[0].run(
         *command, env=cluster.environment, cwd=ROOT, timeout=500
     )

@@ -38,8 +38,8 @@ def dropout_in_evaluation(subject: Subject) -> Iterator[Fault]:
     calls = subject.trace.evaluation.dropouts if subject.trace else ()
     for place, call in {each.place: each for each in calls}.items():
         argument = "dropout_p=self.p if self.training else 0.0"
-        cure = argument if call.name == "scaled_dot_product_attention" else "training=self.training"
-        yield Fault(place, f"{call.name} also drops in evaluation", f"write {cure}", "error")
+        hint = argument if call.name == "scaled_dot_product_attention" else "training=self.training"
+        yield Fault(place, f"{call.name} also drops in evaluation", f"write {hint}", "error")
 
 
 def dropout_of_nearly_all(subject: Subject) -> Iterator[Fault]:
@@ -48,6 +48,6 @@ def dropout_of_nearly_all(subject: Subject) -> Iterator[Fault]:
     if found:
         name, share = max(found, key=lambda each: each[1])
         what = "drops everything in training" if share == 1 else f"drops {100 * share:.6g} % of the values in training"
-        cure = "write p=0 to drop nothing" if share == 1 else f"write p={1 - share:.6g} to keep {100 * share:.6g} %"
+        hint = "write p=0 to drop nothing" if share == 1 else f"write p={1 - share:.6g} to keep {100 * share:.6g} %"
         severity: Severity = "error" if share == 1 else "warning"
-        yield Fault(name, f"{what}: p is the share that is dropped, not the one that is kept", cure, severity)
+        yield Fault(name, f"{what}: p is the share that is dropped, not the one that is kept", hint, severity)

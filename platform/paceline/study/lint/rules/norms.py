@@ -51,9 +51,9 @@ def batchnorm_on_single_samples(subject: Subject) -> Iterator[Fault]:
         if fewest == 1 and norm.training and shape and math.prod(shape[2:]) == 1:
             whole = subject.micro_batch == 1
             reason = "gets a single sample" + ("" if whole else " in the last batch of an epoch")
-            cure = f"{reason}, and batch normalisation needs two values a channel in training: it fails"
+            hint = f"{reason}, and batch normalisation needs two values a channel in training: it fails"
             fix = "raise data.micro_batch_size" if whole else "set data.drop_last: true, or change the batch size"
-            yield Fault(name, cure, f"{fix}, or take nn.LayerNorm", "error")
+            yield Fault(name, hint, f"{fix}, or take nn.LayerNorm", "error")
             return
 
 
@@ -81,10 +81,10 @@ def batchnorm_on_small_batches(subject: Subject) -> Iterator[Fault]:
     norms = [name for name, norm in subject.modules(*BATCH_NORMS) if norm.training]
     if norms and micro is not None and micro < FEW_SAMPLES:
         sync = ", convert to nn.SyncBatchNorm" if subject.workers > 1 else ""
-        cure = f"raise data.micro_batch_size to {FEW_SAMPLES} or more{sync}, or take nn.GroupNorm"
+        hint = f"raise data.micro_batch_size to {FEW_SAMPLES} or more{sync}, or take nn.GroupNorm"
         samples = "one sample" if micro == 1 else f"{micro} samples"
         reason = f"normalises by the statistics of {samples} (a micro batch), which are noisy"
-        yield Fault(norms[0], reason + (f"; {len(norms)} layers do" if len(norms) > 1 else ""), cure)
+        yield Fault(norms[0], reason + (f"; {len(norms)} layers do" if len(norms) > 1 else ""), hint)
 
 
 def norm_names(task: nn.Module) -> list[str]:

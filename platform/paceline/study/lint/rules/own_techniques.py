@@ -46,14 +46,14 @@ def own_autocast(subject: Subject) -> Iterator[Fault]:
 
 def own_grad_scaler(subject: Subject) -> Iterator[Fault]:
     """A gradient scaler of the task's own."""
-    cure = "leave it out, and set trainer.precision: 16-mixed (bf16-mixed needs no scaler)"
+    hint = "leave it out, and set trainer.precision: 16-mixed (bf16-mixed needs no scaler)"
     reason = "has a GradScaler of its own: training takes its steps without it, so that nothing is unscaled"
     for _, module in subject.modules(nn.Module):
         for name, value in vars(module).items():
             if isinstance(value, torch.amp.GradScaler):
-                yield Fault(f"{type(module).__name__}.{name}", reason, cure, "error")
+                yield Fault(f"{type(module).__name__}.{name}", reason, hint, "error")
     for call in _calls(subject, "GradScaler"):
-        yield Fault(call.place, reason, cure, "error")
+        yield Fault(call.place, reason, hint, "error")
 
 
 def parallel_wrapper(subject: Subject) -> Iterator[Fault]:

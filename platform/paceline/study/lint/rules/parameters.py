@@ -22,8 +22,8 @@ def not_registered(subject: Subject) -> Iterator[Fault]:
             if hidden:
                 what = "is" if isinstance(value, Tensor) else f"a {type(value).__name__} that holds"
                 reason = f"{what} {_counted(len(hidden))} that no optimizer, checkpoint or device knows of"
-                cure = "use nn.ModuleList, nn.ModuleDict, nn.ParameterList or nn.Parameter"
-                yield Fault(f"{type(module).__name__}.{name}", reason, cure, "error")
+                hint = "use nn.ModuleList, nn.ModuleDict, nn.ParameterList or nn.Parameter"
+                yield Fault(f"{type(module).__name__}.{name}", reason, hint, "error")
 
 
 def _counted(count: int) -> str:
@@ -79,8 +79,8 @@ def never_used(subject: Subject) -> Iterator[Fault]:
     reason = f"the loss does not depend on {', '.join(unused[:_SHOWN])}{more}"
     severity: Severity = "error" if fails else "warning"
     what = "; DDP waits for their gradients and fails in the second step" if fails else ", which takes memory"
-    cure = "remove them, or set requires_grad_(False)"
-    yield Fault(unused[0], reason + what, cure, severity)
+    hint = "remove them, or set requires_grad_(False)"
+    yield Fault(unused[0], reason + what, hint, severity)
 
 
 def weights_in_16_bit(subject: Subject) -> Iterator[Fault]:
