@@ -41,7 +41,7 @@ def stock(folder: Path) -> float:
 def paceline(folder: Path) -> float:
     """Seconds to the first step of `paceline train`."""
     (folder / "startup.yaml").write_text(CONFIG)
-    start = run_command([sys.executable, "-m", "paceline.cli", "train", "startup.yaml"], folder)[0]
+    start = run_command([sys.executable, "-m", "paceline", "train", "startup.yaml"], folder)[0]
     journal = next(folder.glob("runs/startup/*/tracking/journal.jsonl"))
     entries = (json.loads(line) for line in journal.read_text().splitlines())
     first = next(entry for entry in entries if entry.get("key") == "train/loss")

@@ -158,7 +158,7 @@ def rates(count: int) -> list[float]:
 def sweep(folder: Path, config: dict[str, Any]) -> Span:
     """`paceline sweep` from its start to its end."""
     (folder / "sweep.yaml").write_text(yaml.safe_dump(config))
-    return run_command([sys.executable, "-m", "paceline.cli", "sweep", "sweep.yaml", "--json"], folder)
+    return run_command([sys.executable, "-m", "paceline", "sweep", "sweep.yaml", "--json"], folder)
 
 
 def read_trials(folder: Path) -> list[TrialTimes]:

@@ -113,7 +113,11 @@ class QuietListener(SilentListener):
 
     def event(self, kind: str, details: Mapping[str, Any]) -> None:
         if kind in ("warning", "failed"):
-            self._console.print(shown(event_text(kind, details)), markup=False, soft_wrap=True)
+            self._console.print(shown(self.text_of(kind, details)), markup=False, soft_wrap=True)
+
+    def text_of(self, kind: str, details: Mapping[str, Any]) -> str:
+        """Return an event as a line of text."""
+        return event_text(kind, details)
 
 
 class PlainListener:

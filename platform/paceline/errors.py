@@ -96,8 +96,8 @@ class RunFailed(PacelineError, RuntimeError):
 
     exit_code = FAILED
 
-    def __init__(self, message: str, traceback_text: str = "") -> None:
-        super().__init__(message, "run-failed")
+    def __init__(self, message: str, traceback_text: str = "", code: str = "run-failed") -> None:
+        super().__init__(message, code)
         self.traceback_text = traceback_text
         """The failing rank's traceback, for the log; empty when the rank died without one."""
 

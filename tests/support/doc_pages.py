@@ -89,9 +89,3 @@ def _pages(nav: Any) -> Iterator[str]:
     else:
         for each in nav.values() if isinstance(nav, dict) else nav:
             yield from _pages(each)
-
-
-def is_pending(page: Path) -> bool:
-    """Return True for a tutorial or how-to page of the navigation that is not written yet."""
-    pending = [DOCS / name for name in nav_pages() if name.startswith(("tutorials/", "how_to/"))]
-    return page in pending and not page.exists()

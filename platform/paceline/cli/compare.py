@@ -23,10 +23,12 @@ def add_command(commands: Any) -> None:
     command.add_argument("--metric", metavar="KEY", help=text)
     command.add_argument("--storage", metavar="FOLDER", help=STORAGE_HELP)
     add_json(command)
-    command.set_defaults(command=_compare)
+    command.set_defaults(command=_compare, refuse=command.error)
 
 
 def _compare(options: argparse.Namespace) -> int:
+    if options.metric is not None and options.plot is None:
+        options.refuse("argument --metric: needs --plot, which draws it")
     from paceline.runs.comparing import compare
 
     found = compare(*options.runs, storage=options.storage)

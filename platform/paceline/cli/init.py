@@ -14,8 +14,8 @@ SHIPPED = {"model": "cnn", "data": "mnist5k"}
 def add_command(commands: Any) -> None:
     """Add it to the parser."""
     text = (
-        "Write a commented config file, and its JSON Schema for editors beside it. It is checked as a dry run checks "
-        "it, and nothing is overwritten."
+        "Write a commented config file, and its JSON Schema for editors beside it. The config is checked as by a dry "
+        "run. An existing config is never overwritten."
     )
     init = commands.add_parser("init", help="write a first config file", description=text)
     text = "import path of a function or class that returns a torch.nn.Module, or a shipped name (default: cnn)"

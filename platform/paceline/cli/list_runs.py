@@ -6,6 +6,7 @@ from typing import Any
 
 from paceline.cli.options import STORAGE_HELP, add_json
 from paceline.errors import OK
+from paceline.places import default_storage
 
 SHOWN_METRICS = 3
 
@@ -22,16 +23,18 @@ def add_command(commands: Any) -> None:
 
 def _list(options: argparse.Namespace) -> int:
     from paceline.runs.listing import list_runs
+    from paceline.tracking.redact import redact
 
     found = list_runs(options.name, options.storage)
     if options.json:
         print(json.dumps({"runs": [each.to_json() for each in found]}))
         return OK
     if not found:
-        print("no runs: start one with paceline train, or name their folder with --storage")
+        place = options.storage or default_storage() or "./runs"
+        named = f" named {options.name!r}" if options.name else ""
+        print(redact(f"no runs{named} in {place}: start one with paceline train, or name another place with --storage"))
         return OK
     from paceline.display import print_table
-    from paceline.tracking.redact import redact
 
     rows = [
         [redact(f"{each.name}/{each.id}"), each.kind, each.status, each.started, redact(_metrics_text(each.metrics))]

@@ -82,8 +82,10 @@ def _submit(options: argparse.Namespace) -> int:
 
 
 def _follow(options: argparse.Namespace) -> int:
-    if options.config is not None or options.dry_run or options.detach:
-        options.refuse("--follow takes neither CONFIG nor --dry-run nor --detach")
+    names = ("config", "job", "runtime_env", "resume", "new", "fork", "extend", "init_from", "dry_run", "detach")
+    if given := [name for name in names if getattr(options, name)]:
+        shown = "CONFIG" if given[0] == "config" else f"--{given[0].replace('_', '-')}"
+        options.refuse(f"argument --follow: not allowed with {shown}")
     from paceline.cluster.submission import follow
 
     end = follow(options.follow, options.address, _writer(options))

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.cli.options import store_of
+from paceline.places import default_storage
 
 LAST_PORT = 65_535
 
@@ -26,9 +27,11 @@ def _port(text: str) -> int:
 
 def _ui(options: argparse.Namespace) -> int:
     from paceline.runs.elsewhere import recorded_elsewhere
+    from paceline.storage.address import is_address
     from paceline.tracking.server import ui
 
     uri = store_of(options.uri)
-    for line in recorded_elsewhere(Path("runs").absolute(), uri):
+    storage = default_storage() or "runs"
+    for line in recorded_elsewhere(Path(storage).absolute(), uri) if not is_address(storage) else ():
         print(line, flush=True)
     return ui(uri, options.port)

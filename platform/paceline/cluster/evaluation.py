@@ -238,10 +238,7 @@ def _values(launch: EvaluationLaunch) -> dict[str, float]:
     """
     ending = _run(launch)
     if ending["status"] == "failed":
-        failure = ending["failure"]
-        error = error_of(failure)
-        error.code = failure.get("problem_code") or error.code
-        raise error
+        raise error_of(ending["failure"])
     return dict(ending["values"])
 
 

@@ -11,7 +11,7 @@ import torch
 from paceline.cluster.evaluation_request import EvaluationRequest
 from paceline.cluster.preflight import worker_threads
 from paceline.cluster.worker import keeping_threads
-from paceline.engine.dist_context import DistContext
+from paceline.engine.dist_context import DistContext, round_seconds_of
 from paceline.engine.evaluation import Evaluation, built_evaluation
 from paceline.engine.failure import RankFailed, failing_together
 from paceline.engine.fresh import release_memory
@@ -21,9 +21,6 @@ from paceline.storage.address import is_address, parse
 from paceline.storage.copies import brought
 from paceline.storage.remote import RemoteFolder
 from paceline.tracking.redact import redact, redact_tree
-
-ROUND_SECONDS = 10.0
-"""Longest time that a rank waits in one collective operation while others copy a checkpoint."""
 
 
 def evaluate_rank(request: EvaluationRequest, ranks: DistContext) -> dict[str, Any]:
@@ -37,7 +34,7 @@ def evaluate_rank(request: EvaluationRequest, ranks: DistContext) -> dict[str, A
         torch.set_num_threads(worker_threads(config))
         checkpoint = Path(request.checkpoint)
         if is_address(request.checkpoint):
-            round_seconds = min(ROUND_SECONDS, config.parallel.timeout_seconds / 4)
+            round_seconds = round_seconds_of(config.parallel.timeout_seconds)
             checkpoint = ranks.each(lambda: brought(request.checkpoint), round_seconds)
         with built_evaluation(config, ranks, checkpoint, request.sets) as evaluation:
             if request.parts:

@@ -46,6 +46,9 @@ def intent_of(*, resume: bool = False, new: bool = False, fork: bool = False, ex
         ConfigError: they contradict each other.
     """
     options: dict[Intent, bool] = {"resume": resume, "new": new, "fork": fork, "extend": extend}
+    if wrong := [intent for intent, value in options.items() if not isinstance(value, bool)]:
+        reason = f"{wrong[0]} takes True or False, not {options[wrong[0]]!r}"
+        raise ConfigError([Problem("wrong-type", reason, hint="new=True starts a new run")])
     chosen = [intent for intent, is_set in options.items() if is_set]
     if len(chosen) > 1:
         reason = f"{' and '.join(chosen)} contradict each other"

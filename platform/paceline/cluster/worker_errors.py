@@ -18,4 +18,4 @@ def error_of(failure: Mapping[str, Any]) -> PacelineError:
         return ConfigError([Problem(failure.get("problem_code") or "import", message)])
     if failure["exit_code"] == EnvironmentFault.exit_code:
         return EnvironmentFault(message, failure.get("problem_code", ""))
-    return RunFailed(message, redact(failure["traceback_text"]))
+    return RunFailed(message, redact(failure["traceback_text"]), failure.get("problem_code") or "run-failed")

@@ -14,7 +14,6 @@ from paceline.config.loading import load_config
 from paceline.config.schema import json_schema
 from paceline.config.source import read_text, read_value
 from paceline.config.yaml_rules import Dumper
-from paceline.durable import write_durably
 from paceline.errors import ConfigError, Problem
 from paceline.places import place_of
 
@@ -85,8 +84,8 @@ def write_first_file(output: Path, chosen: Mapping[str, str], args: Mapping[str,
     text = first_file(name, file.name, sections["model"], sections["data"])
     _check(text, file)
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_durably(file.parent / SCHEMA_FILE, json.dumps(json_schema(), indent=1).encode())
-    write_durably(file, text.encode())
+    (file.parent / SCHEMA_FILE).write_text(json.dumps(json_schema(), indent=1))
+    file.write_text(text)
     return file
 
 

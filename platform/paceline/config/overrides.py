@@ -105,9 +105,17 @@ def _shallow_first(overrides: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def switch_component(section: str, before: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a component's values without those that do not go with the component that `changes` choose, if any."""
+    """Return a component's values without those that do not go with the component that `changes` choose, if any.
+
+    The `args` of another function go, too.
+    """
     chosen = {name: changes[name] for name in SELECTORS if name in changes}
-    return _switched(section, before, chosen, list(changes)) if chosen else before
+    if not chosen:
+        return before
+    after = _switched(section, before, chosen, list(changes))
+    if chosen.get("path") != before.get("path"):
+        after.pop("args", None)
+    return after
 
 
 def _prepare_component(tree: dict[str, Any], section: str, names: Sequence[str], overrides: Mapping[str, Any]) -> None:

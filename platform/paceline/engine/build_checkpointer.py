@@ -9,10 +9,9 @@ from paceline.engine.checkpoint import CheckpointStore, CheckpointWriter, Elsewh
 from paceline.engine.checkpointer import Checkpointer
 from paceline.engine.data_stream import DataStream
 from paceline.engine.dataset_identity import DataRecord
-from paceline.engine.dist_context import DistContext
+from paceline.engine.dist_context import DistContext, round_seconds_of
 from paceline.engine.iterable_stream import IterableStream
 from paceline.engine.reporter import Reporter
-from paceline.engine.rungs import ROUND_SECONDS
 from paceline.engine.sharded_writing import ShardedWriter, can_share_files
 from paceline.engine.state import TrainState
 from paceline.engine.trainer import Trainer
@@ -61,7 +60,7 @@ def _build_sharded_writer(
     checkpoints: Path, ranks: DistContext, reporter: Reporter, timeout_seconds: float
 ) -> ShardedWriter | None:
     """Build what lets all ranks write together; None where the file system does not allow it."""
-    if can_share_files(checkpoints, ranks, min(ROUND_SECONDS, timeout_seconds / 4)):
+    if can_share_files(checkpoints, ranks, round_seconds_of(timeout_seconds)):
         return ShardedWriter(checkpoints, ranks)
     if ranks.is_first:
         message = (
@@ -124,7 +123,7 @@ def find_newest(
             return newest_valid(checkpoints, tell)
         return store.newest(tell, lambda: reporter.stored(RECORDED_SECONDS))
 
-    round_seconds = min(ROUND_SECONDS, config.parallel.timeout_seconds / 4)
+    round_seconds = round_seconds_of(config.parallel.timeout_seconds)
     found = look() if store is None else ranks.each(look, round_seconds)
     step = int(ranks.from_first([float(found.name.removeprefix("step-")) if found else -1.0])[0])
     if step >= 0 and store is not None:

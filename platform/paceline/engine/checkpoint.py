@@ -36,17 +36,17 @@ class Snapshot:
     tensors: Mapping[str, Mapping[str, torch.Tensor]]
     values: Mapping[str, Any]
 
+    @property
+    def temporary_name(self) -> str:
+        """Name of the folder that the checkpoint is written to, until it is complete."""
+        return f".step-{self.step}.writing"
+
     def write_tensors(self, folder: Path) -> None:
         """Make the folder, and write a file for each part of the state."""
         folder.mkdir(parents=True)
         for name, tensors in self.tensors.items():
             if tensors or name == "model":
                 write_synced(folder / f"{name}.safetensors", save(dict(tensors)))
-
-
-def temporary_folder(folder: Path, step: int) -> Path:
-    """Where the checkpoint of a step is written, until it is complete."""
-    return folder / f".step-{step}.writing"
 
 
 def write_checkpoint(folder: Path, snapshot: Snapshot, before_commit: Callable[[], Files | None] = dict) -> Path:
@@ -58,8 +58,9 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, before_commit: Callable[[
         OSError: the disk is full or not writable. Nothing is left behind.
     """
     final = folder / f"step-{snapshot.step}"
-    temporary = temporary_folder(folder, snapshot.step)
-    shutil.rmtree(temporary, ignore_errors=True)
+    temporary = folder / snapshot.temporary_name
+    for left in folder.glob(f".step-{snapshot.step}.*writing"):  # by a process that was killed
+        shutil.rmtree(left, ignore_errors=True)
     try:
         snapshot.write_tensors(temporary)
         write_synced(temporary / STATE, json.dumps(snapshot.values, indent=1).encode())

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from paceline.engine.checkpoint import START_FROM_SCRATCH, CheckpointWriter, Snapshot, read_checkpoint
 from paceline.engine.dataset_identity import DataRecord
-from paceline.engine.dist_context import DistContext
+from paceline.engine.dist_context import DistContext, round_seconds_of
 from paceline.engine.outcome import CheckpointLost, Diverged
 from paceline.engine.sharded_writing import ShardedSnapshot, ShardedWriter
 from paceline.engine.state import TrainState
@@ -17,8 +17,6 @@ from paceline.errors import ConfigError, Problem
 
 COMPONENTS = "components"
 """Key of the registered components in `state.json`. Their tensors are in `component.<name>.safetensors`."""
-ROUND_SECONDS = 10.0
-"""Longest time that a rank waits in one collective operation while rank 0 writes."""
 
 
 class Checkpointer:
@@ -56,7 +54,7 @@ class Checkpointer:
         self._settled = {**settled, **(data_record.values() if data_record is not None else {})}
         self._data_record = data_record
         self._sharded = sharded
-        self._round_seconds = min(ROUND_SECONDS, timeout_seconds / 4)
+        self._round_seconds = round_seconds_of(timeout_seconds)
         self._components: dict[str, Stateful] = {}
         self._saved_step = -1
 

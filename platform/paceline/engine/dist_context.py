@@ -10,6 +10,13 @@ import torch.distributed as dist
 
 Result = TypeVar("Result")
 
+MAX_ROUND_SECONDS = 10.0
+
+
+def round_seconds_of(timeout_seconds: float) -> float:
+    """Return how long ranks wait in one collective operation for the work of another one, well below its time-out."""
+    return min(MAX_ROUND_SECONDS, timeout_seconds / 4)
+
 
 @dataclass(frozen=True)
 class DistContext:
@@ -94,13 +101,16 @@ class DistContext:
         """
         if self.world_size == 1:
             return work()
-        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="rank-work") as thread:
-            future = thread.submit(work)
-            done = False
+        thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rank-work")
+        try:
+            future, done = thread.submit(work), False
             while not done:
                 wait([future], timeout=round_seconds)
                 done = self.sum_numbers([float(future.done())])[0] == self.world_size
             return future.result()
+        finally:
+            # where another rank is gone, the work may be waiting for it: the error must not wait for the work
+            thread.shutdown(wait=False)
 
     def gather_objects(self, value: Any) -> list[Any]:
         """The values of all ranks, in order of rank; pickled between processes. Every rank must call it."""

@@ -56,7 +56,7 @@ class Failure:
     exit_code: int = 1
     """What the command line answers: an error of ours (data that are missing, say) brings its own."""
     problem_code: str = ""
-    """The code of the first problem, when the exception is a ConfigError."""
+    """Code of an error of ours, of a ConfigError that of its first problem; empty for an error of the user's code."""
     kind: Kind = "error"
     """`diverged`: the loss or the weights are not finite. `oom`: there was not enough memory, on a GPU or the host."""
 

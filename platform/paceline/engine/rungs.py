@@ -18,7 +18,7 @@ from paceline.callbacks.callback import Control, TrainContext
 from paceline.durable import write_durably
 from paceline.engine.agreement import INTERRUPT
 from paceline.engine.checkpointer import Checkpointer
-from paceline.engine.dist_context import DistContext
+from paceline.engine.dist_context import DistContext, round_seconds_of
 from paceline.engine.loop_context import BoundaryCallback
 from paceline.engine.manifest import MANIFEST
 from paceline.engine.meter import Meter
@@ -28,8 +28,6 @@ from paceline.engine.state import Position, TrainState
 
 ANSWERED = "answered.json"
 """Beside a checkpoint's own files: how far its rungs had been answered later than it was written."""
-ROUND_SECONDS = 10.0
-"""How long the other ranks wait in one collective operation at most while rank 0 waits for an answer."""
 ROUNDING = 1e-9
 """Relative error of an amount and of a rung: three tenths of an epoch are at the rung of 0.3 epochs."""
 _NO_ANSWER = -1.0
@@ -97,7 +95,7 @@ class RungStopper(BoundaryCallback):
         self._checkpointer = checkpointer
         self._meter = meter
         self._samples_per_epoch = samples_per_epoch
-        self._round_seconds = min(ROUND_SECONDS, timeout_seconds / 4)
+        self._round_seconds = round_seconds_of(timeout_seconds)
         self._answered_at = 0.0
         self._next = rungs.above(0.0)
         self._seconds_before = 0.0

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from paceline._compat.torch import default_store
 from paceline.durable import write_pieces_synced, write_synced
-from paceline.engine.checkpoint import Snapshot, temporary_folder
+from paceline.engine.checkpoint import Snapshot
 from paceline.engine.dist_context import DistContext
 from paceline.engine.layout import Replicated, Rows
 from paceline.safetensors_header import TensorEntry, lay_out
@@ -77,8 +77,7 @@ class ShardedWriter:
 
     def submit(self, snapshot: "ShardedSnapshot") -> None:
         """Start writing this rank's rows; on every rank but 0."""
-        folder = temporary_folder(self._folder, snapshot.step)
-        self._pending = self._thread.submit(snapshot.write_rows, folder)
+        self._pending = self._thread.submit(snapshot.write_rows, self._folder / snapshot.temporary_name)
 
     def wait(self) -> None:
         """Wait until this rank's rows are written. Rank 0 reports it if they cannot be."""
@@ -144,6 +143,11 @@ class ShardedSnapshot(Snapshot):
     messages: Messages
     token: str
     """Makes the keys of the messages unique."""
+
+    @property
+    def temporary_name(self) -> str:
+        """Name of the folder that all ranks write to. A rank of an earlier start that is still alive has another."""
+        return f".step-{self.step}.{self.token}.writing"
 
     def write_tensors(self, folder: Path) -> None:
         """Write rank 0's rows and wait for those of the others."""

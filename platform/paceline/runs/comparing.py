@@ -4,14 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
+from math import isfinite
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
-from paceline.cluster.config_difference import shown_value
+from paceline.cluster.config_difference import is_below, shown_value
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.runs.finding import FoundRun, find_run
-from paceline.runs.reopening import config_of, recorded_points, result_of
+from paceline.runs.reopening import result_of
 from paceline.tracking.comparing import differences, read_stamp
 from paceline.tracking.journal import JOURNAL_FILE, Journal
 from paceline.tracking.record import flatten
@@ -79,7 +80,8 @@ class Group:
 def _value(values: Sequence[float]) -> Value | None:
     if not values:
         return None
-    return Value(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
+    is_spread = len(values) > 1 and all(map(isfinite, values))
+    return Value(fmean(values), stdev(values) if is_spread else None, len(values))
 
 
 @dataclass(frozen=True)
@@ -204,11 +206,15 @@ class Comparison:
 
 
 def _is_shown(key: str) -> bool:
-    return not any(key == place or key.startswith(f"{place}.") for place in PLACES)
+    return not is_below(key, PLACES)
 
 
 def _plain(value: Value | None) -> dict[str, Any] | None:
-    return None if value is None else {"mean": value.mean, "deviation": value.deviation, "count": value.count}
+    """Of a value that is not finite, JSON has no number: null."""
+    if value is None:
+        return None
+    mean = value.mean if isfinite(value.mean) else None
+    return {"mean": mean, "deviation": value.deviation, "count": value.count}
 
 
 def compare(*runs: str | Path, storage: str | Path | None = None) -> Comparison:
@@ -223,14 +229,15 @@ def compare(*runs: str | Path, storage: str | Path | None = None) -> Comparison:
 
     Raises:
         EnvironmentFault: there is no such run, or it is a sweep.
-        ConfigError: fewer than two runs are named.
+        ConfigError: fewer than two runs are named; the same run named again does not count.
     """
-    if len(runs) < 2:
+    named = {found.folder: found for found in (find_run(run, storage) for run in runs)}
+    if len(named) < 2:
+        count = f"{len(named)} run" if len(named) == 1 else f"{len(named)} runs"
         hint = "name two or more, such as mnist/20261124-180731-548a55"
-        raise ConfigError([Problem("too-few-runs", f"{len(runs)} is too few to compare", "runs", hint=hint)])
+        raise ConfigError([Problem("too-few-runs", f"{count} cannot be compared", "runs", hint=hint)])
     groups: dict[tuple[tuple[str, str], ...], list[Member]] = {}
-    for run in runs:
-        found = find_run(run, storage)
+    for found in named.values():
         if found.kind == "sweep":
             hint = f"name its trials, such as {found.name}/{found.id}/0000"
             raise EnvironmentFault(f"{found.folder} is a sweep: {hint}", "other-kind", kind="sweep")
@@ -245,11 +252,11 @@ def _member(found: FoundRun) -> Member:
     label = str(found).partition(" ")[2]
     return Member(
         label=label,
-        config=flatten(config_of(found).model_dump(mode="json")),
+        config=flatten(result.config.model_dump(mode="json")),
         metrics=result.metrics,
         samples_per_second=result.samples_per_second,
         stamp=_stamp(found),
-        points=[(point.key, point.value, point.step) for point in recorded_points(found)],
+        points=result.points,
     )
 
 

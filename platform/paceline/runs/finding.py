@@ -89,6 +89,9 @@ def find_run(
         ConfigError: an address cannot be used.
     """
     given = str(text).strip()
+    here = _here(given) if storage is None else None
+    if here is not None and (found := _at(here, tuneups)) is not None:
+        return found
     storage = storage or default_storage() or "runs"
     if is_address(given) or (is_address(storage) and given):
         return _in_store(given if is_address(given) else f"{parse(str(storage), 'storage') / given}")
@@ -103,6 +106,11 @@ def find_run(
     if _MLFLOW_ID.fullmatch(given):
         return _by_mlflow_id(given, storage, uri)
     raise EnvironmentFault(f"there is no run {given!r}: {_instead(places, storage)}", "no-run", run=given)
+
+
+def _here(given: str) -> Path | None:
+    """The place on this machine that a text may name, whatever holds the runs."""
+    return None if not given or is_address(given) else Path(os.path.normpath(place_of(given)))
 
 
 def runs_under(storage: Path, tuneups: bool = False) -> Iterator[FoundRun]:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from paceline.places import default_storage, place_of
 from paceline.runs.finding import FoundRun, Kind, runs_under
 from paceline.runs.reopening import status_of
 from paceline.storage.address import is_address, parse
+from paceline.storage.lease import is_held
 from paceline.storage.remote import RemoteFolder
 from paceline.tracking.redact import redact_tree
 
@@ -38,7 +40,9 @@ class ListedRun:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return dict(redact_tree(asdict(self)))
+        # JSON knows no NaN
+        metrics = {key: value if isfinite(value) else None for key, value in self.metrics.items()}
+        return dict(redact_tree({**asdict(self), "metrics": metrics}))
 
 
 def list_runs(name: str | None = None, storage: str | Path | None = None) -> list[ListedRun]:
@@ -87,6 +91,8 @@ def _in_store(storage: str, name: str | None) -> Iterator[ListedRun]:
             content = run.read(RunFolder.FILE)
             if content is not None:
                 status = _status_in(content)
+                if status == "running" and not is_held(home.address / each):
+                    status = "interrupted"
                 yield ListedRun(each, run_id, "run", status, _started(run_id), {}, str(run.address.bare))
 
 

@@ -99,7 +99,11 @@ def watched_sweep(
 
 
 class QuietSweepListener(QuietListener, SilentSweepListener):
-    """One line per warning and failure."""
+    """One line per warning and failure, after the trial that it is about."""
+
+    def text_of(self, kind: str, details: Mapping[str, Any]) -> str:
+        """Return an event as a line of text."""
+        return _event_text(kind, details)
 
 
 class PlainSweepListener(PlainListener):
@@ -147,9 +151,7 @@ class PlainSweepListener(PlainListener):
 
     def event(self, kind: str, details: Mapping[str, Any]) -> None:
         """Print what happened, after the trial that it is about."""
-        rest = {key: value for key, value in details.items() if key != "trial"}
-        trial = f"trial {details['trial']}: " if "trial" in details else ""
-        self._line(trial + event_text(kind, rest))
+        self._line(_event_text(kind, details))
 
     def _show_ended(self, view: Sequence[Trial]) -> None:
         names = labels.short_names(trial_texts.axis_keys(view))
@@ -175,6 +177,11 @@ class PlainSweepListener(PlainListener):
 
     def _best_text(self, view: Sequence[Trial]) -> str:
         return redact(best_text([trial for trial in view if trial.state == "finished"], self.objectives))
+
+
+def _event_text(kind: str, details: Mapping[str, Any]) -> str:
+    rest = {key: value for key, value in details.items() if key != "trial"}
+    return (f"trial {details['trial']}: " if "trial" in details else "") + event_text(kind, rest)
 
 
 class LiveSweepListener(PlainSweepListener):

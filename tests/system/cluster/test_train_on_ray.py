@@ -29,7 +29,7 @@ import torch.distributed as dist
 import own_code
 
 def net():
-    if dist.get_rank() == 0:
+    if dist.is_initialized() and dist.get_rank() == 0:
         print("built on rank 0")
     return own_code.net()
 """

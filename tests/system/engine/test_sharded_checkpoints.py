@@ -221,12 +221,14 @@ def test_a_flipped_bit_in_the_rows_of_any_rank_is_found(tmp_path: Path) -> None:
     assert verify(folder) == 12
 
 
-def write_with_fault(ranks: DistContext, folder: Path, faulty: int, kills: bool) -> list[tuple[str, dict[str, Any]]]:
-    """Train with a checkpoint at steps 4, 8 and 12; on one rank, the files of step 8 cannot be written."""
+def write_with_fault(
+    ranks: DistContext, folder: Path, faulty: int, kills: bool, step: int = 8
+) -> list[tuple[str, dict[str, Any]]]:
+    """Train with a checkpoint at steps 4, 8 and 12; on one rank, the files of one of them cannot be written."""
     written = os.pwrite
 
     def pwrite(descriptor: int, data: Any, offset: int) -> int:
-        if ranks.rank == faulty and ".step-8." in os.readlink(f"/proc/self/fd/{descriptor}"):
+        if ranks.rank == faulty and f".step-{step}." in os.readlink(f"/proc/self/fd/{descriptor}"):
             if kills:
                 os.kill(os.getpid(), signal.SIGKILL)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -254,12 +256,13 @@ def test_a_rank_that_cannot_write_costs_a_checkpoint_but_not_the_run(faulty: int
     assert {path.name for path in tmp_path.iterdir()} == {"step-4", "step-12"}
 
 
-def test_a_rank_that_is_killed_while_it_writes_leaves_the_checkpoint_before(tmp_path: Path) -> None:
-    endings = end_ranks(write_with_fault, 2, tmp_path, 1, True)
+@pytest.mark.parametrize("step", [8, 12])  # 12 is the last: rank 0 then waits for the others to have written
+def test_a_rank_that_is_killed_while_it_writes_leaves_the_checkpoint_before(step: int, tmp_path: Path) -> None:
+    endings = end_ranks(write_with_fault, 2, tmp_path, 1, True, step)
     assert endings[1].error == "died without a word"
     assert endings[0].error is not None
     assert endings[0].seconds < 30
-    assert valid_steps(tmp_path) == [4]
+    assert valid_steps(tmp_path) == [each for each in (4, 8) if each < step]
     run_ranks(load, 2, tmp_path)
 
 

@@ -153,6 +153,7 @@ def test_a_wrong_picture_is_refused(
 
 
 def test_one_run_is_too_few(home: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
-        compare("slow")
-    assert [problem.code for problem in caught.value.problems] == ["too-few-runs"]
+    for named in (["fast"], ["fast", label_of_any(home)]):  # the same one twice
+        with pytest.raises(ConfigError) as caught:
+            compare(*named)
+        assert [problem.code for problem in caught.value.problems] == ["too-few-runs"]

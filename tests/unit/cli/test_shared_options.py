@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from paceline.cli import parse
+from paceline.cli import parse, run
 from paceline.cluster.listener import Progress
 from paceline.config.experiment import validate
 from paceline.config.loading import load_config
 from paceline.display import PlainListener, QuietListener
+from paceline.runs.finding import find_run
 from paceline.sweeps.display import PlainSweepListener, QuietSweepListener
 from paceline.sweeps.trials import Trial
 
@@ -44,6 +45,12 @@ def test_quiet_shows_warnings_alone() -> None:
         assert written(shown) == ["warning: slow disk"]
 
 
+def test_a_warning_of_a_quiet_sweep_names_its_trial() -> None:
+    shown = console()
+    QuietSweepListener(shown).event("warning", {"message": "slow disk", "trial": "0003"})
+    assert written(shown) == ["trial 0003: warning: slow disk"]
+
+
 def test_verbose_shows_each_metric_of_each_report() -> None:
     for verbose in (False, True):
         shown = console()
@@ -66,10 +73,20 @@ def test_verbose_shows_each_trial_that_ends_once() -> None:
         assert len(lines) == (3 if verbose else 0)
 
 
-@pytest.mark.parametrize("both", [("-q", "-v"), ("--resume", "--new")])
-def test_options_that_contradict_each_other_are_refused(both: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("train", "x.yaml", "-q", "-v"),
+        ("train", "x.yaml", "--resume", "--new"),
+        ("compare", "a", "b", "--metric", "val/loss"),
+        ("submit", "--follow", "job", "--new"),
+        ("submit", "x.yaml", "--follow", "job"),
+    ],
+    ids=" ".join,
+)
+def test_options_that_do_not_go_together_are_refused(arguments: tuple[str, ...]) -> None:
     with pytest.raises(SystemExit) as caught:
-        parse(["train", "x.yaml", *both])
+        run(arguments)
     assert caught.value.code == 2
 
 
@@ -95,6 +112,18 @@ def test_the_environment_names_the_storage_and_the_cluster(tmp_path: Path, monke
     assert parse(["train", "x.yaml"]).address == "head:6379"
     assert parse(["train", "x.yaml", "--address", "other:6379"]).address == "other:6379"
     assert parse(["sync"]).folder == "/shared/runs"
+
+
+def test_a_run_on_this_machine_is_found_whatever_the_environment_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "runs" / "x" / "20260101-000000-abcdef"
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text("{}")
+    monkeypatch.setenv("PACELINE_STORAGE", "s3://bucket/prefix")
+    monkeypatch.chdir(tmp_path)
+    assert find_run(folder).folder == folder
+    assert find_run("runs/x/20260101-000000-abcdef").folder == folder
 
 
 def test_the_shell_completes_commands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

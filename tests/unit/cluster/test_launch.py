@@ -276,7 +276,7 @@ def test_an_interrupt_while_the_model_is_built_leaves_the_run_interrupted(work: 
 def test_an_error_of_ours_comes_without_a_traceback() -> None:
     with pytest.raises(RunFailed, match="frozen") as caught:
         train(config(), model=frozen, listener=Events())
-    assert caught.value.traceback_text == ""
+    assert (caught.value.traceback_text, caught.value.code) == ("", "nothing-to-train")
 
 
 def test_the_end_names_the_command_that_sends_the_rest(golden: Golden) -> None:

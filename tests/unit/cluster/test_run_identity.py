@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from paceline.cluster.identity import ClaimedRun, claim_run
+from paceline.cluster.identity import ClaimedRun, claim_run, intent_of
 from paceline.errors import ConfigError, EnvironmentFault
 from support.cluster.local_runs import local_config as config
 from support.golden import Golden
@@ -75,6 +75,12 @@ def test_fork_takes_the_checkpoints_along(tmp_path: Path) -> None:
     assert fork.folder != first.folder
     assert {path.name for path in fork.folder.checkpoints.iterdir()} == {"step-4"}
     assert fork.folder.read()["forked_from"] == first.folder.run_id
+
+
+@pytest.mark.parametrize("given", [{"resume": "never"}, {"new": 1}, {"fork": True, "new": True}])
+def test_what_is_asked_for_is_one_thing_and_a_boolean(given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        intent_of(**given)
 
 
 def test_resume_starts_no_new_run(tmp_path: Path) -> None:

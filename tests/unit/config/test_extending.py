@@ -60,6 +60,15 @@ def test_another_component_keeps_what_it_has_fields_for(tmp_path: Path) -> None:
     assert (config.data.global_batch_size, config.optimizer.lr) == (64, 0.1)
 
 
+def test_the_arguments_of_another_function_go(tmp_path: Path) -> None:
+    args = "{in_features: 2, out_features: 3}"
+    base = BASE.replace("{name: cnn, num_classes: 10}", f"{{path: 'torch.nn:Linear', args: {args}}}")
+    child = "extends: base.yaml\nmodel: {path: 'torch.nn:Dropout', args: {p: 0.1}}\n"
+    written(tmp_path, base=base, child=child, same="extends: base.yaml\nmodel: {args: {out_features: 5}}\n")
+    assert load_config(tmp_path / "child.yaml").model.model_dump()["args"] == {"p": 0.1}
+    assert load_config(tmp_path / "same.yaml").model.model_dump()["args"] == {"in_features": 2, "out_features": 5}
+
+
 def test_a_chain_of_files_and_folders(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     written(tmp_path, base=BASE, middle="extends: base.yaml\nname: middle\nseed: 5\n")

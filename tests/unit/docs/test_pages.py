@@ -11,7 +11,7 @@ import yaml
 from paceline.cli import COMMANDS, parse
 from paceline.config import load_config
 from paceline.config.experiment import validate
-from support.doc_pages import BLOCKS, DOCS, PAGES, ROOT, Block, blocks_of, commands_in, is_pending, nav_pages
+from support.doc_pages import BLOCKS, DOCS, PAGES, ROOT, Block, blocks_of, commands_in, nav_pages
 
 README_LINES = 150
 REQUIRED = {"name", "model", "data"}
@@ -39,13 +39,13 @@ def test_the_links_of_a_page_resolve(page: Path) -> None:
     text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.DOTALL)
     links = [link for link, _ in LINK.findall(text) if link and "://" not in link and not link.startswith("mailto:")]
     targets = [(page.parent / link).resolve() for link in links]
-    assert [str(target) for target in targets if not target.exists() and not is_pending(target)] == []
+    assert [str(target) for target in targets if not target.exists()] == []
 
 
 def test_the_navigation_has_every_page_once() -> None:
     named = [DOCS / name for name in nav_pages()]
     assert len(set(named)) == len(named)
-    assert [page for page in named if not page.is_file() and not is_pending(page)] == []
+    assert [page for page in named if not page.is_file()] == []
 
 
 @of_language("yaml")

@@ -12,6 +12,7 @@ import pytest
 from paceline.engine import meter as meter_module
 from paceline.engine import rungs as rungs_module
 from paceline.engine import trainer as trainer_module
+from paceline.engine.dist_context import MAX_ROUND_SECONDS
 from paceline.engine.reporter import MemoryReporter
 from paceline.engine.rungs import Rungs
 from support.toys import fit, points, toy_config
@@ -189,4 +190,4 @@ def test_seconds_are_of_training_over_all_attempts(tmp_path: Path, monkeypatch: 
 def test_rounds_are_short_beside_the_timeout() -> None:
     trainer, _, _ = train(EVERY_40, None, parallel__timeout_seconds=8)
     assert trainer.callbacks[0]._round_seconds == 2
-    assert train(EVERY_40, None)[0].callbacks[0]._round_seconds == rungs_module.ROUND_SECONDS
+    assert train(EVERY_40, None)[0].callbacks[0]._round_seconds == MAX_ROUND_SECONDS

@@ -10,8 +10,6 @@ from statistics import fmean, median
 from time import perf_counter
 from typing import Any
 
-import torch.distributed as dist
-
 from paceline.callbacks.callback import Callback, TrainContext
 from paceline.engine.dist_context import DistContext
 from paceline.engine.meter import Meter, memory_bytes
@@ -56,7 +54,7 @@ class HostMonitor(Callback):
         self._own_time = own_time
         self._meter = meter
         self._gpus = own_gpus(ranks.device, all_gpus)
-        self.cards = gather_cards(ranks, make_card(ranks.device, self._gpus, all_gpus))
+        self.cards: list[Card] = ranks.gather_objects(make_card(ranks.device, self._gpus, all_gpus))
         """Of all ranks."""
         self._fields = [fields_of(rank, self.cards, system) for rank in range(len(self.cards))]
         self._slots = Slots(self._fields)
@@ -183,15 +181,6 @@ def ranks_text(cards: Sequence[Card]) -> str:
     for rank, card in enumerate(cards):
         places.setdefault(card.host, []).append(str(rank))
     return "; ".join(f"{host}: {' '.join(ranks)}" for host, ranks in places.items())
-
-
-def gather_cards(ranks: DistContext, mine: Card) -> list[Card]:
-    """The cards of all ranks, in order of rank; every rank must call it."""
-    if ranks.world_size == 1:
-        return [mine]
-    cards: list[Any] = [None] * ranks.world_size
-    dist.all_gather_object(cards, mine, group=ranks.group)
-    return cards
 
 
 def own_seconds(told: Sequence[Mapping[str, float]]) -> list[float]:

@@ -77,7 +77,7 @@ class _Column:
         """Return the place of one of the values."""
         if not self.is_number:
             return self._places[labels.value_text(value)]
-        return (self._scaled(value) - self._low) / (self._high - self._low)
+        return (self._scaled(value) - self._low) / (self._high - self._low) if self._high > self._low else 0.5
 
     def _scaled(self, value: float) -> float:
         return float(np.log(value)) if self._is_log else float(value)
