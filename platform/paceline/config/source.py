@@ -178,6 +178,9 @@ class _Reader:
         mark = error.problem_mark or error.context_mark
         at = (mark.line + 1, mark.column + 1) if mark else (1, 1)
         problem = str(error.problem)
+        if problem.startswith("found character '\\t'"):
+            self.report("yaml-tab", at, (), "a tab indents this line", "indent with spaces: YAML does not allow tabs")
+            return
         code = "too-deep" if problem.startswith("nested deeper") else "yaml-syntax"
         self.report(code, at, (), problem if not error.context else f"{problem} ({error.context})", _hint_for(problem))
 

@@ -20,7 +20,7 @@ WHOLE_FILES = [
 BAD_YAML = [
     ("trainer: {epochs: 1\n", "yaml-syntax", "", 5),
     ("seed: 'x\n", "yaml-syntax", "", 5),
-    ("trainer:\n\tepochs: 1\n", "yaml-syntax", "", 5),
+    ("trainer:\n\tepochs: 1\n", "yaml-tab", "", 5),
     ("storage: path: x\n", "yaml-syntax", "", 4),
     ("trainer:\n    epochs: 1\n  max_steps: 3\n", "yaml-syntax", "", 6),
     ("trainer\nseed: 1\n", "yaml-syntax", "", 5),
