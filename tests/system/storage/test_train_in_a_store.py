@@ -102,7 +102,7 @@ def test_a_store_that_is_away_at_the_end_is_reported(
     relay.leave()
     training.go_on()
     assert training.end() == 1
-    assert training.error["code"] == "run-failed"
+    assert training.error["code"] == "checkpoint-lost"
     relay.come()
     result = training.run()
     assert training.resumed == [40]
