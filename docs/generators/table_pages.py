@@ -159,7 +159,7 @@ def run_folder() -> str:
 
 STORAGE = f"""\
 `<storage>` is `storage.path`, by default `${places.STORAGE_VARIABLE}`, else `./runs`. The id is the time of the start
-and six random characters, such as `20261121-180731-548a55`. MLflow's default store is in the working folder: the
+and six characters, such as `20261121-180731-548a55`. MLflow's default store is in the working folder: the
 database `mlflow.db` and the folder `mlruns`."""
 CHECKPOINTS = """\
 A checkpoint is written into a temporary folder, synced to disk and then renamed. Resuming takes the newest one whose

@@ -333,9 +333,11 @@ def new_run(
 
 
 def _new_id(origin: Origin | None) -> str:
-    """An id that sorts by the time of the start, and after that of a run of the same second that it begins with."""
+    """An id that sorts by the time of the start, to 1/65536 s, and after that of a run that it begins with."""
     while True:
-        run_id = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
+        now = time.time()
+        fraction = int(now % 1 * 2**16)
+        run_id = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{fraction:04x}{secrets.token_hex(1)}"
         if origin is None or run_id > origin.run_id:
             return run_id
 

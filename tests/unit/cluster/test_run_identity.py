@@ -35,6 +35,12 @@ def test_an_unfinished_run_is_resumed_and_a_finished_one_is_not(tmp_path: Path) 
     assert claimed(tmp_path, intent="new").folder != new.folder
 
 
+def test_ids_sort_by_the_time_of_the_start_within_one_second_too(tmp_path: Path) -> None:
+    ids = [claimed(tmp_path, status="finished").folder.run_id for _ in range(20)]
+    assert ids == sorted(ids)
+    assert len(set(ids)) == 20
+
+
 def test_a_damaged_file_is_reported_and_not_taken_for_an_empty_one(tmp_path: Path, golden: Golden) -> None:
     folder = claimed(tmp_path, checkpoint=True).folder
     whole = (folder.path / "run.json").read_bytes()

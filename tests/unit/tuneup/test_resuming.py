@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -304,13 +303,6 @@ def test_no_secret_of_the_users_code_is_journaled(tmp_path: Path) -> None:
 # The tune-up that a command works on
 
 
-@pytest.fixture
-def _ids_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of the same second as well."""
-    numbers = count()
-    monkeypatch.setattr("paceline.cluster.identity.secrets.token_hex", lambda size: f"{next(numbers):06x}")
-
-
 def claimed(home: Path, *, status: str | None = None, begun: bool = True, **options: Any) -> tuple[str, bool]:
     """Claim a tune-up and give it a status; returns its id, and whether it is an earlier one."""
     changes = options.pop("changes", {})
@@ -323,7 +315,6 @@ def claimed(home: Path, *, status: str | None = None, begun: bool = True, **opti
     return found.folder.run_id, found.resumed
 
 
-@pytest.mark.usefixtures("_ids_in_order")
 def test_an_unfinished_tune_up_is_resumed_and_a_finished_or_failed_one_is_not(tmp_path: Path) -> None:
     first, is_resumed = claimed(tmp_path)  # killed: nobody has changed its status
     assert not is_resumed
@@ -352,7 +343,6 @@ def test_a_damaged_status_file_is_named(tmp_path: Path, content: str) -> None:
     assert str(file) in str(caught.value)
 
 
-@pytest.mark.usefixtures("_ids_in_order")
 def test_another_config_is_refused_as_soon_as_something_was_measured(tmp_path: Path) -> None:
     first, _ = claimed(tmp_path, begun=False)
     second, is_resumed = claimed(tmp_path, changes={"tuneup": {"budget_seconds": 99}}, begun=True)
