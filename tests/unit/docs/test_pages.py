@@ -15,6 +15,8 @@ from support.doc_pages import BLOCKS, DOCS, PAGES, ROOT, Block, blocks_of, comma
 
 README_LINES = 150
 REQUIRED = {"name", "model", "data"}
+LIBRARIES = ("timm", "torchmetrics")
+"""Libraries that configs name, and that are not installed with the lowest versions."""
 LINK = re.compile(r"\]\(([^)\s#]*)(#[^)\s]*)?\)")
 
 
@@ -53,6 +55,9 @@ def test_a_yaml_block_is_a_config(block: Block, tmp_path: Path, monkeypatch: pyt
     tree = yaml.safe_load(block.text)
     if not block.is_run:
         return
+    for library in LIBRARIES:
+        if f'"{library}.' in block.text:
+            pytest.importorskip(library)
     for other in blocks_of(block.page):
         if other.file and other.language in ("python", "yaml"):
             (tmp_path / other.file).parent.mkdir(parents=True, exist_ok=True)
