@@ -120,6 +120,11 @@ class Callback:
     All workers must make the same collective operations in the same hooks, if they make any.
     """
 
+    draws_random_numbers = False
+    """True for a callback that draws from numpy's or Python's global generator. Each training step then seeds these as
+    well, so that a resumed run draws what the whole one would; that takes as long as some operations of a small model.
+    torch's generators are always seeded."""
+
     def setup(self, ctx: TrainContext) -> None:
         """The model and the optimizer are ready; no checkpoint is loaded yet. Create here what has a state."""
 

@@ -9,7 +9,7 @@ import torch
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.data.base import DataConfig
-from paceline.engine.build_callbacks import build_callbacks
+from paceline.engine.build_callbacks import named_callbacks, set_up_callbacks
 from paceline.engine.build_checkpointer import build_checkpointer, continue_if_extended, find_newest, resume
 from paceline.engine.build_data import build_data, name_of
 from paceline.engine.build_optimizer import build_optimizer, first_lr, report_untrained
@@ -33,6 +33,7 @@ from paceline.engine.precision import Precision
 from paceline.engine.prepare import apply_process_settings, prepare
 from paceline.engine.reporter import Reporter
 from paceline.engine.rungs import Rungs, RungStopper
+from paceline.engine.seeding import draws_only_from_torch
 from paceline.engine.state import TrainState, weights_sha256
 from paceline.engine.trainer import Trainer
 
@@ -90,8 +91,10 @@ def build_trainer(
     plan = TrainPlan(config.trainer, config.checkpoint, data.steps_per_epoch)
     schedule = build_schedule(config, plan.total_steps, plan.steps_per_epoch, sizes.global_batch_size)
     peak_lr = first_lr(task, optimizer, scaled_lr)
+    named = dict(named_callbacks(config))
+    only_torch = draws_only_from_torch(config, task, optimizer, named.values())
     step, components = build_step(
-        config, model, state, strategy, sizes, schedule, peak_lr, warn_of("powersgd-restarted")
+        config, model, state, strategy, sizes, schedule, peak_lr, only_torch, warn_of("powersgd-restarted")
     )
 
     record = DataRecord(config, contents) if contents is not None else None
@@ -104,7 +107,7 @@ def build_trainer(
     # called in this order after a step: what the user has configured, rungs, logs, evaluation
     meter = Meter(drain=partial(torch.cuda.synchronize, ranks.device) if ranks.device.type == "cuda" else None)
     context = LoopContext(state, ranks, config, reporter)
-    callbacks = build_callbacks(config, context, checkpointer)
+    callbacks = set_up_callbacks(named, config, context, checkpointer)
     rung_stopper = None
     if rungs is not None:
         samples, timeout_seconds = data.samples_per_epoch, config.parallel.timeout_seconds

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from paceline.callbacks.base import CallbackConfig
 from paceline.callbacks.callback import Callback
@@ -13,16 +13,21 @@ from paceline.engine.checkpointer import Checkpointer
 from paceline.engine.loop_context import LoopContext
 
 
-def build_callbacks(config: ExperimentConfig, context: LoopContext, checkpointer: Checkpointer) -> list[Callback]:
-    """Build and set up the callbacks of a config, in its order, and register their states by the names they have in it.
+def set_up_callbacks(
+    named: Mapping[str, Callback], config: ExperimentConfig, context: LoopContext, checkpointer: Checkpointer
+) -> list[Callback]:
+    """Set up the callbacks of a config, and register their states by their names.
 
-    Those of `checkpoint.monitor` come last.
+    Args:
+        named: what `named_callbacks` gave.
+
+    Returns:
+        The callbacks in their order; what `checkpoint.monitor` asks for comes last.
     """
-    callbacks: list[Callback] = []
-    for name, callback in named_callbacks(config):
+    for name, callback in named.items():
         callback.setup(context)
         checkpointer.register(name, callback)
-        callbacks.append(callback)
+    callbacks = list(named.values())
     checkpoint = config.checkpoint
     if checkpoint.monitor is not None:
         mode = checkpoint.mode or default_mode(checkpoint.monitor)

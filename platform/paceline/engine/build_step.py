@@ -15,7 +15,7 @@ from paceline.engine.forward_backward import LocalForwardBackward
 from paceline.engine.lr_policy import LRPolicy
 from paceline.engine.manual_step import ManualStep
 from paceline.engine.running import RunningLoss
-from paceline.engine.seeding import StepSeeds, draws_only_from_torch
+from paceline.engine.seeding import StepSeeds
 from paceline.engine.state import TrainState
 from paceline.engine.stateful import Stateful
 from paceline.engine.strategy import Strategy
@@ -33,12 +33,14 @@ def build_step(
     sizes: BatchSizes,
     schedule: Schedule,
     peak_lr: float,
+    only_torch: bool,
     warn: Callable[[str], None],
 ) -> tuple[TrainStep | ManualStep, dict[str, Stateful]]:
     """Build the step over `model`, which is the task with every technique applied. Every rank must call it.
 
     Args:
         peak_lr: learning rate at which `schedule` is 1.
+        only_torch: no generator but torch's is drawn from.
         warn: reports that PowerSGD has started again.
 
     Returns:
@@ -51,7 +53,7 @@ def build_step(
     running = RunningLoss(ranks)
     components: dict[str, Stateful | None] = {"running": running, "adascale": adascale, "powersgd": powersgd}
     lr = build_lr(state, peak_lr, schedule, adascale)
-    seeds_of = partial(StepSeeds, config.seed, only_torch=draws_only_from_torch(config, task, state.optimizer))
+    seeds_of = partial(StepSeeds, config.seed, only_torch=only_torch)
     contract = WeightContract(task, state.precision, ranks.device, is_whole=may_evaluate_alike(strategy, sizes))
     step: TrainStep | ManualStep
     if task.automatic_optimization:

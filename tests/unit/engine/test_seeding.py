@@ -1,16 +1,20 @@
 """Seeds of the random generators before each micro-batch."""
 
 import random
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from paceline.callbacks.callback import Callback
 from paceline.config.experiment import validate
 from paceline.engine.dist_context import DistContext
+from paceline.engine.reporter import MemoryReporter
 from paceline.engine.seeding import StepSeeds, draws_only_from_torch
 from paceline.tasks._classification import Classification
+from support.toys import fit, tensors, toy_config
 
 
 class Noisy(nn.Module):
@@ -20,8 +24,20 @@ class Noisy(nn.Module):
         return inputs * random.random()
 
 
-class Silent:
-    """A callback in all but its hooks."""
+class Silent(Callback):
+    """No hooks."""
+
+
+class Drawing(Callback):
+    """Draws at each step."""
+
+    draws_random_numbers = True
+
+    def __init__(self):
+        self.drawn = []
+
+    def on_step_end(self, ctx):
+        self.drawn.append((ctx.step, torch.rand(()).item(), np.random.rand(), random.random()))
 
 
 def config(**sections):
@@ -80,7 +96,7 @@ def test_hooks_and_replaced_forward_passes_may_draw():
     assert kinds == [False, False]
 
 
-def test_optimizers_schedules_and_callbacks_of_others_may_draw():
+def test_optimizers_and_schedules_of_others_may_draw_and_callbacks_that_say_so():
     class Mine(torch.optim.SGD):
         pass
 
@@ -89,5 +105,18 @@ def test_optimizers_schedules_and_callbacks_of_others_may_draw():
     assert draws_only_from_torch(config(), task, plain)
     assert not draws_only_from_torch(config(), task, Mine(task.parameters(), lr=0.1))
     assert not draws_only_from_torch(config(lr_scheduler={"path": lambda step, total: 1.0}), task, plain)
-    assert not draws_only_from_torch(config(callbacks=[{"path": Silent}]), task, plain)
-    assert draws_only_from_torch(config(callbacks=[{"name": "lr_monitor"}]), task, plain)
+    assert draws_only_from_torch(config(), task, plain, [Silent()])
+    assert not draws_only_from_torch(config(), task, plain, [Silent(), Drawing()])
+
+
+def test_a_callback_draws_the_same_numbers_in_a_resumed_run(tmp_path):
+    def draws_of(folder, *stops):
+        drawing = []
+        for stop in stops:
+            drawing.append(Drawing())
+            parts = {"task": {"name": "classification"}, "callbacks": [{"path": drawing[-1]}]}
+            toy = toy_config(data__path=partial(tensors, 96), **parts)
+            fit(toy, checkpoints=folder, reporter=MemoryReporter(stop_at_step=stop))
+        return [drawn for each in drawing for drawn in each.drawn]
+
+    assert draws_of(tmp_path / "whole", None) == draws_of(tmp_path / "resumed", 5, None)
