@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import nn
 
-from paceline._compat.torch import foreach_mul_
+from paceline._compat.torch import foreach_mul_, run_backward
 from paceline.engine.comm_hooks import GradientObserver
 from paceline.engine.ddp import gradient_exchange
 from paceline.engine.dist_context import DistContext
@@ -127,7 +127,7 @@ class LocalForwardBackward:
         Args:
             gradient: the loss's own.
         """
-        loss.backward(gradient)  # type: ignore[no-untyped-call]
+        run_backward(loss, gradient)
 
     def _loss_factor(self, micro_batch: MicroBatch) -> float:
         """Makes the sum of the micro batches' gradients that of the global batch's mean loss: DDP's mean undone."""

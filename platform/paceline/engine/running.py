@@ -85,5 +85,7 @@ class RunningLoss:
 def _numbers(values: Sequence[float | torch.Tensor]) -> list[float]:
     """Read scalars, all tensors among them at once."""
     on_device = [each for each in values if isinstance(each, torch.Tensor)]
-    read = iter(torch.stack(on_device).tolist() if on_device else ())
+    if not on_device:
+        return list(values)  # type: ignore[arg-type]
+    read = iter(torch.stack(on_device).tolist())
     return [next(read) if isinstance(each, torch.Tensor) else each for each in values]

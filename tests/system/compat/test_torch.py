@@ -518,6 +518,19 @@ def dispatch_files_are_there() -> None:
     assert all((folder / file).exists() for file in compat.dispatch_files())
 
 
+def engine_accumulates_gradients() -> None:
+    weight = nn.Parameter(torch.tensor(3.0))
+    graph: list[Tensor] = []
+    for _ in range(2):
+        loss = weight * weight
+        graph.append(loss)
+        with patch.object(Tensor, "backward", None):
+            compat.run_backward(loss, torch.tensor(0.5))
+    assert weight.grad == 6
+    with pytest.raises(RuntimeError):  # the graph is released
+        compat.run_backward(graph[0], torch.tensor(0.5))
+
+
 MODULE = "torch.nn.Module"
 DDP = "torch.nn.parallel.DistributedDataParallel"
 C10D = "torch.distributed.distributed_c10d"
@@ -535,6 +548,7 @@ BEHAVIOUR: dict[str, Callable[[], None]] = {
     "torch._ops": dispatch_files_are_there,
     "torch._subclasses.fake_tensor.FakeTensorMode": fakes_have_shapes_but_no_memory,
     "torch.amp.GradScaler._found_inf_per_device": skipped_step_is_told,
+    "torch.autograd.Variable._execution_engine.run_backward": engine_accumulates_gradients,
     "torch.compile._orig_mod": compiled_names_have_the_prefix,
     f"{C10D}._abort_process_group": aborted_group_is_gone,
     f"{C10D}._get_default_store": store_is_the_groups,
