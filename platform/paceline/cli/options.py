@@ -145,6 +145,21 @@ def load(options: argparse.Namespace) -> Any:
     return load_config(options.config, overrides_of(options))
 
 
+def check_addresses(config: Any) -> None:
+    """Refuse addresses in the config that no run can use, so that a dry run finds them as well.
+
+    Raises:
+        ConfigError: `storage.path` or `tracking.uri` has an unknown scheme, or lacks its bucket, host or file.
+    """
+    from paceline.storage.address import is_address, parse
+    from paceline.tracking.store import tracking_uri
+
+    if is_address(config.storage.path):
+        parse(config.storage.path)
+    if config.tracking.uri:
+        tracking_uri(config.tracking, place_of("."))
+
+
 def _weights(text: str) -> str:
     if not text.strip():
         raise argparse.ArgumentTypeError("is empty: name a run or a file")

@@ -11,6 +11,7 @@ from paceline.cli.options import (
     add_intent,
     add_json,
     add_verbosity,
+    check_addresses,
     load,
     overrides_of,
 )
@@ -70,4 +71,5 @@ def _dry_run(config: Any, options: argparse.Namespace) -> int:
     from paceline.tracking.redact import learn, secrets_of
 
     learn(secrets_of(config))
+    check_addresses(config)
     return dry_run(config, options.json, options.address, options.new)

@@ -14,6 +14,7 @@ from paceline.cli.options import (
     add_intent,
     add_json,
     add_verbosity,
+    check_addresses,
     load,
     overrides_of,
     refuse_init_from_with_extend,
@@ -74,6 +75,7 @@ def _dry_run(config: Any, as_json: bool) -> int:
     from paceline.config.loading import dump_yaml
     from paceline.tracking.redact import learn, redact, redact_tree, secrets_of, shareable
 
+    check_addresses(config)
     config = pin_weights(config)
     derived = derive(config, config.data.sizes())
     learn(secrets_of(config))

@@ -11,6 +11,7 @@ from paceline.cli.options import (
     add_intent,
     add_json,
     add_verbosity,
+    check_addresses,
     load,
     overrides_of,
 )
@@ -69,6 +70,7 @@ def _dry_run(config: Any, as_json: bool) -> int:
     from paceline.tracking.redact import learn, secrets_of
 
     learn(secrets_of(config))
+    check_addresses(config)
     arms = preview(config)
     if as_json:
         print(json.dumps(plain_values(arms)))

@@ -18,7 +18,10 @@ DATABASE_FILE = "mlflow.db"
 UI_PORT = 5000
 ENVIRONMENT_VARIABLE = "MLFLOW_TRACKING_URI"
 DATABASE_PORTS = {"postgresql": 5432, "postgres": 5432, "mysql": 3306, "mssql": 1433}
-HINT = "give http://host:port of an MLflow server, or sqlite:////folder/mlflow.db"
+HINT = (
+    "give http://host:port or https://host:port of an MLflow server, sqlite:////folder/mlflow.db, or a postgresql://, "
+    "mysql:// or mssql:// address"
+)
 
 
 def tracking_uri(config: "TrackingConfig", folder: Path) -> str:
@@ -102,7 +105,7 @@ def _absolute(uri: str, folder: Path) -> tuple[str, str]:
         return (uri.rstrip("/"), "") if valid else ("", f"{redact(uri)!r} is no valid web address")
     if scheme in DATABASE_PORTS:
         return uri, ""
-    return "", f"{redact(uri)!r} is no kind of store that is known"
+    return "", f"{scheme}:// is not supported: {redact(uri)!r}"
 
 
 def _absolute_sqlite(uri: str, folder: Path) -> tuple[str, str]:
