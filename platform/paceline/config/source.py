@@ -179,7 +179,8 @@ class _Reader:
         at = (mark.line + 1, mark.column + 1) if mark else (1, 1)
         problem = str(error.problem)
         if problem.startswith("found character '\\t'"):
-            self.report("yaml-tab", at, (), "a tab indents this line", "indent with spaces: YAML does not allow tabs")
+            place = "indent" if mark and _begins_line(mark) else "separate values in"
+            self.report("yaml-tab", at, (), f"tab characters cannot {place} YAML", "use spaces")
             return
         code = "too-deep" if problem.startswith("nested deeper") else "yaml-syntax"
         self.report(code, at, (), problem if not error.context else f"{problem} ({error.context})", _hint_for(problem))
@@ -280,6 +281,11 @@ _HINT = [
     (r"expected <block end>", "check the indentation, and that every bracket and quote is closed"),
     (r"expected ',' or|found unexpected end of stream", "check that every bracket and quote is closed"),
 ]
+
+
+def _begins_line(mark: yaml.Mark) -> bool:
+    """Whether only blanks stand before a place on its line."""
+    return mark.buffer is not None and not mark.buffer[mark.pointer - mark.column : mark.pointer].strip()
 
 
 def _hint_for(problem: str) -> str:

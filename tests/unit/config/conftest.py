@@ -48,7 +48,7 @@ def refused(write: Callable[..., Path], golden: Golden) -> Callable[..., None]:
     The text follows the three lines of a good config, unless it begins with `name:` or `model:` itself.
     """
 
-    def refused(text: str, code: str, key: str, line: int | None = None, head: str = HEAD) -> None:
+    def refused(text: str, code: str, key: str, line: int | str | None = None, head: str = HEAD) -> None:
         file = write(text, "" if text.startswith(("name:", "model:")) else head)
         (problem,) = problems_of(load_config, file)
         assert (problem.code, problem.key) == (code, key)

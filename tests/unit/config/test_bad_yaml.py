@@ -20,7 +20,9 @@ WHOLE_FILES = [
 BAD_YAML = [
     ("trainer: {epochs: 1\n", "yaml-syntax", "", 5),
     ("seed: 'x\n", "yaml-syntax", "", 5),
-    ("trainer:\n\tepochs: 1\n", "yaml-tab", "", 5),
+    ("trainer:\n\tepochs: 1\n", "yaml-tab", "", "5:1"),
+    ("trainer:\n  seed: 1\n  \tepochs: 1\n", "yaml-tab", "", "6:3"),
+    ("seed:\t1\n", "yaml-tab", "", "4:6"),
     ("storage: path: x\n", "yaml-syntax", "", 4),
     ("trainer:\n    epochs: 1\n  max_steps: 3\n", "yaml-syntax", "", 6),
     ("trainer\nseed: 1\n", "yaml-syntax", "", 5),
@@ -46,7 +48,7 @@ def test_a_file_that_holds_no_config(text: str, code: str, refused: Refused) -> 
 
 
 @pytest.mark.parametrize(("text", "code", "key", "line"), BAD_YAML)
-def test_bad_yaml(text: str, code: str, key: str, line: int, refused: Refused) -> None:
+def test_bad_yaml(text: str, code: str, key: str, line: int | str, refused: Refused) -> None:
     refused(text, code, key, line)
 
 
