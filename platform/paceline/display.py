@@ -34,15 +34,11 @@ class Display:
 
 
 def print_rows(rows: Sequence[tuple[str, str]]) -> None:
-    """Labels and texts as a small table on stdout."""
-    if not sys.stdout.isatty():
-        width = max(len(label) for label, _ in rows)
-        print("\n".join(f"{label:<{width}}  {value}" for label, value in rows))
-        return
-    table = Table(show_header=False, box=None, pad_edge=False)
+    """Labels and texts as a small table on stdout. Long texts are not cut: paths and code can be copied."""
+    width = max(len(label) for label, _ in rows)
+    console = Console(highlight=False)
     for label, value in rows:
-        table.add_row(f"[bold]{escape(label)}[/]", escape(value))
-    Console().print(table)
+        console.print(Text.assemble((f"{label:<{width}}", "bold"), f"  {value}"), soft_wrap=True)
 
 
 def print_table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -233,7 +229,7 @@ def print_checks(checks: Sequence[Any], as_json: bool) -> int:
             node = [check.node] if has_nodes else []
             table.add_row(mark, *map(escape, (*node, check.name, check.detail, check.hint or "")))
         console.print(table)
-        console.print("no: has to be mended; ?: not there, and not needed for a run on this machine")
+        console.print("no: must be fixed; ?: missing, but not needed for a run on this machine")
     return BAD_ENVIRONMENT if any(check.ok is False for check in checks) else OK
 
 

@@ -34,6 +34,7 @@ def add_command(commands: Any) -> None:
 
 
 def _export(options: argparse.Namespace) -> int:
+    from paceline.display import print_rows
     from paceline.runs.export import export
 
     exported = export(
@@ -53,6 +54,5 @@ def _export(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(exported.to_json()))
     else:
-        for label, text in exported.rows():
-            print(f"{label:<12} {text}")
+        print_rows(exported.rows())
     return OK

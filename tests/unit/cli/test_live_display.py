@@ -1,5 +1,6 @@
 """What a run from Python shows, and where."""
 
+import re
 import sys
 from contextlib import redirect_stdout
 from typing import Any
@@ -10,7 +11,7 @@ from rich.console import Console
 from paceline.cluster import experiment
 from paceline.cluster.listener import Progress, SilentListener
 from paceline.config.experiment import validate
-from paceline.display import LiveListener, watched
+from paceline.display import LiveListener, print_rows, watched
 from support.golden import Golden
 
 
@@ -49,3 +50,17 @@ def test_a_listener_of_the_caller_replaces_the_display(monkeypatch: pytest.Monke
     experiment.train(config)
     assert given[0] is mine
     assert given[1] is not mine
+
+
+def test_rows_are_aligned_and_never_cut(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    path = f"/home/{'x' * 200}/model.safetensors"
+    monkeypatch.setattr(Console, "is_terminal", True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    print_rows([("run", "[bold] :smile: a/1"), ("val/accuracy/rotated", "0.95"), ("written", path)])
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        "run                   [bold] :smile: a/1",
+        "val/accuracy/rotated  0.95",
+        f"written               {path}",
+    ]
