@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from paceline.sweeps.sweep import sweep
     from paceline.tasks.base import Task, TaskOutput
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Each public name and the module that holds it. They are imported when first asked for, so that
 # `import paceline`, the command line's help and a config error never pay for torch or Ray.

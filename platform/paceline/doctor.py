@@ -17,7 +17,7 @@ from paceline.places import default_storage
 from paceline.storage.address import is_address, parse
 
 PYTHON_RANGE = ((3, 11), (3, 14))
-FLOORS = {"torch": (2, 11), "torchvision": (0, 26), "ray": (2, 56), "mlflow": (3, 15)}
+FLOORS = {"torch": (2, 11), "torchvision": (0, 26), "ray": (2, 58), "mlflow": (3, 15)}
 """Oldest versions with the fixes that Paceline counts on."""
 LOW_DISK_BYTES = 2 * GIB
 LOW_MEMORY_BYTES = 2 * GIB

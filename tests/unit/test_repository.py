@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+import paceline
+from paceline import __version__
 from paceline.config import load_config
+from paceline.doctor import FLOORS
 
 ROOT = Path(__file__).resolve().parents[2]
 TEST_COMMAND = "uv run pytest"
@@ -41,6 +44,21 @@ def test_a_shipped_config_loads_and_is_short(file: Path) -> None:
     lines = [line for line in file.read_text().splitlines() if line.strip() and not line.lstrip().startswith("#")]
     assert len(lines) <= CONFIG_LINES
     assert file.read_text().startswith(f"# uv run paceline {command} configs/{file.name}")
+
+
+def test_the_newest_release_of_the_changelog_is_the_version() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    released = re.findall(r"^## \[(\d+\.\d+\.\d+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert released[0] == __version__
+    assert settings["project"]["dynamic"] == ["version"]
+    assert ROOT / settings["tool"]["hatch"]["version"]["path"] == Path(paceline.__file__)
+
+
+def test_doctor_asks_for_the_lowest_versions_that_are_allowed() -> None:
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    lowest = {name: version for each in wanted for name, version in re.findall(r"^([\w-]+)\S*?>=([\d.]+)", each)}
+    asked = {name: ".".join(map(str, floor)) for name, floor in FLOORS.items()}
+    assert asked == {name: lowest[name] for name in FLOORS}
 
 
 def test_the_constraints_are_the_locked_versions() -> None:
