@@ -80,7 +80,7 @@ def _the_import_path_is_restored() -> Iterator[None]:
 def _no_secret_is_remembered() -> Iterator[None]:
     """What one test's config holds under a telling key is an ordinary word in the next."""
     yield
-    if (values := sys.modules.get("paceline.tracking.secret_values")) is not None:
+    if (values := sys.modules.get("paceline.secret_values")) is not None:
         values._learned.clear()
         values._known = (None, -1, values.Known())
 

@@ -30,8 +30,13 @@ FORBIDDEN = {
     "doctor.py": ("mlflow", "paceline.engine", "paceline.cli"),
     "__main__.py": (*HEAVY, *ENGINE, "paceline.cluster"),
     **dict.fromkeys(
-        ("errors.py", "durable.py", "direction.py", "safetensors_header.py", "starting_folder.py"), (*HEAVY, "paceline")
+        (
+            *("errors.py", "durable.py", "direction.py", "safetensors_header.py", "starting_folder.py"),
+            "secret_values.py",
+        ),
+        (*HEAVY, "paceline"),
     ),
+    "redaction.py": (*HEAVY, *ENGINE, *RUNS, "paceline.config", *(f"paceline.{room}" for room in COMPONENTS)),
     **dict.fromkeys(("display.py", "places.py", "__init__.py"), (*HEAVY, *ENGINE, "paceline.cli")),
 }
 """What no file of a room may import."""

@@ -1,11 +1,12 @@
 """The base of every section of the config."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
 from paceline.config.plain import check_text
+from paceline.redaction import redact, redact_tree
 
 
 class Section(BaseModel):
@@ -27,6 +28,17 @@ class Section(BaseModel):
     @classmethod
     def _text_is_valid(cls, value: Any) -> Any:
         return check_text(value)
+
+    def __repr__(self) -> str:
+        return redact(super().__repr__())
+
+    def __str__(self) -> str:
+        return redact(super().__str__())
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """The fields for `repr`, without secrets."""
+        for name, value in super().__repr_args__():
+            yield name, redact_tree(value, name or "")
 
 
 class Component(Section):

@@ -1,7 +1,8 @@
 """The whole config of one experiment, and its validation."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from html import escape
 from typing import Any, Self
 
 from pydantic import ValidationError, model_validator
@@ -14,6 +15,10 @@ from paceline.config.overrides import apply_overrides, copy_tree, tree_of
 from paceline.config.problems import Places, broken_keys, explain, selector_problems
 from paceline.config.source import Source
 from paceline.errors import ConfigError, Problem
+from paceline.redaction import redact, redact_tree
+
+LONGEST_SHOWN = 120
+"""Characters of a value in a notebook, at the most."""
 
 
 class ExperimentConfig(ExperimentSchema):
@@ -36,6 +41,24 @@ class ExperimentConfig(ExperimentSchema):
         """
         # Only what was chosen, not the defaults: another component then comes with its own.
         return validate(apply_overrides(tree_of(self), overrides))
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{escape(key)}</th><td style='text-align:left'>{escape(text)}</td></tr>"
+            for key, text in shown_fields(tree_of(self))
+        )
+        return f"<table>{rows}</table><p>All other fields have their defaults.</p>"
+
+
+def shown_fields(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    """Dotted key and short text of each value of a tree, without secrets."""
+    for name, value in redact_tree(tree, above.rpartition(".")[2]).items():
+        key = f"{above}.{name}" if above else name
+        if isinstance(value, Mapping) and value:
+            yield from shown_fields(value, key)
+        else:
+            text = value if isinstance(value, str) else redact(repr(value))
+            yield key, text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 3]}..."
 
 
 def validate(

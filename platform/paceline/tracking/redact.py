@@ -1,150 +1,42 @@
-"""Takes secrets out of what is shown, logged or stored. Runs wherever text leaves the process.
+"""What a config keeps secret, and the config as it may be stored. The patterns are in `paceline.redaction`."""
 
-A secret is known by its key (`password: ...`), by its shape (`ghp_...`), or by its value, see `secret_values`: those
-of the environment's variables with a telling name, and those that the config or the command has under a telling key.
-"""
-
-import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from paceline.tracking.secret_values import (
-    IN_QUERY,
-    SHORTEST,
-    URL_QUERY,
-    URL_USER,
-    WORDS,
-    known,
-    passwords_in,
-    remember,
-    says_nothing,
+from paceline.redaction import (
+    HIDDEN,
+    learn,
+    redact,
+    redact_arguments,
+    redact_bytes,
+    redact_tree,
+    redact_values,
+    secrets_among,
+    secrets_in,
+    without_credentials,
 )
 
 if TYPE_CHECKING:
     from paceline.config.experiment import ExperimentConfig
 
-HIDDEN = "***"
-_BEGINNINGS = (
-    *("password", "passwd", "pwd", "passphrase", "secret", "token", "credential", "authorization", "bearer"),
-    *(f"{word}{sign}key" for word in ("api", "access", "private") for sign in ("", "_", "-", " ")),
-    *("sig=", "signature="),
-)
-"""How what the next patterns find begins, in lower case: to look for these is many times as fast."""
-# In quotes up to their end, or up to the line's where they were cut; without quotes, up to the first blank.
-_IN_QUOTES = r"(?:(?!(?P=quote))(?:\\.|[^\n\\])){8,500}(?=(?P=quote))|(?![\"'\s])[^\n\"']{8,500}$"
-# On one line: the next line of a YAML file is another key.
-_ASSIGNED = re.compile(
-    rf"(?im)({WORDS}\\{{0,4}}[\"']?[ \t]*[:=][ \t]*(?P<quote>\\{{0,4}}[\"'])?)"
-    rf"(?(quote)(?:{_IN_QUOTES})|(?![\"'\s])[^\s,}}\"']{{8,}})"
-)
-_HEADER = re.compile(
-    r"(?i)((?:authorization\\{0,4}[\"']?[ \t]*[:=][ \t]*\\{0,4}[\"']?(?:basic|bearer|token|digest)|bearer)[ \t]+)"
-    r"(?=[^\s\d]{0,200}\d)[^\s,}\"']{8,}"
-)
-_IN_QUERY = re.compile(rf"(?i)({IN_QUERY}=)[^&\s'\"]+")
-_KEY_PART = re.compile(r"[\w.-]*")
-_KEY_LENGTH = 100
-_WORD_LENGTH = 16
-"""Characters of the longest of the words, and of a sign behind it."""
-# The others begin with what is looked for fast, and no search that fails may be long: on a long word, they would
-# take the square of its length.
-_KEY_BLOCK = re.compile(
-    r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\Z)",
-    re.DOTALL,
-)
-
-
-def _shape(prefix: str, rest: str, inside: str = "A-Za-z0-9") -> re.Pattern[str]:
-    """What begins so, not in the middle of a word of such characters."""
-    return re.compile(rf"{prefix}(?<![{inside}]{prefix}){rest}")
-
-
-_SHAPES = (
-    *(_shape(prefix, r"[0-9A-Z]{16}(?![0-9A-Za-z])") for prefix in ("AKIA", "ASIA")),  # Amazon
-    *(_shape(f"gh{kind}_", r"[A-Za-z0-9]{20,255}") for kind in "pousr"),  # GitHub
-    _shape("github_pat_", r"[A-Za-z0-9_]{20,255}"),
-    _shape("glpat-", r"[A-Za-z0-9_-]{20,255}"),  # GitLab
-    _shape("hf_", r"[A-Za-z0-9]{20,255}"),  # Hugging Face
-    _shape("xox", r"[abeoprs]-[A-Za-z0-9-]{10,255}"),  # Slack
-    _shape("AIza", r"[0-9A-Za-z_-]{35}"),  # Google
-    _shape("sk-", r"(?:ant-|proj-)?[A-Za-z0-9]{20,255}"),
-    # a JSON web token; where a search that fails could be long, each run is looked at from its beginning alone
-    _shape("eyJ", r"[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?", r"A-Za-z0-9_\-"),
-)
-_KEYS_ALONE = (
-    r"(?:pass|auth|passwords|passphrases|secrets|(?:api|access|private)[ _-]?keys|"
-    r"(?:encryption|signing|ssh|account|storage|master|auth|license)[ _-]?key)"
-)
-"""What is telling as a config's key, but too common in other texts. `tokens` is not: models have lists of them."""
-_SECRET_KEY = re.compile(rf"(?i)(?:^|[._-]|(?-i:(?<=[a-z0-9])(?=[A-Z])))(?:{WORDS}|{_KEYS_ALONE})$")
-
-
-def redact(text: str) -> str:
-    """Hide secrets: known values, credentials in URLs and headers, `password=...`, `token: ...`, and known shapes."""
-    text = _without_assigned(URL_USER.sub(rf"\g<1>{HIDDEN}@", _without_values(text)))
-    if "PRIVATE KEY" in text:
-        text = _KEY_BLOCK.sub(HIDDEN, text)
-    for shape in _SHAPES:
-        text = shape.sub(HIDDEN, text)
-    return text
-
-
-def redact_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Hide the values whose key says that they are secret, and secrets within the other texts."""
-    return {
-        key: value if not isinstance(value, str) else HIDDEN if _is_secret(key, value) else redact(value)
-        for key, value in values.items()
-    }
-
-
-def redact_tree(value: Any, key: str = "") -> Any:
-    """The same for JSON values of any depth, keys of mappings included. Below a telling key all is secret."""
-    if isinstance(value, Mapping):
-        return {redact(str(name)): redact_tree(inner, _key_below(key, str(name))) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [redact_tree(inner, key) for inner in value]
-    return redact_values({key: value})[key]
-
-
-def redact_bytes(data: bytes) -> bytes:
-    """A file as it may be stored: a text without secrets, anything else as it is."""
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        return data
-    hidden = redact(text)
-    return data if hidden == text else hidden.encode()
-
-
-def redact_arguments(arguments: Sequence[str]) -> list[str]:
-    """The arguments of a command: also without what follows an option such as `--api-key`, or its `=`."""
-    secret = set(_secret_places(arguments))
-    return [
-        redact(argument) if place not in secret else f"{_assigned_name(argument)}{HIDDEN}"
-        for place, argument in enumerate(arguments)
-    ]
+__all__ = [
+    "HIDDEN",
+    "learn",
+    "redact",
+    "redact_arguments",
+    "redact_bytes",
+    "redact_tree",
+    "redact_values",
+    "secrets_of",
+    "shareable",
+    "without_credentials",
+]
 
 
 def secrets_of(config: "ExperimentConfig") -> tuple[str, ...]:
     """The values that a config, and the arguments of this command, hold under keys such as `api_key`, and the
     passwords of their addresses."""
-    return tuple(dict.fromkeys([*_secrets_in(config.model_dump(mode="python"), ""), *_secrets_among(sys.argv)]))
-
-
-def learn(values: Iterable[str]) -> None:
-    """Hide these values from now on, wherever this process shows or stores something."""
-    remember(values)
-
-
-def without_credentials(uri: str) -> str:
-    """The address without user name, password and tokens, as it may be stored."""
-    bare = URL_USER.sub(r"\g<1>", uri)
-    if bare.lower().startswith(("http:", "https:")):
-        return re.split("[?#]", bare, maxsplit=1)[0]  # a server's address needs no query: what is there is a token
-    base, _, query = bare.partition("?")
-    kept = "&".join(part for part in query.split("&") if not URL_QUERY.match(f"&{part}"))
-    return f"{base}?{kept}" if kept else base
+    return tuple(dict.fromkeys([*secrets_in(config.model_dump(mode="python")), *secrets_among(sys.argv)]))
 
 
 def shareable(config: "ExperimentConfig") -> "ExperimentConfig":
@@ -156,98 +48,3 @@ def shareable(config: "ExperimentConfig") -> "ExperimentConfig":
     if uri is None or without_credentials(uri) == uri:
         return config
     return config.with_overrides({"tracking.uri": without_credentials(uri)})
-
-
-def _is_secret(key: str, value: str) -> bool:
-    return len(value) >= SHORTEST and _SECRET_KEY.search(key) is not None
-
-
-def _secrets_among(arguments: Sequence[str]) -> Iterator[str]:
-    for place in _secret_places(arguments):
-        yield arguments[place].removeprefix(_assigned_name(arguments[place]))
-    for argument in arguments:
-        yield from passwords_in(argument)
-
-
-def _secret_places(arguments: Sequence[str]) -> Iterator[int]:
-    """Which arguments are secret, or have one behind a `=`."""
-    for place, argument in enumerate(arguments):
-        option = arguments[place - 1] if place else ""
-        is_value = option.startswith("-") and "=" not in option and not argument.startswith("--")
-        if (is_value and _is_secret(option, argument) and not says_nothing(argument)) or _assigned_name(argument):
-            yield place
-
-
-def _assigned_name(argument: str) -> str:
-    """`--api-key=` and the like: what stands before an argument's secret."""
-    key, sign, value = argument.partition("=")
-    return key + sign if sign and _is_secret(key, value) else ""
-
-
-def _secrets_in(value: Any, key: str) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from _secrets_in(inner, _key_below(key, str(name)))
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from _secrets_in(inner, key)
-    elif isinstance(value, str):
-        if _is_secret(key, value):
-            yield value
-        yield from passwords_in(value)
-
-
-def _key_below(key: str, name: str) -> str:
-    """The key that says more of a value: that of the mapping which it is in, or its own."""
-    return key if _SECRET_KEY.search(key) else name
-
-
-def _without_values(text: str) -> str:
-    texts, folded = known()
-    for value in texts:
-        if value in text:
-            text = text.replace(value, HIDDEN)
-    for pattern in folded:
-        text = pattern.sub(HIDDEN, text)
-    return text
-
-
-def _without_assigned(text: str) -> str:
-    """Without what stands behind a telling word."""
-    kept, end = [], 0
-    for start in _beginnings(text):
-        if start < end:
-            continue  # within what was hidden
-        found = _assigned_at(text, start)
-        if found is not None:
-            kept += [text[end:start], found[1], HIDDEN]
-            end = found.end()
-    return "".join([*kept, text[end:]]) if kept else text
-
-
-def _assigned_at(text: str, start: int) -> re.Match[str] | None:
-    """What is to be hidden behind a word that begins there: what stands before it is a group."""
-    found = _HEADER.match(text, start) if text[start] in "aAbB" else None
-    found = found or _ASSIGNED.match(text, start)
-    in_query = _IN_QUERY.match(text, start) if found or "=" in text[start : start + _WORD_LENGTH] else None
-    return in_query if in_query and _is_in_query(text, start) else found
-
-
-def _is_in_query(text: str, start: int) -> bool:
-    """Whether a word is the end of a key in an address's query."""
-    earliest = max(0, start - _KEY_LENGTH)
-    mark = max(text.rfind("?", earliest, start), text.rfind("&", earliest, start))
-    return mark >= 0 and _KEY_PART.fullmatch(text, mark + 1, start) is not None
-
-
-def _beginnings(text: str) -> list[int]:
-    lower = text.lower()
-    if len(lower) != len(text):  # a few letters of other scripts
-        lower = "".join(letter.lower() if len(letter.lower()) == 1 else letter for letter in text)
-    found: list[int] = []
-    for word in _BEGINNINGS:
-        place = lower.find(word)
-        while place >= 0:
-            found.append(place)
-            place = lower.find(word, place + len(word))
-    return sorted(found)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from html import escape
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,12 @@ from paceline.study.tuneup.answering import changes_text
 from paceline.study.tuneup.explaining import rows_of
 from paceline.study.tuneup.outcome import ArmResult, Findings
 from paceline.study.tuneup.texts import HEADING, quality_text, speed_text, without_gain
-from paceline.tracking.redact import redact_tree
+from paceline.tracking.redact import redact, redact_tree
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_LEFT = "style='text-align:left'"
 
 
 @dataclass(frozen=True, repr=False)
@@ -104,12 +107,16 @@ class TuneupResult:
         return f"<TuneupResult {self.name}/{self.tuneup_id}; {what}>"
 
     def _repr_html_(self) -> str:
-        from html import escape
-
-        heading, rows = self.table()
+        heading, techniques = self.table()
         cells = "".join(f"<th>{escape(each)}</th>" for each in heading)
-        body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-        return f"<p>{escape(repr(self))}</p><table><tr>{cells}</tr>{body}</table>"
+        body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in techniques)
+        rows = "".join(f"<tr><th {_LEFT}>{escape(label)}</th>{_cell(text)}</tr>" for label, text in self.rows())
+        summary = f"<p>{escape(redact(repr(self)))}</p><table>{rows}</table>"
+        return f"{summary}<table><tr>{cells}</tr>{body}</table>"
+
+
+def _cell(text: str) -> str:
+    return f"<td {_LEFT}>{escape(redact(text))}</td>"
 
 
 def findings_json(findings: Findings) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which values are secrets: those of variables with a telling name, of addresses, and those that somebody told."""
+"""Which values are secrets: those of variables with a telling name, of addresses, and those of configs and commands."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from urllib.parse import quote, quote_plus, unquote
 
 SHORTEST = 8
-"""Characters of a value that is taken for a secret, at the least: `pad_token: <pad>` is none."""
+"""Characters of the shortest value that is taken for a secret: `pad_token: <pad>` is not one."""
 WORDS = (
     r"(?:password|passwd|pwd|passphrase|secret|token|api[ _-]?key|access[ _-]?key|secret[ _-]?key|private[ _-]?key|"
     r"credentials?|authorization)"
@@ -58,7 +58,7 @@ def remember(values: Iterable[str]) -> None:
 
 
 def known() -> Known:
-    """All values that are to be hidden; put together anew only when something has changed."""
+    """All values that are to be hidden; put together again only when something has changed."""
     global _known
     # what lies beneath, since the environment itself is decoded at each look
     environment = getattr(os.environ, "_data", os.environ)
@@ -82,7 +82,7 @@ def passwords_in(text: str) -> Iterator[str]:
 
 
 def says_nothing(value: str) -> bool:
-    """Whether a value is no secret, wherever it stands: a word such as `default`, or the path of something."""
+    """Whether a value is not secret, wherever it stands: a word such as `default`, or the path of something."""
     return _SAYS_NOTHING.match(value) is not None or _is_there(value)
 
 
