@@ -47,7 +47,7 @@ def _sources(files: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
 
 def _files_of_loaded() -> dict[str, Any]:
     files = {}
-    for name, module in list(sys.modules.items()):
+    for name, module in sys.modules.copy().items():  # a thread may import something meanwhile
         with suppress(Exception):  # one that is imported when it is looked at, or is no module at all
             files[name] = object.__getattribute__(module, "__dict__").get("__file__")
     return files
