@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from paceline.cluster.listener import UI_HINT, Listener, Progress, SilentListener, shown
-from paceline.errors import BAD_ENVIRONMENT, FAILED, OK
+from paceline.errors import BAD_ENVIRONMENT, FAILED, OK, coded
 
 PLAIN_LINE_SECONDS = 2.0
 
@@ -198,9 +198,9 @@ def numbers(progress: Progress, all_metrics: bool = False) -> str:
 def event_text(kind: str, details: Mapping[str, Any]) -> str:
     """An event as a line of text."""
     if kind == "warning":
-        return f"warning: {details['message']}"
+        return f"warning: {coded(details['message'], details['code'])}"
     if kind == "failed":
-        return f"training failed: {details['reason']}"
+        return f"training failed: {coded(details['reason'], details['code'])}"
     if kind == "ended":
         return f"{details['state']}: {details['reason']}"
     if kind == "restarted":
@@ -266,7 +266,7 @@ def _print_sync(report: Any) -> None:
     word = "record" if len(report.records) == 1 else "records"
     print(f"{len(report.records)} {word}: {', '.join(parts)}; {sent} entries sent")
     for reason in report.silent:
-        print(f"error: {reason}", file=sys.stderr)
+        print(f"error: {coded(reason, 'mlflow-not-answering')}", file=sys.stderr)
 
 
 def _relative(folder: str) -> str:

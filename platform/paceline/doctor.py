@@ -60,7 +60,7 @@ def _store(address: str) -> Check:
     try:
         RemoteFolder(parse(address)).probe()
     except PacelineError as fault:
-        return Check("storage", False, str(fault), "see docs/reference/run_folder.md, In an object store")
+        return Check("storage", False, fault.message, "see docs/reference/run_folder.md, In an object store")
     return Check("storage", True, parse(address).bare)
 
 
@@ -174,7 +174,7 @@ def _tracking(uri: str | None) -> Check:
     try:
         probe(uri)
     except EnvironmentFault as fault:
-        reason, _, hint = str(fault).partition("; ")
+        reason, _, hint = fault.message.partition("; ")
         return Check("tracking", False, reason, hint)
     return Check("tracking", True, redact(uri))
 

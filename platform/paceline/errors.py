@@ -29,6 +29,14 @@ class PacelineError(Exception):
         self.code = code
         self.fields = fields
 
+    @property
+    def message(self) -> str:
+        """The text without the code, to be part of another text."""
+        return str(self.args[0])
+
+    def __str__(self) -> str:
+        return coded(self.message, self.code)
+
     def __reduce__(self) -> tuple[Any, ...]:
         # as it is, whatever arguments a subclass was made with
         return _restored, (type(self), self.args, self.__dict__)
@@ -39,6 +47,14 @@ def _restored(cls: type[PacelineError], args: tuple[object, ...], state: dict[st
     error.args = args
     error.__dict__.update(state)
     return error
+
+
+def coded(text: str, code: str) -> str:
+    """Return the text of an error or a warning with its code at the end, as every message that a user sees has it.
+
+    `paceline explain CODE` prints the section of a code.
+    """
+    return f"{text} [{code}]"
 
 
 @dataclass(frozen=True)
@@ -57,20 +73,33 @@ class Problem:
     """The hint or the nearest right value, when one is known."""
 
     def __str__(self) -> str:
-        place = f"{self.place}: " if self.place else ""
-        key = f"{self.key}: " if self.key else ""
-        hint = f" ({self.hint})" if self.hint else ""
-        return f"{place}[{self.code}] {key}{self.reason}{hint}"
+        hint = f"\n    hint: {self.hint}" if self.hint else ""
+        return f"{coded(self._where + self.reason, self.code)}{hint}"
+
+    @property
+    def message(self) -> str:
+        """The text on one line and without the code, to be part of another text."""
+        return f"{self._where}{self.reason}{f' ({self.hint})' if self.hint else ''}"
+
+    @property
+    def _where(self) -> str:
+        return "".join(f"{part}: " for part in (self.place, self.key) if part)
 
 
 class ConfigError(PacelineError, ValueError):
-    """The config file, an override or the command line is wrong. Carries every problem found, not only the first."""
+    """The config file, an override or the command line is wrong. Carries every problem found, not only the first.
+
+    Its code is that of the first problem.
+    """
 
     exit_code = BAD_CONFIG
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
-        super().__init__("\n".join(str(problem) for problem in self.problems), "config")
+        super().__init__("; ".join(problem.message for problem in self.problems), self.problems[0].code)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.problems))
 
 
 class EnvironmentFault(PacelineError, RuntimeError):
@@ -80,13 +109,13 @@ class EnvironmentFault(PacelineError, RuntimeError):
 
 
 class TrainingError(PacelineError, RuntimeError):
-    """Training cannot begin or go on, for a reason that is told in full by the message: a traceback adds nothing."""
+    """Training cannot start or continue. The message has the whole reason: a traceback adds nothing."""
 
     exit_code = FAILED
 
 
 class UnusableCode(PacelineError, TypeError):
-    """What the user's own code returned, or the data hold, is nothing to train with."""
+    """User code returned, or the data hold, something that training cannot use."""
 
     exit_code = FAILED
 
@@ -103,8 +132,11 @@ class RunFailed(PacelineError, RuntimeError):
 
 
 def text_of(error: BaseException) -> str:
-    """`str(error)`, whatever the `__str__` of a user's own error does."""
+    """Return the text of an error, without its code, to be part of another text.
+
+    Works whatever the `__str__` of a user's own error does.
+    """
     try:
-        return str(error)
+        return error.message if isinstance(error, PacelineError) else str(error)
     except Exception as trouble:
         return f"(its text cannot be had: {type(trouble).__name__})"

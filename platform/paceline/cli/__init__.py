@@ -30,7 +30,16 @@ from paceline.cli import (
     tuneup,
     ui,
 )
-from paceline.errors import BAD_CONFIG, FAILED, INTERRUPTED, ConfigError, EnvironmentFault, PacelineError, RunFailed
+from paceline.errors import (
+    BAD_CONFIG,
+    FAILED,
+    INTERRUPTED,
+    ConfigError,
+    EnvironmentFault,
+    PacelineError,
+    RunFailed,
+    coded,
+)
 from paceline.starting_folder import drop_starting_folder
 
 COMMANDS = {
@@ -53,6 +62,14 @@ COMMANDS = {
     "schema": schema,
 }
 """In the order of the help."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Ends its errors with their code, as all messages do; its commands get parsers of the same class."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and the error, and exit with 2."""
+        super().error(coded(message, "command-line"))
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -134,7 +151,7 @@ def _unrecognized(arguments: Sequence[str]) -> str:
 
 def build_parser() -> argparse.ArgumentParser:
     """All commands and their options."""
-    parser = argparse.ArgumentParser(prog="paceline", description=__import__("paceline").__doc__)
+    parser = Parser(prog="paceline", description=__import__("paceline").__doc__)
     parser.add_argument("--version", action="version", version=f"paceline {__import__('paceline').__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS.values():
@@ -165,13 +182,12 @@ def _report(error: PacelineError, as_json: bool) -> int:
     if isinstance(error, ConfigError):
         for problem in error.problems:
             texts = {name: redact(getattr(problem, name)) for name in ("reason", "place", "hint")}
-            print(replace(problem, **texts), file=sys.stderr)
+            print(f"error: {replace(problem, **texts)}", file=sys.stderr)
     else:
         if isinstance(error, RunFailed) and error.traceback_text:
             print(redact(error.traceback_text), file=sys.stderr)
-        code = f" [{error.code}]" if error.code else ""
-        print(f"error: {redact(str(error))}{code}", file=sys.stderr)
+        print(f"error: {coded(redact(error.message), error.code)}", file=sys.stderr)
     if as_json and error.exit_code != BAD_CONFIG:
-        failure = {"error": redact(str(error)), "code": error.code, "exit_code": error.exit_code}
+        failure = {"error": redact(error.message), "code": error.code, "exit_code": error.exit_code}
         print(json.dumps({"status": "failed", **failure}))
     return error.exit_code

@@ -15,7 +15,7 @@ from paceline.cluster.kept import kept_checkpoints, stored_checkpoints
 from paceline.cluster.last_words import LastWords, lost_text
 from paceline.cluster.remarks import Remarks
 from paceline.durable import write_durably
-from paceline.errors import EnvironmentFault
+from paceline.errors import EnvironmentFault, text_of
 from paceline.storage.places import RunStore
 from paceline.tracking import metrics
 from paceline.tracking.costs import COST_FILE, Ledger
@@ -341,7 +341,7 @@ class Desk:
             for model in models:
                 self._recorder.add_model(model)
         except (OSError, EnvironmentFault) as error:
-            self._warn("not-written", f"the checkpoints could not be recorded: {error}")
+            self._warn("not-written", f"the checkpoints could not be recorded: {text_of(error)}")
 
     def _record_cost(self, allocated: float | None) -> None:
         if self._costs is None:

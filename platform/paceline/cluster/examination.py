@@ -36,7 +36,7 @@ def examine(address: str, storage: str = "") -> list[Check]:
         try:
             stack.enter_context(connected(address, {"py_modules": [str(package_folder())]}))
         except EnvironmentFault as fault:
-            return [Check("ray cluster", False, str(fault), "correct the address, or start the cluster")]
+            return [Check("ray cluster", False, fault.message, "correct the address, or start the cluster")]
         nodes = alive_nodes()
         return [*_look(nodes, storage), *_exchange(nodes)]
 
@@ -53,7 +53,7 @@ def _look(nodes: Sequence[Node], storage: str) -> list[Check]:
             answers = {node: told.answers for node, told in facts.items()}
             shared = storage_fault(answers, storage, token)
     except EnvironmentFault as fault:
-        return [Check("storage", False, str(fault), "name a folder that can be written to")]
+        return [Check("storage", False, fault.message, "name a folder that can be written to")]
     checks = [check for node, told in facts.items() for check in _node_checks(node, told)]
     return [*checks, *_silent(found), *_software(packages, answers), *_storage(storage, shared)]
 
@@ -85,7 +85,7 @@ def _reason(node: Node, told: BaseException) -> str:
     try:
         answers_in({node: told})
     except EnvironmentFault as fault:
-        return str(fault).partition(": look there")[0]
+        return fault.message.partition(": look there")[0]
     return ""
 
 
@@ -111,7 +111,7 @@ def _exchange(nodes: Sequence[Node]) -> list[Check]:
         backend, found = measure(nodes)
     except EnvironmentFault as fault:
         hint = "let the nodes reach each other on all ports, or set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME there"
-        return [Check("all-reduce", False, str(fault), hint)]
+        return [Check("all-reduce", False, fault.message, hint)]
     return [_exchange_check(backend, each) for each in found]
 
 

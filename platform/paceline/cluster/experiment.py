@@ -125,7 +125,7 @@ def _train(
     launch = replace(prepared, began=start, wait_seconds=wait_seconds)
     try:
         ending, closing = _runner(config)(launch)
-        launch.run.settle(lambda text: listener.event("warning", {"message": text}))
+        launch.run.settle(lambda text: listener.event("warning", {"code": "record-not-stored", "message": text}))
         return _conclude(launch, ending, closing, time.monotonic() - start)
     finally:
         launch.run.release()
@@ -166,7 +166,7 @@ def _claim(
     listener: Listener,
 ) -> ClaimedRun[RunFolder]:
     def warn(message: str) -> None:
-        listener.event("warning", {"code": "starts-anew", "message": message})
+        listener.event("warning", {"code": "starts-from-scratch", "message": message})
 
     if isinstance(storage, Path):
         return claim_run(config, storage, intent, warn)
@@ -187,7 +187,7 @@ def close_seconds_of(uri: str, offline: str, listener: Events) -> float:
     except EnvironmentFault as error:
         if offline == "refuse":
             raise
-        reason = str(error).removesuffix(f"; {HINT_OF_SILENCE}")
+        reason = error.message.removesuffix(f"; {HINT_OF_SILENCE}")
         listener.event("warning", {"code": "mlflow-offline", "message": f"{reason}; {_KEPT}"})
         return OFFLINE_CLOSE_SECONDS
     return CLOSE_SECONDS
@@ -203,10 +203,11 @@ def require_shared_places(config: ExperimentConfig, environment: Mapping[str, st
         ConfigError: the runs or their record would be kept in the working folder.
     """
     hint = "name a place that outlives the job and that every node reaches"
-    reasons = {"storage": _no_shared_storage(config), "tracking": _no_shared_tracking(config, environment)}
-    keys = {"storage": "storage.path", "tracking": "tracking.uri"}
-    problems = [Problem(code, reason, keys[code], hint=hint) for code, reason in reasons.items() if reason]
-    if problems:
+    problems = [
+        Problem("storage", _no_shared_storage(config), "storage.path", hint=hint),
+        Problem("tracking-uri", _no_shared_tracking(config, environment), "tracking.uri", hint=hint),
+    ]
+    if problems := [problem for problem in problems if problem.reason]:
         raise ConfigError(problems)
 
 

@@ -20,7 +20,7 @@ from paceline.config.loading import load_config, placing
 from paceline.config.overrides import parse_override
 from paceline.config.overrides import place_of as place_of_override
 from paceline.config.own_arms import missing_in_arms
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ConfigError, Problem, coded
 from paceline.places import place_of
 from paceline.tracking.redact import learn, redact, redact_tree, secrets_of
 from paceline.tracking.store import ENVIRONMENT_VARIABLE, tracking_uri
@@ -135,7 +135,10 @@ def plan_job(
         _check_sent(_real(place_of(file)), config, kind, folder)
     inside = _real(place_of(file)).relative_to(environment.folder).as_posix()
     command = ("python", "-m", "paceline", kind, inside, *overrides, *options)
-    warnings = (*_data_at_home(config, folder), *_open_secrets(environment))
+    warnings = (
+        *(coded(text, "data-not-sent") for text in _data_at_home(config, folder)),
+        *(coded(text, "environment-visible") for text in _open_secrets(environment)),
+    )
     return JobPlan(config, kind, command, environment, folder, look_through(package_folder()), warnings)
 
 

@@ -119,7 +119,7 @@ def _look_at_address(address: str) -> str:
     try:
         RemoteFolder(parse(address)).probe()
     except EnvironmentFault as fault:
-        return f"cannot be used there: {fault}"
+        return f"cannot be used there: {fault.message}"
     return ""
 
 

@@ -170,7 +170,9 @@ def _ending(launch: Launch, desk: Any, fitting: Fitting) -> dict[str, Any]:
     ending = _outcome(desk, launch.run.folder.tracking)
     if ending is not None:
         if ending["status"] == "failed":
-            launch.listener.event("failed", {"reason": ending["failure"]["reason"]})
+            failure = ending["failure"]
+            code = failure.get("problem_code") or "run-failed"
+            launch.listener.event("failed", {"reason": failure["reason"], "code": code})
         return ending
     reason = first_line(fitting.error) if fitting.error else "the workers ended without a result"
     failure = {"rank": -1, "reason": reason, "traceback_text": str(fitting.error or ""), "exit_code": 1}

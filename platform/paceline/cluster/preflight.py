@@ -69,7 +69,7 @@ def warn_of_fixed_size(config: ExperimentConfig, what: str, listener: Events) ->
     if config.scaling.is_elastic:
         scaling = config.scaling
         reason = f"{what} keeps its {scaling.num_workers} workers: scaling.min_workers: {scaling.min_workers}"
-        listener.event("warning", {"message": f"{reason} has no effect"})
+        listener.event("warning", {"code": "no-effect", "message": f"{reason} has no effect"})
 
 
 def check_resources(config: ExperimentConfig, available: Resources, where: str) -> bool:

@@ -183,7 +183,7 @@ def _follow(
         tell(f"the job {job_id} goes on\n{_ways(job_id, url)}")
         raise
     except ConnectionLost as fault:
-        raise ConnectionLost(f"{fault}\n{_ways(job_id, url)}", fault.code, job_id=job_id, address=url) from None
+        raise ConnectionLost(f"{fault.message}\n{_ways(job_id, url)}", fault.code, job_id=job_id, address=url) from None
     end = _end_of(details, job_id, url, follower.result)
     tell(_closing_words(end))
     return end

@@ -17,5 +17,5 @@ def error_of(failure: Mapping[str, Any]) -> PacelineError:
     if failure["exit_code"] == ConfigError.exit_code:
         return ConfigError([Problem(failure.get("problem_code") or "import", message)])
     if failure["exit_code"] == EnvironmentFault.exit_code:
-        return EnvironmentFault(message, failure.get("problem_code", ""))
+        return EnvironmentFault(message, failure.get("problem_code") or "run-failed")
     return RunFailed(message, redact(failure["traceback_text"]), failure.get("problem_code") or "run-failed")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from paceline.config.batch_sizes import GLOBAL, BatchSizes, OpenBatchSizes, batch_sizes
 from paceline.config.ignored import ignored_settings
 from paceline.config.steps import epoch_steps, training_steps
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ConfigError, Problem, coded
 
 if TYPE_CHECKING:
     from paceline.config.data import Sizes
@@ -73,10 +73,10 @@ def derive(config: "ExperimentConfig", sizes: "Sizes | None") -> Derived:
         warmup_steps=warmup,
         lr_rule=_lr_rule(config, batch.global_batch_size),
         warnings=(
-            *_long_warmup(warmup, total),
-            *_late_powersgd(config, total),
-            *_idle_stages(config, batch.gradient_accumulation_steps),
-            *ignored_settings(config),
+            *(coded(text, "warmup-too-long") for text in _long_warmup(warmup, total)),
+            *(coded(text, "powersgd-never-starts") for text in _late_powersgd(config, total)),
+            *(coded(text, "pipeline-stages-idle") for text in _idle_stages(config, batch.gradient_accumulation_steps)),
+            *(coded(text, "no-effect") for text in ignored_settings(config)),
         ),
     )
 

@@ -11,7 +11,7 @@ from paceline.config.components import COMPONENT_SECTIONS
 from paceline.config.fields import chosen_class, default_name, is_single_value
 from paceline.config.source import Key, dotted, read_value
 from paceline.config.space import AXES
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ConfigError, Problem, coded
 
 SELECTORS = ("name", "path")
 _KEY = re.compile(r"[A-Za-z_][\w-]*(\.[\w-]+)*\Z")
@@ -140,7 +140,10 @@ def _switched(section: str, before: dict[str, Any], chosen: dict[str, Any], name
     if lost:
         selector, value = next(iter(chosen.items()))
         warnings.warn(
-            f"{section}.{selector}={value}: dropped {', '.join(lost)}, which the new {section} does not have",
+            coded(
+                f"{section}.{selector}={value}: dropped {', '.join(lost)}, which the new {section} does not have",
+                "dropped-fields",
+            ),
             ConfigWarning,
             stacklevel=_outside(),
         )

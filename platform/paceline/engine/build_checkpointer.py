@@ -16,6 +16,7 @@ from paceline.engine.sharded_writing import ShardedWriter, can_share_files
 from paceline.engine.state import TrainState
 from paceline.engine.trainer import Trainer
 from paceline.engine.unrecorded import UNRECORDED, as_file, metrics_of
+from paceline.errors import text_of
 
 RECORDED_SECONDS = 30.0
 """How long a checkpoint waits for the metrics before it to be safe."""
@@ -93,7 +94,7 @@ def build_writer(
             message = f"the checkpoint of step {step} could not be written: {error}; training continues without it"
         else:
             code = "checkpoint-not-stored"
-            message = f"the checkpoint of step {step} is not in its store: {error}; training continues"
+            message = f"the checkpoint of step {step} is not in its store: {text_of(error)}; training continues"
         reporter.event("warning", message=message, code=code, step=step)
 
     def committed(step: int, path: Path) -> None:

@@ -88,4 +88,4 @@ def _numbers(name: str, value: Any) -> dict[str, float]:
         return {name: float(value)}
     except (TypeError, ValueError):
         message = f"metric {name!r} computed a {type(value).__name__}: return a number, or a mapping of numbers"
-        raise UnusableCode(message, "not-a-number") from None
+        raise UnusableCode(message, "metric-not-a-number") from None

@@ -25,7 +25,7 @@ from paceline.engine.cache_filling import NoRoom
 from paceline.engine.dist_context import DistContext
 from paceline.engine.outcome import Diverged
 from paceline.engine.trial_steps import is_out_of_memory
-from paceline.errors import FAILED, ConfigError, PacelineError, text_of
+from paceline.errors import FAILED, PacelineError, text_of
 
 Result = TypeVar("Result")
 Kind = Literal["error", "diverged", "oom"]
@@ -100,8 +100,7 @@ def describe(error: BaseException, rank: int) -> Failure:
     """The failure behind an exception of this process."""
     kind = kind_of(error)
     if isinstance(error, PacelineError):
-        code = error.problems[0].code if isinstance(error, ConfigError) and error.problems else error.code
-        return Failure(rank, _storable(_told(error), REASON_LENGTH), "", error.exit_code, code, kind)
+        return Failure(rank, _storable(error.message, REASON_LENGTH), "", error.exit_code, error.code, kind)
     reason = _exit_reason(error) if isinstance(error, SystemExit) else text_of(error)
     told = _storable(f"{type(error).__name__}: {reason}", REASON_LENGTH)
     lines = "".join(traceback.format_exception(error))
@@ -128,13 +127,6 @@ def _storable(text: str, length: int) -> str:
         text = f"{begin}\n... {len(text) - len(begin) - len(end):,} characters left out ...\n{end}"
     plain = "".join(each if each.isprintable() or each in "\n\t" else ascii(each)[1:-1] for each in text)
     return plain.encode("utf-8", "backslashreplace").decode()
-
-
-def _told(error: PacelineError) -> str:
-    """The message; that of a ConfigError without its codes, since the failure carries the code beside it."""
-    if not isinstance(error, ConfigError):
-        return str(error)
-    return "; ".join(str(problem).replace(f"[{problem.code}] ", "", 1) for problem in error.problems)
 
 
 def _exit_reason(error: SystemExit) -> str:

@@ -143,7 +143,9 @@ class Comparison:
                     axes.plot(*zip(*points, strict=True), color=f"C{number % 10}", label=label, alpha=0.9)
         if not axes.lines:
             known = ", ".join(self.metrics) or "none"
-            raise ConfigError([Problem("no-metric", f"no run has logged {chosen!r}", hint=f"they have logged {known}")])
+            raise ConfigError(
+                [Problem("unknown-metric", f"no run has logged {chosen!r}", hint=f"they have logged {known}")]
+            )
         axes.set(xlabel="optimizer step", ylabel=chosen)
         axes.legend(fontsize="small")
         dress(axes)

@@ -104,5 +104,7 @@ def _best_trial(sweep: FoundRun) -> Path:
     result = load_sweep(sweep.folder)
     if result.best is None:
         metric = result.objectives[0][0]
-        raise EnvironmentFault(f"the {sweep} has no best trial: none finished with {metric}", "no-trial", metric=metric)
+        raise EnvironmentFault(
+            f"the {sweep} has no best trial: none finished with {metric}", "no-finished-trial", metric=metric
+        )
     return sweep.folder / TRIALS / result.best.id

@@ -22,7 +22,7 @@ from paceline.config.loading import dump_yaml
 from paceline.direction import default_mode
 from paceline.engine.manifest import MANIFEST, hash_file
 from paceline.engine.rebuilding import AVERAGE, WEIGHTS, evaluated_weights, rebuild
-from paceline.errors import ConfigError, EnvironmentFault, Problem
+from paceline.errors import ConfigError, EnvironmentFault, Problem, coded
 from paceline.places import place_of
 from paceline.runs.choosing import DEFAULT, Chosen, choose
 from paceline.runs.finding import FoundRun, find_run
@@ -165,7 +165,9 @@ def _of_sweep(sweep: FoundRun) -> tuple[FoundRun, Objective]:
         result = sweep_in(sweep.folder)
     if result.best is None:
         metric = result.objectives[0][0]
-        raise EnvironmentFault(f"the {sweep} has no best trial: none finished with {metric}", "no-trial", metric=metric)
+        raise EnvironmentFault(
+            f"the {sweep} has no best trial: none finished with {metric}", "no-finished-trial", metric=metric
+        )
     return find_run(result.folder / "trials" / result.best.id), result.objectives[0]
 
 
@@ -237,9 +239,10 @@ def _fill(aside: Path, exported: Exported, chosen: Chosen, config: ExperimentCon
     needs_model = isinstance(getattr(config.model, "path", None), AbsentObject)
     text = readme(exported.format, exported.file.name, str(exported.run), exported.step, needs_model)
     (aside / README).write_text(text)
-    hidden = () if is_whole else (f"what looked like a secret is hidden in {CONFIG}",)
+    broken = tuple(coded(text, "broken-checkpoint") for text in chosen.broken)
+    hidden = () if is_whole else (coded(f"what looked like a secret is hidden in {CONFIG}", "secret-hidden"),)
     found = hash_file(file)
-    exported = replace(exported, sha256=found.sha256, warnings=(*chosen.broken, *hidden))
+    exported = replace(exported, sha256=found.sha256, warnings=(*broken, *hidden))
     content = _description(exported, asdict(found), chosen, config, checks)
     (aside / DESCRIPTION).write_text(json.dumps(content, indent=1))
     return exported

@@ -148,9 +148,9 @@ class Owner:
 def damaged(error: Exception) -> str:
     """What is to be said of a record that cannot be read."""
     if isinstance(error, EnvironmentFault):
-        return str(error)
+        return error.message
     if isinstance(error, DamagedRecord):
-        return f"its record cannot be read: {error}"
+        return f"its record cannot be read: {error.message}"
     if isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename else ""
         return f"its folder cannot be read or written to: {place}{error.strerror or error}"

@@ -53,7 +53,7 @@ def _sync_run(run: RunStore, uri: str | None, tell: Tell) -> Iterator[SyncReport
     try:
         lease.take(tell)
     except EnvironmentFault as fault:
-        yield SyncReport((Synced("", "going on", reason=str(fault)),))
+        yield SyncReport((Synced("", "going on", reason=fault.message),))
         return
     keeper: RunKeeper | None = None
     try:

@@ -190,7 +190,7 @@ def _silent(uris: set[str], tell: Callable[[str], object]) -> dict[str, str]:
         try:
             probe(uri)
         except EnvironmentFault as error:
-            reason = str(error).removesuffix(f"; {HINT_OF_SILENCE}")
+            reason = error.message.removesuffix(f"; {HINT_OF_SILENCE}")
             silent[uri] = f"{reason}; start the server, or name the address that it has now with --uri"
     return silent
 

@@ -17,7 +17,7 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.data.base import DataConfig
 from paceline.engine.batches import map_tensors
 from paceline.engine.loading import SeededFetcher
-from paceline.errors import EnvironmentFault, PacelineError, UnusableCode
+from paceline.errors import EnvironmentFault, PacelineError, UnusableCode, text_of
 from paceline.tasks.base import TaskConfig
 
 TRACED_BATCH = 4
@@ -208,5 +208,5 @@ def _tolerance(dtype: torch.dtype) -> tuple[float, float]:
 
 
 def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in text_of(error).splitlines() if line.strip()]
     return lines[0][:300] if lines else type(error).__name__

@@ -117,7 +117,7 @@ class StoredCheckpoints:
             found = self.bring(step)
         except BrokenCheckpoint as error:
             message = f"{self.place_of(step)} arrived broken: {error}; start the command again"
-            raise StoreFault(message, "checkpoint-broken", step=step) from None
+            raise StoreFault(message, "broken-checkpoint", step=step) from None
         self._drop_newer_copies(found)
         return found
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from paceline.errors import text_of
 from paceline.storage.faults import LeaseLost, StoreFault
 from paceline.storage.lease import RENEW_SECONDS, Lease
 from paceline.storage.places import TRACKING, RunStore
@@ -104,9 +105,9 @@ class RunKeeper:
             with self._working:
                 action()
         except LeaseLost as error:
-            self._lost = self._trouble = str(error)
+            self._lost = self._trouble = error.message
         except (StoreFault, OSError) as error:
-            self._trouble = str(error)
+            self._trouble = text_of(error)
         else:
             self._trouble = self._lost
 

@@ -160,7 +160,7 @@ def _told(error: Exception) -> dict[str, Any]:
     if isinstance(error, ConfigError):
         return {"kind": "ConfigError", "problems": [vars(problem) for problem in error.problems]}
     if isinstance(error, PacelineError):
-        return {"kind": type(error).__name__, "text": str(error), "code": error.code, "fields": _plain(error.fields)}
+        return {"kind": type(error).__name__, "text": error.message, "code": error.code, "fields": _plain(error.fields)}
     return {"kind": "", "text": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
 
 

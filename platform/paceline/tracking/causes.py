@@ -21,7 +21,7 @@ def silence_of(uri: str, timeout_seconds: float) -> str | None:
     try:
         probe(uri, timeout_seconds)
     except EnvironmentFault as error:
-        return str(error).removesuffix(f"; {HINT_OF_SILENCE}") if error.code == SILENT else None
+        return error.message.removesuffix(f"; {HINT_OF_SILENCE}") if error.code == SILENT else None
     return None
 
 

@@ -93,7 +93,7 @@ def wait_until_up(server: "subprocess.Popen[bytes]", address: str, timeout_secon
                 reason = f"MLflow's server ended with exit code {server.returncode}"
                 raise EnvironmentFault(reason, "server-ended", exit_code=server.returncode) from None
             if time.monotonic() > deadline:
-                reason = f"MLflow's server took more than {timeout_seconds:g} s: {fault}"
+                reason = f"MLflow's server took more than {timeout_seconds:g} s: {fault.message}"
                 raise EnvironmentFault(reason, "server-too-slow", seconds=timeout_seconds) from None
         time.sleep(0.2)
 
@@ -158,7 +158,7 @@ def ui(uri: str, port: int = UI_PORT) -> int:
     database = sqlite_file(uri)
     if database is not None and not database.exists():
         reason = f"no runs here yet: there is no {database}; start one with `paceline train CONFIG`"
-        raise EnvironmentFault(reason, "no-runs", path=database)
+        raise EnvironmentFault(reason, "no-database", path=database)
     print("Starting MLflow's server, which can take half a minute ...", flush=True)
     for number in (signal.SIGTERM, signal.SIGHUP):  # which would end us without ending the server
         if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` wants it

@@ -72,6 +72,7 @@ def test_a_run_starts_from_the_averages_of_another_and_says_so(user: CommandProc
 def test_missing_weights_are_found_before_anything_starts(user: CommandProcess, command: tuple[str, ...]) -> None:
     user.give(*command, "base.yaml", "name=tuned", "--init-from", "nowhere")
     assert user.end() == 2
-    last = user.told().splitlines()[-1]
-    assert "override 'model.weights=\"nowhere\"': [no-weights] model.weights" in last
+    told = user.told()
+    assert "override 'model.weights=\"nowhere\"': model.weights: " in told
+    assert " [no-weights]\n    hint: " in told
     assert not list(user.folder.glob("runs/tuned/2*"))

@@ -300,7 +300,7 @@ def refusal(ranks: DistContext, **overrides: Any) -> tuple[str, dict[str, Any], 
     try:
         training(ranks, **overrides)
     except UnusableCode as error:
-        return error.code, dict(error.fields), str(error)
+        return error.code, dict(error.fields), error.message
     except RuntimeError:
         return "", {}, ""
     return "trained", {}, ""

@@ -111,7 +111,9 @@ def test_what_is_wrong_ends_with_its_code(images: Path, arguments: tuple[str, ..
     run = load_run(images / "runs" / "images")
     ended = run_in_process(images, *arguments)
     assert (ended.code, ended.out) == (code, "")
-    golden(plain(ended.err.splitlines()[-1], images, run))
+    lines = ended.err.splitlines()
+    last = max(number for number, line in enumerate(lines) if "error: " in line)
+    golden(plain("\n".join(lines[last:]), images, run))
 
 
 def test_code_of_a_config_from_elsewhere_is_not_called_unasked(home: Path) -> None:

@@ -175,7 +175,7 @@ def test_of_a_sweep_the_best_trial_is_exported(sweep: SweepFolder, home: Path, t
     (copy / "log.jsonl").write_text("")
     with pytest.raises(EnvironmentFault) as caught:
         export(copy)
-    assert (code_of(caught), caught.value.fields) == ("no-trial", {"metric": "val/loss"})
+    assert (code_of(caught), caught.value.fields) == ("no-finished-trial", {"metric": "val/loss"})
 
 
 # The weights

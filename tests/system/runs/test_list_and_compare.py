@@ -142,7 +142,7 @@ def test_a_picture_has_a_line_for_each_run(home: Path, runs: list[RunResult], tm
 
 @pytest.mark.parametrize(
     ("arguments", "code"),
-    [(["--metric", "val/none", "--plot", "a.png"], "no-metric"), (["--plot", "a.docx"], "picture-format")],
+    [(["--metric", "val/none", "--plot", "a.png"], "unknown-metric"), (["--plot", "a.docx"], "picture-format")],
 )
 def test_a_wrong_picture_is_refused(
     home: Path, runs: list[RunResult], arguments: list[str], code: str, capsys: pytest.CaptureFixture[str]

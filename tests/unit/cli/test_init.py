@@ -71,7 +71,8 @@ def test_nothing_is_written_that_would_not_work(
 ) -> None:
     ended = command("init", *arguments)
     assert ended.code == 2
-    assert f"[{code}] {key}" in ended.err
+    assert f"{key}: " in ended.err
+    assert f" [{code}]" in ended.err
     assert not (folder / "experiment.yaml").exists()
 
 

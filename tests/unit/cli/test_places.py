@@ -48,7 +48,9 @@ def test_a_name_that_the_system_refuses_is_reported(text: str, golden: Golden) -
 def test_no_command_ends_in_a_traceback(command: Callable[..., Ended], arguments: tuple[str, ...], text: str) -> None:
     ended = command(*(word.format(text) for word in arguments))
     assert ended.code in (2, 3)
-    assert len(ended.err.splitlines()) == 1
+    first, *hints = ended.err.splitlines()
+    assert first.endswith("]")
+    assert all(line.startswith("    hint: ") for line in hints)
 
 
 @pytest.mark.parametrize("arguments", [["report", "n"], ["sync"], ["export", "n"], ["ui"], ["train", "{config}"]])

@@ -35,20 +35,20 @@ def tell_all(listener: Any) -> None:
     listener.planned([("steps", "10")])
     listener.progress(PROGRESS)
     listener.event("checkpoint", {"step": 3})
-    listener.event("warning", {"message": "slow disk"})
+    listener.event("warning", {"message": "slow disk", "code": "not-written"})
 
 
 def test_quiet_shows_warnings_alone() -> None:
     for kind in (QuietListener, QuietSweepListener):
         shown = console()
         tell_all(kind(shown))
-        assert written(shown) == ["warning: slow disk"]
+        assert written(shown) == ["warning: slow disk [not-written]"]
 
 
 def test_a_warning_of_a_quiet_sweep_names_its_trial() -> None:
     shown = console()
-    QuietSweepListener(shown).event("warning", {"message": "slow disk", "trial": "0003"})
-    assert written(shown) == ["trial 0003: warning: slow disk"]
+    QuietSweepListener(shown).event("warning", {"message": "slow disk", "trial": "0003", "code": "not-written"})
+    assert written(shown) == ["trial 0003: warning: slow disk [not-written]"]
 
 
 def test_verbose_shows_each_metric_of_each_report() -> None:

@@ -108,8 +108,8 @@ def test_options_of_another_command_are_refused(arguments: list[str]) -> None:
         ("storage.path=null", "storage", "storage.path"),
         ("storage.path=runs", "storage", "storage.path"),
         ("storage.path=s3://key:secret@bucket", "storage", "storage.path"),
-        ("tracking.uri=null", "tracking", "tracking.uri"),
-        ("tracking.uri=sqlite:///mlflow.db", "tracking", "tracking.uri"),
+        ("tracking.uri=null", "tracking-uri", "tracking.uri"),
+        ("tracking.uri=sqlite:///mlflow.db", "tracking-uri", "tracking.uri"),
         ("tracking.uri=ftp://host", "tracking-uri", "tracking.uri"),
         ("trainer.epochs=x", "wrong-type", "trainer.epochs"),
         ("sweep={space: {optimizer.lr: [-1, 1]}}", "sweep-point", "sweep.space.optimizer.lr"),
@@ -134,7 +134,7 @@ def test_a_wrong_job_is_found_without_ray(monkeypatch: pytest.MonkeyPatch) -> No
 def test_several_mistakes_are_reported_at_once(golden: Golden) -> None:
     with pytest.raises(ConfigError) as caught:
         plan("storage.path=null", "tracking.uri=null", f"model.args.api_key={SECRET}")
-    assert {problem.code for problem in caught.value.problems} == {"storage", "tracking", "secret"}
+    assert {problem.code for problem in caught.value.problems} == {"storage", "tracking-uri", "secret"}
     assert all(problem.place for problem in caught.value.problems)
     golden(str(caught.value))
 
@@ -246,7 +246,7 @@ def test_a_wrong_runtime_environment_is_refused(project: Path, text: str | None,
 def test_the_tracking_address_of_this_machine_travels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow:5000")
     assert plan("tracking.uri=null").environment.env_vars["MLFLOW_TRACKING_URI"] == "http://mlflow:5000"
-    for uri, code in (("sqlite:///mlflow.db", "tracking"), (f"http://me:{SECRET}@mlflow:5000", "secret")):
+    for uri, code in (("sqlite:///mlflow.db", "tracking-uri"), (f"http://me:{SECRET}@mlflow:5000", "secret")):
         monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
         assert [problem.code for problem in problems_of("tracking.uri=null")] == [code]
 

@@ -145,7 +145,7 @@ def test_a_relative_place_is_refused_at_launch(monkeypatch: pytest.MonkeyPatch, 
         prepare(config(storage__path="runs"), address=None if in_job else "10.0.0.1:6379")
     assert [(problem.code, problem.key) for problem in caught.value.problems] == [
         ("storage", "storage.path"),
-        ("tracking", "tracking.uri"),
+        ("tracking-uri", "tracking.uri"),
     ]
     if in_job:
         golden(str(caught.value))

@@ -101,8 +101,8 @@ def test_plain_lines_of_stages_events_and_totals(clock: Clock, golden: Any) -> N
     plain.listener.stage("starting [red]Ray")
     plain.listener.planned([("trials", "32 on 2 slots")])
     plain.listener.event("warning", {"code": "slow", "message": "slow [/]", "trial": "0007"})
-    plain.listener.event("failed", {"reason": "no memory", "trial": "0008"})
-    plain.listener.event("warning", {"message": "all"})
+    plain.listener.event("failed", {"reason": "no memory", "trial": "0008", "code": "run-failed"})
+    plain.listener.event("warning", {"message": "all", "code": "not-written"})
     plain.listener.trials([trial(1, "failed"), trial(2, "oom"), trial(3, "running")])
     seeds = [Trial(f"{n:04}", {"optimizer.lr": 0.1, "seed": n}, "finished", "", {"val/accuracy": 0.5}) for n in (4, 5)]
     clock.now += 10

@@ -112,4 +112,4 @@ def test_config_of_another_version_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_sweep(folder.path)
     [problem] = caught.value.problems
-    assert (problem.code, problem.key) == ("sweep-config", "model.name")
+    assert (problem.code, problem.key) == ("run-config", "model.name")

@@ -61,10 +61,10 @@ def test_wrong_value_is_reported_with_its_place(sweep: Any) -> None:
     override, whole = "sweep.space.optimizer.lr=[0.1, [0.2]]", "sweep.space={scaling.num_workers: [1, 3]}"
     unknown = "sweep.space={optimizer.lrr: [0.1]}"
     for arguments, start in [
-        (("wrong.yaml",), "wrong.yaml:8:5: [sweep-point] sweep.space.optimizer.lr: "),
-        (("tiny.yaml", override), f"override '{override}': [sweep-point] sweep.space.optimizer.lr: "),
-        (("wrong.yaml", whole), f"override '{whole}': [sweep-point] sweep.space: "),
-        (("tiny.yaml", unknown), f"override '{unknown}': "),
+        (("wrong.yaml",), "error: wrong.yaml:8:5: sweep.space.optimizer.lr: "),
+        (("tiny.yaml", override), f"error: override '{override}': sweep.space.optimizer.lr: "),
+        (("wrong.yaml", whole), f"error: override '{whole}': sweep.space: "),
+        (("tiny.yaml", unknown), f"error: override '{unknown}': "),
     ]:
         for flags in ((), ("--dry-run",)):
             code, out, err = sweep(*arguments, *flags)

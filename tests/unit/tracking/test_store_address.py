@@ -158,7 +158,7 @@ def test_a_name_that_takes_long_to_look_up_is_given_up_in_time(monkeypatch: pyte
 def test_no_runs_yet_is_an_error_of_the_environment(tmp_path: Path, golden: Golden) -> None:
     with pytest.raises(EnvironmentFault) as caught:
         ui(f"sqlite:///{tmp_path}/mlflow.db")
-    assert (caught.value.code, caught.value.fields) == ("no-runs", {"path": tmp_path / "mlflow.db"})
+    assert (caught.value.code, caught.value.fields) == ("no-database", {"path": tmp_path / "mlflow.db"})
     golden(str(caught.value))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from time import strptime
 from typing import Any
 
+from paceline.errors import coded
 from paceline.tracking import metrics
 from paceline.tracking.cursor import CURSOR_FILE, Cursor
 from paceline.tracking.curves import Curve
@@ -72,6 +73,10 @@ class Told:
     warnings: list[str] = field(default_factory=list)
     """What is missing or damaged."""
 
+    def warn(self, text: str) -> None:
+        """Note that something is missing or damaged."""
+        self.warnings.append(coded(text, "record-incomplete"))
+
     def started_ms(self, run_id: str = "") -> int | None:
         """When it was launched for the first time: its record has the last one.
 
@@ -123,9 +128,9 @@ def read(folder: Path, keys: Collection[str] | None = None) -> Told:
         damaged = sum(not _take(told, entry, keys) for entry in _entries(folder / JOURNAL_FILE, keys))
     except OSError as error:
         damaged = 0
-        told.warnings.append(f"the journal cannot be read: {error.strerror or error}")
+        told.warn(f"the journal cannot be read: {error.strerror or error}")
     if damaged:
-        told.warnings.append(f"{damaged} entries of the journal are damaged, and left out")
+        told.warn(f"{damaged} entries of the journal are damaged, and left out")
     told.tags = {key: str(value) for key, value in redact_values(told.tags).items()}
     return told
 
@@ -140,10 +145,10 @@ def _take_record(told: Told) -> None:
         told.began_ms = int(record["start_time_ms"])
         uri = str(record["uri"])
     except FileNotFoundError:
-        told.warnings.append(f"there is no {RECORD_FILE}, so that little is known of where it comes from")
+        told.warn(f"there is no {RECORD_FILE}, so that little is known of where it comes from")
         return
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-        told.warnings.append(f"{RECORD_FILE} is damaged, so that little is known of where it comes from")
+        told.warn(f"{RECORD_FILE} is damaged, so that little is known of where it comes from")
         return
     cursor = Cursor.load(told.folder / CURSOR_FILE)
     if cursor.run_id:

@@ -7,7 +7,7 @@ from typing import Any
 
 from paceline.config.batch_sizes import BatchSizes, batch_sizes
 from paceline.config.experiment import ExperimentConfig
-from paceline.errors import ConfigError, PacelineError, text_of
+from paceline.errors import ConfigError, PacelineError, coded, text_of
 from paceline.study.memory.kernels import Kernels
 from paceline.study.memory.samples import Samples
 from paceline.study.memory.sharing import share
@@ -135,7 +135,8 @@ class Predictor:
                 continue
             if how == "real" and key not in self._how:
                 no_trace = f"the model cannot be traced on tensors without data ({reason})"
-                self.warnings.append(f"{no_trace}: a real step on the CPU was looked at instead")
+                text = f"{no_trace}: a real step on the CPU was looked at instead"
+                self.warnings.append(coded(text, "real-step-measured"))
             self._how[key] = how
             return timeline
         raise AssertionError("the last way raises what is wrong")

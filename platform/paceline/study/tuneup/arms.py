@@ -115,7 +115,7 @@ def _checked(arm: Arm, config: ExperimentConfig, skipped: Iterable[str]) -> Arm:
     try:
         own = arm.config(config)
     except ConfigError as error:
-        return replace(arm, why_not=error.problems[0].reason if error.problems else str(error))
+        return replace(arm, why_not=error.problems[0].reason)
     if own == config:
         return replace(arm, why_not="the config has it already")
     before = set(ignored_settings(config))

@@ -24,7 +24,7 @@ from paceline.config.loading import missing_modules
 from paceline.config.own_arms import missing_in_arms
 from paceline.config.tuneup import TuneupConfig
 from paceline.durable import write_durably
-from paceline.errors import ConfigError, EnvironmentFault
+from paceline.errors import ConfigError, EnvironmentFault, coded
 from paceline.places import default_address
 from paceline.study.lint.apart import TIMEOUT_SECONDS, LintApart
 from paceline.study.tuneup.bench import open_bench
@@ -147,12 +147,12 @@ def _lint(config: ExperimentConfig, listener: Watcher) -> list[str]:
     budget_seconds = (config.tuneup or TuneupConfig()).budget_seconds
     found = LintApart(config, min(TIMEOUT_SECONDS, LINT_SHARE * budget_seconds))
     try:
-        told = [(each.severity, f"{each.place}: {each.reason}; {each.hint}") for each in found.findings_at_best()]
+        told = [(each, f"{each.place}: {each.reason}; {each.hint}") for each in found.findings_at_best()]
     finally:
         found.end()
-    for _, text in told:
-        listener.event("warning", {"message": text})
-    return [f"{severity}: {text}" for severity, text in told]
+    for finding, text in told:
+        listener.event("warning", {"code": finding.rule, "message": text})
+    return [f"{finding.severity}: {coded(text, finding.rule)}" for finding, text in told]
 
 
 def _measure(
@@ -182,7 +182,7 @@ def _not_lost(findings: Findings) -> Iterator[None]:
     try:
         yield
     except EnvironmentFault as fault:
-        told = f"{fault}; what was found out: {answer_text(findings)}"
+        told = f"{fault.message}; what was found out: {answer_text(findings)}"
         fields = {"recommended": dict(findings.recommended), "speedup": findings.speedup}
         raise EnvironmentFault(told, "findings-not-written", **fields) from fault
 
@@ -203,7 +203,7 @@ def _conclude(
     with _not_lost(findings), writable(folder.path):
         report = tell_mlflow(folder, record, findings, prepared.close_seconds)
     if report.error:
-        listener.event("warning", {"message": unsent_text(report.error, folder.path)})
+        listener.event("warning", {"code": "unsent", "message": unsent_text(report.error, folder.path)})
     with _not_lost(findings), writable(folder.path):
         folder.write(status="finished", wall_seconds=spent.exact)
     return TuneupResult(

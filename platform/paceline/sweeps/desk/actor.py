@@ -38,7 +38,7 @@ def desk_of(launch: "SweepLaunch", plan: "Plan") -> Iterator[Any]:
     except ray.exceptions.RayActorError as error:
         if getattr(error, "actor_init_failed", False):
             message = f"the sweep cannot be recorded in {launch.folder.path}: {error}"
-            raise EnvironmentFault(message, "not-writable", path=launch.folder.path) from None
+            raise EnvironmentFault(message, "record-not-writable", path=launch.folder.path) from None
         raise
     finally:
         _dismiss(desk)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.cluster.desk import Desk, Status
+from paceline.errors import text_of
 from paceline.sweeps.trials import Trial
 from paceline.tracking.record import RECORD_FILE, RunRecord, trial_state_tags
 from paceline.tracking.recorder import TRIAL_STATUS, Recorder
@@ -60,7 +61,7 @@ class Closings:
         try:
             report = await asyncio.get_running_loop().run_in_executor(self._threads, close)
         except (OSError, ValueError, TypeError) as error:  # the two latter: a record that cannot be read
-            report = {"run_id": None, "unsent": 1, "error": str(error)}
+            report = {"run_id": None, "unsent": 1, "error": text_of(error)}
         when_closed(report)
 
 

@@ -141,7 +141,7 @@ def _skipped(found: Forecast) -> list[tuple[str, str]]:
 def _warnings(found: Forecast) -> list[tuple[str, str]]:
     total = len(found.preview.rows)
     return [
-        ("warning", text if number in (0, total) else f"{text} ({number:,} of {total:,} points)")
+        ("warning", text if number in (0, total) else f"{number:,} of {total:,} points: {text}")
         for text, number in _warning_counts(found).items()
     ]
 

@@ -159,7 +159,7 @@ def _slots(section: SweepConfig, configs: Sequence[ExperimentConfig], trials: in
         fitting_shapes(configs, available, "this machine")
         return Slots(slots_for(section, shapes, available, trials), "", shapes)
     except EnvironmentFault as error:  # it may be meant for another machine
-        return Slots(asked, str(error), shapes)
+        return Slots(asked, error.message, shapes)
 
 
 def _rungs(section: SweepConfig, length: float) -> RungPlan:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.config.batch_sizes import OpenBatchSizes, batch_sizes
 from paceline.config.experiment import ExperimentConfig
-from paceline.errors import EnvironmentFault, PacelineError
+from paceline.errors import EnvironmentFault, PacelineError, text_of
 from paceline.sweeps.planning.points import Points, trial_config
 from paceline.sweeps.trials import Point, Trial
 
@@ -47,7 +47,7 @@ def fitting(config: ExperimentConfig, made: Points, ended: Mapping[str, Trial], 
     try:
         predicted = _predicted(config, points)
     except (PacelineError, pickle.PicklingError, AttributeError, TypeError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = (text_of(error).splitlines() or [type(error).__name__])[0]
         message = f"the memory of the points could not be predicted: {reason}"
         listener.event("warning", {"code": "memory-not-predicted", "message": message})
         return Fitting(made, {})

@@ -53,7 +53,7 @@ class PointCheck:
         except ConfigError as error:
             return list(error.problems)
         except EnvironmentFault as error:
-            return [Problem("data", str(error), "data")]
+            return [Problem(error.code, error.message, "data")]
         return self._about_code(config) if any(map(_calls_code, setting)) else []
 
     def _about_code(self, config: ExperimentConfig) -> list[Problem]:

@@ -82,7 +82,7 @@ def _config(sweep: SweepFolder, content: dict[str, Any]) -> ExperimentConfig:
     except ConfigError as error:
         reason = f"the config of the sweep in {sweep.path} cannot be read: {error.problems[0].reason}"
         hint = "it may be that of another version of Paceline"
-        raise ConfigError([Problem("sweep-config", reason, error.problems[0].key, hint=hint)]) from None
+        raise ConfigError([Problem("run-config", reason, error.problems[0].key, hint=hint)]) from None
     learn(secrets_of(config))  # whatever is shown of the sweep
     return config
 

@@ -90,4 +90,4 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
 def _reason(error: ConfigError | EnvironmentFault) -> str:
     if isinstance(error, ConfigError):
         return "; ".join(problem.reason for problem in error.problems)
-    return str(error)
+    return error.message
