@@ -56,7 +56,7 @@ def test_the_top_level_holds_only_what_belongs_there() -> None:
 
 
 @pytest.mark.slow
-def test_the_wheel_has_the_license_and_no_test(tmp_path: Path) -> None:
+def test_the_wheel_has_the_license_the_explanations_and_no_test(tmp_path: Path) -> None:
     command = ["uv", "build", "-q", "--wheel", "--out-dir", str(tmp_path), str(ROOT)]
     subprocess.run(command, check=True)
     (wheel,) = tmp_path.glob("paceline-*.whl")
@@ -66,6 +66,7 @@ def test_the_wheel_has_the_license_and_no_test(tmp_path: Path) -> None:
         metadata = archive.read(f"{info}/METADATA").decode()
     assert "License-Expression: Apache-2.0" in metadata.splitlines()
     assert f"{info}/licenses/LICENSE" in names
+    assert "paceline/explanations/1_config.md" in names
     assert {name.partition("/")[0] for name in names} == {"paceline", info}
 
 

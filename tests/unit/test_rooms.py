@@ -13,6 +13,7 @@ ENGINE = ("paceline.engine", "paceline.tracking")
 RUNS = ("paceline.cluster", "paceline.sweeps", "paceline.cli")
 
 FORBIDDEN = {
+    "explanations": (*HEAVY, "paceline"),
     "_compat": (*ENGINE, *RUNS, "paceline.config", "paceline.study", "paceline.runs"),
     "config": (*HEAVY, *ENGINE, *RUNS, *(f"paceline.{room}" for room in COMPONENTS)),
     **dict.fromkeys(COMPONENTS, ("ray", "mlflow", *ENGINE, "paceline.cluster")),

@@ -15,6 +15,7 @@ from paceline.cli import (
     compare,
     doctor,
     evaluate,
+    explain,
     export,
     init,
     lint,
@@ -59,6 +60,7 @@ COMMANDS = {
     "sync": sync,
     "submit": submit,
     "doctor": doctor,
+    "explain": explain,
     "schema": schema,
 }
 """In the order of the help."""
