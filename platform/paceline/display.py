@@ -170,7 +170,7 @@ class LiveListener(PlainListener):
 
 @dataclass(frozen=True)
 class Waiting:
-    """What goes on and for how long, which is told anew whenever it is drawn."""
+    """An activity and its duration, which is updated whenever it is drawn."""
 
     text: str
     since: float
@@ -204,9 +204,9 @@ def event_text(kind: str, details: Mapping[str, Any]) -> str:
     if kind == "ended":
         return f"{details['state']}: {details['reason']}"
     if kind == "restarted":
-        return f"its workers died, for the {details['failures']}. time; new ones go on from its newest checkpoint"
+        return f"its workers died, for the {details['failures']}. time; new ones resume from its newest checkpoint"
     if kind == "resumed":
-        return f"going on from step {details['step']} ({details['path']})"
+        return f"resuming from step {details['step']} ({details['path']})"
     if kind == "checkpoint":
         return f"saved step {details['step']}"
     return f"{kind}: {dict(details)}"

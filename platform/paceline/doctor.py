@@ -90,14 +90,14 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _bytecode() -> Check:
-    """Whether each process has to compile all modules anew, which doubles the seconds that it takes to start."""
+    """Whether each process has to compile all modules again, which doubles the seconds that it takes to start."""
     spec = find_spec("torch")
     if spec is None or spec.origin is None or Path(cache_from_source(spec.origin)).exists():
         return Check("bytecode", True, "packages are compiled")
     if not sys.dont_write_bytecode:
         return Check("bytecode", None, "packages are compiled when they are first imported")
     hint = "run `uv sync --compile-bytecode` once, or unset PYTHONDONTWRITEBYTECODE: processes start twice as fast"
-    return Check("bytecode", None, "each process compiles all packages anew (PYTHONDONTWRITEBYTECODE is set)", hint)
+    return Check("bytecode", None, "each process compiles all packages again (PYTHONDONTWRITEBYTECODE is set)", hint)
 
 
 def _gpus() -> Check:
@@ -154,7 +154,7 @@ def _ray_file() -> Check:
         return Check("ray cluster", None, "none is running here; each run starts its own")
     if answers(found, CONNECT_SECONDS):
         return Check("ray cluster", True, f"running at {found}")
-    hint = f"a cluster ended without tidying up: remove {file}; runs on a private Ray do not mind it"
+    hint = f"a cluster ended without cleaning up: remove {file}; runs on a private Ray ignore it"
     return Check("ray cluster", None, f"{file} names {found}, which does not answer", hint)
 
 
@@ -170,7 +170,7 @@ def _tracking(uri: str | None) -> Check:
     from paceline.tracking.redact import redact
 
     if uri is None:
-        return Check("tracking", None, "not looked at: no address given")
+        return Check("tracking", None, "not checked: no address given")
     try:
         probe(uri)
     except EnvironmentFault as fault:

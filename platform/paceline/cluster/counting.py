@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from paceline.config.experiment import ExperimentConfig
 
 SAVE_SECONDS = 10.0
-"""How often the ledger is written while the run goes on: a driver that is killed loses no more of it."""
+"""How often the ledger is written while the run continues: a driver that is killed loses no more of it."""
 
 
 def unit_of(config: "ExperimentConfig", uses_gpu: bool) -> tuple[Unit, float]:
@@ -62,7 +62,7 @@ class RunCosts:
     """Takes note of when the workers came and how they say that their time splits."""
 
     def __init__(self, folder: Path, counting: Counting) -> None:
-        """Go on with what earlier launches have left in the folder."""
+        """Continue with what earlier launches have left in the folder."""
         self._file = folder / COST_FILE
         self._counting = counting
         self._units = counting.units
@@ -206,7 +206,7 @@ class RunCosts:
         return earlier
 
     def _take_over(self, now: Mapping[str, Any]) -> None:
-        """Go on where the desk ended that this one follows; the workers are still at work, or have come since."""
+        """Continue where the desk ended that this one follows; the workers are still at work, or have come since."""
         reached = now["reached"]
         self._reached = Reached(**reached) if reached is not None else None
         self._joules, self._has_joules = list(now["joules"]), bool(now["has_joules"])

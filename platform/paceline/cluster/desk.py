@@ -162,7 +162,7 @@ class Desk:
     def record(self, readings: Sequence[Reading]) -> bool:
         """Make readings durable; returns whether they are. Those that are not may be given again, with later ones.
 
-        Never raises: training goes on regardless.
+        Never raises: training continues regardless.
         """
         try:
             self._recorder.append([point for reading in readings for point in reading.points()])
@@ -234,7 +234,7 @@ class Desk:
         return self._outcome is None and not self._dismissed
 
     def may_commit(self) -> bool:
-        """Whether the launch still goes on, so that its rank 0 may put a checkpoint in place."""
+        """Whether the launch still continues, so that its rank 0 may put a checkpoint in place."""
         return not self._dismissed
 
     def dismiss(self) -> list[bytes]:
@@ -271,7 +271,7 @@ class Desk:
             self._warn("readings-dropped", lost_text(readings), readings=readings)
 
     def outcome(self) -> dict[str, Any] | None:
-        """How training ended; None while it goes on, or when it died without a word."""
+        """How training ended; None while it continues, or when it died without a word."""
         return self._outcome
 
     def view(self, seen_events: int) -> View:
@@ -312,7 +312,7 @@ class Desk:
         """
         self.ship()
         self._record_cost(allocated)
-        if status == "FINISHED" and self.registers_checkpoints:  # otherwise it may go on, and remove them
+        if status == "FINISHED" and self.registers_checkpoints:  # otherwise it may continue, and remove them
             self._record_checkpoints()
         try:
             report = self._recorder.close(status, reason, timeout_seconds, None, self._ledger)

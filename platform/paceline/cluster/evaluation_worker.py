@@ -78,7 +78,7 @@ def evaluate_on_worker(loop_config: dict[str, Any]) -> None:
 
 
 def evaluate_here(request: EvaluationRequest, device: torch.device) -> dict[str, Any]:
-    """Evaluate in this process, without Ray. Its random numbers go on as if nothing had been drawn."""
+    """Evaluate in this process, without Ray. Its random numbers continue as if nothing had been drawn."""
     release_memory()
     with undisturbed(device):
         return keeping_threads(lambda: evaluate_rank(request, DistContext.current(device)))

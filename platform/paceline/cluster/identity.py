@@ -1,4 +1,4 @@
-"""A run's identity: its folder, its status, and whether the same command goes on with an unfinished one."""
+"""A run's identity: its folder, its status, and whether the same command continues with an unfinished one."""
 
 import fcntl
 import json
@@ -102,7 +102,7 @@ class RunFolder:
         except OSError:
             return {}
         except (ValueError, TypeError):
-            hint = f"put it back from a copy, or move {self.path} away to start anew"
+            hint = f"put it back from a copy, or move {self.path} away to start again"
             raise EnvironmentFault(f"{file} is damaged: {hint}", "run-file-damaged", file=str(file)) from None
 
     def write(self, **changes: Any) -> None:
@@ -179,7 +179,7 @@ def claim(home: Path, choose: Callable[[Path], tuple[Folder, bool]]) -> "Claimed
 
 @contextmanager
 def nobody_works_on(home: Path) -> Iterator[bool]:
-    """Whether no run or sweep of a name goes on; if so, none can begin during the body.
+    """Whether no run or sweep of a name continues; if so, none can begin during the body.
 
     Raises:
         OSError: the folder cannot be written to.
@@ -209,7 +209,7 @@ def lock_home(home: Path) -> IO[str]:
     except BlockingIOError:
         lock.close()
         raise EnvironmentFault(
-            f"a run named {home.name!r} is going on in {home}, or `paceline sync` sends what one has left; "
+            f"a run named {home.name!r} is in progress in {home}, or `paceline sync` sends what one has left; "
             "wait for it, or give this one another name",
             "run-in-use",
             name=home.name,
@@ -283,7 +283,7 @@ def check_start_from_scratch(
 
 
 def forks(unfinished: RunFolder, content: Mapping[str, Any], config: ExperimentConfig, fork: bool) -> bool:
-    """Whether to branch off an unfinished run, rather than go on with it.
+    """Whether to branch off an unfinished run, rather than continue with it.
 
     Args:
         content: what its file says.
@@ -316,7 +316,7 @@ def new_run(
     origin: Origin | None = None,
     checkpoints: Path | None = None,
 ) -> Folder:
-    """A folder for a run that starts anew, or from another one.
+    """A folder for a run that starts again, or from another one.
 
     Args:
         checkpoints: folder of the checkpoints that it begins with.
@@ -353,7 +353,7 @@ def link_or_copy(source: str, target: str) -> None:
 def other_config(
     kind: str, name: str, unfinished: RunFolder, difference: Mapping[str, tuple[Any, Any]], hint: str
 ) -> ConfigError:
-    """The error of a config that differs from that of the run, or sweep, that it would go on with."""
+    """The error of a config that differs from that of the run, or sweep, that it would continue with."""
     return ConfigError(
         [
             Problem(

@@ -22,13 +22,13 @@ LAST_LINES_SECONDS = 10.0
 PAUSES_SECONDS = (0.5, 1.0, 2.0, 5.0)
 """Before each new try to connect; the last one from then on."""
 STEADY_SECONDS = 60.0
-"""A connection that has lasted so long was there: when it is lost, that is told anew."""
+"""A connection that has lasted so long was there: when it is lost, that is told again."""
 PATIENCE_SECONDS = 1800.0
 """How long the cluster may be away before it is given up."""
 
 
 class ConnectionLost(EnvironmentFault):
-    """The cluster has been away for too long; the job may go on."""
+    """The cluster has been away for too long; the job may continue."""
 
 
 class LogFollower:
@@ -59,7 +59,7 @@ class LogFollower:
 
         Raises:
             EnvironmentFault: the cluster knows no such job, or has been away for too long.
-            KeyboardInterrupt: Ctrl-C; the job goes on.
+            KeyboardInterrupt: Ctrl-C; the job continues.
         """
         return asyncio.run(self._follow())
 
@@ -80,7 +80,7 @@ class LogFollower:
                 self._tell(f"the connection to the job is lost ({reason}): trying again")
                 tries = 0
             if time.monotonic() - self._reached > PATIENCE_SECONDS:
-                message = f"the cluster cannot be reached any more ({reason}); the job may go on there"
+                message = f"the cluster cannot be reached any more ({reason}); the job may continue there"
                 raise ConnectionLost(message, "connection-lost", job_id=self.job_id)
             await asyncio.sleep(PAUSES_SECONDS[min(tries, len(PAUSES_SECONDS) - 1)])
             tries += 1
@@ -162,7 +162,7 @@ def _raise_if_final(error: Exception, job_id: str) -> None:
     if isinstance(error, AuthenticationError):
         raise error
     if is_unknown(error):
-        message = f"the cluster knows no job {job_id}: its head may have been started anew"
+        message = f"the cluster knows no job {job_id}: its head may have been restarted"
         raise EnvironmentFault(message, "job-unknown", job_id=job_id) from None
 
 

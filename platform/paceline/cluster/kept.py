@@ -1,4 +1,4 @@
-"""The checkpoints that a run has kept, as MLflow is told of them."""
+"""The checkpoints that a run has kept, as MLflow is notified of them."""
 
 import json
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""What the person who started a run gets to see while it goes on; called in the driver's process."""
+"""What the person who started a run gets to see while it continues; called in the driver's process."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class Listener(Stages, Protocol):
         """The derived values, before anything is launched."""
 
     def progress(self, progress: Progress) -> None:
-        """A few times a second while training goes on."""
+        """A few times a second while training continues."""
 
 
 class SilentListener:

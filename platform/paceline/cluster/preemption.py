@@ -28,4 +28,4 @@ def notice_text(info: Any) -> str:
     ranks = ", ".join(str(rank) for rank in info.preempted_ranks)
     left = None if info.deadline_ms is None else info.deadline_ms / 1000 - time.time()
     when = "" if left is None else f" in {max(0.0, left):.0f} s"
-    return f"the machine of rank {ranks} is taken away{when}: the state is saved until then, and gone on with elsewhere"
+    return f"the machine of rank {ranks} is taken away{when}: its state is saved, and training resumes elsewhere"

@@ -225,7 +225,7 @@ class RunResult:
 
     def rows(self) -> list[tuple[str, str]]:
         """The result as a small table: label and value."""
-        again = "; the same command goes on from there" if self.status == "interrupted" else ""
+        again = "; the same command resumes it" if self.status == "interrupted" else ""
         rows = [("run", f"{self.name}/{self.run_id}"), ("status", f"{self.status} after {self.steps} steps{again}")]
         results = {key: value for key, value in sorted(self.metrics.items()) if key.startswith(("train/", "val/"))}
         rows += [

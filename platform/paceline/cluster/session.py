@@ -141,7 +141,7 @@ def _alone() -> Iterator[None]:
 
 
 def _require_answer(address: str | None) -> None:
-    """Ray itself would go on trying for more than ten minutes, and show its own log lines meanwhile."""
+    """Ray itself would continue trying for more than ten minutes, and show its own log lines meanwhile."""
     if address is None or address in ("auto", "local"):
         return
     if address.startswith(("http://", "https://")):

@@ -3,7 +3,7 @@
 probe  ->  lock here  ->  lease there  ->  newest unfinished run, by its run.json  ->  its record  ->  keeper
 
 A working copy is used as it is when nobody else has worked on the run since (the `launch` in the run's file is the one
-that this machine has), and its journal goes on where the store's ends. Then its checkpoints count, too, although they
+that this machine has), and its journal continues where the store's ends. Then its checkpoints count, too, although they
 are not in the store yet. Otherwise it is replaced by what the store has.
 """
 
@@ -174,7 +174,7 @@ class _Claiming:
                 return replace(self.base, run_id=run_id), dict(json.loads(data))
             except (ValueError, TypeError):
                 place = ((self.remote / run_id).address / RunFolder.FILE).bare
-                hint = "put it back from a copy, or remove the run to start anew"
+                hint = "put it back from a copy, or remove the run to start again"
                 raise EnvironmentFault(f"{place} is damaged: {hint}", "run-file-damaged", file=place) from None
         return None
 
@@ -193,7 +193,7 @@ class _Claiming:
         return run, copy
 
     def _begin(self, origin: Origin | None = None, checkpoint: Path | None = None) -> tuple[RunStore, RecordCopy]:
-        """A run that starts anew, or from a checkpoint of another one."""
+        """A run that starts again, or from a checkpoint of another one."""
         folder = new_run(self._home, self._config, RunFolder, origin)
         run = replace(self.base, run_id=folder.run_id)
         if checkpoint is not None:

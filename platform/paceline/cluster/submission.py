@@ -1,6 +1,6 @@
 """`submit`: a config becomes a job on a cluster, whose log is followed to its end.
 
-plan, all checks here  ->  reach the dashboard  ->  no job of this name goes on  ->  send  ->  follow  ->  JobEnd
+plan, all checks here  ->  reach the dashboard  ->  no job of this name continues  ->  send  ->  follow  ->  JobEnd
 """
 
 import sys
@@ -27,13 +27,13 @@ SIGNALLED = 128
 
 @dataclass(frozen=True)
 class JobEnd:
-    """How a submitted job ended, or that it goes on."""
+    """How a submitted job ended, or that it continues."""
 
     job_id: str
     address: str
     """Of the dashboard, without credentials."""
     status: str
-    """`succeeded`, `failed` or `stopped`; of one that goes on `submitted`, or `left` after Ctrl-C."""
+    """`succeeded`, `failed` or `stopped`; of one that continues `submitted`, or `left` after Ctrl-C."""
     exit_code: int
     """The driver's own, see `paceline.errors`; 128 and the signal when one killed it, 3 when it could not be started,
     130 when the job was stopped, or is not followed any more."""
@@ -76,7 +76,7 @@ def submit(
 
     Raises:
         ConfigError: something is wrong, or would be on the cluster. Nothing was sent.
-        EnvironmentFault: no dashboard answers, or it asks for a token, or a job of the same name goes on.
+        EnvironmentFault: no dashboard answers, or it asks for a token, or a job of the same name continues.
     """
     plan = plan_job(file, overrides, kind, flags, environment_file, check_sweep)
     return submit_plan(plan, address, wait, write, tell)
@@ -121,12 +121,12 @@ def follow(
 
 
 def _refuse_second(client: "JobSubmissionClient", plan: JobPlan, url: str) -> None:
-    """Two jobs of one run: the second would end at once on the cluster, or go on with the first one's run."""
+    """Two jobs of one run: the second would end at once on the cluster, or continue with the first one's run."""
     for job in client.list_jobs():
         metadata = job.metadata or {}
         if not job.status.is_terminal() and all(metadata.get(key) == value for key, value in plan.identity.items()):
             raise EnvironmentFault(
-                f"a job of the name {plan.config.name} is going on: {job.submission_id}\n"
+                f"a job of the name {plan.config.name} is in progress: {job.submission_id}\n"
                 f"{_ways(str(job.submission_id), url)}",
                 "job-running",
                 job_id=str(job.submission_id),
@@ -177,10 +177,10 @@ def _follow(
         with asking(url):
             details = follower.follow()
     except KeyboardInterrupt:
-        tell(f"the job {job_id} goes on\n{_ways(job_id, url)}")
+        tell(f"the job {job_id} continues\n{_ways(job_id, url)}")
         return JobEnd(job_id, url, "left", INTERRUPTED)
     except BrokenPipeError:  # what read the log is gone
-        tell(f"the job {job_id} goes on\n{_ways(job_id, url)}")
+        tell(f"the job {job_id} continues\n{_ways(job_id, url)}")
         raise
     except ConnectionLost as fault:
         raise ConnectionLost(f"{fault.message}\n{_ways(job_id, url)}", fault.code, job_id=job_id, address=url) from None
@@ -207,11 +207,11 @@ def _closing_words(end: JobEnd) -> str:
     if end.message:
         return f"the job {end.job_id} could not be started, or its node was lost: {end.message}"
     if end.status == "stopped":
-        return f"the job {end.job_id} was stopped; submitted again, it goes on from its newest checkpoint"
+        return f"the job {end.job_id} was stopped; submitted again, it resumes from its newest checkpoint"
     if end.exit_code > SIGNALLED and end.exit_code != INTERRUPTED:
         return (
             f"the driver of the job {end.job_id} was killed (signal {end.exit_code - SIGNALLED}); submitted again, it "
-            "goes on from its newest checkpoint"
+            "resumes from its newest checkpoint"
         )
     return f"the job {end.job_id} {end.status} (exit code {end.exit_code})"
 

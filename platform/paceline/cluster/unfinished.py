@@ -58,7 +58,7 @@ class Unfinished(Generic[Folder]):
         """
         known = folder.read().get("config")
         if not isinstance(known, Mapping):
-            hint = f"put it back from a copy, or move {folder.path} away to start anew"
+            hint = f"put it back from a copy, or move {folder.path} away to start again"
             file = folder.path / self.kind.FILE
             raise EnvironmentFault(f"{file} is damaged: {hint}", "run-file-damaged", file=str(file))
         return config_difference(known, config.model_dump(mode="json"), self.may_differ)

@@ -92,7 +92,7 @@ def _choose(
 
 
 def _missed(found: FoundRun, points: Sequence[Point], objective: Objective, value: float) -> str:
-    """The best value that was measured where no checkpoint is, if it is better; a broken checkpoint is told of."""
+    """The best value that was measured where no checkpoint is, if it is better; a broken checkpoint is reported."""
     metric, mode = objective
     sign, kept = 1.0 if mode == "min" else -1.0, {step for step, _ in numbered(found.checkpoints)}
     others = [each for each in points if each.key == metric and each.step not in kept and math.isfinite(each.value)]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Kind = Literal["run", "sweep", "trial", "other"]
 
 GONE = "its process is gone"
-GOES_ON = f"{GONE}; the same command goes on with it"
+GOES_ON = f"{GONE}; the same command resumes it"
 STOPPED = "stopped by the user"
 
 
@@ -67,7 +67,7 @@ class Owner:
 
     @cached_property
     def launched(self) -> RunFolder:
-        """What a command starts or goes on with: the run, or the sweep, of a trial the one that it belongs to."""
+        """What a command starts or continues with: the run, or the sweep, of a trial the one that it belongs to."""
         if self.kind == "run":
             return RunFolder(self.folder)
         return SweepFolder(self.folder.parent.parent if self.kind == "trial" else self.folder)

@@ -14,7 +14,7 @@ def unheard(text: str) -> None:
 
 
 class Progress:
-    """Counts the records that have been sent, and tells of it while that goes on.
+    """Counts the records that have been sent, and tells of it while that continues.
 
     Args:
         records: how many there are to be sent.

@@ -149,7 +149,7 @@ def _result_of_run(found: FoundRun) -> RunResult:
 
 
 def _newest(points: list[Point]) -> dict[str, float]:
-    """The newest value of each metric; what is told of machines and costs is none of the training's."""
+    """The newest value of each metric; what is reported about machines and costs is none of the training's."""
     return {point.key: point.value for point in points if "/" not in point.key or point.key.startswith(MEASURED)}
 
 

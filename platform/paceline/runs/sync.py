@@ -74,7 +74,7 @@ class SyncReport:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is left, but of runs that go on."""
+        """Whether nothing is left, but of runs that continue."""
         return all(record.state != "left" for record in self.records)
 
     def to_json(self) -> dict[str, Any]:
@@ -220,7 +220,7 @@ def _sync_all(found: list[_Found], nobody: bool, progress: Progress) -> list[Syn
             synced[each.tracking] = Synced(each.folder, "left", 0, None, damaged(error))
             continue
         if is_left_alone:
-            synced[each.tracking] = Synced(each.folder, "going on", 0, None, "it is going on, and sends this itself")
+            synced[each.tracking] = Synced(each.folder, "going on", 0, None, "it is in progress, and sends this itself")
         else:
             ready.append(each)
     with ThreadPoolExecutor(AT_ONCE, "sync") as threads:

@@ -56,7 +56,7 @@ class StoredCheckpoints:
 
         Raises:
             StoreFault: the store cannot be used, or does not have the metrics.
-            LeaseLost: another machine goes on with the run.
+            LeaseLost: another machine continues with the run.
             OSError: the checkpoint cannot be read.
         """
         remote = self._remote / checkpoint.name

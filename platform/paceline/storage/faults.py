@@ -12,7 +12,7 @@ class StoreFault(EnvironmentFault):
 
 
 class LeaseLost(TrainingError):
-    """Another machine goes on with the run, since this one had not been heard of in the store for too long."""
+    """Another machine continues with the run, since this one had not been heard of in the store for too long."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Keeps a run's record in its object store while the run goes on, and says there who works on it."""
+"""Keeps a run's record in its object store while the run continues, and says there who works on it."""
 
 import threading
 import time
@@ -61,7 +61,7 @@ class RunKeeper:
         """The run has ended: copy all of its record, then its status. What could not be copied is told."""
         reason = self._end(END_SECONDS)
         if reason:
-            tell(f"the run's record is not all in its store: {reason}; the same command, on this machine, goes on")
+            tell(f"the run's record is not all in its store: {reason}; the same command, on this machine, resumes it")
 
     def release(self) -> None:
         """Let others work on the name. What is not copied yet is copied if that is quickly done."""

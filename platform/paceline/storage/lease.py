@@ -1,7 +1,7 @@
-"""Who works on a name in an object store: a small file that says so, until when, and is written anew meanwhile.
+"""Who works on a name in an object store: a small file that says so, until when, and is written again meanwhile.
 
 Best effort: a store without conditional writes cannot do better. Two that ask at the same moment see each other after
-`SETTLE_SECONDS`, and the one that wrote last goes on. A run that was not heard of for `LEASE_SECONDS` may be taken
+`SETTLE_SECONDS`, and the one that wrote last continues. A run that was not heard of for `LEASE_SECONDS` may be taken
 over; it finds that out before it puts the next checkpoint in place, and ends.
 """
 
@@ -106,7 +106,7 @@ class Lease:
             # a machine whose clock is behind may have said so just now
             if holder != first or first.machine == _machine():
                 raise StoreFault(
-                    f"a run named {self._home.address.name!r} is going on in {self._home.address.bare}, by process "
+                    f"a run named {self._home.address.name!r} is in progress in {self._home.address.bare}, by process "
                     f"{holder.process} on {holder.host}; wait for it, or give this one another name",
                     "run-in-use",
                     name=self._home.address.name,

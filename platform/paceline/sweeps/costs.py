@@ -14,7 +14,7 @@ from paceline.sweeps.work import GroupShape
 from paceline.tracking.costs import COST_FILE, SWEEP_PARTS, Goal, Ledger, Unit
 
 SAVE_SECONDS = 10.0
-"""How often the ledger is written while the sweep goes on: a driver that is killed loses no more of it."""
+"""How often the ledger is written while the sweep continues: a driver that is killed loses no more of it."""
 _Open = Mapping[Unit, Mapping[str, float]]
 """Seconds of trials that have not ended: a later launch knows how they end."""
 

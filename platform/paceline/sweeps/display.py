@@ -26,7 +26,7 @@ PLAIN_WAIT_SECONDS = 30.0
 """How often a line tells what the sweep waits for before its first trial begins."""
 REFRESH_SECONDS = 0.25
 REFRESHES = 2.0
-"""How often a second what is shown is drawn anew when nothing is told: the seconds of a wait go on."""
+"""How often a second what is shown is drawn again when nothing is told: the seconds of a wait continue."""
 BEST_SECONDS = 2.0
 """How old the best trial may be on a terminal."""
 RUNNING_ROWS = 12
@@ -204,13 +204,13 @@ class LiveSweepListener(PlainSweepListener):
         self._known_ended: set[str] = set()
 
     def stage(self, text: str) -> None:
-        """Print the stage, and show under the lines for how long it goes on, until the first trial begins."""
+        """Print the stage, and show under the lines for how long it continues, until the first trial begins."""
         super().stage(text)
         if self._beginning.since is None:
             self._live.update(replace(self._waiting, before=f"{self._title}  "), refresh=True)
 
     def trials(self, view: Sequence[Trial]) -> None:
-        """Draw the trials anew, a few times a second at most."""
+        """Draw the trials again, a few times a second at most."""
         now, ended = monotonic(), _count(view)
         if now - self._drawn < REFRESH_SECONDS and ended < self._planned(view):
             return

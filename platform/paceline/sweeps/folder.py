@@ -1,4 +1,4 @@
-"""A sweep's folder, and whether the same command goes on with an unfinished one."""
+"""A sweep's folder, and whether the same command continues with an unfinished one."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +53,7 @@ def claim_sweep(config: ExperimentConfig, storage: Path, intent: Intent = "conti
 
 @dataclass(frozen=True)
 class UnfinishedSweep:
-    """A sweep that the same command would find, and go on with unless its config differs."""
+    """A sweep that the same command would find, and continue with unless its config differs."""
 
     sweep_id: str
     ended: int

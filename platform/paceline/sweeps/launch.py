@@ -23,7 +23,7 @@ class SweepLaunch:
     claimed: ClaimedRun[SweepFolder]
     uri: str
     points: tuple[Point, ...]
-    """Those that are known in advance; none with a search that chooses them while the sweep goes on."""
+    """Those that are known in advance; none with a search that chooses them while the sweep continues."""
     skipped: tuple[Trial, ...]
     configs: PointConfigs
     history: SweepHistory

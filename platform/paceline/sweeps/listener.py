@@ -1,4 +1,4 @@
-"""What the person who started a sweep gets to see while it goes on; called in the driver's process."""
+"""What the person who started a sweep gets to see while it continues; called in the driver's process."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol

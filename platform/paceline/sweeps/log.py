@@ -1,4 +1,4 @@
-"""The journal of a sweep: its trials and what they reported at rungs, so that a later launch can go on with it."""
+"""The journal of a sweep: its trials and what they reported at rungs, so that a later launch can continue with it."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -82,7 +82,7 @@ class SweepLog:
         self._journal.append([("answer", {"id": trial_id})])
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Release the file."""
         self._journal.close()
 
 

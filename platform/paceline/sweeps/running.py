@@ -74,7 +74,7 @@ def run_on_ray(launch: "SweepLaunch") -> Closing:
                 return _run(launch, plan, desk)
             except ray.exceptions.RayActorError as error:
                 reason = f"the process that holds the sweep together has died: {first_line(error)}"
-                raise RunFailed(f"{reason}; the same command goes on from here") from None
+                raise RunFailed(f"{reason}; the same command resumes it") from None
 
 
 def _import_ray_parts() -> None:
@@ -141,7 +141,7 @@ def _costs(launch: "SweepLaunch", desk: Any, groups: "Groups", unit: Unit) -> Sw
 
 
 class Running:
-    """The driver's part, while the sweep goes on."""
+    """The driver's part, while the sweep continues."""
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ class Running:
             self._desk.end_early.remote(self._fault)
 
     def _wait_for_states(self) -> None:
-        """Tune has let go of its trials, some of which may still be saving their states."""
+        """Tune has released its trials, some of which may still be saving their states."""
         end = time.monotonic() + SAVE_SECONDS
         while self._turn().busy and time.monotonic() < end:
             time.sleep(POLL_SECONDS)
@@ -254,7 +254,7 @@ class Running:
         )
         trials: list[Trial] = ray.get(self._desk.trials.remote())
         self._groups.join(LEAVE_SECONDS)
-        # last: whoever is killed before goes on with the sweep, and closes it then
+        # last: whoever is killed before continues with the sweep, and closes it then
         with writable(launch.folder.path):
             launch.folder.write(status="interrupted" if self._can_go_on(status) else "finished")
         return Closing(status, trials, report, self._fault, ledger)
@@ -283,7 +283,7 @@ class Running:
             self._launch.listener.event("warning", {"code": "best-config-not-written", "message": message})
 
     def _can_go_on(self, status: str) -> bool:
-        """Whether the same command is to go on with the sweep; otherwise it starts a new one, with any config."""
+        """Whether the same command is to continue with the sweep; otherwise it starts a new one, with any config."""
         if is_hopeless(self._fault):
             return False
         return status == "interrupted" or self._is_out_of_time or bool(self._fault)
@@ -299,6 +299,6 @@ def _ray_folder(sweep: Path) -> Path:
 
 
 def _forget_tunes_files(folder: Path) -> None:
-    """Remove what Tune has written, in this launch or in one that was killed: a sweep goes on from its own log."""
+    """Remove what Tune has written, in this launch or in one that was killed: a sweep resumes from its own log."""
     for each in folder.glob(f"{_TUNES_FOLDER}*"):
         shutil.rmtree(each, ignore_errors=True)

@@ -202,7 +202,7 @@ def _incomplete(trials: Sequence[Trial]) -> str:
 
 def _result(launch: SweepLaunch, closing: Closing, seconds: float) -> SweepResult:
     if closing.fault:
-        failed = RunFailed(redact(f"the sweep cannot go on: {closing.fault}"), "")
+        failed = RunFailed(redact(f"the sweep cannot continue: {closing.fault}"), "")
         if is_hopeless(closing.fault):
             failed.code = "unknown-metric"
         raise failed

@@ -39,7 +39,7 @@ class Point:
 
 @dataclass(frozen=True, repr=False)
 class Trial:
-    """A point, and what came of it."""
+    """A point, and the result."""
 
     id: str
     overrides: Mapping[str, Any]

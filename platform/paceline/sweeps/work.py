@@ -95,7 +95,7 @@ class SweepView:
     """What the watcher has not seen yet."""
     groups: list[WantedGroup]
     over: str = ""
-    """Why the sweep ends before its last trial: a stop condition, or the user; empty while it goes on."""
+    """Why the sweep ends before its last trial: a stop condition, or the user; empty while it continues."""
     fault: str = ""
     """Why no worker group can be started; empty when they can."""
     busy: int = 0
@@ -106,7 +106,7 @@ class SweepView:
 
 @dataclass(frozen=True)
 class Report:
-    """What Tune is told of a trial, at a rung or at its end."""
+    """What Tune gets about a trial, at a rung or at its end."""
 
     state: str
     values: dict[str, float] = field(default_factory=dict)
@@ -116,5 +116,5 @@ class Report:
 
     @property
     def is_over(self) -> bool:
-        """Whether the trial has ended, or will not go on in this launch."""
+        """Whether the trial has ended, or will not continue in this launch."""
         return self.state != "running"

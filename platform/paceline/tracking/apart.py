@@ -178,7 +178,7 @@ def main(order: Mapping[str, Any]) -> None:
     for line in sys.stdin:
         if line == FINISH:
             threading.Thread(target=_finish, args=(shipper,), daemon=True).start()
-    os._exit(1)  # the pipe has closed, wherever shipping stands: whoever goes on sends the rest
+    os._exit(1)  # the pipe has closed, wherever shipping stands: whoever continues sends the rest
 
 
 def _finish(shipper: Shipper) -> None:

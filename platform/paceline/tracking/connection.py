@@ -110,7 +110,7 @@ class Connection:
 
 
 def shared(uri: str) -> Connection:
-    """The process's one connection to a store, made anew when its database is another file by now.
+    """The process's one connection to a store, made again when its database is another file by now.
 
     Threads that need the same one wait for whoever is opening it.
     """

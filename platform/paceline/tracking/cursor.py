@@ -30,7 +30,7 @@ class ShipReport:
 
 @dataclass
 class Cursor:
-    """What MLflow has of the journal. Kept in a file, so that a later process goes on from there."""
+    """What MLflow has of the journal. Kept in a file, so that a later process resumes from there."""
 
     run_id: str = ""
     """MLflow's id of the run that the rest is about."""

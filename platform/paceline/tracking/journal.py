@@ -155,7 +155,7 @@ class Journal:
             yield entry
 
     def close(self) -> None:
-        """Let go of the file. A later `append` opens it again."""
+        """Release the file. A later `append` opens it again."""
         with self._lock:
             if self._descriptor is not None:
                 os.close(self._descriptor)

@@ -50,7 +50,7 @@ class Recorder:
     """Takes what a run has to tell, and sees to it that MLflow has it exactly once.
 
     Lives in one process at a time, on the driver's node: in the training process itself, or in an actor. Opened again
-    on the same folder after a crash or for a resumed run, it goes on where the journal ends. Its methods may be called
+    on the same folder after a crash or for a resumed run, it resumes where the journal ends. Its methods may be called
     from several threads. None of them waits for MLflow, except `close`.
     """
 

@@ -37,7 +37,7 @@ def connect(uri: str) -> "MlflowClient":
 
 
 def disconnect(uri: str) -> None:
-    """Have the next client of a database open it anew.
+    """Have the next client of a database open it again.
 
     MLflow keeps stores by their addresses, for as long as the process lives, and with them the open files: also one
     that was deleted meanwhile.

@@ -183,7 +183,7 @@ class Shipper:
         if isinstance(error, FolderTrouble):
             self._tell(str(error))
             if previous is None:
-                logger.warning("%s; what it holds is sent to MLflow once that is mended", error)
+                logger.warning("%s; what it holds is sent to MLflow once that is fixed", error)
             return
         self._tell(cause_text(error, self._record.uri))
         # where nobody has ever answered, the launch has told so

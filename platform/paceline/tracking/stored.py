@@ -1,6 +1,6 @@
 """How much of a run's record its object store has. Only so much is sent to MLflow.
 
-A run that goes on elsewhere has what the store has: MLflow must not know more than that, or it would be told points a
+A run that continues elsewhere has what the store has: MLflow must not know more than that, or it would be told points a
 second time. Whoever keeps the store's copy and whoever sends are different processes, which meet in the run's folder.
 """
 

@@ -28,7 +28,7 @@ class Uploads:
     Args:
         folder: the recorder's folder.
         save: writes the cursor down.
-        refuse: is told of a file that will never be sent, and why.
+        refuse: is notified of a file that will never be sent, and why.
     """
 
     def __init__(self, folder: Path, save: Callable[[], object], refuse: Callable[[list[str]], object]) -> None:

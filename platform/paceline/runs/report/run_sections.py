@@ -136,7 +136,7 @@ def _tiles(story: RunStory) -> list[tuple[str, Child, str]]:
 
 
 def _figure(key: str, curve: Curve) -> float:
-    """The newest value; of the memory the highest one, since a resumed run begins to look for it anew."""
+    """The newest value; of the memory the highest one, since a resumed run begins to look for it again."""
     place = curve.highest if key == metrics.PEAK_MEMORY_BYTES else None
     return (place or curve.newest)[1]
 

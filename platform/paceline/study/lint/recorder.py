@@ -184,7 +184,7 @@ def _drops(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 
 def _invented(name: str, tensor: Tensor, origin: tuple[Tensor, Call] | None) -> Any:
-    """A value for one that a stand-in has not: as if all were well, so that the code goes on."""
+    """A value for one that a stand-in has not: as if all were well, so that the code continues."""
     if name in SHOWS:
         return "tensor"
     if name == "cpu":

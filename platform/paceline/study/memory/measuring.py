@@ -133,7 +133,7 @@ def _on_cpu(steps: _Steps) -> int:
 
     held = steps.held_bytes()
     # from the first step on: of what was allocated earlier, the profiler does not see how it is freed; it sees DDP's
-    # buckets, since they are laid out anew in the first step
+    # buckets, since they are laid out again in the first step
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         steps.step()
         with record_function(SECOND_STEP):

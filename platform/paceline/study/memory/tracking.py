@@ -1,4 +1,4 @@
-"""What sees every storage that operations make, and when it is let go of."""
+"""What sees every storage that operations make, and when it is released."""
 
 import weakref
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ SMALL = 0.0002
 
 
 class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the storages of all results while it is active; of tensors from before, those that it is told of.
+    """Notes the storages of all results while it is active; of tensors from before, those that it is notified of.
 
     What is made with gradients on is an activation (in checkpointed blocks also during backward), anything else is
     workspace, unless it is told to be something else.

@@ -106,7 +106,7 @@ class BlockedTime:
         return self._file is not None
 
     def reset(self) -> None:
-        """Start anew."""
+        """Start again."""
         self.seconds.clear()
 
     def watched(self, part: str, function: Callable[..., Result]) -> Callable[..., Result]:
@@ -124,7 +124,7 @@ class BlockedTime:
         return watched if self.is_known else function
 
     def close(self) -> None:
-        """Let go of the system's file."""
+        """Release the system's file."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

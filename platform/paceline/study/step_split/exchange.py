@@ -1,4 +1,4 @@
-"""How long the exchange of DDP's gradients goes on when backward has nothing left to hide it behind."""
+"""How long the exchange of DDP's gradients continues when backward has nothing left to hide it behind."""
 
 from contextlib import ExitStack
 from time import perf_counter

@@ -57,7 +57,7 @@ def _changes(config: ExperimentConfig, overrides: Mapping[str, Any]) -> bool:
 
 def _data(split: StepSplit, config: ExperimentConfig, larger: StepSplit | None) -> Iterator[Fix]:
     if median(split.fractions(TRANSFER)) > median(split.fractions(DATA)):
-        yield Fix({"data.pin_memory": True}, "from page-locked memory a copy goes on beside the computation")
+        yield Fix({"data.pin_memory": True}, "from page-locked memory a copy overlaps with the computation")
         yield Fix({"data.cache": "device"}, "the samples are on the device already, if they fit there")
         return
     needed, most = _loaders(split, config)

@@ -79,7 +79,7 @@ class _Measured:
 
 
 def _measure(trainer: Trainer, forward_backward: LocalForwardBackward, steps: int, warm_up: int) -> _Measured:
-    """One loop without a break: a new one would start the loaders anew."""
+    """One loop without a break: a new one would start the loaders again."""
     watch = Watch(trainer, forward_backward)
     free_steps = steps if watch.clock.waits_for_device else 0
     begun: dict[int, float] = {}

@@ -29,7 +29,7 @@ def certainty(findings: Findings) -> str:
     """How sure the figures are."""
     low, high = findings.noise
     parts = [
-        "Speeds have 95 % intervals, of pairs of turns. The baseline against itself comes to "
+        "Speeds have 95 % intervals, of pairs of turns. The baseline against itself is "
         f"{low:.2f}-{high:.2f} x: what lies within that is noise."
     ]
     quality = findings.quality

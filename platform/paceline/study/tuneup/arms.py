@@ -243,7 +243,7 @@ def _kernels(config: ExperimentConfig, facts: Facts) -> Iterator[Arm]:
 
 
 def _bookkeeping(config: ExperimentConfig) -> Iterator[Arm]:
-    why = "gradients are let go of between steps rather than filled with zeros"
+    why = "gradients are released between steps rather than filled with zeros"
     yield Arm("set-to-none", {"trainer.zero_grad": "set_to_none"}, "zero-grad", why)
     often = config.trainer.log_every_n_steps
     overrides = {"trainer.log_every_n_steps": 50}
@@ -256,7 +256,7 @@ def _exchange(facts: Facts) -> Iterator[Arm]:
     alone = "" if facts.world_size > 1 else "one process exchanges no gradients"
     why = "gradients are exchanged in bfloat16"
     yield Arm("exchange-bf16", {"parallel.comm_hook": "bf16"}, "exchange", why, "differently", why_not=alone)
-    why = "DDP is told that the set of used parameters never changes"
+    why = "DDP takes the set of used parameters as fixed"
     yield Arm("static-graph", {"parallel.static_graph": True}, "static-graph", why, why_not=alone)
     why = "gradients live in DDP's buckets"
     overrides = {"parallel.gradient_as_bucket_view": True}

@@ -1,4 +1,4 @@
-"""What is told of a technique that met others: how much it adds to them."""
+"""What is reported about a technique that met others: how much it adds to them."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ NO_TIME = "there was no time for it"
 
 
 def beside_of(name: str, others: Sequence[str], question: Question, contest: Contest) -> Beside:
-    """What came of a contest in which a technique was added to others.
+    """The result of a contest in which a technique was added to others.
 
     Args:
         contest: of the others alone against the others with it.

@@ -47,7 +47,7 @@ class Combining:
         self.arms = arms
         """Those that were measured beside others alone say so."""
         self.beside: list[Beside] = []
-        """What came of all contests here, in their order."""
+        """The result of all contests here, in their order."""
 
     def run(self, tried: Sequence[Arm], gained: Sequence[Arm]) -> list[Arm]:
         """The techniques that are fastest together, as far as there is time.

@@ -1,4 +1,4 @@
-"""What is told of a technique at the end: its verdict, and all that was measured of it."""
+"""What is reported about a technique at the end: its verdict, and all that was measured of it."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -15,7 +15,7 @@ from paceline.study.tuneup.texts import UNMEASURED
 def result_of(
     arm: Arm, contest: Contest | None, quality: Quality, usual_warnings: Collection[str], peaks: Peaks
 ) -> ArmResult:
-    """What came of a technique.
+    """The result of a technique.
 
     Args:
         contest: its own against the baseline; None when it was not tried.

@@ -60,7 +60,7 @@ class PlainWatcher(PlainListener):
 
     def goes_on(self, tuneup_id: str, spent_seconds: float) -> None:
         """An earlier launch has been interrupted."""
-        self._line(f"going on with {tuneup_id}, {spent_seconds:.0f} s of whose budget are spent")
+        self._line(f"resuming {tuneup_id}, {spent_seconds:.0f} s of whose budget are spent")
 
     def arms(self, arms: Sequence[Arm]) -> None:
         """What will be tried, and what not."""

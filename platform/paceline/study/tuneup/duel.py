@@ -29,7 +29,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class DuelRules:
-    """How long a duel goes on."""
+    """How long a duel continues."""
 
     window_seconds: float = 0.5
     """How long a window of each side takes, in turns; at least one."""

@@ -23,7 +23,7 @@ REASON_WIDTH = 200
 
 
 def explanation(arm: ArmResult, findings: Findings) -> str:
-    """What came of a technique: why it is recommended, or why it is not, and what was told while it was built."""
+    """The result of a technique: why it is recommended, or why it is not, and what was told while it was built."""
     sets = [f"it sets {overrides_text(arm.overrides)}"] if arm.name.startswith(FIX) else []
     return "; ".join([_came_of(arm, findings), *sets, *arm.warnings])
 
@@ -57,7 +57,7 @@ def rows_of(findings: Findings) -> list[tuple[str, ...]]:
 
 
 def unhelpful(findings: Findings) -> list[tuple[str, list[str]]]:
-    """The techniques that were tried and are not recommended, by what came of them."""
+    """The techniques that were tried and are not recommended, by the result."""
     left = [arm for arm in findings.arms if not arm.is_recommended]
     worse = [arm.name for arm in left if arm.quality.verdict == "worse"]
     rest = [arm for arm in left if arm.name not in worse]

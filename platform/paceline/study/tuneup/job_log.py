@@ -1,4 +1,4 @@
-"""The journal of a tune-up: what came of each job, and when, so that a later launch can go on with it."""
+"""The journal of a tune-up: the result of each job, and when, so that a later launch can continue with it."""
 
 import hashlib
 import json
@@ -52,7 +52,7 @@ class JobLog:
         """All that have been answered, in their order."""
         for number, entry in enumerate(self._journal.scan(), 1):
             if entry.sequence != number:
-                hint = "put it back from a copy, or start anew with --new"
+                hint = "put it back from a copy, or start again with --new"
                 told = f"{self._journal.path} is damaged: entry {number} is missing; {hint}"
                 raise EnvironmentFault(told, "file-damaged", path=self._journal.path, entry=number)
             self._take_up(entry.kind, entry.content)
@@ -79,7 +79,7 @@ class JobLog:
         self._append("done", {"job": done.digest, "answer": asdict(done.answer), "elapsed": done.elapsed})
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Release the file."""
         self._journal.close()
 
     def _append(self, kind: str, content: Mapping[str, Any]) -> None:

@@ -40,7 +40,7 @@ class NumberedJob:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a job."""
+    """The result of a job."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
     """Plain JSON values; empty when it failed."""

@@ -11,7 +11,7 @@ from paceline.study.tuneup.duel import Pair
 
 MIN_PAIRS, MAX_PAIRS = 5, 40
 PAIRS_OF_A_DUEL = 8
-"""After so many, a clear difference can be told; a duel that is open then is gone on with when its turn comes."""
+"""After so many, a clear difference can be told; a duel that is open then is resumed when its turn comes."""
 
 
 class Standing:

@@ -20,7 +20,7 @@ class LimitReached(BaseException):
 
 @contextmanager
 def raising_after(seconds: float) -> Iterator[None]:
-    """End the body by an exception when it takes longer; one that hangs outside of Python goes on until it comes back.
+    """End the body by an exception when it takes longer; one that hangs outside of Python continues until it returns.
 
     Away from the main thread, where Python delivers no signals, this does nothing; likewise for an infinite limit.
 

@@ -82,7 +82,7 @@ class Quality:
 
 @dataclass(frozen=True)
 class ArmResult:
-    """A technique, and what came of it."""
+    """A technique, and the result."""
 
     name: str
     overrides: Mapping[str, Any]
@@ -198,7 +198,7 @@ class Findings:
 
     arms: tuple[ArmResult, ...]
     noise: tuple[float, float]
-    """What came of the baseline against itself: the interval of its ratios. Nothing within it is a difference."""
+    """The result of the baseline against itself: the interval of its ratios. Nothing within it is a difference."""
     recommended: Mapping[str, Any]
     """The changes of the config that are recommended, by dotted key; empty: none."""
     speedup: float | None = None

@@ -1,4 +1,4 @@
-"""Digests of the user's own code, so that a tune-up is not gone on with when it has changed.
+"""Digests of the user's own code, so that a tune-up is not resumed when it has changed.
 
 Modules are told by their files, and the Python objects that stand in a config in place of an import path by what they
 are made of, where a script or a notebook defines them. Comments, blank lines and places do not count. Not seen are

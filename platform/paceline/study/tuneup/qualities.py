@@ -17,7 +17,7 @@ PREFERRED = ("val/accuracy", "val/loss")
 
 
 class Trainings:
-    """Trains configs to the end, each with the same seeds, and remembers what came of it."""
+    """Trains configs to the end, each with the same seeds, and remembers the result."""
 
     def __init__(self, bench: Bench, clock: Clock, config: ExperimentConfig) -> None:
         self._bench, self._clock = bench, clock

@@ -1,4 +1,4 @@
-"""What MLflow is told of a tune-up: one run, with a note that has the table, and the files."""
+"""What MLflow gets about a tune-up: one run, with a note that has the table, and the files."""
 
 import json
 import sys

@@ -1,7 +1,7 @@
-"""A bench that writes down what came of each job, and answers those that an earlier launch has done from there.
+"""A bench that writes down the result of each job, and answers those that an earlier launch has done from there.
 
 What a tune-up does next depends on the answers and on the time that they took, and on nothing else. So the same course
-comes to the same place again in no time, and goes on from there.
+comes to the same place again in no time, and resumes from there.
 """
 
 import time
@@ -18,7 +18,7 @@ from paceline.tracking.redact import redact
 
 LOSSES = 2
 """How often a technique may end the tune-up before it counts as failed."""
-START_ANEW = "start anew with --new"
+START_ANEW = "start again with --new"
 
 
 class SpentTime:

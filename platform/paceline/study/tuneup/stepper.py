@@ -20,7 +20,7 @@ ENDLESS = {
     "sweep": None,
     "tuneup": None,
 }
-"""What makes a training go on for as long as it is asked for steps, with nothing but steps in it."""
+"""What makes a training continue for as long as it is asked for steps, with nothing but steps in it."""
 
 
 class Window(NamedTuple):
@@ -39,7 +39,7 @@ class Window(NamedTuple):
 class Stepper:
     """The training of a config, step by step. It saves nothing, and tells nobody.
 
-    Several may live in one process and take turns: what a config says of the process as a whole is set anew for each.
+    Several may live in one process and take turns: what a config says of the process as a whole is set again for each.
     Every rank must have the same ones, and call the same methods.
 
     Raises:
@@ -78,7 +78,7 @@ class Stepper:
             self.run(self.ahead)
 
     def close(self) -> None:
-        """Let go of its loader processes."""
+        """Release its loader processes."""
         self.trainer.close()
 
     def _steps_ahead(self, config: ExperimentConfig) -> int:

@@ -12,7 +12,7 @@ from paceline.study.tuneup.outcome import ArmResult, Beside, Findings, Quality
 
 
 def stored_report(path: Path) -> str:
-    """The report of a tune-up that has come to its end, made anew.
+    """The report of a tune-up that has come to its end, made again.
 
     Args:
         path: the tune-up's folder.
@@ -26,7 +26,7 @@ def stored_report(path: Path) -> str:
     about = folder.read()
     if not folder.findings.exists():
         state = about.get("status", "unknown")
-        hint = "start it anew by" if state == "failed" else "wait for its end, or go on with it by"
+        hint = "start it again by" if state == "failed" else "wait for its end, or resume it by"
         reason = f"the tune-up in {path} is {state}, with nothing found out: {hint} `paceline tuneup`"
         raise EnvironmentFault(reason, "no-findings", path=path, status=state)
     try:

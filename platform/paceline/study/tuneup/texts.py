@@ -7,9 +7,9 @@ from typing import Any
 from paceline.study.tuneup.outcome import ArmResult, Findings, Quality
 
 UNDECIDED = "undecided in the time there was"
-"""What is told of a speed whose interval is too wide to say anything."""
+"""What is reported about a speed whose interval is too wide to say anything."""
 UNMEASURED = "faster; quality not measured"
-"""What is told of a gain that changes what is computed, where nobody knows what the model comes out like."""
+"""What is reported about a gain that changes what is computed, where nobody knows what the model comes out like."""
 UNSHOWN = "faster, but not shown to be as good"
 """The same where trainings were compared, and left it open."""
 LEAST_SHARE = 0.005

@@ -2,7 +2,7 @@
 
 claim a folder  ->  measure on one warm worker group  ->  recommended config, report, MLflow  ->  TuneupResult
 
-What came of each job is in the folder's journal: a later launch goes on where this one ends, see `resuming`.
+The result of each job is in the folder's journal: a later launch continues where this one ends, see `resuming`.
 """
 
 import json
@@ -135,7 +135,7 @@ def _tuneup(config: ExperimentConfig, launch: Launch, listener: Watcher, spent: 
             claimed.folder.write(status="failed" if isinstance(error, BaselineFailed) else "interrupted")
         if isinstance(error, KeyboardInterrupt):
             hint = "--resume in place of --new" if launch.intent == "new" else "the same command"
-            listener.stage(f"interrupted: {hint} goes on with {claimed.folder.run_id}")
+            listener.stage(f"interrupted: {hint} resumes {claimed.folder.run_id}")
         raise
     finally:
         claimed.release()

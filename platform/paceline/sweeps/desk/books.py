@@ -24,7 +24,7 @@ from paceline.tracking.sweep_note import sweep_points
 CHILD_CLOSE_SECONDS = 30.0
 """How long a trial's record waits for MLflow; what is unsent by then stays in its journal."""
 PARENT_SECONDS = 1.0
-"""How often the sweep's own record is told of the trials, at the most: to find the best one takes a look at all."""
+"""How often the sweep's own record is notified of the trials, at the most: to find the best one takes a look at all."""
 
 
 class Books:

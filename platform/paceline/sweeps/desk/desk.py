@@ -27,11 +27,11 @@ from paceline.sweeps.work import GroupShape, Order, Report, SweepView
 from paceline.tracking.record import RunRecord
 
 NOT_NOW = Report("pending")
-"""For a trial that does not begin, or go on, in this launch."""
+"""For a trial that does not begin, or continue, in this launch."""
 
 
 class SweepDesk(GroupDesk):
-    """Holds the state of a sweep while it goes on."""
+    """Holds the state of a sweep while it continues."""
 
     def __init__(self, folder: Path, record: RunRecord, rules: Rules, points: int | None) -> None:
         """Open the sweep's journal and its record.
@@ -174,17 +174,17 @@ class SweepDesk(GroupDesk):
         return await self._books.close(status, reason, note, artifacts, timeout_seconds)
 
     async def trials(self) -> list[Trial]:
-        """All trials, with what came of them."""
+        """All trials, with the result."""
         return (await self.view(0)).trials
 
     # --- Tune's trainables ---------------------------------------------------------------------------------------
 
     async def run_to_rung(self, order: Order, visit: str = "") -> Report:
-        """Let a trial begin, or go on; returns when it stands at a rung or has ended.
+        """Let a trial begin, or continue; returns when it stands at a rung or has ended.
 
         Args:
             visit: tells one stay of the trial at a trainable from another. One that comes while the trial stands at a
-                rung may bring it another checkpoint, so that it takes a seat anew.
+                rung may bring it another checkpoint, so that it takes a seat again.
         """
         known = self._books.trials.get(order.point.id)
         if known is not None and self._has_ended(known.id):

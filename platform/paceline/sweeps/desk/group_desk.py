@@ -109,7 +109,7 @@ class GroupDesk:
         return self._running(trial_id, attempt) is not None
 
     async def rung(self, trial_id: str, attempt: int, values: dict[str, float]) -> bool | None:
-        """The trial stands at a rung, its state saved; returns, once it is decided, whether it is to go on.
+        """The trial stands at a rung, its state saved; returns, once it is decided, whether it is to continue.
 
         None: it is to stop, and to ask again when it is taken up again; nothing was decided about the rung.
         """

@@ -21,7 +21,7 @@ TROUBLE_SECONDS = 60.0
 
 
 class Hall:
-    """The trials of a sweep that go on, and their seats.
+    """The trials of a sweep that continue, and their seats.
 
     Args:
         points: how many trials there will be at the most; None: nobody knows.
@@ -33,9 +33,9 @@ class Hall:
         self.times = GroupTimes(rules.goal)
         self.seats = [Seat(number, times=self.times) for number in range(rules.seats)]
         self.over = next(filter(None, map(rules.target_reached, books.trials.values())), "")
-        """Why the sweep ends before its last trial; empty while it goes on."""
+        """Why the sweep ends before its last trial; empty while it continues."""
         self.fault = ""
-        """Why the sweep cannot go on; empty when it can."""
+        """Why the sweep cannot continue; empty when it can."""
         self._points = points
         self._changed = asyncio.Condition()
 
@@ -104,7 +104,7 @@ class Hall:
         await self.notify()
 
     async def vacate(self, run: TrialRun) -> None:
-        """Have a trial's workers save its state and let go of it."""
+        """Have a trial's workers save its state and release it."""
         seating = run.seatings
         if run.seat is not None or run.is_displaced:
             if run.stopping is None:
@@ -134,7 +134,7 @@ class Hall:
         self.rest_or_close(run)
 
     def rest_or_close(self, run: TrialRun) -> None:
-        """A trial's workers have let go of it: write down how it stands, and free its seat."""
+        """A trial's workers have released it: write down how it stands, and free its seat."""
         self.release(run)
         if run.has_ended:
             self.books.end(run.trial, run.desk, lambda: self._forget(run))

@@ -62,7 +62,7 @@ class Losses:
     def _retire(self, seat: Seat, reason: str) -> None:
         left = len(self._hall.open_seats) - 1
         groups = "worker group" if left == 1 else "worker groups"
-        message = f"the sweep goes on with {left} {groups}, one more failed: {reason}"
+        message = f"the sweep continues with {left} {groups}, one more failed: {reason}"
         self._hall.books.tell("warning", code="slot-lost", message=message, slots_left=left)
         run, seat.run = seat.run, None
         seat.retire()

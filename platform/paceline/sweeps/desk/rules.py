@@ -14,7 +14,7 @@ _NEVER_REPORTED = "sweep.metric: no trial reports"
 
 
 def is_hopeless(fault: str) -> bool:
-    """Whether a sweep that could not go on for this reason never can: it needs another config."""
+    """Whether a sweep that could not continue for this reason never can: it needs another config."""
     return fault.startswith(_NEVER_REPORTED)
 
 

@@ -1,4 +1,4 @@
-"""One trial as the desk sees it while it goes on."""
+"""One trial as the desk sees it while it continues."""
 
 import re
 import time
@@ -18,7 +18,7 @@ _AT_STEP = re.compile(r"\bat step (\d+)")
 
 
 def end_values(trial: Trial, rung: Mapping[str, float]) -> dict[str, float]:
-    """What Tune is told of a trial that has ended: its metrics, and how far it came in each unit of a budget.
+    """What Tune gets about a trial that has ended: its metrics, and how far it came in each unit of a budget.
 
     Args:
         rung: the values at the rung that it reached last, if any. A trial that did not finish came no further.
@@ -53,19 +53,19 @@ class TrialRun:
     is_confirmed: bool = False
     """Whether that group has been heard of since: one that died while it waited for a trial is handed one, too."""
     is_displaced: bool = False
-    """Whether it has lost its seat, and is to go on in another one."""
+    """Whether it has lost its seat, and is to continue in another one."""
     displacements: int = 0
     """How many seats it has lost since a group was at work on it."""
     rung: dict[str, float] | None = None
-    """The values at the rung where it waits to be told whether to go on."""
+    """The values at the rung where it waits to be told whether to continue."""
     is_told: bool = False
     """Whether Tune has been told of that rung."""
     reached: dict[str, float] = field(default_factory=dict)
     """The values at the rung that it reached last."""
     answered_step: int | None = None
-    """The step of the last rung at which it was let go on since it has its seat."""
+    """The step of the last rung at which it was allowed to continue since it has its seat."""
     stopping: tuple[TrialState, str] | None = None
-    """The state, and the reason, that it is to have once its workers have let go of it; see `stop`."""
+    """The state, and the reason, that it is to have once its workers have released it; see `stop`."""
     stopping_since: float = 0.0
     """When it was first told to stop."""
     failures: int = 0
@@ -73,7 +73,7 @@ class TrialRun:
     visit: str = ""
     """Which of Tune's trainables has it now."""
     calls: int = 0
-    """How often Tune has asked for it, or let go of it: only the newest call is waited for."""
+    """How often Tune has asked for it, or released it: only the newest call is waited for."""
     seatings: int = 0
     """How often it was given a seat."""
     changes: list[str] = field(default_factory=list)
@@ -91,12 +91,12 @@ class TrialRun:
 
     @property
     def has_news(self) -> bool:
-        """Whether there is something that Tune does not know: a rung, or that it has let go of its seat."""
+        """Whether there is something that Tune does not know: a rung, or that it has released its seat."""
         has_no_seat = self.seat is None and not self.is_displaced
         return has_no_seat or (self.rung is not None and not self.is_told)
 
     def stop(self, state: TrialState, reason: str) -> None:
-        """It is to have this state once its workers have let go of it."""
+        """It is to have this state once its workers have released it."""
         if self.stopping is None:
             self.stopping_since = time.monotonic()
         self.stopping = state, reason
@@ -127,7 +127,7 @@ class TrialRun:
             self.desk.note_axes(self.trial.steps, overrides)
 
     def displace(self) -> None:
-        """Its seat is none any more: it goes on in another one, from its newest checkpoint."""
+        """Its seat is none any more: it continues in another one, from its newest checkpoint."""
         self.seat, self.is_displaced = None, True
         self.displacements += 1
         self.trial = replace(self.trial, state="pending")
@@ -152,12 +152,12 @@ class TrialRun:
         self.trial = replace(self.trial, samples=int(values["samples"]))
 
     def go_on(self) -> None:
-        """Tune lets it go on from its rung."""
+        """Tune lets it resume from its rung."""
         assert self.rung is not None
         self.answered_step, self.rung, self.is_told = int(self.rung["step"]), None, False
 
     def stop_clock(self) -> None:
-        """Its group has let go of it."""
+        """Its group has released it."""
         if self.is_confirmed:  # what nobody was at work on took no time
             self.trial = replace(self.trial, seconds=self.seconds)
         self.begun, self.is_confirmed = None, False

@@ -11,7 +11,7 @@ LOOK_SECONDS = 1.0
 SAVE_SECONDS = 300.0
 """How long workers that are told to stop may take for it."""
 OVERDUE_SECONDS = 60.0
-"""How long a trial may go on after its `sweep.stop.trial_seconds`."""
+"""How long a trial may continue after its `sweep.stop.trial_seconds`."""
 
 
 async def watch(hall: Hall) -> None:

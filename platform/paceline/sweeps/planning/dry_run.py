@@ -46,7 +46,7 @@ def dry_run(config: ExperimentConfig, as_json: bool, address: str | None = None,
         config: with a `sweep` section.
         as_json: print one object.
         address: a Ray cluster's address, whose size is not asked for; None: this machine.
-        new: an unfinished sweep is not gone on with.
+        new: an unfinished sweep is not resumed.
 
     Raises:
         ConfigError: something about the config or its points is wrong.
@@ -182,8 +182,8 @@ def _unfinished(found: UnfinishedSweep | None) -> list[tuple[str, str]]:
     text = f"sweep {found.sweep_id}, of which {trials} ended"
     if found.differing:
         what = ", ".join(found.differing)
-        return [("unfinished", f"{text}, has another config ({what}): undo the change, or start anew with --new")]
-    return [("unfinished", f"{text}: the same command without --dry-run goes on with it")]
+        return [("unfinished", f"{text}, has another config ({what}): undo the change, or start again with --new")]
+    return [("unfinished", f"{text}: the same command without --dry-run resumes it")]
 
 
 def _slots_text(found: Forecast) -> str:

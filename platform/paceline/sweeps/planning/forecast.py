@@ -77,7 +77,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Everything that is told of a sweep before it starts."""
+    """Everything that is reported about a sweep before it starts."""
 
     sweep: SweepConfig
     made: Points
@@ -109,7 +109,7 @@ def forecast(config: ExperimentConfig, address: str | None = None, new: bool = F
     Args:
         config: with a `sweep` section.
         address: a Ray cluster's address; None: this machine, or inside a submitted job its cluster.
-        new: an unfinished sweep is not gone on with.
+        new: an unfinished sweep is not resumed.
 
     Raises:
         ConfigError: something about the config or its points is wrong.

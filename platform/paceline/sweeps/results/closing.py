@@ -27,7 +27,7 @@ class Closing:
     report: dict[str, Any] = field(default_factory=dict)
     """A `ShipReport` of the sweep's own run."""
     fault: str = ""
-    """Why it could not go on; empty when it could."""
+    """Why it could not continue; empty when it could."""
     cost: Ledger | None = None
     """What it took, all launches together."""
 

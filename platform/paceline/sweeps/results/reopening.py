@@ -108,10 +108,10 @@ def _left(trial: Trial) -> Trial:
 
 
 def _status(written: object, over: str) -> str:
-    """The status that `sweep` has returned; one that was killed has returned none, and can go on."""
+    """The status that `sweep` has returned; one that was killed has returned none, and can continue."""
     if written == "finished":
         return "stopped" if over else "finished"
-    # out of its time, it can go on all the same
+    # out of its time, it can continue all the same
     return "stopped" if written == "interrupted" and "sweep.stop" in over else "interrupted"
 
 

@@ -39,7 +39,7 @@ SPEED = "samples_per_second"
 _SETTING_COLUMN = 2
 _STATUS_WORDS = {
     "running": "running; this is how it stood when it was read",
-    "interrupted": "interrupted; the same command with --resume goes on from there",
+    "interrupted": "interrupted; the same command with --resume continues it",
     "stopped": "stopped, as sweep.stop says",
 }
 

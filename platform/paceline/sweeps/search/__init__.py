@@ -1,1 +1,1 @@
-"""Ray Tune at work: which points come next, which trials go on, and what Tune runs for each of them."""
+"""Ray Tune at work: which points come next, which trials continue, and what Tune runs for each of them."""

@@ -31,7 +31,7 @@ def pin(checkpoint: Path, folder: Path, keep: int = PINS) -> Path | None:
 
 
 def adopt(pinned: Path, checkpoints: Path) -> bool:
-    """Make a pinned checkpoint the one that training in `checkpoints` goes on from; returns whether it is.
+    """Make a pinned checkpoint the one that training in `checkpoints` resumes from; returns whether it is.
 
     What is there stays when the pinned one is gone, or was pinned from there, as the newest of `checkpoints` is then
     at least as new.

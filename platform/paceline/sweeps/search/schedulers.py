@@ -166,7 +166,7 @@ class CheckedPBT(PBTHooks, PopulationBasedTraining):  # type: ignore[misc]
         self._past: dict[str, list[dict[str, Any]]] = {}
 
     def replay(self, past: Sequence[Past]) -> None:
-        """Take in what was reported before. Trials are exploited again once they have saved their state anew."""
+        """Take in what was reported before. Trials are exploited again once they have saved their state again."""
         for each in past:
             if not each.is_last:
                 self._past.setdefault(each.trial_id, []).append(each.result)
@@ -187,7 +187,7 @@ class CheckedPBT(PBTHooks, PopulationBasedTraining):  # type: ignore[misc]
         overrides = dict(point_of(config, self._sweep).overrides)
         for name, axis in self._sweep.ranges.items():
             overrides[name] = _within(axis, overrides[name])
-        if self._check.problems(overrides):  # not together with the others: go on with the values that work
+        if self._check.problems(overrides):  # not together with the others: continue with the values that work
             overrides, operations = dict(point_of(source.config, self._sweep).overrides), {}
         # what is taken over are the values, not who it is
         return {**config, **tune_config(Point(_own_id(trial), overrides), self._sweep)}, operations

@@ -1,4 +1,4 @@
-"""Points that are chosen while the sweep goes on: Optuna proposes, its proposals are checked, seeds are averaged."""
+"""Points that are chosen while the sweep continues: Optuna proposes, its proposals are checked, seeds are averaged."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

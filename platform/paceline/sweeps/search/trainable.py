@@ -63,7 +63,7 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
         return checkpoint_dir
 
     def load_checkpoint(self, checkpoint_dir: str) -> None:
-        """Go on from a checkpoint of this trial, or of another one that it takes over."""
+        """Continue from a checkpoint of this trial, or of another one that it takes over."""
         pinned = json.loads((Path(checkpoint_dir) / POINTER).read_text())
         if pinned is not None:
             adopt(Path(pinned), self._folder / "checkpoints")
@@ -77,7 +77,7 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
         self._folder = Path(self._maker.folder) / "trials" / self._point.id
         self._checkpoint = ""
         self._order = None
-        # tells this stay from others: Tune may go on with the trial in another process before this one has left it
+        # tells this stay from others: Tune may continue with the trial in another process before this one has left it
         self._visit: str = uuid.uuid4().hex
 
     def _result(self, report: Report) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from paceline.sweeps.search.tune_config import TRIAL, id_of, tune_config
 from paceline.sweeps.trials import Point, Trial
 
 ACTOR_FAILURES = 3
-"""How often Tune starts its part of a trial again; the trial itself goes on meanwhile."""
+"""How often Tune starts its part of a trial again; the trial itself continues meanwhile."""
 
 FREE_SECONDS = 10.0
 """How long a sweep that has just ended on this node may take to give back what its part of Tune held."""
@@ -48,7 +48,7 @@ class Tuning:
 
     config: ExperimentConfig
     points: Sequence[Point]
-    """What is left to do, in its order; empty when the points are chosen while the sweep goes on."""
+    """What is left to do, in its order; empty when the points are chosen while the sweep continues."""
     slots: int
     first_rung: float
     length: float
@@ -77,7 +77,7 @@ class TuneThread(threading.Thread):
             _OVER.discard(self._id)
 
     def finish_early(self) -> None:
-        """Start no more trials, and let go of those that are running."""
+        """Start no more trials, and release those that are running."""
         if self.is_alive():
             _OVER.add(self._id)
 

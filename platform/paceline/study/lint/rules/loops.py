@@ -1,4 +1,4 @@
-"""Faults of what goes on around the steps: loading, logging, evaluating, saving."""
+"""Faults of what happens around the steps: loading, logging, evaluating, saving."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -62,7 +62,7 @@ def loss_is_a_mean(subject: Subject) -> Iterator[Fault]:
     call = subject.trace.training.mean_losses.get(id(subject.trace.loss_sum))
     weight = subject.trace.weight
     if call is not None and (isinstance(weight, Tensor) or weight > 1):
-        reason = "TaskOutput.loss_sum is a mean, which is divided by TaskOutput.weight once more"
+        reason = "TaskOutput.loss_sum is a mean, which is divided by TaskOutput.weight again"
         yield Fault(call.place, reason, 'write reduction="sum"', "error")
 
 

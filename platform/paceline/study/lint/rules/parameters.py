@@ -55,7 +55,7 @@ def tensor_not_registered(subject: Subject) -> Iterator[Fault]:
 
 
 def made_in_forward(subject: Subject) -> Iterator[Fault]:
-    """Layers and parameters that are made anew in each forward pass."""
+    """Layers and parameters that are made again in each forward pass."""
     calls = subject.trace.training.calls if subject.trace else ()
     for place, call in {each.place: each for each in calls if each.name == "register_parameter"}.items():
         reason = f"makes the parameter {call.detail} in each forward pass, with new values, which no optimizer knows"
