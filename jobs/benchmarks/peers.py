@@ -22,7 +22,8 @@ run one at a time, since two workers fill two cores, and MLflow is a server with
 lines        of the script without blank lines, comments, docstring and what measures; with those of the config file.
              Network and data are in peers/digits.py for all arms, and not counted.
 first step   from the start of the process to the end of the first trial's first optimizer step.
-sweep        from the start to the end of the process, for all trials.
+sweep        from the start to the end of the process, for all trials; `training` of it from the first to the last step
+             of each trial.
 MLflow runs  of these trials, and others, such as a parent.
 killed       a second sweep, of the two trials with the smallest batch: in the second trial's last epoch, rank 1 ends by
              SIGKILL. `lost`: trials that do not finish. `from scratch`: trials that begin again with step 1.
@@ -52,7 +53,7 @@ LIMIT_SECONDS = 900.0
 Trial = tuple[int, float]
 """Batch size and learning rate."""
 Steps = Sequence[Mapping[str, Any]]
-"""What probe.py has written: time, batch_size, lr, step and rank."""
+"""Lines of probe.py: time, batch_size, lr, step and rank."""
 
 
 class Peer(NamedTuple):
@@ -81,12 +82,12 @@ class RunPoints(NamedTuple):
 
 
 def num_steps(batch_size: int) -> int:
-    """Optimizer steps of a trial, the last batch of an epoch being a smaller one."""
+    """Return the optimizer steps of a trial; the last batch of an epoch may be smaller."""
     return EPOCHS * -(-SAMPLES // batch_size)
 
 
 def count_lines(text: str, is_python: bool) -> int:
-    """Lines of user code: no blank line, no comment, no module docstring, and nothing that is marked as measuring."""
+    """Count the lines of user code: without blank lines, comments, module docstring, and lines marked `# measured`."""
     lines = text.splitlines()
     if is_python and ast.get_docstring(module := ast.parse(text)) is not None:
         lines = lines[module.body[0].end_lineno :]
@@ -95,7 +96,7 @@ def count_lines(text: str, is_python: bool) -> int:
 
 
 def count_points(runs: Sequence[RunPoints], expected: Mapping[Trial, int]) -> dict[str, int]:
-    """Points that are in a run twice or more, and steps of trials that no run of theirs has."""
+    """Count the points of a step that its run already has, and the steps that no run of their trial has."""
     duplicated = sum(len(run.steps) - len(set(run.steps)) for run in runs)
     found = {trial: {step for run in runs if run.trial == trial for step in run.steps} for trial in expected}
     missing = sum(count - len(found[trial]) for trial, count in expected.items())
@@ -103,7 +104,7 @@ def count_points(runs: Sequence[RunPoints], expected: Mapping[Trial, int]) -> di
 
 
 def count_losses(steps: Steps, expected: Mapping[Trial, int]) -> dict[str, int]:
-    """Trials that do not finish, those that begin again, and steps that are trained again, by the notes of rank 0."""
+    """Count trials that do not finish, trials that begin again, and repeated steps, by the notes of rank 0."""
     times = Counter((trial_of(each), each["step"]) for each in steps if each["rank"] == 0)
     return {
         "lost": sum(not times[trial, count] for trial, count in expected.items()),
@@ -113,20 +114,28 @@ def count_losses(steps: Steps, expected: Mapping[Trial, int]) -> dict[str, int]:
 
 
 def seconds_to_next_step(steps: Steps, killed: tuple[Trial, int]) -> float:
-    """From the last step of the worker that was killed to the next one of its trial's rank 1."""
+    """Return the seconds from the killed worker's last step to the next step of rank 1 in that trial."""
     trial, step = killed
     times = [each["time"] for each in steps if trial_of(each) == trial and each["rank"] == 1]
     at = min(each["time"] for each in steps if (trial_of(each), each["step"], each["rank"]) == (trial, step, 1))
     return min((time for time in times if time > at), default=float("nan")) - at
 
 
+def spans(steps: Steps) -> dict[Trial, float]:
+    """Return the seconds from the first to the last step of each trial."""
+    times: dict[Trial, list[float]] = {}
+    for each in steps:
+        times.setdefault(trial_of(each), []).append(each["time"])
+    return {trial: max(each) - min(each) for trial, each in times.items()}
+
+
 def trial_of(note: Mapping[str, Any]) -> Trial:
-    """Of which trial a note is."""
+    """Return the trial of a note."""
     return note["batch_size"], note["lr"]
 
 
 def read_runs(uri: str, peer: Peer) -> list[RunPoints]:
-    """All runs that a server has."""
+    """Return all runs of a server."""
     from mlflow import MlflowClient
 
     client, found = MlflowClient(uri), []
@@ -138,7 +147,7 @@ def read_runs(uri: str, peer: Peer) -> list[RunPoints]:
 
 
 def run_sweep(peer: Peer, batch_sizes: Sequence[int], kill: tuple[Trial, int] | None, limit: float) -> dict[str, Any]:
-    """Seconds of a sweep, and what it has left in MLflow."""
+    """Run a sweep against a new server; return its seconds and its counts."""
     expected = {(size, rate): num_steps(size) for size in batch_sizes for rate in RATES}
     # Ray's processes may write there for a moment after their driver's end
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
@@ -156,13 +165,13 @@ def run_sweep(peer: Peer, batch_sizes: Sequence[int], kill: tuple[Trial, int] | 
             raise ArmFailed("no worker was killed")
     own = sum(run.trial is not None for run in runs)
     found = {"first step": min(each["time"] for each in steps) - start, "sweep": end - start}
-    found |= {"trial runs": own, "other runs": len(runs) - own}
+    found |= {"training": sum(spans(steps).values()), "trial runs": own, "other runs": len(runs) - own}
     found |= count_points(runs, expected) | count_losses(steps, expected)
     return found | ({"next step": seconds_to_next_step(steps, kill)} if kill else {})
 
 
 def measure(name: str, args: Namespace, benchmark: Benchmark) -> dict[str, Any]:
-    """Both sweeps of an arm."""
+    """Run both sweeps of an arm."""
     peer, smallest = ARMS[name], min(args.batch_sizes)
     steps = num_steps(smallest)
     kill = (smallest, RATES[-1]), steps - steps // (2 * EPOCHS)
@@ -180,7 +189,7 @@ def measure(name: str, args: Namespace, benchmark: Benchmark) -> dict[str, Any]:
 
 
 def kept(file: Path | None, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What the file has, else what is made and written there."""
+    """Return the values in the file if it exists, else make and write them."""
     if file and file.exists():
         return json.loads(file.read_text())
     found = make()
@@ -191,22 +200,23 @@ def kept(file: Path | None, make: Callable[[], dict[str, Any]]) -> dict[str, Any
 
 
 def report(found: Mapping[str, Sequence[Mapping[str, Any]]], failures: Mapping[str, str], trials: int) -> Part:
-    """A row for each arm."""
-    columns = ("", "lines", "first step, s", f"{trials} trials, s", "MLflow runs", "killed: lost", "from scratch")
-    columns += ("repeated", "s to next step", "points duplicated", "missing")
+    """Return the table: a row for each arm."""
+    columns = ("", "lines", "first step, s", f"{trials} trials, s", "training, s", "MLflow runs", "killed: lost")
+    columns += ("from scratch", "repeated", "s to next step", "points duplicated", "missing")
     rows = []
     for name, (each, *_) in found.items():
         whole, killed = each["whole"], each["killed"]
-        runs = f"{whole['trial runs']} + {whole['other runs']}"
-        row = (ARMS[name].title, each["lines"], f"{whole['first step']:.1f}", f"{whole['sweep']:.1f}", runs)
-        row += (killed["lost"], killed["from scratch"], killed["repeated"], f"{killed['next step']:.1f}")
-        rows.append((*row, killed["duplicated"], killed["missing"]))
+        seconds = [f"{whole[figure]:.1f}" for figure in ("first step", "sweep", "training")]
+        counts = [killed[figure] for figure in ("lost", "from scratch", "repeated")]
+        runs, after = f"{whole['trial runs']} + {whole['other runs']}", f"{killed['next step']:.1f}"
+        points = killed["duplicated"], killed["missing"]
+        rows.append((ARMS[name].title, each["lines"], *seconds, runs, *counts, after, *points))
     wrong = {name: "the sweep without a kill is not complete" for name, (each, *_) in found.items() if gaps(each)}
     return Part(columns, rows, failures={**failures, **wrong}, raw=found)
 
 
 def gaps(found: Mapping[str, Any]) -> bool:
-    """Whether the sweep in which nothing was killed is short of a trial or a point."""
+    """Return True if a trial or a point is missing although nothing was killed, or is there twice."""
     return any(found["whole"][each] for each in ("lost", "repeated", "duplicated", "missing"))
 
 
