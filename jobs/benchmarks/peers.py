@@ -22,8 +22,8 @@ run one at a time, since two workers fill two cores, and MLflow is a server with
 lines        of the script without blank lines, comments, docstring and what measures; with those of the config file.
              Network and data are in peers/digits.py for all arms, and not counted.
 first step   from the start of the process to the end of the first trial's first optimizer step.
-sweep        from the start to the end of the process, for all trials; `training` of it from the first to the last step
-             of each trial.
+trials       from the start to the end of the process. The raw values have the time in training, too: from the first to
+             the last step of each trial.
 MLflow runs  of these trials, and others, such as a parent.
 killed       a second sweep, of the two trials with the smallest batch: in the second trial's last epoch, rank 1 ends by
              SIGKILL. `lost`: trials that do not finish. `from scratch`: trials that begin again with step 1.
@@ -201,12 +201,12 @@ def kept(file: Path | None, make: Callable[[], dict[str, Any]]) -> dict[str, Any
 
 def report(found: Mapping[str, Sequence[Mapping[str, Any]]], failures: Mapping[str, str], trials: int) -> Part:
     """Return the table: a row for each arm."""
-    columns = ("", "lines", "first step, s", f"{trials} trials, s", "training, s", "MLflow runs", "killed: lost")
+    columns = ("", "lines", "first step, s", f"{trials} trials, s", "MLflow runs", "killed: lost")
     columns += ("from scratch", "repeated", "s to next step", "points duplicated", "missing")
     rows = []
     for name, (each, *_) in found.items():
         whole, killed = each["whole"], each["killed"]
-        seconds = [f"{whole[figure]:.1f}" for figure in ("first step", "sweep", "training")]
+        seconds = [f"{whole[figure]:.1f}" for figure in ("first step", "sweep")]
         counts = [killed[figure] for figure in ("lost", "from scratch", "repeated")]
         runs, after = f"{whole['trial runs']} + {whole['other runs']}", f"{killed['next step']:.1f}"
         points = killed["duplicated"], killed["missing"]

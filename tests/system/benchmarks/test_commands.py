@@ -19,7 +19,10 @@ PAGES = [ROOT / "README.md", *(page for page in (ROOT / "docs").rglob("*.md") if
 PRINTED = re.compile(r"^uv run (?:--group bench )?python (jobs/benchmarks/.*)$", re.MULTILINE)
 COMMANDS = sorted({command for page in PAGES for command in PRINTED.findall(page.read_text())})
 REPRESENTATIVE = "jobs/benchmarks/loop_overhead.py"
-EXPECTED = {"loop_overhead", "startup", "techniques", "sweep_overhead", "tracking_cost", "scaling", "memory_prediction"}
+EXPECTED = {
+    *("loop_overhead", "startup", "techniques", "sweep_overhead", "tracking_cost", "scaling", "memory_prediction"),
+    "peers",
+}
 
 
 def run(*command: str, timeout: float) -> subprocess.CompletedProcess[str]:
@@ -51,6 +54,10 @@ def test_a_printed_command_works(command: str) -> None:
         assert set(differences.values()) == {0.0}
         assert all(clock > 0 for each in windows.values() for clock, _ in each)
         assert {name: len(each) for name, each in parts["efficiency"]["raw"]["step_seconds"].items()}["weak 1"] == 1
+    if "peers" in command:
+        arms = parts["peers"]["raw"]
+        assert {each["killed"]["lost"] for (each,) in arms.values()} == {0}
+        assert [arms["paceline"][0]["killed"][each] for each in ("duplicated", "missing")] == [0, 0]
     if "techniques" in command:
         facts = parts["resnet14"]["raw"]["facts"]
         assert facts["full checkpointing"]["peak_bytes"] < facts["fp32"]["peak_bytes"]

@@ -53,12 +53,12 @@ def test_the_next_step_is_that_of_the_same_trial(peers: Any) -> None:
 
 def test_an_incomplete_sweep_without_a_kill_is_a_failure(peers: Any) -> None:
     counts = {"lost": 0, "from scratch": 0, "repeated": 0, "duplicated": 0, "missing": 0}
-    whole = {**counts, "first step": 40.0, "sweep": 60.0, "training": 9.0, "trial runs": 8, "other runs": 1}
+    whole = {**counts, "first step": 40.0, "sweep": 60.0, "trial runs": 8, "other runs": 1}
     killed = {**counts, "repeated": 9, "duplicated": 9, "next step": 20.0}
     found = {name: [{"lines": 9, "whole": whole, "killed": killed}] for name in ("ray", "paceline")}
     found["ray"][0]["whole"] = {**whole, "missing": 1}
     part = peers.report(found, {}, 8)
-    assert [row[5] for row in part.rows] == ["8 + 1", "8 + 1"]
+    assert [row[4] for row in part.rows] == ["8 + 1", "8 + 1"]
     assert list(part.failures) == ["ray"]
 
 
