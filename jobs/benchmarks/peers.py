@@ -4,7 +4,7 @@
 
 Each arm is a script in `peers/` that trains the CNN of peers/digits.py on MNIST images for three epochs with two DDP
 workers on CPU cores: four batch sizes times two learning rates, a checkpoint after each epoch, resume after a lost
-worker, and the loss of each step in MLflow. Needs two cores, no GPU; takes some half an hour.
+worker, and the loss of each step in MLflow. Needs two cores, no GPU; takes some twenty minutes.
 
 lightning    A LightningModule and MLFlowLogger; RayDDPStrategy, RayLightningEnvironment and RayTrainReportCallback as
              in Ray's "Get Started with PyTorch Lightning"; resumed by `ckpt_path`.
@@ -16,8 +16,9 @@ paceline     `sweep` with a config file.
 
 The first three run trials as Ray's "Hyperparameter Tuning with Ray Tune" says: a function for each trial that runs a
 TorchTrainer with a TuneReportCallback, and `max_failures` for workers and for trials. Their MLflow run is made by that
-function, so that a restarted worker continues it, as Ray's guide to experiment tracking recommends. In all arms, trials
-run one at a time, since two workers fill two cores, and MLflow is a server with SQLite on this machine.
+function, so that a restarted worker continues it, as Ray's guide to experiment tracking recommends. Ray is
+started with its defaults. In all arms, trials run one at a time, since two workers fill two cores, and MLflow is a
+server with SQLite on this machine. The worker that is killed is not the one that logs, like most in a large group.
 
 lines        of the script without blank lines, comments, docstring and what measures; with those of the config file.
              Network and data are in peers/digits.py for all arms, and not counted.
