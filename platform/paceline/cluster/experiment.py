@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.cluster.desk import forget_outcome
 from paceline.cluster.identity import ClaimedRun, Intent, RunFolder, claim_run, intent_of
@@ -42,6 +42,13 @@ from paceline.tracking.redact import learn, secrets_of, shareable
 from paceline.tracking.store import ENVIRONMENT_VARIABLE, is_http, is_sqlite, sqlite_file, start_creating, tracking_uri
 from paceline.tracking.views import RUNS_VIEW, run_views
 
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from paceline.callbacks.callback import Callback
+    from paceline.tasks.base import Task
+
 _KEPT = "the metrics stay in the run's journal until it answers"
 OFFLINE_CLOSE_SECONDS = 5.0
 """How long the end of a run waits for MLflow when that did not answer at the start. Where it still has not, the end
@@ -51,13 +58,13 @@ waits for a second at the most."""
 def train(
     config: ExperimentConfig,
     *,
-    model: Any = None,
-    data: Any = None,
-    task: Any = None,
-    optimizer: Any = None,
-    lr_scheduler: Any = None,
+    model: "Callable[..., nn.Module] | str | None" = None,
+    data: "Callable[..., Any] | Mapping[str, Any] | Sequence[Any] | None" = None,
+    task: "Callable[..., Task] | str | None" = None,
+    optimizer: "Callable[..., Optimizer] | str | None" = None,
+    lr_scheduler: "Callable[..., float] | str | None" = None,
     metrics: Mapping[str, Any] | None = None,
-    callbacks: Sequence[Any] = (),
+    callbacks: "Sequence[Callback | Callable[..., Callback] | str]" = (),
     resume: bool = False,
     new: bool = False,
     fork: bool = False,

@@ -5,11 +5,11 @@ claim the sweep  ->  points  ->  desk, worker groups and Tune, side by side  -> 
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.cluster.experiment import close_seconds_of, require_shared_places, unsent_text
 from paceline.cluster.identity import Intent, intent_of
@@ -38,15 +38,20 @@ from paceline.tracking.redact import learn, redact, secrets_of
 from paceline.tracking.store import is_http, start_creating, tracking_uri
 from paceline.tracking.views import sweep_view_id
 
+if TYPE_CHECKING:
+    from torch import nn
+
+    from paceline.tasks.base import Task
+
 
 def sweep(
     config: ExperimentConfig,
     *,
     space: Mapping[str, Any] | None = None,
     metric: str | Sequence[str] | None = None,
-    model: Any = None,
-    data: Any = None,
-    task: Any = None,
+    model: "Callable[..., nn.Module] | str | None" = None,
+    data: "Callable[..., Any] | Mapping[str, Any] | Sequence[Any] | None" = None,
+    task: "Callable[..., Task] | str | None" = None,
     resume: bool = False,
     new: bool = False,
     init_from: str | Path | None = None,

@@ -1,9 +1,9 @@
 """`plan`: what a training step takes on one worker, and which settings fit, before anything is trained."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.cluster.preflight import local_resources, needs_gpu, uses_gpu
 from paceline.cluster.python_objects import with_objects
@@ -15,6 +15,11 @@ from paceline.errors import ConfigError
 from paceline.study.memory.grid import CHECKPOINTING, PRECISION, Overrides, grid_of
 from paceline.study.memory.timeline import Role
 from paceline.tracking.redact import learn, redact, redact_tree, secrets_of
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from paceline.tasks.base import Task
 
 STATED_ERROR = 0.08
 """How far off a prediction may be. One that is nearer to the memory's limit decides nothing."""
@@ -118,9 +123,9 @@ def plan(
     memory_bytes: int | None = None,
     device: Device = "auto",
     timeout_seconds: float = PATIENCE_SECONDS,
-    model: Any = None,
-    data: Any = None,
-    task: Any = None,
+    model: "Callable[..., nn.Module] | str | None" = None,
+    data: "Callable[..., Any] | Mapping[str, Any] | Sequence[Any] | None" = None,
+    task: "Callable[..., Task] | str | None" = None,
 ) -> MemoryPlan:
     """Predict the memory of a training step and what fits, without training and without a GPU.
 

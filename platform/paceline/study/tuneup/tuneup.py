@@ -7,11 +7,11 @@ The result of each job is in the folder's journal: a later launch continues wher
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.cluster.experiment import close_seconds_of, require_shared_places, unsent_text
 from paceline.cluster.identity import Intent, intent_of
@@ -42,6 +42,11 @@ from paceline.study.tuneup.texts import answer_text
 from paceline.tracking.redact import learn, secrets_of
 from paceline.tracking.store import is_http, start_creating, tracking_uri
 
+if TYPE_CHECKING:
+    from torch import nn
+
+    from paceline.tasks.base import Task
+
 LINT_SHARE = 0.15
 """Of the budget, what looking for faults may take at the most, once torch is imported."""
 
@@ -49,9 +54,9 @@ LINT_SHARE = 0.15
 def tuneup(
     config: ExperimentConfig,
     *,
-    model: Any = None,
-    data: Any = None,
-    task: Any = None,
+    model: "Callable[..., nn.Module] | str | None" = None,
+    data: "Callable[..., Any] | Mapping[str, Any] | Sequence[Any] | None" = None,
+    task: "Callable[..., Task] | str | None" = None,
     resume: bool = False,
     new: bool = False,
     address: str | None = None,
