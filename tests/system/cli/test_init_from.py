@@ -1,6 +1,7 @@
 """`--init-from`: training and sweeps that start from the weights of a run."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,10 @@ sweep: {space: {optimizer.lr: [0.0, 0.1]}, metric: val/loss}
 
 
 @pytest.fixture
-def user(tmp_path: Path) -> Any:
-    """A folder with a finished run `base`."""
+def user(tmp_path: Path) -> Iterator[CommandProcess]:
+    """A folder with a config."""
     user = CommandProcess(tmp_path, {"MLFLOW_TRACKING_URI": DEAD})
     (tmp_path / "base.yaml").write_text(CONFIG.replace("[0.0, 0.1]", "[0.01, 0.1]"))
-    user.give("train", "base.yaml", "--json")
-    user.result()
     yield user
     user.leave()
 
@@ -50,6 +49,8 @@ def tags(run: Path) -> dict[str, str]:
 
 
 def test_a_run_starts_from_the_averages_of_another_and_says_so(user: CommandProcess) -> None:
+    user.give("train", "base.yaml", "--json")
+    user.result()
     (base,) = user.folder.glob("runs/base/2*")
     averages = weights_sha256(evaluated_weights(base / "checkpoints" / "step-8"))
     user.give("train", "base.yaml", "name=tuned", "--init-from", "base", "--json")
