@@ -54,7 +54,7 @@ def coded(text: str, code: str) -> str:
 
     `paceline explain CODE` prints the section of a code.
     """
-    return f"{text} [{code}]"
+    return f"{text.rstrip()} [{code}]"
 
 
 @dataclass(frozen=True)
