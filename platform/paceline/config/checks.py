@@ -142,6 +142,13 @@ def _cache(config: ExperimentSchema) -> Iterator[Disagreement]:
         yield _contradiction(reason, hint, "data.cache", *(f"data.augmentation.{name}" for name in on))
 
 
+def _metrics(config: ExperimentSchema) -> Iterator[Disagreement]:
+    names = [metric.name for metric in config.metrics]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        yield _contradiction(f"{', '.join(twice)} is the name of two metrics", "rename one", "metrics")
+
+
 def _checkpoint(config: ExperimentSchema) -> Iterator[Disagreement]:
     if config.checkpoint.every_n_steps is not None and config.checkpoint.every_n_epochs is not None:
         hint = "keep every_n_steps or every_n_epochs"
@@ -161,6 +168,7 @@ _CHECKS: tuple[Callable[[ExperimentSchema], Iterator[Disagreement]], ...] = (
     _context,
     _gpus,
     _cache,
+    _metrics,
     _checkpoint,
     *PARALLEL_CHECKS,
     *SWEEP_CHECKS,

@@ -14,7 +14,7 @@ from paceline.config.space import AXES
 from paceline.errors import ConfigError, Problem, coded
 
 SELECTORS = ("name", "path")
-_KEY = re.compile(r"[A-Za-z_][\w-]*(\.[\w-]+)*\Z")
+_KEY = re.compile(r"[A-Za-z_][\w-]*(\.[\w-]+){0,49}\Z")
 
 
 class ConfigWarning(UserWarning):

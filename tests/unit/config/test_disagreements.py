@@ -74,6 +74,7 @@ CONTRADICTIONS = [
     (FSDP + "scaling: {num_workers: [1, 2]}\n", "scaling.min_workers"),
     ("parallel: {strategy: fsdp, shard_size: 2}\nscaling: {num_workers: [2, 4]}\n", "parallel.shard_size"),
     ("parallel: {static_graph: true}\nscaling: {num_workers: [1, 2]}\n", "parallel.static_graph"),
+    ("metrics: [{name: f1}, {name: rmse}, {name: f1}]\n", "metrics"),
 ]
 DISAGREEMENTS = [
     ("trainer: {precision: 16-mixed}\nscaling: {use_gpu: false}\n", "fp16-on-cpu", "trainer.precision"),
