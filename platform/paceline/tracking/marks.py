@@ -58,7 +58,8 @@ def append_late(folder: Path, points: Sequence[Point]) -> int:
 
 @lru_cache(4096)
 def _clean_key(key: str) -> str:
-    return redact(key)
+    # a lone surrogate, from the bad byte of a file name, would keep all metrics out of MLflow
+    return redact(key).encode("utf-8", "backslashreplace").decode()
 
 
 def _with_clean_key(point: Point) -> Point:

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,12 @@ def test_a_batch_that_could_not_be_written_may_be_given_again(
     assert caught.value.errno == errno.ENOSPC
     assert recorder.append(points(3, 5)) == 2
     assert [point.step for point in recorder.history()] == [1, 2, 3, 4]
+
+
+def test_the_key_of_a_metric_is_text_that_a_database_takes(tmp_path: Path, record: MakeRecord) -> None:
+    recorder = Recorder(tmp_path, record(DEAD))
+    recorder.append([replace(points(1, 2)[0], key="a\udce9")])
+    assert [point.key for point in recorder.history()] == ["a\\udce9"]
 
 
 def test_the_end_is_written_down_before_the_picture_is_drawn(
