@@ -35,12 +35,26 @@ class CalledDataConfig(Called, DataConfig):
                 "not-two-sets",
             )
         validation = found["validation"]
-        by_name = dict(validation) if isinstance(validation, Mapping) else {"": validation}
+        named = validation if isinstance(validation, Mapping) else {"": validation}
+        by_name = {str(name): each for name, each in named.items()}
         sets = DataSets(**{**found, "validation": by_name})
+        self._check_parts(sets, validation)
         for role, dataset in sets.roles.items():
             if not (role == "training" and is_stream(dataset)):
                 _check_map_style(f"{self.chosen('data')}: the {role} set", dataset)
         return sets
+
+    def _check_parts(self, sets: DataSets, validation: Any) -> None:
+        sampler, collate_fn = sets.sampler, sets.collate_fn
+        wrong = ""
+        if sampler is not None and not (hasattr(sampler, "__iter__") and hasattr(sampler, "__len__")):
+            wrong = f"the sampler is a {type(sampler).__name__}: it needs __iter__ and __len__"
+        elif collate_fn is not None and not callable(collate_fn):
+            wrong = f"collate_fn is a {type(collate_fn).__name__}, which cannot be called"
+        elif isinstance(validation, Mapping) and len(sets.validation) < len(validation):
+            wrong = f"two validation sets have the same name, of {', '.join(map(str, validation))}"
+        if wrong:
+            raise UnusableCode(f"{self.chosen('data')}: {wrong}", "bad-data-part")
 
     def build(self) -> "tuple[Dataset[Any], Dataset[Any]]":
         """The training set and the first validation set."""

@@ -20,7 +20,7 @@ from paceline.engine.loading import Transfer, ignore_interrupts, keep_as_is
 from paceline.engine.order import MicroBatch, mix
 from paceline.engine.seeding import seed_everything
 from paceline.engine.state import Position
-from paceline.errors import UnusableCode
+from paceline.errors import TrainingError, UnusableCode
 
 
 class ShardState(NamedTuple):
@@ -195,8 +195,17 @@ class IterableStream:
         source = iter(self._loader)
         step = self._next_step(source)
         counts = self._exchange(step)
-        if not sum(samples for samples, _ in counts):
+        found = sum(samples for samples, _ in counts)
+        if not found:
             raise UnusableCode("the iterable data set gives no sample", "no-samples")
+        if found < self._least:
+            raise TrainingError(
+                f"the iterable data set gives {found} samples, fewer than the {self._least} of a global batch; set "
+                f"data.global_batch_size to {found} or less, or drop_last to false",
+                "too-few-samples",
+                samples=found,
+                global_batch_size=self._least,
+            )
         while sum(samples for samples, _ in counts) >= self._least:
             ahead = self._next_step(source)
             counts_ahead = self._exchange(ahead)

@@ -8,7 +8,9 @@ number: the samples consumed in the epoch.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import islice
 from math import ceil
+from operator import index
 from typing import Any
 
 import torch
@@ -116,12 +118,14 @@ class DataOrder:
                     generator.manual_seed(seed)
                 if hasattr(self.sampler, "set_epoch"):
                     self.sampler.set_epoch(epoch)
-                ids = torch.tensor([int(index) for index in self.sampler], dtype=torch.int64)
-            if len(ids) != self.samples:
+                given = list(islice(self.sampler, self.samples + 1))  # it may never end
+            if len(given) != self.samples:
+                more = " or more" if len(given) > self.samples else ""
                 raise UnusableCode(
-                    f"the sampler says that it has {self.samples} ids, and gave {len(ids)} in epoch {epoch}",
+                    f"the sampler says that it has {self.samples} ids, and gave {len(given)}{more} in epoch {epoch}",
                     "sampler-length",
                 )
+            ids = torch.tensor([_sample_id(each) for each in given], dtype=torch.int64)
             self._newest_epoch.update(epoch=epoch, ids=ids)
         return self._newest_epoch["ids"]  # type: ignore[no-any-return]
 
@@ -159,6 +163,23 @@ class DataOrder:
         """This rank's micro batches from a step to the end of the epoch."""
         for step in range(first_step, self.steps_per_epoch):
             yield from self.step_micro_batches(epoch, step)
+
+
+def _sample_id(value: Any) -> int:
+    """An id that a sampler gave.
+
+    Raises:
+        UnusableCode: it is not a whole number.
+    """
+    try:
+        return index(value)
+    except TypeError:
+        raise UnusableCode(
+            f"the sampler gave a {type(value).__name__}. Give whole numbers, the indices of samples; a batch sampler "
+            "does not work here",
+            "sampler-id",
+            returned=type(value).__name__,
+        ) from None
 
 
 def evaluation_order(

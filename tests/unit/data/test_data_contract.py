@@ -1,5 +1,6 @@
 """What a data builder may return: several validation sets, a test set, a collator, a sampler."""
 
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +94,44 @@ def test_something_else_is_refused(returned: Any) -> None:
     with pytest.raises(UnusableCode) as caught:
         built(toy_config(data__path=lambda: returned))
     assert caught.value.code == "not-two-sets"
+
+
+class Ids:
+    """A sampler that says it has 96 ids."""
+
+    def __init__(self, ids: Any) -> None:
+        self.ids = ids
+
+    def __len__(self) -> int:
+        return 96
+
+    def __iter__(self) -> Any:
+        return iter(self.ids)
+
+
+@pytest.mark.parametrize(
+    ("ids", "code"),
+    [
+        (range(50), "sampler-length"),
+        (count(), "sampler-length"),
+        (["0"] * 96, "sampler-id"),
+        ([1.5] * 96, "sampler-id"),
+        ([[0, 1]] * 96, "sampler-id"),
+    ],
+    ids=["short", "endless", "text", "fractions", "batches"],
+)
+def test_a_sampler_gives_as_many_whole_numbers_as_it_says(ids: Any, code: str) -> None:
+    data = {"train": Points(96), "validation": Points(30), "sampler": Ids(ids)}
+    with pytest.raises(UnusableCode) as caught:
+        fit(toy_config(data__path=lambda: data))
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"sampler": 3}, {"sampler": iter(range(96))}, {"collate_fn": 3}, {"validation": {1: [], "1": []}}]
+)
+def test_a_mapping_with_unusable_parts_is_refused(wrong: Any) -> None:
+    data = {"train": Points(96), "validation": Points(30), **wrong}
+    with pytest.raises(UnusableCode) as caught:
+        fit(toy_config(data__path=lambda: data))
+    assert caught.value.code == "bad-data-part"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from paceline.engine.reporter import MemoryReporter
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, TrainingError
 from support.streams import SAMPLES, stateful_stream, stream
 from support.toys import built, fit, toy_config
 
@@ -33,6 +33,12 @@ def test_drop_last_leaves_the_short_batch_out() -> None:
     trainer, outcome, _ = fit(config(data__drop_last=True))
     assert outcome.samples == 14 * 16
     assert {len(batch) for batch in trainer.state.task.seen} == {8}
+
+
+def test_drop_last_needs_one_whole_batch() -> None:
+    with pytest.raises(TrainingError) as caught:
+        fit(config(data__drop_last=True, data__global_batch_size=96))
+    assert (caught.value.code, caught.value.fields["samples"]) == ("too-few-samples", SAMPLES)
 
 
 @pytest.mark.parametrize("data", [stream, stateful_stream])
