@@ -43,7 +43,7 @@ class EvaluationMetrics:
                 "and targets of its TaskOutput",
                 "no-predictions",
             )
-        predictions, targets = output.predictions.detach(), output.targets.detach()
+        predictions, targets = map_tensors((output.predictions, output.targets), torch.Tensor.detach)
         for metric in self._metrics.values():
             if not (self._gathers and _is_plain(metric)):
                 metric.update(predictions, targets)
@@ -57,13 +57,16 @@ class EvaluationMetrics:
         for name, metric in self._metrics.items():
             if self._gathers and _is_plain(metric):
                 for predictions, targets in kept:
-                    metric.update(predictions.to(self._ranks.device), targets.to(self._ranks.device))
+                    metric.update(*map_tensors((predictions, targets), self._to_device))
             elif hasattr(metric, "synchronize"):
                 metric.synchronize(self._ranks.gather_objects)
             values |= _numbers(name, metric.compute())
             metric.reset()
         self._kept = []
         return values
+
+    def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self._ranks.device)
 
 
 def _is_plain(metric: Metric) -> bool:
@@ -86,6 +89,6 @@ def _numbers(name: str, value: Any) -> dict[str, float]:
         return {f"{name}/{index}": float(each) for index, each in enumerate(value.flatten().tolist())}
     try:
         return {name: float(value)}
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         message = f"metric {name!r} computed a {type(value).__name__}: return a number, or a mapping of numbers"
         raise UnusableCode(message, "metric-not-a-number") from None

@@ -13,6 +13,7 @@ from paceline.engine.loading import BatchLoader
 from paceline.engine.loop_context import LoopContext, PlannedCallback
 from paceline.engine.meter import Meter
 from paceline.engine.order import MicroBatch, evaluation_order
+from paceline.engine.output_checks import metric_mapping, metric_number
 from paceline.engine.plan import TrainPlan
 from paceline.engine.precision import Precision
 from paceline.engine.state import TrainState
@@ -132,7 +133,8 @@ def evaluate(
     sums = totals.reduced()
     if not sums[WEIGHT]:
         return {}
-    means = {name: float(value) for name, value in task.compute(sums).items()}
+    computed = metric_mapping(task.compute(sums), "Task.compute")
+    means = {str(name): metric_number(name, value, "Task.compute") for name, value in computed.items()}
     return means if metrics is None else {**means, **metrics.compute()}
 
 
@@ -179,13 +181,14 @@ class _Totals:
         self.sums: dict[str, torch.Tensor] = {WEIGHT: torch.zeros((), dtype=torch.float64, device=ranks.device)}
 
     def add(self, output: TaskOutput) -> None:
-        if WEIGHT in output.metrics:
+        metrics = {str(name): value for name, value in metric_mapping(output.metrics, "TaskOutput.metrics").items()}
+        if WEIGHT in metrics:
             raise UnusableCode(
                 "TaskOutput.metrics has a metric named 'weight', which is the name of the sum of weights. Rename it",
                 "reserved-metric",
             )
-        for name, value in {WEIGHT: output.weight, "loss": output.loss_sum, **output.metrics}.items():
-            mine = self._float64(value)
+        for name, value in {WEIGHT: output.weight, "loss": output.loss_sum, **metrics}.items():
+            mine = self._float64(name, value)
             if name in self.sums and self.sums[name].shape != mine.shape:
                 raise _shapes_differ(name, self.sums[name].shape, mine.shape)
             self.sums[name] = self.sums[name] + mine if name in self.sums else mine
@@ -206,10 +209,12 @@ class _Totals:
         parts = torch.split(self.ranks.sum(torch.cat(mine)), [shape.numel() for shape in shapes.values()])
         return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 
-    def _float64(self, value: float | torch.Tensor) -> torch.Tensor:
+    def _float64(self, name: str, value: float | torch.Tensor) -> torch.Tensor:
         if isinstance(value, torch.Tensor):
             return value.detach().to(self.ranks.device, torch.float64)
-        return torch.full((), value, dtype=torch.float64, device=self.ranks.device)
+        return torch.full(
+            (), metric_number(name, value, "TaskOutput.metrics"), dtype=torch.float64, device=self.ranks.device
+        )
 
 
 def _shapes_differ(name: str, one: torch.Size, other: torch.Size) -> UnusableCode:

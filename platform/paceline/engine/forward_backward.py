@@ -13,7 +13,7 @@ from paceline.engine.dist_context import DistContext
 from paceline.engine.layout import Replicated
 from paceline.engine.monitoring.own_time import NOT_TIMED, OwnTime
 from paceline.engine.order import MicroBatch
-from paceline.engine.output_checks import checked_output
+from paceline.engine.output_checks import checked_output, require_gradient
 from paceline.engine.precision import Precision
 from paceline.engine.running import RunningLoss
 from paceline.engine.seeding import StepSeeds
@@ -106,6 +106,7 @@ class LocalForwardBackward:
 
     def _pass(self, micro_batch: MicroBatch, batch: Any) -> TaskOutput:
         output = self.forward(batch)
+        require_gradient(output.loss_sum)
         loss = self._precision.scale(output.loss_sum)
         if self.weight_scale is not None:
             self._weight_per_sample = self.weight_scale.value(output, micro_batch.ids.numel())

@@ -1,7 +1,6 @@
 """Training metrics: loss, speed, memory and machines, read every `trainer.log_every_n_steps`."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
@@ -12,10 +11,10 @@ from paceline.engine.lr_policy import LRPolicy
 from paceline.engine.meter import Meter
 from paceline.engine.monitoring.host_monitor import HostMonitor
 from paceline.engine.outcome import Diverged
+from paceline.engine.output_checks import metric_mapping, metric_number
 from paceline.engine.plan import TrainPlan
 from paceline.engine.running import RunningLoss
 from paceline.engine.state import TrainState
-from paceline.errors import UnusableCode
 from paceline.tasks._task import Task
 
 
@@ -85,32 +84,8 @@ def _metrics_of(task: Task) -> dict[str, float]:
     Raises:
         UnusableCode: it returned something else.
     """
-    returned = task.training_metrics()
-    if not isinstance(returned, Mapping):
-        raise UnusableCode(
-            f"training_metrics returned {type(returned).__name__}. Return a mapping of names and numbers",
-            "metric-not-a-number",
-            returned=type(returned).__name__,
-        )
-    return {str(name): _number(name, value) for name, value in returned.items()}
-
-
-def _number(name: object, value: Any) -> float:
-    """A metric as a number.
-
-    Raises:
-        UnusableCode: it is none, nor a tensor with one element.
-    """
-    try:
-        return float(value)
-    except (TypeError, ValueError, RuntimeError):
-        shape = f" of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else ""
-        raise UnusableCode(
-            f"the metric {str(name)!r} of the training step is a {type(value).__name__}{shape}. Log a number, or a "
-            "tensor with one element",
-            "metric-not-a-number",
-            metric=str(name),
-        ) from None
+    returned = metric_mapping(task.training_metrics(), "training_metrics")
+    return {str(name): metric_number(name, value, "the training step") for name, value in returned.items()}
 
 
 def _record(ctx: TrainContext, values: Mapping[str, float | torch.Tensor]) -> None:

@@ -1,6 +1,7 @@
 """Metrics of a validation set, from sums over its batches."""
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -49,3 +50,53 @@ def test_metrics_that_cannot_be_used(make: Any, code: str, golden: Any) -> None:
         fit(toy_config(task__path=with_metrics(make), data__path=lambda: points(96, VALIDATION)))
     assert caught.value.code == code
     golden(str(caught.value))
+
+
+@pytest.mark.parametrize("metrics", [None, [1.0], {"a": None}, {"a": "1.."}, {"a": 10**400}])
+def test_metrics_of_a_task_are_numbers_by_name(metrics: Any) -> None:
+    with pytest.raises(UnusableCode) as caught:
+        fit(toy_config(task__path=with_metrics(lambda batch: metrics)))
+    assert caught.value.code == "metric-not-a-number"
+
+
+@pytest.mark.parametrize("returned", [None, [1.0], {"a": None}, {"a": torch.ones(3)}])
+def test_a_task_computes_numbers_by_name(returned: Any) -> None:
+    class Computing(PointsTask):
+        def compute(self, sums: Mapping[str, torch.Tensor]) -> Any:
+            return returned
+
+    with pytest.raises(UnusableCode) as caught:
+        fit(toy_config(task__path=Computing))
+    assert caught.value.code == "metric-not-a-number"
+
+
+@dataclass
+class Boxes:
+    """Predictions that are not one tensor."""
+
+    best: torch.Tensor
+    number: int
+
+
+class Best:
+    """The largest `best` of all batches."""
+
+    def reset(self) -> None:
+        self.value = 0.0
+
+    def update(self, predictions: Any, targets: Any) -> None:
+        assert not predictions.best.requires_grad
+        self.value = max(self.value, float(predictions.best.max()), float(targets["classes"].max()))
+
+    def compute(self) -> float:
+        return self.value
+
+
+def test_metrics_are_given_predictions_in_any_nesting() -> None:
+    class Nested(PointsTask):
+        def forward(self, batch: Any) -> Any:
+            predictions = Boxes(torch.full((3,), 7.0, requires_grad=True), 1)
+            return replace(super().forward(batch), predictions=predictions, targets={"classes": batch[1]})
+
+    _, outcome, _ = fit(toy_config(task__path=Nested, metrics=[{"name": "best", "path": Best}]))
+    assert outcome.metrics["val/best"] == 7.0

@@ -96,8 +96,10 @@ def returning(make: Any) -> Any:
         (lambda output: replace(output, loss_sum=output.loss_sum.item()), "loss-not-a-tensor"),
         (lambda output: replace(output, loss_sum=output.loss_sum.expand(3)), "output-not-scalar"),
         (lambda output: replace(output, weight=torch.ones(3)), "output-not-scalar"),
+        (lambda output: replace(output, weight=None), "weight-not-a-number"),
+        (lambda output: replace(output, loss_sum=output.loss_sum.detach()), "loss-without-gradient"),
     ],
-    ids=["tensor", "number", "loss without gradient", "losses", "weights"],
+    ids=["tensor", "number", "loss without gradient", "losses", "weights", "no weight", "detached loss"],
 )
 def test_a_task_that_returns_something_else(make: Any, code: str, golden: Any) -> None:
     with pytest.raises(UnusableCode) as caught:
