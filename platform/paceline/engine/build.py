@@ -1,6 +1,7 @@
 """From a config to a trainer that is ready to run, on each rank."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -150,13 +151,18 @@ def build_trainer(
         reporter.event("datasets", **identities(name_of(config.data), contents))
         if not any(len(loader.fetcher) for loader in validation_loaders.values()):
             warn_of("no-validation")("the validation set is empty, so nothing is evaluated")
-    if config.trainer.compile != "none":
-        try_compilation(trainer, validation_loaders.values(), config.trainer)
-    if newest is not None:
-        values = resume(trainer, newest)
-        was_stopped_early = continue_if_extended(state, extended_from_step)
-        change = length_change(config, plan, values, peak_lr, sizes.global_batch_size, was_stopped_early)
-        if change is not None and ranks.is_first:
-            text = change.text(config.lr_scheduler.describe())
-            reporter.event("length", **asdict(change), text=text)
+    try:
+        if config.trainer.compile != "none":
+            try_compilation(trainer, validation_loaders.values(), config.trainer)
+        if newest is not None:
+            values = resume(trainer, newest)
+            was_stopped_early = continue_if_extended(state, extended_from_step)
+            change = length_change(config, plan, values, peak_lr, sizes.global_batch_size, was_stopped_early)
+            if change is not None and ranks.is_first:
+                text = change.text(config.lr_scheduler.describe())
+                reporter.event("length", **asdict(change), text=text)
+    except BaseException:
+        with suppress(Exception):  # the first error is the one to report
+            trainer.close()
+        raise
     return trainer

@@ -2,7 +2,8 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 
 from paceline.callbacks.base import CallbackConfig
 from paceline.callbacks.callback import Callback
@@ -24,10 +25,15 @@ def set_up_callbacks(
     Returns:
         The callbacks in their order; what `checkpoint.monitor` asks for comes last.
     """
-    for name, callback in named.items():
-        callback.setup(context)
-        checkpointer.register(name, callback)
-    callbacks = list(named.values())
+    callbacks: list[Callback] = []
+    try:
+        for name, callback in named.items():
+            callbacks.append(callback)
+            callback.setup(context)
+            checkpointer.register(name, callback)
+    except BaseException:
+        close_callbacks(callbacks)
+        raise
     checkpoint = config.checkpoint
     if checkpoint.monitor is not None:
         mode = checkpoint.mode or default_mode(checkpoint.monitor)
@@ -35,6 +41,13 @@ def set_up_callbacks(
         checkpointer.register("best_checkpoints", best)
         callbacks.append(best)
     return callbacks
+
+
+def close_callbacks(callbacks: Iterable[Callback]) -> None:
+    """Close callbacks after an error, which is the one to report: errors in `close` are ignored."""
+    for callback in callbacks:
+        with suppress(Exception):
+            callback.close()
 
 
 def named_callbacks(config: ExperimentConfig) -> Iterator[tuple[str, Callback]]:

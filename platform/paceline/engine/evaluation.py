@@ -1,7 +1,7 @@
 """A trained model on sets of its data: metrics or predictions, without a training set, gradients or a schedule."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -92,11 +92,9 @@ class Evaluation:
         return int(self.strategy.ranks.sum_numbers([float(written)])[0])
 
     def close(self) -> None:
-        """End the loader processes, and what the callbacks hold."""
+        """End the loader processes."""
         for loader in self.loaders.values():
             loader.close()
-        for callback in self.callbacks:
-            callback.close()
 
 
 @contextmanager
@@ -130,19 +128,19 @@ def built_evaluation(
     checkpointer = Checkpointer(state, ranks, None, False, {}, {}, config.parallel.timeout_seconds)
     context = LoopContext(state, ranks, config, MemoryReporter())
     callbacks = []
-    for name, callback in named_callbacks(config):
-        if overrides(callback, "evaluation_context"):
-            callback.setup(context)
-            checkpointer.register(name, callback)
-            callbacks.append(callback)
-    checkpointer.load_for_evaluation(checkpoint, has_modes(optimizer))
-    loaders = evaluation_loaders(config, precision, ranks, sets)
-    metrics = EvaluationMetrics(config.metrics, strategy.ranks) if config.metrics else None
-    evaluation = Evaluation(state, strategy, sizes.micro_batch_size, loaders, context, callbacks, metrics)
-    try:
+    with ExitStack() as opened:
+        for name, callback in named_callbacks(config):
+            if overrides(callback, "evaluation_context"):
+                opened.callback(callback.close)
+                callback.setup(context)
+                checkpointer.register(name, callback)
+                callbacks.append(callback)
+        checkpointer.load_for_evaluation(checkpoint, has_modes(optimizer))
+        loaders = evaluation_loaders(config, precision, ranks, sets)
+        metrics = EvaluationMetrics(config.metrics, strategy.ranks) if config.metrics else None
+        evaluation = Evaluation(state, strategy, sizes.micro_batch_size, loaders, context, callbacks, metrics)
+        opened.callback(evaluation.close)
         yield evaluation
-    finally:
-        evaluation.close()
 
 
 def evaluation_loaders(

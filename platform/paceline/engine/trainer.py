@@ -12,6 +12,7 @@ Everything beside the step is a callback: see `paceline.callbacks.callback`.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -103,8 +104,8 @@ class Trainer:
             Diverged: the loss or the weights are not finite.
             CheckpointLost: the final state could not be saved.
         """
-        begun = self.open()
         try:
+            begun = self.open()
             # a rung that was reached before training was interrupted, and never answered
             stopped = not self.is_over and self._boundary() == INTERRUPT
             stopped = stopped or INTERRUPT in self.steps()
@@ -112,8 +113,11 @@ class Trainer:
             self.meter.end_loop(begun)
             self.checkpointer.finish()
             self._tell_of_checkpoint()
-        finally:
-            self.close()
+        except BaseException:
+            with suppress(Exception):  # the first error is the one to report
+                self.close()
+            raise
+        self.close()
         return self._outcome(stopped)
 
     def open(self) -> float:
@@ -127,11 +131,12 @@ class Trainer:
         return begun
 
     def close(self) -> None:
-        """End the loader processes, and the thread that writes checkpoints."""
-        self.data.close()
-        for callback in self._that("close"):
-            callback.close()
-        self.checkpointer.close()
+        """End the loader processes, close the callbacks, and end the thread that writes checkpoints."""
+        with ExitStack() as last_to_first:  # an error of one leaves none of the others open
+            last_to_first.callback(self.checkpointer.close)
+            for callback in reversed(self._that("close")):
+                last_to_first.callback(callback.close)
+            last_to_first.callback(self.data.close)
 
     def steps(self) -> Iterator[int]:
         """Optimizer steps to the end of training, one each time the next is asked for; each gives what was agreed on.

@@ -122,6 +122,33 @@ def test_a_fault_in_a_callback_ends_the_run(tmp_path: Path) -> None:
     assert caught.value.code == "state-not-saveable"
 
 
+HOOKS = ["setup", "load_state_dict", "on_train_start", "on_step_end", "on_train_end", "state_dict", "close"]
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_every_callback_is_closed_whichever_hook_raises(hook: str, tmp_path: Path) -> None:
+    def fail(*given: Any) -> None:
+        raise RuntimeError(hook)
+
+    if hook == "load_state_dict":
+        fit(with_callbacks(Recorder(), Callback(), Recorder()), None, tmp_path, MemoryReporter(stop_at_step=2))
+    first, faulty, last = Recorder(), Callback(), Recorder()
+    setattr(faulty, hook, fail)
+    with pytest.raises(RuntimeError, match=hook):
+        fit(with_callbacks(first, faulty, last), checkpoints=tmp_path)
+    assert first.calls[-1] == ("close", 0)
+    assert hook == "setup" or last.calls[-1] == ("close", 0)
+
+
+def test_an_error_in_close_does_not_hide_the_one_before() -> None:
+    class FaultyAtClose(Faulty):
+        def close(self) -> None:
+            raise ValueError
+
+    with pytest.raises(RuntimeError, match="mine"):
+        fit(with_callbacks(FaultyAtClose()))
+
+
 def test_what_is_no_callback_is_refused() -> None:
     with pytest.raises(UnusableCode) as caught:
         built(with_callbacks({"path": dict}))
