@@ -8,6 +8,7 @@ from contextlib import suppress
 from paceline.callbacks.base import CallbackConfig
 from paceline.callbacks.callback import Callback
 from paceline.config.experiment import ExperimentConfig
+from paceline.config.imports import Imported
 from paceline.direction import default_mode
 from paceline.engine.best_checkpoints import BestCheckpoints
 from paceline.engine.checkpointer import Checkpointer
@@ -54,7 +55,9 @@ def named_callbacks(config: ExperimentConfig) -> Iterator[tuple[str, Callback]]:
     """Yield each callback of a config, newly built, with the name that its state has in a checkpoint."""
     counts = Counter[str]()
     for component in config.callbacks:
-        name = re.sub(r"[^\w.-]", ".", component.describe())
+        # of a Python object, its text would name its place in memory, which is another one when the run resumes
+        chosen = component.import_path if isinstance(component, Imported) else component.describe()
+        name = re.sub(r"[^\w.-]", ".", chosen)
         counts[name] += 1
         suffix = f".{counts[name]}" if counts[name] > 1 else ""
         yield f"callback.{name}{suffix}", CallbackConfig.of(component).build()

@@ -109,6 +109,27 @@ class Faulty(Callback):
         raise RuntimeError("mine")
 
 
+class Counting(Callback):
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def on_step_end(self, ctx: TrainContext) -> None:
+        self.steps += 1
+
+    def state_dict(self) -> Mapping[str, Any]:
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.steps = state["steps"]
+
+
+def test_the_state_of_a_callback_object_reaches_another_object_of_its_class(tmp_path: Path) -> None:
+    fit(with_callbacks(Counting()), None, tmp_path, MemoryReporter(stop_at_step=4))
+    resumed = Counting()
+    fit(with_callbacks(resumed), checkpoints=tmp_path)
+    assert resumed.steps == 12
+
+
 class Unsaveable(Callback):
     def state_dict(self) -> Mapping[str, Any]:
         return {"thing": object()}
