@@ -33,12 +33,23 @@ def pack(state: Any, owner: str) -> tuple[Any, dict[str, torch.Tensor]]:
         JSON values in which each tensor is replaced by its name, and the tensors by name.
 
     Raises:
-        UnusableCode: the state holds another type.
+        UnusableCode: the state holds another type, a tensor that is not dense, or itself.
     """
     tensors: dict[str, torch.Tensor] = {}
 
+    def not_saveable(what: str, place: str) -> UnusableCode:
+        return UnusableCode(
+            f"the state of {owner} holds {what} at {place or 'its top'}, which cannot be saved: "
+            "return numbers, text, tensors, lists and mappings from state_dict()",
+            "state-not-saveable",
+            owner=owner,
+            place=place,
+        )
+
     def packed(value: Any, place: str) -> Any:
         if isinstance(value, torch.Tensor):
+            if value.is_nested or value.layout is not torch.strided or value.is_quantized:
+                raise not_saveable("a tensor that is not dense", place)
             name = place or "value"
             while name in tensors:  # {"a.b": x, "a": {"b": y}}
                 name += "'"
@@ -56,15 +67,12 @@ def pack(state: Any, owner: str) -> tuple[Any, dict[str, torch.Tensor]]:
             return {TUPLE: parts} if isinstance(value, tuple) else parts
         if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # numpy's scalars
             return packed(value.item(), place)
-        raise UnusableCode(
-            f"the state of {owner} holds a {type(value).__name__} at {place or 'its top'}, which cannot be saved: "
-            "return numbers, text, tensors, lists and mappings from state_dict()",
-            "state-not-saveable",
-            owner=owner,
-            place=place,
-        )
+        raise not_saveable(f"a {type(value).__name__}", place)
 
-    return packed(state, ""), tensors
+    try:
+        return packed(state, ""), tensors
+    except RecursionError:
+        raise not_saveable("a container that contains itself, or hundreds of nested ones,", "") from None
 
 
 def unpack(values: Any, tensors: Mapping[str, torch.Tensor]) -> Any:

@@ -143,6 +143,21 @@ def test_a_fault_in_a_callback_ends_the_run(tmp_path: Path) -> None:
     assert caught.value.code == "state-not-saveable"
 
 
+def containing_itself() -> list[Any]:
+    state: list[Any] = []
+    state.append(state)
+    return state
+
+
+@pytest.mark.parametrize("value", [torch.eye(3).to_sparse(), containing_itself()], ids=["sparse", "recursive"])
+def test_a_state_that_cannot_be_written_is_refused(value: Any, tmp_path: Path) -> None:
+    callback = Callback()
+    callback.state_dict = lambda: {"value": value}  # type: ignore[method-assign]
+    with pytest.raises(UnusableCode) as caught:
+        fit(with_callbacks(callback), checkpoints=tmp_path)
+    assert caught.value.code == "state-not-saveable"
+
+
 HOOKS = ["setup", "load_state_dict", "on_train_start", "on_step_end", "on_train_end", "state_dict", "close"]
 
 
