@@ -80,6 +80,9 @@ def build_stream(
         ConfigError: the config asks for what a stream cannot do.
     """
     require_streamable(config)
+    if sets.sampler is not None:
+        reason = "a sampler needs samples by index, and the training set is an iterable data set"
+        raise ConfigError([Problem("iterable", reason, "data", hint="leave the sampler out")])
     ranks = strategy.data_ranks
     return IterableStream(
         sets.train,

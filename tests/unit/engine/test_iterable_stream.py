@@ -53,6 +53,14 @@ def test_a_resumed_run_continues_the_stream(data: Any, stop: int, tmp_path: Path
         assert resumed.data._shards.dataset.restored == 1
 
 
+def test_a_sampler_is_refused() -> None:
+    train, validation = stream()
+    data = {"train": train, "validation": validation, "sampler": range(SAMPLES)}
+    with pytest.raises(ConfigError) as caught:
+        fit(config(data__path=lambda: data))
+    assert caught.value.problems[0].code == "iterable"
+
+
 @pytest.mark.parametrize(
     ("overrides", "key"),
     [
