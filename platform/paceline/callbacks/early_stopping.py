@@ -9,6 +9,7 @@ from pydantic import Field
 from paceline.callbacks.base import CallbackConfig
 from paceline.callbacks.callback import Callback, Control, TrainContext
 from paceline.config.limits import Metric
+from paceline.direction import default_mode
 from paceline.errors import UnusableCode
 
 
@@ -81,8 +82,9 @@ class EarlyStoppingConfig(CallbackConfig):
     """Selects this callback."""
     monitor: Metric
     """Metric of the evaluation, such as `val/loss`."""
-    mode: Literal["min", "max"] = "min"
-    """`min`: lower is better. `max`: higher is better."""
+    mode: Literal["min", "max"] | None = None
+    """`min`: lower is better. `max`: higher is better. Default: `min` for a metric whose name contains `loss`, `error`
+    or the like, else `max`."""
     patience: Annotated[int, Field(ge=1, le=10**6)] = 3
     """Evaluations in a row without an improvement after which the run finishes, 1 to 10^6."""
     min_delta: Annotated[float, Field(ge=0, le=1e20)] = 0.0
@@ -90,4 +92,4 @@ class EarlyStoppingConfig(CallbackConfig):
 
     def build(self) -> Callback:
         """The callback."""
-        return EarlyStopping(self.monitor, self.mode, self.patience, self.min_delta)
+        return EarlyStopping(self.monitor, self.mode or default_mode(self.monitor), self.patience, self.min_delta)

@@ -241,6 +241,23 @@ def test_early_stopping_by_hand(mode: str, values: list[float], bad: int) -> Non
     assert callback.num_bad_evaluations == bad + 1
 
 
+@pytest.mark.parametrize(
+    ("chosen", "values"),
+    [
+        ({"monitor": "val/accuracy"}, [0.1, 0.2, 0.3]),
+        ({"monitor": "val/loss"}, [0.3, 0.2, 0.1]),
+        ({"monitor": "val/accuracy", "mode": "min"}, [0.3, 0.2, 0.1]),
+    ],
+)
+def test_the_mode_of_early_stopping_follows_the_name_of_the_metric(chosen: dict[str, str], values: list[float]) -> None:
+    from paceline.callbacks.early_stopping import EarlyStoppingConfig
+
+    callback = EarlyStoppingConfig.model_validate({"name": "early_stopping", "patience": 1, **chosen}).build()
+    ctx = built(toy_config()).context
+    controls = [callback.on_evaluation_end(ctx, {chosen["monitor"]: value}) for value in values]
+    assert controls == [Control.CONTINUE] * 3
+
+
 class Watcher(Callback):
     """Keeps the weights of every step, and those that are evaluated."""
 
