@@ -207,6 +207,8 @@ def event_text(kind: str, details: Mapping[str, Any]) -> str:
         return f"its workers died, for the {details['failures']}. time; new ones resume from its newest checkpoint"
     if kind == "resumed":
         return f"resuming from step {details['step']} ({details['path']})"
+    if kind == "stopped_early":
+        return str(details["text"])
     if kind == "checkpoint":
         return f"saved step {details['step']}"
     return f"{kind}: {dict(details)}"

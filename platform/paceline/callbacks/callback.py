@@ -125,6 +125,10 @@ class Callback:
     well, so that a resumed run draws what the whole one would; that takes as long as some operations of a small model.
     torch's generators are always seeded."""
 
+    stop_reason = ""
+    """Why the callback returned `Control.STOP`, such as `val/loss below 0.1`. Shown in the result of the run, which
+    names the callback's class if this is empty."""
+
     def setup(self, ctx: TrainContext) -> None:
         """The model and the optimizer are ready; no checkpoint is loaded yet. Create here what has a state."""
 

@@ -42,7 +42,10 @@ class EarlyStopping(Callback):
             self.best, self.num_bad_evaluations = value, 0
         else:
             self.num_bad_evaluations += 1
-        return Control.STOP if self.num_bad_evaluations >= self._patience else Control.CONTINUE
+        if self.num_bad_evaluations < self._patience:
+            return Control.CONTINUE
+        self.stop_reason = self._reason()
+        return Control.STOP
 
     def state_dict(self) -> dict[str, Any]:
         """Best value and evaluations since."""
@@ -51,6 +54,14 @@ class EarlyStopping(Callback):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore both."""
         self.best, self.num_bad_evaluations = state["best"], state["num_bad_evaluations"]
+
+    def _reason(self) -> str:
+        count = self.num_bad_evaluations
+        evaluations = f"{count} evaluation{'' if count == 1 else 's'}"
+        if self.best is None:
+            return f"{self.monitor} was NaN for {evaluations}"
+        margin = f" by more than {self._min_delta:g}" if self._min_delta else ""
+        return f"{self.monitor} not better than {self.best:.4g}{margin} for {evaluations}"
 
     def _improves(self, value: float) -> bool:
         return not isnan(value) and (self.best is None or self._sign * (value - self.best) > self._min_delta)

@@ -15,6 +15,7 @@ class TimeLimit(Callback):
 
     def __init__(self, minutes: float) -> None:
         self._seconds = minutes * 60
+        self.stop_reason = f"the time limit of {minutes:g} minutes was reached"
         self._spent_before = 0.0
         self._start = monotonic()
 

@@ -194,6 +194,8 @@ class Desk:
         self._on_event(kind, details)
         if kind == "batch":
             self.tag({key: str(details[name]) for key, name in metrics.FOUND_SIZES.items()})
+        elif kind == "stopped_early":
+            self.tag({metrics.STOPPED_EARLY: details["text"]})
 
     def tag(self, tags: Mapping[str, str]) -> None:
         """Set tags of the run; one that cannot be recorded is told to the watcher."""

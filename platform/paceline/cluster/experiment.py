@@ -314,6 +314,7 @@ def _conclude(launch: Launch, ending: dict[str, Any], closing: dict[str, Any], s
         needs_ui=not is_http(launch.record.uri),
         points=tuple((key, value, step) for key, value, step in closing["history"]),
         cost=closing["cost"],
+        stopped_early=ending["stopped_early"],
         straggler=closing["report"].get("straggler", ""),
     )
 

@@ -28,6 +28,7 @@ JSON_FIELDS = (
     "run_id",
     "name",
     "status",
+    "stopped_early",
     "metrics",
     "steps",
     "samples_per_second",
@@ -74,6 +75,8 @@ class RunResult:
     """MLflow's page with the runs of its experiment side by side, see `tracking.views`."""
     cost: Ledger | None = None
     """What it took, all launches of the run together."""
+    stopped_early: str | None = None
+    """Why a callback finished the run before its end; None if none did."""
     straggler: str = ""
     """The workers that the others had to wait for, one on each line; empty when there was none."""
     points: tuple[tuple[str, float, int], ...] = field(default=(), repr=False)
@@ -226,7 +229,8 @@ class RunResult:
     def rows(self) -> list[tuple[str, str]]:
         """The result as a small table: label and value."""
         again = "; the same command resumes it" if self.status == "interrupted" else ""
-        rows = [("run", f"{self.name}/{self.run_id}"), ("status", f"{self.status} after {self.steps} steps{again}")]
+        status = self.stopped_early or f"{self.status} after {self.steps} steps{again}"
+        rows = [("run", f"{self.name}/{self.run_id}"), ("status", status)]
         results = {key: value for key, value in sorted(self.metrics.items()) if key.startswith(("train/", "val/"))}
         rows += [
             *((key, f"{value:.4g}") for key, value in results.items()),

@@ -149,5 +149,5 @@ def continue_if_extended(state: TrainState, extended_from_step: int | None) -> b
     is_extended = extended_from_step is not None and state.position.step <= extended_from_step
     was_stopped_early = is_extended and state.is_stopped_early
     if was_stopped_early:
-        state.is_stopped_early = False
+        state.is_stopped_early, state.stop_reason = False, ""
     return was_stopped_early

@@ -29,5 +29,7 @@ class Outcome:
     peak_memory_bytes: int
     checkpoint: str
     weights_sha256: str
+    stopped_early: str | None = None
+    """Which callback finished the run before the end of its plan, and why."""
     seconds: dict[str, float] = field(default_factory=dict)
     """What rank 0's time went into, see `Meter.split`; of this process alone."""

@@ -19,7 +19,7 @@ class Reporter(Protocol):
         """A sign of life a few times a second, for a progress bar."""
 
     def event(self, kind: str, **details: Any) -> None:
-        """Something worth telling: `resumed`, `checkpoint`, `warning`; details are plain JSON values.
+        """Something worth telling: `resumed`, `checkpoint`, `stopped_early`, `warning`; details are plain JSON values.
 
         For the run's record alone: `datasets`, `ranks` (which are on which machine), `stamp` (what its speed was
         measured on; the newest one holds), and `straggler` and `preemption`, which come with a warning.

@@ -55,6 +55,8 @@ class TrainState:
     """The newest value of each metric."""
     is_stopped_early: bool = False
     """True once a callback has finished the run before the plan's end."""
+    stop_reason: str = ""
+    """Which callback did so, and why."""
     layout: Replicated = WHOLE
     """How the tensors are spread over the ranks. With one that is, every rank must call the methods."""
 
@@ -100,6 +102,7 @@ class TrainState:
             "position": asdict(self.position),
             "metrics": dict(self.metrics),
             "is_stopped_early": self.is_stopped_early,
+            "stop_reason": self.stop_reason,
             "precision": self.precision.state_dict(),
             "optimizer": self.layout.collect_values(optimizer_values(self.optimizer, self.group_options)),
         }
@@ -125,7 +128,7 @@ class TrainState:
         for name, value in values["position"].items():  # in place, since others hold on to the position
             setattr(self.position, name, value)
         self.metrics = dict(values["metrics"])
-        self.is_stopped_early = values["is_stopped_early"]
+        self.is_stopped_early, self.stop_reason = values["is_stopped_early"], values.get("stop_reason", "")
 
     def load_weights(self, tensors: Mapping[str, Mapping[str, torch.Tensor]], values: Mapping[str, Any]) -> None:
         """Take the weights, buffers and position of what `tensors` and `values` gave; the optimizer stays as it is.

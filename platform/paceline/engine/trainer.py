@@ -11,10 +11,10 @@ on_train_end, save
 Everything beside the step is a callback: see `paceline.callbacks.callback`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -74,9 +74,10 @@ class Trainer:
         self._agreement = Agreement(self.dist)
         self._marks_time = self.dist.device.type == "cuda" and self.dist.world_size > 1
         self._next_progress = 0.0
+        self._stop_reason = ""
         # hooks that no class overrides cost nothing
         that_end_steps = self._that("on_step_end")
-        self._on_step_end = [each.on_step_end for each in that_end_steps if not isinstance(each, PlannedCallback)]
+        self._on_step_end = [each for each in that_end_steps if not isinstance(each, PlannedCallback)]
         self._on_planned_step_end = [each.on_step_end for each in that_end_steps if isinstance(each, PlannedCallback)]
         self._on_boundary = [each.on_boundary for each in callbacks if isinstance(each, BoundaryCallback)]
 
@@ -158,8 +159,8 @@ class Trainer:
     def after_step(self) -> int:
         """Do what is due once a step is counted; returns what the ranks have agreed on."""
         request: int = Control.CONTINUE
-        for on_step_end in self._on_step_end:
-            request = max(request, requested_by(on_step_end, self.context))
+        for callback in self._on_step_end:
+            request = max(request, self._requested(callback, callback.on_step_end))
         if self.plan.is_quiet(self.state.position) and not self._on_boundary:
             self.context.flush()
             agreed = self._agree(request, now=False)
@@ -174,17 +175,32 @@ class Trainer:
             request = max(request, self._tell_of_evaluation())
         if ends_epoch:
             for callback in self._that("on_epoch_end"):
-                request = max(request, requested_by(callback.on_epoch_end, self.context))
+                request = max(request, self._requested(callback, callback.on_epoch_end))
         self.context.flush()
         return self._after_agreement(self._agree(request, now=is_evaluated or ends_epoch))
 
     def _after_agreement(self, agreed: int) -> int:
-        if agreed == Control.STOP:
-            self.state.is_stopped_early = not self.plan.is_over(self.state.position)
+        if agreed == Control.STOP and not self.plan.is_over(self.state.position):
+            self._stop_early()
         if agreed == Control.SAVE or (not self.is_over and self.plan.saves(self.state.position)):
             self.save()
         self._tell_of_checkpoint()
         return agreed if agreed >= Control.STOP else max(agreed, self._boundary())
+
+    def _stop_early(self) -> None:
+        reasons = self.dist.union([self._stop_reason] if self._stop_reason else [])  # any rank may have asked for it
+        step, total = self.state.position.step, self.plan.total_steps
+        self.state.is_stopped_early = True
+        self.state.stop_reason = f"stopped early after {step} of {total} steps{reasons[0]}"
+        if self.dist.is_first:
+            self.reporter.event("stopped_early", text=self.state.stop_reason)
+
+    def _requested(self, callback: Callback, hook: Callable[..., Any], *arguments: Any) -> int:
+        request = requested_by(hook, self.context, *arguments)
+        if request == Control.STOP and not self._stop_reason:
+            by = f" by {type(callback).__module__}.{type(callback).__qualname__}"
+            self._stop_reason = f": {callback.stop_reason}" if callback.stop_reason else by
+        return request
 
     def save(self) -> None:
         """Save a checkpoint of this step, if checkpoints are saved."""
@@ -199,7 +215,7 @@ class Trainer:
         metrics, self.context.evaluation = self.context.evaluation or {}, None
         request = int(Control.CONTINUE)
         for callback in self._that("on_evaluation_end") if metrics else ():
-            request = max(request, requested_by(callback.on_evaluation_end, self.context, metrics))
+            request = max(request, self._requested(callback, callback.on_evaluation_end, metrics))
         return request
 
     def _tell_of_checkpoint(self) -> None:
@@ -249,5 +265,6 @@ class Trainer:
             peak_memory_bytes=peak_memory_bytes(self.dist.device),
             checkpoint=writer.place_of(last) if writer is not None and last else "",
             weights_sha256=self.state.weights_sha256(),
+            stopped_early=self.state.stop_reason or None,
             seconds=self.meter.split(),
         )

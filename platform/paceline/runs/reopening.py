@@ -47,6 +47,7 @@ class _Recorded:
     run_id: str | None = None
     review_url: str | None = None
     needs_ui: bool = False
+    stopped_early: str | None = None
     straggler: str = ""
 
 
@@ -182,6 +183,7 @@ def _result(found: FoundRun, own: dict[str, Any], points: list[Point]) -> RunRes
         review_url=recorded.review_url,
         needs_ui=recorded.needs_ui,
         cost=Ledger.read(found.tracking),
+        stopped_early=recorded.stopped_early,
         straggler=recorded.straggler,
         points=tuple((point.key, point.value, point.step) for point in points),
     )
@@ -200,18 +202,27 @@ def _recorded(found: FoundRun, points: list[Point]) -> _Recorded:
         record = RunRecord.load(found.tracking)
     except (OSError, ValueError, TypeError, KeyError):  # killed before it had one
         return _Recorded(points)
-    end, straggler = max((point.timestamp_ms for point in points), default=record.start_time_ms), ""
+    end, tags = max((point.timestamp_ms for point in points), default=record.start_time_ms), dict[str, str]()
     for entry in Journal(found.tracking / JOURNAL_FILE).read():
         if entry.kind == "status":
             end = max(end, int(entry.content["time_ms"]))
         elif entry.kind == "tags":
-            straggler = entry.content["tags"].get(metrics.STRAGGLER, straggler)
+            tags |= entry.content["tags"]
     cursor = Cursor.load(found.tracking / CURSOR_FILE)
     url = run_url(record.uri, cursor.experiment_id, cursor.run_id) if cursor.run_id else None
     seconds = max(end - record.start_time_ms, 0) / 1000
     view = sweep_view_id(record.parent) if record.parent else RUNS_VIEW
     review = review_url(record.uri, cursor.experiment_id, view)
-    return _Recorded(points, seconds, url, cursor.run_id or None, review, not is_http(record.uri), straggler)
+    return _Recorded(
+        points,
+        seconds,
+        url,
+        cursor.run_id or None,
+        review,
+        not is_http(record.uri),
+        tags.get(metrics.STOPPED_EARLY),
+        tags.get(metrics.STRAGGLER, ""),
+    )
 
 
 def status_of(found: FoundRun) -> str:

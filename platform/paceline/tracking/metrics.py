@@ -322,6 +322,10 @@ SPEED_STAMP = "paceline.speed_stamp"
 cores, versions, the share of the machines' cores that other programs used (0 to 1), and the optimizer steps and seconds
 that `samples_per_second_overall` leaves out and is over. `tracking.comparing.differences` compares two of them."""
 
+STOPPED_EARLY = "paceline.stopped_early"
+"""Why a callback finished the run before its end, such as `stopped early after 250 of 3000 steps: val/accuracy not
+better than 0.6225 for 4 evaluations`."""
+
 STRAGGLER = "paceline.straggler"
 """The workers that the others had to wait for, one on each line: rank, machine, and how much longer its steps took."""
 

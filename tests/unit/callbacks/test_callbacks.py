@@ -98,6 +98,27 @@ def test_a_stop_between_two_evaluations_is_evaluated(tmp_path: Path) -> None:
     assert (outcome.step, len(reporter.values("val/loss"))) == (4, 1)
 
 
+STOPPING = {"name": "early_stopping", "monitor": "val/loss", "patience": 1, "min_delta": 10.0}
+
+
+@pytest.mark.parametrize(
+    ("callback", "reason"),
+    [
+        (STOPPING, "stopped early after 4 of 12 steps: val/loss not better than "),
+        (Recorder(at_step=(4, "STOP")), f"stopped early after 4 of 12 steps by {__name__}.Recorder"),
+        (Recorder(at_step=(12, "STOP")), None),
+    ],
+)
+def test_a_run_that_a_callback_stopped_says_why(callback: Any, reason: str | None, tmp_path: Path) -> None:
+    config = with_callbacks(callback, trainer__evaluate_every_n_steps=2)
+    _, outcome, reporter = fit(config, checkpoints=tmp_path)
+    told = [details["text"] for kind, details in reporter.events if kind == "stopped_early"]
+    assert told == ([outcome.stopped_early] if reason else [])
+    assert (outcome.stopped_early or "").startswith(reason or "")
+    assert bool(outcome.stopped_early) == bool(reason)
+    assert fit(config, checkpoints=tmp_path)[1].stopped_early == outcome.stopped_early
+
+
 def test_a_callback_may_ask_for_a_checkpoint(tmp_path: Path) -> None:
     recorder = Recorder(at_step=(1, "SAVE"))
     fit(with_callbacks(recorder, checkpoint__keep=20), checkpoints=tmp_path)

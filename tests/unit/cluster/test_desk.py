@@ -130,6 +130,13 @@ def test_each_straggler_is_a_line_of_the_tag(tmp_path: Path) -> None:
     assert desk.close("FINISHED", None, 0.1)["straggler"] == "rank 3 is slow\nrank 1 is slow"
 
 
+def test_why_a_run_stopped_early_reaches_the_user_and_the_tags_of_the_run(tmp_path: Path) -> None:
+    desk, text = open_desk(tmp_path), "stopped early after 4 of 12 steps by mine.Limit"
+    desk.event("stopped_early", {"text": text})
+    assert desk.view(0).events == [("stopped_early", {"text": text})]
+    assert tags_of(tmp_path)[metrics.STOPPED_EARLY] == text
+
+
 def test_data_sets_go_into_the_record_and_not_onto_the_screen(tmp_path: Path) -> None:
     training = {"name": "x", "size": 9, "fingerprint": "abc"}
     desk = open_desk(tmp_path, params={"data.name": "x", "data.shuffle": True})

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -348,3 +349,7 @@ def test_the_result_shows_losses_and_accuracy_first_and_stragglers_by_line() -> 
     assert rows[2:5] == [("train/loss", "0.05"), ("val/accuracy", "0.98"), ("val/loss", "0.06")]
     assert not {"lr", "validation_epoch", "rank_seconds/max"} & {label for label, _ in rows}
     assert [text for label, text in rows if label == "straggler"] == ["one", "two"]
+    assert (rows[1], result.to_json()["stopped_early"]) == (("status", "finished after 12 steps"), None)
+    early = replace(result, stopped_early="stopped early after 12 of 30 steps by mine.Limit")
+    assert early.rows()[1] == ("status", early.stopped_early)
+    assert early.to_json()["stopped_early"] == early.stopped_early
