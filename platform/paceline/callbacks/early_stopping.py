@@ -8,12 +8,12 @@ from pydantic import Field
 
 from paceline.callbacks.base import CallbackConfig
 from paceline.callbacks.callback import Callback, Control, TrainContext
+from paceline.callbacks.metric_monitor import MetricMonitor
 from paceline.config.limits import Metric
 from paceline.direction import default_mode
-from paceline.errors import UnusableCode
 
 
-class EarlyStopping(Callback):
+class EarlyStopping(MetricMonitor):
     """Finishes the run after `patience` evaluations in a row without an improvement of more than `min_delta`.
 
     Raises:
@@ -21,7 +21,7 @@ class EarlyStopping(Callback):
     """
 
     def __init__(self, monitor: str, mode: str, patience: int, min_delta: float = 0.0) -> None:
-        self.monitor = monitor
+        super().__init__(monitor, "early_stopping")
         self.best: float | None = None
         """The best value so far."""
         self.num_bad_evaluations = 0
@@ -37,7 +37,7 @@ class EarlyStopping(Callback):
 
     def on_evaluation_end(self, ctx: TrainContext, metrics: Mapping[str, float]) -> Control:
         """Count evaluations without an improvement."""
-        value = monitored(self.monitor, metrics, "early_stopping")
+        value = self.monitored(metrics)
         if self._improves(value):
             self.best, self.num_bad_evaluations = value, 0
         else:
@@ -65,22 +65,6 @@ class EarlyStopping(Callback):
 
     def _improves(self, value: float) -> bool:
         return not isnan(value) and (self.best is None or self._sign * (value - self.best) > self._min_delta)
-
-
-def monitored(name: str, metrics: Mapping[str, float], owner: str) -> float:
-    """The value of a monitored metric.
-
-    Raises:
-        UnusableCode: there is no such metric.
-    """
-    if name not in metrics:
-        raise UnusableCode(
-            f"{owner} monitors {name!r}, which the evaluation does not report: it reports {', '.join(sorted(metrics))}",
-            "no-such-metric",
-            metric=name,
-            reported=sorted(metrics),
-        )
-    return metrics[name]
 
 
 class EarlyStoppingConfig(CallbackConfig):

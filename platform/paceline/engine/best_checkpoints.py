@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from math import isnan
 from typing import Any
 
-from paceline.callbacks.callback import Callback, Control, TrainContext
-from paceline.callbacks.early_stopping import monitored
+from paceline.callbacks.callback import Control, TrainContext
+from paceline.callbacks.metric_monitor import MetricMonitor
 from paceline.engine.checkpoint import CheckpointWriter
 
 
-class BestCheckpoints(Callback):
+class BestCheckpoints(MetricMonitor):
     """Saves after each evaluation that is among the best, and keeps those checkpoints.
 
     Args:
@@ -20,16 +20,16 @@ class BestCheckpoints(Callback):
     """
 
     def __init__(self, monitor: str, mode: str, keep: int, writer: CheckpointWriter | None) -> None:
+        super().__init__(monitor, "checkpoint.monitor")
         self.best: list[tuple[float, int]] = []
         """Value and step of the best evaluations, the best first; of equal ones the earlier first."""
-        self._monitor = monitor
         self._sign = 1.0 if mode == "min" else -1.0
         self._keep = keep
         self._writer = writer
 
     def on_evaluation_end(self, ctx: TrainContext, metrics: Mapping[str, float]) -> Control:
         """Ask for a checkpoint, if this evaluation is among the best."""
-        value = monitored(self._monitor, metrics, "checkpoint.monitor")
+        value = self.monitored(metrics)
         if isnan(value):
             return Control.CONTINUE
         self.best = sorted([*self.best, (value, ctx.step)], key=lambda each: (self._sign * each[0], each[1]))

@@ -7,6 +7,7 @@ import torch
 from torch.optim import Optimizer
 
 from paceline.callbacks.callback import Callback, TrainContext, overrides
+from paceline.callbacks.metric_monitor import MetricMonitor
 from paceline.engine.dist_context import DistContext
 from paceline.engine.evaluation_metrics import EvaluationMetrics
 from paceline.engine.loading import BatchLoader
@@ -35,7 +36,7 @@ class Evaluator(PlannedCallback):
         is_wanted: asked after each step; the same answer on all ranks.
         metrics: those of the config; None where it has none.
         shown_name: what a metric of the task is called in what is reported: its name may hold a secret.
-        callbacks: their `evaluation_context` is entered.
+        callbacks: their `evaluation_context` is entered, and the metrics that they monitor must be there.
     """
 
     def __init__(
@@ -63,7 +64,13 @@ class Evaluator(PlannedCallback):
         self._meter = meter
         self._is_wanted = is_wanted
         self._contexts = [callback for callback in callbacks if overrides(callback, "evaluation_context")]
+        self._monitors = [callback for callback in callbacks if isinstance(callback, MetricMonitor)]
         self._evaluated_step = -1
+
+    def on_train_start(self, ctx: TrainContext) -> None:
+        """Refuse to monitor a metric of an empty validation set."""
+        if not any(len(loader.fetcher) for loader in self.loaders.values()):
+            self._require_monitored({})
 
     def on_step_end(self, ctx: TrainContext) -> None:
         """Evaluate, if an evaluation is due."""
@@ -89,11 +96,17 @@ class Evaluator(PlannedCallback):
                 for name, loader in self.loaders.items()
                 for key, value in self._evaluate_set(loader).items()
             }
+        if not metrics:
+            self._require_monitored(metrics)
         ctx.evaluation = metrics
         for key, value in metrics.items():
             ctx.log(key, value)
         if metrics:
             ctx.log("validation_epoch", self._epochs(self._state.position.samples))
+
+    def _require_monitored(self, metrics: Mapping[str, float]) -> None:
+        for monitor in self._monitors:
+            monitor.monitored(metrics)
 
     def _evaluate_set(self, loader: BatchLoader) -> dict[str, float]:
         return evaluate(

@@ -11,7 +11,8 @@ from paceline.callbacks.callback import Callback, Control, TrainContext
 from paceline.engine.rebuilding import rebuild
 from paceline.engine.reporter import MemoryReporter
 from paceline.errors import ConfigError, UnusableCode
-from support.toys import built, fit, net_with_dropout_and_norm, toy_config
+from paceline.tasks.base import TaskOutput
+from support.toys import PointsTask, built, fit, net_with_dropout_and_norm, points, toy_config
 
 
 class Recorder(Callback):
@@ -246,6 +247,32 @@ def test_early_stopping_needs_its_metric() -> None:
     with pytest.raises(UnusableCode) as caught:
         fit(with_callbacks({**EARLY, "monitor": "val/los"}))
     assert (caught.value.code, caught.value.fields["metric"]) == ("no-such-metric", "val/los")
+
+
+class Weightless(PointsTask):
+    """Gives the samples of the validation set no weight."""
+
+    def forward(self, batch: Any) -> TaskOutput:
+        output = super().forward(batch)
+        return output if self.training else TaskOutput(output.loss_sum, 0)
+
+
+@pytest.mark.parametrize("monitoring", [{"callbacks": [EARLY]}, {"checkpoint__monitor": "val/loss"}])
+@pytest.mark.parametrize(
+    ("nothing", "steps"), [({"data__path": lambda: points(validation=0)}, 0), ({"task__path": Weightless}, 2)]
+)
+def test_an_evaluation_without_metrics_cannot_be_monitored(
+    monitoring: dict[str, Any], nothing: dict[str, Any], steps: int
+) -> None:
+    config = toy_config(**monitoring, **nothing, trainer__evaluate_every_n_steps=2)
+    trainer = built(config)
+    with pytest.raises(UnusableCode) as caught:
+        trainer.fit()
+    assert (caught.value.code, caught.value.fields["reported"], len(trainer.state.task.seen)) == (
+        "no-such-metric",
+        [],
+        steps,
+    )
 
 
 @pytest.mark.parametrize(("mode", "values", "bad"), [("min", [1, 2, 0.5, 0.5], 1), ("max", [1, 2, 0.5, 3], 0)])
