@@ -77,7 +77,7 @@ def open_display(title: str, quiet: bool = False, verbose: bool = False) -> Iter
 
 @contextmanager
 def watched(title: str) -> Iterator[Listener]:
-    """What a run from Python shows: a live bar on a terminal, lines in a notebook's cell, nothing elsewhere."""
+    """What a run from Python shows: a live bar on a terminal, lines in a notebook's cell, only warnings elsewhere."""
     if Console().is_jupyter:
         # rich's bar would need ipywidgets, and stderr is red there; by file, since Ray's part redirects stdout
         yield PlainListener(Console(file=sys.stdout, force_jupyter=False, highlight=False))
@@ -85,7 +85,7 @@ def watched(title: str) -> Iterator[Listener]:
         with open_display(title) as display:
             yield display.listener
     else:
-        yield SilentListener()
+        yield QuietListener(Console(stderr=True, highlight=False))
 
 
 def _bar(console: Console) -> Bar:
@@ -107,13 +107,21 @@ class QuietListener(SilentListener):
     def __init__(self, console: Console) -> None:
         self._console = console
 
+    def planned(self, lines: list[tuple[str, str]]) -> None:
+        for label, text in lines:
+            if label == "warning":
+                self._line(f"{label}: {text}")
+
     def event(self, kind: str, details: Mapping[str, Any]) -> None:
         if kind in ("warning", "failed"):
-            self._console.print(shown(self.text_of(kind, details)), markup=False, soft_wrap=True)
+            self._line(self.text_of(kind, details))
 
     def text_of(self, kind: str, details: Mapping[str, Any]) -> str:
         """Return an event as a line of text."""
         return event_text(kind, details)
+
+    def _line(self, text: str) -> None:
+        self._console.print(shown(text), markup=False, soft_wrap=True)
 
 
 class PlainListener:

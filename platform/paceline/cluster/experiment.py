@@ -16,7 +16,7 @@ from paceline.cluster.desk import forget_outcome
 from paceline.cluster.identity import ClaimedRun, Intent, RunFolder, claim_run, intent_of
 from paceline.cluster.initial_weights import adopt_weights, pin_weights, with_initial_weights
 from paceline.cluster.launch import CLOSE_SECONDS, Launch
-from paceline.cluster.listener import Events, Listener
+from paceline.cluster.listener import Events, Listener, WarningLog
 from paceline.cluster.preflight import (
     check_this_machine,
     storage_of,
@@ -97,8 +97,9 @@ def train(
             job its cluster.
         wait_seconds: how long to wait for nodes to join a cluster that is too small, and for what others have taken of
             it. 0: one that can never hold the run is an error at once; nodes of an autoscaler are waited for anyhow.
-        listener: gets stages and progress. By default they are shown on a terminal and in a notebook;
-            `SilentListener()` of `paceline.cluster.listener` shows nothing.
+        listener: gets stages, progress and warnings. By default they are shown on a terminal and in a notebook;
+            elsewhere, only warnings are written to stderr. `SilentListener()` of `paceline.cluster.listener` shows
+            nothing.
 
     Raises:
         ConfigError: something about the config is wrong, or it differs from the unfinished run's; or `fork` is set and
@@ -128,12 +129,16 @@ def _train(
     listener: Listener,
 ) -> RunResult:
     start = time.monotonic()
-    prepared = prepare_launch(config, intent, address, listener)
+    log = WarningLog(listener)
+    prepared = prepare_launch(config, intent, address, log)
     launch = replace(prepared, began=start, wait_seconds=wait_seconds)
     try:
         ending, closing = _runner(config)(launch)
-        launch.run.settle(lambda text: listener.event("warning", {"code": "record-not-stored", "message": text}))
-        return _conclude(launch, ending, closing, time.monotonic() - start)
+        _warn_of_unsent(launch, closing["report"]["error"])
+        launch.run.folder.add_warnings(log.warnings)
+        launch.run.settle(lambda text: log.event("warning", {"code": "record-not-stored", "message": text}))
+        warnings = launch.run.folder.add_warnings(log.warnings)
+        return _conclude(launch, ending, closing, time.monotonic() - start, warnings)
     finally:
         launch.run.release()
 
@@ -287,12 +292,18 @@ def _runner(config: ExperimentConfig) -> Callable[[Launch], tuple[dict[str, Any]
     return train_on_ray
 
 
-def _conclude(launch: Launch, ending: dict[str, Any], closing: dict[str, Any], seconds: float) -> RunResult:
+def _warn_of_unsent(launch: Launch, reason: str) -> None:
+    if reason:
+        store = launch.run.store
+        place = launch.run.folder.path if store is None else str(store.shown_address())
+        details = {"code": "unsent", "message": unsent_text(reason, place), "place": str(place)}
+        launch.listener.event("warning", details)
+
+
+def _conclude(
+    launch: Launch, ending: dict[str, Any], closing: dict[str, Any], seconds: float, warnings: tuple[str, ...]
+) -> RunResult:
     run = launch.run.folder
-    if closing["report"]["error"]:
-        place = run.path if launch.run.store is None else str(launch.run.store.shown_address())
-        text = unsent_text(closing["report"]["error"], place)
-        launch.listener.event("warning", {"code": "unsent", "message": text, "place": str(place)})
     if ending["status"] == "failed":
         raise error_of(ending["failure"])
     return RunResult(
@@ -314,6 +325,7 @@ def _conclude(launch: Launch, ending: dict[str, Any], closing: dict[str, Any], s
         needs_ui=not is_http(launch.record.uri),
         points=tuple((key, value, step) for key, value, step in closing["history"]),
         cost=closing["cost"],
+        warnings=warnings,
         stopped_early=ending["stopped_early"],
         straggler=closing["report"].get("straggler", ""),
     )

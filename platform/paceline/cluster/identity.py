@@ -6,8 +6,8 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, ClassVar, Generic, Literal, TypeVar
@@ -104,6 +104,15 @@ class RunFolder:
         except (ValueError, TypeError):
             hint = f"put it back from a copy, or move {self.path} away to start again"
             raise EnvironmentFault(f"{file} is damaged: {hint}", "run-file-damaged", file=str(file)) from None
+
+    def add_warnings(self, warnings: Iterable[str]) -> tuple[str, ...]:
+        """Keep warnings in its file beside those of earlier launches; returns all of them, each once."""
+        known = self.read().get("warnings", [])
+        found = list(dict.fromkeys([*known, *warnings]))
+        with suppress(OSError):  # the disk is full, as the listener was told
+            if found != known:
+                self.write(warnings=found)
+        return tuple(found)
 
     def write(self, **changes: Any) -> None:
         """Change entries of its file, all or nothing. Only the owner may read it: a config may hold secrets."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from paceline.errors import coded
 from paceline.tracking.redact import redact
 
 UI_HINT = " (after `paceline ui`, which may print another port)"
@@ -54,6 +55,31 @@ class SilentListener:
     def progress(self, progress: Progress) -> None: ...
 
     def event(self, kind: str, details: Mapping[str, Any]) -> None: ...
+
+
+class WarningLog:
+    """Passes everything on to a listener, and keeps the warnings."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.warnings: list[str] = []
+        """Their texts, each with its code at the end."""
+        self._listener = listener
+
+    def stage(self, text: str) -> None:
+        self._listener.stage(text)
+
+    def progress(self, progress: Progress) -> None:
+        self._listener.progress(progress)
+
+    def planned(self, lines: list[tuple[str, str]]) -> None:
+        """The warnings about the config are lines of the table."""
+        self.warnings += [shown(text) for label, text in lines if label == "warning"]
+        self._listener.planned(lines)
+
+    def event(self, kind: str, details: Mapping[str, Any]) -> None:
+        if kind == "warning":
+            self.warnings.append(shown(coded(details["message"], details["code"])))
+        self._listener.event(kind, details)
 
 
 def shown(text: str) -> str:

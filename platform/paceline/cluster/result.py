@@ -29,6 +29,7 @@ JSON_FIELDS = (
     "name",
     "status",
     "stopped_early",
+    "warnings",
     "metrics",
     "steps",
     "samples_per_second",
@@ -77,6 +78,8 @@ class RunResult:
     """What it took, all launches of the run together."""
     stopped_early: str | None = None
     """Why a callback finished the run before its end; None if none did."""
+    warnings: tuple[str, ...] = ()
+    """Warnings of all launches of the run, each with its code at the end, as `paceline explain CODE` takes it."""
     straggler: str = ""
     """The workers that the others had to wait for, one on each line; empty when there was none."""
     points: tuple[tuple[str, float, int], ...] = field(default=(), repr=False)

@@ -140,6 +140,7 @@ def _result_of_run(found: FoundRun) -> RunResult:
     points = recorded_points(found)
     own = {
         "status": status_of(found),
+        "warnings": tuple(folder.read().get("warnings", ())),
         "metrics": outcome.get("metrics") or _newest(points),
         "steps": int(outcome.get("step") or max((point.step for point in points), default=0)),
         "samples_per_second": float(outcome.get("samples_per_second") or 0.0),

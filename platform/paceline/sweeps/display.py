@@ -83,7 +83,7 @@ def open_sweep_display(
 def watched_sweep(
     objectives: Sequence[Objective], title: str = "sweep", total_trials: int | None = None
 ) -> Iterator[SweepListener]:
-    """What a sweep from Python shows: a live table on a terminal, lines in a notebook's cell, nothing elsewhere.
+    """What a sweep from Python shows: a live table on a terminal, lines in a notebook's cell, only warnings elsewhere.
 
     The arguments are those of `open_sweep_display`.
     """
@@ -95,7 +95,7 @@ def watched_sweep(
         with open_sweep_display(objectives, title, total_trials) as display:
             yield display.listener
     else:
-        yield SilentSweepListener()
+        yield QuietSweepListener(Console(stderr=True, highlight=False))
 
 
 class QuietSweepListener(QuietListener, SilentSweepListener):

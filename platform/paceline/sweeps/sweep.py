@@ -74,7 +74,8 @@ def sweep(
         address: a Ray cluster's address; by default PACELINE_ADDRESS, else a private local Ray, or inside a submitted
             job its cluster.
         wait_seconds: how long to wait for a cluster that is too small or busy, see `train`.
-        listener: gets stages and trials. By default they are shown on a terminal and in a notebook.
+        listener: gets stages and trials. By default they are shown on a terminal and in a notebook; elsewhere, only
+            warnings are written to stderr.
 
     Raises:
         ConfigError: something about the config is wrong, or it differs from the unfinished sweep's.

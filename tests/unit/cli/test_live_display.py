@@ -15,11 +15,16 @@ from paceline.display import LiveListener, print_rows, watched
 from support.golden import Golden
 
 
-def test_nothing_in_a_pipe(capfd: pytest.CaptureFixture[str]) -> None:
+def test_only_warnings_in_a_pipe(capfd: pytest.CaptureFixture[str]) -> None:
     with watched("run") as listener:
         listener.stage("starting")
-    assert isinstance(listener, SilentListener)
-    assert capfd.readouterr() == ("", "")
+        listener.planned([("steps", "12"), ("warning", "x has no effect [no-effect]")])
+        listener.progress(Progress(3, 10, 20.0, {"train/loss": 0.5}))
+        listener.event("checkpoint", {"step": 3})
+        listener.event("warning", {"code": "no-validation", "message": "the validation set is empty " * 9})
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert [line.split()[-1] for line in err.splitlines()] == ["[no-effect]", "[no-validation]"]
 
 
 def test_lines_in_a_notebook(

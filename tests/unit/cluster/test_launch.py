@@ -22,6 +22,7 @@ from paceline.cluster.python_objects import with_objects as with_all_objects
 from paceline.cluster.result import RunResult
 from paceline.config.experiment import validate
 from paceline.errors import ConfigError, EnvironmentFault, RunFailed
+from paceline.runs.reopening import load_run
 from paceline.tasks._classification import Classification
 from support.cluster.desks import Events, no_space
 from support.cluster.local_runs import enter_folder
@@ -286,6 +287,8 @@ def test_the_end_names_the_command_that_sends_the_rest(golden: Golden) -> None:
     small = offline.with_overrides({"model.in_features": 8, "data.shape": [8], "data.num_samples": 64})
     result = train(small, listener=events)
     assert events.warnings == ["mlflow-offline", "unsent"]
+    assert [text.split()[-1] for text in result.warnings] == ["[mlflow-offline]", "[unsent]"]
+    assert load_run(result.folder).warnings == result.warnings
     golden(str(events.events[-1][1]["message"]).replace(result.run_id, "<id>"))
 
 

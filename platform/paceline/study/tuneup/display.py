@@ -164,7 +164,7 @@ def open_tuneup_display(
 
 @contextmanager
 def watched_tuneup(config: ExperimentConfig) -> Iterator[Watcher]:
-    """What a tune-up from Python shows: a live table on a terminal, lines in a notebook's cell, nothing elsewhere."""
+    """What a tune-up from Python shows: a live table on a terminal, lines in a notebook's cell, else only warnings."""
     if Console().is_jupyter:
         # as for a single run: by file, since Ray's part redirects stdout
         yield PlainWatcher(Console(file=sys.stdout, force_jupyter=False, highlight=False))
@@ -172,4 +172,4 @@ def watched_tuneup(config: ExperimentConfig) -> Iterator[Watcher]:
         with open_tuneup_display(config) as display:
             yield display.listener
     else:
-        yield SilentWatcher()
+        yield QuietWatcher(Console(stderr=True, highlight=False))
