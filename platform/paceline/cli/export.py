@@ -21,7 +21,7 @@ def add_command(commands: Any) -> None:
         help="safetensors: the weights (default); pt2: the traced model, which runs without its code",
     )
     export.add_argument("--output", metavar="FOLDER", help="folder to write; default: one below ./exports")
-    text = "metric of the best checkpoint; default: val/loss, or the sweep's metric"
+    text = "metric of the best checkpoint; default: the sweep's metric, else checkpoint.monitor, else val/loss"
     export.add_argument("--metric", metavar="KEY", help=text)
     export.add_argument("--mode", choices=("min", "max"), help="direction of that metric; default: by its name")
     export.add_argument("--register", metavar="NAME", help="make it a version of this model in MLflow's registry")

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from paceline.config.base import Section
 from paceline.config.effects import NotWith, OnlyWith
 from paceline.config.limits import Epochs, Metric, Regex, Steps, Target
+from paceline.direction import Direction, default_mode
 from paceline.places import default_storage
 
 Auto = Literal["auto"]
@@ -201,6 +202,11 @@ class CheckpointConfig(Section):
     """`min`: lower values of `monitor` are better. `max`: higher ones. `null`: follows from the metric's name."""
     keep_best: Annotated[int, Field(ge=1, le=10**6)] = 1
     """How many of the best checkpoints are kept beside the newest `keep`, 1 to 10^6. Needs `monitor`."""
+
+    @property
+    def objective(self) -> tuple[str, Direction] | None:
+        """The monitored metric and its direction; None without `monitor`."""
+        return None if self.monitor is None else (self.monitor, self.mode or default_mode(self.monitor))
 
 
 class StorageConfig(Section):

@@ -9,7 +9,6 @@ from paceline.callbacks.base import CallbackConfig
 from paceline.callbacks.callback import Callback
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import Imported
-from paceline.direction import default_mode
 from paceline.engine.best_checkpoints import BestCheckpoints
 from paceline.engine.checkpointer import Checkpointer
 from paceline.engine.loop_context import LoopContext
@@ -35,10 +34,8 @@ def set_up_callbacks(
     except BaseException:
         close_callbacks(callbacks)
         raise
-    checkpoint = config.checkpoint
-    if checkpoint.monitor is not None:
-        mode = checkpoint.mode or default_mode(checkpoint.monitor)
-        best = BestCheckpoints(checkpoint.monitor, mode, checkpoint.keep_best, checkpointer.writer)
+    if config.checkpoint.objective is not None:
+        best = BestCheckpoints(*config.checkpoint.objective, config.checkpoint.keep_best, checkpointer.writer)
         checkpointer.register("best_checkpoints", best)
         callbacks.append(best)
     return callbacks

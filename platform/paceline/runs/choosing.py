@@ -56,7 +56,7 @@ def _choose(
 ) -> Chosen:
     """The kept checkpoint with the best value; the newest where none was saved at a step at which it was measured.
 
-    Every byte of a checkpoint is compared with its manifest. Of equal ones the newest goes first.
+    Every byte of a checkpoint is compared with its manifest. Of equal ones the earliest goes first.
 
     Args:
         points: all that were recorded of the run.
@@ -84,7 +84,7 @@ def _choose(
         why = "the only one" if len(whole) == 1 else f"the newest of {len(whole)}: {reason}"
         return Chosen(path, step, values, why, tuple(broken))
     sign = 1.0 if mode == "min" else -1.0
-    step, path, values = min(valued, key=lambda each: (sign * each[2][metric], -each[0]))
+    step, path, values = min(valued, key=lambda each: (sign * each[2][metric], each[0]))
     word = "lowest" if mode == "min" else "highest"
     why = f"{metric} {values[metric]:.6g} at its step, the {word} of {_count(len(valued), len(whole))}"
     missed = _missed(found, points, objective, values[metric])

@@ -8,7 +8,7 @@ import math
 import platform
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -34,6 +34,7 @@ from paceline.sweeps.results.ranking import Mode, Objective
 from paceline.sweeps.results.record import without_secrets
 from paceline.sweeps.results.reopening import sweep_in
 from paceline.tracking.environment import package_version
+from paceline.tracking.points import Point
 from paceline.tracking.redact import redact, shareable
 
 Format = Literal["safetensors", "pt2"]
@@ -120,7 +121,8 @@ def export(
         run: see `find_run`.
         format: `safetensors` or `pt2`.
         output: the folder; by default one below `exports` in the working folder.
-        metric: what the best checkpoint is the best in; by default `val/loss`, or a sweep's first objective.
+        metric: what the best checkpoint is the best in; by default a sweep's first objective, else
+            `checkpoint.monitor`, else `val/loss`.
         mode: whether that is better when it is `min` or `max`; by default as its name says.
         register: name in MLflow's model registry, where the exported files become a version.
         storage: the folder that holds the runs, or its address; by default `runs` in the working folder.
@@ -140,11 +142,12 @@ def export(
 
         check_name(register)
     asked = find_run(run, storage, uri)
-    found, objective = _of_sweep(asked) if asked.kind == "sweep" else (asked, DEFAULT)
-    if metric is not None:
-        objective = metric, mode or default_mode(metric)
+    found, objective = _of_sweep(asked) if asked.kind == "sweep" else (asked, None)
     with readable(found.folder):
         config, points = config_of(found), recorded_points(found)
+    if metric is not None:
+        objective = metric, mode or default_mode(metric)
+    objective = objective or _monitored(config, points) or DEFAULT
     if format == "pt2":
         require_trust(config, found.folder, trust)
     chosen = choose(found, points, objective)
@@ -157,6 +160,12 @@ def export(
         return exported
     tell("registering it in MLflow, which takes some seconds to import")
     return _registered(exported, register, uri)
+
+
+def _monitored(config: ExperimentConfig, points: Sequence[Point]) -> Objective | None:
+    """That of `checkpoint.monitor`, once it was measured."""
+    objective = config.checkpoint.objective
+    return objective if objective and any(point.key == objective[0] for point in points) else None
 
 
 def _of_sweep(sweep: FoundRun) -> tuple[FoundRun, Objective]:

@@ -108,7 +108,7 @@ def code_of(caught: pytest.ExceptionInfo[PacelineError]) -> str:
     [
         ("lowest", (0.3, 0.1, 0.2), ("val/loss", "min"), 4),
         ("highest", (0.3, 0.1, 0.2), ("val/loss", "max"), 2),
-        ("not finite", (0.1, float("nan"), 0.1), ("val/loss", "min"), 6),
+        ("not finite", (float("nan"), 0.1, 0.1), ("val/loss", "min"), 4),
         ("unknown", (), ("val/loss", "min"), 6),
     ],
 )
@@ -122,6 +122,14 @@ def test_the_best_checkpoint_is_the_one_with_the_best_value_at_its_own_step(
     chosen = choose(find_run(cnn.folder), points, objective)
     assert chosen.step == step
     golden(chosen.why)
+
+
+def test_the_metric_of_the_checkpoints_is_the_default(cnn: RunResult, home: Path, tmp_path: Path) -> None:
+    copy = changed(cnn, tmp_path, checkpoint={"monitor": "val/loss", "mode": "max"})
+    losses = {step: value for key, value, step in cnn.points if key == "val/loss"}
+    assert export(copy, output=tmp_path / "out").step == max(losses, key=lambda step: losses[step])
+    lowest = export(copy, output=tmp_path / "other", metric="val/loss")
+    assert lowest.step == min(losses, key=lambda step: losses[step])
 
 
 def test_a_better_value_whose_checkpoint_is_not_kept_is_reported(cnn: RunResult, golden: Golden) -> None:
