@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline.cluster.best_checkpoint import checkpoint_beside
 from paceline.cluster.python_objects import with_objects, with_parts
 from paceline.config.batch_sizes import BatchSizes, batch_sizes
 from paceline.config.experiment import ExperimentConfig
@@ -16,7 +17,7 @@ from paceline.config.overrides import place_of as override_place
 from paceline.engine.manifest import BrokenCheckpoint, numbered, verify
 from paceline.errors import ConfigError, EnvironmentFault, Problem, UnusableCode
 from paceline.places import place_of
-from paceline.storage.address import is_address, parse
+from paceline.storage.address import is_address
 
 STATE = "state.json"
 CHOICES = "last, best, step-N, or the folder or address of a checkpoint"
@@ -82,9 +83,9 @@ def choose_checkpoint(newest: str, asked: str | Path) -> ChosenCheckpoint:
     if not own:
         return _whole(str(asked) if is_address(asked) else str(place_of(asked)))
     if str(asked).removeprefix("step-").isdigit():
-        return _whole(_beside(newest, int(str(asked).removeprefix("step-"))))
+        return _whole(checkpoint_beside(newest, int(str(asked).removeprefix("step-"))))
     last = _whole(newest)
-    return last if asked == "last" else _whole(_beside(newest, _best_step(last.folder)))
+    return last if asked == "last" else _whole(checkpoint_beside(newest, _best_step(last.folder)))
 
 
 def _whole(place: str) -> ChosenCheckpoint:
@@ -106,13 +107,6 @@ def _whole(place: str) -> ChosenCheckpoint:
 def _instead(folder: Path) -> str:
     names = [path.name for _, path in numbered(folder.parent)]
     return f"; there are {', '.join(names[:8])}" if names else f"; write {CHOICES}"
-
-
-def _beside(newest: str, step: int) -> str:
-    """Place of another checkpoint of the same run."""
-    if is_address(newest):
-        return str(parse(newest, "checkpoint").parent / f"step-{step}")
-    return str(Path(newest).parent / f"step-{step}")
 
 
 def _best_step(folder: Path) -> int:

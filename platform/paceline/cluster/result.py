@@ -3,12 +3,13 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.cluster.best_checkpoint import BestCheckpoint, best_checkpoint
 from paceline.cluster.listener import UI_HINT
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import EnvironmentFault
@@ -94,6 +95,11 @@ class RunResult:
         wide = table.pivot_table(index="step", columns="metric", values="value", aggfunc="first")
         wide.columns.name = None
         return wide
+
+    @cached_property
+    def best(self) -> BestCheckpoint | None:
+        """The best kept checkpoint: `step`, `metric`, `value` and `checkpoint`; None without `checkpoint.monitor`."""
+        return best_checkpoint(self.config, self.points, self.folder / "checkpoints", self.checkpoint)
 
     def load_model(self, checkpoint: str | Path | None = None, *, model: Any = None) -> "nn.Module":
         """The trained model, rebuilt from its config, on the CPU, in eval mode. Runs the code that the config names.
@@ -226,7 +232,13 @@ class RunResult:
         fields = {key: getattr(self, key) for key in JSON_FIELDS}
         # JSON knows no NaN
         fields["metrics"] = {key: value if math.isfinite(value) else None for key, value in self.metrics.items()}
-        told: dict[str, Any] = redact_tree({**fields, "cost": self.cost.to_json() if self.cost else None})
+        told: dict[str, Any] = redact_tree(
+            {
+                **fields,
+                "best": asdict(self.best) if self.best else None,
+                "cost": self.cost.to_json() if self.cost else None,
+            }
+        )
         return told
 
     def rows(self) -> list[tuple[str, str]]:
@@ -234,6 +246,7 @@ class RunResult:
         again = "; the same command resumes it" if self.status == "interrupted" else ""
         status = self.stopped_early or f"{self.status} after {self.steps} steps{again}"
         rows = [("run", f"{self.name}/{self.run_id}"), ("status", status)]
+        best = self.best
         results = {key: value for key, value in sorted(self.metrics.items()) if key.startswith(("train/", "val/"))}
         rows += [
             *((key, f"{value:.4g}") for key, value in results.items()),
@@ -243,6 +256,7 @@ class RunResult:
             ("wall time", f"{self.wall_seconds:.1f} s"),
             *(self.cost.lines() if self.cost else []),
             ("checkpoint", self.checkpoint or "none"),
+            *([("best", f"{best.metric} {best.value:.4g} at step {best.step}: {best.checkpoint}")] if best else []),
         ]
         hint = UI_HINT if self.needs_ui else ""
         links = {"MLflow": self.mlflow_url, "review": self.review_url}
