@@ -11,6 +11,7 @@ from paceline.config.components import COMPONENT_SECTIONS
 from paceline.config.effects import NotWith, OnlyWith
 from paceline.config.experiment_schema import ExperimentSchema
 from paceline.config.hints import show
+from paceline.config.own_optimizer import BECAUSE, uses_own_optimizer
 
 
 class Rule(NamedTuple):
@@ -27,11 +28,19 @@ def ignored_settings(config: ExperimentSchema) -> list[str]:
     What equals its default is passed over: a saved config writes every field out.
     """
     ignored = [*_declared(config), *_by_component(config), *_by_rule(config)]
-    return [
+    fields = [
         f"{key}: {show(value_of(config, key))} has no effect: {because}"
         for key, because in ignored
         if _is_changed(config, key)
     ]
+    return [*_unused_optimizer(config), *fields]
+
+
+def _unused_optimizer(config: ExperimentSchema) -> list[str]:
+    default = ExperimentSchema.model_fields["optimizer"].get_default(call_default_factory=True)
+    if not uses_own_optimizer(config) or config.optimizer == default:
+        return []
+    return [f"optimizer: the section has no effect: {BECAUSE}"]
 
 
 def value_of(config: ExperimentSchema, key: str) -> Any:

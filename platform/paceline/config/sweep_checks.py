@@ -7,6 +7,7 @@ from typing import Any
 from paceline.config.disagreement import Disagreement, contradiction
 from paceline.config.experiment_schema import ExperimentSchema
 from paceline.config.fields import is_key, nearest_key, value_types
+from paceline.config.own_optimizer import BECAUSE, OWN_OPTIMIZER, uses_own_optimizer
 from paceline.config.source import Key
 from paceline.config.space import LARGEST_WHOLE
 from paceline.config.sweep import SweepConfig
@@ -68,6 +69,16 @@ def _axes_are_apart(config: ExperimentSchema, sweep: SweepConfig) -> Iterator[Di
                 reason = f"is a part of the axis {axis}, which sets it, too"
                 hint = f"keep one of the two, or write it into the values of {axis}"
                 yield contradiction(reason, hint, axis_key(other), axis_key(axis))
+
+
+def _axes_are_used(config: ExperimentSchema, sweep: SweepConfig) -> Iterator[Disagreement]:
+    sections = {axis: axis.partition(".")[0] for axis in sweep.space}
+    if not uses_own_optimizer(config) or "task" in sections.values():
+        return
+    for axis, section in sections.items():
+        if section == "optimizer":
+            hint = f"sweep an argument of the model, such as model.args.lr, or write {OWN_OPTIMIZER}: false"
+            yield contradiction(f"has no effect: {BECAUSE}", hint, axis_key(axis), OWN_OPTIMIZER)
 
 
 def _seeds(config: ExperimentSchema, sweep: SweepConfig) -> Iterator[Disagreement]:
@@ -178,6 +189,7 @@ _CHECKS: tuple[Callable[[ExperimentSchema, SweepConfig], Iterator[Disagreement]]
     _axes_exist,
     _ranges_fit,
     _axes_are_apart,
+    _axes_are_used,
     _seeds,
     _objectives,
     _search,

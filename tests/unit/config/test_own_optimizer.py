@@ -1,0 +1,52 @@
+"""A task that uses the module's own optimizer leaves the config's section `optimizer` without effect."""
+
+from typing import Any
+
+import pytest
+
+from paceline.config.derived import derive
+from paceline.config.experiment import validate
+from paceline.config.ignored import ignored_settings
+from support.configs import TREE, problems_of
+
+PATHS = ["paceline.adapters:LightningTask", "paceline.adapters.lightning:LightningTask"]
+RATES = {"space": {"optimizer.lr": [0.1, 0.2]}}
+
+
+def tree_of(own: bool | None = True, path: str = PATHS[0], **sections: Any) -> dict[str, Any]:
+    return {**TREE, "task": {"path": path, "args": {"configure_optimizers": own}}, **sections}
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("axis", ["optimizer.lr", "optimizer.name", "optimizer"])
+def test_a_sweep_of_the_unused_optimizer_is_refused(axis: str, path: str) -> None:
+    values = {"optimizer.lr": [0.1, 0.2], "optimizer.name": ["sgd", "adamw"], "optimizer": [{"name": "sgd"}]}[axis]
+    (problem,) = problems_of(validate, tree_of(path=path, sweep={"space": {axis: values}}))
+    assert (problem.code, problem.key) == ("contradiction", f"sweep.space.{axis}")
+    assert "model.args.lr" in problem.hint
+
+
+@pytest.mark.parametrize("own", [False, None])
+def test_an_optimizer_that_is_used_is_swept(own: bool | None) -> None:
+    assert validate(tree_of(own, sweep=RATES)).sweep is not None
+
+
+def test_an_axis_may_choose_whose_optimizer_is_used() -> None:
+    space = {**RATES["space"], "task.args.configure_optimizers": [True, False]}
+    assert validate(tree_of(sweep={"space": space})).sweep is not None
+
+
+@pytest.mark.parametrize(
+    ("own", "optimizer", "warned"),
+    [
+        (True, {"name": "sgd", "lr": 5.0}, True),
+        (True, {"name": "adamw"}, True),
+        (True, {"name": "sgd", "lr": 0.1}, False),
+        (False, {"name": "adamw"}, False),
+        (None, {"name": "adamw"}, False),
+    ],
+)
+def test_an_unused_optimizer_is_warned_of(own: bool | None, optimizer: dict[str, Any], warned: bool) -> None:
+    config = validate(tree_of(own, optimizer=optimizer))
+    assert [text.partition(":")[0] for text in ignored_settings(config)] == ["optimizer"] * warned
+    assert any("[no-effect]" in text for text in derive(config, None).warnings) == warned
