@@ -196,6 +196,8 @@ class Desk:
             self.tag({key: str(details[name]) for key, name in metrics.FOUND_SIZES.items()})
         elif kind == "stopped_early":
             self.tag({metrics.STOPPED_EARLY: details["text"]})
+        elif kind == "optimizer":
+            self.tag({metrics.OPTIMIZER: details["text"]})
 
     def tag(self, tags: Mapping[str, str]) -> None:
         """Set tags of the run; one that cannot be recorded is told to the watcher."""

@@ -30,6 +30,7 @@ from paceline.cluster.worker_errors import error_of
 from paceline.config.derived import Derived, derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import dump_yaml, missing_modules
+from paceline.config.own_optimizer import uses_own_optimizer
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.places import default_address
 from paceline.storage.address import StoreAddress, is_address
@@ -279,7 +280,8 @@ def record_params(config: ExperimentConfig, derived: Derived) -> dict[str, Any]:
         "derived.total_steps": derived.total_steps,
         "derived.threads_per_worker": worker_threads(config),
     }
-    return {**flatten(shareable(config).model_dump(mode="json", exclude={"sweep", "tuneup"})), **numbers}
+    unused = {"sweep", "tuneup", *(["optimizer"] if uses_own_optimizer(config) else [])}
+    return {**flatten(shareable(config).model_dump(mode="json", exclude=unused)), **numbers}
 
 
 def _runner(config: ExperimentConfig) -> Callable[[Launch], tuple[dict[str, Any], dict[str, Any]]]:

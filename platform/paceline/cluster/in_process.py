@@ -124,7 +124,7 @@ class Feed:
                 self._listener.stage(details["text"])
             elif kind == "plan":
                 self._total_steps = details["total_steps"]
-            elif kind in ("batch", "length"):
+            elif kind in ("batch", "length", "optimizer"):
                 self._listener.planned([(kind, details["text"])])
             else:
                 self._listener.event(kind, details)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from paceline.config.batch_sizes import GLOBAL, BatchSizes, OpenBatchSizes, batch_sizes
 from paceline.config.ignored import ignored_settings
+from paceline.config.own_optimizer import uses_own_optimizer
 from paceline.config.steps import epoch_steps, training_steps
 from paceline.errors import ConfigError, Problem, coded
 
@@ -18,8 +19,8 @@ class Derived:
     """The values that a run will use. What depends on the data is None while their size is not known."""
 
     batch: BatchSizes | OpenBatchSizes
-    lr: float
-    """Peak learning rate, scaled to the global batch size."""
+    lr: float | None
+    """Peak learning rate, scaled to the global batch size; None where the module's own optimizer has it."""
     train_samples: int | None
     validation_samples: int | None
     steps_per_epoch: int | None
@@ -35,11 +36,14 @@ class Derived:
         """Label and text of each line of the table that is printed before a run starts."""
         return [
             ("batch", self.batch.text()),
-            ("learning rate", self.lr_rule or f"{self.lr:.6g}"),
+            ("learning rate", self.lr_rule or self._lr()),
             ("samples", self._samples()),
             ("steps", self._steps()),
             *(("warning", text) for text in self.warnings),
         ]
+
+    def _lr(self) -> str:
+        return "from the module's configure_optimizers" if self.lr is None else f"{self.lr:.6g}"
 
     def _samples(self) -> str:
         if self.train_samples is None:
@@ -60,18 +64,18 @@ def derive(config: "ExperimentConfig", sizes: "Sizes | None") -> Derived:
     Raises:
         ConfigError: the batch sizes do not work out, or an epoch has no step.
     """
-    batch = batch_sizes(config)
+    batch, has_lr = batch_sizes(config), not uses_own_optimizer(config)
     each = None if sizes is None else _steps_per_epoch(config, batch.global_batch_size, sizes.train)
     total, warmup = _total_steps(config, each), _warmup_steps(config, each, batch.global_batch_size)
     return Derived(
         batch=batch,
-        lr=config.optimizer.scaled_lr(batch.global_batch_size),
+        lr=config.optimizer.scaled_lr(batch.global_batch_size) if has_lr else None,
         train_samples=sizes.train if sizes else None,
         validation_samples=sizes.validation if sizes else None,
         steps_per_epoch=each,
         total_steps=total,
         warmup_steps=warmup,
-        lr_rule=_lr_rule(config, batch.global_batch_size),
+        lr_rule=_lr_rule(config, batch.global_batch_size) if has_lr else "",
         warnings=(
             *(coded(text, "warmup-too-long") for text in _long_warmup(warmup, total)),
             *(coded(text, "powersgd-never-starts") for text in _late_powersgd(config, total)),

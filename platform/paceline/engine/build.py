@@ -13,7 +13,7 @@ from paceline.data.base import DataConfig
 from paceline.engine.build_callbacks import named_callbacks, set_up_callbacks
 from paceline.engine.build_checkpointer import build_checkpointer, continue_if_extended, find_newest, resume
 from paceline.engine.build_data import build_data, name_of
-from paceline.engine.build_optimizer import build_optimizer, first_lr, report_untrained
+from paceline.engine.build_optimizer import build_optimizer, first_lr, optimizer_text, report_untrained
 from paceline.engine.build_step import build_step
 from paceline.engine.build_strategy import build_strategy
 from paceline.engine.build_task import build_task, settle_sizes
@@ -80,6 +80,8 @@ def build_trainer(
     model = prepare(task, config.trainer, precision, strategy, warn_of("no-effect"))
     scaled_lr = config.optimizer.scaled_lr(sizes.global_batch_size)
     optimizer = build_optimizer(config, task, scaled_lr, ranks.device, strategy.layout)
+    if task.builds_optimizers and ranks.is_first:
+        reporter.event("optimizer", text=optimizer_text(optimizer))
     report_untrained(task, optimizer, warn_of("untrained-parameters"))
     for code, message in task.notices():
         warn_of(code)(message)

@@ -68,6 +68,12 @@ def first_lr(task: Task, optimizer: Optimizer, peak_lr: float) -> float:
     return own or peak_lr
 
 
+def optimizer_text(optimizer: Optimizer) -> str:
+    """The optimizers that a task made itself, with their learning rates."""
+    made = [f"{type(each).__name__}, lr {each.param_groups[0]['lr']:g}" for each in members_of(optimizer)]
+    return f"{'; '.join(made)} (from configure_optimizers)"
+
+
 def report_untrained(task: Task, optimizer: Optimizer, warn: Callable[[str], None]) -> None:
     """Warn of parameters that could be trained and are in no optimizer of the task."""
     if not task.builds_optimizers:

@@ -310,6 +310,10 @@ INITIAL_WEIGHTS = "paceline.initial_weights"
 INITIAL_WEIGHTS_SHA256 = "paceline.initial_weights_sha256"
 """SHA-256 of those weights, as `weights_sha256` of a run's result: over name, dtype, shape and bytes of each."""
 
+OPTIMIZER = "paceline.optimizer"
+"""The optimizers that the task or the LightningModule made itself, with their learning rates, such as `AdamW, lr 0.001
+(from configure_optimizers)`; absent where the section `optimizer` alone made it."""
+
 RANKS = "paceline.ranks"
 """Which ranks are on which machine, such as `node-a: 0 1; node-b: 2 3`; a line for each group of workers that the run
 has had, where they were placed differently."""

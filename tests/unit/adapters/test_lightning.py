@@ -155,6 +155,8 @@ def test_the_optimizer_is_chosen_by_the_config(own: bool, kind: type, warnings: 
     assert type(trainer.state.optimizer) is kind
     assert reporter.values("lr")[0] == (0.02 if own else 0.1)
     assert codes(reporter) == warnings
+    reported = [details["text"] for event, details in reporter.events if event == "optimizer"]
+    assert reported == (["Adam, lr 0.02 (from configure_optimizers)"] if own else [])
 
 
 class Manual(Lit):

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from paceline.cluster.experiment import record_params
 from paceline.config.derived import derive
 from paceline.config.experiment import validate
 from paceline.config.ignored import ignored_settings
@@ -50,3 +51,14 @@ def test_an_unused_optimizer_is_warned_of(own: bool | None, optimizer: dict[str,
     config = validate(tree_of(own, optimizer=optimizer))
     assert [text.partition(":")[0] for text in ignored_settings(config)] == ["optimizer"] * warned
     assert any("[no-effect]" in text for text in derive(config, None).warnings) == warned
+
+
+@pytest.mark.parametrize("own", [True, False, None])
+def test_the_record_has_no_learning_rate_that_is_not_used(own: bool | None) -> None:
+    config = validate(tree_of(own))
+    derived = derive(config, None)
+    params = record_params(config, derived)
+    assert (derived.lr is None) == (own is True)
+    assert derived.lr_rule == ""
+    assert any(key.startswith("optimizer.") for key in params) == (own is not True)
+    assert ("learning rate", "0.1") not in derived.lines() or own is not True

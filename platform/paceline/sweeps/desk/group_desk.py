@@ -14,7 +14,10 @@ from paceline.sweeps.desk.trial_run import TrialRun
 from paceline.sweeps.work import Work
 from paceline.tracking.points import Reading
 
-OF_THE_RECORD = ("batch", "datasets", "initial_weights", "preemption", "ranks", "stamp", "stopped_early", "straggler")
+OF_THE_RECORD = (
+    *("batch", "datasets", "initial_weights", "optimizer", "preemption", "ranks", "stamp", "stopped_early"),
+    "straggler",
+)
 """Kinds of events that a trial's own record is told."""
 
 

@@ -118,7 +118,7 @@ def _cells(row: PointRow, keys: Sequence[str], batch: Sequence[str]) -> list[str
     own = redact_values(row.overrides)
     settings = [value_text(own[key]) if key in own else "" for key in keys]
     derived = [_count_text(getattr(row, name)) for name in (*batch, "total_steps", "samples")]
-    return [row.id, *settings, f"{row.lr:.4g}", *derived]
+    return [row.id, *settings, "own" if row.lr is None else f"{row.lr:.4g}", *derived]
 
 
 def _count_text(value: int | None) -> str:

@@ -19,8 +19,8 @@ class PointRow:
 
     id: str
     overrides: Mapping[str, Any]
-    lr: float
-    """Peak learning rate, scaled to the global batch size."""
+    lr: float | None
+    """Peak learning rate, scaled to the global batch size; None where the module's own optimizer has it."""
     lr_rule: str
     """How it comes about; empty when it is the config's own."""
     global_batch_size: int
