@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.optim import Optimizer
 
+from paceline.config.lightning import is_lightning_base
 from paceline.errors import UnusableCode
 
 CALLED = (
@@ -29,7 +30,7 @@ def lightning_base(module: torch.nn.Module) -> type:
         UnusableCode: it is not a LightningModule.
     """
     for each in type(module).__mro__:
-        if each.__name__ == "LightningModule" and each.__module__.split(".")[0] in ("lightning", "pytorch_lightning"):
+        if is_lightning_base(each):
             return each
     raise UnusableCode(
         f"LightningTask needs a LightningModule, and the model is a {type(module).__name__}. Derive it from "

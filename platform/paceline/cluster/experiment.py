@@ -29,8 +29,8 @@ from paceline.cluster.session import on_cluster
 from paceline.cluster.worker_errors import error_of
 from paceline.config.derived import Derived, derive
 from paceline.config.experiment import ExperimentConfig
+from paceline.config.lightning import uses_own_optimizer
 from paceline.config.loading import dump_yaml, missing_modules
-from paceline.config.own_optimizer import uses_own_optimizer
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.places import default_address
 from paceline.storage.address import StoreAddress, is_address

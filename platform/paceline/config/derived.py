@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from paceline.config.batch_sizes import GLOBAL, BatchSizes, OpenBatchSizes, batch_sizes
 from paceline.config.ignored import ignored_settings
-from paceline.config.own_optimizer import uses_own_optimizer
+from paceline.config.lightning import uses_own_optimizer
 from paceline.config.steps import epoch_steps, training_steps
 from paceline.errors import ConfigError, Problem, coded
 

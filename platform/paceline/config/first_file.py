@@ -1,15 +1,20 @@
 """The first config file of a project: what `paceline init` writes."""
 
+import io
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from paceline.config.imports import is_path
+from paceline.config.base import Component
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.imports import Called, is_path
+from paceline.config.lightning import LIGHTNING_TASK, is_lightning_module
 from paceline.config.loading import load_config
 from paceline.config.schema import json_schema
 from paceline.config.source import read_text, read_value
@@ -82,7 +87,10 @@ def write_first_file(output: Path, chosen: Mapping[str, str], args: Mapping[str,
     sections = {section: _section(section, value, args.get(section, ())) for section, value in chosen.items()}
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", file.stem)
     text = first_file(name, file.name, sections["model"], sections["data"])
-    _check(text, file)
+    config = _check(text, file)
+    if _is_lightning_module(config.model):
+        text = text.replace("task: {name: classification}", f'task: {{path: "{LIGHTNING_TASK}"}}')
+        _check(text, file)
     file.parent.mkdir(parents=True, exist_ok=True)
     (file.parent / SCHEMA_FILE).write_text(json.dumps(json_schema(), indent=1))
     file.write_text(text)
@@ -103,10 +111,22 @@ def _section(section: str, value: str, args: Sequence[str]) -> dict[str, Any]:
     return {"path": value, "args": given} if given else {"path": value}
 
 
-def _check(text: str, file: Path) -> None:
+def _is_lightning_module(model: Component) -> bool:
+    """True if the model's path leads to a LightningModule. Its module is imported, as training would."""
+    if not isinstance(model, Called):
+        return False
+    try:
+        with redirect_stdout(io.StringIO()):
+            found = model.load()
+    except (Exception, SystemExit):  # a package that only the cluster has, say; training reports it
+        return False
+    return isinstance(found, type) and is_lightning_module(found)
+
+
+def _check(text: str, file: Path) -> ExperimentConfig:
     """Load the config as it will stand in the file, with the file's folder importable."""
     try:
-        load_config(read_text(text, str(file)).tree, folder=file.parent)
+        return load_config(read_text(text, str(file)).tree, folder=file.parent)
     except ConfigError as error:
         raise ConfigError([_with_flag(problem) for problem in error.problems]) from None
 

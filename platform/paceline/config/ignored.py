@@ -11,7 +11,7 @@ from paceline.config.components import COMPONENT_SECTIONS
 from paceline.config.effects import NotWith, OnlyWith
 from paceline.config.experiment_schema import ExperimentSchema
 from paceline.config.hints import show
-from paceline.config.own_optimizer import BECAUSE, uses_own_optimizer
+from paceline.config.lightning import BECAUSE, uses_own_optimizer
 
 
 class Rule(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any
 from paceline.config.disagreement import Disagreement, contradiction
 from paceline.config.experiment_schema import ExperimentSchema
 from paceline.config.fields import is_key, nearest_key, value_types
-from paceline.config.own_optimizer import BECAUSE, OWN_OPTIMIZER, uses_own_optimizer
+from paceline.config.lightning import BECAUSE, OWN_OPTIMIZER, uses_own_optimizer
 from paceline.config.source import Key
 from paceline.config.space import LARGEST_WHOLE
 from paceline.config.sweep import SweepConfig

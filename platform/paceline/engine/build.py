@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from paceline.config.experiment import ExperimentConfig
+from paceline.config.lightning import HINT, has_other_task
 from paceline.data.base import DataConfig
 from paceline.engine.build_callbacks import named_callbacks, set_up_callbacks
 from paceline.engine.build_checkpointer import build_checkpointer, continue_if_extended, find_newest, resume
@@ -83,6 +84,9 @@ def build_trainer(
     if task.builds_optimizers and ranks.is_first:
         reporter.event("optimizer", text=optimizer_text(optimizer))
     report_untrained(task, optimizer, warn_of("untrained-parameters"))
+    if has_other_task(config, type(task.model)):
+        reason = f"the model is a LightningModule, and task {config.task.describe()} does not call its training_step"
+        warn_of("lightning-task")(f"{reason}. {HINT[0].upper()}{HINT[1:]}")
     for code, message in task.notices():
         warn_of(code)(message)
     state = TrainState(task, optimizer, precision, layout=strategy.layout)

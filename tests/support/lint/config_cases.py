@@ -77,4 +77,5 @@ CONFIG_CASES = [
         {"model": plants.blocks(1), "trainer__activation_checkpointing": "full"},
         {"model": plants.blocks(2)},
     ),
+    Case("lightning-task", "task", {"model": plants.LitNet}, {"model": plants.Net}),
 ]

@@ -38,6 +38,14 @@ class Net(nn.Module):
         return logits if self.end is None else self.end(self, logits)
 
 
+LightningModule = type("LightningModule", (nn.Module,), {"__module__": "lightning.pytorch.core.module"})
+"""A base class that has the name of Lightning's."""
+
+
+class LitNet(Net, LightningModule):  # type: ignore[misc, valid-type]
+    """The same net as a LightningModule."""
+
+
 def net(middle: Middle | None = None, end: Middle | None = None, **parts: Callable[[], Any]) -> Callable[[], Net]:
     """A builder of such a net; `parts` make what it has in addition."""
     return lambda: Net(middle, end, **{name: make() for name, make in parts.items()})

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from paceline.adapters import LightningTask
 from paceline.engine.reporter import MemoryReporter
 from paceline.errors import UnusableCode
-from support.toys import Points, fit, net, points, toy_config
+from support.toys import Points, built, fit, net, points, toy_config
 
 lightning = pytest.importorskip("lightning")
 EPOCH_STEPS = 6
@@ -304,3 +304,15 @@ def test_a_module_may_print(capfd: pytest.CaptureFixture[str]) -> None:
 
     fit(lit_config(Printing))
     assert "hello" in capfd.readouterr().out
+
+
+class WithForward(Lit):
+    def forward(self, images: torch.Tensor) -> Any:
+        return self.net(images)
+
+
+@pytest.mark.parametrize(("model", "expected"), [(WithForward, ["lightning-task"]), (net, [])])
+def test_a_shipped_task_with_a_lightning_module_is_reported(model: Any, expected: list[str]) -> None:
+    reporter = MemoryReporter()
+    built(toy_config(model__path=model, task={"name": "classification"}), reporter=reporter).close()
+    assert codes(reporter) == expected

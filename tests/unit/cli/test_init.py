@@ -82,3 +82,26 @@ def test_nothing_is_overwritten(command: Command, folder: Path) -> None:
     assert ended.code == 2
     assert "[file-exists]" in ended.err
     assert (folder / "experiment.yaml").read_text() == "mine"
+
+
+LIGHTNING = """\
+print("importing")
+Base = type("LightningModule", (), {"__module__": "pytorch_lightning.core.module"})
+class Middle(Base): ...
+class Net(Middle): ...
+def data(): ...
+"""
+
+
+def test_a_lightning_module_gets_its_task(command: Command, folder: Path) -> None:
+    (folder / "lightning_of_init.py").write_text(LIGHTNING)
+    made = command("init", "--model", "lightning_of_init:Net", "--data", "lightning_of_init:data", "--json")
+    assert (made.code, made.json["config"]) == (0, str(folder / "experiment.yaml"))
+    text = (folder / "experiment.yaml").read_text()
+    assert yaml.safe_load(text)["task"] == {"path": "paceline.adapters:LightningTask"}
+
+
+def test_a_module_that_cannot_be_imported_here_is_no_obstacle(command: Command, folder: Path) -> None:
+    (folder / "failing_of_init.py").write_text(f"{CODE}raise SystemExit(1)\n")
+    assert command("init", "--model", "failing_of_init:data", "--data", "failing_of_init:data").code == 0
+    assert yaml.safe_load((folder / "experiment.yaml").read_text())["task"] == {"name": "classification"}

@@ -24,6 +24,7 @@ RULES: tuple[Rule, ...] = (
     norms.linear_bias_before_norm,
     norms.batchnorm_on_single_samples,
     norms.batchnorm_on_small_batches,
+    losses.lightning_task,
     losses.softmax_before_cross_entropy,
     losses.sigmoid_before_bce_with_logits,
     losses.nll_of_probabilities,

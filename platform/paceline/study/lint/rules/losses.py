@@ -4,9 +4,17 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
+from paceline.config.lightning import HINT, has_other_task
 from paceline.study.lint.calls import Flow
 from paceline.study.lint.finding import Fault
 from paceline.study.lint.subject import Subject
+
+
+def lightning_task(subject: Subject) -> Iterator[Fault]:
+    """A LightningModule whose steps are not called."""
+    if has_other_task(subject.config, type(subject.task.model)):
+        task = subject.config.task.describe()
+        yield Fault("task", f"{task} does not call the training_step of the LightningModule", HINT)
 
 
 def _flows(subject: Subject, source: tuple[str, ...], into: str) -> Iterator[Flow]:
