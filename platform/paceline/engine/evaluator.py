@@ -66,6 +66,7 @@ class Evaluator(PlannedCallback):
         self._contexts = [callback for callback in callbacks if overrides(callback, "evaluation_context")]
         self._monitors = [callback for callback in callbacks if isinstance(callback, MetricMonitor)]
         self._evaluated_step = -1
+        self._has_warned = False
 
     def on_train_start(self, ctx: TrainContext) -> None:
         """Refuse to monitor a metric of an empty validation set."""
@@ -98,11 +99,17 @@ class Evaluator(PlannedCallback):
             }
         if not metrics:
             self._require_monitored(metrics)
+            self._warn_of_no_metrics(ctx)
         ctx.evaluation = metrics
         for key, value in metrics.items():
             ctx.log(key, value)
         if metrics:
             ctx.log("validation_epoch", self._epochs(self._state.position.samples))
+
+    def _warn_of_no_metrics(self, ctx: LoopContext) -> None:
+        if not self._has_warned and any(len(loader.fetcher) for loader in self.loaders.values()):
+            self._has_warned = True
+            ctx.warn("no-metrics", "the evaluation gave no metric: the task returned no loss and no metrics")
 
     def _require_monitored(self, metrics: Mapping[str, float]) -> None:
         for monitor in self._monitors:

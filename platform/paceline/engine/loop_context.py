@@ -33,6 +33,11 @@ class LoopContext(TrainContext):
         """Report values that are not part of the training state, such as those of the machines."""
         self._values.update(values)
 
+    def warn(self, code: str, message: str) -> None:
+        """Report a warning, on rank 0."""
+        if self.is_main:
+            self._reporter.event("warning", message=message, code=code)
+
     def flush(self) -> None:
         """Report the metrics recorded since the last call."""
         values, self._values = self._values, {}

@@ -211,6 +211,19 @@ def test_manual_optimization(tmp_path: Path) -> None:
     assert len(reporter.values("a_loss")) == 12
 
 
+class Silent(Lit):
+    """Validates, and neither logs nor returns anything."""
+
+    def validation_step(self, batch: Any) -> None:
+        self.net(batch[0])
+
+
+def test_an_evaluation_without_metrics_is_reported_once() -> None:
+    _, outcome, reporter = fit(lit_config(Silent))
+    assert codes(reporter) == ["no-metrics"]
+    assert [name for name in outcome.metrics if name.startswith("val/")] == []
+
+
 class NoLoss(Lit):
     def training_step(self, batch: Any) -> None:
         return None
