@@ -38,7 +38,8 @@ class LightningTask(Task):
     logs metrics with `self.log`; they are averaged over the set and all workers, weighted by `batch_size`, and a prefix
     `val_` is dropped from their names. What is logged in training is recorded for the newest step. Modules with
     `automatic_optimization = False` use `self.optimizers()` and `self.manual_backward` as with Lightning; losses are
-    then averaged over the workers by samples.
+    then averaged over the workers by samples. A manual `training_step` may return nothing: the loss reported is the sum
+    of the losses that it logs, or else of those that it gives to `manual_backward`.
 
     Hooks that only Lightning's trainer calls are reported in a warning.
 
@@ -57,6 +58,8 @@ class LightningTask(Task):
         self._uses_own = not self.automatic_optimization if configure_optimizers is None else configure_optimizers
         self._log = LightningLog()
         self._trainer = TrainerView()
+        self._backward_losses: list[torch.Tensor] = []
+        """The losses that the newest manual step gave to `manual_backward`."""
         self._has_schedulers = False
         self._place: tuple[torch.device, torch.dtype] | None = None
         self._step, self._epoch, self._index = -1, -1, -1
@@ -67,7 +70,7 @@ class LightningTask(Task):
         module.trainer = self._trainer
         module.log, module.log_dict = self._log.log, self._log.log_dict
         module.optimizers, module.lr_schedulers = self._optimizers, _no_schedulers
-        module.manual_backward = _backward
+        module.manual_backward = self._backward
 
     @property
     def builds_optimizers(self) -> bool:
@@ -151,12 +154,15 @@ class LightningTask(Task):
         samples = samples_of(batch)
         index = self._next_index()
         log.is_training, log.default_batch_size, log.newest = True, samples, {}
+        self._backward_losses.clear()
         loss = _loss_of(call_step(module.training_step, batch, index))
         if loss is None and not self.automatic_optimization:
-            loss = _logged_loss(log.newest)
+            loss = _sum(_logged_losses(log.newest) or self._backward_losses)
         if loss is None:
+            manual = "" if self.automatic_optimization else ", or call self.manual_backward(loss)"
             raise UnusableCode(
-                f"{type(module).__name__}.training_step returned no loss. Return a tensor, or a mapping with 'loss'",
+                f"{type(module).__name__}.training_step returned no loss. Return a tensor, or a mapping with 'loss'"
+                f"{manual}",
                 "no-loss",
             )
         return TaskOutput.from_mean(loss, samples)
@@ -211,6 +217,10 @@ class LightningTask(Task):
             self._index += 1
         return int(self._index)
 
+    def _backward(self, loss: torch.Tensor, *args: Any, **options: Any) -> None:
+        self._backward_losses.append(loss.detach())
+        loss.backward(*args, **options)  # type: ignore[no-untyped-call]
+
     def _optimizers(self, use_pl_optimizer: bool = True) -> Any:
         found = self._trainer.optimizers
         return found[0] if len(found) == 1 else found
@@ -229,7 +239,7 @@ def _require_usable(model: nn.Module, automatic: bool, uses_own: bool) -> None:
         raise UnusableCode(
             f"{type(model).__name__} has automatic_optimization = False, so its optimizers are those of its own "
             "configure_optimizers. Leave task.args.configure_optimizers out, or write true",
-            "several-optimizers",
+            "manual-optimization",
         )
 
 
@@ -238,18 +248,16 @@ def _loss_of(returned: Any) -> torch.Tensor | None:
     return loss if isinstance(loss, torch.Tensor) else None
 
 
-def _logged_loss(logged: Mapping[str, Any]) -> torch.Tensor | None:
-    """The loss to report for a manual step that returned none: the sum of what it logged as losses."""
-    losses = [value for name, value in logged.items() if "loss" in name and isinstance(value, torch.Tensor)]
+def _logged_losses(logged: Mapping[str, Any]) -> list[torch.Tensor]:
+    return [value for name, value in logged.items() if "loss" in name and isinstance(value, torch.Tensor)]
+
+
+def _sum(losses: Sequence[torch.Tensor]) -> torch.Tensor | None:
     return torch.stack([each.reshape(()) for each in losses]).sum() if losses else None
 
 
 def _as_tensors(sums: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     return {name: torch.as_tensor(value, dtype=torch.float64) for name, value in sums.items()}
-
-
-def _backward(loss: torch.Tensor, *args: Any, **options: Any) -> None:
-    loss.backward(*args, **options)  # type: ignore[no-untyped-call]
 
 
 def _no_schedulers() -> Any:

@@ -193,7 +193,7 @@ def require_plain(config: ExperimentConfig, sizes: BatchSizes | None) -> None:
     ]
     reason = "the task steps its optimizers itself (automatic_optimization is False), which does not go with this"
     problems = [
-        Problem("several-optimizers", reason, key, hint=f"write {hint}") for is_wrong, key, hint in wrong if is_wrong
+        Problem("manual-optimization", reason, key, hint=f"write {hint}") for is_wrong, key, hint in wrong if is_wrong
     ]
     if problems:
         raise ConfigError(problems)

@@ -211,6 +211,19 @@ def test_manual_optimization(tmp_path: Path) -> None:
     assert len(reporter.values("a_loss")) == 12
 
 
+def test_a_manual_step_that_logs_nothing_has_the_loss_of_manual_backward() -> None:
+    class Quiet(Manual):
+        def training_step(self, batch: Any, batch_idx: int) -> None:
+            for part, optimizer in zip((self.net, self.other), self.optimizers(), strict=True):
+                loss = F.cross_entropy(part(batch[0]), batch[1])
+                optimizer.zero_grad()
+                self.manual_backward(loss)
+                optimizer.step()
+
+    expected = fit(lit_config(Manual))[2].values("train/loss")
+    assert fit(lit_config(Quiet))[2].values("train/loss") == pytest.approx(expected, rel=1e-12)
+
+
 class Silent(Lit):
     """Validates, and neither logs nor returns anything."""
 
@@ -227,6 +240,13 @@ def test_an_evaluation_without_metrics_is_reported_once() -> None:
 class NoLoss(Lit):
     def training_step(self, batch: Any) -> None:
         return None
+
+
+class SilentManual(Manual):
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        optimizer = self.optimizers()[0]
+        F.cross_entropy(self.net(batch[0]), batch[1]).backward()
+        optimizer.step()
 
 
 class MaxLogged(Lit):
@@ -247,7 +267,8 @@ class WithoutStep(lightning.LightningModule):  # type: ignore[misc]
         (NoLoss, {}, "no-loss"),
         (WithoutStep, {}, "no-training-step"),
         (Lit, {"configure_optimizers": True}, "no-optimizers"),
-        (Manual, {"configure_optimizers": False}, "several-optimizers"),
+        (Manual, {"configure_optimizers": False}, "manual-optimization"),
+        (SilentManual, {}, "no-loss"),
         (MaxLogged, {}, "reduce-fx"),
     ],
 )

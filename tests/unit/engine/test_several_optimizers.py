@@ -110,7 +110,7 @@ def test_what_does_not_go_together_is_refused(overrides: dict[str, Any], keys: l
     with pytest.raises(ConfigError) as caught:
         fit(pair_config(**overrides))
     assert [(problem.code, problem.key) for problem in caught.value.problems] == [
-        ("several-optimizers", key) for key in keys
+        ("manual-optimization", key) for key in keys
     ]
 
 
@@ -182,7 +182,7 @@ def test_the_memory_of_a_step_is_not_predicted() -> None:
 
     with pytest.raises(ConfigError) as caught:
         trace(pair_config(), Step(2), lambda size: None)
-    assert caught.value.problems[0].code == "several-optimizers"
+    assert caught.value.problems[0].code == "manual-optimization"
 
 
 def test_the_time_of_a_step_is_not_split() -> None:

@@ -156,7 +156,7 @@ def _build(config: ExperimentConfig) -> Task:
     if not task.automatic_optimization:
         reason = "steps its optimizers itself, and only a step with one optimizer can be predicted"
         raise ConfigError(
-            [Problem("several-optimizers", reason, "task", hint="measure the memory in a short training")]
+            [Problem("manual-optimization", reason, "task", hint="measure the memory in a short training")]
         )
     return task
 
