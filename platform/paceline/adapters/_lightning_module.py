@@ -81,11 +81,24 @@ def configured(returned: Any) -> Configured:
 
 
 def call_step(step: Any, batch: Any, index: int) -> Any:
-    """Call `training_step` or `validation_step` with as many of batch, batch_idx and dataloader_idx as it takes."""
+    """Call `training_step` or `validation_step` with as many of batch, batch_idx and dataloader_idx as it takes.
+
+    Raises:
+        UnusableCode: it uses `self.logger`, which is None.
+    """
     parameters = list(inspect.signature(step).parameters.values())
     takes_all = any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in parameters)
     required = sum(each.default is inspect.Parameter.empty for each in parameters)
-    return step(*(batch, index, 0)[: 2 if takes_all else max(required, min(len(parameters), 2))])
+    try:
+        return step(*(batch, index, 0)[: 2 if takes_all else max(required, min(len(parameters), 2))])
+    except AttributeError as error:
+        if error.obj is None and (error.name == "experiment" or error.name.startswith("log_")):
+            raise UnusableCode(
+                f"self.logger.{error.name}: there is no logger in LightningTask. Use self.log for numbers, and a "
+                "paceline.Callback for anything else",
+                "no-logger",
+            ) from error
+        raise
 
 
 def samples_of(batch: Any) -> int:
@@ -160,6 +173,19 @@ class TrainerView:
     def max_steps(self) -> int:
         """`trainer.max_steps` of the config; -1 sets no limit, as in Lightning."""
         return -1 if self.context is None else self.context.config.trainer.max_steps or -1
+
+    @property
+    def estimated_stepping_batches(self) -> int:
+        """Refuse: only schedulers need it.
+
+        Raises:
+            UnusableCode: always.
+        """
+        raise UnusableCode(
+            "self.trainer.estimated_stepping_batches is not known: the learning rates follow the config's section "
+            "lr_scheduler. Return the optimizer without a scheduler",
+            "lightning-scheduler",
+        )
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(

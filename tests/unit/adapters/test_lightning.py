@@ -249,6 +249,18 @@ class SilentManual(Manual):
         optimizer.step()
 
 
+class WithLogger(Lit):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.logger.experiment.add_scalar("x", 1.0)
+
+
+class Estimating(Lit):
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        steps = self.trainer.estimated_stepping_batches
+        return [optimizer], [torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=steps)]
+
+
 class MaxLogged(Lit):
     def validation_step(self, batch: Any) -> None:
         self.log("val_max", 1.0, reduce_fx="max")
@@ -269,6 +281,8 @@ class WithoutStep(lightning.LightningModule):  # type: ignore[misc]
         (Lit, {"configure_optimizers": True}, "no-optimizers"),
         (Manual, {"configure_optimizers": False}, "manual-optimization"),
         (SilentManual, {}, "no-loss"),
+        (WithLogger, {}, "no-logger"),
+        (Estimating, {"configure_optimizers": True}, "lightning-scheduler"),
         (MaxLogged, {}, "reduce-fx"),
     ],
 )
@@ -294,6 +308,7 @@ def test_a_module_without_validation_has_the_loss_of_its_training_step() -> None
 def test_the_module_knows_its_format_and_nothing_of_lightnings_trainer() -> None:
     class Asking(Lit):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
+            assert self.logger is None  # as `Trainer(logger=False)`
             assert (self.dtype, self.device.type) == (torch.float64, "cpu")
             assert (self.trainer.world_size, self.trainer.is_global_zero, self.trainer.max_epochs) == (1, True, 2)
             with pytest.raises(AttributeError):
