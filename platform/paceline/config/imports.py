@@ -21,6 +21,7 @@ from paceline.config.plain import check_args
 from paceline.config.top_names import top_names
 from paceline.errors import ConfigError, Problem, UnusableCode
 
+LIGHTNING_TASK = "paceline.adapters:LightningTask"
 PATH_PATTERN = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$"
 
 
@@ -231,12 +232,14 @@ def _missing_in_loaded(module: str, name: str) -> Problem | None:
     """Look for a name in an imported module. One that is still being imported, or makes its names, may yet have it."""
     loaded, first = sys.modules[module], name.partition(".")[0]
     spec = getattr(loaded, "__spec__", None)
-    known = getattr(loaded, "__dict__", {"__getattr__": None})
+    known = set(getattr(loaded, "__dict__", ["__getattr__"]))
+    if module == "paceline":  # which lists what it imports late
+        known = {*known, *dir(loaded)} - {"__getattr__"}
     if first in known or "__getattr__" in known or spec is None or getattr(spec, "_initializing", False):
         return None
     if type(loaded) is not ModuleType or _is_submodule(spec, module, first):
         return None
-    return _no_such_name(module, name, set(known))
+    return _no_such_name(module, name, known)
 
 
 def _missing_in_file(spec: ModuleSpec, module: str, name: str) -> Problem | None:
@@ -262,6 +265,8 @@ def _no_such_name(module: str, name: str, names: set[str]) -> Problem:
     first, dot, inner = name.partition(".")
     near = nearest(first, sorted(each for each in names if not each.startswith("_")))
     hint = f"did you mean {near}{dot}{inner}?" if near else ""
+    if name == "LightningTask" and module.startswith("paceline"):
+        hint = f"write {LIGHTNING_TASK}"
     return Problem("import", f"module {module!r} has no {name!r}", "path", hint=hint)
 
 

@@ -1,9 +1,8 @@
 """Facts about LightningModules for checks of the config; neither lightning nor torch is imported."""
 
 from paceline.config.experiment_schema import ExperimentSchema
-from paceline.config.imports import Called, Imported
+from paceline.config.imports import LIGHTNING_TASK, Called, Imported
 
-LIGHTNING_TASK = "paceline.adapters:LightningTask"
 LIGHTNING_TASKS = (LIGHTNING_TASK, "paceline.adapters.lightning:LightningTask")
 """Import paths of the task for a LightningModule."""
 OWN_OPTIMIZER = "task.args.configure_optimizers"

@@ -8,6 +8,7 @@ from paceline.cluster.experiment import record_params
 from paceline.config.derived import derive
 from paceline.config.experiment import validate
 from paceline.config.ignored import ignored_settings
+from paceline.config.loading import missing_modules
 from support.configs import TREE, problems_of
 
 PATHS = ["paceline.adapters:LightningTask", "paceline.adapters.lightning:LightningTask"]
@@ -62,3 +63,15 @@ def test_the_record_has_no_learning_rate_that_is_not_used(own: bool | None) -> N
     assert derived.lr_rule == ""
     assert any(key.startswith("optimizer.") for key in params) == (own is not True)
     assert ("learning rate", "0.1") not in derived.lines() or own is not True
+
+
+@pytest.mark.parametrize("module", ["paceline", "paceline.tasks"])
+def test_a_wrong_path_of_the_task_is_found_without_running_it(module: str) -> None:
+    (problem,) = missing_modules({"task": {"path": f"{module}:LightningTask"}})
+    assert (problem.code, problem.key) == ("import", "task.path")
+    assert PATHS[0] in problem.hint
+
+
+def test_names_that_paceline_imports_late_are_found() -> None:
+    assert missing_modules({"task": {"path": "paceline:Task"}, "model": {"path": "paceline.models:base"}}) == []
+    assert [each.key for each in missing_modules({"task": {"path": "paceline:Tusk"}})] == ["task.path"]
