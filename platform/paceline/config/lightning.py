@@ -16,9 +16,9 @@ def is_lightning_module(kind: type) -> bool:
     return any(is_lightning_base(each) for each in kind.__mro__)
 
 
-def is_lightning_base(kind: type) -> bool:
-    """True for that class itself."""
-    return kind.__name__ == "LightningModule" and kind.__module__.split(".")[0] in ("lightning", "pytorch_lightning")
+def is_lightning_base(kind: type, name: str = "LightningModule") -> bool:
+    """True for that class itself, or another one of lightning with this name."""
+    return kind.__name__ == name and kind.__module__.split(".")[0] in ("lightning", "pytorch_lightning")
 
 
 def has_other_task(config: ExperimentSchema, model: type) -> bool:

@@ -17,7 +17,8 @@ KEYS = ("train", "validation", "test", "collate_fn", "sampler")
 
 
 class CalledDataConfig(Called, DataConfig):
-    """A callable that takes `args` and returns `(train, validation)`, or a mapping with the `KEYS`."""
+    """A callable that takes `args` and returns `(train, validation)`, a mapping with the `KEYS`, or a
+    LightningDataModule."""
 
     def sets(self) -> DataSets:
         """Call the user's builder.
@@ -25,7 +26,11 @@ class CalledDataConfig(Called, DataConfig):
         Raises:
             UnusableCode: it returned something else.
         """
+        from paceline.data._data_module import is_data_module, sets_of
+
         found = self.call()
+        if is_data_module(found):
+            found = sets_of(found)
         if isinstance(found, tuple | list) and len(found) == 2:
             found = dict(zip(KEYS, found, strict=False))
         if not isinstance(found, Mapping) or not {"train", "validation"} <= found.keys() <= set(KEYS):
@@ -64,7 +69,8 @@ class CalledDataConfig(Called, DataConfig):
 
 class ImportedDataConfig(Imported, CalledDataConfig):
     """`path` leads to a callable that takes `args` and returns `(train, validation)`, two map-style data sets, or a
-    mapping: `train`, `validation` (a set, or a mapping of names to sets), `test`, `collate_fn`, `sampler`."""
+    mapping: `train`, `validation` (a set, or a mapping of names to sets), `test`, `collate_fn`, `sampler`. Or a
+    LightningDataModule."""
 
 
 def _kind(found: Any) -> str:

@@ -355,6 +355,51 @@ def test_a_module_may_print(capfd: pytest.CaptureFixture[str]) -> None:
     assert "hello" in capfd.readouterr().out
 
 
+class DataModule(lightning.LightningDataModule):  # type: ignore[misc]
+    def __init__(self, samples: int = 96) -> None:
+        super().__init__()
+        self.samples, self.stages = samples, []
+
+    def setup(self, stage: str) -> None:
+        self.stages.append(stage)
+        self.train_set, self.validation_set = Points(self.samples), Points(30)
+
+    def train_dataloader(self) -> Any:
+        return torch.utils.data.DataLoader(self.train_set, batch_size=4, shuffle=True, collate_fn=collate)
+
+    def val_dataloader(self) -> Any:
+        return torch.utils.data.DataLoader(self.validation_set, batch_size=4)
+
+
+def collate(samples: Any) -> Any:
+    return torch.utils.data.default_collate(samples)
+
+
+class Weighted(DataModule):
+    def train_dataloader(self) -> Any:
+        sampler = torch.utils.data.WeightedRandomSampler([1.0] * self.samples, 48)
+        return torch.utils.data.DataLoader(self.train_set, sampler=sampler)
+
+    def val_dataloader(self) -> Any:
+        return [torch.utils.data.DataLoader(Points(size)) for size in (8, 12)]
+
+    def test_dataloader(self) -> Any:
+        assert self.stages == ["fit", "test"]
+        return torch.utils.data.DataLoader(Points(4))
+
+
+def test_the_sets_of_a_data_module_are_used() -> None:
+    config = lit_config(data__path=DataModule, data__args={"samples": 32})
+    sets = config.data.sets()
+    assert {role: len(each) for role, each in sets.roles.items()} == {"training": 32, "validation": 30}
+    assert (sets.collate_fn, sets.sampler) == (collate, None)
+    assert fit(config)[1].step == 4
+    sets = lit_config(data__path=Weighted).data.sets()
+    expected = {"training": 96, "validation/0": 8, "validation/1": 12, "test": 4}
+    assert {role: len(each) for role, each in sets.roles.items()} == expected
+    assert len(sets.sampler) == 48
+
+
 class WithForward(Lit):
     def forward(self, images: torch.Tensor) -> Any:
         return self.net(images)
