@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from torch.utils.data import Dataset
 
 
+WRAP = "wrap it in a function that returns (train, validation)"
 _SPLIT = "Split one data set with torch.utils.data.random_split, or return (dataset, []) to train without validation"
 KEYS = ("train", "validation", "test", "collate_fn", "sampler")
 """What a mapping may hold that the user's builder returns."""
@@ -36,7 +37,7 @@ class CalledDataConfig(Called, DataConfig):
         if not isinstance(found, Mapping) or not {"train", "validation"} <= found.keys() <= set(KEYS):
             raise UnusableCode(
                 f"{self.chosen('data')} must return (train, validation), or a mapping with train, validation and, if "
-                f"wanted, test, collate_fn and sampler, not {_kind(found)}. {_SPLIT}",
+                f"wanted, test, collate_fn and sampler, not {_kind(found)}. {self._wrap_or_split()}",
                 "not-two-sets",
             )
         validation = found["validation"]
@@ -48,6 +49,10 @@ class CalledDataConfig(Called, DataConfig):
             if not (role == "training" and is_stream(dataset)):
                 _check_map_style(f"{self.chosen('data')}: the {role} set", dataset)
         return sets
+
+    def _wrap_or_split(self) -> str:
+        target = self.load()
+        return f"{target.__name__} is a class: {WRAP}" if isinstance(target, type) else _SPLIT
 
     def _check_parts(self, sets: DataSets, validation: Any) -> None:
         sampler, collate_fn = sets.sampler, sets.collate_fn

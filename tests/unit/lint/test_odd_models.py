@@ -14,10 +14,11 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.data import Dataset
 
 from paceline import Task
 from paceline.config.experiment import validate
-from paceline.errors import UnusableCode
+from paceline.errors import EnvironmentFault, UnusableCode
 from paceline.study.lint import lint
 from paceline.tasks.base import TaskOutput
 from support.golden import Golden
@@ -49,6 +50,38 @@ def test_what_needs_no_run_is_found_without_one(odd: dict[str, Any], golden: Gol
     found = lint(plants.config(**odd))
     assert [finding.rule for finding in found] == ["not-registered", "could-not-be-run"]
     golden(found[1].reason)
+
+
+class Labelled(Dataset[tuple[Tensor, str]]):
+    """Images with the name of their class."""
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> tuple[Tensor, str]:
+        return torch.zeros(plants.CHANNELS, 8, 8), "cat"
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "place"),
+    [(Labelled, "not-two-sets", "data"), (lambda: (Labelled(), Labelled()), "wrong-target", "task")],
+    ids=["dataset-class", "targets-are-text"],
+)
+def test_an_error_that_ends_training_is_an_error_of_lint(data: Any, code: str, place: str, golden: Golden) -> None:
+    found = lint(plants.config(data=data))
+    assert [(finding.rule, finding.place, finding.severity) for finding in found] == [(code, place, "error")]
+    golden(f"{found[0].reason} ({found[0].hint})")
+
+
+def missing_file() -> Any:
+    raise EnvironmentFault("no folder /data/images", "no-data")
+
+
+def test_missing_files_are_a_warning() -> None:
+    found = lint(plants.config(data=missing_file))
+    assert [(finding.rule, finding.place, finding.severity) for finding in found] == [
+        ("could-not-be-run", "data", "warning")
+    ]
 
 
 def test_a_model_that_cannot_be_built_raises_the_users_error() -> None:

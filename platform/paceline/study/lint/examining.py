@@ -11,12 +11,12 @@ from paceline._compat.torch import FakeTensorMode
 from paceline.config.data import Sizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.engine.trial_steps import undisturbed
-from paceline.errors import text_of
+from paceline.errors import PacelineError, UnusableCode, text_of
 from paceline.study.lint.building import Batches, build_batches, build_fake_task, build_task
 from paceline.study.lint.finding import Finding
 from paceline.study.lint.rules import RULES, Rule
 from paceline.study.lint.stand_ins import caches_emptied, copyable_stand_ins
-from paceline.study.lint.subject import Subject
+from paceline.study.lint.subject import Obstacle, Subject
 from paceline.study.lint.tracing import LARGEST_REAL, Trace, trace
 from paceline.tasks._task import Task
 
@@ -37,7 +37,7 @@ def lint(config: ExperimentConfig) -> list[Finding]:
     quiet = redirect_stdout(io.StringIO())  # the user's code is run more often than it would be
     with undisturbed(torch.device("cpu")), copyable_stand_ins(), caches_emptied(), quiet:
         subject = examine(config)
-        found = [finding for rule in RULES for finding in _ask(rule, subject)]
+        found = [*_unusable_code(subject), *(finding for rule in RULES for finding in _ask(rule, subject))]
     return sorted(found, key=lambda finding: finding.severity != "error")
 
 
@@ -54,11 +54,11 @@ def examine(config: ExperimentConfig) -> Subject:
     return Subject(config, task, asleep, batches, seen, obstacle, _sizes(config, batches))
 
 
-def _batches(config: ExperimentConfig) -> tuple[Batches | None, str]:
+def _batches(config: ExperimentConfig) -> tuple[Batches | None, Obstacle | None]:
     try:
-        return build_batches(config), ""
+        return build_batches(config), None
     except Exception as error:  # the user's own code, or files that only the cluster has
-        return None, _told("the data cannot be loaded here", error)
+        return None, _obstacle("data", "the data cannot be loaded here", error)
 
 
 def _sizes(config: ExperimentConfig, batches: Batches | None) -> Sizes | None:
@@ -68,24 +68,38 @@ def _sizes(config: ExperimentConfig, batches: Batches | None) -> Sizes | None:
     return Sizes(len(train), len(validation))
 
 
-def _seen(task: Task, config: ExperimentConfig, batches: Batches, mode: FakeTensorMode) -> tuple[Trace | None, str]:
+def _seen(
+    task: Task, config: ExperimentConfig, batches: Batches, mode: FakeTensorMode
+) -> tuple[Trace | None, Obstacle | None]:
     """What a run shows, or why there is none."""
     try:
-        return trace(task, config, batches, mode), ""
+        return trace(task, config, batches, mode), None
     except Exception as error:
-        obstacle = _told("the forward pass cannot be run without values", error)
+        obstacle = _obstacle("task", "the forward pass cannot be run without values", error)
     if sum(parameter.numel() for parameter in task.parameters()) > LARGEST_REAL:
         return None, obstacle
     try:
-        return trace(copy.deepcopy(build_task(config)), config, batches, None), ""
+        return trace(copy.deepcopy(build_task(config)), config, batches, None), None
     except Exception as error:
-        return None, _told("the forward pass fails", error)
+        return None, _obstacle("task", "the forward pass fails", error)
 
 
-def _told(what: str, error: Exception) -> str:
+def _obstacle(place: str, what: str, error: Exception) -> Obstacle:
     _log.debug(what, exc_info=error)
     first = next(iter(text_of(error).splitlines()), "")
-    return f"{what}: {type(error).__name__}: {first}"
+    if isinstance(error, UnusableCode):
+        return Obstacle(place, first, error)
+    kind = "" if isinstance(error, PacelineError) else f"{type(error).__name__}: "
+    return Obstacle(place, f"{what}: {kind}{first}")
+
+
+def _unusable_code(subject: Subject) -> list[Finding]:
+    """The error of user code with which training would end."""
+    obstacle = subject.obstacle
+    if obstacle is None or obstacle.unusable is None:
+        return []
+    code = obstacle.unusable.code
+    return [Finding(code, obstacle.place, obstacle.reason, f"see `paceline explain {code}`", "error")]
 
 
 def _ask(rule: Rule, subject: Subject) -> list[Finding]:

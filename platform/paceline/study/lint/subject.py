@@ -10,11 +10,23 @@ from paceline.config.batch_sizes import BatchSizes, batch_sizes
 from paceline.config.data import Sizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.steps import epoch_steps, training_steps
+from paceline.errors import UnusableCode
 from paceline.study.lint.building import Batches
 from paceline.study.lint.tracing import Trace
 from paceline.tasks._task import Task
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Why the task could not be run."""
+
+    place: str
+    """`data` or `task`."""
+    reason: str
+    unusable: UnusableCode | None = None
+    """The error that ends training as well, where there is one."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +42,8 @@ class Subject:
     """None where the data cannot be built here."""
     trace: Trace | None
     """None where the task cannot be run on stand-ins, nor for real here."""
-    obstacle: str
-    """Why there is no trace; empty when there is one."""
+    obstacle: Obstacle | None
+    """None where there is a trace."""
     sizes: Sizes | None
 
     @property

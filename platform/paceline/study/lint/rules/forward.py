@@ -27,9 +27,9 @@ def _by_place(calls: Iterable[Call]) -> Iterator[Call]:
 
 def could_not_be_run(subject: Subject) -> Iterator[Fault]:
     """What only a run shows was not looked for."""
-    if subject.obstacle:
-        reason = f"{subject.obstacle}; faults that only a run shows were not looked for"
-        yield Fault("task", reason, "mend it, or run lint where the data are")
+    if subject.obstacle is not None and subject.obstacle.unusable is None:
+        reason = f"{subject.obstacle.reason}; faults that only a run shows were not looked for"
+        yield Fault(subject.obstacle.place, reason, "fix the error, or run lint where the data are")
 
 
 def waits_for_the_device(subject: Subject) -> Iterator[Fault]:
