@@ -15,7 +15,8 @@ def add_command(commands: Any) -> None:
     """Add it to the parser."""
     text = (
         "Write a commented config file, and its JSON Schema for editors beside it. The config is checked as by a dry "
-        "run. An existing config is never overwritten."
+        "run, which reads user code without importing it; `paceline lint` imports it. An existing config is never "
+        "overwritten."
     )
     init = commands.add_parser("init", help="write a first config file", description=text)
     text = "import path of a function or class that returns a torch.nn.Module, or a shipped name (default: cnn)"

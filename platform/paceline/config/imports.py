@@ -24,6 +24,8 @@ from paceline.errors import ConfigError, Problem, UnusableCode
 LIGHTNING_TASK = "paceline.adapters:LightningTask"
 PATH_PATTERN = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$"
 
+WRAP_IN_FUNCTION = "wrap it in a function that returns (train, validation)"
+"""The hint where `data.path` leads to a data set class."""
 
 _NAME_OF_OBJECT = re.compile(r"[\w.]+:[\w.]*<[\w.<>]*")
 """An object that no import finds: a lambda, a function within another one, an instance."""

@@ -2,23 +2,16 @@
 
 import ast
 import inspect
-import sys
 from abc import ABCMeta
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
-from importlib.machinery import ModuleSpec
-from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any
 
+from paceline.config.definitions import definition_of
 from paceline.config.hints import nearest
-from paceline.config.imports import spec_of
-from paceline.config.top_names import binding_of
 from paceline.errors import Problem
-
-_MOST_FOLLOWED = 5
-"""How many `from ... import` statements are followed from one module to the next."""
 
 
 @dataclass(frozen=True)
@@ -71,44 +64,11 @@ def parameters_of(target: Any) -> Parameters | None:
     None where that cannot be known: it takes any names, has decorators, or may be another one once its module is
     imported.
     """
-    if not isinstance(target, str):
-        return _of_object(target)
-    module, _, name = target.partition(":")
-    return _in_module(module, name, _MOST_FOLLOWED)
+    found = definition_of(target) if isinstance(target, str) else target
+    return _of_node(found) if isinstance(found, ast.AST) else _of_object(found)
 
 
-def _in_module(module: str, name: str, follow: int) -> Parameters | None:
-    if module in sys.modules:
-        return _of_object(_loaded(module, name))
-    try:
-        spec = spec_of(module)
-        is_file = spec is not None and spec.origin is not None and spec.origin.endswith(".py")
-        node = binding_of(name, Path(str(spec.origin))) if spec and is_file else None
-    except (ImportError, KeyError, ValueError, SyntaxError):
-        return None
-    if isinstance(node, ast.ImportFrom) and spec and follow:
-        return _of_imported(node, spec, name, follow - 1)
-    return _of_node(node)
-
-
-def _loaded(module: str, name: str) -> Any:
-    first, *inner = name.split(".")
-    found = getattr(sys.modules[module], "__dict__", {}).get(first)
-    for part in inner:
-        found = getattr(found, part, None)
-    return found
-
-
-def _of_imported(node: ast.ImportFrom, spec: ModuleSpec, name: str, follow: int) -> Parameters | None:
-    """Of what a module imports by name from another one."""
-    package = spec.name if spec.submodule_search_locations is not None else spec.name.rpartition(".")[0]
-    above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-    module = ".".join([*above, *([node.module] if node.module else [])])
-    original = next((alias.name for alias in node.names if (alias.asname or alias.name) == name), "")
-    return _in_module(module, original, follow) if module and original else None
-
-
-def _of_node(node: ast.AST | None) -> Parameters | None:
+def _of_node(node: ast.AST) -> Parameters | None:
     if isinstance(node, ast.FunctionDef):
         return _of_function(node)
     if not isinstance(node, ast.ClassDef) or node.decorator_list or node.keywords:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from paceline.config.imports import Called, Imported
+from paceline.config.imports import WRAP_IN_FUNCTION, Called, Imported
 from paceline.data.base import DataConfig, DataSets, is_stream
 from paceline.errors import UnusableCode
 
@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from torch.utils.data import Dataset
 
 
-WRAP = "wrap it in a function that returns (train, validation)"
 _SPLIT = "Split one data set with torch.utils.data.random_split, or return (dataset, []) to train without validation"
 KEYS = ("train", "validation", "test", "collate_fn", "sampler")
 """What a mapping may hold that the user's builder returns."""
@@ -52,7 +51,7 @@ class CalledDataConfig(Called, DataConfig):
 
     def _wrap_or_split(self) -> str:
         target = self.load()
-        return f"{target.__name__} is a class: {WRAP}" if isinstance(target, type) else _SPLIT
+        return f"{target.__name__} is a class: {WRAP_IN_FUNCTION}" if isinstance(target, type) else _SPLIT
 
     def _check_parts(self, sets: DataSets, validation: Any) -> None:
         sampler, collate_fn = sets.sampler, sets.collate_fn

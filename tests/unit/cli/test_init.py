@@ -13,8 +13,10 @@ from support.cli.command import Ended
 
 Command = Callable[..., Ended]
 CODE = """\
+from torch.utils import data as torch_data
 def build(width, depth=2): ...
 def data(): ...
+class Shapes(torch_data.Dataset[int]): ...
 """
 
 
@@ -63,6 +65,8 @@ def test_what_is_commented_out_is_valid_too(command: Command, folder: Path) -> N
         (("--model", "code_of_init:build", "--model-arg", "widht=1"), "unknown-key", "model.args.widht"),
         (("--model", "code_of_init:bild"), "import", "model.path"),
         (("--model", "resnet999"), "unknown-component", "model.name"),
+        (("--data", "code_of_init:Shapes"), "not-two-sets", "data.path"),
+        (("--data", "torch.utils.data:TensorDataset"), "not-two-sets", "data.path"),
         (("--data-arg", "x"), "bad-override", "data.args"),
     ],
 )
