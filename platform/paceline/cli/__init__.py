@@ -31,6 +31,7 @@ from paceline.cli import (
     tuneup,
     ui,
 )
+from paceline.cli.options import add_verbosity
 from paceline.errors import (
     BAD_CONFIG,
     FAILED,
@@ -120,7 +121,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if unknown and takes_overrides:
         options.refuse(_about_unknown(unknown))
     if rest and not takes_overrides:
-        parser.error(_unrecognized(unknown or overrides))
+        options.refuse(_unrecognized(unknown or overrides))
     if overrides:
         options.overrides = [*options.overrides, *overrides]
     return options
@@ -158,6 +159,9 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS.values():
         command.add_command(commands)
+    for each in commands.choices.values():
+        add_verbosity(each)
+        each.set_defaults(refuse=each.error)
     return parser
 
 

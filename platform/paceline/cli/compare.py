@@ -23,7 +23,7 @@ def add_command(commands: Any) -> None:
     command.add_argument("--metric", metavar="KEY", help=text)
     command.add_argument("--storage", metavar="FOLDER", help=STORAGE_HELP)
     add_json(command)
-    command.set_defaults(command=_compare, refuse=command.error)
+    command.set_defaults(command=_compare)
 
 
 def _compare(options: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from typing import Any
 
-from paceline.cli.options import RUN_HELP, STORAGE_HELP, add_cluster, add_json, add_overrides, add_verbosity
+from paceline.cli.options import RUN_HELP, STORAGE_HELP, add_cluster, add_json, add_overrides
 from paceline.errors import OK
 
 SET_HELP = "validation (default), test, training, or the name of a validation set"
@@ -27,7 +27,6 @@ def add_run(command: argparse.ArgumentParser) -> None:
     command.add_argument("--trust", action="store_true", help="call the code that a config from elsewhere names")
     add_json(command)
     add_cluster(command)
-    add_verbosity(command)
 
 
 def show(options: argparse.Namespace, work: Callable[[Any], Any]) -> int:

@@ -19,7 +19,7 @@ def add_command(commands: Any) -> None:
     )
     command = commands.add_parser("explain", help="explain the code of an error or a warning", description=text)
     command.add_argument("code", metavar="CODE", nargs="?", help="the code, with or without its brackets")
-    command.set_defaults(command=_explain, refuse=command.error)
+    command.set_defaults(command=_explain)
 
 
 def _explain(options: argparse.Namespace) -> int:

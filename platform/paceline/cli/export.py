@@ -5,7 +5,7 @@ import json
 import sys
 from typing import Any
 
-from paceline.cli.options import RUN_HELP, STORAGE_HELP, add_json, store_of
+from paceline.cli.options import RUN_HELP, STORAGE_HELP, add_json, stage_printer, store_of
 from paceline.errors import OK
 
 
@@ -47,7 +47,7 @@ def _export(options: argparse.Namespace) -> int:
         storage=options.storage,
         uri=store_of(options.uri) if options.uri else None,
         trust=options.trust,
-        tell=lambda text: print(text, file=sys.stderr, flush=True),
+        tell=stage_printer(options.quiet),
     )
     for warning in exported.warnings:
         print(f"warning: {warning}", file=sys.stderr)

@@ -3,6 +3,9 @@
 import argparse
 import json
 import math
+import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +32,6 @@ def add_config(command: argparse.ArgumentParser, example: str = "trainer.epochs=
 def add_overrides(command: argparse.ArgumentParser, text: str) -> None:
     """Add `KEY=VALUE` arguments; `paceline.cli.parse` also finds them between the flags."""
     command.add_argument("overrides", metavar="KEY=VALUE", nargs="*", default=[], help=text)
-    command.set_defaults(refuse=command.error)
 
 
 def add_json(command: argparse.ArgumentParser) -> None:
@@ -40,8 +42,13 @@ def add_json(command: argparse.ArgumentParser) -> None:
 def add_verbosity(command: argparse.ArgumentParser) -> None:
     """Add `-v` and `-q`."""
     which = command.add_mutually_exclusive_group()
-    which.add_argument("-v", "--verbose", action="store_true", help="also show every metric as it is logged")
+    which.add_argument("-v", "--verbose", action="store_true", help="show more, such as every metric as it is logged")
     which.add_argument("-q", "--quiet", action="store_true", help="show warnings and the result only")
+
+
+def stage_printer(is_quiet: bool) -> Callable[[str], None]:
+    """Return a function that prints the stages of a command to stderr; with `-q` it prints nothing."""
+    return (lambda text: None) if is_quiet else partial(print, file=sys.stderr, flush=True)
 
 
 def add_cluster(command: argparse.ArgumentParser) -> None:

@@ -121,7 +121,7 @@ def _flags(options: argparse.Namespace, kind: str) -> list[str]:
     """
     if kind != "train" and (options.fork or options.extend):
         options.refuse(f"--fork and --extend are for train, and this job is a {kind}")
-    names = ("resume", "new", "fork", "extend", "json")
+    names = ("resume", "new", "fork", "extend", "json", "verbose", "quiet")
     wait = [f"--wait-for-resources={options.wait_for_resources:g}"] if options.wait_for_resources else []
     return [*wait, *(f"--{name}" for name in names if getattr(options, name))]
 

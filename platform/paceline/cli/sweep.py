@@ -10,7 +10,6 @@ from paceline.cli.options import (
     add_init_from,
     add_intent,
     add_json,
-    add_verbosity,
     check_addresses,
     load,
     overrides_of,
@@ -29,7 +28,6 @@ def add_command(commands: Any) -> None:
     add_init_from(sweep)
     add_cluster(sweep)
     add_json(sweep)
-    add_verbosity(sweep)
     sweep.set_defaults(command=_sweep)
 
 

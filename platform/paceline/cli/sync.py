@@ -1,10 +1,9 @@
 """`paceline sync`: send to MLflow what runs could not send."""
 
 import argparse
-import sys
 from typing import Any
 
-from paceline.cli.options import add_json, store_of
+from paceline.cli.options import add_json, stage_printer, store_of
 from paceline.places import default_storage, place_of
 
 
@@ -27,16 +26,13 @@ def _sync(options: argparse.Namespace) -> int:
     from paceline.storage.address import is_address
 
     uri = store_of(options.uri) if options.uri else None
+    tell = stage_printer(options.quiet)
     if is_address(options.folder):
         from paceline.runs.stored_sync import sync_address
 
-        report = sync_address(options.folder, uri, _tell)
+        report = sync_address(options.folder, uri, tell)
     else:
         from paceline.runs.sync import sync_folder
 
-        report = sync_folder(place_of(options.folder), uri, _tell)
+        report = sync_folder(place_of(options.folder), uri, tell)
     return print_sync(report, options.json)
-
-
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -13,7 +13,6 @@ from paceline.cli.options import (
     add_init_from,
     add_intent,
     add_json,
-    add_verbosity,
     check_addresses,
     load,
     overrides_of,
@@ -33,7 +32,6 @@ def add_command(commands: Any) -> None:
     add_init_from(train)
     add_cluster(train)
     add_json(train)
-    add_verbosity(train)
     train.set_defaults(command=_train)
 
 

@@ -10,7 +10,6 @@ from paceline.cli.options import (
     add_init_from,
     add_intent,
     add_json,
-    add_verbosity,
     check_addresses,
     load,
     overrides_of,
@@ -32,7 +31,6 @@ def add_command(commands: Any) -> None:
     add_init_from(command)
     add_cluster(command)
     add_json(command)
-    add_verbosity(command)
     command.set_defaults(command=_tuneup)
 
 

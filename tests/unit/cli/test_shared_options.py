@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from paceline.cli import parse, run
+from paceline.cli import COMMANDS, parse, run
 from paceline.cluster.listener import Progress
 from paceline.config.experiment import validate
 from paceline.config.loading import load_config
@@ -88,6 +88,24 @@ def test_options_that_do_not_go_together_are_refused(arguments: tuple[str, ...])
     with pytest.raises(SystemExit) as caught:
         run(arguments)
     assert caught.value.code == 2
+
+
+ARGUMENTS = {"predict": ["run", "--output=x.safetensors"]}
+ARGUMENTS |= {name: [] for name in ("init", "list", "ui", "sync", "doctor", "explain", "schema")}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_takes_the_options_of_verbosity(name: str) -> None:
+    arguments = [name, *ARGUMENTS.get(name, ["x"])]
+    assert [parse([*arguments, flag]).quiet for flag in ("-q", "-v")] == [True, False]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_unknown_argument_shows_the_usage_of_its_command(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse([name, *ARGUMENTS.get(name, ["x"]), "--no-such-flag"])
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.startswith(f"usage: paceline {name} ")
 
 
 def test_a_misspelt_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
