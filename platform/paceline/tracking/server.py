@@ -160,6 +160,7 @@ def ui(uri: str, port: int = UI_PORT) -> int:
         reason = f"no runs here yet: there is no {database}; start one with `paceline train CONFIG`"
         raise EnvironmentFault(reason, "no-database", path=database)
     print("Starting MLflow's server, which can take half a minute ...", flush=True)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's shell starts `... &` with it ignored
     for number in (signal.SIGTERM, signal.SIGHUP):  # which would end us without ending the server
         if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` wants it
             signal.signal(number, _end)

@@ -28,10 +28,10 @@ from support.tracking.recording import MakeRecord, until
 
 
 @contextmanager
-def ui_on(uri: str, port: int) -> Iterator["subprocess.Popen[str]"]:
+def ui_on(uri: str, port: int, *prefix: str) -> Iterator["subprocess.Popen[str]"]:
     """`paceline ui` as a process of its own, of whose server nothing is left in the end."""
     program = f"import sys; from paceline.tracking.server import ui; sys.exit(ui({uri!r}, {port}))"
-    command = [sys.executable, "-u", "-c", program]
+    command = [*prefix, sys.executable, "-u", "-c", program]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         try:
             yield process
@@ -154,6 +154,15 @@ def test_whatever_ends_the_command_ends_the_server_too(database: Path, number: s
         assert len(processes_with(f"sqlite:///{database}")) == 2
         process.send_signal(number)
         assert process.wait(60) == code
+
+
+def test_an_interrupt_ends_what_a_script_started_in_the_background(database: Path) -> None:
+    """A shell without job control starts such a process with SIGINT ignored."""
+    in_background = ("sh", "-c", 'trap "" INT; exec "$@"', "sh")
+    with ui_on(f"sqlite:///{database}", free_port(25_200 + os.getpid() % 5_000), *in_background) as process:
+        address_of(process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
 
 
 def test_a_port_that_is_taken_while_the_server_starts_is_no_trouble(database: Path) -> None:
