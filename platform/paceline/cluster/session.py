@@ -110,7 +110,7 @@ def connected(address: str | None, runtime_env: dict[str, Any] | None = None) ->
     _require_answer(address)
     require_sendable(runtime_env or {})
     try:
-        ray.init(**_init_options(address, runtime_env))
+        _init(address, runtime_env)
     except Exception as error:  # Ray raises a plain one when its node takes more than 30 s to come up
         code = "ray-unreachable" if on_cluster(address) else "ray-not-started"
         raise EnvironmentFault(_unreached(address, error), code, address=address) from None
@@ -158,8 +158,25 @@ def _require_answer(address: str | None) -> None:
 def _unreached(address: str | None, error: Exception) -> str:
     if on_cluster(address):
         return f"the Ray cluster{f' at {address}' if address else ''} could not be reached: {error}"
-    hint = "; let other work on this machine end first" if "timed out" in str(error) else ""
-    return f"a local Ray could not be started: {error}{hint}"
+    hint = ". Run the same command again, when the machine is less busy" if _timed_out(error) else ""
+    return f"a local Ray could not be started: {str(error).rstrip().rstrip('.')}{hint}"
+
+
+def _init(address: str | None, runtime_env: dict[str, Any] | None) -> None:
+    """Call `ray.init`; a private Ray that does not come up in time, as on a busy machine, gets a second attempt."""
+    import ray
+
+    try:
+        ray.init(**_init_options(address, runtime_env))
+    except Exception as error:
+        if on_cluster(address) or not _timed_out(error):
+            raise
+        ray.shutdown()
+        ray.init(**_init_options(address, runtime_env))
+
+
+def _timed_out(error: Exception) -> bool:
+    return "timed out" in str(error)
 
 
 def _init_options(address: str | None, runtime_env: dict[str, Any] | None) -> dict[str, Any]:

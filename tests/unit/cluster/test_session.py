@@ -72,14 +72,33 @@ def test_a_folder_that_is_too_large_is_refused_before_ray_packs_it(
 def test_a_ray_that_does_not_come_up_is_a_fault_of_the_environment(
     address: str | None, code: str, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
+    tried = []
+
     def init(**options: object) -> None:
-        raise Exception("The current node timed out during startup")  # as Ray does
+        tried.append(options)
+        raise Exception("The current node timed out during startup. This node may be overloaded.")  # as Ray does
 
     monkeypatch.setattr(ray, "init", init)
     with pytest.raises(EnvironmentFault) as caught, connected(address):
         pass
     assert (caught.value.code, caught.value.fields["address"]) == (code, address)
+    assert len(tried) == (2 if address is None else 1)
     golden(str(caught.value))
+
+
+def test_a_private_ray_that_times_out_is_started_again(
+    started: list[dict[str, object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = [Exception("The current node timed out during startup.")]
+
+    def init(**options: object) -> None:
+        if errors:
+            raise errors.pop()
+        started.append(options)
+
+    monkeypatch.setattr(ray, "init", init)
+    with connected(None):
+        assert len(started) == 1
 
 
 @pytest.mark.parametrize(
