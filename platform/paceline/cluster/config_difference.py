@@ -40,12 +40,37 @@ def config_difference(
     flat_old, flat_new = flatten(old), flatten(new)
     same_scaling = old.get("scaling") == new.get("scaling")
     free = may_differ if same_scaling else (*may_differ, *DERIVED_FROM_SCALING)
-    changed = {}
+    changed: dict[str, tuple[Any, Any]] = {}
     for key in sorted(flat_old.keys() | flat_new.keys()):
         before, after = flat_old.get(key), flat_new.get(key)
         if before != after and not is_below(key, free):
-            changed[key] = before, after
+            changed |= _changed_entries(key, before, after)
     return changed
+
+
+def _changed_entries(key: str, before: Any, after: Any) -> dict[str, tuple[Any, Any]]:
+    """What differs between two values: of two lists of components the entries, where these have different names."""
+    old, new = _by_name(before), _by_name(after)
+    if old is None or new is None:
+        return {key: (before, after)}
+    changed: dict[str, tuple[Any, Any]] = {}
+    for name in {**old, **new}:
+        place, one, other = f"{key}.{name}", old.get(name), new.get(name)
+        if one is None or other is None:
+            changed[place] = one, other
+            continue
+        fields, others = flatten(one, f"{place}."), flatten(other, f"{place}.")
+        pairs = {field: (fields.get(field), others.get(field)) for field in sorted({**fields, **others})}
+        changed |= {field: pair for field, pair in pairs.items() if pair[0] != pair[1]}
+    return changed or {key: (before, after)}  # only their order differs
+
+
+def _by_name(value: Any) -> dict[str, Mapping[str, Any]] | None:
+    """The entries of a list of components; None where they have no names, or two the same."""
+    if not isinstance(value, list) or not all(isinstance(each, Mapping) for each in value):
+        return None
+    entries = {str(each.get("name") or each.get("path")): each for each in value}
+    return entries if len(entries) == len(value) else None
 
 
 def is_below(key: str, places: Sequence[str]) -> bool:
