@@ -2,12 +2,16 @@
 
 import argparse
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
 from paceline.cli.options import add_json, output_file
 from paceline.errors import OK
 
+UV_VARIABLE = "UV_RUN_RECURSION_DEPTH"
+"""Set by `uv run` in what it starts."""
 SHIPPED = {"model": "cnn", "data": "mnist5k"}
 
 
@@ -41,5 +45,13 @@ def _init(options: argparse.Namespace) -> int:
         print(json.dumps({"config": str(file), "schema": str(file.parent / SCHEMA_FILE)}))
         return OK
     shown = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
-    print(f"wrote {shown}\ntrain it with: paceline train {shown}")
+    print(f"wrote {shown}\ntrain it with: {_prefix()}paceline train {shown}")
     return OK
+
+
+def _prefix() -> str:
+    """Return how this command was started: through `uv run`, or directly."""
+    if UV_VARIABLE not in os.environ:
+        return ""
+    project = Path(sys.prefix).parent
+    return "uv run " if Path.cwd().is_relative_to(project) else f"uv run --project {project} "

@@ -2,12 +2,14 @@
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
+from paceline.cli.init import UV_VARIABLE
 from paceline.config.loading import load_config
 from support.cli.command import Ended
 
@@ -45,6 +47,19 @@ def test_the_file_passes_a_dry_run(command: Command, folder: Path) -> None:
 def test_without_arguments_it_trains_digits(command: Command, folder: Path) -> None:
     assert command("init").code == 0
     assert load_config(folder / "experiment.yaml").data.describe() == "mnist5k"
+
+
+def test_the_next_command_is_started_as_this_one(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(UV_VARIABLE, raising=False)
+    assert command("init", "--output", "a.yaml").out.splitlines()[1].endswith(": paceline train a.yaml")
+    monkeypatch.setenv(UV_VARIABLE, "1")
+    monkeypatch.setattr(sys, "prefix", str(folder.parent / "clone" / ".venv"))
+    outside = f": uv run --project {folder.parent / 'clone'} paceline train b.yaml"
+    assert command("init", "--output", "b.yaml").out.splitlines()[1].endswith(outside)
+    monkeypatch.setattr(sys, "prefix", str(folder.parent / ".venv"))
+    assert command("init", "--output", "c.yaml").out.splitlines()[1].endswith(": uv run paceline train c.yaml")
 
 
 def test_what_is_commented_out_is_valid_too(command: Command, folder: Path) -> None:

@@ -23,9 +23,13 @@ def bias_before_norm(subject: Subject) -> Iterator[Fault]:
     pairs = find_redundant_bias(subject.task.model)
     if pairs:
         convolution, norm = pairs[0]
-        more = f", as are {len(pairs) - 1} more like it" if len(pairs) > 1 else ""
+        more = _others(len(pairs) - 1)
         reason = f"its bias is subtracted again by {norm}, and costs time and memory{more}"
         yield Fault(f"model.{convolution}", reason, "write bias=False, or set trainer.remove_redundant_bias: true")
+
+
+def _others(count: int) -> str:
+    return f"; the same holds for {count} other layer{'s' if count > 1 else ''}" if count else ""
 
 
 def linear_bias_before_norm(subject: Subject) -> Iterator[Fault]:
