@@ -57,7 +57,9 @@ def _section(section: str, field: Mapping[str, Any], definitions: Mapping[str, A
     references = [_name_of(each) for each in _references(field)]
     if not references:
         return
-    yield from ["", f"## {section}", "", field["description"]]
+    yield from ["", f"## {section}"]
+    if len(references) > 1 or not _contains(definitions[references[0]]["description"], field["description"]):
+        yield from ["", field["description"]]
     if section in ROOMS and section != "metrics":
         kind = "a list of" if section in COMPONENT_LISTS else "one of"
         yield from ["", f"The section is {kind} the following components."]
@@ -68,6 +70,10 @@ def _section(section: str, field: Mapping[str, Any], definitions: Mapping[str, A
         yield from ["", definition["description"], *_names(definition), ""]
         yield from _fields(definition["properties"], definitions, definition.get("required", ()))
         yield from _parts(definition, definitions)
+
+
+def _contains(text: str, sentence: str) -> bool:
+    return sentence.removesuffix(".").lower() in text.lower()
 
 
 def _parts(definition: Mapping[str, Any], definitions: Mapping[str, Any]) -> Iterator[str]:

@@ -30,6 +30,12 @@ def test_every_command_and_section_has_a_heading() -> None:
     assert [name for name in sections if f"\n## {name}\n" not in config] == []
 
 
+def test_no_section_of_the_config_says_the_same_twice() -> None:
+    for section in str(PAGES["config.md"]()).split("\n## ")[1:]:
+        first, *others = (each.removesuffix(".").lower() for each in section.split("\n\n")[1:3])
+        assert not any(first in each for each in others), section[:200]
+
+
 def test_every_metric_has_its_unit() -> None:
     page = str(PAGES["metrics.md"]())
     rows = {row.split(" | ")[0].removeprefix("| "): row.split(" | ")[1:] for row in page.splitlines() if "`" in row}
