@@ -6,8 +6,9 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
-from paceline.config.imports import spec_of
+from paceline.config.imports import WRAP_IN_FUNCTION, spec_of
 from paceline.config.top_names import binding_of
+from paceline.errors import Problem
 
 _MOST_FOLLOWED = 5
 """How many `from ... import` statements are followed from one module to the next."""
@@ -22,7 +23,7 @@ def definition_of(path: str) -> Any:
     return _in_module(module, name, _MOST_FOLLOWED)
 
 
-def is_dataset_class(path: str) -> bool:
+def is_dataset_class(path: str, follow: int = _MOST_FOLLOWED) -> bool:
     """Return True if an import path is known to lead to a class of torch data sets.
 
     A class that is not imported yet counts by the names of its bases.
@@ -30,9 +31,18 @@ def is_dataset_class(path: str) -> bool:
     found = definition_of(path)
     if isinstance(found, ast.ClassDef):
         bases = [ast.unparse(base).partition("[")[0] for base in found.bases]
-        return any(base.endswith("Dataset") for base in bases)
+        own = [f"{path.partition(':')[0]}:{base}" for base in bases] if follow else []
+        if any(base.endswith("Dataset") for base in bases):
+            return True
+        return any(is_dataset_class(base, follow - 1) for base in own)
     bases = [f"{base.__module__}.{base.__name__}" for base in getattr(found, "__mro__", ())]
     return "torch.utils.data.dataset.Dataset" in bases
+
+
+def dataset_class_problem(path: str) -> Problem:
+    """Return the problem of a `data.path` that leads to such a class, in place of a function."""
+    reason = f"{path.partition(':')[2]} is a data set class"
+    return Problem("not-two-sets", reason, "path", hint=WRAP_IN_FUNCTION)
 
 
 def _in_module(module: str, name: str, follow: int) -> Any:

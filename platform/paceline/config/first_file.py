@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 
 from paceline.config.base import Component
-from paceline.config.definitions import is_dataset_class
+from paceline.config.definitions import dataset_class_problem, is_dataset_class
 from paceline.config.experiment import ExperimentConfig
-from paceline.config.imports import WRAP_IN_FUNCTION, Called, is_path
+from paceline.config.imports import Called, is_path
 from paceline.config.lightning import LIGHTNING_TASK, is_lightning_module
 from paceline.config.loading import load_config
 from paceline.config.schema import json_schema
@@ -132,8 +132,7 @@ def _check(text: str, file: Path) -> ExperimentConfig:
         raise ConfigError([_with_flag(problem) for problem in error.problems]) from None
     path = getattr(config.data, "path", None)
     if isinstance(path, str) and is_dataset_class(path):
-        reason = f"{path.partition(':')[2]} is a data set class"
-        raise ConfigError([Problem("not-two-sets", reason, "data.path", hint=WRAP_IN_FUNCTION)])
+        raise ConfigError([replace(dataset_class_problem(path), key="data.path")])
     return config
 
 

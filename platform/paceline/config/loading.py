@@ -11,6 +11,7 @@ import yaml
 from pydantic_core import PydanticSerializationError
 
 from paceline.config.components import components_in
+from paceline.config.definitions import dataset_class_problem, is_dataset_class
 from paceline.config.experiment import ExperimentConfig, try_validate, validate
 from paceline.config.extending import read_config_file
 from paceline.config.imports import has_import_paths, is_path, make_importable, missing_module, remembered_folders
@@ -184,7 +185,10 @@ def _about_code(section: str, value: Mapping[str, Any], axes: Sequence[str]) -> 
         return []
     by_axes = [axis.split(".")[2] for axis in axes if axis.startswith(f"{section}.args.")]
     added = [*by_axes, *ADDED_ARGUMENTS.get(section, ())]
-    return argument_problems(path, args, added, POSITIONAL_ARGUMENTS.get(section, 0))
+    problems = argument_problems(path, args, added, POSITIONAL_ARGUMENTS.get(section, 0))
+    if problems and section == "data" and isinstance(path, str) and is_dataset_class(path):
+        return [dataset_class_problem(path)]  # its arguments would not help
+    return problems
 
 
 def _axes_of(tree: Mapping[str, Any]) -> list[str]:

@@ -19,6 +19,8 @@ from torch.utils import data as torch_data
 def build(width, depth=2): ...
 def data(): ...
 class Shapes(torch_data.Dataset[int]): ...
+class Blurred(Shapes):
+    def __init__(self, sigma): ...
 """
 
 
@@ -81,6 +83,7 @@ def test_what_is_commented_out_is_valid_too(command: Command, folder: Path) -> N
         (("--model", "code_of_init:bild"), "import", "model.path"),
         (("--model", "resnet999"), "unknown-component", "model.name"),
         (("--data", "code_of_init:Shapes"), "not-two-sets", "data.path"),
+        (("--data", "code_of_init:Blurred"), "not-two-sets", "data.path"),
         (("--data", "torch.utils.data:TensorDataset"), "not-two-sets", "data.path"),
         (("--data-arg", "x"), "bad-override", "data.args"),
     ],
