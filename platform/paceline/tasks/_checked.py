@@ -1,5 +1,6 @@
 """Parts of a batch and of a model's output, or an error that says what was there instead."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -7,6 +8,10 @@ import torch
 from paceline.errors import UnusableCode
 
 _OWN_TASK = "a task of your own (task.path) can take anything else"
+_MODEL_LOSS = (
+    "for a model that takes the keys as arguments and returns its loss, as those of Hugging Face do, write "
+    "task: {name: model_loss}"
+)
 
 
 def pair(batch: Any, needs: str) -> tuple[Any, Any]:
@@ -18,6 +23,8 @@ def pair(batch: Any, needs: str) -> tuple[Any, Any]:
     Raises:
         UnusableCode: it has not two parts.
     """
+    if isinstance(batch, Mapping):
+        raise UnusableCode(f"the data give {_a(batch)}; {needs}; {_MODEL_LOSS}; {_OWN_TASK}", "wrong-batch")
     if not isinstance(batch, (tuple, list)):
         raise UnusableCode(f"the data give {_a(batch)}; {needs}; {_OWN_TASK}", "wrong-batch")
     if len(batch) != 2:

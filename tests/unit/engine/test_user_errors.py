@@ -47,6 +47,7 @@ def test_a_task_refuses_other_batches_and_outputs(
     with pytest.raises(UnusableCode) as caught:
         task(model)(batch)
     assert caught.value.code == code
+    assert ("model_loss" in str(caught.value)) == isinstance(batch, dict)
     golden(str(caught.value))
 
 
