@@ -44,6 +44,7 @@ data:
   # num_workers: 2                  # loader processes of each worker
 
 # classification, multilabel, regression, segmentation, language_modeling, model_loss, or path: "package:Task"
+# model_loss is for models that return their own loss, such as those of Hugging Face. Its batches are mappings.
 task: {{name: classification}}
 
 optimizer: {{name: adamw, lr: 0.001}}
@@ -89,8 +90,9 @@ def write_first_file(output: Path, chosen: Mapping[str, str], args: Mapping[str,
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", file.stem)
     text = first_file(name, file.name, sections["model"], sections["data"])
     config = _check(text, file)
-    if _is_lightning_module(config.model):
-        text = text.replace("task: {name: classification}", f'task: {{path: "{LIGHTNING_TASK}"}}')
+    task = _task_of(config.model)
+    if task is not None:
+        text = text.replace("task: {name: classification}", f"task: {task}")
         _check(text, file)
     file.parent.mkdir(parents=True, exist_ok=True)
     (file.parent / SCHEMA_FILE).write_text(json.dumps(json_schema(), indent=1))
@@ -112,16 +114,24 @@ def _section(section: str, value: str, args: Sequence[str]) -> dict[str, Any]:
     return {"path": value, "args": given} if given else {"path": value}
 
 
-def _is_lightning_module(model: Component) -> bool:
-    """True if the model's path leads to a LightningModule. Its module is imported, as training would."""
+def _task_of(model: Component) -> str | None:
+    """The task of a LightningModule or a Hugging Face model, None for other models.
+
+    The model's module is imported, as training would. A function counts by the class that it is annotated to return.
+    """
     if not isinstance(model, Called):
-        return False
+        return None
     try:
         with redirect_stdout(io.StringIO()):
-            found = model.load()
+            target = model.load()
     except (Exception, SystemExit):  # a package that only the cluster has, say; training reports it
-        return False
-    return isinstance(found, type) and is_lightning_module(found)
+        return None
+    made = target if isinstance(target, type) else getattr(target, "__annotations__", {}).get("return")
+    if not isinstance(made, type):
+        return None
+    if is_lightning_module(made):
+        return f'{{path: "{LIGHTNING_TASK}"}}'
+    return "{name: model_loss}" if any(base.__module__.startswith("transformers.") for base in made.__mro__) else None
 
 
 def _check(text: str, file: Path) -> ExperimentConfig:

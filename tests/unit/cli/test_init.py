@@ -75,6 +75,20 @@ def test_what_is_commented_out_is_valid_too(command: Command, folder: Path) -> N
         assert match[1] in yaml.safe_dump(load_config(file).model_dump(mode="json", exclude_unset=True))
 
 
+@pytest.mark.parametrize(("model", "task"), [("Bert", "model_loss"), ("bert", "model_loss"), ("net", "classification")])
+def test_a_model_of_transformers_gets_its_task(command: Command, folder: Path, model: str, task: str) -> None:
+    (folder / "code_of_bert.py").write_text(
+        "Base = type('PreTrainedModel', (), {'__module__': 'transformers.modeling_utils'})\n"
+        "class Bert(Base): ...\n"
+        "def bert() -> Bert: ...\n"
+        "def net(): ...\n"
+        "def data(): ...\n"
+    )
+    ended = command("init", "--model", f"code_of_bert:{model}", "--data", "code_of_bert:data")
+    assert ended.code == 0
+    assert load_config(folder / "experiment.yaml").task.describe() == task
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "key"),
     [
