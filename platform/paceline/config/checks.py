@@ -9,6 +9,7 @@ from paceline.config.batch_sizes import ACCUMULATION, GLOBAL, MICRO, WORKERS, ac
 from paceline.config.disagreement import Disagreement
 from paceline.config.disagreement import contradiction as _contradiction
 from paceline.config.experiment_schema import ExperimentSchema
+from paceline.config.monitor_checks import check_monitors
 from paceline.config.parallel_checks import PARALLEL_CHECKS
 from paceline.config.sweep_checks import SWEEP_CHECKS
 from paceline.config.tuneup_checks import TUNEUP_CHECKS
@@ -170,6 +171,7 @@ _CHECKS: tuple[Callable[[ExperimentSchema], Iterator[Disagreement]], ...] = (
     _cache,
     _metrics,
     _checkpoint,
+    check_monitors,
     *PARALLEL_CHECKS,
     *SWEEP_CHECKS,
     *TUNEUP_CHECKS,

@@ -20,7 +20,7 @@ class BestCheckpoints(MetricMonitor):
     """
 
     def __init__(self, monitor: str, mode: str, keep: int, writer: CheckpointWriter | None) -> None:
-        super().__init__(monitor, "checkpoint.monitor")
+        super().__init__(monitor, "the section checkpoint")
         self.best: list[tuple[float, int]] = []
         """Value and step of the best evaluations, the best first; of equal ones the earlier first."""
         self._sign = 1.0 if mode == "min" else -1.0

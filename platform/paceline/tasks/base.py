@@ -1,6 +1,6 @@
 """A task: model and loss together, so that the engine knows neither images nor text."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.config.base import Component
 from paceline.tasks.output import TaskOutput as TaskOutput
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 class TaskConfig(Component):
     """Builds a task around a model."""
+
+    evaluation_metrics: ClassVar[tuple[str, ...]] = ()
+    """Names of what it reports on a validation set. Empty: not known before."""
 
     def build(self, model: "nn.Module") -> "Task":
         """The task that trains `model`."""

@@ -1,6 +1,6 @@
 """Single-label classification: cross-entropy and accuracy."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 class ClassificationConfig(TaskConfig):
     """Batches are `(inputs, targets)`: what the model takes, and class indices (int64, [batch]) or class probabilities
     (float, [batch, classes]), as Mixup and CutMix give. Accuracy takes the largest as the true class."""
+
+    evaluation_metrics: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
 
     name: Literal["classification"]
     """Selects this task."""

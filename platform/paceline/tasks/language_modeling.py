@@ -1,6 +1,6 @@
 """Next-token prediction: cross-entropy and accuracy over the tokens that count."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from paceline.tasks.base import TaskConfig
 
@@ -16,6 +16,8 @@ class LanguageModelingConfig(TaskConfig):
     Targets of -100 do not count: neither in the loss nor in the accuracy, nor in what they are divided by. So losses
     are means over tokens, in nats, and e to the power of `val/loss` is the perplexity.
     """
+
+    evaluation_metrics: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
 
     name: Literal["language_modeling"]
     """Selects this task."""

@@ -1,6 +1,6 @@
 """Models that return their own loss, as those of Hugging Face do."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from paceline.tasks.base import TaskConfig
 
@@ -17,6 +17,8 @@ class ModelLossConfig(TaskConfig):
     Where the batch has `labels` of more than one dimension, the mean counts as one over the labels that are not -100;
     otherwise as one over the samples.
     """
+
+    evaluation_metrics: ClassVar[tuple[str, ...]] = ("loss",)
 
     name: Literal["model_loss"]
     """Selects this task."""

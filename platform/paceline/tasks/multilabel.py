@@ -1,6 +1,6 @@
 """Classification with several labels a sample: binary cross-entropy and accuracy."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from paceline.tasks.base import TaskConfig
 
@@ -17,6 +17,8 @@ class MultilabelConfig(TaskConfig):
     The loss is the mean over samples and labels. `val/accuracy` is the share of labels that are right, where a
     probability above 0.5 is a 1.
     """
+
+    evaluation_metrics: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
 
     name: Literal["multilabel"]
     """Selects this task."""

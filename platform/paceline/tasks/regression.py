@@ -1,6 +1,6 @@
 """Regression: squared, absolute or Huber loss."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -19,6 +19,8 @@ class RegressionConfig(TaskConfig):
     targets' variance that is explained: the mean over the outputs of 1 - squared error / variance, and 0 for an output
     whose targets are all the same.
     """
+
+    evaluation_metrics: ClassVar[tuple[str, ...]] = ("loss", "mae", "r2")
 
     name: Literal["regression"]
     """Selects this task."""

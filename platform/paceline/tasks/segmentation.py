@@ -1,6 +1,6 @@
 """Semantic segmentation: cross-entropy of each pixel and mean intersection over union."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -20,6 +20,8 @@ class SegmentationConfig(TaskConfig):
     is the mean over the classes of intersection / union, each summed over the whole set. Classes that occur neither in
     the targets nor in the predictions are left out.
     """
+
+    evaluation_metrics: ClassVar[tuple[str, ...]] = ("loss", "pixel_accuracy", "mean_iou")
 
     name: Literal["segmentation"]
     """Selects this task."""

@@ -78,6 +78,9 @@ CONTRADICTIONS = [
 ]
 DISAGREEMENTS = [
     ("trainer: {precision: 16-mixed}\nscaling: {use_gpu: false}\n", "fp16-on-cpu", "trainer.precision"),
+    ("checkpoint: {monitor: val/f1}\n", "no-such-metric", "checkpoint.monitor"),
+    ("metrics: [{name: f1}]\ncheckpoint: {monitor: f1}\n", "no-such-metric", "checkpoint.monitor"),
+    ("callbacks: [{name: ema}, {name: early_stopping, monitor: loss}]\n", "no-such-metric", "callbacks.1.monitor"),
     *((text, "batch", key) for text, key in BATCH_SIZES),
     *((text, "contradiction", key) for text, key in CONTRADICTIONS),
 ]
@@ -108,6 +111,21 @@ def test_the_largest_micro_batch_is_for_whole_models_on_one_device(strategy: str
 )
 def test_what_makes_sense_is_taken(changes: dict[str, Any]) -> None:
     config_of(**{"scaling__num_workers": 4, **changes})
+
+
+@pytest.mark.parametrize("monitor", ["val/loss", "val/f1", "val/clean/f1", "val/f1/0"])
+def test_a_monitored_metric_may_be_of_a_named_set_or_of_a_mapping(monitor: str) -> None:
+    config_of(metrics=[{"name": "f1"}], checkpoint={"monitor": monitor})
+
+
+def test_a_custom_task_may_report_any_metric() -> None:
+    config_of(task={"path": "own_task:Task"}, checkpoint={"monitor": "val/bleu"})
+
+
+def test_the_hint_names_the_metric_that_was_meant() -> None:
+    tree = {**TREE, "metrics": [{"name": "f1"}], "checkpoint": {"monitor": "f1"}}
+    (problem,) = problems_of(validate, tree)
+    assert "did you mean val/f1?" in problem.hint
 
 
 @pytest.mark.parametrize("workers", [2, [1, 2]], ids=str)
