@@ -1,6 +1,6 @@
 """The module behind `model_loss`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -26,14 +26,16 @@ class ModelLoss(Task):
         """Loss and weight; in evaluation also predictions and targets, where there are `logits` and `labels`.
 
         Raises:
-            UnusableCode: the model returned no scalar loss, or the batch holds no tensor.
+            UnusableCode: the model returned no scalar loss, it cannot use the labels, or the batch holds no tensor.
         """
-        if isinstance(batch, Mapping):
-            output = self.model(**batch)
-        else:
-            output = self.model(*batch) if isinstance(batch, list | tuple) else self.model(batch)
-        loss = _loss(output)
         labels = batch.get("labels") if isinstance(batch, Mapping) else None
+        try:
+            output = self._call_model(batch)
+        except (AttributeError, TypeError, ValueError) as error:
+            if isinstance(labels, list | tuple):  # only after the model has failed: some take lists, such as of boxes
+                raise _wrong_labels(labels, error) from error
+            raise
+        loss = _loss(output)
         weight = self._weight(batch, labels)
         result = TaskOutput.from_mean(loss, weight)
         if not self.training:
@@ -41,6 +43,11 @@ class ModelLoss(Task):
                 result.loss_sum = torch.where(weight > 0, result.loss_sum, 0.0)
             result.predictions, result.targets = self._predictions(_part(output, "logits"), labels)
         return result
+
+    def _call_model(self, batch: Any) -> Any:
+        if isinstance(batch, Mapping):
+            return self.model(**batch)
+        return self.model(*batch) if isinstance(batch, list | tuple) else self.model(batch)
 
     def _weight(self, batch: Any, labels: Any) -> int | Tensor:
         if isinstance(labels, Tensor) and labels.ndim > 1:
@@ -67,6 +74,16 @@ class ModelLoss(Task):
         if self.shifts_labels and labels.ndim > 1:
             return logits[..., :-1, :].argmax(dim=-1), self._counted(labels)
         return logits.argmax(dim=-1), labels
+
+
+def _wrong_labels(labels: Sequence[Any], error: Exception) -> UnusableCode:
+    kind = f"a {type(labels).__name__}" + (f" of {type(labels[0]).__name__}" if labels else "")
+    return UnusableCode(
+        f"task.name model_loss: the batch's key labels is {kind}; it must be a tensor, of int64 for classes. Convert "
+        f"it in the data set or in collate_fn. The model raised {type(error).__name__}: {error}",
+        "wrong-target",
+        targets=kind,
+    )
 
 
 def _shifts_labels(model: nn.Module) -> bool:

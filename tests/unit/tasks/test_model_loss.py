@@ -121,6 +121,34 @@ def test_a_batch_without_a_tensor_is_refused() -> None:
     assert caught.value.code == "wrong-batch"
 
 
+class Classifier(nn.Module):
+    """Uses its labels as Hugging Face's models for sequence classification do."""
+
+    def forward(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        assert labels.dtype in (torch.int64, torch.int32)
+        return {"loss": F.cross_entropy(inputs, labels), "logits": inputs}
+
+
+@pytest.mark.parametrize(("labels", "kind"), [(["a", "b"], "a list of str"), ([0, 1], "a list of int")])
+def test_labels_that_are_no_tensor_are_named(labels: Any, kind: str) -> None:
+    with pytest.raises(UnusableCode) as caught:
+        build(Classifier())({"inputs": torch.randn(2, 3), "labels": labels})
+    assert (caught.value.code, caught.value.fields) == ("wrong-target", {"targets": kind})
+
+
+def test_a_model_may_take_labels_of_its_own_kind() -> None:
+    model: Any = nn.Module()
+    model.forward = lambda inputs, labels: {"loss": inputs.mean() + len(labels[0]["boxes"])}
+    assert build(model)({"inputs": torch.ones(2, 3), "labels": [{"boxes": torch.ones(1)}]}).loss_sum == 4
+
+
+def test_other_errors_of_the_model_stay_as_they_are() -> None:
+    model: Any = nn.Module()
+    model.forward = lambda inputs, labels: inputs.missing
+    with pytest.raises(AttributeError):
+        build(model)({"inputs": torch.ones(2, 3), "labels": torch.ones(2)})
+
+
 def test_a_mean_loss_becomes_a_sum() -> None:
     output = TaskOutput.from_mean(torch.tensor(0.5), 8, {"accuracy": torch.tensor(3)}, predictions=1, targets=2)
     assert (output.loss_sum, output.weight, output.metrics["accuracy"]) == (4.0, 8, 3)
