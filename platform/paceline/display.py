@@ -195,12 +195,13 @@ class Waiting:
 
 
 def numbers(progress: Progress, all_metrics: bool = False) -> str:
-    """Return loss, accuracy and speed in one short line, or all metrics in a long one."""
+    """Return loss, accuracy and speed (if measured) in one short line, or all metrics in a long one."""
     metrics = progress.metrics or {}
     keys = sorted(metrics) if all_metrics else [key for key in ("train/loss", "val/accuracy") if key in metrics]
     precision = ".4g" if all_metrics else ".4f"
     shown = [f"{key.removeprefix('train/')} {metrics[key]:{precision}}" for key in keys]
-    return "  ".join([*shown, f"{progress.samples_per_second:,.0f} samples/s"])
+    rate = progress.samples_per_second
+    return "  ".join([*shown, *([f"{rate:,.0f} samples/s"] if rate else [])])  # 0: nothing measured since the last log
 
 
 def event_text(kind: str, details: Mapping[str, Any]) -> str:
@@ -217,6 +218,8 @@ def event_text(kind: str, details: Mapping[str, Any]) -> str:
         return f"resuming from step {details['step']} ({details['path']})"
     if kind == "stopped_early":
         return str(details["text"])
+    if kind == "initial_weights":
+        return f"starting from the weights of {details['weights']} ({details['path']})"
     if kind == "checkpoint":
         return f"saved step {details['step']}"
     return f"{kind}: {dict(details)}"

@@ -189,7 +189,7 @@ class Desk:
         if kind == "datasets":
             self._record_datasets(details)
             return
-        if self._remarks.take(kind, details):
+        if self._remarks.take(kind, details) and kind != "initial_weights":
             return
         self._on_event(kind, details)
         if kind == "batch":

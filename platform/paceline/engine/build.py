@@ -74,9 +74,10 @@ def build_trainer(
     task = build_task(config, sizes)
     source = config.model.initial_weights
     if newest is None and source is not None and find_weights is not None:
-        weights = load_initial_weights(task, config, find_weights(source))
+        place = find_weights(source)
+        weights = load_initial_weights(task, config, place)
         if ranks.is_first:
-            reporter.event("initial_weights", weights=source, sha256=weights_sha256(weights))
+            reporter.event("initial_weights", weights=source, path=str(place), sha256=weights_sha256(weights))
     precision, strategy = Precision(config.trainer.precision, ranks.device), build_strategy(config.parallel, ranks)
     model = prepare(task, config.trainer, precision, strategy, warn_of("no-effect"))
     scaled_lr = config.optimizer.scaled_lr(sizes.global_batch_size)

@@ -11,7 +11,7 @@ from rich.console import Console
 from paceline.cluster import experiment
 from paceline.cluster.listener import Progress, SilentListener
 from paceline.config.experiment import validate
-from paceline.display import LiveListener, print_rows, watched
+from paceline.display import LiveListener, event_text, numbers, print_rows, watched
 from support.golden import Golden
 
 
@@ -38,6 +38,17 @@ def test_lines_in_a_notebook(
     assert len(out.splitlines()) == 2
     golden("\n".join(line.split("s  ", 1)[1] for line in out.splitlines()))
     assert err == ""
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+def test_a_speed_that_was_not_measured_is_left_out(is_long: bool) -> None:
+    assert numbers(Progress(3, 10, 0.0, {"train/loss": 0.5}), is_long) == ("loss 0.5" if is_long else "loss 0.5000")
+    assert "samples/s" in numbers(Progress(3, 10, 20.0, {"train/loss": 0.5}), is_long)
+
+
+def test_the_weights_that_a_run_starts_from_are_named() -> None:
+    text = event_text("initial_weights", {"weights": "base/1", "path": "runs/base/1/checkpoints/step-8", "sha256": ""})
+    assert text == "starting from the weights of base/1 (runs/base/1/checkpoints/step-8)"
 
 
 def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,6 +137,14 @@ def test_why_a_run_stopped_early_reaches_the_user_and_the_tags_of_the_run(tmp_pa
     assert tags_of(tmp_path)[metrics.STOPPED_EARLY] == text
 
 
+def test_initial_weights_go_into_the_record_and_onto_the_screen(tmp_path: Path) -> None:
+    desk = open_desk(tmp_path)
+    details = {"weights": "base/1", "path": "runs/base/1/checkpoints/step-8", "sha256": "abc"}
+    desk.event("initial_weights", details)
+    assert tags_of(tmp_path)[metrics.INITIAL_WEIGHTS] == "base/1"
+    assert desk.view(0).events == [("initial_weights", details)]
+
+
 def test_data_sets_go_into_the_record_and_not_onto_the_screen(tmp_path: Path) -> None:
     training = {"name": "x", "size": 9, "fingerprint": "abc"}
     desk = open_desk(tmp_path, params={"data.name": "x", "data.shuffle": True})

@@ -63,7 +63,7 @@ def test_weights_of_a_file_are_loaded_to_the_bit(tmp_path: Path, kind: str) -> N
     state = net().double().state_dict()
     assert weights_sha256(values(started(file, reporter))) == weights_sha256(state)
     told = [details for event, details in reporter.events if event == "initial_weights"]
-    assert told == [{"weights": str(file), "sha256": weights_sha256(state)}]
+    assert told == [{"weights": str(file), "path": str(file), "sha256": weights_sha256(state)}]
 
 
 def test_the_averages_of_a_run_with_ema_are_loaded(tmp_path: Path) -> None:
