@@ -1,5 +1,6 @@
 """Which techniques are tried, and what each of them changes."""
 
+import shlex
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -7,11 +8,13 @@ import pytest
 
 from paceline.config.batch_sizes import BatchSizes, batch_sizes
 from paceline.config.derived import derive
+from paceline.config.overrides import parse_override
 from paceline.config.technique_names import BOTTLENECKS, TECHNIQUES, is_technique
 from paceline.study.step_split.bottleneck import Kind
-from paceline.study.tuneup.arms import SKIPPED, Arm, arms_for, batch_overrides, fix_arm, with_fixes
+from paceline.study.tuneup.arms import HAS_ALREADY, SKIPPED, Arm, arms_for, batch_overrides, fix_arm, with_fixes
 from paceline.study.tuneup.choosing import KNEE, best_of_families, merged, together
 from paceline.study.tuneup.facts import Facts
+from paceline.study.tuneup.preview import rows_of
 from support.golden import Golden
 from support.toys import toy_config
 
@@ -98,6 +101,23 @@ def test_a_larger_batch_takes_the_learning_rate_along(optimizer: str, rule: str)
     assert derive(larger, None).lr == pytest.approx(0.01 * (8 if rule == "linear" else 8**0.5))
     assert larger.lr_scheduler.warmup_epochs == 1.0
     assert derive(config.with_overrides(batch_overrides(config, 16, 1)), None).lr == pytest.approx(0.01)
+
+
+def test_two_halves_are_not_tried_where_the_config_has_them() -> None:
+    assert reasons(in_pieces(2))["accumulation-2"] == HAS_ALREADY
+    assert not reasons(in_pieces(1))["accumulation-2"]
+
+
+def test_a_dry_run_shows_overrides_that_can_be_pasted() -> None:
+    overrides = {
+        "data.micro_batch_size": None,
+        "data.pin_memory": True,
+        "data.cache": "none",
+        "optimizer.betas": [0, 1],
+    }
+    [row] = rows_of([Arm("own", overrides, "own", "why")])
+    assert dict(parse_override(text) for text in shlex.split(row[2])) == overrides
+    assert row[2].startswith("data.micro_batch_size=null data.pin_memory=true data.cache=none")
 
 
 def test_larger_pieces_of_a_batch_are_tried_where_it_has_several() -> None:

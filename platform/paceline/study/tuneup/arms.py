@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from paceline.config.batch_sizes import MICRO, OpenBatchSizes, batch_sizes
+from paceline.config.batch_sizes import MICRO, OpenBatchSizes, accumulation, batch_sizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.ignored import ignored_settings
 from paceline.config.overrides import ConfigWarning
@@ -19,6 +19,7 @@ FEWEST_STEPS = 8
 """Optimizer steps that an epoch keeps when the batch grows."""
 LARGER_PIECES = "the same global batch in fewer and larger pieces"
 SKIPPED = "tuneup.skip names it"
+HAS_ALREADY = "the config has it already"
 WARM_UP_FROM = 4
 """A batch so many times larger gets a warmup, as Goyal et al. 2017 (arXiv:1706.02677) found necessary."""
 
@@ -117,7 +118,7 @@ def _checked(arm: Arm, config: ExperimentConfig, skipped: Iterable[str]) -> Arm:
     except ConfigError as error:
         return replace(arm, why_not=error.problems[0].reason)
     if own == config:
-        return replace(arm, why_not="the config has it already")
+        return replace(arm, why_not=HAS_ALREADY)
     before = set(ignored_settings(config))
     ignored = [text for text in ignored_settings(own) if text not in before]
     return replace(arm, why_not=ignored[0]) if ignored else arm
@@ -271,7 +272,9 @@ def _memory(config: ExperimentConfig, facts: Facts) -> Iterator[Arm]:
         yield Arm(f"checkpointing-{kind}", overrides, "checkpointing", why, saves_memory=True, why_not=none)
     why = "the batch goes through the model in two halves"
     halves = {"trainer.gradient_accumulation_steps": 2, MICRO: None}
-    yield Arm("accumulation-2", halves, "micro-batch", why, _in_other_pieces(facts), saves_memory=True)
+    has_halves = HAS_ALREADY if accumulation(config) == 2 else ""  # also by its micro and its global batch size
+    in_pieces = _in_other_pieces(facts)
+    yield Arm("accumulation-2", halves, "micro-batch", why, in_pieces, saves_memory=True, why_not=has_halves)
 
 
 def _needs_cuda(facts: Facts) -> str:

@@ -1,5 +1,7 @@
 """What a tune-up would try, without measuring anything."""
 
+import json
+import shlex
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -40,8 +42,13 @@ def rows_of(arms: list[Arm]) -> list[tuple[str, str, str, str]]:
 
 
 def _row(arm: Arm) -> tuple[str, str, str, str]:
-    changes = " ".join(f"{key}={value}" for key, value in redact_tree(arm.overrides).items())
+    changes = " ".join(shlex.quote(f"{key}={_plain(value)}") for key, value in redact_tree(arm.overrides).items())
     return arm.name, "no" if arm.why_not else "yes", changes, redact(arm.why_not or arm.why)
+
+
+def _plain(value: Any) -> str:
+    """A value as an override takes it, such as `null` and `true`."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def plain_values(arms: list[Arm]) -> dict[str, Any]:
