@@ -5,7 +5,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import BatchEncoding, BertConfig, BertForSequenceClassification
 
 
-def net() -> torch.nn.Module:
+def net() -> BertForSequenceClassification:
     size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
     drop = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     return BertForSequenceClassification(BertConfig(vocab_size=100, num_labels=3, **size, **drop))

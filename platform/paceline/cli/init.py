@@ -46,7 +46,7 @@ def _init(options: argparse.Namespace) -> int:
         return OK
     shown = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
     print(f"wrote {shown}\ntrain it with: {_prefix()}paceline train {shown}")
-    if options.model != SHIPPED["model"]:
+    if options.model != SHIPPED["model"] and "task: {name: classification}" in file.read_text():
         print("task: see the line task in the file; Hugging Face models need task: {name: model_loss}")
     return OK
 
