@@ -92,7 +92,7 @@ def call_step(step: Any, batch: Any, index: int) -> Any:
     try:
         return step(*(batch, index, 0)[: 2 if takes_all else max(required, min(len(parameters), 2))])
     except AttributeError as error:
-        if error.obj is None and (error.name == "experiment" or error.name.startswith("log_")):
+        if error.obj is None and (str(error.name).startswith(("experiment", "log_"))):
             raise UnusableCode(
                 f"self.logger.{error.name}: there is no logger in LightningTask. Use self.log for numbers, and a "
                 "paceline.Callback for anything else",

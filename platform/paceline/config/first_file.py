@@ -14,8 +14,8 @@ import yaml
 from paceline.config.base import Component
 from paceline.config.definitions import dataset_class_problem, is_dataset_class
 from paceline.config.experiment import ExperimentConfig
-from paceline.config.imports import Called, is_path
-from paceline.config.lightning import LIGHTNING_TASK, is_lightning_module
+from paceline.config.imports import LIGHTNING_TASK, Called, is_path
+from paceline.config.lightning import is_lightning_module
 from paceline.config.loading import load_config
 from paceline.config.schema import json_schema
 from paceline.config.source import read_text, read_value
