@@ -135,11 +135,10 @@ def _train(
     launch = replace(prepared, began=start, wait_seconds=wait_seconds)
     try:
         ending, closing = _runner(config)(launch)
-        _warn_of_unsent(launch, closing["report"]["error"])
         launch.run.folder.add_warnings(log.warnings)
         launch.run.settle(lambda text: log.event("warning", {"code": "record-not-stored", "message": text}))
-        warnings = launch.run.folder.add_warnings(log.warnings)
-        return _conclude(launch, ending, closing, time.monotonic() - start, warnings)
+        result = _conclude(launch, ending, closing, time.monotonic() - start)
+        return replace(result, warnings=launch.run.folder.add_warnings(log.warnings))
     finally:
         launch.run.release()
 
@@ -294,18 +293,12 @@ def _runner(config: ExperimentConfig) -> Callable[[Launch], tuple[dict[str, Any]
     return train_on_ray
 
 
-def _warn_of_unsent(launch: Launch, reason: str) -> None:
-    if reason:
-        store = launch.run.store
-        place = launch.run.folder.path if store is None else str(store.shown_address())
-        details = {"code": "unsent", "message": unsent_text(reason, place), "place": str(place)}
-        launch.listener.event("warning", details)
-
-
-def _conclude(
-    launch: Launch, ending: dict[str, Any], closing: dict[str, Any], seconds: float, warnings: tuple[str, ...]
-) -> RunResult:
+def _conclude(launch: Launch, ending: dict[str, Any], closing: dict[str, Any], seconds: float) -> RunResult:
     run = launch.run.folder
+    if closing["report"]["error"]:
+        place = run.path if launch.run.store is None else str(launch.run.store.shown_address())
+        text = unsent_text(closing["report"]["error"], place)
+        launch.listener.event("warning", {"code": "unsent", "message": text, "place": str(place)})
     if ending["status"] == "failed":
         raise error_of(ending["failure"])
     return RunResult(
@@ -327,8 +320,7 @@ def _conclude(
         needs_ui=not is_http(launch.record.uri),
         points=tuple((key, value, step) for key, value, step in closing["history"]),
         cost=closing["cost"],
-        warnings=warnings,
-        stopped_early=ending["stopped_early"],
+        stopped_early=ending.get("stopped_early"),
         straggler=closing["report"].get("straggler", ""),
     )
 
