@@ -146,6 +146,8 @@ def evaluation_config(
         "data.global_batch_size": None,
         "trainer.gradient_accumulation_steps": _accumulation(config),
         "scaling.min_workers": None,
+        "checkpoint.monitor": None,  # other metrics may be asked for than those that chose the best checkpoint
+        "checkpoint.mode": None,
         "sweep": None,
         "tuneup": None,
     }
