@@ -1,13 +1,16 @@
 """A tune-up that is interrupted anywhere, and resumed."""
 
 import json
+import signal
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from paceline.cluster.interrupts import terminating_interrupts
 from paceline.errors import ConfigError, EnvironmentFault, RunFailed
 from paceline.study.tuneup.bench import Bench
 from paceline.study.tuneup.clock import Clock
@@ -112,6 +115,23 @@ def killed(home: Path, done: list[Done], place: int = 9) -> ExactClock:
     with pytest.raises(Killed):
         launch(home, ReplayedBench(clock, done, 0, dies_at=place), clock)
     return clock
+
+
+class DeafBench(ReplayedBench):
+    """A library in its fourth job catches the user's interrupt."""
+
+    def do(self, job: Job) -> Answer:
+        if self._next == 3:
+            with suppress(BaseException):
+                signal.raise_signal(signal.SIGTERM)
+        return super().do(job)
+
+
+def test_an_interrupt_that_a_library_has_caught_ends_it_after_the_job(tmp_path: Path, done: list[Done]) -> None:
+    clock = ExactClock()
+    with pytest.raises(KeyboardInterrupt), terminating_interrupts():
+        launch(tmp_path, DeafBench(clock, done, 0), clock)
+    assert len(JobLog(tmp_path, in_process=False).done) == 4
 
 
 @pytest.mark.parametrize("step", [30, pytest.param(4, marks=pytest.mark.slow)])

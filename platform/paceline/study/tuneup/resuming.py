@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
+from paceline.cluster.interrupts import raise_swallowed_interrupt
 from paceline.errors import EnvironmentFault, RunFailed
 from paceline.study.tuneup.bench import Bench
 from paceline.study.tuneup.facts import differences
@@ -66,7 +67,9 @@ class ResumableBench:
             RunFailed: there are no workers any more.
             EnvironmentFault: what an earlier launch has done was another course, or was done on other hardware or with
                 other code.
+            KeyboardInterrupt: the user interrupts, and a library has caught that.
         """
+        raise_swallowed_interrupt()
         self._first = self._first or job  # the look at the baseline
         digest = digest_of(job)
         if not self._known:
