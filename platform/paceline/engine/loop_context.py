@@ -29,6 +29,11 @@ class LoopContext(TrainContext):
         self._reporter = reporter
         self._values: dict[str, float] = {}
 
+    def log_all(self, values: Mapping[str, float]) -> None:
+        """Record numbers by metric name, as `log` does one of them."""
+        self._values.update(values)
+        self._state.metrics.update(values)
+
     def report(self, values: Mapping[str, float]) -> None:
         """Report values that are not part of the training state, such as those of the machines."""
         self._values.update(values)

@@ -44,4 +44,4 @@ class LRPolicy:
 
     def metrics(self) -> dict[str, float]:
         """Metrics for the log."""
-        return {"lr": self.current}
+        return {"lr": float(self.current)}

@@ -1,9 +1,5 @@
 """Training metrics: loss, speed, memory and machines, read every `trainer.log_every_n_steps`."""
 
-from collections.abc import Mapping
-
-import torch
-
 from paceline.callbacks.callback import TrainContext
 from paceline.engine.data_stream import DataStream
 from paceline.engine.loop_context import LoopContext, PlannedCallback
@@ -51,7 +47,8 @@ class MetricLogger(PlannedCallback):
     def on_train_end(self, ctx: TrainContext) -> None:
         """Log the overall speed, if training ended before the plan did."""
         if not self._plan.is_over(self._state.position):
-            _record(ctx, self._meter.overall())
+            assert isinstance(ctx, LoopContext)
+            ctx.log_all(self._meter.overall())
 
     def _log(self, ctx: TrainContext) -> None:
         state, position = self._state, self._state.position
@@ -65,12 +62,14 @@ class MetricLogger(PlannedCallback):
                 steps_in_a_row=divergence.steps_in_a_row,
             )
         of_ranks, of_machines = self._monitor.combine(sums)
-        epoch, speed = self._data.epochs(position.samples), self._meter.read(self._data.wait_seconds)
-        overall = self._meter.overall() if self._plan.is_over(position) else {}
-        values = {"train/loss": loss, **self._lr.metrics(), "epoch": epoch, **speed, **overall, **of_ranks}
-        _record(ctx, {**values, **state.precision.metrics()})
-        _record(ctx, _metrics_of(state.task))
         assert isinstance(ctx, LoopContext)
+        ctx.log_all({"train/loss": loss, **self._lr.metrics(), "epoch": self._data.epochs(position.samples)})
+        ctx.log_all(self._meter.read(self._data.wait_seconds))
+        if self._plan.is_over(position):
+            ctx.log_all(self._meter.overall())
+        ctx.log_all(of_ranks)
+        ctx.log_all(state.precision.metrics())
+        ctx.log_all(_metrics_of(state.task))
         ctx.report(of_machines)
 
     def _readings(self) -> list[float]:
@@ -86,8 +85,3 @@ def _metrics_of(task: Task) -> dict[str, float]:
     """
     returned = metric_mapping(task.training_metrics(), "training_metrics")
     return {str(name): metric_number(name, value, "the training step") for name, value in returned.items()}
-
-
-def _record(ctx: TrainContext, values: Mapping[str, float | torch.Tensor]) -> None:
-    for name, value in values.items():
-        ctx.log(name, float(value))

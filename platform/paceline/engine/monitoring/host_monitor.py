@@ -15,7 +15,7 @@ from paceline.engine.dist_context import DistContext
 from paceline.engine.meter import Meter, memory_bytes
 from paceline.engine.monitoring.gpus import own_gpus
 from paceline.engine.monitoring.host import HOST_METRICS, OtherLoad, Reading
-from paceline.engine.monitoring.machines import BUSY, JOULES, Machines, Rhythm, fields_of
+from paceline.engine.monitoring.machines import AT_EACH_LOG, BUSY, JOULES, Machines, Rhythm, fields_of
 from paceline.engine.monitoring.own_time import OwnTime
 from paceline.engine.monitoring.slots import Slots
 from paceline.engine.monitoring.stamp import Card, make_card, make_stamp
@@ -57,7 +57,9 @@ class HostMonitor(Callback):
         self.cards: list[Card] = ranks.gather_objects(make_card(ranks.device, self._gpus, all_gpus))
         """Of all ranks."""
         self._fields = [fields_of(rank, self.cards, system) for rank in range(len(self.cards))]
-        self._slots = Slots(self._fields)
+        self._all_slots, self._few_slots = Slots(self._fields), Slots([AT_EACH_LOG] * len(self.cards))
+        self._slots = self._all_slots
+        """Of the newest readings: all of them when the machines are looked at."""
         self._rhythm = Rhythm()
         self._stragglers = StragglerWatch()
         self._loads = {card.host: OtherLoad(card.machine_cores) for card in self.cards}
@@ -91,6 +93,7 @@ class HostMonitor(Callback):
         if clock - self._memory_is_read_at >= MEMORY_SECONDS or is_last:
             self._memory, self._memory_is_read_at = memory_bytes(self._ranks.device), clock
         peak, now = self._memory
+        self._slots = self._few_slots
         values = {
             "own_seconds": self._own_time.read(),
             "wait_seconds": wait_seconds,
@@ -100,6 +103,7 @@ class HostMonitor(Callback):
         }
         if self._rhythm.is_due or is_last:
             values |= self._machines.look()
+            self._slots = self._all_slots
         return self._slots.pack(self._ranks.rank, values)
 
     def combine(self, sums: Sequence[float]) -> tuple[dict[str, float], dict[str, float]]:

@@ -11,14 +11,16 @@ from paceline.engine.monitoring.stamp import Card
 
 SAMPLE_SECONDS = 5.0
 """The machines are looked at this often, at the log that comes next."""
-TOLD_BY_ALL = ("own_seconds", "wait_seconds", "peak_memory_bytes", "memory_bytes", "clock", "own_core_seconds")
-"""Of each rank. The core seconds only when the machines are looked at."""
+AT_EACH_LOG = ("own_seconds", "wait_seconds", "peak_memory_bytes", "memory_bytes", "clock")
+"""What each rank tells whether or not the machines are looked at."""
+TOLD_BY_ALL = (*AT_EACH_LOG, "own_core_seconds")
+"""What each rank tells when they are."""
 BUSY = "busy_core_seconds"
 JOULES = "joules"
 
 
 def fields_of(rank: int, cards: Sequence[Card], system: bool) -> list[str]:
-    """What a rank tells at a log. The first rank on a machine reports the machine, the first one on a GPU the GPU.
+    """What a rank tells when the machines are looked at: the first on a machine also of it, the first on a GPU of that.
 
     Args:
         cards: of all ranks.
