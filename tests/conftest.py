@@ -1,6 +1,5 @@
 """What all tests share: they leave no process behind, and copy one prepared database."""
 
-import compileall
 import os
 import signal
 import sys
@@ -18,6 +17,10 @@ from support.golden import GoldenPlugin
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+# Otherwise each of the many processes that the tests start would compile torch, Ray and MLflow by itself.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # Tensors of tests are small: more threads wait for each other, most of all beside the other test processes. Set before
 # torch is imported, and inherited by what the tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -27,13 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden texts again")
 
 
-PACKAGE = Path(__file__).parents[1] / "platform" / "paceline"
-
-
 def pytest_configure(config: pytest.Config) -> None:
-    if sys.dont_write_bytecode and "PYTEST_XDIST_WORKER" not in os.environ:
-        # otherwise each of the many processes that the tests start compiles the package by itself
-        compileall.compile_dir(PACKAGE, quiet=2)
     config.pluginmanager.register(GoldenPlugin(config), "golden")
 
 
