@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 from paceline.adapters import LightningTask
@@ -13,35 +12,21 @@ from paceline.engine.reporter import MemoryReporter
 from paceline.errors import UnusableCode
 from support.toys import Points, built, fit, net, points, toy_config
 
-lightning = pytest.importorskip("lightning")
+pytestmark = pytest.mark.usefixtures("lightning")
+MODULES = "support.lightning_modules"
 EPOCH_STEPS = 6
 """96 samples in batches of 16."""
 
 
-class Lit(lightning.LightningModule):  # type: ignore[misc]
-    """A classifier as Lightning's documentation writes one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = net()
-        self.indices: list[tuple[int, int, int]] = []
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        self.indices.append((self.current_epoch, self.global_step, batch_idx))
-        loss = F.cross_entropy(self.net(batch[0]), batch[1])
-        self.log("train_nll", loss)
-        return {"loss": loss}
-
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
-        logits = self.net(batch[0])
-        self.log_dict(
-            {"val_loss": F.cross_entropy(logits, batch[1]), "val_acc": (logits.argmax(1) == batch[1]).double().mean()}
-        )
-        self.log("val_count", float(len(batch[1])), reduce_fx="sum")
+@pytest.fixture(scope="module")
+def lightning() -> None:
+    pytest.importorskip("lightning")
 
 
-def lit_config(model: Any = Lit, **overrides: Any) -> Any:
-    return toy_config(**{"task__path": LightningTask, "model__path": model, **overrides})
+def lit_config(model: Any = "Lit", **overrides: Any) -> Any:
+    """Of a module by its name, or of a class."""
+    path = f"{MODULES}:{model}" if isinstance(model, str) else model
+    return toy_config(**{"task__path": LightningTask, "model__path": path, **overrides})
 
 
 def codes(reporter: MemoryReporter) -> list[str]:
@@ -79,41 +64,8 @@ def test_steps_are_counted_as_by_lightning(tmp_path: Path) -> None:
     assert resumed == seen[-len(resumed) :]
 
 
-class WithMetric(Lit):
-    """Logs a metric object, and one more at the end of the validation."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        from torchmetrics.classification import MulticlassAccuracy
-
-        self.acc = MulticlassAccuracy(3, average="micro")
-        self.late = MulticlassAccuracy(3, average="micro")
-        self.trained = MulticlassAccuracy(3, average="micro")
-        self.right: list[torch.Tensor] = []
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        if batch_idx == 0:
-            self.right = []
-        right = self.net(batch[0]).argmax(1) == batch[1]
-        self.right.append(right)
-        self.trained(right.long(), torch.ones_like(batch[1]))
-        self.log("train_acc", self.trained)
-        return super().training_step(batch, batch_idx)
-
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
-        logits = self.net(batch[0])
-        self.acc(logits, batch[1])
-        self.late.update(logits, batch[1])
-        self.log("val/object", self.acc)
-        super().validation_step(batch, batch_idx)
-
-    def on_validation_epoch_end(self) -> None:
-        self.log("val_late", self.late.compute())
-        self.late.reset()
-
-
 def test_metric_objects_are_computed_over_the_set() -> None:
-    trainer, outcome, reporter = fit(lit_config(WithMetric))
+    trainer, outcome, reporter = fit(lit_config("WithMetric"))
     right = torch.cat(trainer.state.task.model.right)
     assert len(right) == 96
     assert reporter.values("train_acc")[-1] == pytest.approx(float(right.double().mean()), abs=1e-6)
@@ -121,22 +73,8 @@ def test_metric_objects_are_computed_over_the_set() -> None:
     assert outcome.metrics["val/late"] == pytest.approx(outcome.metrics["val/acc"], abs=1e-6)
 
 
-class WithOptimizer(Lit):
-    """Configures an optimizer and a schedule of its own, and hooks into the end of epochs."""
-
-    def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.Adam(self.parameters(), lr=0.02)
-        return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1)}
-
-    def on_train_epoch_end(self) -> None:
-        raise AssertionError("never called")
-
-    def test_step(self, batch: Any) -> None:
-        raise AssertionError("never called")
-
-
 def test_an_ignored_optimizer_and_hooks_are_reported() -> None:
-    trainer, _, reporter = fit(lit_config(WithOptimizer))
+    trainer, _, reporter = fit(lit_config("WithOptimizer"))
     assert codes(reporter) == ["lightning-optimizer", "lightning-hooks"]
     told = [details["message"] for kind, details in reporter.events if kind == "warning"]
     assert "on_train_epoch_end, test_step" in told[1]
@@ -151,7 +89,7 @@ def test_an_ignored_optimizer_and_hooks_are_reported() -> None:
     ],
 )
 def test_the_optimizer_is_chosen_by_the_config(own: bool, kind: type, warnings: list[str]) -> None:
-    trainer, _, reporter = fit(lit_config(WithOptimizer, task__args={"configure_optimizers": own}))
+    trainer, _, reporter = fit(lit_config("WithOptimizer", task__args={"configure_optimizers": own}))
     assert type(trainer.state.optimizer) is kind
     assert reporter.values("lr")[0] == (0.02 if own else 0.1)
     assert codes(reporter) == warnings
@@ -159,34 +97,12 @@ def test_the_optimizer_is_chosen_by_the_config(own: bool, kind: type, warnings: 
     assert reported == (["Adam, lr 0.02 (from configure_optimizers)"] if own else [])
 
 
-class Manual(Lit):
-    """Two optimizers, switched as Lightning's example of a GAN does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.automatic_optimization = False
-        self.other = nn.Linear(6, 3)
-
-    def configure_optimizers(self) -> Any:
-        first = torch.optim.SGD(self.net.parameters(), lr=0.1)
-        return [first, torch.optim.Adam(self.other.parameters(), lr=0.01)], []
-
-    def training_step(self, batch: Any, batch_idx: int) -> None:
-        for name, part, optimizer in zip(("a", "b"), (self.net, self.other), self.optimizers(), strict=True):
-            self.toggle_optimizer(optimizer)
-            loss = F.cross_entropy(part(batch[0]), batch[1])
-            self.log(f"{name}_loss", loss)
-            optimizer.zero_grad()
-            self.manual_backward(loss)
-            optimizer.step()
-            self.untoggle_optimizer(optimizer)
-
-
 def test_manual_optimization(tmp_path: Path) -> None:
     from paceline.engine.build_task import seed_model
     from paceline.engine.order import DataOrder
+    from support.lightning_modules import Manual
 
-    trainer, _, reporter = fit(lit_config(Manual), checkpoints=tmp_path)
+    trainer, _, reporter = fit(lit_config("Manual"), checkpoints=tmp_path)
     assert codes(reporter) == ["lightning-optimizer"]
     seed_model(0)
     model = Manual().double()
@@ -212,78 +128,28 @@ def test_manual_optimization(tmp_path: Path) -> None:
 
 
 def test_a_manual_step_that_logs_nothing_has_the_loss_of_manual_backward() -> None:
-    class Quiet(Manual):
-        def training_step(self, batch: Any, batch_idx: int) -> None:
-            for part, optimizer in zip((self.net, self.other), self.optimizers(), strict=True):
-                loss = F.cross_entropy(part(batch[0]), batch[1])
-                optimizer.zero_grad()
-                self.manual_backward(loss)
-                optimizer.step()
-
-    expected = fit(lit_config(Manual))[2].values("train/loss")
-    assert fit(lit_config(Quiet))[2].values("train/loss") == pytest.approx(expected, rel=1e-12)
-
-
-class Silent(Lit):
-    """Validates, and neither logs nor returns anything."""
-
-    def validation_step(self, batch: Any) -> None:
-        self.net(batch[0])
+    expected = fit(lit_config("Manual"))[2].values("train/loss")
+    assert fit(lit_config("Quiet"))[2].values("train/loss") == pytest.approx(expected, rel=1e-12)
 
 
 def test_an_evaluation_without_metrics_is_reported_once() -> None:
-    _, outcome, reporter = fit(lit_config(Silent))
+    _, outcome, reporter = fit(lit_config("Silent"))
     assert codes(reporter) == ["no-metrics"]
     assert [name for name in outcome.metrics if name.startswith("val/")] == []
-
-
-class NoLoss(Lit):
-    def training_step(self, batch: Any) -> None:
-        return None
-
-
-class SilentManual(Manual):
-    def training_step(self, batch: Any, batch_idx: int) -> None:
-        optimizer = self.optimizers()[0]
-        F.cross_entropy(self.net(batch[0]), batch[1]).backward()
-        optimizer.step()
-
-
-class WithLogger(Lit):
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        self.logger.experiment.add_scalar("x", 1.0)
-
-
-class Estimating(Lit):
-    def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
-        steps = self.trainer.estimated_stepping_batches
-        return [optimizer], [torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=steps)]
-
-
-class MaxLogged(Lit):
-    def validation_step(self, batch: Any) -> None:
-        self.log("val_max", 1.0, reduce_fx="max")
-
-
-class WithoutStep(lightning.LightningModule):  # type: ignore[misc]
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = net()
 
 
 @pytest.mark.parametrize(
     ("model", "args", "code"),
     [
         (net, {}, "not-a-lightning-module"),
-        (NoLoss, {}, "no-loss"),
-        (WithoutStep, {}, "no-training-step"),
-        (Lit, {"configure_optimizers": True}, "no-optimizers"),
-        (Manual, {"configure_optimizers": False}, "manual-optimization"),
-        (SilentManual, {}, "no-loss"),
-        (WithLogger, {}, "no-logger"),
-        (Estimating, {"configure_optimizers": True}, "lightning-scheduler"),
-        (MaxLogged, {}, "reduce-fx"),
+        ("NoLoss", {}, "no-loss"),
+        ("WithoutStep", {}, "no-training-step"),
+        ("Lit", {"configure_optimizers": True}, "no-optimizers"),
+        ("Manual", {"configure_optimizers": False}, "manual-optimization"),
+        ("SilentManual", {}, "no-loss"),
+        ("WithLogger", {}, "no-logger"),
+        ("Estimating", {"configure_optimizers": True}, "lightning-scheduler"),
+        ("MaxLogged", {}, "reduce-fx"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(model: Any, args: dict[str, Any], code: str) -> None:
@@ -293,29 +159,12 @@ def test_what_cannot_be_trained_is_refused(model: Any, args: dict[str, Any], cod
 
 
 def test_a_module_without_validation_has_the_loss_of_its_training_step() -> None:
-    class TrainingOnly(lightning.LightningModule):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = net()
-
-        def training_step(self, batch: Any) -> torch.Tensor:
-            return F.cross_entropy(self.net(batch[0]), batch[1])
-
-    outcome = fit(lit_config(TrainingOnly))[1]
+    outcome = fit(lit_config("TrainingOnly"))[1]
     assert outcome.metrics["val/loss"] == pytest.approx(fit(toy_config())[1].metrics["val/loss"], rel=1e-12)
 
 
 def test_the_module_knows_its_format_and_nothing_of_lightnings_trainer() -> None:
-    class Asking(Lit):
-        def training_step(self, batch: Any, batch_idx: int) -> Any:
-            assert self.logger is None  # as `Trainer(logger=False)`
-            assert (self.dtype, self.device.type) == (torch.float64, "cpu")
-            assert (self.trainer.world_size, self.trainer.is_global_zero, self.trainer.max_epochs) == (1, True, 2)
-            with pytest.raises(AttributeError):
-                _ = self.trainer.datamodule
-            return super().training_step(batch, batch_idx)
-
-    assert fit(lit_config(Asking))[1].step == 12
+    assert fit(lit_config("Asking"))[1].step == 12
 
 
 def test_it_works_with_the_package_of_the_other_name() -> None:
@@ -335,6 +184,8 @@ def test_it_works_with_the_package_of_the_other_name() -> None:
 @pytest.mark.parametrize("step", ["training_step", "validation_step"])
 @pytest.mark.parametrize("value", ["x", None, torch.ones(2), {"a": 1}], ids=str)
 def test_what_is_logged_and_no_number_is_refused(step: str, value: Any) -> None:
+    from support.lightning_modules import Lit
+
     class Logging(Lit):
         def log_it(self, batch: Any, batch_idx: int) -> Any:
             self.log("score", value)
@@ -346,66 +197,23 @@ def test_what_is_logged_and_no_number_is_refused(step: str, value: Any) -> None:
 
 
 def test_a_module_may_print(capfd: pytest.CaptureFixture[str]) -> None:
-    class Printing(Lit):
-        def training_step(self, batch: Any, batch_idx: int) -> Any:
-            self.print("hello")
-            return super().training_step(batch, batch_idx)
-
-    fit(lit_config(Printing))
+    fit(lit_config("Printing"))
     assert "hello" in capfd.readouterr().out
 
 
-class DataModule(lightning.LightningDataModule):  # type: ignore[misc]
-    def __init__(self, samples: int = 96) -> None:
-        super().__init__()
-        self.samples, self.stages = samples, []
-
-    def setup(self, stage: str) -> None:
-        self.stages.append(stage)
-        self.train_set, self.validation_set = Points(self.samples), Points(30)
-
-    def train_dataloader(self) -> Any:
-        return torch.utils.data.DataLoader(self.train_set, batch_size=4, shuffle=True, collate_fn=collate)
-
-    def val_dataloader(self) -> Any:
-        return torch.utils.data.DataLoader(self.validation_set, batch_size=4)
-
-
-def collate(samples: Any) -> Any:
-    return torch.utils.data.default_collate(samples)
-
-
-class Weighted(DataModule):
-    def train_dataloader(self) -> Any:
-        sampler = torch.utils.data.WeightedRandomSampler([1.0] * self.samples, 48)
-        return torch.utils.data.DataLoader(self.train_set, sampler=sampler)
-
-    def val_dataloader(self) -> Any:
-        return [torch.utils.data.DataLoader(Points(size)) for size in (8, 12)]
-
-    def test_dataloader(self) -> Any:
-        assert self.stages == ["fit", "test"]
-        return torch.utils.data.DataLoader(Points(4))
-
-
 def test_the_sets_of_a_data_module_are_used() -> None:
-    config = lit_config(data__path=DataModule, data__args={"samples": 32})
+    config = lit_config(data__path=f"{MODULES}:DataModule", data__args={"samples": 32})
     sets = config.data.sets()
     assert {role: len(each) for role, each in sets.roles.items()} == {"training": 32, "validation": 30}
-    assert (sets.collate_fn, sets.sampler) == (collate, None)
+    assert (sets.collate_fn.__name__, sets.sampler) == ("collate", None)
     assert fit(config)[1].step == 4
-    sets = lit_config(data__path=Weighted).data.sets()
+    sets = lit_config(data__path=f"{MODULES}:Weighted").data.sets()
     expected = {"training": 96, "validation/0": 8, "validation/1": 12, "test": 4}
     assert {role: len(each) for role, each in sets.roles.items()} == expected
     assert len(sets.sampler) == 48
 
 
-class WithForward(Lit):
-    def forward(self, images: torch.Tensor) -> Any:
-        return self.net(images)
-
-
-@pytest.mark.parametrize(("model", "expected"), [(WithForward, ["lightning-task"]), (net, [])])
+@pytest.mark.parametrize(("model", "expected"), [(f"{MODULES}:WithForward", ["lightning-task"]), (net, [])])
 def test_a_shipped_task_with_a_lightning_module_is_reported(model: Any, expected: list[str]) -> None:
     reporter = MemoryReporter()
     built(toy_config(model__path=model, task={"name": "classification"}), reporter=reporter).close()

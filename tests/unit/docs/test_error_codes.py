@@ -8,20 +8,25 @@ import paceline
 from paceline.cli import run
 from paceline.explanations import PARTS, explanations, groups
 from support.doc_pages import DOCS
-from support.error_codes import codes_in, warnings_without_code
+from support.error_codes import Places, codes_in, warnings_without_code
 
 PACKAGE = Path(paceline.__file__).parent
-CODES = codes_in(PACKAGE)
 
 
-def test_every_code_has_a_section() -> None:
-    assert {code: places for code, places in CODES.items() if code not in explanations()} == {}
+@pytest.fixture(scope="module")
+def codes() -> Places:
+    """Those of the package. It takes seconds to look for them."""
+    return codes_in(PACKAGE)
 
 
-def test_every_section_has_a_code_in_the_source() -> None:
-    assert explanations().keys() - CODES.keys() == set()
-    codes = [each.code for group in groups() for each in group.explanations]
-    assert len(codes) == len(set(codes))
+def test_every_code_has_a_section(codes: Places) -> None:
+    assert {code: places for code, places in codes.items() if code not in explanations()} == {}
+
+
+def test_every_section_has_a_code_in_the_source(codes: Places) -> None:
+    assert explanations().keys() - codes.keys() == set()
+    sections = [each.code for group in groups() for each in group.explanations]
+    assert len(sections) == len(set(sections))
 
 
 def test_every_warning_has_a_code() -> None:
