@@ -25,6 +25,7 @@ def mark() -> str:
 
 def left_over(token: str) -> list[psutil.Process]:
     """What still runs of all that was started since this process got its mark, once it has had time to end."""
+    gc.unfreeze()
     gc.collect()  # loader processes end with their loader
     deadline = time.monotonic() + GRACE_SECONDS
     while (found := _started_here(token)) and time.monotonic() < deadline:

@@ -1,5 +1,6 @@
 """`paceline` as a process that may be killed, forked from one that has imported torch already."""
 
+import gc
 import json
 import multiprocessing
 import os
@@ -92,6 +93,7 @@ class CommandProcess:
 def _command(
     folder: Path, arguments: tuple[str, ...], variables: Mapping[str, str], prepare: Callable[[], None] | None
 ) -> None:
+    gc.freeze()  # what it was forked with is not looked through at each collection
     for key in [key for key in os.environ if key.startswith(FROM_OUTSIDE)]:
         del os.environ[key]
     os.environ.update(variables)
