@@ -1,5 +1,6 @@
 """The server that ranks and commands are forked from. It has imported what is slow to import: they start at once."""
 
+import gc
 import multiprocessing
 
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -10,3 +11,10 @@ CONTEXT.set_forkserver_preload(
         *("paceline.engine.pipeline", "paceline.tracking.apart"),
     ]
 )
+
+
+def become_ordinary() -> None:
+    """Make a forked process like one that has been started: call it first."""
+    gc.freeze()  # what the server has imported is no garbage
+    # the default, or each of its loader processes would come from a server of its own, which imports torch first
+    multiprocessing.set_start_method(multiprocessing.get_all_start_methods()[0], force=True)

@@ -1,6 +1,5 @@
 """Runs a function as two or more gloo ranks, each in a process of its own, without Ray."""
 
-import gc
 import os
 import socket
 import sys
@@ -13,7 +12,7 @@ from typing import Any
 
 import cloudpickle
 
-from support.forkserver import CONTEXT
+from support.forkserver import CONTEXT, become_ordinary
 
 
 @dataclass
@@ -85,7 +84,7 @@ def _rank_main(pipe: Connection, payload: bytes, rank: int, world_size: int, por
 
     from paceline.engine.dist_context import DistContext
 
-    gc.freeze()  # what it was forked with is not looked through at each collection
+    become_ordinary()
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
     torch.set_num_threads(1)
     try:

@@ -1,6 +1,5 @@
 """`paceline` as a process that may be killed, forked from one that has imported torch already."""
 
-import gc
 import json
 import multiprocessing
 import os
@@ -12,7 +11,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from support.forkserver import CONTEXT
+from support.forkserver import CONTEXT, become_ordinary
 from support.tracking.recording import DEAD
 
 PATIENCE_SECONDS = 240.0
@@ -93,7 +92,7 @@ class CommandProcess:
 def _command(
     folder: Path, arguments: tuple[str, ...], variables: Mapping[str, str], prepare: Callable[[], None] | None
 ) -> None:
-    gc.freeze()  # what it was forked with is not looked through at each collection
+    become_ordinary()
     for key in [key for key in os.environ if key.startswith(FROM_OUTSIDE)]:
         del os.environ[key]
     os.environ.update(variables)

@@ -25,14 +25,9 @@ def parts(ranks: DistContext, folder: Path, data: Any, loaders: int, stops: list
     return found
 
 
-# streams are killed in test_kills.py: one with loader processes, and one with a state of its own
+# a stream without a state of its own, with loader processes, is killed in test_kills.py
 @pytest.mark.parametrize(
-    ("data", "loaders"),
-    [
-        (stream, 0),
-        pytest.param(stream, 2, marks=pytest.mark.slow),
-        pytest.param(stateful_stream, 2, marks=pytest.mark.slow),
-    ],
+    ("data", "loaders"), [pytest.param(stream, 2, marks=pytest.mark.slow), (stateful_stream, 2), (stream, 0)]
 )
 def test_an_interrupted_run_sees_what_the_whole_one_sees(data: Any, loaders: int, tmp_path: Path) -> None:
     whole = run_ranks(parts, 2, tmp_path / "whole", data, loaders, [], timeout=120)
