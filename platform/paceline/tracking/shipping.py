@@ -41,6 +41,10 @@ OPENING_SECONDS = 120.0
 """How long importing MLflow, and making a database, may take on a busy machine."""
 
 
+_at_work: dict[Path, threading.Thread] = {}
+"""The newest shipping thread of each folder in this process, until it ends."""
+
+
 class FolderTrouble(OSError):
     """The run's own folder cannot be read or written to, which is no trouble of MLflow's."""
 
@@ -75,15 +79,19 @@ class Shipper:
         self._finishing = threading.Event()
         self._abandoned = threading.Event()
         self._thread = threading.Thread(target=self._run, name="paceline-shipping", daemon=True)
+        self._predecessor: threading.Thread | None = None
 
     def start(self) -> None:
         """Start the thread; a second call does nothing, unless there was no room for a thread the first time."""
         if self._thread.ident is not None:
             return
+        self._predecessor = _at_work.get(self._folder)
         try:
             self._thread.start()
         except RuntimeError as error:
             self._error = f"the shipping thread could not be started: {error}"
+        else:
+            _at_work[self._folder] = self._thread
 
     def finish(self, timeout_seconds: float) -> ShipReport:
         """Send what is left, wait for it no longer than the timeout, and end the thread."""
@@ -124,6 +132,23 @@ class Shipper:
         return replace(report_of(self._cursor, self._record.uri, self._journal, error), sent=self.sent)
 
     def _run(self) -> None:
+        try:
+            self._await_predecessor()
+            self._ship_until_finished()
+        finally:
+            if _at_work.get(self._folder) is self._thread:
+                del _at_work[self._folder]
+
+    def _await_predecessor(self) -> None:
+        """Wait for a thread that was given up while it sent this journal: both would create the run."""
+        if self._predecessor is None:
+            return
+        while self._predecessor.is_alive() and not self._abandoned.is_set():
+            self._predecessor.join(POLL_SECONDS)
+        self._predecessor = None
+        self._cursor = Cursor.load(self._folder / CURSOR_FILE)
+
+    def _ship_until_finished(self) -> None:
         while not self._abandoned.is_set():
             finishing = self._finishing.is_set()
             succeeded = self._attempt()

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from paceline.tracking import backoff, metrics, remote, shipping
+from paceline.tracking import backoff, metrics, remote, remote_run, shipping
 from paceline.tracking import recorder as module
 from paceline.tracking.causes import cause_text, silence_of
 from paceline.tracking.cursor import CURSOR_FILE, Cursor, ShipReport
@@ -192,6 +192,40 @@ def test_a_run_that_is_deleted_in_mlflow_meanwhile_gets_everything_again(
     assert runs_of(about) == [report.run_id] != [first]
     assert stored(sqlite_uri, report.run_id) == as_stored(points(1, 20))
     assert metrics.NOT_RECORDED not in run_of(sqlite_uri, report).data.tags
+
+
+def test_a_record_that_is_given_up_while_its_run_is_created_has_one_run(
+    tmp_path: Path, sqlite_uri: str, record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLflow was too slow for the first recorder, whose thread still waits for it when the next one begins."""
+    create, is_creating, may_create = remote_run._create, threading.Event(), threading.Event()
+
+    def create_slowly(*arguments: Any) -> Any:
+        if not is_creating.is_set():
+            is_creating.set()
+            assert may_create.wait(60)
+        return create(*arguments)
+
+    monkeypatch.setattr(remote_run, "_create", create_slowly)
+    about = record(sqlite_uri)
+    first = Recorder(tmp_path / "run", about)
+    first.append(points(1, 11))
+    first.start_shipping()
+    assert is_creating.wait(60)
+    assert first.close("FINISHED", timeout_seconds=0.1).unsent > 0
+    again: list[ShipReport] = []
+    second = threading.Thread(target=lambda: again.append(sync(tmp_path / "run", sqlite_uri)))
+    second.start()
+    second.join(1.0)
+    may_create.set()
+    second.join(60)
+    for thread in threading.enumerate():
+        if thread.name == "paceline-shipping":
+            thread.join(60)
+    run = run_of(sqlite_uri, again[0])
+    assert runs_of(about) == [run.info.run_id]
+    assert stored(sqlite_uri, run.info.run_id) == as_stored(points(1, 11))
+    assert run.info.status == "FINISHED"
 
 
 @pytest.mark.parametrize("again", [2, 9], ids=["shorter than before", "longer than before"])

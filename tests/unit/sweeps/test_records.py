@@ -43,6 +43,7 @@ class FakeMlflow:
         report = ShipReport("http://page", "1", "run", unsent, None)
         monkeypatch.setattr(Shipper, "start", lambda shipper: None)
         monkeypatch.setattr(Shipper, "finish", lambda shipper, seconds: report)
+        monkeypatch.setattr(Shipper, "finish_patiently", lambda shipper, seconds: report)
 
 
 ENDED = Trial("0000", {"optimizer.lr": 0.1}, state="diverged", reason="the loss is nan")
@@ -92,6 +93,10 @@ async def test_record_is_closed_at_the_end_when_mlflow_was_away(
     FakeMlflow(monkeypatch)  # it is back
     await sweep.close(seconds=10)
     assert sweep.history().trials["0000"].mlflow_run_id == "run"
+    statuses = [
+        entry.content["status"] for entry in Journal(sweep.tracking() / JOURNAL_FILE).scan() if entry.kind == "status"
+    ]
+    assert statuses == ["FINISHED"]  # once: the trial ended when it ended
 
 
 def test_resumed_trial_has_its_record_open_again(new_sweep: Any) -> None:

@@ -11,7 +11,7 @@ from paceline.cluster.desk import Desk, Status
 from paceline.errors import text_of
 from paceline.sweeps.trials import Trial
 from paceline.tracking.record import RECORD_FILE, RunRecord, trial_state_tags
-from paceline.tracking.recorder import TRIAL_STATUS, Recorder
+from paceline.tracking.recorder import TRIAL_STATUS, Recorder, has_ended, sync
 
 MOST_CLOSINGS = 64
 """How many records wait for MLflow at the same time."""
@@ -34,7 +34,7 @@ class Closings:
         self._begin(lambda: desk.close(status, reason, timeout_seconds), when_closed)
 
     def close_anew(self, folder: Path, uri: str, trial: Trial, timeout_seconds: float, when_closed: Closed) -> None:
-        """Close the record of a trial that ended in an earlier launch, which did not live to close it.
+        """Close the record of a trial that an earlier launch did not live to close, or send what MLflow lacks of it.
 
         Args:
             folder: holds the trial's record. Without one there is nothing to do.
@@ -66,6 +66,8 @@ class Closings:
 
 
 def _close_anew(folder: Path, uri: str, trial: Trial, timeout_seconds: float) -> dict[str, Any]:
+    if has_ended(folder):  # when the trial ended stays as it is
+        return asdict(sync(folder, uri, timeout_seconds))
     recorder = Recorder(folder, RunRecord.load(folder, uri))
     recorder.set_tags(trial_state_tags(trial.state))
     status = TRIAL_STATUS.get(trial.state, "KILLED")
