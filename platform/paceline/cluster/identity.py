@@ -38,6 +38,9 @@ run that begins with the newest checkpoint of an unfinished one whose config dif
 with the last checkpoint of a finished one, or an unfinished one that did.
 """
 
+LOCK = ".lock"
+"""File in the folder of a name, which is locked while something of that name is at work."""
+
 
 def intent_of(*, resume: bool = False, new: bool = False, fork: bool = False, extend: bool = False) -> Intent:
     """Return what the options of a command ask for.
@@ -175,12 +178,15 @@ def claim(home: Path, choose: Callable[[Path], tuple[Folder, bool]]) -> "Claimed
     Raises:
         EnvironmentFault: the folder is not writable, or something of this name is going on.
     """
+    was_there = home.exists()
     with writable(home):
         lock = lock_home(home)
     try:
         with writable(home):
             folder, resumed = choose(home)
     except BaseException:
+        if not was_there:
+            _remove_unused(home)
         lock.close()
         raise
     return ClaimedRun(folder, resumed, lock)
@@ -212,9 +218,10 @@ def lock_home(home: Path) -> IO[str]:
         OSError: the folder cannot be written to.
     """
     home.mkdir(parents=True, exist_ok=True)
-    lock = (home / ".lock").open("a+")
+    lock = (home / LOCK).open("a+")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        in_place = _is_in_place(lock, home / LOCK)
     except BlockingIOError:
         lock.close()
         raise EnvironmentFault(
@@ -226,7 +233,26 @@ def lock_home(home: Path) -> IO[str]:
     except OSError:
         lock.close()
         raise
-    return lock
+    if in_place:
+        return lock
+    lock.close()
+    return lock_home(home)
+
+
+def _is_in_place(lock: IO[str], path: Path) -> bool:
+    """False if the file was removed, see `_remove_unused`, between being opened and being locked."""
+    try:
+        return os.path.samestat(os.fstat(lock.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _remove_unused(home: Path) -> None:
+    """Remove the folder of a name that nothing has come of. Its lock must be held."""
+    if [path.name for path in home.iterdir()] == [LOCK]:
+        (home / LOCK).unlink()
+        with suppress(OSError):  # another command has just locked it anew
+            home.rmdir()
 
 
 def _choose_run(home: Path, config: ExperimentConfig, intent: Intent, warn: Warn) -> tuple[RunFolder, bool]:

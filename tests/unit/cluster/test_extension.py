@@ -126,6 +126,7 @@ def test_there_is_nothing_to_extend(tmp_path: Path, status: str | None, golden: 
     (problem,) = refused(tmp_path, trainer__epochs=4)
     assert (problem.code, problem.key) == ("nothing-to-extend", "name")
     golden(str(problem).replace(run_id, "<id>"))
+    assert (tmp_path / "run").exists() == (status is not None)
 
 
 def test_a_broken_last_checkpoint_is_passed_over_and_left_alone(tmp_path: Path) -> None:

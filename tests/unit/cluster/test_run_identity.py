@@ -1,5 +1,7 @@
 """Which run a command resumes."""
 
+import fcntl
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +147,22 @@ def test_one_at_a_time(tmp_path: Path, golden: Golden) -> None:
     golden(str(caught.value))
     run.release()
     claim_run(config(), tmp_path).release()
+
+
+def test_a_lock_that_is_removed_before_it_is_taken_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another command that was refused removes its own, new folder."""
+    taken = fcntl.flock
+
+    def flock(file: Any, operation: int) -> None:
+        monkeypatch.undo()
+        shutil.rmtree(tmp_path / "run")
+        taken(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    run = claim_run(config(), tmp_path)
+    with pytest.raises(EnvironmentFault):
+        claim_run(config(), tmp_path)
+    run.release()
 
 
 def test_only_the_owner_reads_the_file_of_a_run(tmp_path: Path) -> None:
