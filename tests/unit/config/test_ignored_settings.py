@@ -39,6 +39,13 @@ UNEVEN = {**SWEEP, "first_rung": 5.0, "rung_factor": 2.0}
             {"trainer__float32_matmul_precision": "high", "trainer__precision": "64-true"},
             "trainer.float32_matmul_precision",
         ),
+        (
+            {
+                "callbacks": [{"name": "ema"}, {"name": "early_stopping", "monitor": "val/loss"}],
+                "trainer__evaluate_every_n_epochs": 0,
+            },
+            "callbacks.1",
+        ),
         ({"trainer__compile_scope": "blocks"}, "trainer.compile_scope"),
         (
             {"trainer__activation_memory_budget": 0.2, "trainer__activation_checkpointing": "full"},
