@@ -169,6 +169,8 @@ def test_table_has_a_row_for_each_setting() -> None:
     assert list(table["val/accuracy mean"])[:2] == pytest.approx([0.9, 0.8])
     assert list(table["val/accuracy std"])[:2] == pytest.approx([0.0, math.sqrt(0.02)])
     assert math.isnan(table["val/accuracy mean"][2])
+    alone = result(seeds(1, [0.5], width=1) + seeds(2, [0.6], width=2)).table
+    assert [column for column in alone if column.endswith("std")] == []
 
 
 def test_json_has_no_nan_and_comes_back() -> None:

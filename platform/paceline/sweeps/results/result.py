@@ -90,7 +90,7 @@ class SweepResult:
         """One row for each setting of the axes, best first, with the mean and sample deviation of each metric.
 
         `trials` counts those of the setting and `n` those of them that finished, which alone enter the means. Settings
-        without any come last. A deviation is `NaN` for fewer than two trials.
+        without any come last. A deviation is `NaN` for fewer than two trials; where no setting has two, there are none.
         """
         import pandas as pd
 
@@ -99,7 +99,8 @@ class SweepResult:
         order = {summary.trials[0].id: place for place, summary in enumerate(best_first)}
         summaries = ranking.aggregate(self._in_order, names)
         summaries.sort(key=lambda summary: order.get(summary.trials[0].id, len(order)))
-        figures = [column for name in names for column in (f"{name} mean", f"{name} std")]
+        of_each = ("mean", "std") if any(len(summary.finished) > 1 for summary in summaries) else ("mean",)
+        figures = [f"{name} {figure}" for name in names for figure in of_each]
         columns = [*trial_texts.axis_keys(self.trials), "trials", "n", *figures]
         return pd.DataFrame(_in_columns([_setting_row(summary) for summary in summaries], columns))
 
