@@ -29,7 +29,7 @@ from paceline.cluster.session import on_cluster
 from paceline.cluster.worker_errors import error_of
 from paceline.config.derived import Derived, derive
 from paceline.config.experiment import ExperimentConfig
-from paceline.config.lightning import uses_own_optimizer
+from paceline.config.lightning import unused_sections
 from paceline.config.loading import dump_yaml, missing_modules
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.places import default_address
@@ -279,7 +279,7 @@ def record_params(config: ExperimentConfig, derived: Derived) -> dict[str, Any]:
         "derived.total_steps": derived.total_steps,
         "derived.threads_per_worker": worker_threads(config),
     }
-    unused = {"sweep", "tuneup", *(["optimizer"] if uses_own_optimizer(config) else [])}
+    unused = {"sweep", "tuneup", *unused_sections(config)}
     return {**flatten(shareable(config).model_dump(mode="json", exclude=unused)), **numbers}
 
 

@@ -34,3 +34,8 @@ def uses_own_optimizer(config: ExperimentSchema) -> bool:
         and task.import_path in LIGHTNING_TASKS
         and task.args.get("configure_optimizers") is True
     )
+
+
+def unused_sections(config: ExperimentSchema) -> set[str]:
+    """The sections that say nothing about a run, since its LightningModule decides instead."""
+    return {"optimizer"} if uses_own_optimizer(config) else set()

@@ -10,6 +10,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from paceline.cluster.config_difference import is_below, shown_value
+from paceline.config.lightning import unused_sections
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.runs.finding import FoundRun, find_run
 from paceline.runs.reopening import result_of
@@ -254,7 +255,7 @@ def _member(found: FoundRun) -> Member:
     label = str(found).partition(" ")[2]
     return Member(
         label=label,
-        config=flatten(result.config.model_dump(mode="json")),
+        config=flatten(result.config.model_dump(mode="json", exclude=unused_sections(result.config))),
         metrics=result.metrics,
         samples_per_second=result.samples_per_second,
         stamp=_stamp(found),
