@@ -9,15 +9,17 @@ from paceline.config.hints import nearest
 from paceline.errors import Problem
 
 PREFIX = "val/"
+CHOOSE_METRICS = ("task", "metrics", "callbacks")
+"""Sections that decide which metrics there are."""
 
 
 def check_monitors(config: ExperimentSchema) -> Iterator[Disagreement]:
-    """Yield `checkpoint.monitor` and those of callbacks where no metric of the evaluation can have that name."""
+    """Yield each metric that is watched, or compared by, where no metric of the evaluation can have that name."""
     of_task = getattr(config.task, "evaluation_metrics", ())
     if not of_task:
         return  # a custom task: its metrics are known at the first evaluation
     names = [*of_task, *(metric.name for metric in config.metrics)]
-    for key, monitor in _monitors(config):
+    for key, monitor in [*_monitors(config), *_compared_by(config, names)]:
         if not _can_be_reported(monitor, names):
             reported = [PREFIX + name for name in names]
             near = nearest(PREFIX + monitor.removeprefix(PREFIX), reported)
@@ -35,6 +37,19 @@ def _monitors(config: ExperimentSchema) -> Iterator[tuple[str, str]]:
             yield f"callbacks.{index}.monitor", callback.monitor
     if config.checkpoint.monitor is not None:
         yield "checkpoint.monitor", config.checkpoint.monitor
+
+
+def _compared_by(config: ExperimentSchema, names: list[str]) -> Iterator[tuple[str, str]]:
+    """What a sweep and a tune-up compare by, where it can only be a metric of the evaluation."""
+    if not all(type(callback).__module__.startswith("paceline.callbacks.") for callback in config.callbacks):
+        return  # a custom callback may log what it likes
+    compared = []
+    if config.sweep is not None and not any(axis.partition(".")[0] in CHOOSE_METRICS for axis in config.sweep.space):
+        compared += [("sweep.metric", metric) for metric in config.sweep.metrics]
+    if config.tuneup is not None and config.tuneup.metric is not None:
+        compared.append(("tuneup.metric", config.tuneup.metric))
+    # the others, such as train/loss and samples_per_second, come from training
+    yield from ((key, metric) for key, metric in compared if metric.startswith(PREFIX) or metric in names)
 
 
 def _can_be_reported(monitor: str, names: list[str]) -> bool:

@@ -81,6 +81,9 @@ DISAGREEMENTS = [
     ("checkpoint: {monitor: val/f1}\n", "no-such-metric", "checkpoint.monitor"),
     ("metrics: [{name: f1}]\ncheckpoint: {monitor: f1}\n", "no-such-metric", "checkpoint.monitor"),
     ("callbacks: [{name: ema}, {name: early_stopping, monitor: loss}]\n", "no-such-metric", "callbacks.1.monitor"),
+    ("sweep: {metric: accuracy, space: {seed: [1, 2]}}\n", "no-such-metric", "sweep.metric"),
+    ("sweep: {metric: [train/loss, val/f1], space: {seed: [1, 2]}}\n", "no-such-metric", "sweep.metric"),
+    ("tuneup: {metric: val/acuracy}\n", "no-such-metric", "tuneup.metric"),
     *((text, "batch", key) for text, key in BATCH_SIZES),
     *((text, "contradiction", key) for text, key in CONTRADICTIONS),
 ]

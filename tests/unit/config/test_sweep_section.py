@@ -202,10 +202,10 @@ def test_pbt_leaves_adascale_alone() -> None:
         ({"metric": "val/accuracy"}, [("val/accuracy", "max")]),
         ({"metric": "val/accuracy", "mode": "min"}, [("val/accuracy", "min")]),
         (
-            {"metric": ["val/Perplexity", "f1", "step_seconds", "peak_memory_bytes"]},
-            [("val/Perplexity", "min"), ("f1", "max"), ("step_seconds", "min"), ("peak_memory_bytes", "min")],
+            {"metric": ["train/Perplexity", "f1", "step_seconds", "peak_memory_bytes"]},
+            [("train/Perplexity", "min"), ("f1", "max"), ("step_seconds", "min"), ("peak_memory_bytes", "min")],
         ),
-        ({"metric": ["a", "loss"], "mode": ["min", "max"]}, [("a", "min"), ("loss", "max")]),
+        ({"metric": ["a", "train/loss"], "mode": ["min", "max"]}, [("a", "min"), ("train/loss", "max")]),
     ],
 )
 def test_objectives(fields: dict[str, Any], expected: list[tuple[str, str]]) -> None:

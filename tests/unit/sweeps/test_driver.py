@@ -113,7 +113,7 @@ def test_trials_stop_when_tune_has_failed(tmp_path: Path) -> None:
 def test_sweep_with_a_metric_that_no_trial_reports_is_over(tmp_path: Path, golden: Any) -> None:
     rules = Rules(objectives=(("val/acc", "max"),), seats=1, max_failures=0, fresh_processes=False)
     fault = rules.never_reported(FINISHED[0], [])
-    scene = Scene(tmp_path, [view(FINISHED[:1], over=fault, fault=fault)], metric="val/acc", mode="max")
+    scene = Scene(tmp_path, [view(FINISHED[:1], over=fault, fault=fault)], metric="train/acc", mode="max")
     closing = scene.driver.run()
     assert (closing.fault, scene.status) == (fault, "finished")  # so that the corrected config starts a new one
     with pytest.raises(RunFailed) as caught:

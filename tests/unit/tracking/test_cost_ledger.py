@@ -151,9 +151,9 @@ def test_a_goal_is_the_configs_target_or_that_of_the_sweep() -> None:
         return validate({"name": "n", "model": {"name": "mlp"}, "data": {"name": "synthetic"}, **changes})
 
     assert goal_of(config(tracking={"target": {"val/loss": 0.1}})) == Goal("val/loss", 0.1, "min")
-    sweep = {"space": {"optimizer.lr": [0.1]}, "metric": "val/score", "mode": "min", "stop": {"target": 0.5}}
-    assert goal_of(config(sweep=sweep)) == Goal("val/score", 0.5, "min")
-    assert goal_of(config(sweep=sweep, tracking={"target": {"val/score": 0.4}})) == Goal("val/score", 0.4, "min")
+    sweep = {"space": {"optimizer.lr": [0.1]}, "metric": "train/score", "mode": "min", "stop": {"target": 0.5}}
+    assert goal_of(config(sweep=sweep)) == Goal("train/score", 0.5, "min")
+    assert goal_of(config(sweep=sweep, tracking={"target": {"train/score": 0.4}})) == Goal("train/score", 0.4, "min")
     assert goal_of(config()) is None
 
 
