@@ -20,8 +20,8 @@ from typing import Any
 from harness import Benchmark, Part, Target, exactly
 
 from paceline.config.experiment import validate
-from paceline.study.memory.measuring import measure_peak
-from paceline.study.memory.predicting import ask
+from paceline.memory.measuring import measure_peak
+from paceline.memory.predicting import ask
 
 MEAN_ERROR, WORST_ERROR = 0.03, 0.08
 

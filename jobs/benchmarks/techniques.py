@@ -50,7 +50,7 @@ from ladders import LADDERS, ON_CPU, ON_CUDA, Arm, Changes
 
 from paceline.config.experiment import validate
 from paceline.errors import PacelineError
-from paceline.study.memory.measuring import measure_peak
+from paceline.memory.measuring import measure_peak
 
 ROUNDING = 0.01
 PEAK_TFLOPS = {"NVIDIA H100 80GB HBM3": 989.4, "NVIDIA H200": 989.4, "NVIDIA A100-SXM4-80GB": 312.0}

@@ -9,19 +9,19 @@ if TYPE_CHECKING:
     from paceline.cluster.result import RunResult
     from paceline.config import ExperimentConfig, load_config
     from paceline.errors import ConfigError, EnvironmentFault, PacelineError, RunFailed
+    from paceline.linting.apart import lint
+    from paceline.memory.plan import MemoryPlan, plan
     from paceline.runs.comparing import Comparison, compare
     from paceline.runs.evaluation import evaluate, predict
     from paceline.runs.export import export
     from paceline.runs.listing import list_runs
     from paceline.runs.reopening import load_run, load_sweep
     from paceline.runs.report.report import report
-    from paceline.study.lint.apart import lint
-    from paceline.study.memory.plan import MemoryPlan, plan
-    from paceline.study.tuneup.result import TuneupResult
-    from paceline.study.tuneup.tuneup import tuneup
     from paceline.sweeps.results.result import SweepResult
     from paceline.sweeps.sweep import sweep
     from paceline.tasks.base import Task, TaskOutput
+    from paceline.tuneups.result import TuneupResult
+    from paceline.tuneups.tuneup import tuneup
 
 __version__ = "0.2.0"
 
@@ -34,7 +34,7 @@ _HOMES = {
     "EnvironmentFault": "paceline.errors",
     "Comparison": "paceline.runs.comparing",
     "ExperimentConfig": "paceline.config",
-    "MemoryPlan": "paceline.study.memory.plan",
+    "MemoryPlan": "paceline.memory.plan",
     "PacelineError": "paceline.errors",
     "RunFailed": "paceline.errors",
     "RunResult": "paceline.cluster.result",
@@ -42,21 +42,21 @@ _HOMES = {
     "Task": "paceline.tasks.base",
     "TaskOutput": "paceline.tasks.base",
     "TrainContext": "paceline.callbacks.callback",
-    "TuneupResult": "paceline.study.tuneup.result",
+    "TuneupResult": "paceline.tuneups.result",
     "compare": "paceline.runs.comparing",
     "evaluate": "paceline.runs.evaluation",
     "export": "paceline.runs.export",
-    "lint": "paceline.study.lint.apart",
+    "lint": "paceline.linting.apart",
     "list_runs": "paceline.runs.listing",
     "load_config": "paceline.config",
     "load_run": "paceline.runs.reopening",
     "load_sweep": "paceline.runs.reopening",
-    "plan": "paceline.study.memory.plan",
+    "plan": "paceline.memory.plan",
     "predict": "paceline.runs.evaluation",
     "report": "paceline.runs.report.report",
     "sweep": "paceline.sweeps.sweep",
     "train": "paceline.cluster.experiment",
-    "tuneup": "paceline.study.tuneup.tuneup",
+    "tuneup": "paceline.tuneups.tuneup",
 }
 
 __all__ = [

@@ -8,7 +8,7 @@ from pathlib import Path
 CODE = "code"
 UNSEEN = {"BrokenCheckpoint", "Difference", "Note", "_note"}
 """What takes a code that no message ends with: reasons inside a message, differences between runs, notes."""
-RULES = "study/lint/rules"
+RULES = "linting/rules"
 """Folder of lint's rules: the code of a finding is the name of the function that found it."""
 Places = Mapping[str, set[str]]
 """Each code, with the `file:line` of each use."""

@@ -3,9 +3,9 @@
 from statistics import mode
 
 from paceline.engine.dist_context import DistContext
-from paceline.study.step_split.diagnosis import diagnose
-from paceline.study.step_split.fixes import Fix
-from paceline.study.step_split.splitting import split_steps
+from paceline.profiling.diagnosis import diagnose
+from paceline.profiling.fixes import Fix
+from paceline.profiling.splitting import split_steps
 from support.bottlenecks import Plant
 
 

@@ -2,8 +2,8 @@
 
 import pickle
 
+from paceline.cluster.hanging import TookTooLong
 from paceline.errors import BAD_CONFIG, BAD_ENVIRONMENT, ConfigError, EnvironmentFault, Problem, text_of
-from paceline.study.hanging import TookTooLong
 
 
 def test_code_and_fields_survive_pickling() -> None:

@@ -11,10 +11,11 @@ COMPONENTS = ("models", "data", "tasks", "adapters", "optimizers", "lr_scheduler
 HEAVY = ("torch", "torchvision", "ray", "mlflow")
 ENGINE = ("paceline.engine", "paceline.tracking")
 RUNS = ("paceline.cluster", "paceline.sweeps", "paceline.cli")
+ANSWERS = ("paceline.linting", "paceline.memory", "paceline.profiling")
 
 FORBIDDEN = {
     "explanations": (*HEAVY, "paceline"),
-    "_compat": (*ENGINE, *RUNS, "paceline.config", "paceline.study", "paceline.runs"),
+    "_compat": (*ENGINE, *RUNS, *ANSWERS, "paceline.config", "paceline.runs", "paceline.tuneups"),
     "config": (*HEAVY, *ENGINE, *RUNS, *(f"paceline.{room}" for room in COMPONENTS)),
     **dict.fromkeys(COMPONENTS, ("ray", "mlflow", *ENGINE, "paceline.cluster")),
     "engine": ("ray", "mlflow", "paceline.storage", "paceline.tracking", *RUNS),
@@ -24,8 +25,12 @@ FORBIDDEN = {
     ),
     "storage": ("torch", "ray", "mlflow", *RUNS),
     "cluster": ("mlflow", "paceline.sweeps", "paceline.cli", "paceline.doctor"),
-    "sweeps": ("mlflow", "paceline.study.tuneup", "paceline.cli", "paceline.doctor"),
-    "study": ("mlflow", "paceline.cli", "paceline.doctor"),
+    "sweeps": ("mlflow", "paceline.tuneups", "paceline.cli", "paceline.doctor"),
+    **dict.fromkeys(
+        ("linting", "memory", "profiling"),
+        ("ray", "mlflow", "paceline.sweeps", "paceline.tuneups", "paceline.cli", "paceline.doctor"),
+    ),
+    "tuneups": ("mlflow", "paceline.sweeps", "paceline.cli", "paceline.doctor"),
     "runs": ("ray", "paceline.engine.trainer", "paceline.cli", "paceline.doctor"),
     "cli": (*HEAVY, "paceline.engine"),
     "doctor.py": ("mlflow", "paceline.engine", "paceline.cli"),
@@ -97,7 +102,7 @@ def test_every_room_imports_only_what_it_may() -> None:
 def test_only_the_cluster_the_sweeps_and_the_doctor_import_ray() -> None:
     importing = {room_of(file) for file in MODULES if breaches(file.read_text(), ("ray",))}
     assert {"cluster", "sweeps"} <= importing
-    assert importing <= {"_compat", "cluster", "sweeps", "study", "doctor.py"}
+    assert importing <= {"_compat", "cluster", "sweeps", "tuneups", "doctor.py"}
 
 
 def test_the_command_line_imports_no_private_name() -> None:

@@ -23,8 +23,8 @@ def add_command(commands: Any) -> None:
 
 def _lint(options: argparse.Namespace) -> int:
     from paceline.config import load_config
-    from paceline.study.lint.apart import lint
-    from paceline.study.lint.display import lines
+    from paceline.linting.apart import lint
+    from paceline.linting.display import lines
     from paceline.tracking.redact import learn, redact_tree, secrets_of
 
     config = load_config(options.config, options.overrides)

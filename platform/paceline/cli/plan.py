@@ -51,7 +51,7 @@ def _plan(options: argparse.Namespace) -> int:
 
     config = load_config(options.config, options.overrides)
     with placing(options.config, options.overrides):
-        from paceline.study.memory.plan import plan
+        from paceline.memory.plan import plan
 
         found = plan(config, memory_bytes=options.memory, device=options.device, timeout_seconds=options.timeout)
     if options.json:

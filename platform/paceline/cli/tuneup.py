@@ -43,8 +43,8 @@ def _tuneup(options: argparse.Namespace) -> int:
 
 
 def _tuneup_with(config: Any, options: argparse.Namespace) -> int:
-    from paceline.study.tuneup.display import open_tuneup_display
-    from paceline.study.tuneup.tuneup import tuneup
+    from paceline.tuneups.display import open_tuneup_display
+    from paceline.tuneups.tuneup import tuneup
 
     with open_tuneup_display(config, options.quiet, options.verbose) as display:
         result = tuneup(
@@ -64,8 +64,8 @@ def _tuneup_with(config: Any, options: argparse.Namespace) -> int:
 
 def _dry_run(config: Any, as_json: bool) -> int:
     from paceline.display import print_table
-    from paceline.study.tuneup.preview import HEADING, plain_values, preview, rows_of
     from paceline.tracking.redact import learn, secrets_of
+    from paceline.tuneups.preview import HEADING, plain_values, preview, rows_of
 
     learn(secrets_of(config))
     check_addresses(config)

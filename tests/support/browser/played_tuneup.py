@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 from paceline.config.experiment import validate
-from paceline.study.tuneup.folder import claim_tuneup
-from paceline.study.tuneup.recording import record_of, tell_mlflow
-from paceline.study.tuneup.result import findings_json
+from paceline.tuneups.folder import claim_tuneup
+from paceline.tuneups.recording import record_of, tell_mlflow
+from paceline.tuneups.result import findings_json
 from support.browser.played_run import hostile
 from support.tuneup.findings import findings
 

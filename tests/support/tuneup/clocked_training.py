@@ -7,9 +7,9 @@ from unittest.mock import patch
 import pytest
 
 from paceline.engine.dist_context import DistContext
-from paceline.study.statistics.windows import TURN_SECONDS
-from paceline.study.tuneup.duel import DuelRules, duel
-from paceline.study.tuneup.stepper import Stepper
+from paceline.tuneups.duel import DuelRules, duel
+from paceline.tuneups.statistics.windows import TURN_SECONDS
+from paceline.tuneups.stepper import Stepper
 
 BASELINE_SECONDS, ARM_SECONDS = 0.03, 0.006
 Timed = tuple[tuple[int, int], list[float], tuple[int, int]]
@@ -32,7 +32,7 @@ def timed_duel(ranks: DistContext) -> Timed:
         return toy_config(task__path=Timed, trainer__precision="32-true", scaling__num_workers=ranks.world_size)
 
     with (
-        patch("paceline.study.tuneup.stepper.perf_counter", lambda: now[0]),
+        patch("paceline.tuneups.stepper.perf_counter", lambda: now[0]),
         closing(Stepper(timed(BASELINE_SECONDS), ranks)) as baseline,
         closing(Stepper(timed(ARM_SECONDS), ranks)) as arm,
     ):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from paceline.study.tuneup.outcome import ArmResult, Beside, Findings, Quality
+from paceline.tuneups.outcome import ArmResult, Beside, Findings, Quality
 
 EQUIVALENT = Quality("equivalent", "val/accuracy", -0.001, (-0.004, 0.002), 5, True, 0.01)
 WORSE = Quality("worse", "val/accuracy", -0.04, (-0.05, -0.03), 5, False, 0.01)

@@ -13,12 +13,12 @@ from torch.nn import functional as F
 from paceline.config import ExperimentConfig
 from paceline.config.experiment import validate
 from paceline.engine.dist_context import DistContext
-from paceline.study.step_split.bottleneck import Kind
-from paceline.study.tuneup.arms import arms_for
-from paceline.study.tuneup.facts import Facts
-from paceline.study.tuneup.stepper import Stepper
+from paceline.profiling.bottleneck import Kind
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
+from paceline.tuneups.arms import arms_for
+from paceline.tuneups.facts import Facts
+from paceline.tuneups.stepper import Stepper
 
 FEATURES, CLASSES = 32, 4
 TRAIN, VALIDATION, BATCH = 768, 400, 64

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from paceline.study.tuneup.clock import Clock
-from paceline.study.tuneup.display import SilentWatcher
-from paceline.study.tuneup.facts import Facts
-from paceline.study.tuneup.jobs import Answer, Job
-from paceline.study.tuneup.measuring import Measuring
-from paceline.study.tuneup.outcome import ArmResult, Beside, Findings, Note
-from paceline.study.tuneup.ring import WINDOW_SECONDS
+from paceline.tuneups.clock import Clock
+from paceline.tuneups.display import SilentWatcher
+from paceline.tuneups.facts import Facts
+from paceline.tuneups.jobs import Answer, Job
+from paceline.tuneups.measuring import Measuring
+from paceline.tuneups.outcome import ArmResult, Beside, Findings, Note
+from paceline.tuneups.ring import WINDOW_SECONDS
 from support.toys import toy_config
 
 FACTS = Facts("cpu", 1, 1, 1000, False, 0, 0, True, 96, 30)

@@ -9,7 +9,7 @@ import pytest
 
 from paceline import load_config
 from paceline.cli import run as command
-from paceline.study.lint.apart import LintApart
+from paceline.linting.apart import LintApart
 
 OWN = """
 import torch

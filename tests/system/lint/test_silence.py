@@ -7,7 +7,7 @@ import pytest
 
 from paceline.config import load_config
 from paceline.config.experiment import validate
-from paceline.study.lint import lint
+from paceline.linting import lint
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 PHOTOS = {"name": "synthetic", "shape": [3, 224, 224], "num_classes": 8, "num_samples": 10**6, "global_batch_size": 64}
@@ -66,14 +66,14 @@ def test_gpt_is_silent(own: bool, dropout: float, monkeypatch: pytest.MonkeyPatc
 
 def everything_is_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at installed code as if the user had written it, but for torch's."""
-    from paceline.study.lint import own_code
+    from paceline.linting import own_code
 
     monkeypatch.setattr(own_code, "is_own", lambda file: "/torch/" not in file and not file.startswith("<"))
 
 
 def test_installed_code_is_seen_when_it_counts_as_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests above would be silent on anything if it were not."""
-    from paceline.study.lint.examining import examine
+    from paceline.linting.examining import examine
 
     config = validate({"name": "big", "model": {"name": "resnet18"}, "data": PHOTOS})
     trace = examine(config).trace

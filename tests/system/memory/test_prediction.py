@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from paceline.config.experiment import validate
-from paceline.study.memory.measuring import measure_peak
-from paceline.study.memory.predicting import ask
+from paceline.memory.measuring import measure_peak
+from paceline.memory.predicting import ask
 
 BENCHMARKS = Path(__file__).resolve().parents[3] / "jobs" / "benchmarks"
 IN_CI = "gpt 16 x 2 32-true full"

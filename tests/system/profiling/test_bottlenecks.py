@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from paceline.engine.dist_context import DistContext
-from paceline.study.step_split.diagnosis import diagnose
-from paceline.study.step_split.parts import PARTS, StepSplit
+from paceline.profiling.diagnosis import diagnose
+from paceline.profiling.parts import PARTS, StepSplit
 from support.bottlenecks import DELAY, PLANTS, STRAGGLER_DELAY, TO_MEND, Plant
 from support.mending import recovered, sample_seconds
 from support.ranks import run_ranks

@@ -12,8 +12,8 @@ from paceline.engine.dist_context import DistContext
 from paceline.engine.reporter import MemoryReporter
 from paceline.engine.state import weights_sha256
 from paceline.errors import ConfigError
-from paceline.study.step_split.parts import StepSplit
-from paceline.study.step_split.splitting import split_steps
+from paceline.profiling.parts import StepSplit
+from paceline.profiling.splitting import split_steps
 from support.bottlenecks import DELAY, PLANTS, Plant
 from support.ranks import run_ranks
 from support.toys import net_with_dropout_and_norm, toy_config

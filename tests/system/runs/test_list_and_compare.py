@@ -13,7 +13,7 @@ from paceline import RunResult, compare, list_runs
 from paceline.cli import run as command
 from paceline.errors import ConfigError, EnvironmentFault
 from paceline.runs import comparing
-from paceline.study.tuneup.folder import claim_tuneup
+from paceline.tuneups.folder import claim_tuneup
 from support.runs.trained_runs import CNN, config, swept, trained
 
 

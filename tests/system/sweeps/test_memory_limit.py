@@ -22,7 +22,7 @@ def test_model_that_cannot_fit_is_left_out() -> None:
 def test_model_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "hanging_net.py").write_text("import time\n\ndef build(seconds):\n    time.sleep(seconds)\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("paceline.study.memory.plan.PATIENCE_SECONDS", 2.0)
+    monkeypatch.setattr("paceline.memory.plan.PATIENCE_SECONDS", 2.0)
     hanging = {"path": "hanging_net:build", "args": {"seconds": 3600}}
     listener = RecordingListener()
     config = sweep_with_limit(axis=("model.args.seconds", [3600, 3601]), model=hanging)

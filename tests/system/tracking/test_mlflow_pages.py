@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import Page, expect
 
-from paceline.study.tuneup.pictures import PICTURES as TUNEUP_PICTURES
 from paceline.sweeps.results.pictures import PICTURES
 from paceline.tracking.metrics import VALIDATION_EPOCH as VALIDATION
 from paceline.tracking.metrics import axis_metric
 from paceline.tracking.store import run_url
+from paceline.tuneups.pictures import PICTURES as TUNEUP_PICTURES
 from support.browser.pages import (
     card,
     open_section,

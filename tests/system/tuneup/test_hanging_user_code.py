@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from paceline import load_config
-from paceline.study.tuneup.display import SilentWatcher
-from paceline.study.tuneup.tuneup import _lint
+from paceline.tuneups.display import SilentWatcher
+from paceline.tuneups.tuneup import _lint
 from support.cli.command import run_in_process
 
 CODE = """
@@ -132,7 +132,7 @@ def starting(folder: Path, started: list[subprocess.Popen[str]]) -> int:
         assert process.poll() is None
         for child in psutil.Process(process.pid).children():
             with suppress(psutil.NoSuchProcess):
-                if "paceline.study.lint.apart" in child.cmdline():
+                if "paceline.linting.apart" in child.cmdline():
                     return child.pid
 
 

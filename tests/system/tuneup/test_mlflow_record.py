@@ -7,10 +7,10 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from paceline.study.tuneup.folder import TuneupFolder
-from paceline.study.tuneup.pictures import PICTURES, SPLIT
-from paceline.study.tuneup.recording import figures, record_of, tell_mlflow
 from paceline.tracking.metrics import NOTE
+from paceline.tuneups.folder import TuneupFolder
+from paceline.tuneups.pictures import PICTURES, SPLIT
+from paceline.tuneups.recording import figures, record_of, tell_mlflow
 from support.toys import toy_config
 from support.tuneup.findings import findings
 

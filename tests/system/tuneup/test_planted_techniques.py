@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from paceline.study.tuneup.display import SilentWatcher
-from paceline.study.tuneup.outcome import ArmResult, Findings
-from paceline.study.tuneup.texts import speed_text
-from paceline.study.tuneup.tuneup import tuneup
+from paceline.tuneups.display import SilentWatcher
+from paceline.tuneups.outcome import ArmResult, Findings
+from paceline.tuneups.texts import speed_text
+from paceline.tuneups.tuneup import tuneup
 from support.tuneup.planted import planted_config
 
 RIGHT = {"nothing": "none", "faster": "gain", "slower": "harm", "spoils": "harm"}

@@ -8,7 +8,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from paceline.study.tuneup.preview import preview
+from paceline.tuneups.preview import preview
 
 NOTEBOOK = Path(__file__).parents[3] / "jobs" / "tuneup.ipynb"
 

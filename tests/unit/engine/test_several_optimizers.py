@@ -178,7 +178,7 @@ def test_another_optimizer_cannot_resume(tmp_path: Path) -> None:
 
 
 def test_the_memory_of_a_step_is_not_predicted() -> None:
-    from paceline.study.memory.tracing import Step, trace
+    from paceline.memory.tracing import Step, trace
 
     with pytest.raises(ConfigError) as caught:
         trace(pair_config(), Step(2), lambda size: None)
@@ -186,7 +186,7 @@ def test_the_memory_of_a_step_is_not_predicted() -> None:
 
 
 def test_the_time_of_a_step_is_not_split() -> None:
-    from paceline.study.step_split.splitting import split_steps
+    from paceline.profiling.splitting import split_steps
     from support.toys import built
 
     with pytest.raises(ConfigError) as caught:

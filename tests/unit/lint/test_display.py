@@ -1,7 +1,7 @@
 """Findings as lines: secrets are hidden, and errors and warnings are counted."""
 
-from paceline.study.lint import Finding
-from paceline.study.lint.display import lines
+from paceline.linting import Finding
+from paceline.linting.display import lines
 from support.golden import Golden
 
 

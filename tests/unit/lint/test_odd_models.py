@@ -19,7 +19,7 @@ from torch.utils.data import Dataset
 from paceline import Task
 from paceline.config.experiment import validate
 from paceline.errors import EnvironmentFault, UnusableCode
-from paceline.study.lint import lint
+from paceline.linting import lint
 from paceline.tasks.base import TaskOutput
 from support.golden import Golden
 from support.lint import full_batches, plants
@@ -94,13 +94,13 @@ def test_a_small_model_is_run_for_real_where_values_decide_on_shapes() -> None:
 
 
 def test_a_rule_that_raises_is_dropped(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    from paceline.study.lint import examining
+    from paceline.linting import examining
 
     def broken_rule(subject: Any) -> Any:
         raise KeyError("nobody thought of this")
 
     monkeypatch.setattr(examining, "RULES", (broken_rule, *examining.RULES))
-    with caplog.at_level(logging.DEBUG, "paceline.study.lint"):
+    with caplog.at_level(logging.DEBUG, "paceline.linting"):
         assert len(lint(plants.config(plants.conv_norm(True)))) == 1
     assert "broken-rule" in caplog.text
 
@@ -200,7 +200,7 @@ def test_float32_on_a_gpu_that_has_better(
     capability: tuple[int, int], found: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = plants.config()
-    from paceline.study.lint.rules import loops
+    from paceline.linting.rules import loops
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "A GPU")

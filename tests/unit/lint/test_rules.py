@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from paceline.study.lint import lint
-from paceline.study.lint.rules import RULES
+from paceline.linting import lint
+from paceline.linting.rules import RULES
 from support.golden import Golden
 from support.lint import plants
 from support.lint.cases import MODEL_CASES, Case
@@ -19,7 +19,7 @@ CASES = [*MODEL_CASES, *CONFIG_CASES]
 def test_a_planted_fault_is_found_and_its_twin_is_silent(
     case: Case, caplog: pytest.LogCaptureFixture, golden: Golden
 ) -> None:
-    caplog.set_level("DEBUG", "paceline.study.lint")  # reports rules that fail, and models that cannot be run
+    caplog.set_level("DEBUG", "paceline.linting")  # reports rules that fail, and models that cannot be run
     found = lint(plants.config(**case.faulty))
     assert {(finding.rule, finding.severity) for finding in found} == {(case.rule, case.severity)}, caplog.text
     assert all(re.search(case.place, finding.place) for finding in found), found

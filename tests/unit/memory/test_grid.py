@@ -7,8 +7,8 @@ import pytest
 from paceline import ConfigError, cli
 from paceline.config.batch_sizes import BatchSizes, batch_sizes
 from paceline.config.experiment import validate
-from paceline.study.memory.grid import grid_of, micro_batch_sizes
-from paceline.study.memory.plan import GridPoint, cheapest_of
+from paceline.memory.grid import grid_of, micro_batch_sizes
+from paceline.memory.plan import GridPoint, cheapest_of
 
 TREE = {
     "name": "own",

@@ -2,7 +2,7 @@
 
 from paceline.config.derived import derive
 from paceline.config.loading import load_config
-from paceline.study.memory.plan import GridPoint, MemoryPlan
+from paceline.memory.plan import GridPoint, MemoryPlan
 
 CONFIG = load_config(
     {

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset, TensorDataset
 from paceline.config import ExperimentConfig
 from paceline.config.experiment import validate
 from paceline.errors import ConfigError, TrainingError
-from paceline.study.memory.predictor import Prediction, Predictor
+from paceline.memory.predictor import Prediction, Predictor
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
 

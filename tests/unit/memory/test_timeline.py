@@ -3,10 +3,10 @@
 import torch
 from torch import nn
 
-from paceline.study.memory.fakes import on_fakes, without_data
-from paceline.study.memory.kernels import Kernels
-from paceline.study.memory.timeline import Growing, Timeline
-from paceline.study.memory.tracking import StorageTracker
+from paceline.memory.fakes import on_fakes, without_data
+from paceline.memory.kernels import Kernels
+from paceline.memory.timeline import Growing, Timeline
+from paceline.memory.tracking import StorageTracker
 
 KIB = 1024
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from paceline.config import ExperimentConfig
-from paceline.study.step_split.bottleneck import Bottleneck, Facts, name_bottleneck
-from paceline.study.step_split.fixes import Fix, fixes_for
-from paceline.study.step_split.parts import PARTS, RankSplit, StepSplit
+from paceline.profiling.bottleneck import Bottleneck, Facts, name_bottleneck
+from paceline.profiling.fixes import Fix, fixes_for
+from paceline.profiling.parts import PARTS, RankSplit, StepSplit
 from support.bottlenecks import base_config
 from support.golden import Golden
 

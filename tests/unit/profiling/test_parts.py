@@ -5,8 +5,8 @@ from time import perf_counter, sleep
 
 import pytest
 
-from paceline.study.step_split.clock import BlockedTime, PartClock
-from paceline.study.step_split.parts import OWN, PARTS, RankSplit, StepSplit, fixed_seconds, share_waited
+from paceline.profiling.clock import BlockedTime, PartClock
+from paceline.profiling.parts import OWN, PARTS, RankSplit, StepSplit, fixed_seconds, share_waited
 
 
 def test_the_time_in_which_nothing_is_done_is_told() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from paceline.config import ExperimentConfig
 from paceline.errors import EnvironmentFault, RunFailed
-from paceline.study.memory.plan import cannot_fit
+from paceline.memory.plan import cannot_fit
 from paceline.sweeps.trials import Trial
 from support.sweeps.launches import RecordingListener
 from support.sweeps.memory_limit import GIB, LIMIT, fit, sweep_with_limit
@@ -28,7 +28,7 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         ]
         return {"points": memory, "device_memory_bytes": 3 * GIB}
 
-    monkeypatch.setattr("paceline.study.memory.predicting.ask", ask)
+    monkeypatch.setattr("paceline.memory.predicting.ask", ask)
     return found
 
 

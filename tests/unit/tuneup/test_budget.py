@@ -5,8 +5,8 @@ from math import exp
 import numpy as np
 import pytest
 
-from paceline.study.statistics.budget import next_arm
-from paceline.study.statistics.judge import Judge
+from paceline.tuneups.statistics.budget import next_arm
+from paceline.tuneups.statistics.judge import Judge
 
 
 def judge(speedup: float, spread: float, pairs: int, **rules: int) -> Judge:

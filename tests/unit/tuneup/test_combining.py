@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from paceline.study.tuneup.explaining import explanation
-from paceline.study.tuneup.jobs import Job
+from paceline.tuneups.explaining import explanation
+from paceline.tuneups.jobs import Job
 from support.tuneup.simulated_bench import (
     FACTS,
     PLANTED,

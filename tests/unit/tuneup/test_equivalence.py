@@ -6,7 +6,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from paceline.study.statistics.equivalence import Quality, compare_quality, seeds_needed
+from paceline.tuneups.statistics.equivalence import Quality, compare_quality, seeds_needed
 
 SPREADS = (0.001, 0.002, 0.005, 0.009)
 """Standard deviations of the validation accuracy over seeds, as docs/records has them for the shipped CNN."""

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from paceline.study.statistics.intervals import Interval, signed_rank_interval, speedup
+from paceline.tuneups.statistics.intervals import Interval, signed_rank_interval, speedup
 
 Array = npt.NDArray[np.float64]
 

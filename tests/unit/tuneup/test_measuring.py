@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from paceline.errors import RunFailed
-from paceline.study.tuneup.explaining import explanation
-from paceline.study.tuneup.jobs import Job
-from paceline.study.tuneup.judging import PAIRS_OF_A_DUEL
-from paceline.study.tuneup.measuring import AA
+from paceline.tuneups.explaining import explanation
+from paceline.tuneups.jobs import Job
+from paceline.tuneups.judging import PAIRS_OF_A_DUEL
+from paceline.tuneups.measuring import AA
 from support.golden import Golden
 from support.toys import toy_config
 from support.tuneup.simulated_bench import (

@@ -7,8 +7,8 @@ import torch
 
 from paceline.engine.dist_context import DistContext
 from paceline.engine.state import weights_sha256
-from paceline.study.tuneup.duel import DuelRules, duel
-from paceline.study.tuneup.stepper import Stepper
+from paceline.tuneups.duel import DuelRules, duel
+from paceline.tuneups.stepper import Stepper
 from support.toys import net_with_dropout_and_norm, toy_config
 from support.tuneup.clocked_training import check_turns, timed_duel
 

@@ -9,12 +9,12 @@ import pytest
 
 from paceline import load_config
 from paceline.errors import EnvironmentFault
-from paceline.study.tuneup.folder import TuneupFolder
-from paceline.study.tuneup.job_log import JobLog
-from paceline.study.tuneup.outcome import ArmResult, Findings, Quality
-from paceline.study.tuneup.recommending import recommended_config, recommended_yaml
-from paceline.study.tuneup.resuming import SpentTime
-from paceline.study.tuneup.tuneup import Prepared, _conclude
+from paceline.tuneups.folder import TuneupFolder
+from paceline.tuneups.job_log import JobLog
+from paceline.tuneups.outcome import ArmResult, Findings, Quality
+from paceline.tuneups.recommending import recommended_config, recommended_yaml
+from paceline.tuneups.resuming import SpentTime
+from paceline.tuneups.tuneup import Prepared, _conclude
 from support.golden import Golden
 from support.toys import toy_config
 from support.tuneup.findings import EQUIVALENT, arm

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from paceline.study.statistics.judge import Judge, Noise
-from paceline.study.statistics.windows import TURNS_PER_WINDOW, turns_needed
+from paceline.tuneups.statistics.judge import Judge, Noise
+from paceline.tuneups.statistics.windows import TURNS_PER_WINDOW, turns_needed
 from support.tuneup.step_times import Condition
 
 Array = npt.NDArray[np.float64]

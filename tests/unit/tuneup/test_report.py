@@ -11,15 +11,15 @@ from xml.etree import ElementTree
 
 import pytest
 
-from paceline.study.tuneup.answering import certainty, headline, tiles
-from paceline.study.tuneup.bars import tables_of
-from paceline.study.tuneup.explaining import explanation, shown_arms, unhelpful
-from paceline.study.tuneup.outcome import ArmResult, Findings, Quality
-from paceline.study.tuneup.pictures import PICTURES, SPLIT, TRADE, files_of
-from paceline.study.tuneup.recording import note_of
-from paceline.study.tuneup.reporting import report_html
-from paceline.study.tuneup.result import TuneupResult
-from paceline.study.tuneup.texts import quality_text
+from paceline.tuneups.answering import certainty, headline, tiles
+from paceline.tuneups.bars import tables_of
+from paceline.tuneups.explaining import explanation, shown_arms, unhelpful
+from paceline.tuneups.outcome import ArmResult, Findings, Quality
+from paceline.tuneups.pictures import PICTURES, SPLIT, TRADE, files_of
+from paceline.tuneups.recording import note_of
+from paceline.tuneups.reporting import report_html
+from paceline.tuneups.result import TuneupResult
+from paceline.tuneups.texts import quality_text
 from support.golden import Golden
 from support.reports.page import Node, page_from, parsed, sections
 from support.toys import toy_config

@@ -12,15 +12,15 @@ import pytest
 
 from paceline.cluster.interrupts import terminating_interrupts
 from paceline.errors import ConfigError, EnvironmentFault, RunFailed
-from paceline.study.tuneup.bench import Bench
-from paceline.study.tuneup.clock import Clock
-from paceline.study.tuneup.folder import claim_tuneup
-from paceline.study.tuneup.job_log import FILE, MAY_DIFFER, Done, JobLog, digest_of
-from paceline.study.tuneup.jobs import Answer, Job, part_of
-from paceline.study.tuneup.measuring import Measuring
-from paceline.study.tuneup.outcome import Findings
-from paceline.study.tuneup.result import findings_json
-from paceline.study.tuneup.resuming import ResumableBench, SpentTime
+from paceline.tuneups.bench import Bench
+from paceline.tuneups.clock import Clock
+from paceline.tuneups.folder import claim_tuneup
+from paceline.tuneups.job_log import FILE, MAY_DIFFER, Done, JobLog, digest_of
+from paceline.tuneups.jobs import Answer, Job, part_of
+from paceline.tuneups.measuring import Measuring
+from paceline.tuneups.outcome import Findings
+from paceline.tuneups.result import findings_json
+from paceline.tuneups.resuming import ResumableBench, SpentTime
 from support.toys import toy_config
 from support.tuneup.simulated_bench import (
     FakeClock,

@@ -11,10 +11,10 @@ import pytest
 from paceline.cli import run as command
 from paceline.errors import EnvironmentFault
 from paceline.runs.finding import find_run
-from paceline.study.tuneup.folder import TuneupFolder, claim_tuneup
-from paceline.study.tuneup.outcome import Findings, Quality
-from paceline.study.tuneup.result import TuneupResult, findings_json
-from paceline.study.tuneup.stored import findings_of, stored_report
+from paceline.tuneups.folder import TuneupFolder, claim_tuneup
+from paceline.tuneups.outcome import Findings, Quality
+from paceline.tuneups.result import TuneupResult, findings_json
+from paceline.tuneups.stored import findings_of, stored_report
 from support.golden import Golden
 from support.reports.page import page_from
 from support.toys import toy_config

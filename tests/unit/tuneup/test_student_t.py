@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.study.statistics.student import cdf, quantile
+from paceline.tuneups.statistics.student import cdf, quantile
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from paceline.config.batch_sizes import BatchSizes, batch_sizes
 from paceline.config.derived import derive
 from paceline.config.overrides import parse_override
 from paceline.config.technique_names import BOTTLENECKS, TECHNIQUES, is_technique
-from paceline.study.step_split.bottleneck import Kind
-from paceline.study.tuneup.arms import HAS_ALREADY, SKIPPED, Arm, arms_for, batch_overrides, fix_arm, with_fixes
-from paceline.study.tuneup.choosing import KNEE, best_of_families, merged, together
-from paceline.study.tuneup.facts import Facts
-from paceline.study.tuneup.preview import rows_of
+from paceline.profiling.bottleneck import Kind
+from paceline.tuneups.arms import HAS_ALREADY, SKIPPED, Arm, arms_for, batch_overrides, fix_arm, with_fixes
+from paceline.tuneups.choosing import KNEE, best_of_families, merged, together
+from paceline.tuneups.facts import Facts
+from paceline.tuneups.preview import rows_of
 from support.golden import Golden
 from support.toys import toy_config
 

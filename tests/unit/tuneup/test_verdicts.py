@@ -5,8 +5,8 @@ from math import exp
 import numpy as np
 import pytest
 
-from paceline.study.statistics.intervals import signed_rank_interval
-from paceline.study.statistics.judge import Judge, Noise, planned_looks
+from paceline.tuneups.statistics.intervals import signed_rank_interval
+from paceline.tuneups.statistics.judge import Judge, Noise, planned_looks
 
 
 def judged(speedup: float, spread: float, seed: int = 0, noise: Noise | None = None) -> Judge:

@@ -70,7 +70,7 @@ def report_of(found: FoundRun) -> bytes:
     if found.kind == "sweep":
         return page(sweep_report(sweep_story(found.folder))).encode()
     if found.kind == "tune-up":
-        from paceline.study.tuneup.stored import stored_report
+        from paceline.tuneups.stored import stored_report
 
         return stored_report(found.folder).encode()
     return page(run_report(run_story(found))).encode()

@@ -41,7 +41,7 @@ def fitting(config: ExperimentConfig, made: Points, ended: Mapping[str, Trial], 
     limit = _limit(config)
     if not points or limit is None:
         return Fitting(made, {})
-    from paceline.study.memory.plan import cannot_fit
+    from paceline.memory.plan import cannot_fit
 
     listener.stage("predicting the memory of the points")
     try:
@@ -79,8 +79,8 @@ def _limit(config: ExperimentConfig) -> int | None:
 
 def _predicted(config: ExperimentConfig, points: Sequence[Point]) -> dict[str, int]:
     """Bytes by id, of the points for which they are known."""
-    from paceline.study.memory.plan import PATIENCE_SECONDS, trains_on_cuda
-    from paceline.study.memory.predicting import ask
+    from paceline.memory.plan import PATIENCE_SECONDS, trains_on_cuda
+    from paceline.memory.predicting import ask
 
     settings: dict[str, dict[str, Any]] = {}
     for point in points:

@@ -1,0 +1,180 @@
+"""Work on a config in a separate process: what it gets, what it answers, and how its errors come back."""
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from paceline.cluster.assignment import Assignment
+from paceline.cluster.hanging import hang_of, leave_behind_in
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.imports import objects_in, user_folders
+from paceline.errors import (
+    ConfigError,
+    EnvironmentFault,
+    PacelineError,
+    Problem,
+    RunFailed,
+    TrainingError,
+    UnusableCode,
+)
+
+DIED = "the process that was to find out ended with code {code}; it may have run out of memory"
+
+WATCH_SECONDS = 0.5
+
+
+class SeparateProcess:
+    """A process of `python -m module` that gets a config and options, and answers once.
+
+    Args:
+        module: calls `answer` as its main program.
+        options: plain values.
+        environment: variables that the process has beside this one's.
+    """
+
+    def __init__(
+        self, module: str, config: ExperimentConfig, options: Any, environment: dict[str, str] | None = None
+    ) -> None:
+        objects = objects_in(config.model_dump())
+        assignment = Assignment(config.model_dump_json(), import_folders=user_folders(), objects=objects)
+        payload = pickle.dumps((assignment.travelling() if objects else assignment, options))
+        self._left_behind = tempfile.TemporaryFile()  # noqa: SIM115  # `end` closes it
+        self._process: subprocess.Popen[bytes] | None = None
+        try:
+            self._start(module, environment or {})
+            self._tell(payload)
+        except BaseException:
+            self.end()
+            raise
+
+    def _start(self, module: str, environment: dict[str, str]) -> None:
+        """Start it with SIGINT held back, which it inherits: Ctrl-C reaches it, too, and may do so before it could say
+        what is to become of it. We are interrupted, and end it."""
+        descriptor = self._left_behind.fileno()
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", module, str(descriptor), str(os.getpid())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env={**os.environ, **environment},
+                pass_fds=(descriptor,),
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
+
+    def _tell(self, payload: bytes) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it has died, as its answer will tell
+            self._process.stdin.write(payload)
+            self._process.stdin.close()
+
+    def answer(self, timeout_seconds: float) -> Any:
+        """What it found; ends the process.
+
+        Raises:
+            PacelineError: what it raised.
+            EnvironmentFault: it died, or took too long.
+            TookTooLong: something of the user's did, see `hanging.at_most`.
+        """
+        assert self._process is not None
+        try:
+            self._process.stdin = None  # closed already, which `communicate` does not expect
+            text, _ = self._process.communicate(timeout=timeout_seconds)
+        except subprocess.TimeoutExpired:
+            told = f"it took more than {timeout_seconds:g} s to find out"
+            raise EnvironmentFault(told, "took-too-long", seconds=timeout_seconds) from None
+        finally:
+            self.end()
+        if not text:
+            exit_code = self._process.returncode
+            died = EnvironmentFault(DIED.format(code=exit_code), "process-died", exit_code=exit_code)
+            raise hang_of(self._last_words) or died
+        told = json.loads(text)
+        if "error" in told:
+            raise _error(told["error"])
+        return told["answer"]
+
+    def end(self) -> None:
+        """End the process, if it has not ended."""
+        if self._process is not None:
+            if self._process.poll() is None:
+                self._process.kill()
+            self._process.wait()
+            if self._process.stdout is not None:
+                self._process.stdout.close()
+        if not self._left_behind.closed:
+            self._left_behind.seek(0)
+            self._last_words = self._left_behind.read().decode(errors="replace")
+            self._left_behind.close()
+
+
+def answer(work: Callable[[ExperimentConfig, Any], Any]) -> None:
+    """The main program of such a process. What the user's code prints goes to stderr.
+
+    Args:
+        work: takes the config and the options; gives plain JSON values.
+    """
+    threading.Thread(target=_end_with, args=(int(sys.argv[2]),), daemon=True).start()
+    leave_behind_in(int(sys.argv[1]))
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's library tells of every start
+    try:
+        assignment, options = _what_to_do()
+        told = {"answer": work(assignment.config(), options)}
+    except Exception as error:
+        told = {"error": _told(error)}
+    with suppress(BrokenPipeError):  # nobody waits for it any more
+        out.write(json.dumps(told))
+        out.close()
+
+
+def _what_to_do() -> tuple[Assignment, Any]:
+    try:
+        assignment, options = pickle.load(sys.stdin.buffer)
+    except EOFError:  # whoever started it was interrupted before it could say
+        sys.exit(1)
+    return assignment, options
+
+
+def _end_with(starter: int) -> None:
+    """Nobody takes the answer of a process whose starter has been killed, and it would compute beside the next one."""
+    while os.getppid() == starter:
+        time.sleep(WATCH_SECONDS)
+    os._exit(1)
+
+
+def _told(error: Exception) -> dict[str, Any]:
+    if isinstance(error, ConfigError):
+        return {"kind": "ConfigError", "problems": [vars(problem) for problem in error.problems]}
+    if isinstance(error, PacelineError):
+        return {"kind": type(error).__name__, "text": error.message, "code": error.code, "fields": _plain(error.fields)}
+    return {"kind": "", "text": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+
+
+def _error(told: dict[str, Any]) -> PacelineError:
+    if told["kind"] == "ConfigError":
+        return ConfigError([Problem(**problem) for problem in told["problems"]])
+    for kind in (EnvironmentFault, TrainingError, UnusableCode):
+        if told["kind"] == kind.__name__:
+            return kind(told["text"], told["code"], **told["fields"])
+    failed = RunFailed(told["text"], told.get("traceback", ""))
+    failed.code, failed.fields = told.get("code") or failed.code, told.get("fields", {})
+    return failed
+
+
+def _plain(fields: dict[str, object]) -> dict[str, object]:
+    """The fields of an error as JSON takes them."""
+    return dict(json.loads(json.dumps(fields, default=str)))

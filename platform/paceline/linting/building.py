@@ -1,0 +1,102 @@
+"""The task and some batches for lint, with stand-ins for tensors: shapes without memory or values."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from paceline._compat.torch import FakeTensorMode
+from paceline.config.batch_sizes import batch_sizes
+from paceline.config.experiment import ExperimentConfig
+from paceline.data.base import DataSets
+from paceline.engine.batches import map_tensors
+from paceline.engine.build_data import chosen
+from paceline.engine.build_task import seed_model
+from paceline.engine.loading import SeededFetcher
+from paceline.errors import PacelineError, UnusableCode, text_of
+from paceline.linting.stand_ins import with_stand_ins
+from paceline.models.base import ModelConfig
+from paceline.tasks._task import Task
+from paceline.tasks.base import TaskConfig
+
+SMALL, LARGE = 2, 4
+"""Samples of the batches that are tried first."""
+
+
+@dataclass(frozen=True)
+class Batches:
+    """What the data give, and how much of it there is."""
+
+    small: Any
+    large: Any
+    datasets: DataSets
+    """Of training and validation."""
+
+
+def build_task(config: ExperimentConfig) -> Task:
+    """The task that training would begin with, in real memory.
+
+    Raises:
+        UnusableCode: the user's code raised, or gave no model.
+    """
+    seed_model(config.seed)
+    try:
+        return TaskConfig.of(config.task).build(ModelConfig.of(config.model).build())
+    except PacelineError:
+        raise
+    except Exception as error:
+        what = f"{chosen('model', config.model)}, {chosen('task', config.task)}"
+        reason = f"{type(error).__name__}: {text_of(error)}"
+        raise UnusableCode(f"{what}: building it failed: {reason}", "build-failed", reason=reason) from error
+
+
+def build_fake_task(config: ExperimentConfig, mode: FakeTensorMode) -> Task:
+    """The same of stand-ins; in real memory first where the user's code needs values.
+
+    Raises:
+        UnusableCode: as `build_task`.
+    """
+    try:
+        with mode:
+            task = build_task(config)
+    except Exception:  # what needs values fails here in any way; what is wrong with the code is told by the next line
+        task = build_task(config)
+    return with_stand_ins(task, mode)
+
+
+def build_batches(config: ExperimentConfig) -> Batches:
+    """A small and a larger batch of the training set."""
+    data: Any = config.data
+    if data.describe() == "synthetic":  # the only one that is as large as the config says
+        few = max(LARGE, data.num_classes)
+        data = data.model_copy(update={"num_samples": min(few, data.num_samples), "num_validation_samples": 1})
+    sets = data.sets()
+    fetcher = SeededFetcher(sets.train, config.seed, sets.collate_fn)
+    small, large = _fetched(fetcher, config)
+    if config.trainer.precision == "64-true":
+        small, large = _as_double(small), _as_double(large)
+    return Batches(small, large, sets)
+
+
+def _fetched(fetcher: SeededFetcher, config: ExperimentConfig) -> tuple[Any, Any]:
+    """Two batches; where the collation refuses small ones, those of a micro-batch and of two, or of one twice.
+
+    Raises:
+        Exception: the collation raises it for a micro-batch, too.
+    """
+    sizes = batch_sizes(config)
+    own = sizes.micro_batch_size or -(-sizes.global_batch_size // sizes.world_size)
+
+    def pair(small: int, large: int) -> tuple[Any, Any]:
+        return tuple(fetcher.fetch(0, torch.arange(size) % len(fetcher)) for size in (small, large))
+
+    for small, large in ((SMALL, LARGE), (own, own * LARGE // SMALL)):
+        try:
+            return pair(small, large)
+        except Exception:  # a collation may refuse a size in any way; what is wrong in all cases is raised below
+            continue
+    return pair(own, own)
+
+
+def _as_double(batch: Any) -> Any:
+    return map_tensors(batch, lambda tensor: tensor.double() if tensor.is_floating_point() else tensor)

@@ -1,0 +1,111 @@
+"""Examines a config: builds its task, runs it on stand-ins, and asks each rule."""
+
+import copy
+import io
+import logging
+from contextlib import redirect_stdout
+
+import torch
+
+from paceline._compat.torch import FakeTensorMode
+from paceline.config.data import Sizes
+from paceline.config.experiment import ExperimentConfig
+from paceline.engine.trial_steps import undisturbed
+from paceline.errors import PacelineError, UnusableCode, text_of
+from paceline.linting.building import Batches, build_batches, build_fake_task, build_task
+from paceline.linting.finding import Finding
+from paceline.linting.rules import RULES, Rule
+from paceline.linting.stand_ins import caches_emptied, copyable_stand_ins
+from paceline.linting.subject import Obstacle, Subject
+from paceline.linting.tracing import LARGEST_REAL, Trace, trace
+from paceline.tasks._task import Task
+
+_log = logging.getLogger(__name__)
+
+
+def lint(config: ExperimentConfig) -> list[Finding]:
+    """What of the user's model and config slows training down or breaks it, found without training; errors first.
+
+    The model is built and run on stand-ins for tensors. Where that is not possible it is run for real, if it is small,
+    or a finding says that what only a run shows was not looked for.
+
+    Raises:
+        UnusableCode: the model or the task cannot be built.
+        ConfigError: their modules cannot be imported.
+        EnvironmentFault: pretrained weights cannot be had.
+    """
+    quiet = redirect_stdout(io.StringIO())  # the user's code is run more often than it would be
+    with undisturbed(torch.device("cpu")), copyable_stand_ins(), caches_emptied(), quiet:
+        subject = examine(config)
+        found = [*_unusable_code(subject), *(finding for rule in RULES for finding in _ask(rule, subject))]
+    return sorted(found, key=lambda finding: finding.severity != "error")
+
+
+def examine(config: ExperimentConfig) -> Subject:
+    """All that the rules look at."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    task = build_fake_task(config, mode)
+    asleep = frozenset(name for name, module in task.named_modules() if not module.training)
+    batches, obstacle = _batches(config)
+    seen = None
+    if batches is not None:
+        seen, obstacle = _seen(task, config, batches, mode)
+    task.train()
+    return Subject(config, task, asleep, batches, seen, obstacle, _sizes(config, batches))
+
+
+def _batches(config: ExperimentConfig) -> tuple[Batches | None, Obstacle | None]:
+    try:
+        return build_batches(config), None
+    except Exception as error:  # the user's own code, or files that only the cluster has
+        return None, _obstacle("data", "the data cannot be loaded here", error)
+
+
+def _sizes(config: ExperimentConfig, batches: Batches | None) -> Sizes | None:
+    if (known := config.data.sizes()) is not None or batches is None:
+        return known
+    train, validation = batches.datasets.train, next(iter(batches.datasets.validation.values()))
+    return Sizes(len(train), len(validation))
+
+
+def _seen(
+    task: Task, config: ExperimentConfig, batches: Batches, mode: FakeTensorMode
+) -> tuple[Trace | None, Obstacle | None]:
+    """What a run shows, or why there is none."""
+    try:
+        return trace(task, config, batches, mode), None
+    except Exception as error:
+        obstacle = _obstacle("task", "the forward pass cannot be run without values", error)
+    if sum(parameter.numel() for parameter in task.parameters()) > LARGEST_REAL:
+        return None, obstacle
+    try:
+        return trace(copy.deepcopy(build_task(config)), config, batches, None), None
+    except Exception as error:
+        return None, _obstacle("task", "the forward pass fails", error)
+
+
+def _obstacle(place: str, what: str, error: Exception) -> Obstacle:
+    _log.debug(what, exc_info=error)
+    first = next(iter(text_of(error).splitlines()), "")
+    if isinstance(error, UnusableCode):
+        return Obstacle(place, first, error)
+    kind = "" if isinstance(error, PacelineError) else f"{type(error).__name__}: "
+    return Obstacle(place, f"{what}: {kind}{first}")
+
+
+def _unusable_code(subject: Subject) -> list[Finding]:
+    """The error of user code with which training would end."""
+    obstacle = subject.obstacle
+    if obstacle is None or obstacle.unusable is None:
+        return []
+    code = obstacle.unusable.code
+    return [Finding(code, obstacle.place, obstacle.reason, f"see `paceline explain {code}`", "error")]
+
+
+def _ask(rule: Rule, subject: Subject) -> list[Finding]:
+    name = rule.__name__.replace("_", "-")
+    try:
+        return [Finding(name, *fault) for fault in rule(subject)]
+    except Exception as error:  # a model may be anything; the other rules still have something to say
+        _log.debug("the rule %s is dropped", name, exc_info=error)
+        return []

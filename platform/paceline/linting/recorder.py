@@ -1,0 +1,206 @@
+"""Records what one forward pass does that costs time or goes wrong: who calls which function of torch, on what."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from paceline.linting.calls import Call, Flow
+from paceline.linting.own_code import Line, calling_line, nearest_line
+from paceline.linting.whereabouts import Whereabouts, tensors_in
+
+LOSSES = ("cross_entropy", "nll_loss", "binary_cross_entropy_with_logits")
+ACTIVATIONS = ("softmax", "log_softmax", "sigmoid", "relu", "relu_", "sigmoid_")
+"""Functions whose results are followed to what takes them."""
+_SHAPES = (
+    *("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "transpose", "permute", "movedim", "t"),
+    *("contiguous", "clone", "float", "double", "to", "type", "__getitem__"),
+)
+"""Functions that leave the numbers what they are."""
+READS = ("item", "__bool__", "__int__", "__float__", "__index__", "tolist", "numpy", "__array__", "cpu")
+"""Methods that wait for the device until a value is there."""
+SHOWS = ("__repr__", "__format__", "__str__")
+MOVES = ("cuda", "to")
+DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
+_FACTORIES = (
+    *(torch.zeros, torch.ones, torch.full, torch.empty, torch.eye, torch.arange, torch.linspace, torch.tensor),
+    *(torch.rand, torch.randn, torch.randint, torch.randperm),
+)
+_FALSE_IN_HEALTH = ("any", "isnan", "isinf")
+
+
+@dataclass
+class Record:
+    """What one forward pass did."""
+
+    reads: list[Call] = field(default_factory=list)
+    """Values of tensors on the device that the user's code asked for."""
+    shown: list[Call] = field(default_factory=list)
+    """Tensors turned into text."""
+    moved: list[Call] = field(default_factory=list)
+    """Tensors moved to a device that the code names; `detail` is the device."""
+    from_host: list[Call] = field(default_factory=list)
+    """Tensors that were made in host memory, and met one of the device."""
+    flows: list[Flow] = field(default_factory=list)
+    dropouts: list[Call] = field(default_factory=list)
+    """Dropout that was on, by calls of the user's code."""
+    mean_losses: dict[int, Call] = field(default_factory=dict)
+    """By id of the result: losses that are means over the batch."""
+    lines: Counter[Line] = field(default_factory=Counter)
+    """How many functions of torch each line of the user's code called, also by way of layers."""
+    shapes: dict[str, torch.Size] = field(default_factory=dict)
+    """Shape of the first input of each module, by name."""
+    calls: list[Call] = field(default_factory=list)
+    """Calls that `watching` looks out for."""
+
+
+class Recorder(TorchFunctionMode):
+    """Fills a record while it is entered."""
+
+    def __init__(self, stands_in: bool, whereabouts: Whereabouts) -> None:
+        """Args:
+        stands_in: tensors have no values, so that reading one gives an invented value.
+        whereabouts: of the tensors that there are before.
+        """
+        super().__init__()
+        self.record = Record()
+        self.modules: list[str] = [""]
+        self.stands_in = stands_in
+        self._origins: dict[int, tuple[Tensor, Call]] = {}
+        self._whereabouts = whereabouts
+
+    def call(self, name: str, detail: str = "") -> Call:
+        """A call that is being made now."""
+        return Call(name, calling_line(), self.modules[-1], detail)
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        name = getattr(func, "__name__", "")
+        if name in ("__get__", "__set__"):
+            return func(*args, **kwargs)
+        if (line := nearest_line()) is not None:
+            self.record.lines[line] += 1
+        given = list(tensors_in((args, [*kwargs.values()])))
+        if name in (*READS, *SHOWS) and given:
+            self._note_read(name, given[0])
+            if self.stands_in:
+                return _invented(name, given[0], self._origins.get(id(given[0])))
+        if name in MOVES and given and (device := _named_device(name, args, kwargs)):
+            self._note_move(name, device)
+            if device != "cpu":
+                return self._on_device(given[0], _named_dtype(args, kwargs))
+        if kwargs.get("device") is not None and _kind(kwargs["device"]) == "cuda":
+            kwargs["device"] = "cpu"
+        self._note_losses_and_dropout(name, args, kwargs, given)
+        result = func(*args, **kwargs)
+        self._follow(func, name, kwargs, given, result)
+        return result
+
+    def _note_read(self, name: str, tensor: Tensor) -> None:
+        is_shown = name in SHOWS
+        # a logger turns it into text, or what somebody has put in the place of `print`, as Ray does
+        call = self.call(name)._replace(line=nearest_line()) if is_shown else self.call(name)
+        if call.line is not None and self._whereabouts.is_on_device(tensor):
+            (self.record.shown if is_shown else self.record.reads).append(call)
+
+    def _note_move(self, name: str, device: str) -> None:
+        call = self.call(name, device)
+        if call.line is not None and device != "same":
+            (self.record.reads if device == "cpu" else self.record.moved).append(call)
+
+    def _on_device(self, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+        """What a copy to the device gives: of what is there already, the tensor itself."""
+        result = tensor if dtype is None else tensor.to(dtype)
+        if self._whereabouts.is_on_device(tensor):
+            self._whereabouts.put_on_device(result)
+            return result
+        origin = self._whereabouts.origin(tensor)
+        if origin is not None:
+            self.record.from_host.append(origin)
+        copy = result.view_as(result)
+        self._whereabouts.put_on_device(copy)
+        return copy
+
+    def _note_losses_and_dropout(
+        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], given: list[Tensor]
+    ) -> None:
+        origin = self._origins.get(id(given[0])) if given else None
+        if origin is not None and name in (*LOSSES, "softmax"):
+            self.record.flows.append(Flow(origin[1], self.call(name)))
+        if _drops(name, args, kwargs) and (call := self.call(name)).line is not None:
+            self.record.dropouts.append(call)
+
+    def _follow(self, func: Any, name: str, kwargs: Mapping[str, Any], given: list[Tensor], result: Any) -> None:
+        if given:
+            self.record.from_host += self._whereabouts.note_result(given, result)
+        elif func in _FACTORIES:
+            self._whereabouts.note_made(result, kwargs.get("device") is not None, self.call(name))
+        if name == "__setitem__" or (given and result is given[0] and name not in _SHAPES):
+            self._origins.pop(id(given[0]), None)  # it has been changed in place
+        if not isinstance(result, Tensor):
+            return
+        if name in (*ACTIVATIONS, *_FALSE_IN_HEALTH):
+            self._origins[id(result)] = result, self.call(name)
+        elif name in _SHAPES and given and (origin := self._origins.get(id(given[0]))):
+            self._origins[id(result)] = result, origin[1]
+        if name in LOSSES and kwargs.get("reduction", "mean") == "mean":
+            self.record.mean_losses[id(result)] = self.call(name)
+
+
+def _named_device(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """The kind of device that a move names; `same` if it is given as an object; empty if there is none."""
+    if name == "cuda":
+        return "cuda"
+    device = kwargs.get("device") or next((each for each in args[1:2] if isinstance(each, (str, torch.device))), None)
+    if device is None:
+        return ""
+    # `x.device` is an object, as is what has been chosen with care
+    return "same" if isinstance(device, torch.device) else _kind(device)
+
+
+def _kind(device: Any) -> str:
+    return "cuda" if isinstance(device, int) else torch.device(device).type
+
+
+def _named_dtype(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.dtype | None:
+    return next((value for value in (*args, *kwargs.values()) if isinstance(value, torch.dtype)), None)
+
+
+def _drops(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    if name == "scaled_dot_product_attention":
+        return bool((args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0)) > 0)
+    if name not in DROPOUTS:
+        return False
+    p = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
+    training = args[2] if len(args) > 2 else kwargs.get("training", True)
+    return bool(training) and p > 0
+
+
+def _invented(name: str, tensor: Tensor, origin: tuple[Tensor, Call] | None) -> Any:
+    """A value for one that a stand-in has not: as if all were well, so that the code continues."""
+    if name in SHOWS:
+        return "tensor"
+    if name == "cpu":
+        return tensor.view_as(tensor)
+    if name in ("numpy", "__array__"):
+        return np.ones(tuple(tensor.shape), dtype=_numpy_type(tensor.dtype))
+    if name == "tolist":
+        return np.ones(tuple(tensor.shape), dtype=_numpy_type(tensor.dtype)).tolist()
+    is_bad_news = origin is not None and origin[1].name in _FALSE_IN_HEALTH
+    kind = {"__bool__": bool, "__int__": int, "__index__": int, "__float__": float}.get(name) or (
+        bool if tensor.dtype is torch.bool else float if tensor.is_floating_point() else int
+    )
+    return kind(not is_bad_news)
+
+
+def _numpy_type(dtype: torch.dtype) -> Any:
+    return {torch.bool: np.bool_, torch.float64: np.float64, torch.float32: np.float32}.get(
+        dtype, np.float32 if dtype.is_floating_point else np.int64
+    )

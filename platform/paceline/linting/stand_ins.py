@@ -1,0 +1,72 @@
+"""Stand-ins for tensors: torch's fake tensors, which have shapes, types and graphs, but neither memory nor values."""
+
+import copy
+import functools
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import nn
+
+from paceline._compat.torch import FakeTensor, FakeTensorMode, own_buffers, own_parameters
+from paceline.linting.own_code import is_own
+from paceline.tasks._task import Task
+
+
+def with_stand_ins(task: Task, mode: FakeTensorMode) -> Task:
+    """The task with a stand-in for each parameter and buffer; a copy, if it has none yet."""
+    held = [*task.parameters(), *task.buffers()]
+    if not any(isinstance(tensor, FakeTensor) for tensor in held):
+        task = copy.deepcopy(task)  # the user's code may hold on to it
+    made: dict[int, Any] = {}
+
+    def stand_in(tensor: Any) -> Any:
+        if tensor is None or isinstance(tensor, FakeTensor):
+            return tensor
+        if id(tensor) not in made:
+            fake = mode.from_tensor(tensor.detach())
+            is_parameter = isinstance(tensor, nn.Parameter)
+            made[id(tensor)] = nn.Parameter(fake, requires_grad=tensor.requires_grad) if is_parameter else fake
+        return made[id(tensor)]
+
+    for module in task.modules():
+        for group in (own_parameters(module), own_buffers(module)):
+            for name, tensor in group.items():
+                group[name] = stand_in(tensor)
+    return task
+
+
+@contextmanager
+def copyable_stand_ins() -> Iterator[None]:
+    """Inside, `copy.deepcopy` takes stand-ins; otherwise it copies memory that they do not have, and Python crashes."""
+
+    def copied(self: Any, memo: dict[int, Any]) -> Any:
+        if id(self) not in memo:
+            with torch.no_grad():
+                new = self.clone().requires_grad_(self.requires_grad)
+            is_parameter = isinstance(self, nn.Parameter)
+            memo[id(self)] = nn.Parameter(new, self.requires_grad) if is_parameter else new
+        return memo[id(self)]
+
+    with patch.object(FakeTensor, "__deepcopy__", copied):
+        yield
+
+
+@contextmanager
+def caches_emptied() -> Iterator[None]:
+    """Afterwards, what the user's functions have cached is gone: stand-ins would do harm in training."""
+    try:
+        yield
+    finally:
+        gc.unfreeze()  # what a tune-up in this process has frozen would not be found
+        for each in gc.get_objects():
+            if type(each) is functools._lru_cache_wrapper and _is_of_own_code(each.__wrapped__):
+                each.cache_clear()
+
+
+def _is_of_own_code(function: Any) -> bool:
+    code = getattr(function, "__code__", None)
+    return code is not None and is_own(code.co_filename)

@@ -1,0 +1,95 @@
+"""What the rules look at: a config, the task that it builds, and what that task was seen to do."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from paceline.config.batch_sizes import BatchSizes, batch_sizes
+from paceline.config.data import Sizes
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.steps import epoch_steps, training_steps
+from paceline.errors import UnusableCode
+from paceline.linting.building import Batches
+from paceline.linting.tracing import Trace
+from paceline.tasks._task import Task
+
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Why the task could not be run."""
+
+    place: str
+    """`data` or `task`."""
+    reason: str
+    unusable: UnusableCode | None = None
+    """The error that ends training as well, where there is one."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is examined."""
+
+    config: ExperimentConfig
+    task: Task
+    """In training mode, of stand-ins for tensors where that works."""
+    asleep: frozenset[str]
+    """Modules that the user's code had put in evaluation mode when the task was built."""
+    batches: Batches | None
+    """None where the data cannot be built here."""
+    trace: Trace | None
+    """None where the task cannot be run on stand-ins, nor for real here."""
+    obstacle: Obstacle | None
+    """None where there is a trace."""
+    sizes: Sizes | None
+
+    @property
+    def settled_sizes(self) -> BatchSizes | None:
+        """The batch sizes; None while `micro_batch_size: max` leaves them open."""
+        found = batch_sizes(self.config)
+        return found if isinstance(found, BatchSizes) else None
+
+    @property
+    def micro_batch(self) -> int | None:
+        """Samples of one forward pass of one rank; None while it is open."""
+        return self.settled_sizes.micro_batch_size if self.settled_sizes else None
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of one optimizer step."""
+        return batch_sizes(self.config).global_batch_size
+
+    @property
+    def growth(self) -> float:
+        """The global batch over the one that the learning rate was chosen for."""
+        return self.global_batch / self.config.optimizer.base_batch_size
+
+    @property
+    def workers(self) -> int:
+        """Training processes."""
+        return max(self.config.scaling.num_workers, 1)
+
+    @property
+    def may_use_gpu(self) -> bool:
+        """Whether the config lets it train on GPUs, here or on a cluster."""
+        return self.config.scaling.use_gpu is not False
+
+    @property
+    def is_16_bit(self) -> bool:
+        """Whether matrix products are computed in 16 bits."""
+        return self.config.trainer.precision in ("16-mixed", "bf16-mixed")
+
+    @property
+    def total_steps(self) -> int | None:
+        """Optimizer steps of the whole training, where it is known."""
+        if self.sizes is None:
+            return self.config.trainer.max_steps
+        each = epoch_steps(self.sizes.train, self.global_batch, self.config.data.drop_last)
+        return training_steps(self.config.trainer, each)
+
+    def modules(self, *kinds: type[nn.Module]) -> Iterator[tuple[str, Any]]:
+        """Name and module of each that is of one of `kinds`, or of a class derived from it."""
+        yield from ((name, module) for name, module in self.task.named_modules() if isinstance(module, kinds))

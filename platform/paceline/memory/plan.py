@@ -1,0 +1,223 @@
+"""`plan`: what a training step takes on one worker, and which settings fit, before anything is trained."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any, Literal
+
+from paceline.cluster.preflight import local_resources, needs_gpu, uses_gpu
+from paceline.cluster.python_objects import with_objects
+from paceline.config.batch_sizes import MICRO, OpenBatchSizes, batch_sizes
+from paceline.config.derived import Derived, derive
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.loading import missing_modules
+from paceline.errors import ConfigError
+from paceline.memory.grid import CHECKPOINTING, PRECISION, Overrides, grid_of
+from paceline.memory.timeline import Role
+from paceline.tracking.redact import learn, redact, redact_tree, secrets_of
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from paceline.tasks.base import Task
+
+STATED_ERROR = 0.08
+"""How far off a prediction may be. One that is nearer to the memory's limit decides nothing."""
+
+PATIENCE_SECONDS = 120.0
+"""After so long, what the user's code does counts as hanging."""
+
+Device = Literal["auto", "cpu", "cuda"]
+HEADING = ("micro batch", "precision", "checkpointing", "peak memory", "fits")
+
+
+@dataclass(frozen=True)
+class GridPoint:
+    """Settings, and what a step takes with them."""
+
+    overrides: Overrides
+    peak_memory_bytes: int
+    fits: bool | None
+    """Whether that is within the memory; None where its size is not known."""
+    is_tight: bool = False
+    """Whether the limit is within the error of the prediction."""
+
+    def cells(self) -> list[str]:
+        """Return the row of a table."""
+        values = [str(self.overrides[key]) for key in (MICRO, PRECISION, CHECKPOINTING)]
+        fits = "?" if self.fits is None else "yes" if self.fits else "no"
+        return [*values, size_text(self.peak_memory_bytes), f"{fits}, barely" if self.is_tight and self.fits else fits]
+
+
+def size_text(count: int) -> str:
+    """Return a number of bytes as text."""
+    return f"{count / 2**30:,.2f} GiB" if count >= 2**30 else f"{count / 2**20:,.1f} MiB"
+
+
+@dataclass(frozen=True, repr=False)
+class MemoryPlan:
+    """What `plan` found out. Sizes are one worker's, in bytes."""
+
+    parameters: int
+    trainable_parameters: int
+    flops_per_sample: int
+    """Floating-point operations of a training sample, forward and backward, two a multiplication with addition."""
+    forward_flops_per_sample: int
+    peak_memory_bytes: int
+    """The most that is held during the second optimizer step."""
+    memory: dict[Role, int]
+    """The same, by what it is for at that moment; `weights` includes buffers, `activations` the batch."""
+    micro_batch_size: int
+    device: str
+    device_memory_bytes: int | None
+    fits: bool | None
+    grid: tuple[GridPoint, ...]
+    cheapest: Overrides | None
+    """The first of the grid that fits: the config's own precision before another one, then the least that is computed
+    twice, then the largest micro batch. None when nothing fits, or the memory is not known."""
+    derived: Derived
+    notes: tuple[str, ...] = ()
+    """What is approximate."""
+    warnings: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as plain JSON values, as `paceline plan --json` prints it."""
+        tree: dict[str, Any] = redact_tree(asdict(self))
+        return tree
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the plan of the config itself as a small table: label and text."""
+        limit, settings = self.device_memory_bytes, (self.cheapest or {}).items()
+        peak = f"{size_text(self.peak_memory_bytes)} on {self.device} at micro batch {self.micro_batch_size}"
+        forward = f"{self.forward_flops_per_sample:,} forward"
+        rows = [
+            ("parameters", f"{self.parameters:,}"),
+            ("FLOPs a sample", f"{self.flops_per_sample:,} forward and backward, {forward}"),
+            ("peak memory", peak),
+            *((f"  {role}", size_text(size)) for role, size in self.memory.items()),
+            ("device memory", "not known: give --memory" if limit is None else size_text(limit)),
+            ("cheapest that fits", " ".join(f"{key}={value}" for key, value in settings) or "none"),
+            *self.derived.lines(),
+            *(("approximate", note) for note in self.notes),
+        ]
+        return [(label, redact(text)) for label, text in rows]
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Return the other settings as a table: heading and rows."""
+        return list(HEADING), [point.cells() for point in self.grid]
+
+    def __repr__(self) -> str:
+        width = max(len(label) for label, _ in self.rows())
+        return "MemoryPlan\n" + "\n".join(f"  {label:<{width}}  {text}" for label, text in self.rows())
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr><th>{escape(label)}</th><td>{escape(text)}</td></tr>" for label, text in self.rows())
+        head = "".join(f"<th>{escape(cell)}</th>" for cell in HEADING)
+        grid = (f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in point.cells())}</tr>" for point in self.grid)
+        return f"<table>{rows}</table><table><tr>{head}</tr>{''.join(grid)}</table>"
+
+
+def plan(
+    config: ExperimentConfig,
+    *,
+    memory_bytes: int | None = None,
+    device: Device = "auto",
+    timeout_seconds: float = PATIENCE_SECONDS,
+    model: "Callable[..., nn.Module] | str | None" = None,
+    data: "Callable[..., Any] | Mapping[str, Any] | Sequence[Any] | None" = None,
+    task: "Callable[..., Task] | str | None" = None,
+) -> MemoryPlan:
+    """Predict the memory of a training step and what fits, without training and without a GPU.
+
+    Args:
+        config: from `load_config`.
+        memory_bytes: the memory of a worker's device. By default that of the GPU here, or a
+            worker's part of this machine's.
+        device: what is trained on; `auto`: a GPU where the config asks for one or this machine has enough.
+        timeout_seconds: how long it may take to load the data, and for each set of techniques to build the model.
+        model: a callable in place of the config's `model`; likewise `data` and `task`, see `train`.
+
+    Raises:
+        ConfigError: something about the config is wrong, or it does not suit the model.
+        EnvironmentFault: the data are not there, or the user's code has not come to its end in time.
+        RunFailed: the user's code raised an error.
+    """
+    config = with_objects(config, model=model, data=data, task=task)
+    learn(secrets_of(config))
+    if problems := missing_modules(config.model_dump()):
+        raise ConfigError(problems)
+    derived = derive(config, config.data.sizes())
+    return _planned(config, derived, trains_on_cuda(config, device), memory_bytes, timeout_seconds)
+
+
+def trains_on_cuda(config: ExperimentConfig, device: Device = "auto") -> bool:
+    """Whether a GPU's memory is what counts."""
+    if device != "auto":
+        return device == "cuda"
+    return needs_gpu(config) or uses_gpu(config, local_resources())
+
+
+def _planned(
+    config: ExperimentConfig, derived: Derived, on_cuda: bool, memory_bytes: int | None, timeout_seconds: float
+) -> MemoryPlan:
+    from paceline.memory.predicting import ask
+
+    grid = grid_of(config)
+    own = _own(config)
+    found = ask(config, [own, *grid.values()], on_cuda, piece_seconds=timeout_seconds)
+    limit = memory_bytes if memory_bytes is not None else found["device_memory_bytes"]
+    first, *others = found["points"]
+    points = [
+        _point(overrides, sum(each["memory"].values()), limit)
+        for overrides, each in zip(grid.values(), others, strict=True)
+        if each is not None
+    ]
+    cheapest = cheapest_of(points)
+    peak = sum(first["memory"].values())
+    return MemoryPlan(
+        **found["facts"],
+        peak_memory_bytes=peak,
+        memory=first["memory"],
+        micro_batch_size=batch_sizes(config).micro_batch_size or own[MICRO],
+        device="cuda" if on_cuda else "cpu",
+        device_memory_bytes=limit,
+        fits=None if limit is None else peak <= limit,
+        grid=tuple(points),
+        cheapest=cheapest.overrides if cheapest else None,
+        derived=derived,
+        notes=tuple(first["notes"]),
+        warnings=tuple(found["warnings"]),
+    )
+
+
+def cannot_fit(predicted_bytes: int, limit_bytes: int) -> bool:
+    """Whether more than the memory is taken, however far off the prediction is."""
+    return predicted_bytes > (1 + STATED_ERROR) * limit_bytes
+
+
+def _own(config: ExperimentConfig) -> Overrides:
+    """With `micro_batch_size: max`, a worker's whole share: the most that it can come to."""
+    sizes = batch_sizes(config)
+    if isinstance(sizes, OpenBatchSizes):
+        return {MICRO: sizes.global_batch_size // sizes.world_size}
+    return {}
+
+
+def _point(overrides: Overrides, peak: int, limit: int | None) -> GridPoint:
+    if limit is None:
+        return GridPoint(overrides, peak, None)
+    return GridPoint(overrides, peak, peak <= limit, abs(peak - limit) <= STATED_ERROR * peak)
+
+
+def cheapest_of(points: Sequence[GridPoint]) -> GridPoint | None:
+    """The first point that fits, one with room to spare before one without, where both are of one kind."""
+    fitting = [point for point in points if point.fits]
+    if not fitting:
+        return None
+    first = fitting[0]
+    alike = [
+        each
+        for each in fitting
+        if all(each.overrides[key] == first.overrides[key] for key in (PRECISION, CHECKPOINTING))
+    ]
+    return next((point for point in alike if not point.is_tight), first)

@@ -1,0 +1,232 @@
+"""One optimizer step of one rank on tensors without data, by the engine's own code, with every storage noted."""
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils.flop_counter import FlopCounterMode
+
+from paceline.config.batch_sizes import BatchSizes
+from paceline.config.experiment import ExperimentConfig
+from paceline.engine.blocks import find_blocks
+from paceline.engine.build_optimizer import build_optimizer
+from paceline.engine.build_step import build_adascale
+from paceline.engine.build_task import build_task
+from paceline.engine.dist_context import DistContext
+from paceline.engine.forward_backward import LocalForwardBackward, divide_by_weight
+from paceline.engine.loading import Transfer
+from paceline.engine.order import MicroBatch
+from paceline.engine.output_checks import checked_output
+from paceline.engine.precision import Precision
+from paceline.engine.prepare import MEMORY_FORMATS, prepare
+from paceline.engine.running import RunningLoss
+from paceline.engine.seeding import StepSeeds
+from paceline.engine.strategy import Strategy
+from paceline.engine.trial_steps import uncompiled
+from paceline.errors import ConfigError, Problem
+from paceline.memory.exchange import Buckets
+from paceline.memory.fakes import on_fakes, without_data
+from paceline.memory.kernels import Kernels
+from paceline.memory.timeline import Timeline
+from paceline.memory.tracking import StorageTracker
+from paceline.tasks._task import Task
+
+CPU = torch.device("cpu")
+ALONE = DistContext(0, 1, CPU)
+STAND_IN = {"16-mixed": "bf16-mixed"}
+"""Formats that are not computed with on CPU, and one that takes as much."""
+
+How = Literal["fake", "converted", "real"]
+"""Without data from the start; with a model that was made with data, which then loses them; or with data."""
+BatchMaker = Callable[[int], Any]
+"""Gives a micro batch of so many samples."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """The step to be traced."""
+
+    size: int
+    """Samples of a micro batch."""
+    accumulates: bool = False
+    """Whether there are more micro batches in the optimizer step. They take no more than the last of them does."""
+    exchanges: bool = False
+    """Whether there are other ranks that gradients are exchanged with, by DDP."""
+    ahead: bool = False
+    """Whether the next batch comes to the device while one is computed."""
+
+
+@dataclass
+class Traced:
+    """A model with its optimizer, whose first step is over."""
+
+    config: ExperimentConfig
+    task: Task
+    model: nn.Module
+    optimizer: Optimizer
+    precision: Precision
+    parameters: list[nn.Parameter]
+
+    @property
+    def aside(self) -> bool:
+        """Whether the gradients of each micro batch are set aside, instead of added up where they are."""
+        return self.config.optimizer.lr_scaling == "adascale"
+
+
+def trace(
+    config: ExperimentConfig, step: Step, make_batch: BatchMaker, kernels: Kernels | None = None, how: How = "fake"
+) -> Timeline:
+    """The second optimizer step.
+
+    Args:
+        kernels: measures what the operations take beside their results; None: that is left out.
+
+    Raises:
+        Exception: whatever the user's code raises where it meets tensors without data.
+    """
+    with _model_of(config, how) as task, _without_collections():
+        traced = _after_first_step(config, task)
+        if step.accumulates and not traced.aside:
+            for parameter in traced.parameters:
+                parameter.grad = torch.zeros_like(parameter)
+        buckets = Buckets(config.parallel, traced.parameters) if step.exchanges else None
+        tracker = StorageTracker(kernels)
+        _tell_roles(tracker, traced, buckets)
+        with kernels.profiled() if kernels is not None else nullcontext(), tracker:
+            _run(traced, step, make_batch, buckets)
+        return tracker.timeline()
+
+
+def count_flops(config: ExperimentConfig, size: int, make_batch: BatchMaker, how: How = "fake") -> tuple[float, float]:
+    """Floating-point operations of the forward pass over a sample, and of the backward pass, two a multiplication with
+    addition; without what activation checkpointing computes again."""
+    plain = config.model_copy(
+        update={"trainer": config.trainer.model_copy(update={"activation_checkpointing": "none"})}
+    )
+    with _model_of(plain, how) as task:
+        traced = _after_first_step(plain, task)
+        batch = next(_batches(traced, Step(size), make_batch, None))[1]
+        with FlopCounterMode(display=False) as forward, traced.precision.autocast():
+            output = checked_output(traced.model(batch))
+        with FlopCounterMode(display=False) as backward:
+            output.loss_sum.backward()  # type: ignore[no-untyped-call]
+    return forward.get_total_flops() / size, backward.get_total_flops() / size
+
+
+def count_parameters(config: ExperimentConfig, how: How = "fake") -> tuple[int, int]:
+    """The model's parameters, and those of them that are trained."""
+    with _model_of(config, how) as task:
+        traced = _after_first_step(config, task)
+    return sum(each.numel() for each in task.parameters()), sum(each.numel() for each in traced.parameters)
+
+
+def gathered_bytes(config: ExperimentConfig, how: How = "fake") -> int:
+    """What a rank of `fsdp` holds of whole weights and gradients at once: those outside of blocks; and of the largest
+    block the weights, those of a block to come, the gradients, and the copy that is exchanged, in float32."""
+    share = 0.5 if config.parallel.gather_dtype == "mixed" else 1.0
+    with _model_of(config, how) as task:
+        blocks = [_parameter_bytes(block) for _, block in find_blocks(task.model)]
+        outside = _parameter_bytes(task) - sum(blocks)
+        return int(share * outside + (3 * share + 1) * max(blocks, default=0))
+
+
+def _parameter_bytes(module: nn.Module) -> int:
+    return sum(parameter.numel() * parameter.element_size() for parameter in module.parameters())
+
+
+@contextmanager
+def _model_of(config: ExperimentConfig, how: How) -> Iterator[Task]:
+    """The task, in the mode in which it is to be used."""
+    with_data = _build(config) if how != "fake" else None
+    with nullcontext() if how == "real" else on_fakes() as mode:
+        if with_data is not None and mode is not None:
+            without_data(with_data, mode)
+        yield _build(config) if with_data is None else with_data
+    if how != "fake":
+        gc.collect()  # checkpointed blocks refer to themselves, and hold the weights
+
+
+def _build(config: ExperimentConfig) -> Task:
+    task = build_task(config)
+    if not task.automatic_optimization:
+        reason = "steps its optimizers itself, and only a step with one optimizer can be predicted"
+        raise ConfigError(
+            [Problem("manual-optimization", reason, "task", hint="measure the memory in a short training")]
+        )
+    return task
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Let nothing go at a random moment."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _after_first_step(config: ExperimentConfig, task: Task) -> Traced:
+    """Everything that a rank holds between its first and its second step."""
+    name = config.trainer.precision
+    precision = Precision(STAND_IN.get(name, name), CPU)
+    model = prepare(task, uncompiled(config.trainer), precision, Strategy(config.parallel, ALONE))
+    optimizer = build_optimizer(config, task, config.optimizer.lr, CPU)
+    task.train()
+    parameters = [parameter for parameter in task.parameters() if parameter.requires_grad]
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()  # for its state
+    optimizer.zero_grad(set_to_none=config.trainer.zero_grad == "set_to_none")
+    return Traced(config, task, model, optimizer, precision, parameters)
+
+
+def _tell_roles(tracker: StorageTracker, traced: Traced, buckets: Buckets | None) -> None:
+    tracker.add([*traced.task.parameters(), *traced.task.buffers()], "weights")
+    tracker.add([list(traced.optimizer.state[parameter].values()) for parameter in traced.parameters], "optimizer")
+    tracker.add([parameter.grad for parameter in traced.parameters], "gradients")
+    if buckets is not None:
+        tracker.add(buckets.tensors, "gradients")
+
+    def _noted(parameter: torch.Tensor) -> None:
+        tracker.add([parameter.grad], "gradients")
+
+    for parameter in traced.parameters:
+        parameter.register_post_accumulate_grad_hook(_noted)  # type: ignore[no-untyped-call]
+
+
+def _run(traced: Traced, step: Step, make_batch: BatchMaker, buckets: Buckets | None) -> None:
+    """The step itself, as the trainer makes it, from its last micro batch on where gradients have been added up."""
+    config, parameters = traced.config, traced.parameters
+    adascale = None
+    if traced.aside and step.accumulates and not step.exchanges:
+        adascale = build_adascale(config, parameters, BatchSizes(2 * step.size, step.size, 2, 1), ALONE)
+    batches = _batches(traced, step, make_batch, buckets)
+    forward_backward = LocalForwardBackward(
+        traced.model, traced.precision, ALONE, RunningLoss(ALONE), StepSeeds(config.seed, ALONE), adascale
+    )
+    done = forward_backward(batches, 1)
+    if not traced.task.weight_is_samples:
+        divide_by_weight(done, parameters, Strategy(config.parallel, ALONE).layout, ALONE)
+    traced.precision.step(traced.optimizer, parameters, config.trainer.max_grad_norm)
+
+
+def _batches(
+    traced: Traced, step: Step, make_batch: BatchMaker, buckets: Buckets | None
+) -> Iterator[tuple[MicroBatch, Any]]:
+    memory_format = MEMORY_FORMATS[traced.config.trainer.memory_format]
+    transfer = Transfer(CPU, traced.precision.input_dtype, memory_format)
+    ahead = transfer(make_batch(step.size)) if step.ahead else None
+    for is_last in (False, True) if traced.aside and step.accumulates else (True,):
+        if buckets is not None:
+            buckets.exchanging = is_last
+        batch = transfer(make_batch(step.size))
+        yield MicroBatch(torch.arange(1), step.size, is_last), batch
+    del ahead

@@ -1,0 +1,184 @@
+"""Names what holds a step up, from its split: the cause with the largest share that is lost by it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+from paceline.config.experiment import ExperimentConfig
+from paceline.profiling.fixes import Fix, fixes_for
+from paceline.profiling.parts import (
+    BACKWARD,
+    COMMUNICATION,
+    DATA,
+    FORWARD,
+    LOGGING,
+    TRANSFER,
+    StepSplit,
+    fixed_seconds,
+)
+
+Kind = Literal["data", "small_batch", "synchronisation", "communication", "straggler", "logging", "compute"]
+
+LEAST_SHARE = 0.2
+"""Share of a step that a cause must take to be named."""
+LEAST_OVERHEAD = 0.5
+"""The same of a small batch: some of a step's computation never depends on its samples."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known beside the split."""
+
+    larger: StepSplit | None = None
+    """The same with a larger micro batch. Without it a small batch is never named."""
+
+
+@dataclass(frozen=True)
+class Bottleneck:
+    """What holds the steps up."""
+
+    kind: Kind
+    share: float
+    """Of a step's time: what is lost by it; with `compute` what forward and backward take."""
+    reason: str
+    """What was measured, in a sentence, and what to look at where no field of the config helps."""
+    fixes: tuple[Fix, ...] = ()
+    """In the order to try. Empty where the cause is not in the config."""
+
+
+@dataclass(frozen=True)
+class _Cause:
+    kind: Kind
+    share: float
+    reason: str
+    least: float = LEAST_SHARE
+
+
+def name_bottleneck(split: StepSplit, config: ExperimentConfig, facts: Facts | None = None) -> Bottleneck:
+    """The cause that the largest share of a step is lost by, and what mends it; the same on all ranks.
+
+    Args:
+        config: what the split was measured with.
+    """
+    facts = facts or Facts()
+    causes = [found for look in _LOOKS if (found := look(split, facts)) is not None]
+    named = max((each for each in causes if each.share >= each.least), key=lambda each: each.share, default=None)
+    named = named or _syncs(split) or _compute(split)
+    return Bottleneck(named.kind, named.share, named.reason, fixes_for(named.kind, split, config, facts.larger))
+
+
+def _data(split: StepSplit, facts: Facts) -> _Cause:
+    waits, copies = median(split.fractions(DATA)), median(split.fractions(TRANSFER))
+    if copies > waits:
+        reason = f"the copy of a batch to the device takes {_ms(split.median(TRANSFER))} a step"
+    else:
+        reason = f"a step waits {_ms(split.median(DATA))} for its data"
+    return _Cause("data", waits + copies, f"{reason}, {_percent(waits + copies)} of its time")
+
+
+def _communication(split: StepSplit, facts: Facts) -> _Cause:
+    share = median(split.fractions(COMMUNICATION))
+    reason = (
+        f"the exchange of gradients takes {_ms(split.median(COMMUNICATION))} a step that backward does not hide, "
+        f"{_percent(share)} of its time, and no rank comes late to it"
+    )
+    return _Cause("communication", share, reason)
+
+
+def _straggler(split: StepSplit, facts: Facts) -> _Cause | None:
+    found = split.straggler()
+    if found is None:
+        return None
+    slow, others = split.ranks[found.rank], [each for each in split.ranks if each is not split.ranks[found.rank]]
+    excess = {part: slow.seconds[part] - median(each.seconds[part] for each in others) for part in _OWN_PARTS}
+    where = max(excess, key=lambda part: excess[part])
+    share = (found.seconds - found.others_seconds) / slow.step_seconds
+    reason = (
+        f"rank {found.rank} on {slow.host} takes {found.factor:.1f} times as long as the others by itself, most of it "
+        f"in {where}, and they wait for it; {_HINT.get(where, 'look at what else runs there, and at its clock')}"
+    )
+    return _Cause("straggler", share, reason)
+
+
+_OWN_PARTS = (DATA, TRANSFER, FORWARD, BACKWARD, "optimizer", "idle")
+_HINT = {DATA: "look at how its data are read"}
+
+
+def _logging(split: StepSplit, facts: Facts) -> _Cause:
+    # whoever reports is the slowest here, and the others wait for it later
+    slow = max(split.ranks, key=lambda each: each.seconds[LOGGING])
+    share = slow.seconds[LOGGING] / slow.step_seconds
+    spent = f"takes {_ms(slow.seconds[LOGGING])} a step, {_percent(share)} of its time"
+    reason = f"what is due between the steps, {slow.mostly_after_step} most of all, {spent}"
+    return _Cause("logging", share, reason)
+
+
+def _synchronisation(split: StepSplit, facts: Facts) -> _Cause | None:
+    shares = [each.blocked[FORWARD] / each.step_seconds for each in split.ranks if each.blocked]
+    if not shares:
+        return None
+    share = median(shares)
+    seconds = median(each.blocked[FORWARD] for each in split.ranks)
+    reason = (
+        f"in forward the process does nothing for {_ms(seconds)} a step, {_percent(share)} of its time: the code of "
+        "the task or the model sleeps, or waits for something; take that out of the step, or do it now and then"
+    )
+    return _Cause("synchronisation", share, reason)
+
+
+def _syncs(split: StepSplit) -> _Cause | None:
+    """On a GPU: each of these makes the host wait until the device is done, and then the device for the host."""
+    syncs = median(each.syncs for each in split.ranks)
+    if syncs < 1:
+        return None
+    share = median(split.fractions(FORWARD))
+    reason = (
+        f"the code of the task or the model reads from the GPU {syncs:.1f} times a step, such as by .item(), and each "
+        f"time one waits for the other; it costs at most forward's share, {_percent(share)}. Keep what is read on the "
+        "device, and read it when it is shown"
+    )
+    return _Cause("synchronisation", share, reason)
+
+
+def _small_batch(split: StepSplit, facts: Facts) -> _Cause | None:
+    fixed = fixed_seconds(split, facts.larger)
+    if fixed is None or facts.larger is None:
+        return None
+    # what blocks a step does so whatever its size; of the fastest rank, since a straggler is none of this
+    least = min(range(len(split.ranks)), key=lambda rank: split.ranks[rank].compute_seconds)
+    fixed -= split.ranks[least].blocked.get(FORWARD, 0.0)
+    share = fixed / split.ranks[least].step_seconds
+    sizes = f"{split.micro_batch_size} to {facts.larger.micro_batch_size} samples"
+    growth = facts.larger.compute_seconds / split.compute_seconds
+    reason = (
+        f"from {sizes} a micro batch the computation of a step takes only {growth:.1f} times as long: {_ms(fixed)} of "
+        f"it, {_percent(share)} of the step, are the same for any batch"
+    )
+    return _Cause("small_batch", share, reason, LEAST_OVERHEAD)
+
+
+def _compute(split: StepSplit) -> _Cause:
+    share = median(
+        forward + backward
+        for forward, backward in zip(split.fractions(FORWARD), split.fractions(BACKWARD), strict=True)
+    )
+    return _Cause("compute", share, f"nothing stands out: forward and backward take {_percent(share)} of a step")
+
+
+_LOOKS: Sequence[Callable[[StepSplit, Facts], _Cause | None]] = (
+    _data,
+    _communication,
+    _straggler,
+    _logging,
+    _synchronisation,
+    _small_batch,
+)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.3g} ms"
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}"

@@ -1,1 +1,0 @@
-"""Studies of the user's own model before and beside training: what it takes, and what makes it faster."""

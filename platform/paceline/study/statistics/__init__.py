@@ -1,8 +1,0 @@
-"""What measurements show: speed from pairs of windows, quality from seeds, and where to measure next. No torch."""
-
-from paceline.study.statistics.budget import next_arm
-from paceline.study.statistics.equivalence import Quality, compare_quality, seeds_needed
-from paceline.study.statistics.intervals import Interval, speedup
-from paceline.study.statistics.judge import Judge, Noise, Verdict
-
-__all__ = ["Interval", "Judge", "Noise", "Quality", "Verdict", "compare_quality", "next_arm", "seeds_needed", "speedup"]

@@ -1,0 +1,100 @@
+"""What the reader of a tune-up sees first: the answer, what to change, what did not help, and how sure all that is."""
+
+import json
+
+from paceline.runs.report.html import Child, tag
+from paceline.runs.report.parts import code
+from paceline.tuneups.explaining import unhelpful
+from paceline.tuneups.outcome import Findings, Quality
+from paceline.tuneups.texts import interval_text, quality_text, ratio_text, split_texts, without_gain
+
+
+def headline(findings: Findings) -> str:
+    """Such as `5.35 times as fast (4.85-6.00), at equivalent quality`."""
+    if not findings.recommended:
+        told = without_gain(findings)
+        return f"{told[0].upper()}{told[1:]}."
+    if findings.speedup is None:
+        return f"Faster; by how much all together, there was no time to measure. {_quality_words(findings.quality)}."
+    value, _, ends = interval_text(findings.speedup, findings.speedup_interval).partition(" ")
+    return f"{value} times as fast {ends}, {_quality_words(findings.quality)}".replace(" ,", ",") + "."
+
+
+def changes_text(findings: Findings) -> str:
+    """The recommended changes, a line each, as the command line takes them."""
+    return "\n".join(f"{key}={json.dumps(value)}" for key, value in findings.recommended.items())
+
+
+def certainty(findings: Findings) -> str:
+    """How sure the figures are."""
+    low, high = findings.noise
+    parts = [
+        "Speeds have 95 % intervals, of pairs of turns. The baseline against itself is "
+        f"{low:.2f}-{high:.2f} x: what lies within that is noise."
+    ]
+    quality = findings.quality
+    if quality.difference is not None and quality.margin is not None:
+        parts.append(f"{quality_text(quality)}; what counts as equal was set to {quality.margin:g} before.")
+    elif findings.recommended and quality.verdict == "same":
+        parts.append("What is recommended computes the same, by how it works.")
+    elif findings.recommended:
+        parts.append(f"The quality is {quality_text(quality)}.")
+    return " ".join(parts)
+
+
+def untried(findings: Findings) -> int:
+    """How many techniques were not tried, or failed."""
+    return sum(arm.verdict == "not applicable" for arm in findings.arms)
+
+
+def answer(findings: Findings) -> Child:
+    """All of it, as the head of the report."""
+    parts: list[Child] = [tag("p", headline(findings), class_="headline", data_value=findings.speedup)]
+    if findings.recommended:
+        names = ", ".join(arm.name for arm in findings.arms if arm.is_recommended)
+        parts += [tag("p", tag("b", "What to change: "), names), code(changes_text(findings))]
+    useless = [f"{what}: {', '.join(names)}" for what, names in unhelpful(findings)]
+    if count := untried(findings):
+        useless.append(f"{count} not measured, with the reason in the table")
+    if useless:
+        parts.append(tag("p", tag("b", "What did not help: "), "; ".join(useless), "."))
+    parts.append(tag("p", tag("b", "How sure: "), certainty(findings)))
+    return parts
+
+
+def tiles(findings: Findings) -> list[tuple[str, Child, str]]:
+    """The figures below it: label, figure, and what is said beside it."""
+    found: list[tuple[str, Child, str]] = []
+    if findings.recommended and findings.speedup is not None:
+        interval = interval_text(findings.speedup, findings.speedup_interval).partition(" ")[2]
+        found.append(("speed, all together", f"{findings.speedup:.2f} x", interval.strip("()")))
+    if findings.recommended:
+        found.append(("quality", findings.quality.verdict, _margin_words(findings.quality)))
+    if findings.peak_memory_ratio is not None:
+        found.append(("peak memory", ratio_text(findings.peak_memory_ratio), "of the baseline's"))
+    if findings.bottleneck:
+        kind, _, _ = findings.bottleneck.partition(":")
+        share = dict(split_texts(findings.split)).get(kind, "")
+        found.append(("bottleneck", kind.replace("_", " "), f"{share} of a step" if share else ""))
+    noise = f"{findings.noise[0]:.2f}-{findings.noise[1]:.2f} x"
+    found.append(("noise", noise, "the baseline against itself"))
+    return found
+
+
+def _quality_words(quality: Quality) -> str:
+    if quality.verdict == "same":
+        return "computing the same"
+    within = "" if quality.margin is None else f" within {quality.margin:g}"
+    words = {
+        "equivalent": f"{quality.metric} equal{within}",
+        "better": f"{quality.metric} better",
+        "not measured": "quality not measured",
+    }
+    return words.get(quality.verdict, f"{quality.metric} not worse{within}" if quality.is_not_inferior else "undecided")
+
+
+def _margin_words(quality: Quality) -> str:
+    if quality.change is None:
+        return ""
+    within = "" if quality.margin is None else f", margin {quality.margin:g}"
+    return f"{quality.metric} {quality.change[0]:+.4f}{within}"

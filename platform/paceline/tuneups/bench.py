@@ -1,0 +1,242 @@
+"""Where a tune-up's jobs are done: on one warm worker group under Ray Train, or in this process."""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from paceline.cluster.assignment import Assignment
+from paceline.cluster.fitting import Fitting, first_line
+from paceline.cluster.interrupts import terminating_interrupts
+from paceline.cluster.listener import Stages
+from paceline.cluster.python_objects import python_objects
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.imports import user_folders
+from paceline.config.own_arms import own_arms
+from paceline.errors import RunFailed
+from paceline.tracking.redact import shareable
+from paceline.tuneups.jobs import Answer, Job, gave_up
+from paceline.tuneups.limits import LimitReached, raising_after
+
+if TYPE_CHECKING:
+    from ray.train.torch import TorchTrainer
+
+POLL_SECONDS = 0.05
+LEAVE_SECONDS = 4.0
+DISMISS_SECONDS = 2.0
+START_TIMEOUT_SECONDS = 1800
+
+
+class Bench(Protocol):
+    """Does one job after the other."""
+
+    def do(self, job: Job) -> Answer:
+        """Do a job, and wait for it, where that can be helped not longer than its limit.
+
+        Raises:
+            RunFailed: there are no workers any more.
+        """
+
+
+def base_of(config: ExperimentConfig, address: str | None) -> Assignment:
+    """What all jobs have in common."""
+    return Assignment(
+        config_json=shareable(config).model_dump_json(),
+        objects=python_objects(config),
+        import_folders=() if address else user_folders(),
+    )
+
+
+@contextmanager
+def open_bench(
+    config: ExperimentConfig, address: str | None, wait_seconds: float, folder: Path, listener: Stages
+) -> Iterator[Bench]:
+    """A bench for a config and for all that have as many workers.
+
+    Args:
+        folder: where Ray may write.
+
+    Raises:
+        EnvironmentFault: GPUs, cores or the cluster are lacking.
+    """
+    if config.scaling.num_workers == 0:
+        listener.stage("importing torch")
+        yield LocalBench(base_of(config, None), config)
+        return
+    with _ray_bench(config, address, wait_seconds, folder, listener) as bench:
+        yield bench
+
+
+class LocalBench:
+    """Does the jobs in this process, each as if it were the first. One that hangs outside of Python cannot be given up
+    here."""
+
+    def __init__(self, base: Assignment, config: ExperimentConfig) -> None:
+        from paceline.cluster.preflight import check_resources, process_resources
+        from paceline.engine.fresh import ProcessState
+
+        self._base = base
+        self._device = "cuda" if check_resources(config, process_resources(), "this machine") else "cpu"
+        self._state = ProcessState()
+
+    def do(self, job: Job) -> Answer:
+        """Do a job, and wait for it."""
+        import torch
+
+        from paceline.engine.dist_context import DistContext
+        from paceline.engine.failure import describe
+        from paceline.tuneups.working import do_job
+
+        threads = torch.get_num_threads()
+        try:
+            # the user's code may print, and on stdout only the result belongs
+            with redirect_stdout(sys.stderr), raising_after(job.limit_seconds):
+                return do_job(job, self._base, DistContext.current(self._device))
+        except LimitReached:
+            return gave_up(job)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a library's own, such as a panic in Rust: a later launch would meet it again
+            return Answer(problem=describe(error, 0).reason, kind="error")
+        finally:
+            torch.set_num_threads(threads)
+            self._state.restore()
+
+
+class RayBench:
+    """Does the jobs on a worker group that stays."""
+
+    def __init__(self, desk: Any, fitting: Fitting) -> None:
+        self._desk, self._fitting = desk, fitting
+
+    def do(self, job: Job) -> Answer:
+        """Do a job, and wait for it.
+
+        Raises:
+            RunFailed: the worker group has ended.
+        """
+        import ray
+
+        try:
+            answer, begun = self._desk.do.remote(job), time.monotonic()
+            while not ray.wait([answer], timeout=POLL_SECONDS)[0]:
+                if not self._fitting.is_alive():
+                    reason = first_line(self._fitting.error) if self._fitting.error else "it left without being told to"
+                    raise RunFailed(f"the worker group ended: {reason}")
+                if time.monotonic() - begun > job.limit_seconds:
+                    self._give_up(job)
+            return ray.get(answer)  # type: ignore[no-any-return]
+        except ray.exceptions.RayActorError as error:
+            raise RunFailed(f"the process that holds the tune-up together has died: {first_line(error)}") from None
+
+    def _give_up(self, job: Job) -> None:
+        import ray
+
+        from paceline.tuneups.serving import end_workers
+
+        ray.get(self._desk.give_up.remote(gave_up(job)))
+        end_workers(self._desk, DISMISS_SECONDS)
+
+
+@contextmanager
+def _ray_bench(
+    config: ExperimentConfig, address: str | None, wait_seconds: float, folder: Path, listener: Stages
+) -> Iterator[Bench]:
+    from paceline.cluster.preflight import check_resources, cluster_resources
+    from paceline.cluster.readiness import ready_to_train
+    from paceline.cluster.session import connected, connecting_text, is_private, on_cluster, prepare_environment
+    from paceline.cluster.user_code import runtime_env
+    from paceline.cluster.worker_output import only_worker_output
+
+    prepare_environment()
+    warm_up = threading.Thread(target=_import_ray_train, name="import-ray-train")
+    listener.stage(connecting_text(address))
+    packed = runtime_env(config, *(changed for _, changed in own_arms(config))) if address else None
+    warm_up.start()
+    if on_cluster(address):
+        warm_up.join()  # see `on_ray.train_on_ray`
+    # what workers print arrives on this process's stdout, where only the result belongs
+    with (
+        redirect_stdout(sys.stderr),
+        connected(address, packed),
+        terminating_interrupts(),  # Ray has taken SIGTERM for itself
+        only_worker_output(),
+    ):
+        where = "the cluster" if on_cluster(address) else "this machine"
+        if not is_private():
+            ready_to_train(config, wait_seconds, listener)
+        use_gpu = check_resources(config, cluster_resources(), where)
+        listener.stage("starting the workers")
+        warm_up.join()
+        if is_private():
+            _start_coordinator()
+        with _group(config, base_of(config, address).travelling(), use_gpu, folder) as bench:
+            yield bench
+
+
+@contextmanager
+def _group(config: ExperimentConfig, base: Assignment, use_gpu: bool, folder: Path) -> Iterator[Bench]:
+    from paceline.tuneups.serving import kill_group
+
+    desk = _start_desk(config.parallel.timeout_seconds)
+    fitting = Fitting(_trainer(config, base, desk, use_gpu, folder))
+    fitting.start()
+    try:
+        yield RayBench(desk, fitting)
+        desk.close.remote()
+        fitting.join(LEAVE_SECONDS)
+    finally:
+        kill_group(desk, DISMISS_SECONDS)
+
+
+def _start_desk(timeout_seconds: float) -> Any:
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    from paceline.tuneups.serving import TuneupDesk
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return ray.remote(TuneupDesk).options(num_cpus=0, scheduling_strategy=here).remote(timeout_seconds)
+
+
+def _trainer(config: ExperimentConfig, base: Assignment, desk: Any, use_gpu: bool, folder: Path) -> "TorchTrainer":
+    from ray.train import FailureConfig, LoggingConfig, RunConfig
+
+    from paceline.cluster.lean import LeanTorchTrainer
+    from paceline.cluster.network import torch_config
+    from paceline.cluster.on_ray import ray_scaling
+    from paceline.cluster.preflight import of_fixed_size
+    from paceline.cluster.session import is_private
+    from paceline.tuneups.serving import serve_jobs
+
+    # relative paths in the config mean the folder of the command
+    os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
+    trainer = LeanTorchTrainer(
+        serve_jobs,
+        train_loop_config={"desk": desk, "base": base, "seat": 0, "generation": 0},
+        torch_config=torch_config(use_gpu, START_TIMEOUT_SECONDS, is_private()),
+        scaling_config=ray_scaling(of_fixed_size(config), use_gpu),
+        run_config=RunConfig(
+            name=f"tuneup-{time.time_ns()}",  # Ray would silently resume a name that it knows
+            storage_path=str(folder),
+            # how often a job may lose its workers is the desk's to say
+            failure_config=FailureConfig(max_failures=-1, controller_failure_limit=3),
+            logging_config=LoggingConfig(log_level="ERROR"),
+        ),
+    )
+    trainer.private = is_private()
+    return trainer
+
+
+def _import_ray_train() -> None:
+    import paceline.cluster.lean  # noqa: F401  # takes seconds; done while Ray starts
+
+
+def _start_coordinator() -> None:
+    from paceline.cluster.lean import start_coordinator
+
+    start_coordinator()

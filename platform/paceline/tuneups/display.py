@@ -1,0 +1,175 @@
+"""What a tune-up shows while it runs: its arms in a live table on a terminal, lines elsewhere."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from time import monotonic
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from paceline.cluster.listener import SilentListener
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.tuneup import TuneupConfig
+from paceline.display import PlainListener, QuietListener, Waiting, print_rows, print_table
+from paceline.tracking.redact import redact
+from paceline.tuneups.arms import Arm
+from paceline.tuneups.bars import tables_of
+from paceline.tuneups.measuring import AA, Watcher
+from paceline.tuneups.result import TuneupResult
+from paceline.tuneups.ring import Contest
+
+REFRESHES = 2.0
+BAR_WIDTH = 30
+STYLES = {"gain": "green", "harm": "red", "none": "dim", "not applicable": "dim"}
+NEWEST = 5
+"""Contests between combinations that are shown, at most."""
+
+
+class TuneupDisplay:
+    """A listener, and the place where the result is printed."""
+
+    def __init__(self, listener: Watcher) -> None:
+        self.listener = listener
+
+    def print_result(self, result: TuneupResult) -> None:
+        """The table of all techniques, the pictures as bars, and what came out, on stdout."""
+        for heading, rows in (result.table(), *tables_of(result.findings)):
+            print_table(heading, [[redact(cell) for cell in row] for row in rows])
+            print()
+        print_rows([(label, redact(text)) for label, text in result.rows()])
+
+
+class SilentWatcher(SilentListener):
+    """For callers who only want the result."""
+
+    def goes_on(self, tuneup_id: str, spent_seconds: float) -> None: ...
+    def arms(self, arms: Sequence[Arm]) -> None: ...
+    def contest(self, contest: Contest) -> None: ...
+
+
+class QuietWatcher(QuietListener, SilentWatcher):
+    """One line per warning and failure."""
+
+
+class PlainWatcher(PlainListener):
+    """A line for each stage, and for each duel."""
+
+    def goes_on(self, tuneup_id: str, spent_seconds: float) -> None:
+        """An earlier launch has been interrupted."""
+        self._line(f"resuming {tuneup_id}, {spent_seconds:.0f} s of whose budget are spent")
+
+    def arms(self, arms: Sequence[Arm]) -> None:
+        """What will be tried, and what not."""
+        self._line(f"to be tried: {', '.join(arm.name for arm in arms if not arm.why_not)}")
+        for arm in arms:
+            if arm.why_not:
+                self._line(f"not {arm.name}: {arm.why_not}")
+
+    def contest(self, contest: Contest) -> None:
+        """A duel has been fought out."""
+        self._line(f"{contest.name}: {contest_text(contest)}")
+
+
+def contest_text(contest: Contest) -> str:
+    """How a contest stands: `1.21 x (1.18-1.25), gain`."""
+    if contest.problem:
+        return f"cannot be run: {contest.problem}"
+    interval = contest.standing.interval.text().replace(" (", " x (", 1)
+    return f"{interval}, {contest.standing.verdict or 'not decided yet'}"
+
+
+class LiveWatcher(PlainWatcher):
+    """A table that fills, below a bar of the time."""
+
+    def __init__(self, console: Console, live: Live, title: str, budget_seconds: float) -> None:
+        super().__init__(console)
+        self._live, self._title, self._budget = live, title, budget_seconds
+        self._begun = monotonic()
+        self._doing = Waiting("starting", self._begun)
+        self._contests: dict[str, Contest] = {}
+        self._alone: list[str] = []
+        live.get_renderable = self._draw  # type: ignore[method-assign]
+
+    def stage(self, text: str) -> None:
+        """A stage begins."""
+        super().stage(text)
+        self._doing = Waiting(text, monotonic())
+
+    def goes_on(self, tuneup_id: str, spent_seconds: float) -> None:
+        """An earlier launch has been interrupted."""
+        super().goes_on(tuneup_id, spent_seconds)
+        self._begun = monotonic() - spent_seconds
+
+    def arms(self, arms: Sequence[Arm]) -> None:
+        """What will be tried, and what not."""
+        self._alone = [arm.name for arm in arms if not arm.why_not]
+
+    def contest(self, contest: Contest) -> None:
+        """A duel has been fought out."""
+        self._contests[contest.name] = contest
+
+    def _draw(self) -> RenderableType:
+        spent = min(monotonic() - self._begun, self._budget)
+        head = Table.grid(padding=(0, 2))
+        bar = ProgressBar(total=self._budget, completed=spent, width=BAR_WIDTH)
+        head.add_row(Text(self._title, style="bold"), bar, f"{spent:.0f} of {self._budget:.0f} s", self._doing)
+        return Group(head, self._table())
+
+    def _table(self) -> Table:
+        table = Table(box=None, pad_edge=False)
+        for title in ("technique", "speed", "pairs", ""):
+            table.add_column(title)
+        combined = [name for name in self._contests if name not in (*self._alone, AA)][-NEWEST:]
+        for name in (AA, *self._alone, *combined):
+            table.add_row(*self._row(name))
+        return table
+
+    def _row(self, name: str) -> tuple[RenderableType, ...]:
+        contest = self._contests.get(name)
+        shown = Text(redact(name))
+        if contest is None:
+            return shown, Text("waits", style="dim"), "", ""
+        if contest.problem:
+            return shown, "", "", Text(redact(contest.problem), style="red", overflow="ellipsis", no_wrap=True)
+        verdict = contest.standing.verdict or ""
+        pairs = str(len(contest.standing.pairs))
+        return shown, contest.standing.interval.text(), pairs, Text(verdict, style=STYLES.get(verdict, ""))
+
+
+@contextmanager
+def open_tuneup_display(
+    config: ExperimentConfig, quiet: bool = False, verbose: bool = False
+) -> Iterator[TuneupDisplay]:
+    """Open the display that fits stderr: live on a terminal, plain lines in a pipe or a log.
+
+    Args:
+        quiet: show warnings only.
+        verbose: plain lines on a terminal too.
+    """
+    console = Console(stderr=True, highlight=False)
+    if quiet:
+        yield TuneupDisplay(QuietWatcher(console))
+        return
+    if verbose or not console.is_terminal:
+        yield TuneupDisplay(PlainWatcher(console))
+        return
+    budget = (config.tuneup or TuneupConfig()).budget_seconds
+    with Live(console=console, refresh_per_second=REFRESHES, transient=True) as live:
+        yield TuneupDisplay(LiveWatcher(console, live, config.name, budget))
+
+
+@contextmanager
+def watched_tuneup(config: ExperimentConfig) -> Iterator[Watcher]:
+    """What a tune-up from Python shows: a live table on a terminal, lines in a notebook's cell, else only warnings."""
+    if Console().is_jupyter:
+        # as for a single run: by file, since Ray's part redirects stdout
+        yield PlainWatcher(Console(file=sys.stdout, force_jupyter=False, highlight=False))
+    elif Console(stderr=True).is_terminal:
+        with open_tuneup_display(config) as display:
+            yield display.listener
+    else:
+        yield QuietWatcher(Console(stderr=True, highlight=False))

@@ -1,0 +1,126 @@
+"""Two configs against each other in one process: pairs of windows, each made of many short turns.
+
+What slows a machine down for a while slows both sides of a pair, the more alike the more finely they alternate, so
+that the ratio of the two says what a comparison of two separate runs would not; see `statistics.windows`.
+"""
+
+import random
+from dataclasses import dataclass, field
+from math import ceil
+from time import monotonic
+from typing import NamedTuple
+
+from paceline.engine.dist_context import DistContext
+from paceline.tuneups.statistics.windows import TURN_SECONDS
+from paceline.tuneups.stepper import Stepper
+
+CALIBRATION_SECONDS = 0.1
+AHEAD = 4
+"""A turn has at least so many times the steps that loader processes have ready at its beginning, for these not to
+matter."""
+
+
+class Pair(NamedTuple):
+    """Two windows of the same stretch of time, in seconds per sample."""
+
+    baseline: float
+    arm: float
+
+
+@dataclass(frozen=True)
+class DuelRules:
+    """How long a duel continues."""
+
+    window_seconds: float = 0.5
+    """How long a window of each side takes, in turns; at least one."""
+    min_pairs: int = 5
+    max_pairs: int = 20
+    seconds: float = 60.0
+    """After so much time no further pair begins, but for the first `min_pairs`."""
+    seed: int = 0
+
+
+@dataclass
+class DuelResult:
+    """What a duel has come to."""
+
+    pairs: list[Pair] = field(default_factory=list)
+    steps: tuple[int, int] = (0, 0)
+    """Optimizer steps of a turn, of the baseline and of the arm."""
+    warnings: list[str] = field(default_factory=list)
+    """What was told while the arm was built."""
+    build_seconds: float = 0.0
+    """How long the arm took to be ready for its first step, compiling included."""
+
+
+class Side:
+    """One of the two, and its part of the pair that is being measured."""
+
+    def __init__(self, stepper: Stepper, ranks: DistContext) -> None:
+        self.stepper = stepper
+        self.step_seconds = _calibrate(stepper, ranks)
+        self.steps = max(1, AHEAD * stepper.ahead, round(TURN_SECONDS / self.step_seconds))
+        """Optimizer steps of a turn."""
+        self.samples, self.seconds = 0, 0.0
+
+    @property
+    def turn_seconds(self) -> float:
+        """About how long a turn takes."""
+        return self.steps * self.step_seconds
+
+    def take_turn(self) -> None:
+        """Some steps, which count."""
+        self.stepper.catch_up()
+        window = self.stepper.run(self.steps)
+        self.samples += window.samples
+        self.seconds += window.seconds
+
+    def end_window(self) -> float:
+        """Seconds per sample of all turns since the last call."""
+        seconds_per_sample = self.seconds / self.samples
+        self.samples, self.seconds = 0, 0.0
+        return seconds_per_sample
+
+
+def fewest_steps(ahead: int, pairs: int) -> int:
+    """Steps of a side in so many pairs of windows of one short turn, those included that do not count.
+
+    Args:
+        ahead: steps that its loader processes have ready.
+    """
+    return pairs * max(1, (AHEAD + 1) * ahead)
+
+
+def duel(baseline: Stepper, arm: Stepper, rules: DuelRules, ranks: DistContext) -> DuelResult:
+    """Measure an arm against the baseline. Every rank must call it."""
+    result = DuelResult(warnings=arm.warnings, build_seconds=arm.build_seconds)
+    sides = Side(baseline, ranks), Side(arm, ranks)
+    result.steps = sides[0].steps, sides[1].steps
+    turns = max(1, ceil(rules.window_seconds / max(side.turn_seconds for side in sides)))
+    order, begun = random.Random(rules.seed), monotonic()
+    while _goes_on(len(result.pairs), rules, monotonic() - begun, ranks):
+        for _ in range(turns):
+            both = list(sides)
+            order.shuffle(both)
+            for side in both:
+                side.take_turn()
+        result.pairs.append(Pair(sides[0].end_window(), sides[1].end_window()))
+    return result
+
+
+def _calibrate(stepper: Stepper, ranks: DistContext) -> float:
+    """Seconds of a step; the same on all ranks, since the others must take as many as rank 0."""
+    stepper.run(2)  # what is made at the first steps: buffers, optimizer state, compiled code
+    steps, seconds = 1, 0.0
+    while True:
+        seconds = ranks.from_first([stepper.run(steps).seconds])[0]
+        if seconds >= CALIBRATION_SECONDS:
+            return seconds / steps
+        steps *= 2
+
+
+def _goes_on(pairs: int, rules: DuelRules, seconds: float, ranks: DistContext) -> bool:
+    if pairs < rules.min_pairs:
+        return True
+    over = pairs >= rules.max_pairs or seconds > rules.seconds
+    return not ranks.from_first([float(over)])[0]

@@ -1,0 +1,54 @@
+"""A tune-up's folder."""
+
+from pathlib import Path
+
+from paceline.cluster.identity import ClaimedRun, Intent, RunFolder, claim
+from paceline.cluster.unfinished import Unfinished
+from paceline.config.experiment import ExperimentConfig
+from paceline.tuneups.job_log import FILE as JOBS
+from paceline.tuneups.job_log import MAY_DIFFER
+
+
+class TuneupFolder(RunFolder):
+    """`<storage>/<name>/<tuneup_id>`: the config, the journal, what was found out, what is recommended, the report."""
+
+    FILE = "tuneup.json"
+
+    @property
+    def recommended(self) -> Path:
+        """The recommended config, which `train` and `sweep` accept."""
+        return self.path / "recommended.yaml"
+
+    @property
+    def findings(self) -> Path:
+        """All that was found out, as `paceline tuneup --json` prints it."""
+        return self.path / "findings.json"
+
+    @property
+    def report(self) -> Path:
+        """The report, one HTML file."""
+        return self.path / "report.html"
+
+    @property
+    def ray(self) -> Path:
+        """Where Ray writes."""
+        return self.path / "ray"
+
+
+TUNEUPS = Unfinished(
+    TuneupFolder,
+    "tune-up",
+    MAY_DIFFER,
+    lambda folder: (folder.path / JOBS).exists(),
+    over=("finished", "failed"),  # what has failed would fail again at the same place
+)
+
+
+def claim_tuneup(config: ExperimentConfig, storage: Path, intent: Intent = "continue") -> ClaimedRun[TuneupFolder]:
+    """Continue the newest unfinished tune-up of this name, or start a new one.
+
+    Raises:
+        EnvironmentFault: the storage is not writable, or a run, sweep or tune-up of this name is going on.
+        ConfigError: the unfinished tune-up has another config, or there is none to resume.
+    """
+    return claim(storage / config.name, lambda home: TUNEUPS.choose(home, config, intent))

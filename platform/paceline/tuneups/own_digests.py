@@ -1,0 +1,74 @@
+"""Digests of the user's own code, so that a tune-up is not resumed when it has changed.
+
+Modules are told by their files, and the Python objects that stand in a config in place of an import path by what they
+are made of, where a script or a notebook defines them. Comments, blank lines and places do not count. Not seen are
+modules that nothing imports before a technique of the user's own is measured, but that technique's own module, and
+code in other languages.
+"""
+
+import ast
+import hashlib
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.imports import is_path, objects_in, spec_of
+from paceline.config.own_arms import own_arms
+from paceline.config.own_files import is_own
+from paceline.tuneups.own_objects import MAIN, parts_of
+
+
+def own_digests(config: ExperimentConfig) -> dict[str, str]:
+    """By name: the user's modules that are imported in this process, those that the techniques of `tuneup.arms` take in
+    their place, and the parts of Python objects in the config that are of no such module, such as `model: Net`."""
+    found = {**_files_of_arms(config), **_files_of_loaded()}
+    files = {name: file for name, file in found.items() if name not in MAIN and file}
+    digests = {name: _digest(_meaning(source)) for name, source in _sources(files)}
+    for section, target in objects_in(config.model_dump()).items():
+        for part, text in parts_of(target, files).items():
+            digests[f"{section}: {part}"] = _digest(text)
+    return digests
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _sources(files: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
+    for name, file in files.items():
+        if isinstance(file, str) and file.endswith(".py") and is_own(file):
+            with suppress(OSError):
+                yield name, Path(file).read_bytes()
+
+
+def _files_of_loaded() -> dict[str, Any]:
+    files = {}
+    for name, module in sys.modules.copy().items():  # a thread may import something meanwhile
+        with suppress(Exception):  # one that is imported when it is looked at, or is no module at all
+            files[name] = object.__getattribute__(module, "__dict__").get("__file__")
+    return files
+
+
+def _files_of_arms(config: ExperimentConfig) -> dict[str, Any]:
+    """Of the modules that may not be imported before a technique is measured."""
+    sections = (section for _, changed in own_arms(config) for section in changed.model_dump().values())
+    paths = [section.get("path") for section in sections if isinstance(section, dict)]
+    files = {}
+    for name in {str(path).partition(":")[0] for path in paths if is_path(path)}:
+        with suppress(ImportError, KeyError, ValueError):
+            spec = spec_of(name)
+            files[name] = spec.origin if spec else None
+    return files
+
+
+def _meaning(source: bytes) -> str:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.dump(ast.parse(source))
+    except (SyntaxError, ValueError, RecursionError):
+        return repr(source)

@@ -1,0 +1,98 @@
+"""What a worker's memory takes with each technique: predicted before it is tried, measured in fresh processes after."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from paceline.config.experiment import ExperimentConfig
+from paceline.tuneups.arms import Arm
+from paceline.tuneups.bench import Bench
+from paceline.tuneups.clock import Clock
+from paceline.tuneups.jobs import Job, part_of
+
+ERRAND_SECONDS = 6.0
+"""What it is taken to last to measure or predict the memory of one config, before it has been seen."""
+HOPE = 0.75
+"""The share of the time seen before for which another config is measured: it may be quicker, and ends with the time."""
+PREDICTED_OOM = "predicted_oom"
+"""What the reason of a technique begins with that is predicted not to fit."""
+BASELINE = ""
+"""The name that the baseline's memory goes by."""
+
+
+class Peaks:
+    """The peaks of one tune-up, by the name of the technique; `BASELINE` is the config as it is."""
+
+    def __init__(self, bench: Bench, clock: Clock, config: ExperimentConfig) -> None:
+        self._bench, self._clock, self._config = bench, clock, config
+        self.errand_seconds = ERRAND_SECONDS
+        """What measuring one config takes at the most, as far as has been seen."""
+        self.measured: dict[str, int] = {}
+        """Bytes."""
+        self.predicted: dict[str, int] = {}
+        """Bytes."""
+        self._known: dict[str, int] = {}
+        """What was measured, by the config."""
+        self.problem = ""
+        """Why nothing could be predicted; empty when it could, or was not tried."""
+
+    def without_too_large(self, arms: Sequence[Arm]) -> list[Arm]:
+        """The arms, those that are predicted not to fit into `tuneup.device_memory_gib` with that as the reason."""
+        from paceline.memory.plan import cannot_fit
+
+        asked = self._config.tuneup.device_memory_gib if self._config.tuneup is not None else None
+        if asked is None:
+            return list(arms)
+        self.predict({arm.name: arm for arm in arms if not arm.why_not})
+        limit = round(asked * 2**30)
+        sizes = {arm.name: self.predicted.get(arm.name, 0) for arm in arms}
+        return [
+            replace(arm, why_not=_too_large(sizes[arm.name], limit)) if cannot_fit(sizes[arm.name], limit) else arm
+            for arm in arms
+        ]
+
+    def predict(self, arms: Mapping[str, Arm], share: float = 1.0) -> None:
+        """Predict the baseline's memory and that of the arms, in one process that trains nothing.
+
+        Args:
+            share: of the time that is left, what it may take; nothing is known of any if that is too little.
+        """
+        if not self._clock.has(self.errand_seconds):
+            return
+        points = [{}, *(dict(arm.overrides) for arm in arms.values())]
+        answer = self._bench.do(
+            Job("predict", (part_of(self._config),), {"points": points, "timeout_seconds": share * self._clock.left})
+        )
+        self.problem = answer.problem
+        if not answer.problem:
+            told = zip([BASELINE, *arms], answer.values["bytes"], strict=True)
+            self.predicted |= {name: size for name, size in told if size is not None}
+
+    def measure(self, name: str, config: ExperimentConfig) -> None:
+        """Measure what a config takes, where there is time for that; what the same config took is known."""
+        text = config.model_dump_json()
+        if text in self._known:
+            self.measured[name] = self._known[text]
+            return
+        if not self._clock.has(HOPE * self.errand_seconds):
+            return
+        begun = self._clock.elapsed
+        answer = self._bench.do(Job("memory", (part_of(config),), {"timeout_seconds": self._clock.left}))
+        self.errand_seconds = max(self.errand_seconds, self._clock.elapsed - begun)
+        if not answer.problem:
+            self.measured[name] = self._known[text] = int(answer.values["bytes"])
+
+    def ratio(self, name: str) -> float | None:
+        """The measured peak over the baseline's."""
+        return _ratio(self.measured, name)
+
+    def predicted_ratio(self, name: str) -> float | None:
+        """The predicted peak over what is predicted for the baseline."""
+        return _ratio(self.predicted, name)
+
+
+def _ratio(peaks: Mapping[str, int], name: str) -> float | None:
+    return peaks[name] / peaks[BASELINE] if name in peaks and peaks.get(BASELINE) else None
+
+
+def _too_large(size: int, limit: int) -> str:
+    return f"{PREDICTED_OOM}: it is predicted to take {size / 2**30:.3g} GiB of the device's {limit / 2**30:.3g}"

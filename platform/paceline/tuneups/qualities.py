@@ -1,0 +1,98 @@
+"""Trainings to the end over some seeds, and whether one config's come out as well as another's."""
+
+from math import isfinite
+from typing import Any
+
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.tuneup import TuneupConfig
+from paceline.direction import default_mode
+from paceline.tuneups.bench import Bench
+from paceline.tuneups.clock import Clock
+from paceline.tuneups.jobs import Job, part_of
+from paceline.tuneups.outcome import Quality
+from paceline.tuneups.statistics.equivalence import compare_quality
+
+PREFERRED = ("val/accuracy", "val/loss")
+"""The metrics that quality is judged by, when the config names none: the first that the task reports."""
+
+
+class Trainings:
+    """Trains configs to the end, each with the same seeds, and remembers the result."""
+
+    def __init__(self, bench: Bench, clock: Clock, config: ExperimentConfig) -> None:
+        self._bench, self._clock = bench, clock
+        section = config.tuneup or TuneupConfig()
+        self.seeds = [config.seed + number for number in range(section.seeds)]
+        self.metric = section.metric or ""
+        self.margin = section.margin
+        self._mode = section.mode
+        self.problem = ""
+        """Why the last training came to nothing; empty when it did not."""
+        self._known: dict[str, list[dict[str, Any]]] = {}
+
+    def seconds(self, config: ExperimentConfig) -> float | None:
+        """How long a training of a config took, the median over its seeds; None when there was none."""
+        took = sorted(each["wall_seconds"] for each in self._known.get(_key(config), []))
+        return took[len(took) // 2] if took else None
+
+    def values(self, config: ExperimentConfig) -> list[float]:
+        """The metric at the end of each training, in order of the seeds."""
+        return [each["metrics"][self.metric] for each in self._known.get(_key(config), [])]
+
+    def is_finite(self, config: ExperimentConfig) -> bool:
+        """Whether the metric is a number at the end of each training."""
+        return all(isfinite(value) for value in self.values(config))
+
+    def train(self, config: ExperimentConfig, estimate: float | None = None) -> bool:
+        """Train with all seeds that are missing, as far as there is time; returns whether all are there.
+
+        A training that takes longer than there is time is ended, and does not count.
+
+        Args:
+            estimate: seconds that a training takes, where it is known.
+        """
+        self.problem = ""
+        done = self._known.setdefault(_key(config), [])
+        for seed in self.seeds[len(done) :]:
+            expected = self.seconds(config) or estimate or 0.0
+            if not self._clock.has(expected):
+                return False
+            seeded = part_of(config.with_overrides({"seed": seed, "tuneup": None}))
+            # told to end, it takes one more step, and an evaluation
+            left, limit = self._clock.left, self._clock.left + self._clock.patience
+            answer = self._bench.do(Job("train", (seeded,), {"seconds": left}, limit))
+            self.problem = answer.problem
+            if self.problem or answer.values["stopped"]:
+                return False
+            self._choose_metric(answer.values["metrics"])
+            if self.metric not in answer.values["metrics"]:
+                known = ", ".join(sorted(answer.values["metrics"]))
+                lacking = self.metric or " or ".join(PREFERRED)
+                self.problem = f"the task does not report {lacking}: set tuneup.metric to one of {known}"
+                return False
+            done.append(dict(answer.values))
+        return True
+
+    def compare(self, baseline: ExperimentConfig, arm: ExperimentConfig) -> Quality:
+        """Whether an arm's trainings come out as well as the baseline's, over the seeds that both have."""
+        first, second = self.values(baseline), self.values(arm)
+        count = min(len(first), len(second))
+        if count < 2:
+            return Quality("not measured", self.metric)
+        mode = self._mode or default_mode(self.metric)
+        found = compare_quality(first[:count], second[:count], self.margin, mode)
+        difference, low, high = found.difference
+        if mode == "min":  # of a loss, less is better
+            difference, low, high = -difference, -high, -low
+        interval = (low, high)
+        return Quality(
+            found.verdict, self.metric, difference, interval, count, found.is_not_inferior, self.margin, mode
+        )
+
+    def _choose_metric(self, metrics: dict[str, float]) -> None:
+        if not self.metric:
+            self.metric = next((name for name in PREFERRED if name in metrics), "")
+
+
+def _key(config: ExperimentConfig) -> str:
+    return config.with_overrides({"seed": 0}).model_dump_json()

@@ -1,0 +1,71 @@
+"""The recommended config as a file: what `train` and `sweep` accept, each changed line with its reason."""
+
+import textwrap
+from collections.abc import Mapping
+
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.loading import dump_yaml
+from paceline.errors import ConfigError
+from paceline.tracking.redact import redact, shareable
+from paceline.tuneups.outcome import ArmResult, Findings
+from paceline.tuneups.texts import interval_text, quality_text, speed_text, without_gain
+
+WIDTH = 118
+
+
+def recommended_config(config: ExperimentConfig, findings: Findings) -> ExperimentConfig:
+    """The config with all recommended changes, under its own name and without the section `tuneup`."""
+    return config.with_overrides({**findings.recommended, "tuneup": None})
+
+
+def recommended_yaml(config: ExperimentConfig, findings: Findings) -> str | None:
+    """The recommended config as commented YAML; None where no file can hold it: a Python object is in it."""
+    try:
+        text = dump_yaml(shareable(recommended_config(config, findings)))
+    except ConfigError:
+        return None
+    return "\n".join([*_head(config, findings), *_commented(text.splitlines(), _reasons(findings))]) + "\n"
+
+
+def _head(config: ExperimentConfig, findings: Findings) -> list[str]:
+    if not findings.recommended:
+        said = without_gain(findings)
+        return [f"# What was measured of {config.name}: {said}. This is the config as it was."]
+    parts = [f"# {config.name}, tuned: {speed_text(findings.speedup, findings.speedup_interval)} of the speed before."]
+    if findings.quality.verdict != "same":
+        parts.append(f"# Quality: {quality_text(findings.quality)}.")
+    return [redact(part) for part in parts]
+
+
+def _reasons(findings: Findings) -> dict[str, str]:
+    """Why each recommended field is as it is, by dotted key."""
+    reasons: dict[str, str] = {}
+    for arm in findings.arms:
+        if arm.is_recommended:
+            reasons |= {key: _reason(arm) for key in arm.overrides if key in findings.recommended}
+    return reasons
+
+
+def _reason(arm: ArmResult) -> str:
+    alone = "" if arm.speedup is None else f"; alone {interval_text(arm.speedup, arm.speedup_interval)} x the speed"
+    return redact(f"{arm.name}: {arm.reason}{alone}")
+
+
+def _commented(lines: list[str], reasons: Mapping[str, str]) -> list[str]:
+    """The lines of a dumped config, with a comment above each that sets one of the fields: the reason, or the name of
+    the technique once it has been told."""
+    found: list[str] = []
+    section = ""
+    told: set[str] = set()
+    for line in lines:
+        name = line.split(":", 1)[0]
+        if line and not line.startswith((" ", "-")):
+            section = name
+        key = f"{section}.{name.strip()}" if line.startswith("  ") and not line.startswith("   ") else name
+        if reason := reasons.get(key, ""):
+            indent = line[: len(line) - len(line.lstrip())]
+            comment = reason.partition(":")[0] if reason in told else reason
+            found += [f"{indent}# {part}" for part in textwrap.wrap(comment, WIDTH - len(indent))]
+            told.add(reason)
+        found.append(line)
+    return found

@@ -1,0 +1,148 @@
+"""What `tuneup` returns."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.config.experiment import ExperimentConfig
+from paceline.tracking.redact import redact, redact_tree
+from paceline.tuneups.answering import changes_text
+from paceline.tuneups.explaining import rows_of
+from paceline.tuneups.outcome import ArmResult, Findings
+from paceline.tuneups.texts import HEADING, quality_text, speed_text, without_gain
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_LEFT = "style='text-align:left'"
+
+
+@dataclass(frozen=True, repr=False)
+class TuneupResult:
+    """A tune-up that has come to its end."""
+
+    tuneup_id: str
+    name: str
+    findings: Findings
+    config: ExperimentConfig
+    """The config that was tuned."""
+    recommended_path: str
+    """File with the recommended config, which `train` accepts; empty where no file can hold it."""
+    report_path: str
+    """The report as one HTML file."""
+    folder: Path
+    wall_seconds: float
+    mlflow_url: str | None
+    mlflow_run_id: str | None
+    needs_ui: bool = False
+    """Whether the link needs `paceline ui` to be running."""
+
+    @property
+    def arms(self) -> tuple[ArmResult, ...]:
+        """The techniques, in the order of the trials."""
+        return self.findings.arms
+
+    @property
+    def bottleneck(self) -> str:
+        """What the time of a step mostly goes into."""
+        return self.findings.bottleneck
+
+    @property
+    def recommended(self) -> ExperimentConfig:
+        """The recommended config."""
+        from paceline.tuneups.recommending import recommended_config
+
+        return recommended_config(self.config, self.findings)
+
+    @property
+    def df(self) -> "pd.DataFrame":
+        """A row for each technique."""
+        import pandas as pd
+
+        return pd.DataFrame([arm.to_json() for arm in self.arms])
+
+    def to_json(self) -> dict[str, Any]:
+        """As `paceline tuneup --json` prints it."""
+        return {
+            "tuneup_id": self.tuneup_id,
+            "name": self.name,
+            **findings_json(self.findings),
+            "recommended_path": self.recommended_path,
+            "report_path": self.report_path,
+            "wall_seconds": self.wall_seconds,
+            "mlflow_url": self.mlflow_url,
+        }
+
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Heading and rows: a technique each."""
+        return HEADING, rows_of(self.findings)
+
+    def rows(self) -> list[tuple[str, str]]:
+        """What is shown at the end, below the table."""
+        found = self.findings
+        together = speed_text(found.speedup, found.speedup_interval) if found.recommended else without_gain(found)
+        link = self.mlflow_url or ""
+        hint = " (after `paceline ui`, which may print another port)" if self.needs_ui and link else ""
+        rows = [
+            ("noise", f"the baseline against itself: {found.noise[0]:.2f}-{found.noise[1]:.2f} x"),
+            ("bottleneck", found.bottleneck),
+            ("recommended", ", ".join(changes_text(found).splitlines())),
+            ("speed", together),
+            ("quality", quality_text(found.quality) if found.recommended else ""),
+            *(("note", note) for note in found.notes),
+            ("config", self.recommended_path),
+            ("report", self.report_path),
+            ("wall time", f"{self.wall_seconds:.0f} s"),
+            ("MLflow", f"{link}{hint}" if link else ""),
+        ]
+        return [(label, text) for label, text in rows if text]
+
+    def __repr__(self) -> str:
+        gains = [arm.name for arm in self.arms if arm.is_recommended]
+        speed = speed_text(self.findings.speedup, self.findings.speedup_interval)
+        what = f"{', '.join(gains)}: {speed}" if gains else without_gain(self.findings)
+        return f"<TuneupResult {self.name}/{self.tuneup_id}; {what}>"
+
+    def _repr_html_(self) -> str:
+        heading, techniques = self.table()
+        cells = "".join(f"<th>{escape(each)}</th>" for each in heading)
+        body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in techniques)
+        rows = "".join(f"<tr><th {_LEFT}>{escape(label)}</th>{_cell(text)}</tr>" for label, text in self.rows())
+        summary = f"<p>{escape(redact(repr(self)))}</p><table>{rows}</table>"
+        return f"{summary}<table><tr>{cells}</tr>{body}</table>"
+
+
+def _cell(text: str) -> str:
+    return f"<td {_LEFT}>{escape(redact(text))}</td>"
+
+
+def findings_json(findings: Findings) -> dict[str, Any]:
+    """What was found out, as plain JSON values without secrets; null is the end of an interval that has none, and what
+    is no number."""
+    told = {
+        "arms": [arm.to_json() for arm in findings.arms],
+        "noise": list(findings.noise),
+        "bottleneck": findings.bottleneck,
+        "split": dict(findings.split),
+        "recommended_split": dict(findings.recommended_split),
+        "recommended": dict(findings.recommended),
+        "speedup": findings.speedup,
+        "speedup_interval": list(findings.speedup_interval) if findings.speedup_interval else None,
+        "quality": findings.quality.to_json(),
+        "peak_memory_ratio": findings.peak_memory_ratio,
+        "beside": [each.to_json() for each in findings.beside],
+        "notes": list(findings.notes),
+    }
+    return dict(redact_tree(_finite(told)))
+
+
+def _finite(value: Any) -> Any:
+    """With null for what JSON has no number for."""
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not isfinite(value) else value

@@ -1,0 +1,131 @@
+"""A bench that writes down the result of each job, and answers those that an earlier launch has done from there.
+
+What a tune-up does next depends on the answers and on the time that they took, and on nothing else. So the same course
+comes to the same place again in no time, and resumes from there.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from paceline.cluster.interrupts import raise_swallowed_interrupt
+from paceline.errors import EnvironmentFault, RunFailed
+from paceline.tracking.redact import redact
+from paceline.tuneups.bench import Bench
+from paceline.tuneups.facts import differences
+from paceline.tuneups.job_log import Done, JobLog, digest_of, is_of
+from paceline.tuneups.jobs import Answer, Job
+
+LOSSES = 2
+"""How often a technique may end the tune-up before it counts as failed."""
+START_ANEW = "start again with --new"
+
+
+class SpentTime:
+    """Seconds since a tune-up began, without those between its launches. They pass at the end of each job alone: what
+    is decided between two jobs depends on nothing that could not be written down."""
+
+    def __init__(self, began: float, now: Callable[[], float] = time.monotonic) -> None:
+        """Args:
+        began: when the command began, on the same clock as `now`.
+        """
+        self._began, self._now = began, now
+        self._shown = 0.0
+
+    def __call__(self) -> float:
+        """Seconds at the end of the newest job."""
+        return self._shown
+
+    @property
+    def exact(self) -> float:
+        """Seconds by now."""
+        return self._now() - self._began
+
+    def pass_on(self) -> None:
+        """A job has ended."""
+        self._shown = self.exact
+
+    def go_on_from(self, seconds: float) -> None:
+        """An earlier launch has spent so much by the end of the job that is answered again."""
+        self._began = self._now() - seconds
+        self._shown = seconds
+
+
+class ResumableBench:
+    """Has another bench do the jobs, and keeps the answers."""
+
+    def __init__(self, bench: Bench, log: JobLog, spent: SpentTime) -> None:
+        self._bench, self._log, self._spent = bench, log, spent
+        self._known = list(log.done)
+        self._first: Job | None = None
+
+    def do(self, job: Job) -> Answer:
+        """Do a job, unless an earlier launch has.
+
+        Raises:
+            RunFailed: there are no workers any more.
+            EnvironmentFault: what an earlier launch has done was another course, or was done on other hardware or with
+                other code.
+            KeyboardInterrupt: the user interrupts, and a library has caught that.
+        """
+        raise_swallowed_interrupt()
+        self._first = self._first or job  # the look at the baseline
+        digest = digest_of(job)
+        if not self._known:
+            return self._do(job, digest)
+        known = self._known.pop(0)
+        if known.digest != digest:
+            raise EnvironmentFault(
+                f"what an earlier launch has measured is of another version of Paceline: {START_ANEW}", "other-version"
+            )
+        if job.kind == "look":
+            self._look_again(job, known.answer)
+        self._spent.go_on_from(known.elapsed)
+        return known.answer
+
+    def _look_again(self, job: Job, before: Answer) -> None:
+        """Whether the hardware, the code, the model and the data are still what the earlier launch has measured."""
+        now = self._bench.do(job)
+        if now.problem:
+            raise EnvironmentFault(
+                f"the baseline can no longer be built: {now.problem}", "baseline-failed", doing="build"
+            )
+        if differing := differences(before.values, now.values):
+            told = ", ".join(differing)
+            message = f"an earlier launch has measured something else here ({told}): {START_ANEW}"
+            raise EnvironmentFault(message, "tuneup-changed", differing=differing)
+
+    def _do(self, job: Job, digest: str) -> Answer:
+        if self._log.losses >= LOSSES and not self._is_of_baseline(job):
+            answer = Answer(problem=f"the tune-up was ended by it {self._log.losses} times", kind="lost")
+        else:
+            answer = self._done(job, digest)
+        self._spent.pass_on()
+        self._log.finish(Done(digest, answer, self._spent()))
+        return answer
+
+    def _is_of_baseline(self, job: Job) -> bool:
+        """Without the baseline there is nothing to compare with: it is tried again and again."""
+        return self._first is None or is_of(job, self._first)
+
+    def _done(self, job: Job, digest: str) -> Answer:
+        """What comes of it; where nothing does, it is to be done by a later launch."""
+        try:
+            self._log.begin(digest)  # an interrupt while that is being written is no fault of the job's either
+            return _without_secrets(self._bench.do(job))
+        except RunFailed:  # the workers are gone
+            with suppress(EnvironmentFault):
+                self._log.lose()
+            raise
+        except BaseException:
+            with suppress(EnvironmentFault):
+                self._log.leave()
+            raise
+
+
+def _without_secrets(answer: Answer) -> Answer:
+    """The answer with what the user's code told of itself as it may be stored."""
+    warnings = [redact(each) for each in answer.values.get("warnings", ())]
+    values = {**answer.values, "warnings": warnings} if warnings else answer.values
+    return replace(answer, problem=redact(answer.problem), values=values)

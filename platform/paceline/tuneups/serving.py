@@ -1,0 +1,140 @@
+"""What runs in each process of a tune-up's worker group, and the desk that gives it its jobs."""
+
+import asyncio
+import pickle
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from paceline.cluster.serving import ask, serve
+from paceline.engine.dist_context import DistContext
+from paceline.tuneups.jobs import Answer, Job, NumberedJob
+
+LOSSES = 2
+"""How often a job may lose its workers before it counts as failed."""
+
+
+def serve_jobs(loop_config: dict[str, Any]) -> None:
+    """Ray Train's training function: one call per worker process, for as many jobs as the desk has."""
+    from paceline.tuneups.working import do_job
+
+    desk, base = loop_config["desk"], loop_config["base"]
+
+    def run(work: NumberedJob, ranks: DistContext) -> None:
+        answer = do_job(work.job, base, ranks)
+        if ranks.is_first or answer.problem:
+            ask(desk.finish.remote(work.number, answer))
+
+    serve(loop_config, run)
+
+
+class TuneupDesk:
+    """Where the driver puts jobs, and the worker group takes them. An actor on the driver's node."""
+
+    def __init__(self, timeout_seconds: float) -> None:
+        """Args:
+        timeout_seconds: how long a collective operation of a job may take.
+        """
+        self._timeout_seconds = timeout_seconds
+        self._waiting: deque[NumberedJob] = deque()
+        self._begun: NumberedJob | None = None
+        """What the group is at work on."""
+        self._losses = 0
+        """How often the workers of that job have died."""
+        self._answers: dict[int, Answer] = {}
+        self._numbers = 0
+        self._incarnation = 0
+        self._closed = False
+        self._workers: list[bytes] = []
+        self._changed = asyncio.Condition()
+
+    async def enter(self, seat: int, generation: int, rank: int, worker: bytes) -> int | None:
+        """A worker process reports for work; returns the incarnation of its group, or None: it is to leave."""
+        if self._closed:
+            return None
+        if rank == 0:
+            self._workers = []
+            self._incarnation += 1
+            self._take_back()
+            await self._notify()
+        self._workers.append(worker)
+        return self._incarnation
+
+    def _take_back(self) -> None:
+        """The group was started again: what it was at work on is to be done once more, or given up."""
+        lost, self._begun = self._begun, None
+        if lost is None or lost.number in self._answers:
+            return
+        self._losses += 1
+        if self._losses >= LOSSES:
+            self._answers[lost.number] = Answer(problem="its worker processes died", kind="lost")
+        else:
+            self._waiting.appendleft(lost)
+
+    async def take(self, seat: int, generation: int, incarnation: int) -> NumberedJob | None:
+        """What the group is to do next; waits until there is something. None: it is to leave. Called by rank 0."""
+        await self._until(lambda: self._closed or incarnation != self._incarnation or bool(self._waiting))
+        if self._closed or incarnation != self._incarnation:
+            return None
+        self._begun = self._waiting.popleft()
+        return self._begun
+
+    async def finish(self, number: int, answer: Answer) -> None:
+        """A job has been done; the first answer counts, and nothing of it is lost any more."""
+        if number != self._numbers:
+            return  # of a job that was answered before
+        self._answers.setdefault(number, answer)
+        if self._begun is not None and self._begun.number == number:
+            self._begun = None
+        await self._notify()
+
+    async def do(self, job: Job) -> Answer:
+        """Have a job done, and wait for its answer. Called by the driver, for one job at a time."""
+        self._numbers += 1
+        number, self._losses = self._numbers, 0
+        self._waiting.append(NumberedJob(number, job, self._timeout_seconds))
+        await self._notify()
+        await self._until(lambda: number in self._answers)
+        return self._answers.pop(number)
+
+    async def give_up(self, answer: Answer) -> None:
+        """Answer the job that is waited for, whose workers may hang in it and are going to be ended."""
+        await self.finish(self._numbers, answer)
+
+    async def close(self) -> None:
+        """Let the group leave."""
+        self._closed = True
+        await self._notify()
+
+    def workers(self) -> list[bytes]:
+        """The pickled handles of the group's processes."""
+        return self._workers
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        async with self._changed:
+            await self._changed.wait_for(condition)
+
+
+def end_workers(desk: Any, timeout_seconds: float) -> None:
+    """End the group's processes; Ray Train starts others in their place."""
+    import ray
+
+    with suppress(ray.exceptions.RayError):
+        for worker in ray.get(desk.workers.remote(), timeout=timeout_seconds):
+            ray.kill(pickle.loads(worker))
+
+
+def kill_group(desk: Any, timeout_seconds: float) -> None:
+    """End the group's processes, and the desk."""
+    import ray
+
+    try:
+        end_workers(desk, timeout_seconds)
+    finally:
+        with suppress(ray.exceptions.RayError):
+            ray.kill(desk)

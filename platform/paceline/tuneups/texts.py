@@ -1,0 +1,90 @@
+"""A tune-up's figures in words, the same wherever they are shown."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from paceline.tuneups.outcome import ArmResult, Findings, Quality
+
+UNDECIDED = "undecided in the time there was"
+"""What is reported about a speed whose interval is too wide to say anything."""
+UNMEASURED = "faster; quality not measured"
+"""What is reported about a gain that changes what is computed, where nobody knows what the model comes out like."""
+UNSHOWN = "faster, but not shown to be as good"
+"""The same where trainings were compared, and left it open."""
+LEAST_SHARE = 0.005
+"""A part of a step that takes less of it is not shown."""
+
+
+def speed_text(speedup: float | None, interval: tuple[float, float] | None) -> str:
+    """Such as `2.13 x (2.02-2.25)`."""
+    return "not measured" if speedup is None else interval_text(speedup, interval).replace(" (", " x (", 1)
+
+
+def interval_text(value: float, interval: tuple[float, float] | None) -> str:
+    """Such as `2.13 (2.02-2.25)`."""
+    return f"{value:.2f}" if interval is None else f"{value:.2f} ({interval[0]:.2f}-{interval[1]:.2f})"
+
+
+def ratio_text(ratio: float | None) -> str:
+    """Such as `0.63 x`; a dash when it was not measured."""
+    return "-" if ratio is None else f"{ratio:.2f} x"
+
+
+def memory_text(arm: ArmResult) -> str:
+    """Such as `0.63 x` where it was measured, `~0.63 x` where it was predicted; a dash where neither."""
+    return f"{'~' if arm.is_memory_predicted else ''}{ratio_text(arm.memory_ratio)}"
+
+
+def quality_text(quality: Quality) -> str:
+    """Such as `val/accuracy equivalent, -0.0010 (-0.0032 to +0.0012) over 5 seeds`."""
+    if quality.verdict == "same":
+        return "computes the same"
+    if quality.change is None:
+        return quality.verdict
+    change, low, high = quality.change
+    verdict = "not worse" if quality.verdict == "undecided" and quality.is_not_inferior else quality.verdict
+    return f"{quality.metric} {verdict}, {change:+.4f} ({low:+.4f} to {high:+.4f}) over {quality.seeds} seeds"
+
+
+def overrides_text(overrides: Mapping[str, Any]) -> str:
+    """Such as `data.cache="memory" data.num_workers=0`, as the command line takes them."""
+    return " ".join(f"{key}={json.dumps(value)}" for key, value in overrides.items())
+
+
+def answer_text(findings: Findings) -> str:
+    """All that is recommended in one line, as overrides that a command takes."""
+    if not findings.recommended:
+        return without_gain(findings)
+    changes = overrides_text(findings.recommended)
+    return f"{changes}: {speed_text(findings.speedup, findings.speedup_interval)}, {quality_text(findings.quality)}"
+
+
+def arm_cells(arm: ArmResult) -> tuple[str, str, str, str]:
+    """Name, verdict, speed and memory: a row of the table, but for why."""
+    if arm.speedup is None:
+        return arm.name, arm.verdict, "", ""
+    return arm.name, arm.verdict, speed_text(arm.speedup, arm.speedup_interval), memory_text(arm)
+
+
+HEADING = ("technique", "verdict", "speed", "memory", "why")
+
+
+def split_texts(split: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Each part of a step with its share, such as `62 %`; without those that hardly take any time."""
+    return [(part, f"{100 * share:.0f} %") for part, share in split.items() if share >= LEAST_SHARE]
+
+
+def without_gain(found: Findings) -> str:
+    """What is said where nothing is recommended: that nothing helps is known only of what was measured."""
+    doubtful: dict[str, list[str]] = {}
+    for arm in found.arms:
+        if arm.verdict == "gain" and not arm.quality.is_fine:
+            what = UNMEASURED if arm.gains_unmeasured else UNSHOWN
+            doubtful.setdefault(what, []).append(arm.name)
+    if doubtful:
+        told = [f"{what}: {', '.join(names)}" for what, names in doubtful.items()]
+        return "; ".join(["nothing is recommended", *told])
+    if any(arm.verdict != "not applicable" for arm in found.arms):
+        return "nothing helps"
+    return "nothing was measured; give tuneup.budget_seconds more if there was no time for it"

@@ -1,0 +1,227 @@
+"""`tuneup`: each technique measured on the user's own model and hardware.
+
+claim a folder  ->  measure on one warm worker group  ->  recommended config, report, MLflow  ->  TuneupResult
+
+The result of each job is in the folder's journal: a later launch continues where this one ends, see `resuming`.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.cluster.experiment import close_seconds_of, require_shared_places, unsent_text
+from paceline.cluster.identity import Intent, intent_of
+from paceline.cluster.interrupts import terminating_interrupts
+from paceline.cluster.preflight import check_this_machine, storage_folder, warn_of_fixed_size, writable
+from paceline.cluster.python_objects import with_objects
+from paceline.cluster.session import on_cluster
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.loading import missing_modules
+from paceline.config.own_arms import missing_in_arms
+from paceline.config.tuneup import TuneupConfig
+from paceline.durable import write_durably
+from paceline.errors import ConfigError, EnvironmentFault, coded
+from paceline.linting.apart import TIMEOUT_SECONDS, LintApart
+from paceline.places import default_address
+from paceline.tracking.redact import learn, secrets_of
+from paceline.tracking.store import is_http, start_creating, tracking_uri
+from paceline.tuneups.bench import open_bench
+from paceline.tuneups.clock import Clock
+from paceline.tuneups.folder import TUNEUPS, TuneupFolder, claim_tuneup
+from paceline.tuneups.job_log import JobLog
+from paceline.tuneups.measuring import Measuring, Watcher
+from paceline.tuneups.outcome import BaselineFailed, Findings
+from paceline.tuneups.recommending import recommended_yaml
+from paceline.tuneups.recording import record_of, tell_mlflow
+from paceline.tuneups.reporting import report_html
+from paceline.tuneups.result import TuneupResult, findings_json
+from paceline.tuneups.resuming import ResumableBench, SpentTime
+from paceline.tuneups.texts import answer_text
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from paceline.tasks.base import Task
+
+LINT_SHARE = 0.15
+"""Of the budget, what looking for faults may take at the most, once torch is imported."""
+
+
+def tuneup(
+    config: ExperimentConfig,
+    *,
+    model: "Callable[..., nn.Module] | str | None" = None,
+    data: "Callable[..., Any] | Mapping[str, Any] | Sequence[Any] | None" = None,
+    task: "Callable[..., Task] | str | None" = None,
+    resume: bool = False,
+    new: bool = False,
+    address: str | None = None,
+    wait_seconds: float = 0.0,
+    listener: Watcher | None = None,
+) -> TuneupResult:
+    """Measure which techniques help this config here, and recommend a config of those that do.
+
+    An unfinished tune-up of the same name and config is continued; what it has measured is not measured again.
+
+    Args:
+        config: from `load_config`; its section `tuneup` says how much time there is and what counts as equal quality.
+        model: a callable in place of the config's `model`; likewise `data` and `task`, see `train`.
+        resume: start no new tune-up, only continue an unfinished one.
+        new: start a new tune-up, even if there is an unfinished one.
+        address: a Ray cluster's address; by default PACELINE_ADDRESS, else a private local Ray, or inside a submitted
+            job its cluster.
+        wait_seconds: how long to wait for a cluster that is too small or busy, see `train`.
+        listener: gets stages and benchmarks. By default they are shown on a terminal and in a notebook; elsewhere, only
+            warnings are written to stderr.
+
+    Raises:
+        ConfigError: something about the config is wrong, or it differs from the unfinished tune-up's.
+        EnvironmentFault: GPUs, cores, MLflow, data or disk are lacking, or others than what the unfinished one had.
+        RunFailed: the baseline itself cannot be trained, or the workers are gone. Techniques that fail do not raise.
+    """
+    spent = SpentTime(time.monotonic())
+    config = with_objects(config, model=model, data=data, task=task)
+    learn(secrets_of(config))
+    address = address or default_address()
+    launch = Launch(intent_of(resume=resume, new=new), address, wait_seconds)
+    if listener is not None:
+        return _tuneup(config, launch, listener, spent)
+    from paceline.tuneups.display import watched_tuneup  # rich takes a moment to import
+
+    with watched_tuneup(config) as shown:
+        return _tuneup(config, launch, shown, spent)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The tune-up to work on, and the place where it is measured."""
+
+    intent: Intent
+    address: str | None
+    wait_seconds: float
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What is settled before the first process is started."""
+
+    folder: TuneupFolder
+    log: JobLog
+    uri: str
+    close_seconds: float
+
+
+def _tuneup(config: ExperimentConfig, launch: Launch, listener: Watcher, spent: SpentTime) -> TuneupResult:
+    if problems := [*missing_modules(config.model_dump()), *missing_in_arms(config)]:
+        raise ConfigError(problems)
+    storage = storage_folder(config)
+    warn_of_fixed_size(config, "a tune-up", listener)
+    if on_cluster(launch.address):
+        require_shared_places(config)
+    else:
+        check_this_machine(config)
+    config = TUNEUPS.with_weights(config, storage / config.name, launch.intent)
+    uri = tracking_uri(config.tracking, Path.cwd())
+    close_seconds = close_seconds_of(uri, config.tracking.offline, listener)
+    claimed = claim_tuneup(config, storage, launch.intent)
+    try:
+        start_creating(uri)
+        with closing(JobLog(claimed.folder.path, config.scaling.num_workers == 0)) as log:
+            prepared = Prepared(claimed.folder, log, uri, close_seconds)
+            with terminating_interrupts():
+                findings = _measure(config, prepared, launch, listener, spent)
+            with terminating_interrupts():  # Ray has taken SIGTERM for itself
+                return _conclude(config, prepared, findings, listener, spent)
+    except BaseException as error:
+        with suppress(OSError):
+            claimed.folder.write(status="failed" if isinstance(error, BaselineFailed) else "interrupted")
+        if isinstance(error, KeyboardInterrupt):
+            hint = "--resume in place of --new" if launch.intent == "new" else "the same command"
+            listener.stage(f"interrupted: {hint} resumes {claimed.folder.run_id}")
+        raise
+    finally:
+        claimed.release()
+
+
+def _lint(config: ExperimentConfig, listener: Watcher) -> list[str]:
+    """What is wrong with the model and the config without any measuring; before it, since the cores are to be free."""
+    listener.stage("looking for faults")
+    budget_seconds = (config.tuneup or TuneupConfig()).budget_seconds
+    found = LintApart(config, min(TIMEOUT_SECONDS, LINT_SHARE * budget_seconds))
+    try:
+        told = [(each, f"{each.place}: {each.reason}; {each.hint}") for each in found.findings_at_best()]
+    finally:
+        found.end()
+    for finding, text in told:
+        listener.event("warning", {"code": finding.rule, "message": text})
+    return [f"{finding.severity}: {coded(text, finding.rule)}" for finding, text in told]
+
+
+def _measure(
+    config: ExperimentConfig, prepared: Prepared, launch: Launch, listener: Watcher, spent: SpentTime
+) -> Findings:
+    folder, log = prepared.folder, prepared.log
+    notes = [*_tell_of_earlier(folder, log, listener), *_lint(config, listener)]
+    clock = Clock((config.tuneup or TuneupConfig()).budget_seconds, 0.0, spent)
+    with writable(folder.path):
+        folder.ray.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with open_bench(config, launch.address, launch.wait_seconds, folder.ray, listener) as bench:
+        return Measuring(config, ResumableBench(bench, log, spent), clock, listener, notes).run()
+
+
+def _tell_of_earlier(folder: TuneupFolder, log: JobLog, listener: Watcher) -> list[str]:
+    """What the reader is to know of earlier launches."""
+    if not log.done:
+        return []
+    seconds = log.done[-1].elapsed
+    listener.goes_on(folder.run_id, seconds)
+    return [f"what was measured in the first {seconds:.0f} s is that of an earlier launch, which had been interrupted"]
+
+
+@contextmanager
+def _not_lost(findings: Findings) -> Iterator[None]:
+    """What took so long to find out is told where no folder takes it."""
+    try:
+        yield
+    except EnvironmentFault as fault:
+        told = f"{fault.message}; what was found out: {answer_text(findings)}"
+        fields = {"recommended": dict(findings.recommended), "speedup": findings.speedup}
+        raise EnvironmentFault(told, "findings-not-written", **fields) from fault
+
+
+def _conclude(
+    config: ExperimentConfig, prepared: Prepared, findings: Findings, listener: Watcher, spent: SpentTime
+) -> TuneupResult:
+    folder = prepared.folder
+    text = recommended_yaml(config, findings)
+    html = report_html(config.name, folder.run_id, findings, text, spent.exact)
+    with _not_lost(findings), writable(folder.path):
+        write_durably(folder.findings, json.dumps(findings_json(findings), indent=1).encode())
+        if text is not None:
+            write_durably(folder.recommended, text.encode())
+        write_durably(folder.report, html.encode())
+    listener.stage("recording the tune-up in MLflow")
+    record = record_of(config, folder.run_id, prepared.uri)
+    with _not_lost(findings), writable(folder.path):
+        report = tell_mlflow(folder, record, findings, prepared.close_seconds)
+    if report.error:
+        listener.event("warning", {"code": "unsent", "message": unsent_text(report.error, folder.path)})
+    with _not_lost(findings), writable(folder.path):
+        folder.write(status="finished", wall_seconds=spent.exact)
+    return TuneupResult(
+        tuneup_id=folder.run_id,
+        name=config.name,
+        findings=findings,
+        config=config,
+        recommended_path=str(folder.recommended) if text is not None else "",
+        report_path=str(folder.report),
+        folder=folder.path,
+        wall_seconds=spent.exact,
+        mlflow_url=report.url,
+        mlflow_run_id=report.run_id,
+        needs_ui=not is_http(prepared.uri),
+    )
