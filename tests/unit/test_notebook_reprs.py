@@ -79,8 +79,8 @@ def sweep() -> SweepResult:
 
 def tuneup() -> TuneupResult:
     found = findings()
-    failed = replace(found.arms[-1], name=HOSTILE, reason=f"no answer from {ADDRESS}")
-    found = replace(found, arms=(*found.arms, failed), notes=(HOSTILE, f"password={SECRET}"))
+    failed = replace(found.techniques[-1], name=HOSTILE, reason=f"no answer from {ADDRESS}")
+    found = replace(found, techniques=(*found.techniques, failed), notes=(HOSTILE, f"password={SECRET}"))
     return TuneupResult("t", "x", found, config(), "recommended.yaml", "report.html", Path(), 1.0, ADDRESS, None)
 
 

@@ -69,9 +69,9 @@ def _dry_run(config: Any, as_json: bool) -> int:
 
     learn(secrets_of(config))
     check_addresses(config)
-    arms = preview(config)
+    techniques = preview(config)
     if as_json:
-        print(json.dumps(plain_values(arms)))
+        print(json.dumps(plain_values(techniques)))
     else:
-        print_table(HEADING, rows_of(arms))
+        print_table(HEADING, rows_of(techniques))
     return OK

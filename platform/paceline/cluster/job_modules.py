@@ -7,7 +7,7 @@ from typing import Any
 from paceline.cluster.user_code import modules_by_key
 from paceline.config.components import ROOMS
 from paceline.config.experiment import ExperimentConfig
-from paceline.config.own_arms import own_arms
+from paceline.config.own_techniques import own_techniques
 from paceline.errors import ConfigError
 
 
@@ -19,7 +19,7 @@ def modules_of_job(config: ExperimentConfig, tunes: bool) -> Iterator[tuple[str,
     """
     own = list(modules_by_key(config))
     yield from own
-    for key, changed in own_arms(config) if tunes else ():
+    for key, changed in own_techniques(config) if tunes else ():
         yield from ((key, place) for used_at, place in modules_by_key(changed) if (used_at, place) not in own)
     lists = config.sweep.lists if config.sweep is not None else {}
     for axis, values in lists.items():

@@ -19,7 +19,7 @@ from paceline.config.extending import EXTENDS, read_config_file
 from paceline.config.loading import load_config, placing
 from paceline.config.overrides import parse_override
 from paceline.config.overrides import place_of as place_of_override
-from paceline.config.own_arms import missing_in_arms
+from paceline.config.own_techniques import missing_in_techniques
 from paceline.errors import ConfigError, Problem, coded
 from paceline.places import place_of
 from paceline.tracking.redact import learn, redact, redact_tree, secrets_of
@@ -239,7 +239,7 @@ def _check_kind(config: ExperimentConfig, kind: Kind, check_sweep: CheckSweep | 
     """What the command itself would find wrong at its start."""
     if kind != "sweep":
         derive(config, config.data.sizes())
-        if problems := missing_in_arms(config) if kind == "tuneup" else []:
+        if problems := missing_in_techniques(config) if kind == "tuneup" else []:
             raise ConfigError(problems)
     elif config.sweep is None:
         hint = "add one, such as sweep: {space: {optimizer.lr: [0.01, 0.1]}}, or submit with --job train"

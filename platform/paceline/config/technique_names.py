@@ -1,4 +1,5 @@
-"""What `tuneup.skip` may name: the techniques that `paceline tuneup` knows, and the fixes of a bottleneck."""
+"""What `tuneup.only` and `tuneup.skip` may name: the techniques that `paceline tuneup` knows, and the fixes of a
+bottleneck."""
 
 import re
 

@@ -8,7 +8,11 @@ from paceline.config.base import Section
 from paceline.config.limits import Metric
 from paceline.direction import Direction
 
-ArmName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+= -]{0,79}$")]
+TechniqueName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+= -]{0,79}$")]
+
+
+SKIPPED = "tuneup.skip names it"
+NOT_AMONG = "tuneup.only does not name it"
 
 
 class TuneupConfig(Section):
@@ -27,12 +31,20 @@ class TuneupConfig(Section):
     anything is measured."""
     seeds: Annotated[int, Field(ge=2, le=1024)] = 5
     """With how many seeds a change of the numerics is trained to the end, beside the baseline, 2 to 1024."""
-    arms: dict[ArmName, Annotated[dict[str, Any], Field(min_length=1)]] = Field(default_factory=dict)
+    techniques: dict[TechniqueName, Annotated[dict[str, Any], Field(min_length=1)]] = Field(default_factory=dict)
     """Techniques of your own beside the known ones: a name, and the fields that it sets by dotted key, such as
     `{bigger lr: {optimizer.lr: 0.2}}`."""
-    skip: list[ArmName] = Field(default_factory=list)
-    """Names of techniques that are not to be tried, as the tune-up's table has them. Those of `arms` may be among them,
-    and fixes of the bottleneck, such as `fix-data-1`."""
+    only: Annotated[list[TechniqueName], Field(min_length=1)] | None = None
+    """Names of the techniques that are tried, as the tune-up's table has them: those of `techniques` may be among them,
+    and fixes of the bottleneck, such as `fix-data-1`. `null`: all are tried."""
+    skip: list[TechniqueName] = Field(default_factory=list)
+    """Names of techniques that are not tried, as in `only`."""
     device_memory_gib: Annotated[float, Field(gt=0, le=1e6)] | None = None
     """Memory of a worker's device in GiB, above 0 to 10^6: techniques that are predicted to take more (`paceline plan`)
     are not tried, as `predicted_oom`, unless the prediction's error decides it. `null`: all are tried."""
+
+    def leaves_out(self, name: str) -> str:
+        """Why a technique is not to be tried; empty if it is."""
+        if name in self.skip:
+            return SKIPPED
+        return NOT_AMONG if self.only is not None and name not in self.only else ""

@@ -13,7 +13,7 @@ from paceline.config.technique_names import all_names, is_technique
 from paceline.config.tuneup import TuneupConfig
 from paceline.errors import Problem
 
-ARMS, SEEDS, SKIP = "tuneup.arms", "tuneup.seeds", "tuneup.skip"
+TECHNIQUES, SEEDS = "tuneup.techniques", "tuneup.seeds"
 NOT_COMPUTED = ("name", "seed", "storage", "sweep", "tuneup")
 """What says where a training is kept, or what it begins with, and nothing of how it is computed."""
 OF_THE_WORKERS = "scaling"
@@ -24,14 +24,16 @@ MAY_CHANGE = "scaling.max_failures"
 def _tuneup(config: ExperimentSchema) -> Iterator[Disagreement]:
     if config.tuneup is None:
         return
-    for name, overrides in config.tuneup.arms.items():
+    for name, overrides in config.tuneup.techniques.items():
         for key in overrides:
-            yield from _arm_key(config, f"{ARMS}.{name}", overrides, key)
+            yield from _technique_key(config, f"{TECHNIQUES}.{name}", overrides, key)
     yield from _seeds(config, config.tuneup)
-    yield from _skipped(config.tuneup)
+    yield from _named(config.tuneup)
 
 
-def _arm_key(config: ExperimentSchema, place: str, overrides: Mapping[str, Any], dotted: str) -> Iterator[Disagreement]:
+def _technique_key(
+    config: ExperimentSchema, place: str, overrides: Mapping[str, Any], dotted: str
+) -> Iterator[Disagreement]:
     key: Key = tuple(dotted.split("."))
     tree = _tree(config, overrides, str(key[0]))
     if key[0] in NOT_COMPUTED:
@@ -53,7 +55,8 @@ def _is_object(value: Any) -> bool:
 
 
 def _tree(config: ExperimentSchema, overrides: Mapping[str, Any], section: str) -> dict[str, Any]:
-    """The sections among which a key is looked for: the config's own, or a component that the arm itself chooses."""
+    """The sections among which a key is looked for: the config's own, or a component that the technique itself
+    chooses."""
     own = {name: getattr(config, name) for name in type(config).model_fields}
     chosen = {name: overrides[f"{section}.{name}"] for name in ("name", "path") if f"{section}.{name}" in overrides}
     return {**own, section: chosen} if chosen else own
@@ -65,12 +68,14 @@ def _seeds(config: ExperimentSchema, tuneup: TuneupConfig) -> Iterator[Disagreem
         yield contradiction(reason, "lower seed", SEEDS, "seed")
 
 
-def _skipped(tuneup: TuneupConfig) -> Iterator[Disagreement]:
-    for number, name in enumerate(tuneup.skip):
-        if is_technique(name) or name in tuneup.arms:
+def _named(tuneup: TuneupConfig) -> Iterator[Disagreement]:
+    names = {f"tuneup.only.{number}": name for number, name in enumerate(tuneup.only or ())}
+    names |= {f"tuneup.skip.{number}": name for number, name in enumerate(tuneup.skip)}
+    for place, name in names.items():
+        if is_technique(name) or name in tuneup.techniques:
             continue
-        known = [*tuneup.arms, *all_names()]
-        near, place = nearest(name, known), f"{SKIP}.{number}"
+        known = [*tuneup.techniques, *all_names()]
+        near = nearest(name, known)
         hint = f"did you mean {near}?" if near else f"known here: {', '.join(known)}"
         yield Disagreement(Problem("unknown-technique", f"there is no technique {name}", place, hint=hint), (place,))
 

@@ -44,14 +44,14 @@ def certainty(findings: Findings) -> str:
 
 def untried(findings: Findings) -> int:
     """How many techniques were not tried, or failed."""
-    return sum(arm.verdict == "not applicable" for arm in findings.arms)
+    return sum(technique.verdict == "not applicable" for technique in findings.techniques)
 
 
 def answer(findings: Findings) -> Child:
     """All of it, as the head of the report."""
     parts: list[Child] = [tag("p", headline(findings), class_="headline", data_value=findings.speedup)]
     if findings.recommended:
-        names = ", ".join(arm.name for arm in findings.arms if arm.is_recommended)
+        names = ", ".join(technique.name for technique in findings.techniques if technique.is_recommended)
         parts += [tag("p", tag("b", "What to change: "), names), code(changes_text(findings))]
     useless = [f"{what}: {', '.join(names)}" for what, names in unhelpful(findings)]
     if count := untried(findings):

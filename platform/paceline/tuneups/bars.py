@@ -2,7 +2,7 @@
 
 import sys
 
-from paceline.tuneups.explaining import shown_arms
+from paceline.tuneups.explaining import shown_techniques
 from paceline.tuneups.outcome import Findings
 from paceline.tuneups.pictures import TOGETHER
 from paceline.tuneups.texts import LEAST_SHARE, speed_text
@@ -19,7 +19,11 @@ def tables_of(findings: Findings) -> list[Table]:
 
 
 def _speeds(findings: Findings) -> Table:
-    values = [(arm.name, arm.speedup, arm.speedup_interval) for arm in shown_arms(findings) if arm.speedup is not None]
+    values = [
+        (technique.name, technique.speedup, technique.speedup_interval)
+        for technique in shown_techniques(findings)
+        if technique.speedup is not None
+    ]
     if findings.speedup is not None:
         values.insert(0, (TOGETHER, findings.speedup, findings.speedup_interval))
     values = sorted(values, key=lambda each: -each[1])

@@ -16,7 +16,7 @@ from paceline.cluster.listener import Stages
 from paceline.cluster.python_objects import python_objects
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import user_folders
-from paceline.config.own_arms import own_arms
+from paceline.config.own_techniques import own_techniques
 from paceline.errors import RunFailed
 from paceline.tracking.redact import shareable
 from paceline.tuneups.jobs import Answer, Job, gave_up
@@ -155,7 +155,7 @@ def _ray_bench(
     prepare_environment()
     warm_up = threading.Thread(target=_import_ray_train, name="import-ray-train")
     listener.stage(connecting_text(address))
-    packed = runtime_env(config, *(changed for _, changed in own_arms(config))) if address else None
+    packed = runtime_env(config, *(changed for _, changed in own_techniques(config))) if address else None
     warm_up.start()
     if on_cluster(address):
         warm_up.join()  # see `on_ray.train_on_ray`

@@ -4,25 +4,27 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from paceline.tuneups.arms import Arm
 from paceline.tuneups.beside import NO_TIME
-from paceline.tuneups.outcome import ArmResult, Quality, Verdict
+from paceline.tuneups.outcome import Quality, TechniqueResult, Verdict
 from paceline.tuneups.peaks import Peaks
 from paceline.tuneups.ring import Contest
+from paceline.tuneups.techniques import Technique
 from paceline.tuneups.texts import UNMEASURED
 
 
 def result_of(
-    arm: Arm, contest: Contest | None, quality: Quality, usual_warnings: Collection[str], peaks: Peaks
-) -> ArmResult:
+    technique: Technique, contest: Contest | None, quality: Quality, usual_warnings: Collection[str], peaks: Peaks
+) -> TechniqueResult:
     """The result of a technique.
 
     Args:
         contest: its own against the baseline; None when it was not tried.
         usual_warnings: what the baseline tells, too.
     """
-    plain = ArmResult(arm.name, arm.overrides, "not applicable", arm.why_not or NO_TIME, arm.family)
-    if arm.why_not or contest is None or (not contest.standing.pairs and not contest.problem):
+    plain = TechniqueResult(
+        technique.name, technique.overrides, "not applicable", technique.why_not or NO_TIME, technique.family
+    )
+    if technique.why_not or contest is None or (not contest.standing.pairs and not contest.problem):
         return plain
     if contest.problem:
         return replace(plain, reason=f"it cannot be run: {contest.problem}")
@@ -31,21 +33,21 @@ def result_of(
     found = replace(
         plain,
         verdict=_verdict(contest.standing.final, quality),
-        reason="; ".join([arm.why, *warnings]),
+        reason="; ".join([technique.why, *warnings]),
         warnings=warnings,
         build_seconds=contest.build_seconds,
         speedup=interval.estimate,
         speedup_interval=(interval.low, interval.high),
         pairs=len(contest.standing.pairs),
-        peak_memory_ratio=peaks.ratio(arm.name),
-        peak_memory_bytes=peaks.measured.get(arm.name),
-        predicted_peak_memory_bytes=peaks.predicted.get(arm.name),
-        predicted_memory_ratio=peaks.predicted_ratio(arm.name),
+        peak_memory_ratio=peaks.ratio(technique.name),
+        peak_memory_bytes=peaks.measured.get(technique.name),
+        predicted_peak_memory_bytes=peaks.predicted.get(technique.name),
+        predicted_memory_ratio=peaks.predicted_ratio(technique.name),
         quality=quality,
     )
     return replace(found, reason=f"{found.reason}; {UNMEASURED}") if found.gains_unmeasured else found
 
 
 def _verdict(speed: Any, quality: Quality) -> Verdict:
-    """Whatever makes the model worse does harm, however fast it is."""
-    return "harm" if quality.verdict == "worse" else speed
+    """Whatever makes the model worse is a regression, however fast it is."""
+    return "regression" if quality.verdict == "worse" else speed

@@ -1,4 +1,4 @@
-"""What a tune-up shows while it runs: its arms in a live table on a terminal, lines elsewhere."""
+"""What a tune-up shows while it runs: its techniques in a live table on a terminal, lines elsewhere."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,15 +16,15 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.config.tuneup import TuneupConfig
 from paceline.display import PlainListener, QuietListener, Waiting, print_rows, print_table
 from paceline.tracking.redact import redact
-from paceline.tuneups.arms import Arm
 from paceline.tuneups.bars import tables_of
 from paceline.tuneups.measuring import AA, Watcher
 from paceline.tuneups.result import TuneupResult
 from paceline.tuneups.ring import Contest
+from paceline.tuneups.techniques import Technique
 
 REFRESHES = 2.0
 BAR_WIDTH = 30
-STYLES = {"gain": "green", "harm": "red", "none": "dim", "not applicable": "dim"}
+STYLES = {"gain": "green", "regression": "red", "no gain": "dim", "not applicable": "dim"}
 NEWEST = 5
 """Contests between combinations that are shown, at most."""
 
@@ -47,7 +47,7 @@ class SilentWatcher(SilentListener):
     """For callers who only want the result."""
 
     def goes_on(self, tuneup_id: str, spent_seconds: float) -> None: ...
-    def arms(self, arms: Sequence[Arm]) -> None: ...
+    def techniques(self, techniques: Sequence[Technique]) -> None: ...
     def contest(self, contest: Contest) -> None: ...
 
 
@@ -62,12 +62,12 @@ class PlainWatcher(PlainListener):
         """An earlier launch has been interrupted."""
         self._line(f"resuming {tuneup_id}, {spent_seconds:.0f} s of whose budget are spent")
 
-    def arms(self, arms: Sequence[Arm]) -> None:
+    def techniques(self, techniques: Sequence[Technique]) -> None:
         """What will be tried, and what not."""
-        self._line(f"to be tried: {', '.join(arm.name for arm in arms if not arm.why_not)}")
-        for arm in arms:
-            if arm.why_not:
-                self._line(f"not {arm.name}: {arm.why_not}")
+        self._line(f"to be tried: {', '.join(technique.name for technique in techniques if not technique.why_not)}")
+        for technique in techniques:
+            if technique.why_not:
+                self._line(f"not {technique.name}: {technique.why_not}")
 
     def contest(self, contest: Contest) -> None:
         """A duel has been fought out."""
@@ -104,9 +104,9 @@ class LiveWatcher(PlainWatcher):
         super().goes_on(tuneup_id, spent_seconds)
         self._begun = monotonic() - spent_seconds
 
-    def arms(self, arms: Sequence[Arm]) -> None:
+    def techniques(self, techniques: Sequence[Technique]) -> None:
         """What will be tried, and what not."""
-        self._alone = [arm.name for arm in arms if not arm.why_not]
+        self._alone = [technique.name for technique in techniques if not technique.why_not]
 
     def contest(self, contest: Contest) -> None:
         """A duel has been fought out."""

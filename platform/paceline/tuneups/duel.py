@@ -24,7 +24,7 @@ class Pair(NamedTuple):
     """Two windows of the same stretch of time, in seconds per sample."""
 
     baseline: float
-    arm: float
+    technique: float
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class DuelResult:
 
     pairs: list[Pair] = field(default_factory=list)
     steps: tuple[int, int] = (0, 0)
-    """Optimizer steps of a turn, of the baseline and of the arm."""
+    """Optimizer steps of a turn, of the baseline and of the technique."""
     warnings: list[str] = field(default_factory=list)
-    """What was told while the arm was built."""
+    """What was told while the technique was built."""
     build_seconds: float = 0.0
-    """How long the arm took to be ready for its first step, compiling included."""
+    """How long the technique took to be ready for its first step, compiling included."""
 
 
 class Side:
@@ -91,10 +91,10 @@ def fewest_steps(ahead: int, pairs: int) -> int:
     return pairs * max(1, (AHEAD + 1) * ahead)
 
 
-def duel(baseline: Stepper, arm: Stepper, rules: DuelRules, ranks: DistContext) -> DuelResult:
-    """Measure an arm against the baseline. Every rank must call it."""
-    result = DuelResult(warnings=arm.warnings, build_seconds=arm.build_seconds)
-    sides = Side(baseline, ranks), Side(arm, ranks)
+def duel(baseline: Stepper, technique: Stepper, rules: DuelRules, ranks: DistContext) -> DuelResult:
+    """Measure a technique against the baseline. Every rank must call it."""
+    result = DuelResult(warnings=technique.warnings, build_seconds=technique.build_seconds)
+    sides = Side(baseline, ranks), Side(technique, ranks)
     result.steps = sides[0].steps, sides[1].steps
     turns = max(1, ceil(rules.window_seconds / max(side.turn_seconds for side in sides)))
     order, begun = random.Random(rules.seed), monotonic()

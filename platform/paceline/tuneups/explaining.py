@@ -2,16 +2,16 @@
 
 from textwrap import shorten
 
-from paceline.tuneups.outcome import ArmResult, Beside, Findings
+from paceline.tuneups.outcome import Beside, Findings, TechniqueResult
 from paceline.tuneups.texts import (
     UNDECIDED,
     UNMEASURED,
     UNSHOWN,
-    arm_cells,
     memory_text,
     overrides_text,
     quality_text,
     speed_text,
+    technique_cells,
 )
 
 FIX = "fix-"
@@ -22,52 +22,59 @@ REASON_WIDTH = 200
 """Characters of a reason in a table."""
 
 
-def explanation(arm: ArmResult, findings: Findings) -> str:
+def explanation(technique: TechniqueResult, findings: Findings) -> str:
     """The result of a technique: why it is recommended, or why it is not, and what was told while it was built."""
-    sets = [f"it sets {overrides_text(arm.overrides)}"] if arm.name.startswith(FIX) else []
-    return "; ".join([_came_of(arm, findings), *sets, *arm.warnings])
+    sets = [f"it sets {overrides_text(technique.overrides)}"] if technique.name.startswith(FIX) else []
+    return "; ".join([_came_of(technique, findings), *sets, *technique.warnings])
 
 
-def _came_of(arm: ArmResult, findings: Findings) -> str:
-    if arm.verdict == "not applicable":
+def _came_of(technique: TechniqueResult, findings: Findings) -> str:
+    if technique.verdict == "not applicable":
         # an exception may say a lot; `findings.json` has all of it
-        reason = shorten(arm.reason, REASON_WIDTH, placeholder=" ...")
+        reason = shorten(technique.reason, REASON_WIDTH, placeholder=" ...")
         return reason if reason.startswith(FAILED) else f"not tried: {reason}"
-    if arm.is_recommended:
-        return _recommended(arm, findings)
-    if arm.quality.verdict == "worse":
-        return f"it makes the model worse: {quality_text(arm.quality)}"
-    met = _met(arm, findings)
-    if arm.verdict == "harm":
-        saves = arm.memory_ratio is not None and arm.memory_ratio < 0.95
-        return f"slower, at {memory_text(arm)} the memory" if saves else f"slower{_and_beside(met)}"
-    if arm.verdict == "none":
-        return f"{UNDECIDED if arm.is_open else 'no difference that counts'}{_and_beside(met)}"
-    return _gains_alone(arm, findings, met)
+    if technique.is_recommended:
+        return _recommended(technique, findings)
+    if technique.quality.verdict == "worse":
+        return f"it makes the model worse: {quality_text(technique.quality)}"
+    met = _met(technique, findings)
+    if technique.verdict == "regression":
+        saves = technique.memory_ratio is not None and technique.memory_ratio < 0.95
+        return f"slower, at {memory_text(technique)} the memory" if saves else f"slower{_and_beside(met)}"
+    if technique.verdict == "no gain":
+        return f"{UNDECIDED if technique.is_open else 'no difference that counts'}{_and_beside(met)}"
+    return _gains_alone(technique, findings, met)
 
 
-def shown_arms(findings: Findings) -> list[ArmResult]:
+def shown_techniques(findings: Findings) -> list[TechniqueResult]:
     """The techniques in the order to read them: what is recommended, what was tried, by speed, and the rest."""
-    return sorted(findings.arms, key=lambda arm: (not arm.is_recommended, arm.speedup is None, -(arm.speedup or 0.0)))
+    return sorted(
+        findings.techniques,
+        key=lambda technique: (not technique.is_recommended, technique.speedup is None, -(technique.speedup or 0.0)),
+    )
 
 
 def rows_of(findings: Findings) -> list[tuple[str, ...]]:
     """A row for each technique, under `texts.HEADING`."""
-    return [(*arm_cells(arm), explanation(arm, findings)) for arm in shown_arms(findings)]
+    return [(*technique_cells(technique), explanation(technique, findings)) for technique in shown_techniques(findings)]
 
 
 def unhelpful(findings: Findings) -> list[tuple[str, list[str]]]:
     """The techniques that were tried and are not recommended, by the result."""
-    left = [arm for arm in findings.arms if not arm.is_recommended]
-    worse = [arm.name for arm in left if arm.quality.verdict == "worse"]
-    rest = [arm for arm in left if arm.name not in worse]
+    left = [technique for technique in findings.techniques if not technique.is_recommended]
+    worse = [technique.name for technique in left if technique.quality.verdict == "worse"]
+    rest = [technique for technique in left if technique.name not in worse]
     groups = {
-        "no difference": [arm.name for arm in rest if arm.verdict == "none" and not arm.is_open],
-        UNDECIDED: [arm.name for arm in rest if arm.is_open],
-        "slower": [arm.name for arm in rest if arm.verdict == "harm"],
+        "no difference": [
+            technique.name for technique in rest if technique.verdict == "no gain" and not technique.is_open
+        ],
+        UNDECIDED: [technique.name for technique in rest if technique.is_open],
+        "slower": [technique.name for technique in rest if technique.verdict == "regression"],
         "a worse model": worse,
-        UNMEASURED: [arm.name for arm in rest if arm.gains_unmeasured],
-        "faster alone, but left out": [arm.name for arm in rest if arm.verdict == "gain" and not arm.gains_unmeasured],
+        UNMEASURED: [technique.name for technique in rest if technique.gains_unmeasured],
+        "faster alone, but left out": [
+            technique.name for technique in rest if technique.verdict == "gain" and not technique.gains_unmeasured
+        ],
     }
     return [(what, names) for what, names in groups.items() if names]
 
@@ -82,35 +89,37 @@ def beside_text(beside: Beside) -> str:
     return f"{speed_text(beside.speedup, beside.speedup_interval)} {where}"
 
 
-def _recommended(arm: ArmResult, findings: Findings) -> str:
-    met = [each for each in findings.beside if each.name == arm.name and each.verdict == "gain"]
+def _recommended(technique: TechniqueResult, findings: Findings) -> str:
+    met = [each for each in findings.beside if each.name == technique.name and each.verdict == "gain"]
     if not met:
         return "recommended"
-    alone = "" if arm.verdict == "gain" else "alone it shows little, but "
+    alone = "" if technique.verdict == "gain" else "alone it shows little, but "
     return f"recommended: {alone}{beside_text(met[-1])}"
 
 
-def _gains_alone(arm: ArmResult, findings: Findings, met: Beside | None) -> str:
-    if arm.quality.difference is not None and not arm.quality.is_fine:
-        return f"{UNSHOWN}: {quality_text(arm.quality)}"
-    return f"{UNMEASURED if arm.gains_unmeasured else 'faster alone'}{_but(arm, findings, met)}"
+def _gains_alone(technique: TechniqueResult, findings: Findings, met: Beside | None) -> str:
+    if technique.quality.difference is not None and not technique.quality.is_fine:
+        return f"{UNSHOWN}: {quality_text(technique.quality)}"
+    return f"{UNMEASURED if technique.gains_unmeasured else 'faster alone'}{_but(technique, findings, met)}"
 
 
-def _but(arm: ArmResult, findings: Findings, met: Beside | None) -> str:
+def _but(technique: TechniqueResult, findings: Findings, met: Beside | None) -> str:
     """What stands against a gain among the others."""
     if met is not None and met.question == "needed" and met.verdict != "gain":
         return f", but not needed any more: {beside_text(met)}"
-    rival = next((each for each in findings.arms if each.is_recommended and each.family == arm.family), None)
-    if rival is not None and arm.family:
+    rival = next(
+        (each for each in findings.techniques if each.is_recommended and each.family == technique.family), None
+    )
+    if rival is not None and technique.family:
         return f", but {rival.name} sets the same and is recommended"
     if met is not None:
         return f"; {beside_text(met)}"
-    return "" if arm.gains_unmeasured else ", but it does not go with what is recommended"
+    return "" if technique.gains_unmeasured else ", but it does not go with what is recommended"
 
 
-def _met(arm: ArmResult, findings: Findings) -> Beside | None:
+def _met(technique: TechniqueResult, findings: Findings) -> Beside | None:
     """The last time that it was tried beside others."""
-    return next((each for each in reversed(findings.beside) if each.name == arm.name), None)
+    return next((each for each in reversed(findings.beside) if each.name == technique.name), None)
 
 
 def _and_beside(met: Beside | None) -> str:

@@ -22,7 +22,7 @@ class Job:
 
     kind: Kind
     configs: tuple[TrialPart, ...]
-    """The config, or the baseline's and the arm's."""
+    """The config, or the baseline's and the technique's."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of that kind, in plain values."""
     limit_seconds: float = inf

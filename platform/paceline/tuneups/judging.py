@@ -25,22 +25,22 @@ class Standing:
         """Take in the pairs of a duel."""
         for pair in pairs:
             self.pairs.append(pair)
-            self.judge.add(pair.baseline, pair.arm)
+            self.judge.add(pair.baseline, pair.technique)
 
     @property
     def verdict(self) -> SpeedVerdict | None:
-        """`gain`, `none` or `harm`; None as long as more pairs may change it."""
+        """`gain`, `no gain` or `regression`; None as long as more pairs may change it."""
         return self.judge.verdict
 
     @property
     def final(self) -> SpeedVerdict:
-        """The verdict when no more pairs come: `none` where nothing was shown."""
+        """The verdict when no more pairs come: `no gain` where nothing was shown."""
         return copy(self.judge).decide()
 
     @property
     def interval(self) -> Interval:
-        """The arm's speed over the baseline's."""
-        return speedup([pair.baseline for pair in self.pairs], [pair.arm for pair in self.pairs])
+        """The technique's speed over the baseline's."""
+        return speedup([pair.baseline for pair in self.pairs], [pair.technique for pair in self.pairs])
 
     @property
     def pairs_left(self) -> int:

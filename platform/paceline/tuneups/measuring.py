@@ -13,7 +13,6 @@ from paceline.cluster.listener import Stages
 from paceline.config.data import Sizes
 from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
-from paceline.tuneups.arms import Arm, arms_for, with_fixes
 from paceline.tuneups.bench import Bench
 from paceline.tuneups.beside import NO_TIME
 from paceline.tuneups.checking import FEWEST_SEEDS, Checking
@@ -24,12 +23,13 @@ from paceline.tuneups.concluding import result_of
 from paceline.tuneups.facts import Facts
 from paceline.tuneups.jobs import Job, part_of
 from paceline.tuneups.judging import Standing
-from paceline.tuneups.outcome import ArmResult, BaselineFailed, Findings, Note, Quality
-from paceline.tuneups.peaks import BASELINE, ERRAND_SECONDS, Peaks
+from paceline.tuneups.outcome import BaselineFailed, Findings, Note, Quality, TechniqueResult
+from paceline.tuneups.peaks import BASELINE, PROCESS_SECONDS, Peaks
 from paceline.tuneups.qualities import Trainings
 from paceline.tuneups.ring import Contest, Ring
 from paceline.tuneups.splits import Splits
 from paceline.tuneups.statistics.judge import Noise
+from paceline.tuneups.techniques import Technique, techniques_for, with_fixes
 
 AA = "A/A"
 """Name of the contest of the baseline against itself."""
@@ -37,7 +37,7 @@ QUALITY_SHARE = 0.45
 """Of the budget, what trainings for the quality may take at the most."""
 TOGETHER = "all/together"
 """Name of the contest of all that is recommended. As with `AA`, no technique of the user's can have it."""
-MEMORY_SECONDS = 5 * ERRAND_SECONDS
+MEMORY_SECONDS = 5 * PROCESS_SECONDS
 """Kept back for the last duel, for the memory of the baseline and of what is recommended, and to predict that of the
 others; of a short budget at most `MEMORY_SHARE`."""
 MEMORY_SHARE = 0.15
@@ -54,7 +54,7 @@ class Watcher(Stages, Protocol):
     def goes_on(self, tuneup_id: str, spent_seconds: float) -> None:
         """An earlier launch of it has been interrupted, and has spent so much of the budget."""
 
-    def arms(self, arms: Sequence[Arm]) -> None:
+    def techniques(self, techniques: Sequence[Technique]) -> None:
         """What will be tried, and what not."""
 
     def contest(self, contest: Contest) -> None:
@@ -77,7 +77,7 @@ class Measuring:
         self._contests: dict[str, Contest] = {}
         self._qualities: dict[str, Quality] = {}
         self._notes = list(notes)
-        self._arms: list[Arm] = []
+        self._techniques: list[Technique] = []
         self._splits = Splits(bench, clock)
         self._peaks = Peaks(bench, clock, config)
         self._memory_seconds = min(MEMORY_SECONDS, MEMORY_SHARE * clock.budget_seconds)
@@ -91,21 +91,23 @@ class Measuring:
         """
         facts = self._look()
         self._diagnose()
-        self._arms = self._peaks.without_too_large(
-            with_fixes(arms_for(self._config, facts), self._splits.fixes, self._config)
+        self._techniques = self._peaks.without_too_large(
+            with_fixes(techniques_for(self._config, facts), self._splits.fixes, self._config)
         )
         if self._peaks.problem:
             self._note(
                 "memory-not-predicted", f"the memory of the techniques could not be predicted: {self._peaks.problem}"
             )
-        self._watcher.arms(self._arms)
-        tried = [arm for arm in self._arms if not arm.why_not]
+        self._watcher.techniques(self._techniques)
+        tried = [technique for technique in self._techniques if not technique.why_not]
         self._train_baseline(facts)
         self._measure_alone(tried)
         chosen = self._combine(tried, facts)
         fastest = chosen
         chosen, quality = self._check_quality(fastest)
-        chosen = self._use_what_is_left(tried, chosen, {arm.name for arm in fastest if arm not in chosen})
+        chosen = self._use_what_is_left(
+            tried, chosen, {technique.name for technique in fastest if technique not in chosen}
+        )
         self._measure_together(chosen)
         self._split_recommended(chosen)
         self._measure_memory(tried, chosen)
@@ -163,52 +165,57 @@ class Measuring:
         plan = derive(self._config, Sizes(facts.train_samples, facts.validation_samples))
         return self._splits.seconds_per_sample * plan.batch.global_batch_size * (plan.total_steps or 0)
 
-    def _contest(self, name: str, baseline: ExperimentConfig, arm: ExperimentConfig) -> Contest:
-        return Contest(name, baseline, arm, Standing(self._noise))
+    def _contest(self, name: str, baseline: ExperimentConfig, technique: ExperimentConfig) -> Contest:
+        return Contest(name, baseline, technique, Standing(self._noise))
 
-    def _measure_alone(self, arms: Sequence[Arm]) -> None:
+    def _measure_alone(self, techniques: Sequence[Technique]) -> None:
         self._watcher.stage("measuring the noise, and each technique alone")
-        self._ring.fit_windows(len(arms) + 1)
+        self._ring.fit_windows(len(techniques) + 1)
         noise = self._contest(AA, self._config, self._config)
         self._ring.meet(noise)
         if noise.problem:
             raise BaselineFailed(f"the baseline cannot be measured: {noise.problem}", "measure")
         self._contests[AA] = noise
-        self._noise = Noise.of([(pair.baseline, pair.arm) for pair in noise.standing.pairs])
-        for arm in arms:
-            self._contests[arm.name] = self._contest(arm.name, self._config, arm.config(self._config))
-        self._ring.run([self._contests[arm.name] for arm in arms], share=0.5)
+        self._noise = Noise.of([(pair.baseline, pair.technique) for pair in noise.standing.pairs])
+        for technique in techniques:
+            self._contests[technique.name] = self._contest(technique.name, self._config, technique.config(self._config))
+        self._ring.run([self._contests[technique.name] for technique in techniques], share=0.5)
 
-    def _combine(self, tried: Sequence[Arm], facts: Facts) -> list[Arm]:
+    def _combine(self, tried: Sequence[Technique], facts: Facts) -> list[Technique]:
         self._watcher.stage("measuring what gains together")
         gained = best_of_families(speedups(self._contests, tried))
-        if (risky := sum(arm.computes == "differently" for arm in gained)) > 1:
+        if (risky := sum(technique.computes == "differently" for technique in gained)) > 1:
             self._reserve_trainings(risky + 1)  # if they spoil the model together, each is to be tried by itself
-        self._combining = Combining(self._config, facts, self._ring, self._noise, self._arms, self._contests)
+        self._combining = Combining(self._config, facts, self._ring, self._noise, self._techniques, self._contests)
         chosen = self._combining.run(tried, gained)
-        self._arms = self._combining.arms
+        self._techniques = self._combining.techniques
         return chosen
 
-    def _check_quality(self, chosen: list[Arm]) -> tuple[list[Arm], Quality]:
+    def _check_quality(self, chosen: list[Technique]) -> tuple[list[Technique], Quality]:
         self._clock.reserved = self._memory_seconds + END_SECONDS
         self._watcher.stage("training the recommended config")
-        checking = Checking(self._config, self._trainings, self._arms, self._contests)
+        checking = Checking(self._config, self._trainings, self._techniques, self._contests)
         chosen, quality = checking.run(chosen)
         self._qualities = checking.qualities
         self._notes += checking.notes
         return chosen, quality
 
-    def _use_what_is_left(self, tried: Sequence[Arm], chosen: list[Arm], spoiling: set[str]) -> list[Arm]:
+    def _use_what_is_left(
+        self, tried: Sequence[Technique], chosen: list[Technique], spoiling: set[str]
+    ) -> list[Technique]:
         """Measure what there was no time for: the trainings took less than was kept back, since what is recommended
         trains faster. What computes the same may still join it."""
         self._watcher.stage("measuring what there was no time for")
         self._clock.reserved += self._ring.longest  # for all together
-        self._ring.run([self._contests[arm.name] for arm in tried if not self._contests[arm.name].duels], share=0.5)
+        self._ring.run(
+            [self._contests[technique.name] for technique in tried if not self._contests[technique.name].duels],
+            share=0.5,
+        )
         chosen = self._combining.extended(chosen, tried, spoiling)
-        self._arms = self._combining.arms
+        self._techniques = self._combining.techniques
         return chosen
 
-    def _measure_together(self, chosen: Sequence[Arm]) -> None:
+    def _measure_together(self, chosen: Sequence[Technique]) -> None:
         """All that is recommended against the baseline."""
         contest = self._contest(TOGETHER, self._config, together(self._config, chosen)[0])
         self._contests[TOGETHER] = contest
@@ -220,14 +227,14 @@ class Measuring:
                 "no-gain-together", f"all together show no gain, {contest.standing.interval.text()}: {BY_CHANCE}"
             )
 
-    def _split_recommended(self, chosen: Sequence[Arm]) -> None:
+    def _split_recommended(self, chosen: Sequence[Technique]) -> None:
         """Where the time of a step goes now, as long as it takes none from the memory of what is recommended, nor from
         predicting the others'."""
-        self._clock.reserved = END_SECONDS + 3 * self._peaks.errand_seconds
+        self._clock.reserved = END_SECONDS + 3 * self._peaks.process_seconds
         if chosen:
             self._splits.split_recommended(together(self._config, chosen)[0])
 
-    def _measure_memory(self, arms: Sequence[Arm], chosen: Sequence[Arm]) -> None:
+    def _measure_memory(self, techniques: Sequence[Technique], chosen: Sequence[Technique]) -> None:
         """In fresh processes, what is recommended first; then each technique, as long as there is time. All of them are
         predicted together before, which takes little more than to measure one."""
         self._clock.reserved = END_SECONDS
@@ -235,25 +242,25 @@ class Measuring:
         self._peaks.measure(BASELINE, self._config)
         if chosen:
             self._peaks.measure(TOGETHER, together(self._config, chosen)[0])
-        met = [arm for arm in arms if self._contests[arm.name].standing.pairs]
+        met = [technique for technique in techniques if self._contests[technique.name].standing.pairs]
         met.sort(key=lambda each: (each not in chosen, not each.saves_memory))
         if not self._peaks.predicted:
-            self._peaks.predict({arm.name: arm for arm in met}, share=0.5)
-        for arm in met:
-            self._peaks.measure(arm.name, arm.config(self._config))
+            self._peaks.predict({technique.name: technique for technique in met}, share=0.5)
+        for technique in met:
+            self._peaks.measure(technique.name, technique.config(self._config))
 
-    def _findings(self, chosen: Sequence[Arm], quality: Quality) -> Findings:
+    def _findings(self, chosen: Sequence[Technique], quality: Quality) -> Findings:
         noise = self._contests[AA].standing.interval
         contest = self._contests[TOGETHER]
         has_pairs = bool(contest.standing.pairs)
-        results = tuple(self._result(arm, chosen) for arm in self._arms)
+        results = tuple(self._result(technique, chosen) for technique in self._techniques)
         untried = [each.name for each in results if each.reason == NO_TIME]
         if untried:
             self._note("no-time", f"{MORE_TIME}, of {len(untried)} techniques: {', '.join(untried)}")
         if any(each.is_memory_predicted for each in results):
             self._note("memory-predicted", PREDICTED)
         return Findings(
-            arms=results,
+            techniques=results,
             noise=(noise.low, noise.high),
             recommended=merged(chosen),
             speedup=contest.standing.interval.estimate if has_pairs else None,
@@ -267,7 +274,11 @@ class Measuring:
             notes=tuple(self._notes),
         )
 
-    def _result(self, arm: Arm, chosen: Sequence[Arm]) -> ArmResult:
-        quality = self._qualities.get(arm.name, Quality("same" if arm.computes == "same" else "not measured"))
-        result = result_of(arm, self._contests.get(arm.name), quality, self._contests[AA].warnings, self._peaks)
-        return replace(result, is_recommended=any(each.name == arm.name for each in chosen))
+    def _result(self, technique: Technique, chosen: Sequence[Technique]) -> TechniqueResult:
+        quality = self._qualities.get(
+            technique.name, Quality("same" if technique.computes == "same" else "not measured")
+        )
+        result = result_of(
+            technique, self._contests.get(technique.name), quality, self._contests[AA].warnings, self._peaks
+        )
+        return replace(result, is_recommended=any(each.name == technique.name for each in chosen))

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from paceline.direction import Direction
 from paceline.errors import RunFailed
 
-Verdict = Literal["gain", "none", "harm", "not applicable"]
+Verdict = Literal["gain", "no gain", "regression", "not applicable"]
 SURELY_COUNTS = 0.05
 """A difference of speed that counts, as a part of 1, on whatever machine."""
 
@@ -42,7 +42,7 @@ class Quality:
     """`same`: by how the technique works. `equivalent`: an equivalence test over the seeds says so."""
     metric: str = ""
     difference: float | None = None
-    """Of the arm's mean from the baseline's, in the metric's unit; positive is better."""
+    """Of the technique's mean from the baseline's, in the metric's unit; positive is better."""
     interval: tuple[float, float] | None = None
     """Of the difference, 90 %: what the two one-sided tests at 5 % look at."""
     seeds: int = 0
@@ -81,7 +81,7 @@ class Quality:
 
 
 @dataclass(frozen=True)
-class ArmResult:
+class TechniqueResult:
     """A technique, and the result."""
 
     name: str
@@ -126,9 +126,9 @@ class ArmResult:
 
     @property
     def is_open(self) -> bool:
-        """Whether `none` says that nothing was shown, rather than that there is no difference: there may be one that
+        """Whether `no gain` says that nothing was shown, rather than that there is no difference: there may be one that
         counts."""
-        if self.verdict != "none" or self.speedup_interval is None:
+        if self.verdict != "no gain" or self.speedup_interval is None:
             return False
         low, high = self.speedup_interval
         return high > 1 + SURELY_COUNTS or low < 1 / (1 + SURELY_COUNTS)
@@ -196,7 +196,7 @@ class Beside:
 class Findings:
     """All that a tune-up has found out."""
 
-    arms: tuple[ArmResult, ...]
+    techniques: tuple[TechniqueResult, ...]
     noise: tuple[float, float]
     """The result of the baseline against itself: the interval of its ratios. Nothing within it is a difference."""
     recommended: Mapping[str, Any]

@@ -17,15 +17,16 @@ from typing import Any
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import is_path, objects_in, spec_of
-from paceline.config.own_arms import own_arms
 from paceline.config.own_files import is_own
+from paceline.config.own_techniques import own_techniques
 from paceline.tuneups.own_objects import MAIN, parts_of
 
 
 def own_digests(config: ExperimentConfig) -> dict[str, str]:
-    """By name: the user's modules that are imported in this process, those that the techniques of `tuneup.arms` take in
-    their place, and the parts of Python objects in the config that are of no such module, such as `model: Net`."""
-    found = {**_files_of_arms(config), **_files_of_loaded()}
+    """By name: the user's modules that are imported in this process, those that the techniques of `tuneup.techniques`
+    take in their place, and the parts of Python objects in the config that are of no such module, such as `model:
+    Net`."""
+    found = {**_files_of_techniques(config), **_files_of_loaded()}
     files = {name: file for name, file in found.items() if name not in MAIN and file}
     digests = {name: _digest(_meaning(source)) for name, source in _sources(files)}
     for section, target in objects_in(config.model_dump()).items():
@@ -53,9 +54,9 @@ def _files_of_loaded() -> dict[str, Any]:
     return files
 
 
-def _files_of_arms(config: ExperimentConfig) -> dict[str, Any]:
+def _files_of_techniques(config: ExperimentConfig) -> dict[str, Any]:
     """Of the modules that may not be imported before a technique is measured."""
-    sections = (section for _, changed in own_arms(config) for section in changed.model_dump().values())
+    sections = (section for _, changed in own_techniques(config) for section in changed.model_dump().values())
     paths = [section.get("path") for section in sections if isinstance(section, dict)]
     files = {}
     for name in {str(path).partition(":")[0] for path in paths if is_path(path)}:

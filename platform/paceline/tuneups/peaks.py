@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from paceline.config.experiment import ExperimentConfig
-from paceline.tuneups.arms import Arm
 from paceline.tuneups.bench import Bench
 from paceline.tuneups.clock import Clock
 from paceline.tuneups.jobs import Job, part_of
+from paceline.tuneups.techniques import Technique
 
-ERRAND_SECONDS = 6.0
+PROCESS_SECONDS = 6.0
 """What it is taken to last to measure or predict the memory of one config, before it has been seen."""
 HOPE = 0.75
 """The share of the time seen before for which another config is measured: it may be quicker, and ends with the time."""
@@ -24,7 +24,7 @@ class Peaks:
 
     def __init__(self, bench: Bench, clock: Clock, config: ExperimentConfig) -> None:
         self._bench, self._clock, self._config = bench, clock, config
-        self.errand_seconds = ERRAND_SECONDS
+        self.process_seconds = PROCESS_SECONDS
         """What measuring one config takes at the most, as far as has been seen."""
         self.measured: dict[str, int] = {}
         """Bytes."""
@@ -35,36 +35,39 @@ class Peaks:
         self.problem = ""
         """Why nothing could be predicted; empty when it could, or was not tried."""
 
-    def without_too_large(self, arms: Sequence[Arm]) -> list[Arm]:
-        """The arms, those that are predicted not to fit into `tuneup.device_memory_gib` with that as the reason."""
+    def without_too_large(self, techniques: Sequence[Technique]) -> list[Technique]:
+        """The techniques, those that are predicted not to fit into `tuneup.device_memory_gib` with that as the
+        reason."""
         from paceline.memory.plan import cannot_fit
 
         asked = self._config.tuneup.device_memory_gib if self._config.tuneup is not None else None
         if asked is None:
-            return list(arms)
-        self.predict({arm.name: arm for arm in arms if not arm.why_not})
+            return list(techniques)
+        self.predict({technique.name: technique for technique in techniques if not technique.why_not})
         limit = round(asked * 2**30)
-        sizes = {arm.name: self.predicted.get(arm.name, 0) for arm in arms}
+        sizes = {technique.name: self.predicted.get(technique.name, 0) for technique in techniques}
         return [
-            replace(arm, why_not=_too_large(sizes[arm.name], limit)) if cannot_fit(sizes[arm.name], limit) else arm
-            for arm in arms
+            replace(technique, why_not=_too_large(sizes[technique.name], limit))
+            if cannot_fit(sizes[technique.name], limit)
+            else technique
+            for technique in techniques
         ]
 
-    def predict(self, arms: Mapping[str, Arm], share: float = 1.0) -> None:
-        """Predict the baseline's memory and that of the arms, in one process that trains nothing.
+    def predict(self, techniques: Mapping[str, Technique], share: float = 1.0) -> None:
+        """Predict the baseline's memory and that of the techniques, in one process that trains nothing.
 
         Args:
             share: of the time that is left, what it may take; nothing is known of any if that is too little.
         """
-        if not self._clock.has(self.errand_seconds):
+        if not self._clock.has(self.process_seconds):
             return
-        points = [{}, *(dict(arm.overrides) for arm in arms.values())]
+        points = [{}, *(dict(technique.overrides) for technique in techniques.values())]
         answer = self._bench.do(
             Job("predict", (part_of(self._config),), {"points": points, "timeout_seconds": share * self._clock.left})
         )
         self.problem = answer.problem
         if not answer.problem:
-            told = zip([BASELINE, *arms], answer.values["bytes"], strict=True)
+            told = zip([BASELINE, *techniques], answer.values["bytes"], strict=True)
             self.predicted |= {name: size for name, size in told if size is not None}
 
     def measure(self, name: str, config: ExperimentConfig) -> None:
@@ -73,11 +76,11 @@ class Peaks:
         if text in self._known:
             self.measured[name] = self._known[text]
             return
-        if not self._clock.has(HOPE * self.errand_seconds):
+        if not self._clock.has(HOPE * self.process_seconds):
             return
         begun = self._clock.elapsed
         answer = self._bench.do(Job("memory", (part_of(config),), {"timeout_seconds": self._clock.left}))
-        self.errand_seconds = max(self.errand_seconds, self._clock.elapsed - begun)
+        self.process_seconds = max(self.process_seconds, self._clock.elapsed - begun)
         if not answer.problem:
             self.measured[name] = self._known[text] = int(answer.values["bytes"])
 

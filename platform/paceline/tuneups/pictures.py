@@ -7,7 +7,7 @@ from paceline.runs.report.html import Markup, tag
 from paceline.runs.report.numbers import axis_text, percent_text
 from paceline.runs.report.rows import grouped_bar_chart, interval_chart
 from paceline.runs.report.scales import spans_decades
-from paceline.tuneups.outcome import ArmResult, Findings
+from paceline.tuneups.outcome import Findings, TechniqueResult
 from paceline.tuneups.texts import LEAST_SHARE, interval_text, memory_text, ratio_text, speed_text
 
 SPEEDS, TRADE, SPLIT = "speeds.svg", "speed_memory.svg", "step_split.svg"
@@ -47,18 +47,24 @@ def files_of(findings: Findings) -> dict[str, bytes]:
 def speed_chart(findings: Findings) -> Markup | None:
     """Each technique that was measured, with its interval, the fastest first."""
     rows = []
-    for arm in sorted(findings.arms, key=lambda each: -(each.speedup or 0.0)):
-        if arm.speedup is not None:
-            words = interval_text(arm.speedup, arm.speedup_interval)
-            rows.append((arm.name, arm.speedup, *_ends(arm.speedup, arm.speedup_interval), words))
-    strong = {arm.name for arm in findings.arms if arm.is_recommended}
+    for technique in sorted(findings.techniques, key=lambda each: -(each.speedup or 0.0)):
+        if technique.speedup is not None:
+            words = interval_text(technique.speedup, technique.speedup_interval)
+            rows.append(
+                (technique.name, technique.speedup, *_ends(technique.speedup, technique.speedup_interval), words)
+            )
+    strong = {technique.name for technique in findings.techniques if technique.is_recommended}
     return interval_chart(PICTURES[SPEEDS], rows, strong=strong) if rows else None
 
 
 def trade_chart(findings: Findings) -> Markup | None:
     """Each technique whose speed was measured and whose memory is known, the baseline, and all together."""
-    arms = [arm for arm in findings.arms if arm.speedup is not None and arm.memory_ratio is not None]
-    dots = [_dot(arm, arm.speedup or 1.0, arm.memory_ratio or 1.0) for arm in arms]
+    techniques = [
+        technique
+        for technique in findings.techniques
+        if technique.speedup is not None and technique.memory_ratio is not None
+    ]
+    dots = [_dot(technique, technique.speedup or 1.0, technique.memory_ratio or 1.0) for technique in techniques]
     if findings.speedup is not None and findings.peak_memory_ratio is not None:
         about = f"{TOGETHER}\n{speed_text(findings.speedup, findings.speedup_interval)} the speed\n"
         about += f"{ratio_text(findings.peak_memory_ratio)} the memory"
@@ -87,13 +93,13 @@ def split_chart(findings: Findings) -> Markup | None:
     return grouped_bar_chart(PICTURES[SPLIT], rows)
 
 
-def _dot(arm: ArmResult, speed: float, memory: float) -> Dot:
-    about = f"{arm.name}: {arm.verdict}\n{speed_text(speed, arm.speedup_interval)} the speed\n"
-    kind = "front" if arm.is_recommended else "plain"
-    ends = _ends(speed, arm.speedup_interval)
-    is_named = arm.is_recommended or abs(speed - 1) > _NEAR or abs(memory - 1) > _NEAR
-    name = arm.name if is_named else ""
-    return Dot(memory, speed, f"{about}{memory_text(arm)} the memory", kind, name, ends=ends)
+def _dot(technique: TechniqueResult, speed: float, memory: float) -> Dot:
+    about = f"{technique.name}: {technique.verdict}\n{speed_text(speed, technique.speedup_interval)} the speed\n"
+    kind = "front" if technique.is_recommended else "plain"
+    ends = _ends(speed, technique.speedup_interval)
+    is_named = technique.is_recommended or abs(speed - 1) > _NEAR or abs(memory - 1) > _NEAR
+    name = technique.name if is_named else ""
+    return Dot(memory, speed, f"{about}{memory_text(technique)} the memory", kind, name, ends=ends)
 
 
 def _ends(value: float, interval: Sequence[float] | None) -> tuple[float, float]:

@@ -73,9 +73,9 @@ class Trainings:
             done.append(dict(answer.values))
         return True
 
-    def compare(self, baseline: ExperimentConfig, arm: ExperimentConfig) -> Quality:
-        """Whether an arm's trainings come out as well as the baseline's, over the seeds that both have."""
-        first, second = self.values(baseline), self.values(arm)
+    def compare(self, baseline: ExperimentConfig, technique: ExperimentConfig) -> Quality:
+        """Whether a technique's trainings come out as well as the baseline's, over the seeds that both have."""
+        first, second = self.values(baseline), self.values(technique)
         count = min(len(first), len(second))
         if count < 2:
             return Quality("not measured", self.metric)

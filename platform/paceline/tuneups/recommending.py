@@ -7,7 +7,7 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import dump_yaml
 from paceline.errors import ConfigError
 from paceline.tracking.redact import redact, shareable
-from paceline.tuneups.outcome import ArmResult, Findings
+from paceline.tuneups.outcome import Findings, TechniqueResult
 from paceline.tuneups.texts import interval_text, quality_text, speed_text, without_gain
 
 WIDTH = 118
@@ -40,15 +40,19 @@ def _head(config: ExperimentConfig, findings: Findings) -> list[str]:
 def _reasons(findings: Findings) -> dict[str, str]:
     """Why each recommended field is as it is, by dotted key."""
     reasons: dict[str, str] = {}
-    for arm in findings.arms:
-        if arm.is_recommended:
-            reasons |= {key: _reason(arm) for key in arm.overrides if key in findings.recommended}
+    for technique in findings.techniques:
+        if technique.is_recommended:
+            reasons |= {key: _reason(technique) for key in technique.overrides if key in findings.recommended}
     return reasons
 
 
-def _reason(arm: ArmResult) -> str:
-    alone = "" if arm.speedup is None else f"; alone {interval_text(arm.speedup, arm.speedup_interval)} x the speed"
-    return redact(f"{arm.name}: {arm.reason}{alone}")
+def _reason(technique: TechniqueResult) -> str:
+    alone = (
+        ""
+        if technique.speedup is None
+        else f"; alone {interval_text(technique.speedup, technique.speedup_interval)} x the speed"
+    )
+    return redact(f"{technique.name}: {technique.reason}{alone}")
 
 
 def _commented(lines: list[str], reasons: Mapping[str, str]) -> list[str]:

@@ -73,7 +73,7 @@ def _id_in_mlflow(recorder: Recorder, uri: str, timeout_seconds: float) -> str:
 
 def figures(findings: Findings) -> dict[str, float]:
     """The metrics of a tune-up's run."""
-    values = {metrics.speedup_metric(arm.name): arm.speedup for arm in findings.arms}
+    values = {metrics.speedup_metric(technique.name): technique.speedup for technique in findings.techniques}
     values[metrics.TUNEUP_SPEEDUP] = findings.speedup
     values |= {metrics.split_metric(part): share for part, share in findings.split.items()}
     values |= {metrics.recommended_split_metric(part): share for part, share in findings.recommended_split.items()}

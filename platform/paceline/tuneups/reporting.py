@@ -7,10 +7,10 @@ from paceline.runs.report.numbers import counted, seconds_text
 from paceline.runs.report.page import page
 from paceline.runs.report.parts import Report, Section, code, figure, legend, pill, table
 from paceline.tuneups.answering import answer, tiles
-from paceline.tuneups.explaining import explanation, shown_arms
-from paceline.tuneups.outcome import ArmResult, Beside, Findings
+from paceline.tuneups.explaining import explanation, shown_techniques
+from paceline.tuneups.outcome import Beside, Findings, TechniqueResult
 from paceline.tuneups.pictures import PICTURES, SPEEDS, SPLIT, TRADE, pictures_of
-from paceline.tuneups.texts import arm_cells, quality_text, speed_text
+from paceline.tuneups.texts import quality_text, speed_text, technique_cells
 
 HEADING = (("technique", False), ("verdict", False), ("speed", True), ("memory", True), ("why", False))
 BESIDE = (("technique", False), ("beside", False), ("asked", False), ("verdict", False), ("speed", True))
@@ -35,7 +35,7 @@ def report_html(name: str, tuneup_id: str, findings: Findings, recommended: str 
         *([Section("config", "The recommended config", code(recommended))] if recommended else []),
         *_notes(findings.notes),
     ]
-    measured = sum(arm.speedup is not None for arm in findings.arms)
+    measured = sum(technique.speedup is not None for technique in findings.techniques)
     report = Report(
         kind="tune-up",
         name=name,
@@ -72,29 +72,36 @@ def _split_legend(findings: Findings) -> Child:
 
 
 def _techniques(findings: Findings) -> Section:
-    rows = [_row(arm, findings) for arm in shown_arms(findings)]
+    rows = [_row(technique, findings) for technique in shown_techniques(findings)]
     note = "Against the config as it was, each by itself."
-    about = [_attributes(arm) for arm in shown_arms(findings)]
+    about = [_attributes(technique) for technique in shown_techniques(findings)]
     shown = table(HEADING, rows, "sortable told", "techniques", about)
     return Section("techniques", "Each technique alone", shown, note)
 
 
-def _attributes(arm: ArmResult) -> dict[str, Value]:
-    return {"data_technique": arm.name, "data_verdict": arm.verdict, "data_recommended": arm.is_recommended}
+def _attributes(technique: TechniqueResult) -> dict[str, Value]:
+    return {
+        "data_technique": technique.name,
+        "data_verdict": technique.verdict,
+        "data_recommended": technique.is_recommended,
+    }
 
 
-def _row(arm: ArmResult, findings: Findings) -> list[tuple[Child, float | None]]:
-    name, _, speed, memory = arm_cells(arm)
-    why: list[Child] = [explanation(arm, findings)]
-    if arm.speedup is not None:
-        told = [arm.reason, *([quality_text(arm.quality)] if arm.quality.difference is not None else [])]
+def _row(technique: TechniqueResult, findings: Findings) -> list[tuple[Child, float | None]]:
+    name, _, speed, memory = technique_cells(technique)
+    why: list[Child] = [explanation(technique, findings)]
+    if technique.speedup is not None:
+        told = [
+            technique.reason,
+            *([quality_text(technique.quality)] if technique.quality.difference is not None else []),
+        ]
         why.append([tag("br"), tag("span", "; ".join(told), class_="quiet")])
-    shown = tag("b", name) if arm.is_recommended else name
+    shown = tag("b", name) if technique.is_recommended else name
     return [
         (shown, None),
-        (pill(arm.verdict), None),
-        (speed, arm.speedup),
-        (memory, arm.memory_ratio),
+        (pill(technique.verdict), None),
+        (speed, technique.speedup),
+        (memory, technique.memory_ratio),
         (why, None),
     ]
 
@@ -134,7 +141,7 @@ def _beside(findings: Findings) -> list[Section]:
 def _together_pill(findings: Findings) -> Markup | None:
     """Its verdict, where the interval is clear of no difference."""
     low, high = findings.speedup_interval or (1.0, 1.0)
-    return pill("gain") if low > 1 else pill("harm") if high < 1 else None
+    return pill("gain") if low > 1 else pill("regression") if high < 1 else None
 
 
 def _beside_row(beside: Beside) -> list[tuple[Child, float | None]]:

@@ -11,7 +11,7 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.tracking.redact import redact, redact_tree
 from paceline.tuneups.answering import changes_text
 from paceline.tuneups.explaining import rows_of
-from paceline.tuneups.outcome import ArmResult, Findings
+from paceline.tuneups.outcome import Findings, TechniqueResult
 from paceline.tuneups.texts import HEADING, quality_text, speed_text, without_gain
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ class TuneupResult:
     """Whether the link needs `paceline ui` to be running."""
 
     @property
-    def arms(self) -> tuple[ArmResult, ...]:
+    def techniques(self) -> tuple[TechniqueResult, ...]:
         """The techniques, in the order of the trials."""
-        return self.findings.arms
+        return self.findings.techniques
 
     @property
     def bottleneck(self) -> str:
@@ -62,7 +62,7 @@ class TuneupResult:
         """A row for each technique."""
         import pandas as pd
 
-        return pd.DataFrame([arm.to_json() for arm in self.arms])
+        return pd.DataFrame([technique.to_json() for technique in self.techniques])
 
     def to_json(self) -> dict[str, Any]:
         """As `paceline tuneup --json` prints it."""
@@ -101,7 +101,7 @@ class TuneupResult:
         return [(label, text) for label, text in rows if text]
 
     def __repr__(self) -> str:
-        gains = [arm.name for arm in self.arms if arm.is_recommended]
+        gains = [technique.name for technique in self.techniques if technique.is_recommended]
         speed = speed_text(self.findings.speedup, self.findings.speedup_interval)
         what = f"{', '.join(gains)}: {speed}" if gains else without_gain(self.findings)
         return f"<TuneupResult {self.name}/{self.tuneup_id}; {what}>"
@@ -123,7 +123,7 @@ def findings_json(findings: Findings) -> dict[str, Any]:
     """What was found out, as plain JSON values without secrets; null is the end of an interval that has none, and what
     is no number."""
     told = {
-        "arms": [arm.to_json() for arm in findings.arms],
+        "techniques": [technique.to_json() for technique in findings.techniques],
         "noise": list(findings.noise),
         "bottleneck": findings.bottleneck,
         "split": dict(findings.split),

@@ -12,14 +12,14 @@ from paceline.tuneups.clock import Clock
 from paceline.tuneups.duel import Pair, fewest_steps
 from paceline.tuneups.jobs import Job, part_of
 from paceline.tuneups.judging import MIN_PAIRS, PAIRS_OF_A_DUEL, Standing
-from paceline.tuneups.statistics.budget import next_arm
+from paceline.tuneups.statistics.budget import next_technique
 
 WINDOW_SECONDS = 0.5
 """How long a window of each side takes, where there is time."""
 LEAST_WINDOW_SECONDS = 0.1
 """A window that is shorter has too few turns for a busy machine to hit both sides alike."""
 SLOWER = 3
-"""By how many times an arm may be slower than the baseline without being taken for one that hangs."""
+"""By how many times a technique may be slower than the baseline without being taken for one that hangs."""
 FIRST_ROUND_SHARE = 0.5
 """Of the time, what a first duel of each is to take at the most."""
 
@@ -30,12 +30,12 @@ class Contest:
 
     name: str
     baseline: ExperimentConfig
-    arm: ExperimentConfig
+    technique: ExperimentConfig
     standing: Standing
     problem: str = ""
     """Why it cannot be measured; empty when it can."""
     warnings: list[str] = field(default_factory=list)
-    """What was told when the arm was built."""
+    """What was told when the technique was built."""
     build_seconds: float = 0.0
     """How long it took to be ready for its first step, compiling included, the longest time."""
     duels: int = 0
@@ -94,7 +94,7 @@ class Ring:
         judges = {name: contest.standing.judge for name, contest in by_name.items()}
         costs = {name: contest.seconds / max(1, len(contest.standing.pairs)) for name, contest in by_name.items()}
         whole_duels = left_seconds / PAIRS_OF_A_DUEL
-        chosen = next_arm(judges, costs, whole_duels, self._random.randrange(2**31))
+        chosen = next_technique(judges, costs, whole_duels, self._random.randrange(2**31))
         return None if chosen is None else by_name[chosen]
 
     def meet(self, contest: Contest) -> None:
@@ -107,7 +107,7 @@ class Ring:
             **standing.options(),
         }
         begun = self._clock.elapsed
-        parts = part_of(contest.baseline), part_of(contest.arm)
+        parts = part_of(contest.baseline), part_of(contest.technique)
         limit = self._clock.patience + self._fewest_seconds(contest)
         answer = self._bench.do(Job("duel", parts, options, limit))
         took = self._clock.elapsed - begun
@@ -123,9 +123,9 @@ class Ring:
         self._told(contest)
 
     def _fewest_seconds(self, contest: Contest) -> float:
-        """What the fewest pairs take where steps are slow and loader processes have many batches ready; an arm that is
-        some times slower than the baseline included."""
-        samples = _fewest_samples(contest.baseline) + _fewest_samples(contest.arm)
+        """What the fewest pairs take where steps are slow and loader processes have many batches ready; a technique
+        that is some times slower than the baseline included."""
+        samples = _fewest_samples(contest.baseline) + _fewest_samples(contest.technique)
         return SLOWER * self.seconds_per_sample * samples
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 
 from paceline.config.experiment import ExperimentConfig
-from paceline.tuneups.arms import Arm, fix_arm
 from paceline.tuneups.bench import Bench
 from paceline.tuneups.clock import Clock
 from paceline.tuneups.jobs import Job, part_of
+from paceline.tuneups.techniques import Technique, fix_technique
 
 STEPS = 20
 """Optimizer steps that the split of a step's time is taken over."""
@@ -24,7 +24,7 @@ class Splits:
         """Of the baseline, of the global batch; 0 where its step could not be split."""
         self.bottleneck = ""
         """Of the baseline: its kind, and what was measured."""
-        self.fixes: list[Arm] = []
+        self.fixes: list[Technique] = []
         """What would mend it, in the order to try."""
         self.problem = ""
         """Why the baseline's step could not be split; empty when it could."""
@@ -43,7 +43,7 @@ class Splits:
         self.bottleneck = f"{told['kind']}: {told['reason']}"
         for number, fix in enumerate(told["fixes"], start=1):
             name = f"fix-{told['kind'].replace('_', '-')}-{number}"
-            self.fixes.append(fix_arm(name, fix["overrides"], fix["why"]))
+            self.fixes.append(fix_technique(name, fix["overrides"], fix["why"]))
 
     def split_recommended(self, config: ExperimentConfig) -> None:
         """The same of the recommended config, where there is time for it and the baseline's could be split."""

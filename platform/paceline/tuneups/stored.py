@@ -8,7 +8,7 @@ from typing import Any
 
 from paceline.errors import EnvironmentFault
 from paceline.tuneups.folder import TuneupFolder
-from paceline.tuneups.outcome import ArmResult, Beside, Findings, Quality
+from paceline.tuneups.outcome import Beside, Findings, Quality, TechniqueResult
 
 
 def stored_report(path: Path) -> str:
@@ -45,7 +45,7 @@ def findings_of(told: Mapping[str, Any]) -> Findings:
         KeyError, TypeError, ValueError: they are something else.
     """
     return Findings(
-        arms=tuple(_arm(each) for each in told["arms"]),
+        techniques=tuple(_technique(each) for each in told["techniques"]),
         noise=_ends(told["noise"]),
         recommended=dict(told["recommended"]),
         speedup=told["speedup"],
@@ -60,8 +60,8 @@ def findings_of(told: Mapping[str, Any]) -> Findings:
     )
 
 
-def _arm(told: Mapping[str, Any]) -> ArmResult:
-    return ArmResult(
+def _technique(told: Mapping[str, Any]) -> TechniqueResult:
+    return TechniqueResult(
         name=told["name"],
         overrides=dict(told["overrides"]),
         verdict=told["verdict"],

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from paceline.tuneups.outcome import ArmResult, Findings, Quality
+from paceline.tuneups.outcome import Findings, Quality, TechniqueResult
 
 UNDECIDED = "undecided in the time there was"
 """What is reported about a speed whose interval is too wide to say anything."""
@@ -31,9 +31,9 @@ def ratio_text(ratio: float | None) -> str:
     return "-" if ratio is None else f"{ratio:.2f} x"
 
 
-def memory_text(arm: ArmResult) -> str:
+def memory_text(technique: TechniqueResult) -> str:
     """Such as `0.63 x` where it was measured, `~0.63 x` where it was predicted; a dash where neither."""
-    return f"{'~' if arm.is_memory_predicted else ''}{ratio_text(arm.memory_ratio)}"
+    return f"{'~' if technique.is_memory_predicted else ''}{ratio_text(technique.memory_ratio)}"
 
 
 def quality_text(quality: Quality) -> str:
@@ -60,11 +60,16 @@ def answer_text(findings: Findings) -> str:
     return f"{changes}: {speed_text(findings.speedup, findings.speedup_interval)}, {quality_text(findings.quality)}"
 
 
-def arm_cells(arm: ArmResult) -> tuple[str, str, str, str]:
+def technique_cells(technique: TechniqueResult) -> tuple[str, str, str, str]:
     """Name, verdict, speed and memory: a row of the table, but for why."""
-    if arm.speedup is None:
-        return arm.name, arm.verdict, "", ""
-    return arm.name, arm.verdict, speed_text(arm.speedup, arm.speedup_interval), memory_text(arm)
+    if technique.speedup is None:
+        return technique.name, technique.verdict, "", ""
+    return (
+        technique.name,
+        technique.verdict,
+        speed_text(technique.speedup, technique.speedup_interval),
+        memory_text(technique),
+    )
 
 
 HEADING = ("technique", "verdict", "speed", "memory", "why")
@@ -78,13 +83,13 @@ def split_texts(split: Mapping[str, float]) -> list[tuple[str, str]]:
 def without_gain(found: Findings) -> str:
     """What is said where nothing is recommended: that nothing helps is known only of what was measured."""
     doubtful: dict[str, list[str]] = {}
-    for arm in found.arms:
-        if arm.verdict == "gain" and not arm.quality.is_fine:
-            what = UNMEASURED if arm.gains_unmeasured else UNSHOWN
-            doubtful.setdefault(what, []).append(arm.name)
+    for technique in found.techniques:
+        if technique.verdict == "gain" and not technique.quality.is_fine:
+            what = UNMEASURED if technique.gains_unmeasured else UNSHOWN
+            doubtful.setdefault(what, []).append(technique.name)
     if doubtful:
         told = [f"{what}: {', '.join(names)}" for what, names in doubtful.items()]
         return "; ".join(["nothing is recommended", *told])
-    if any(arm.verdict != "not applicable" for arm in found.arms):
+    if any(technique.verdict != "not applicable" for technique in found.techniques):
         return "nothing helps"
     return "nothing was measured; give tuneup.budget_seconds more if there was no time for it"

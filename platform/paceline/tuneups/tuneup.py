@@ -21,7 +21,7 @@ from paceline.cluster.python_objects import with_objects
 from paceline.cluster.session import on_cluster
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import missing_modules
-from paceline.config.own_arms import missing_in_arms
+from paceline.config.own_techniques import missing_in_techniques
 from paceline.config.tuneup import TuneupConfig
 from paceline.durable import write_durably
 from paceline.errors import ConfigError, EnvironmentFault, coded
@@ -116,7 +116,7 @@ class Prepared:
 
 
 def _tuneup(config: ExperimentConfig, launch: Launch, listener: Watcher, spent: SpentTime) -> TuneupResult:
-    if problems := [*missing_modules(config.model_dump()), *missing_in_arms(config)]:
+    if problems := [*missing_modules(config.model_dump()), *missing_in_techniques(config)]:
         raise ConfigError(problems)
     storage = storage_folder(config)
     warn_of_fixed_size(config, "a tune-up", listener)

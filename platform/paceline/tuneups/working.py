@@ -108,8 +108,8 @@ def _split(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]:
 def _duel(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]:
     rules = DuelRules(**job.options)
     first, second = (config_of(base, part) for part in job.configs)
-    with closing(Stepper(first, ranks)) as baseline, closing(Stepper(second, ranks)) as arm:
-        return asdict(duel(baseline, arm, rules, ranks))
+    with closing(Stepper(first, ranks)) as baseline, closing(Stepper(second, ranks)) as technique:
+        return asdict(duel(baseline, technique, rules, ranks))
 
 
 def _train(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]:

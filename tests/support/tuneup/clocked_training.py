@@ -11,7 +11,7 @@ from paceline.tuneups.duel import DuelRules, duel
 from paceline.tuneups.statistics.windows import TURN_SECONDS
 from paceline.tuneups.stepper import Stepper
 
-BASELINE_SECONDS, ARM_SECONDS = 0.03, 0.006
+BASELINE_SECONDS, TECHNIQUE_SECONDS = 0.03, 0.006
 Timed = tuple[tuple[int, int], list[float], tuple[int, int]]
 
 
@@ -20,7 +20,7 @@ def timed_duel(ranks: DistContext) -> Timed:
     before."""
     from support.toys import PointsTask, toy_config
 
-    now, passes = [0.0], {BASELINE_SECONDS: 0, ARM_SECONDS: 0}
+    now, passes = [0.0], {BASELINE_SECONDS: 0, TECHNIQUE_SECONDS: 0}
 
     def timed(seconds: float) -> Any:
         class Timed(PointsTask):
@@ -34,18 +34,18 @@ def timed_duel(ranks: DistContext) -> Timed:
     with (
         patch("paceline.tuneups.stepper.perf_counter", lambda: now[0]),
         closing(Stepper(timed(BASELINE_SECONDS), ranks)) as baseline,
-        closing(Stepper(timed(ARM_SECONDS), ranks)) as arm,
+        closing(Stepper(timed(TECHNIQUE_SECONDS), ranks)) as technique,
     ):
-        found = duel(baseline, arm, DuelRules(window_seconds=0.1, min_pairs=1, max_pairs=1), ranks)
-    counts = passes[BASELINE_SECONDS], passes[ARM_SECONDS]
-    return found.steps, [pair.baseline / pair.arm for pair in found.pairs], counts
+        found = duel(baseline, technique, DuelRules(window_seconds=0.1, min_pairs=1, max_pairs=1), ranks)
+    counts = passes[BASELINE_SECONDS], passes[TECHNIQUE_SECONDS]
+    return found.steps, [pair.baseline / pair.technique for pair in found.pairs], counts
 
 
 def check_turns(found: list[Timed]) -> None:
     """Turns take the same time on both sides, and have as many steps on all ranks."""
     first, *others = found
     steps, ratios, _ = first
-    assert steps == (round(TURN_SECONDS / BASELINE_SECONDS), round(TURN_SECONDS / ARM_SECONDS))
-    assert ratios == pytest.approx([BASELINE_SECONDS / ARM_SECONDS])
+    assert steps == (round(TURN_SECONDS / BASELINE_SECONDS), round(TURN_SECONDS / TECHNIQUE_SECONDS))
+    assert ratios == pytest.approx([BASELINE_SECONDS / TECHNIQUE_SECONDS])
     for each in others:
         assert (each[0], each[2]) == (first[0], first[2])

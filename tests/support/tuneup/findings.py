@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from paceline.tuneups.outcome import ArmResult, Beside, Findings, Quality
+from paceline.tuneups.outcome import Beside, Findings, Quality, TechniqueResult
 
 EQUIVALENT = Quality("equivalent", "val/accuracy", -0.001, (-0.004, 0.002), 5, True, 0.01)
 WORSE = Quality("worse", "val/accuracy", -0.04, (-0.05, -0.03), 5, False, 0.01)
 
 
-def arm(name: str, family: str, verdict: Any, speed: float, **others: Any) -> ArmResult:
-    plain = ArmResult(
+def technique(name: str, family: str, verdict: Any, speed: float, **others: Any) -> TechniqueResult:
+    plain = TechniqueResult(
         name, {f"own.{name}": 1}, verdict, f"what {name} does", family, speed, (speed - 0.02, speed + 0.02)
     )
     return replace(plain, **{"pairs": 8, "quality": Quality("same"), **others})
@@ -25,25 +25,29 @@ def findings(prefix: str = "") -> Findings:
         prefix: what all names begin with.
     """
     cache, bf16 = f"{prefix}cache", f"{prefix}bf16"
-    arms = (
-        arm(cache, "loading", "gain", 2.74, peak_memory_ratio=1.0, is_recommended=True),
-        arm(f"{prefix}loader-2", "loading", "gain", 1.13, peak_memory_ratio=1.0),
-        arm(bf16, "precision", "none", 1.01, peak_memory_ratio=0.61, is_recommended=True, quality=EQUIVALENT),
-        arm(f"{prefix}channels-last", "layout", "none", 0.99, predicted_memory_ratio=1.04),
-        arm(f"{prefix}seldom-logged", "logging", "gain", 1.03),
-        arm(f"{prefix}compile", "compile", "harm", 0.88, build_seconds=7.5, warnings=("it breaks the graph",)),
-        arm(f"{prefix}halves", "accumulation", "harm", 0.87, peak_memory_ratio=0.56),
-        arm(f"{prefix}batch", "batch", "harm", 1.9, quality=WORSE),
-        ArmResult(f"{prefix}fp16", {"trainer.precision": "16-mixed"}, "not applicable", f"{prefix}it is for GPUs"),
+    techniques = (
+        technique(cache, "loading", "gain", 2.74, peak_memory_ratio=1.0, is_recommended=True),
+        technique(f"{prefix}loader-2", "loading", "gain", 1.13, peak_memory_ratio=1.0),
+        technique(bf16, "precision", "no gain", 1.01, peak_memory_ratio=0.61, is_recommended=True, quality=EQUIVALENT),
+        technique(f"{prefix}channels-last", "layout", "no gain", 0.99, predicted_memory_ratio=1.04),
+        technique(f"{prefix}seldom-logged", "logging", "gain", 1.03),
+        technique(
+            f"{prefix}compile", "compile", "regression", 0.88, build_seconds=7.5, warnings=("it breaks the graph",)
+        ),
+        technique(f"{prefix}halves", "accumulation", "regression", 0.87, peak_memory_ratio=0.56),
+        technique(f"{prefix}batch", "batch", "regression", 1.9, quality=WORSE),
+        TechniqueResult(
+            f"{prefix}fp16", {"trainer.precision": "16-mixed"}, "not applicable", f"{prefix}it is for GPUs"
+        ),
     )
     beside = (
         Beside(bf16, (cache,), "helps", "gain", 1.33, (1.3, 1.34), 8),
-        Beside(f"{prefix}channels-last", (cache,), "helps", "harm", 0.95, (0.94, 0.96), 8),
+        Beside(f"{prefix}channels-last", (cache,), "helps", "regression", 0.95, (0.94, 0.96), 8),
         Beside(f"{prefix}compile", (cache, bf16), "helps", "not applicable", reason="there was no time for it"),
         Beside(f"{prefix}seldom-logged", (cache, bf16), "needed", "none", 1.0, (0.99, 1.01), 40),
     )
     return Findings(
-        arms=arms,
+        techniques=techniques,
         noise=(0.99, 1.01),
         recommended={"data.cache": "memory", "trainer.precision": "bf16-mixed", "data.micro_batch_size": None},
         speedup=3.61,

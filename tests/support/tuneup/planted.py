@@ -16,9 +16,9 @@ from paceline.engine.dist_context import DistContext
 from paceline.profiling.bottleneck import Kind
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
-from paceline.tuneups.arms import arms_for
 from paceline.tuneups.facts import Facts
 from paceline.tuneups.stepper import Stepper
+from paceline.tuneups.techniques import techniques_for
 
 FEATURES, CLASSES = 32, 4
 TRAIN, VALIDATION, BATCH = 768, 400, 64
@@ -104,7 +104,7 @@ def planted_config(home: Path, seed: int, budget_seconds: float, speeds: dict[st
 
     Args:
         home: where it writes.
-        speeds: by technique, how many times as fast as the baseline it is to be; see `arm` for their names.
+        speeds: by technique, how many times as fast as the baseline it is to be; see `technique` for their names.
     """
     base = validate(
         {
@@ -121,12 +121,12 @@ def planted_config(home: Path, seed: int, budget_seconds: float, speeds: dict[st
         }
     )
     step = step_seconds(base)
-    arms = {name: arm(name, step * (1 / speed - 1)) for name, speed in speeds.items()}
-    section = {"budget_seconds": budget_seconds, "arms": arms, "skip": known(base)}
+    techniques = {name: technique(name, step * (1 / speed - 1)) for name, speed in speeds.items()}
+    section = {"budget_seconds": budget_seconds, "techniques": techniques, "skip": known(base)}
     return base.with_overrides({"tuneup": section})
 
 
-def arm(name: str, seconds: float) -> dict[str, Any]:
+def technique(name: str, seconds: float) -> dict[str, Any]:
     """What a planted technique sets, each another field, so that they go together; seconds are those of a step's."""
     return {
         "nothing": {"model.args": {"label": "nothing"}},
@@ -158,4 +158,4 @@ def known(config: ExperimentConfig) -> list[str]:
     """The names of all techniques that a tune-up knows by itself, and of the fixes that it might find."""
     facts = Facts("cpu", 1, 2, 1, False, 0, 0, True, TRAIN, VALIDATION)
     fixes = [f"fix-{kind.replace('_', '-')}-{number}" for kind in get_args(Kind) for number in (1, 2, 3, 4)]
-    return [*(each.name for each in arms_for(config, facts)), *fixes]
+    return [*(each.name for each in techniques_for(config, facts)), *fixes]

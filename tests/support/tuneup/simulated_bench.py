@@ -13,7 +13,7 @@ from paceline.tuneups.display import SilentWatcher
 from paceline.tuneups.facts import Facts
 from paceline.tuneups.jobs import Answer, Job
 from paceline.tuneups.measuring import Measuring
-from paceline.tuneups.outcome import ArmResult, Beside, Findings, Note
+from paceline.tuneups.outcome import Beside, Findings, Note, TechniqueResult
 from paceline.tuneups.ring import WINDOW_SECONDS
 from support.toys import toy_config
 
@@ -134,7 +134,7 @@ PLANTED = {
 
 def planted_config(budget_seconds: float = 600.0, **overrides: Any) -> Any:
     """A tune-up of the planted techniques and the known ones."""
-    section = {"arms": PLANTED, "budget_seconds": budget_seconds, "skip": ["compile", "log-every-50"]}
+    section = {"techniques": PLANTED, "budget_seconds": budget_seconds, "skip": ["compile", "log-every-50"]}
     changes = {"trainer.precision": "32-true", "scaling.num_workers": 1, "tuneup": section, **overrides}
     return toy_config().with_overrides(changes)
 
@@ -167,14 +167,16 @@ class Tuned:
     clock: FakeClock
     listener: RecordingListener
 
-    def arm(self, name: str) -> ArmResult:
+    def technique(self, name: str) -> TechniqueResult:
         """The result of a technique."""
-        return next(arm for arm in self.findings.arms if arm.name == name)
+        return next(technique for technique in self.findings.techniques if technique.name == name)
 
     @property
     def verdicts(self) -> dict[str, str]:
         """Of the planted techniques."""
-        return {arm.name: arm.verdict for arm in self.findings.arms if arm.name in PLANTED}
+        return {
+            technique.name: technique.verdict for technique in self.findings.techniques if technique.name in PLANTED
+        }
 
     def met(self, name: str, question: str = "") -> list[Beside]:
         """The times that a technique was measured beside others."""

@@ -25,11 +25,12 @@ class Condition:
     def pairs(
         self, draw: np.random.Generator, count: int, turns: int, speedup: float = 1.0, in_turns: bool = True
     ) -> Array:
-        """A duel's seconds of baseline and arm, shape (count, 2), from a contiguous stretch of one process's readings.
+        """A duel's seconds of baseline and technique, shape (count, 2), from a contiguous stretch of one process's
+        readings.
 
-        Each reading is a turn, and which of two neighbours is the arm's is drawn; or, not `in_turns`, a window is one
-        piece of so many readings, and which piece is the arm's is drawn. A stretch that is longer than the recording
-        goes on at its beginning.
+        Each reading is a turn, and which of two neighbours is the technique's is drawn; or, not `in_turns`, a window is
+        one piece of so many readings, and which piece is the technique's is drawn. A stretch that is longer than the
+        recording goes on at its beginning.
         """
         series = self.series[draw.integers(len(self.series))]
         stretch = np.take(series, draw.integers(len(series)) + np.arange(2 * count * turns), mode="wrap")

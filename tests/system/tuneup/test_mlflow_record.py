@@ -48,6 +48,6 @@ def test_an_mlflow_that_does_not_answer_is_not_waited_for(tmp_path: Path) -> Non
 def test_mlflow_takes_the_speed_of_each_name_that_the_config_takes() -> None:
     from mlflow.utils.validation import _validate_metric_name
 
-    arm = replace(findings().arms[0], name="bf16 + compile=default")
-    for key in figures(replace(findings(), arms=(arm,))):
+    technique = replace(findings().techniques[0], name="bf16 + compile=default")
+    for key in figures(replace(findings(), techniques=(technique,))):
         _validate_metric_name(key)

@@ -6,20 +6,20 @@ from pathlib import Path
 import pytest
 
 from paceline.tuneups.display import SilentWatcher
-from paceline.tuneups.outcome import ArmResult, Findings
+from paceline.tuneups.outcome import Findings, TechniqueResult
 from paceline.tuneups.texts import speed_text
 from paceline.tuneups.tuneup import tuneup
 from support.tuneup.planted import planted_config
 
-RIGHT = {"nothing": "none", "faster": "gain", "slower": "harm", "spoils": "harm"}
+RIGHT = {"nothing": "no gain", "faster": "gain", "slower": "regression", "spoils": "regression"}
 SMALL = {"nothing": 1.0, "faster": 1.05, "slower": 1 / 1.05, "spoils": 1.1}
 """By how many times each is as fast as the baseline."""
 SEEDS = range(10)
 BUDGET_SECONDS = 95.0
 
 
-def planted(found: Findings) -> dict[str, ArmResult]:
-    return {arm.name: arm for arm in found.arms if arm.name in RIGHT}
+def planted(found: Findings) -> dict[str, TechniqueResult]:
+    return {technique.name: technique for technique in found.techniques if technique.name in RIGHT}
 
 
 @pytest.mark.slow
@@ -33,13 +33,13 @@ def test_planted_techniques_of_five_percent_get_their_verdicts_in_ten_tune_ups(
         low, high = found.noise
         equal += low <= 1 <= high
         record_property(f"seed {seed}, A/A", f"{low:.3f}-{high:.3f}")
-        for name, arm in planted(found).items():
-            speed = speed_text(arm.speedup, arm.speedup_interval)
-            told = f"{arm.verdict}: {speed} in {arm.pairs} pairs, quality {arm.quality.verdict}"
+        for name, technique in planted(found).items():
+            speed = speed_text(technique.speedup, technique.speedup_interval)
+            told = f"{technique.verdict}: {speed} in {technique.pairs} pairs, quality {technique.quality.verdict}"
             record_property(f"seed {seed}, {name}", told)
             print(f"seed {seed}, {name}: {told}; A/A {low:.3f}-{high:.3f}", flush=True)
-            wrong += [(seed, name, told)] if arm.verdict != RIGHT[name] else []
-            recommended += [name] if arm.is_recommended else []
+            wrong += [(seed, name, told)] if technique.verdict != RIGHT[name] else []
+            recommended += [name] if technique.is_recommended else []
     assert len(wrong) <= 0.05 * len(SEEDS) * len(RIGHT), wrong
     assert "spoils" not in recommended
     assert equal >= len(SEEDS) - 2  # an interval of 95 % leaves 1 out now and then

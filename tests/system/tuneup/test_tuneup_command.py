@@ -79,13 +79,13 @@ def tuned(home: Path, num_workers: int, *overrides: str) -> dict[str, Any]:
 
 
 def check_findings(found: dict[str, Any]) -> None:
-    arms = {arm["name"]: arm for arm in found["arms"]}
-    cached = arms["cache-memory"]
+    techniques = {technique["name"]: technique for technique in found["techniques"]}
+    cached = techniques["cache-memory"]
     assert (cached["verdict"], cached["quality"]["verdict"]) == ("gain", "same")
     low, high = cached["speedup_interval"]
     assert cached["speedup"] > 2
     assert low < cached["speedup"] < high
-    assert arms["fp16"]["verdict"] == "not applicable"
+    assert techniques["fp16"]["verdict"] == "not applicable"
     assert found["recommended"]["data.cache"] == "memory"
     assert found["bottleneck"].startswith("data:")
     assert max(found["split"], key=found["split"].get) == "data"
@@ -100,8 +100,8 @@ def check_mlflow(home: Path, found: dict[str, Any]) -> None:
     client = MlflowClient(f"sqlite:///{home}/mlflow.db")
     (run,) = client.search_runs([each.experiment_id for each in client.search_experiments()])
     assert (run.info.status, run.data.tags["paceline.kind"]) == ("FINISHED", "tuneup")
-    arms = {arm["name"]: arm for arm in found["arms"]}
-    assert run.data.metrics["tuneup/speedup/cache-memory"] == pytest.approx(arms["cache-memory"]["speedup"])
+    techniques = {technique["name"]: technique for technique in found["techniques"]}
+    assert run.data.metrics["tuneup/speedup/cache-memory"] == pytest.approx(techniques["cache-memory"]["speedup"])
     assert run.data.metrics["tuneup/split/data"] == pytest.approx(found["split"]["data"])
     assert "| cache-memory | gain |" in run.data.tags["mlflow.note.content"]
     files = {item.path for item in client.list_artifacts(run.info.run_id)}
@@ -112,15 +112,15 @@ def check_mlflow(home: Path, found: dict[str, Any]) -> None:
 @pytest.mark.ray
 @pytest.mark.timeout(600)
 def test_on_two_workers_the_bottleneck_is_fixed_and_a_technique_that_hangs_is_given_up(home: Path) -> None:
-    found = tuned(home, 2, 'tuneup.arms={"hangs": {"data.args": {"hangs": true}}}')
+    found = tuned(home, 2, 'tuneup.techniques={"hangs": {"data.args": {"hangs": true}}}')
     check_findings(found)
     check_mlflow(home, found)
-    arms = {arm["name"]: arm for arm in found["arms"]}
+    techniques = {technique["name"]: technique for technique in found["techniques"]}
     # the memory comes last, and only as far as there is time
-    assert arms["cache-memory"]["peak_memory_ratio"] == pytest.approx(1.0, rel=0.05)
-    assert arms["exchange-bf16"]["verdict"] != "not applicable"
-    assert arms["hangs"]["verdict"] == "not applicable"
-    assert "60 s" in arms["hangs"]["reason"]
+    assert techniques["cache-memory"]["peak_memory_ratio"] == pytest.approx(1.0, rel=0.05)
+    assert techniques["exchange-bf16"]["verdict"] != "not applicable"
+    assert techniques["hangs"]["verdict"] == "not applicable"
+    assert "60 s" in techniques["hangs"]["reason"]
     assert found["wall_seconds"] < 300
 
 
@@ -182,7 +182,10 @@ def test_a_tune_up_that_is_ended_twice_is_resumed_where_it_was(home: Path, num_w
     ("section", "places"),
     [
         ("{margin: 0}", ["tuneup.margin"]),
-        ("\n  arms:\n    theirs: {model.path: 'nomodule:build'}", ["bad.yaml:6", "tuneup.arms.theirs", "nomodule"]),
+        (
+            "\n  techniques:\n    theirs: {model.path: 'nomodule:build'}",
+            ["bad.yaml:6", "tuneup.techniques.theirs", "nomodule"],
+        ),
     ],
     ids=["value", "module"],
 )

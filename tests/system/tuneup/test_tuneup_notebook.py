@@ -32,7 +32,7 @@ def test_its_cells_compile_and_a_dry_run_finds_techniques() -> None:
     config = displayed(cells[0], {})
     assert "data.global_batch_size" in config._repr_html_()
     assert config.tuneup.budget_seconds <= 120
-    tried = [arm for arm in preview(config) if not arm.why_not]
+    tried = [technique for technique in preview(config) if not technique.why_not]
     assert len(tried) >= 5
 
 

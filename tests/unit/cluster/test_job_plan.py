@@ -13,7 +13,7 @@ from paceline.cluster import job_folder
 from paceline.cluster.job_plan import JobPlan, plan_job
 from paceline.cluster.user_code import runtime_env
 from paceline.config.experiment import validate
-from paceline.config.own_arms import own_arms
+from paceline.config.own_techniques import own_techniques
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.sweeps.planning.points import make_points
 from support.cluster.job_project import CONFIG, FILE, NET, SECRET, SWEEP, enter_project, paceline_submit
@@ -114,8 +114,8 @@ def test_options_of_another_command_are_refused(arguments: list[str]) -> None:
         ("trainer.epochs=x", "wrong-type", "trainer.epochs"),
         ("sweep={space: {optimizer.lr: [-1, 1]}}", "sweep-point", "sweep.space.optimizer.lr"),
         ("model.path=own_net:bild", "import", "model.path"),
-        ("tuneup={arms: {mine: {model.path: 'own_net:bild'}}}", "import", "tuneup.arms.mine"),
-        ("tuneup={arms: {mine: {model.args.widht: 8}}}", "unknown-key", "tuneup.arms.mine"),
+        ("tuneup={techniques: {mine: {model.path: 'own_net:bild'}}}", "import", "tuneup.techniques.mine"),
+        ("tuneup={techniques: {mine: {model.args.widht: 8}}}", "unknown-key", "tuneup.techniques.mine"),
         (f"model.args.api_key={SECRET}", "secret", "model.args.api_key"),
         (f"tracking.uri=http://me:{SECRET}@host", "secret", "tracking.uri"),
     ],
@@ -139,7 +139,7 @@ def test_several_mistakes_are_reported_at_once(golden: Golden) -> None:
     golden(str(caught.value))
 
 
-TUNEUP = "tuneup={arms: {mine: {model.path: 'elsewhere_net:build'}}}"
+TUNEUP = "tuneup={techniques: {mine: {model.path: 'elsewhere_net:build'}}}"
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ TUNEUP = "tuneup={arms: {mine: {model.path: 'elsewhere_net:build'}}}"
     [
         ("model.path=elsewhere_net:build", "model.path"),
         ("sweep={space: {model.path: ['own_net:build', 'elsewhere_net:build']}}", "model.path"),
-        (TUNEUP, "tuneup.arms.mine"),
+        (TUNEUP, "tuneup.techniques.mine"),
     ],
 )
 def test_modules_outside_the_folder_are_refused(
@@ -170,7 +170,7 @@ def test_a_config_outside_the_folder_is_refused(project: Path) -> None:
 @pytest.mark.parametrize(
     ("ignored", "override", "key"),
     [
-        ("left_net.py", TUNEUP.replace("elsewhere", "left"), "tuneup.arms.mine"),
+        ("left_net.py", TUNEUP.replace("elsewhere", "left"), "tuneup.techniques.mine"),
         ("own_net.py", "seed=1", "model.path"),
         ("configs", "seed=1", ""),
     ],
@@ -298,9 +298,9 @@ def test_modules_of_custom_techniques_travel_beside_those_of_the_config(
         (tmp_path / folder / f"{module}.py").write_text(never)
         monkeypatch.syspath_prepend(str(tmp_path / folder))
     tree = {"name": "own", "model": {"path": "sent_own_net:build"}, "data": {"name": "mnist5k"}}
-    arms = {"theirs": {"model.path": "sent_their_net:build"}, "wrong": {"trainer.epochs": -1}}
-    config = validate({**tree, "tuneup": {"arms": arms}})
-    package, *modules = runtime_env(config, *(changed for _, changed in own_arms(config)))["py_modules"]
+    techniques = {"theirs": {"model.path": "sent_their_net:build"}, "wrong": {"trainer.epochs": -1}}
+    config = validate({**tree, "tuneup": {"techniques": techniques}})
+    package, *modules = runtime_env(config, *(changed for _, changed in own_techniques(config)))["py_modules"]
     assert Path(package).name == "paceline"
     assert modules == [str(tmp_path / "theirs" / "sent_their_net.py")]
     assert runtime_env(config)["py_modules"] == [package]

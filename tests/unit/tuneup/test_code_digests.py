@@ -92,8 +92,8 @@ def test_modules_are_known_by_their_syntax_tree(tmp_path: Path, monkeypatch: pyt
     names = ("imported_net", "torch", "json", "paceline.tuneups.own_digests", "__main__", __name__)
     modules = {name: importlib.import_module(name) for name in names}  # of all, each digest would take seconds
     monkeypatch.setattr("paceline.tuneups.own_digests.sys", SimpleNamespace(modules=modules))
-    arms = {"later": {"model": {"path": "later_net:build", "args": {"width": 1}}}, "same": {"optimizer.lr": 0.2}}
-    config = toy_config().with_overrides({"tuneup": {"arms": arms}})
+    techniques = {"later": {"model": {"path": "later_net:build", "args": {"width": 1}}}, "same": {"optimizer.lr": 0.2}}
+    config = toy_config().with_overrides({"tuneup": {"techniques": techniques}})
     first = own_digests(config)
     assert {"imported_net", "later_net", __name__} <= first.keys()
     assert not {"strange_net", "torch", "json", "paceline.tuneups.own_digests", "__main__"} & first.keys()

@@ -73,8 +73,8 @@ def test_what_has_an_effect_only_beside_others_is_tried_beside_them() -> None:
         return 2000.0 if tree["data"]["prefetch_factor"] == 8 else 1500.0
 
     done = tuned(fed, facts=replace(FACTS, is_sliced=False))
-    assert done.arm("prefetch-8").verdict == "gain"
-    assert done.arm("prefetch-8").speedup == pytest.approx(2000 / 1500, rel=0.05)
+    assert done.technique("prefetch-8").verdict == "gain"
+    assert done.technique("prefetch-8").speedup == pytest.approx(2000 / 1500, rel=0.05)
     assert done.findings.recommended["data.prefetch_factor"] == 8
 
 
@@ -88,7 +88,7 @@ def test_the_knee_of_the_batch_is_looked_for_where_loading_is_fast_already(secon
         return 1000 / (loading + {16: 1.0, 32: 0.5}.get(tree["data"]["global_batch_size"], seconds))
 
     skipped = ["compile", "batch-x8", "batch-x16", "batch-x32"]
-    section = {"arms": {"faster": PLANTED["faster"]}, "budget_seconds": 2000.0, "skip": skipped}
+    section = {"techniques": {"faster": PLANTED["faster"]}, "budget_seconds": 2000.0, "skip": skipped}
     config = planted_config(tuneup=section)
     done = tuned(fed, lambda tree: 0.95, config, noise=0.005, facts=replace(FACTS, train_samples=4000))
     assert done.findings.recommended["data.global_batch_size"] == chosen
@@ -96,7 +96,7 @@ def test_the_knee_of_the_batch_is_looked_for_where_loading_is_fast_already(secon
     assert (instead.name, instead.others, instead.verdict) == ("batch-x4", ("faster",), "gain")
     assert instead.speedup == pytest.approx(0.5 / seconds, rel=0.03)
     left, kept = ("batch-x2", "batch-x4") if chosen == 64 else ("batch-x4", "batch-x2")
-    assert kept in explanation(done.arm(left), done.findings)
+    assert kept in explanation(done.technique(left), done.findings)
 
 
 def test_what_gains_in_place_of_another_may_still_be_idle() -> None:
@@ -158,20 +158,20 @@ def test_the_time_that_is_left_is_used_for_what_had_to_wait() -> None:
     """The recommended config trains in a third of the time that was kept back for it."""
     done = quick(thrice_and_more, 120.0)
     assert done.listener.contests.index("channels-last") > done.listener.contests.index("batch-x2")
-    assert done.arm("channels-last").verdict == "gain"
+    assert done.technique("channels-last").verdict == "gain"
     assert done.findings.recommended == {**PLANTED["faster"], **LAST}
     assert done.findings.speedup == pytest.approx(3.9, rel=0.1)
     assert done.findings.quality.verdict == "equivalent"  # of `faster`: the other computes the same
-    assert done.arm("bf16").gains_unmeasured  # no time is left to train with it, and it is not recommended
-    assert done.arm("accumulation-2").verdict == "none"
+    assert done.technique("bf16").gains_unmeasured  # no time is left to train with it, and it is not recommended
+    assert done.technique("accumulation-2").verdict == "no gain"
     assert "no-time" not in done.notes
 
 
 def test_of_what_computes_the_same_one_whose_gain_another_takes_over_is_left_out() -> None:
     done = quick(lambda tree: 3000.0 if is_set(tree, "faster") else 1300.0 if is_last(tree) else 1000.0, 150.0)
-    assert done.arm("channels-last").verdict == "gain"
+    assert done.technique("channels-last").verdict == "gain"
     assert done.findings.recommended == PLANTED["faster"]
-    assert [each.verdict for each in done.met("channels-last", "needed")] == ["none"]
+    assert [each.verdict for each in done.met("channels-last", "needed")] == ["no gain"]
 
 
 def test_what_was_trained_stays_when_another_takes_its_gain_over_later() -> None:

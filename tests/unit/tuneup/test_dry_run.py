@@ -14,7 +14,7 @@ data: {path: "support.toys:points", args: {train: 640, validation: 30}, global_b
 optimizer: {name: sgd, lr: 0.05}
 trainer: {epochs: 2, precision: 32-true}
 scaling: {num_workers: 2}
-tuneup: {arms: {mine: {optimizer.lr: 0.2}}, skip: [compile]}
+tuneup: {techniques: {mine: {optimizer.lr: 0.2}}, skip: [compile]}
 """
 
 
@@ -27,11 +27,13 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_it_lists_the_techniques_and_leaves_nothing_behind(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(["tuneup", str(file), "--dry-run", "--json"]) == 0
-    arms = {arm["name"]: arm for arm in json.loads(capsys.readouterr().out)["arms"]}
-    assert arms["mine"]["overrides"] == {"optimizer.lr": 0.2}
-    assert arms["cache-memory"]["overrides"] == {"data.cache": "memory", "data.num_workers": 0}
+    techniques = {technique["name"]: technique for technique in json.loads(capsys.readouterr().out)["techniques"]}
+    assert techniques["mine"]["overrides"] == {"optimizer.lr": 0.2}
+    assert techniques["cache-memory"]["overrides"] == {"data.cache": "memory", "data.num_workers": 0}
     is_tried = {"mine": True, "cache-memory": True, "compile": False, "channels-last": False, "exchange-bf16": True}
-    assert {name: not arms[name]["why_not"] for name in is_tried} == is_tried  # the last one is for several workers
+    assert {
+        name: not techniques[name]["why_not"] for name in is_tried
+    } == is_tried  # the last one is for several workers
     assert command(["tuneup", str(file), "--dry-run"]) == 0
     tried = [line.split()[1] for line in capsys.readouterr().out.splitlines()[1:]]
     assert tried == sorted(tried, reverse=True)  # what is tried comes first

@@ -58,8 +58,8 @@ def test_the_number_of_seeds_that_is_needed_is_enough_and_half_of_it_is_not(rati
     seeds, draw = seeds_needed(ratio * margin, margin), np.random.default_rng(0)
 
     def equivalent(count: int) -> float:
-        arms = 0.9 + draw.normal(0, ratio * margin, (1000, count))
-        found = [compare_quality([0.9] * count, list(arm), margin, "max").verdict for arm in arms]
+        techniques = 0.9 + draw.normal(0, ratio * margin, (1000, count))
+        found = [compare_quality([0.9] * count, list(technique), margin, "max").verdict for technique in techniques]
         return float(np.mean([each == "equivalent" for each in found]))
 
     assert 0.76 <= equivalent(seeds) <= 0.97
@@ -73,9 +73,9 @@ def test_how_many_seeds_are_needed_for_the_shipped_cnn() -> None:
 
 def test_pairing_takes_out_what_the_seeds_have_in_common() -> None:
     seeds = np.array([0.90, 0.93, 0.96, 0.99])
-    arm = seeds - np.array([0.001, 0.002, 0.001, 0.002])
-    assert compare_quality(list(seeds), list(arm), 0.005, "max").verdict == "equivalent"
-    assert compare_quality(list(seeds), list(arm), 0.005, "max", paired=False).verdict == "undecided"
+    technique = seeds - np.array([0.001, 0.002, 0.001, 0.002])
+    assert compare_quality(list(seeds), list(technique), 0.005, "max").verdict == "equivalent"
+    assert compare_quality(list(seeds), list(technique), 0.005, "max", paired=False).verdict == "undecided"
 
 
 def test_the_interval_is_the_t_interval_of_ninety_percent() -> None:
@@ -97,8 +97,8 @@ def test_which_way_is_good_is_told() -> None:
 
 
 def test_no_spread_leaves_the_difference_and_a_small_certain_drop_is_equivalent() -> None:
-    arm = compare_quality([0.9, 0.91, 0.92, 0.93], [0.899, 0.9091, 0.919, 0.9289], 0.005, "max")
-    assert (arm.difference.high < 0, arm.verdict) == (True, "equivalent")
+    technique = compare_quality([0.9, 0.91, 0.92, 0.93], [0.899, 0.9091, 0.919, 0.9289], 0.005, "max")
+    assert (technique.difference.high < 0, technique.verdict) == (True, "equivalent")
     same = compare_quality([0.75, 0.5], [0.75, 0.5], 0.01, "max")
     assert (same.verdict, same.difference) == ("equivalent", (0, 0, 0))
     assert compare_quality([0.75, 0.5], [0.5, 0.25], 0.01, "max").verdict == "worse"
@@ -112,18 +112,18 @@ def test_one_seed_decides_nothing(paired: bool) -> None:
     assert one.difference == pytest.approx((-0.4, -inf, inf))
 
 
-def test_an_arm_that_diverged_is_worse() -> None:
+def test_an_technique_that_diverged_is_worse() -> None:
     for value in (float("nan"), inf):
-        arm = compare_quality([1.0, 1.1], [1.0, value], 5.0, "min")
-        assert (arm.verdict, arm.is_not_inferior) == ("worse", False)
+        technique = compare_quality([1.0, 1.1], [1.0, value], 5.0, "min")
+        assert (technique.verdict, technique.is_not_inferior) == ("worse", False)
 
 
 @pytest.mark.parametrize(
-    ("baseline", "arm", "margin"),
+    ("baseline", "technique", "margin"),
     [([1.0], [1.0, 2.0], 0.1), ([], [], 0.1), ([1.0], [1.0], 0.0), ([float("nan"), 1.0], [1.0, 1.0], 0.1)],
 )
-def test_what_cannot_be_compared_is_refused(baseline: list[float], arm: list[float], margin: float) -> None:
+def test_what_cannot_be_compared_is_refused(baseline: list[float], technique: list[float], margin: float) -> None:
     with pytest.raises(ValueError, match=r"margin|compare|finite"):
-        compare_quality(baseline, arm, margin, "max")
+        compare_quality(baseline, technique, margin, "max")
     with pytest.raises(ValueError, match="needs"):
         seeds_needed(0.1, 0.0)

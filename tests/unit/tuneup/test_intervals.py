@@ -48,12 +48,12 @@ def test_few_pairs_have_a_wide_interval_or_none() -> None:
 
 def test_a_burst_moves_it_hardly() -> None:
     draw = np.random.default_rng(1)
-    baseline, arm = 1.1 * np.exp(draw.normal(0, 0.01, 24)), np.exp(draw.normal(0, 0.01, 24))
-    arm[[3, 7]] *= 10
-    found = speedup(list(baseline), list(arm))
+    baseline, technique = 1.1 * np.exp(draw.normal(0, 0.01, 24)), np.exp(draw.normal(0, 0.01, 24))
+    technique[[3, 7]] *= 10
+    found = speedup(list(baseline), list(technique))
     assert found.estimate == pytest.approx(1.1, rel=0.02)
     assert 1.0 < found.low < 1.1 < found.high < 1.15
-    assert exp(float(np.mean(np.log(baseline / arm)))) < 0.95
+    assert exp(float(np.mean(np.log(baseline / technique)))) < 0.95
 
 
 def disturbed(draw: np.random.Generator, windows: int) -> Array:
@@ -82,7 +82,7 @@ def test_it_holds_the_truth_whatever_the_machine_does(count: int) -> None:
         assert np.mean(always_first) < 0.9  # the drift is taken for a difference: it is the random order that helps
 
 
-@pytest.mark.parametrize(("baseline", "arm"), [([1.0], []), ([1.0, 0.0], [1.0, 1.0]), ([1.0], [float("nan")])])
-def test_what_are_no_times_is_refused(baseline: list[float], arm: list[float]) -> None:
+@pytest.mark.parametrize(("baseline", "technique"), [([1.0], []), ([1.0, 0.0], [1.0, 1.0]), ([1.0], [float("nan")])])
+def test_what_are_no_times_is_refused(baseline: list[float], technique: list[float]) -> None:
     with pytest.raises(ValueError, match=r"no pairs|positive"):
-        speedup(baseline, arm)
+        speedup(baseline, technique)

@@ -22,11 +22,11 @@ from support.tuneup.simulated_bench import (
     tuned,
 )
 
-RIGHT = {"nothing": "none", "faster": "gain", "slower": "harm", "spoils": "harm"}
+RIGHT = {"nothing": "no gain", "faster": "gain", "slower": "regression", "spoils": "regression"}
 
 
-def of_arms(arms: dict[str, Any]) -> Any:
-    return planted_config(tuneup={"arms": arms, "budget_seconds": 600.0, "skip": ["compile"]})
+def of_techniques(techniques: dict[str, Any]) -> Any:
+    return planted_config(tuneup={"techniques": techniques, "budget_seconds": 600.0, "skip": ["compile"]})
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -38,10 +38,10 @@ def test_planted_techniques_get_their_verdicts_and_the_good_one_is_recommended(s
     assert found.speedup == pytest.approx(1.05, rel=0.02)
     assert found.bottleneck.startswith("data:")
     assert found.split == found.recommended_split == {"data": 0.7, "forward": 0.2, "backward": 0.1}
-    assert done.arm("fix-data-1").verdict == "none"
-    assert [done.arm(name).peak_memory_ratio for name in PLANTED] == [1.0, 0.5, 1.0, 1.0]
+    assert done.technique("fix-data-1").verdict == "no gain"
+    assert [done.technique(name).peak_memory_ratio for name in PLANTED] == [1.0, 0.5, 1.0, 1.0]
     assert found.peak_memory_ratio == 0.5
-    spoiling = done.arm("spoils")
+    spoiling = done.technique("spoils")
     assert (spoiling.quality.verdict, spoiling.quality.margin) == ("worse", 0.01)
     assert spoiling.speedup == pytest.approx(1.2, rel=0.05)
     assert done.clock.now < 600
@@ -49,7 +49,7 @@ def test_planted_techniques_get_their_verdicts_and_the_good_one_is_recommended(s
 
 def test_a_loss_that_rises_is_worse_by_its_own_sign() -> None:
     done = tuned(accuracy=lambda tree: 1 - planted_accuracy(tree), metric="val/loss")
-    quality = done.arm("spoils").quality
+    quality = done.technique("spoils").quality
     assert done.findings.recommended == PLANTED["faster"]
     assert (quality.verdict, quality.metric) == ("worse", "val/loss")
     assert quality.difference == pytest.approx(-0.03, abs=0.003)
@@ -66,8 +66,8 @@ def test_the_baseline_against_itself_recommends_nothing() -> None:
 
 
 def test_a_technique_may_be_called_all_together() -> None:
-    done = tuned(config=of_arms({"all together": PLANTED["slower"], "faster": PLANTED["faster"]}))
-    assert done.arm("all together").verdict == "harm"
+    done = tuned(config=of_techniques({"all together": PLANTED["slower"], "faster": PLANTED["faster"]}))
+    assert done.technique("all together").verdict == "regression"
     assert done.findings.recommended == PLANTED["faster"]
 
 
@@ -80,7 +80,7 @@ def test_a_training_that_takes_too_long_is_not_begun(golden: Golden) -> None:
     done = tuned(training_seconds=seconds, seconds_per_sample=per_sample)
     assert done.bench.done["train"] == 0
     assert done.verdicts["faster"] == "gain"
-    assert done.arm("faster").quality.verdict == "not measured"
+    assert done.technique("faster").quality.verdict == "not measured"
     assert done.findings.recommended == {}  # nobody knows its quality
     assert done.clock.now < 600
     golden(done.notes["training-too-long"])
@@ -93,20 +93,20 @@ def test_a_training_that_turns_out_too_long_is_ended_in_time() -> None:
 
 
 def test_a_training_that_failed_does_not_affect_the_next_one() -> None:
-    arms = {"spoils": PLANTED["spoils"], "other": {"optimizer.momentum": 0.3, "checkpoint.keep": 5}}
+    techniques = {"spoils": PLANTED["spoils"], "other": {"optimizer.momentum": 0.3, "checkpoint.keep": 5}}
 
     def failing(job: Job) -> str:
         return "it broke" if job.kind == "train" and '"weight_decay":0.5' in job.configs[0].config_json else ""
 
-    done = tuned(config=of_arms(arms), failing=failing)
-    assert done.findings.recommended == arms["other"]
+    done = tuned(config=of_techniques(techniques), failing=failing)
+    assert done.findings.recommended == techniques["other"]
     assert [note.code for note in done.findings.notes if "it broke" in note] == ["not-trained"] * 2  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("value", [nan, -inf])
 def test_without_a_finite_metric_the_speeds_are_still_measured(value: float) -> None:
     done = tuned(accuracy=lambda tree: value)
-    assert done.verdicts["slower"] == "harm"
+    assert done.verdicts["slower"] == "regression"
     assert done.findings.recommended == {}
     assert "metric-not-finite" in done.notes
 
@@ -121,7 +121,7 @@ def test_an_unknown_metric_is_an_error_with_the_known_ones(golden: Golden) -> No
 
 def test_what_a_spoiling_technique_kept_out_comes_back() -> None:
     milder = {"optimizer.weight_decay": 0.25}
-    config = planted_config().with_overrides({"tuneup.arms": {"spoils": PLANTED["spoils"], "milder": milder}})
+    config = planted_config().with_overrides({"tuneup.techniques": {"spoils": PLANTED["spoils"], "milder": milder}})
 
     def speed(tree: dict[str, Any]) -> float:
         return planted_speed(tree) * (1.1 if tree["optimizer"]["weight_decay"] == 0.25 else 1.0)
@@ -164,7 +164,7 @@ def test_techniques_without_time_are_listed() -> None:
     assert done.findings.recommended == {}
     assert all(name in done.notes["no-time"] for name in PLANTED)
     done = tuned(config=planted_config(60.0))
-    assert min(done.arm(name).pairs for name in PLANTED) >= PAIRS_OF_A_DUEL
+    assert min(done.technique(name).pairs for name in PLANTED) >= PAIRS_OF_A_DUEL
     assert "no-time" not in done.notes
 
 
@@ -188,17 +188,17 @@ def test_a_technique_that_fails_has_its_reason_and_the_others_continue() -> None
         return "out of memory" if any('"keep":5' in part.config_json for part in job.configs) else ""
 
     done = tuned(failing=failing)
-    assert done.arm("faster").verdict == "not applicable"
-    assert "out of memory" in done.arm("faster").reason
-    assert done.verdicts["slower"] == "harm"
+    assert done.technique("faster").verdict == "not applicable"
+    assert "out of memory" in done.technique("faster").reason
+    assert done.verdicts["slower"] == "regression"
 
 
 def test_a_warning_of_a_technique_is_in_its_row_and_one_of_the_baseline_is_not() -> None:
     done = tuned(warning=lambda tree: ["of both", *(["not applied"] if is_set(tree, "faster") else [])])
-    assert [done.arm(name).warnings for name in PLANTED] == [(), ("not applied",), (), ()]
-    assert "not applied" in explanation(done.arm("faster"), done.findings)
-    assert done.arm("faster").to_json()["build_seconds"] == 0.1
-    assert done.arm("compile").to_json()["build_seconds"] is None
+    assert [done.technique(name).warnings for name in PLANTED] == [(), ("not applied",), (), ()]
+    assert "not applied" in explanation(done.technique("faster"), done.findings)
+    assert done.technique("faster").to_json()["build_seconds"] == 0.1
+    assert done.technique("compile").to_json()["build_seconds"] is None
 
 
 @pytest.mark.parametrize(("kind", "doing"), [("look", "build"), ("train", "train"), ("duel", "measure")])
@@ -216,7 +216,7 @@ def test_what_is_predicted_not_to_fit_is_not_tried(golden: Golden) -> None:
     small = planted_config().with_overrides({"tuneup.device_memory_gib": 1.0})
     done = tuned(config=small)
     assert done.verdicts == {**RIGHT, "spoils": "not applicable"}  # for `slower` nothing could be predicted
-    golden(done.arm("spoils").reason)
+    golden(done.technique("spoils").reason)
     done = tuned(config=small, failing=lambda job: "not traceable" if job.kind == "predict" else "")
     assert done.verdicts == RIGHT
     assert "not traceable" in done.notes["memory-not-predicted"]
@@ -224,9 +224,12 @@ def test_what_is_predicted_not_to_fit_is_not_tried(golden: Golden) -> None:
 
 def test_predicted_and_measured_memory_are_both_reported() -> None:
     done = tuned()
-    memory = {n: (done.arm(n).predicted_peak_memory_bytes, done.arm(n).peak_memory_bytes) for n in ("faster", "slower")}
+    memory = {
+        n: (done.technique(n).predicted_peak_memory_bytes, done.technique(n).peak_memory_bytes)
+        for n in ("faster", "slower")
+    }
     assert memory == {"faster": (2**21, 2**20), "slower": (None, 2**21)}
-    known = [arm.name for arm in done.findings.arms if arm.peak_memory_ratio is not None]
+    known = [technique.name for technique in done.findings.techniques if technique.peak_memory_ratio is not None]
     # of the baseline and of each technique once: the recommended config is that of `faster`
     assert done.bench.done["memory"] == 1 + len(known)
     assert "memory-predicted" not in done.notes
@@ -234,7 +237,7 @@ def test_predicted_and_measured_memory_are_both_reported() -> None:
 
 def test_with_little_time_the_memory_of_all_is_predicted() -> None:
     done = tuned(config=planted_config(160.0))
-    assert done.findings.peak_memory_ratio == done.arm("faster").memory_ratio == 0.5  # measured
-    assert done.arm("nothing").is_memory_predicted
-    assert [name for name in PLANTED if done.arm(name).memory_ratio is None] == ["slower"]
+    assert done.findings.peak_memory_ratio == done.technique("faster").memory_ratio == 0.5  # measured
+    assert done.technique("nothing").is_memory_predicted
+    assert [name for name in PLANTED if done.technique(name).memory_ratio is None] == ["slower"]
     assert "memory-predicted" in done.notes

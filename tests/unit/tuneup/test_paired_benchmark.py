@@ -55,8 +55,8 @@ def test_settings_of_the_process_hold_in_the_turns_of_their_config_alone() -> No
 
 
 def test_warnings_of_the_engine_are_reported_with_the_duel() -> None:
-    with stepper() as baseline, stepper(trainer__remove_redundant_bias=True) as arm:  # there is no convolution
-        found = duel(baseline, arm, RULES, DistContext.current())
+    with stepper() as baseline, stepper(trainer__remove_redundant_bias=True) as technique:  # there is no convolution
+        found = duel(baseline, technique, RULES, DistContext.current())
     assert len(found.warnings) == 1
     assert found.build_seconds > 0
 

@@ -11,31 +11,33 @@ from paceline import load_config
 from paceline.errors import EnvironmentFault
 from paceline.tuneups.folder import TuneupFolder
 from paceline.tuneups.job_log import JobLog
-from paceline.tuneups.outcome import ArmResult, Findings, Quality
+from paceline.tuneups.outcome import Findings, Quality, TechniqueResult
 from paceline.tuneups.recommending import recommended_config, recommended_yaml
 from paceline.tuneups.resuming import SpentTime
 from paceline.tuneups.tuneup import Prepared, _conclude
 from support.golden import Golden
 from support.toys import toy_config
-from support.tuneup.findings import EQUIVALENT, arm
+from support.tuneup.findings import EQUIVALENT, technique
 from support.tuneup.simulated_bench import RecordingListener
 
 CACHE = replace(
-    arm("cache-memory", "loading", "gain", 2.6, is_recommended=True),
+    technique("cache-memory", "loading", "gain", 2.6, is_recommended=True),
     overrides={"data.cache": "memory", "data.num_workers": 0},
     reason="each sample is loaded once",
 )
 BATCH = replace(
-    arm("batch-x8", "batch", "gain", 1.4, is_recommended=True, quality=EQUIVALENT),
+    technique("batch-x8", "batch", "gain", 1.4, is_recommended=True, quality=EQUIVALENT),
     overrides={"data.global_batch_size": 256, "optimizer.lr_scaling": "linear"},
     reason="a global batch 8 times as large",
 )
 IDLE = replace(CACHE, name="bf16", overrides={"trainer.precision": "bf16-mixed"}, is_recommended=False)
 
 
-def findings(*arms: ArmResult) -> Findings:
-    chosen = {key: value for arm in arms if arm.is_recommended for key, value in arm.overrides.items()}
-    return Findings(arms, (0.95, 1.05), chosen, 5.35, (4.85, 6.0), BATCH.quality)
+def findings(*techniques: TechniqueResult) -> Findings:
+    chosen = {
+        key: value for technique in techniques if technique.is_recommended for key, value in technique.overrides.items()
+    }
+    return Findings(techniques, (0.95, 1.05), chosen, 5.35, (4.85, 6.0), BATCH.quality)
 
 
 def config(**overrides: Any) -> Any:
@@ -63,9 +65,11 @@ def test_each_changed_line_has_its_technique_above_it(golden: Golden) -> None:
     golden("\n".join(line for line in lines if line.startswith("#")))
 
 
-@pytest.mark.parametrize("measured", [IDLE, ArmResult("loader-1", {}, "not applicable", "there was no time for it")])
+@pytest.mark.parametrize(
+    "measured", [IDLE, TechniqueResult("loader-1", {}, "not applicable", "there was no time for it")]
+)
 def test_without_a_recommendation_the_file_is_the_config_as_it_was(
-    tmp_path: Path, measured: ArmResult, golden: Golden
+    tmp_path: Path, measured: TechniqueResult, golden: Golden
 ) -> None:
     file = tmp_path / "recommended.yaml"
     file.write_text(recommended_yaml(config(), findings(measured)) or "")

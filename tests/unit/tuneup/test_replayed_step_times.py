@@ -27,15 +27,15 @@ CONDITIONS: list[Any] = [
 def judge(pairs: Array, noise: Noise | None = None) -> Judge:
     """A judge that was given pairs until it had a verdict."""
     judge = Judge(noise)
-    for baseline, arm in pairs:
-        judge.add(baseline, arm)
+    for baseline, technique in pairs:
+        judge.add(baseline, technique)
         if judge.verdict:
             return judge
     judge.decide()
     return judge
 
 
-@pytest.mark.parametrize(("speedup", "right"), [(1.0, "none"), (1.05, "gain"), (1 / 1.05, "harm")])
+@pytest.mark.parametrize(("speedup", "right"), [(1.0, "no gain"), (1.05, "gain"), (1 / 1.05, "regression")])
 @pytest.mark.parametrize(("name", "replays"), CONDITIONS)
 def test_planted_techniques_get_the_right_verdict(name: str, replays: int, speedup: float, right: str) -> None:
     condition, draw = Condition(name), np.random.default_rng(0)
@@ -45,7 +45,7 @@ def test_planted_techniques_get_the_right_verdict(name: str, replays: int, speed
         for replay in range(replays)
     ]
     assert np.mean([each.verdict == right for each in judges]) >= 0.95
-    if right != "none":
+    if right != "no gain":
         assert np.median([len(each) for each in judges]) <= 20
 
 
@@ -53,7 +53,7 @@ def test_planted_techniques_get_the_right_verdict(name: str, replays: int, speed
 @pytest.mark.parametrize(("name", "replays"), CONDITIONS)
 def test_windows_that_are_too_short_show_no_difference_either(name: str, replays: int, turns: int) -> None:
     condition, draw = Condition(name), np.random.default_rng(1)
-    called = [judge(condition.pairs(draw, 40, turns)).verdict != "none" for _ in range(replays)]
+    called = [judge(condition.pairs(draw, 40, turns)).verdict != "no gain" for _ in range(replays)]
     assert np.mean(called) <= 0.05
 
 
@@ -64,7 +64,7 @@ def test_windows_in_one_piece_do_not_show_what_turns_show(name: str, replays: in
         judge(condition.pairs(draw, 40, TURNS_PER_WINDOW, 1.05, in_turns=False)).verdict for _ in range(replays)
     ]
     assert verdicts.count("gain") < 0.9 * replays
-    assert verdicts.count("harm") <= 0.025 * replays
+    assert verdicts.count("regression") <= 0.025 * replays
 
 
 @pytest.mark.parametrize(("name", "replays"), CONDITIONS)
@@ -74,7 +74,7 @@ def test_two_builds_of_the_same_thing_are_equal(name: str, replays: int) -> None
     for duel in Condition(name).duels:
         noise = Noise.of(duel.tolist())
         stretches = [draw.integers(len(duel)) + np.arange(40) for _ in range(replays // 2)]
-        called += [judge(np.take(duel, each, axis=0, mode="wrap"), noise).verdict != "none" for each in stretches]
+        called += [judge(np.take(duel, each, axis=0, mode="wrap"), noise).verdict != "no gain" for each in stretches]
     assert np.mean(called) <= 0.05
 
 

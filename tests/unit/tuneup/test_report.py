@@ -13,8 +13,8 @@ import pytest
 
 from paceline.tuneups.answering import certainty, headline, tiles
 from paceline.tuneups.bars import tables_of
-from paceline.tuneups.explaining import explanation, shown_arms, unhelpful
-from paceline.tuneups.outcome import ArmResult, Findings, Quality
+from paceline.tuneups.explaining import explanation, shown_techniques, unhelpful
+from paceline.tuneups.outcome import Findings, Quality, TechniqueResult
 from paceline.tuneups.pictures import PICTURES, SPLIT, TRADE, files_of
 from paceline.tuneups.recording import note_of
 from paceline.tuneups.reporting import report_html
@@ -29,13 +29,13 @@ HOSTILE = "<script>alert('x')</script>"
 UNDECIDED = Quality("undecided", "val/accuracy", -0.01, (-0.03, 0.01), 2, False, 0.01)
 
 
-def named(found: Findings, name: str) -> ArmResult:
-    return next(arm for arm in found.arms if arm.name == name)
+def named(found: Findings, name: str) -> TechniqueResult:
+    return next(technique for technique in found.techniques if technique.name == name)
 
 
 def with_quality(found: Findings, quality: Quality, *names: str) -> Findings:
-    arms = [replace(each, quality=quality) if each.name in names else each for each in found.arms]
-    return replace(found, arms=tuple(arms))
+    techniques = [replace(each, quality=quality) if each.name in names else each for each in found.techniques]
+    return replace(found, techniques=tuple(techniques))
 
 
 def page_of(found: Findings, name: str = "toy", recommended: str | None = None) -> Node:
@@ -47,14 +47,14 @@ def page_of(found: Findings, name: str = "toy", recommended: str | None = None) 
 
 def test_each_technique_has_an_explanation(golden: Golden) -> None:
     found = findings()
-    golden("\n".join(f"{arm.name}: {explanation(arm, found)}" for arm in found.arms))
+    golden("\n".join(f"{technique.name}: {explanation(technique, found)}" for technique in found.techniques))
 
 
 def test_each_unusual_result_has_an_explanation_of_its_own(golden: Golden) -> None:
     found = findings()
-    fix = replace(found.arms[3], name="fix-data-1", overrides={"data.num_workers": 4, "data.cache": "none"})
+    fix = replace(found.techniques[3], name="fix-data-1", overrides={"data.num_workers": 4, "data.cache": "none"})
     predicted = replace(named(found, "halves"), peak_memory_ratio=None, predicted_memory_ratio=0.5)
-    failed = replace(found.arms[-1], reason="it cannot be run: out of memory")
+    failed = replace(found.techniques[-1], reason="it cannot be run: out of memory")
     told = {
         "a fix": explanation(fix, found),
         "less memory, as predicted": explanation(predicted, found),
@@ -87,10 +87,12 @@ def test_techniques_that_do_not_help_are_grouped_by_the_reason() -> None:
 
 @pytest.mark.parametrize(("interval", "is_open"), [((0.99, 1.02), False), ((0.17, 2.05), True), ((0.99, 1.3), True)])
 def test_an_open_verdict_is_not_reported_as_no_difference(interval: tuple[float, float], is_open: bool) -> None:
-    arm = replace(findings().arms[0], name="wide", verdict="none", is_recommended=False, speedup_interval=interval)
-    found = replace(findings(), arms=(arm,), recommended={}, beside=())
+    technique = replace(
+        findings().techniques[0], name="wide", verdict="no gain", is_recommended=False, speedup_interval=interval
+    )
+    found = replace(findings(), techniques=(technique,), recommended={}, beside=())
     ((group, names),) = unhelpful(found)
-    assert (names, arm.is_open, group != "no difference") == (["wide"], is_open, is_open)
+    assert (names, technique.is_open, group != "no difference") == (["wide"], is_open, is_open)
 
 
 # The answer
@@ -116,7 +118,9 @@ def test_the_answer_claims_no_more_than_was_shown(golden: Golden) -> None:
 def test_unproven_gains_are_not_reported_as_nothing_helps(golden: Golden) -> None:
     found = with_quality(findings(), Quality("not measured", "val/accuracy"), "cache", "loader-2")
     found = with_quality(found, UNDECIDED, "seldom-logged")
-    found = replace(found, recommended={}, arms=tuple(replace(each, is_recommended=False) for each in found.arms))
+    found = replace(
+        found, recommended={}, techniques=tuple(replace(each, is_recommended=False) for each in found.techniques)
+    )
     golden(headline(found))
 
 
@@ -137,12 +141,14 @@ def test_the_page_has_the_answer_all_techniques_and_the_config() -> None:
     assert page.one("body").attributes["data-kind"] == "tune-up"
     assert page.classes("headline")[0].attributes["data-value"] == "3.61"
     rows = page.one(id="techniques").all("tr", data_technique=None)
-    assert [row.attributes["data-technique"] for row in rows] == [arm.name for arm in shown_arms(found)]
-    for row, arm in zip(rows, shown_arms(found), strict=True):
-        assert row.attributes["data-verdict"] == arm.verdict
-        assert ("data-recommended" in row.attributes) == arm.is_recommended
-        assert row.values[2:4] == [arm.speedup, arm.memory_ratio]
-        assert explanation(arm, found) in row.cells[4]
+    assert [row.attributes["data-technique"] for row in rows] == [
+        technique.name for technique in shown_techniques(found)
+    ]
+    for row, technique in zip(rows, shown_techniques(found), strict=True):
+        assert row.attributes["data-verdict"] == technique.verdict
+        assert ("data-recommended" in row.attributes) == technique.is_recommended
+        assert row.values[2:4] == [technique.speedup, technique.memory_ratio]
+        assert explanation(technique, found) in row.cells[4]
     assert "# the recommended config" in page.one(id="config").text
     assert [note.text for note in page.all(data_note="")] == list(found.notes)
     assert "data.micro_batch_size=null" in page.text
@@ -160,7 +166,7 @@ def test_the_page_has_what_was_measured_beside_others() -> None:
 
 def test_what_was_not_measured_is_not_shown() -> None:
     found = findings()
-    bare = replace(found, arms=found.arms[-1:], speedup=None, split={}, recommended_split={}, beside=())
+    bare = replace(found, techniques=found.techniques[-1:], speedup=None, split={}, recommended_split={}, beside=())
     assert files_of(bare) == {}
     assert "beside" not in sections(page_of(bare))
     assert page_of(bare).classes("chart") == []
@@ -208,8 +214,8 @@ def test_the_pictures_are_files_of_their_own_that_load_nothing() -> None:
 
 def test_an_interval_without_ends_is_drawn_within_the_chart() -> None:
     found = findings()
-    few = replace(found.arms[0], speedup_interval=(0.0, inf))
-    for file in files_of(replace(found, arms=(few, *found.arms[1:]))).values():
+    few = replace(found.techniques[0], speedup_interval=(0.0, inf))
+    for file in files_of(replace(found, techniques=(few, *found.techniques[1:]))).values():
         assert not re.search(rb'="(inf|nan)"', file.split(b"</style>")[1])
 
 
@@ -218,9 +224,13 @@ def test_an_interval_without_ends_is_drawn_within_the_chart() -> None:
 
 def test_the_note_has_the_table_and_leaves_room_for_it_beside_long_reasons() -> None:
     reason = "an exception says a lot\n" * 160
-    broken = replace(findings().arms[0], verdict="not applicable", reason=reason, is_recommended=False, speedup=None)
+    broken = replace(
+        findings().techniques[0], verdict="not applicable", reason=reason, is_recommended=False, speedup=None
+    )
     others = [replace(broken, name=f"mine {number}") for number in range(4)]
-    note = note_of("digits", replace(findings(), arms=(*findings().arms, *others), notes=("the last note",)))
+    note = note_of(
+        "digits", replace(findings(), techniques=(*findings().techniques, *others), notes=("the last note",))
+    )
     assert len(note) < 8000
     assert "the last note" in note
     assert re.search(r"^\| cache \| gain \| 2\.74 x \(2\.72-2\.76\) \| 1\.00 x \|", note, re.MULTILINE)
@@ -247,7 +257,9 @@ def test_bars_of_text_show_speeds_and_the_split(monkeypatch: pytest.MonkeyPatch)
 
 def test_the_result_shows_itself_as_text_table_and_frame(tmp_path: Path, golden: Golden) -> None:
     found = replace(
-        findings(), recommended={"data.cache": "memory"}, arms=(*findings().arms[:5], *findings("<b>").arms)
+        findings(),
+        recommended={"data.cache": "memory"},
+        techniques=(*findings().techniques[:5], *findings("<b>").techniques),
     )
     result = TuneupResult("id", "toy", found, toy_config(), "", "", tmp_path, 1.0, None, None)
     rows = {row.cells[0]: row.cells for row in parsed(result._repr_html_()).all("tr") if row.cells}
@@ -256,5 +268,5 @@ def test_the_result_shows_itself_as_text_table_and_frame(tmp_path: Path, golden:
     assert "<b>cache" in rows
     assert result.df.loc[1, "speedup"] == 1.13
     assert result.recommended.data.cache == "memory"
-    none = Findings((ArmResult("loader-1", {}, "not applicable", "there was no time for it"),), (0.9, 1.1), {})
+    none = Findings((TechniqueResult("loader-1", {}, "not applicable", "there was no time for it"),), (0.9, 1.1), {})
     golden(f"{result!r}\n{replace(result, findings=none)!r}")

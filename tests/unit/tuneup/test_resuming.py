@@ -140,7 +140,7 @@ def test_wherever_it_is_killed_it_comes_to_the_same_findings(
 ) -> None:
     found, done = whole
     assert len(done) > 30
-    assert next(arm.verdict for arm in found.arms if arm.name == "faster") == "gain"
+    assert next(technique.verdict for technique in found.techniques if technique.name == "faster") == "gain"
     for place in {0, 1, *range(2, len(done) - 1, step), len(done) - 1}:
         home = tmp_path / f"killed-{place}"
         clock = killed(home, done, place)
@@ -180,7 +180,7 @@ def test_changed_code_and_other_hardware_are_refused(
 
     clock = killed(tmp_path, looked(CODE))
     if not differing:
-        assert launch(tmp_path, ReplayedBench(clock, looked(now), 9), clock).arms
+        assert launch(tmp_path, ReplayedBench(clock, looked(now), 9), clock).techniques
         return
     error = refusal(tmp_path, looked(now), clock)
     assert error.code == "tuneup-changed"

@@ -33,22 +33,24 @@ def no_number(text: str) -> Any:
 def test_numbers_that_are_not_finite_are_written_as_null(tmp_path: Path) -> None:
     known = findings()
     unsure = Quality("undecided", "val/loss", nan, (-inf, inf), 2, False, 0.02, "min")
-    first = replace(known.arms[0], speedup_interval=(0.0, inf), quality=unsure, overrides={"optimizer.lr": [inf]})
+    first = replace(known.techniques[0], speedup_interval=(0.0, inf), quality=unsure, overrides={"optimizer.lr": [inf]})
     beside = replace(known.beside[0], speedup_interval=(0.0, inf))
-    found = replace(known, arms=(first, *known.arms[1:]), noise=(0.0, inf), quality=unsure, beside=(beside,))
+    found = replace(
+        known, techniques=(first, *known.techniques[1:]), noise=(0.0, inf), quality=unsure, beside=(beside,)
+    )
     told = TuneupResult("id", "toy", found, toy_config(), "", "", tmp_path, 1.0, None, None).to_json()
     plain = json.loads(json.dumps(told), parse_constant=no_number)
-    assert plain["arms"][0]["quality"]["interval"] == [None, None]
+    assert plain["techniques"][0]["quality"]["interval"] == [None, None]
     unsure = replace(unsure, difference=None)
     first = replace(first, quality=unsure, overrides={"optimizer.lr": [None]})
-    assert findings_of(plain) == replace(found, arms=(first, *known.arms[1:]), quality=unsure)
+    assert findings_of(plain) == replace(found, techniques=(first, *known.techniques[1:]), quality=unsure)
 
 
 def test_findings_hold_no_secret() -> None:
     found, secret = findings(), "open-sesame-77"
     changes = {"data.args": {"api_key": secret}}
-    arm = replace(found.arms[0], overrides=changes, reason=f"at https://user:{secret}@host/")
-    told = json.dumps(findings_json(replace(found, arms=(arm,), recommended=changes)))
+    technique = replace(found.techniques[0], overrides=changes, reason=f"at https://user:{secret}@host/")
+    told = json.dumps(findings_json(replace(found, techniques=(technique,), recommended=changes)))
     assert secret not in told
     assert "api_key" in told
 
@@ -88,7 +90,7 @@ def test_a_name_means_the_newest_run_and_not_a_tune_up(folder: TuneupFolder, tmp
     assert caught.value.code == "no-run"
 
 
-@pytest.mark.parametrize("content", ['{"arms": [', '{"arms": 3}'])
+@pytest.mark.parametrize("content", ['{"techniques": [', '{"techniques": 3}'])
 def test_damaged_findings_are_named(folder: TuneupFolder, content: str) -> None:
     folder.findings.write_text(content)
     with pytest.raises(EnvironmentFault) as caught:

@@ -10,11 +10,19 @@ from paceline.config.batch_sizes import BatchSizes, batch_sizes
 from paceline.config.derived import derive
 from paceline.config.overrides import parse_override
 from paceline.config.technique_names import BOTTLENECKS, TECHNIQUES, is_technique
+from paceline.config.tuneup import NOT_AMONG, SKIPPED
 from paceline.profiling.bottleneck import Kind
-from paceline.tuneups.arms import HAS_ALREADY, SKIPPED, Arm, arms_for, batch_overrides, fix_arm, with_fixes
 from paceline.tuneups.choosing import KNEE, best_of_families, merged, together
 from paceline.tuneups.facts import Facts
 from paceline.tuneups.preview import rows_of
+from paceline.tuneups.techniques import (
+    HAS_ALREADY,
+    Technique,
+    batch_overrides,
+    fix_technique,
+    techniques_for,
+    with_fixes,
+)
 from support.golden import Golden
 from support.toys import toy_config
 
@@ -45,15 +53,15 @@ def tuning(**section: Any) -> Any:
 
 def reasons(config: Any, facts: Facts = FACTS) -> dict[str, str]:
     """By technique, why it is not tried; empty where it is."""
-    return {arm.name: arm.why_not for arm in arms_for(config, facts)}
+    return {technique.name: technique.why_not for technique in techniques_for(config, facts)}
 
 
-def arm(name: str, family: str = "", **overrides: Any) -> Arm:
-    return Arm(name, {key.replace("__", "."): value for key, value in overrides.items()}, family or name, "why")
+def technique(name: str, family: str = "", **overrides: Any) -> Technique:
+    return Technique(name, {key.replace("__", "."): value for key, value in overrides.items()}, family or name, "why")
 
 
-def batch(size: int) -> Arm:
-    return arm(f"batch-{size}", "batch", data__global_batch_size=size)
+def batch(size: int) -> Technique:
+    return technique(f"batch-{size}", "batch", data__global_batch_size=size)
 
 
 def in_pieces(pieces: int) -> Any:
@@ -64,12 +72,12 @@ def in_pieces(pieces: int) -> Any:
 
 def test_each_technique_that_is_tried_gives_a_valid_config_that_differs() -> None:
     config = plain()
-    arms = arms_for(config, FACTS)
-    tried = [each for each in arms if not each.why_not]
-    assert len({each.name for each in arms}) == len(arms)
+    techniques = techniques_for(config, FACTS)
+    tried = [each for each in techniques if not each.why_not]
+    assert len({each.name for each in techniques}) == len(techniques)
     assert HELPLESS | {"loader-2", "bf16", "compile", "log-every-50"} <= {each.name for each in tried}
     assert all(each.config(config) != config for each in tried)
-    assert all(each.why for each in arms)
+    assert all(each.why for each in techniques)
 
 
 def test_a_technique_that_cannot_help_here_is_not_tried(golden: Golden) -> None:
@@ -78,7 +86,9 @@ def test_a_technique_that_cannot_help_here_is_not_tried(golden: Golden) -> None:
     config = plain().with_overrides({"trainer.zero_grad": "set_to_none", "trainer.log_every_n_steps": 100})
     told |= {name: reasons(config)[name] for name in ("set-to-none", "log-every-50")}
     contradicting = {"autotune": {"trainer.cudnn_benchmark": True}}
-    config = plain(trainer__deterministic=True).with_overrides({"tuneup": {"arms": contradicting, "skip": ["compile"]}})
+    config = plain(trainer__deterministic=True).with_overrides(
+        {"tuneup": {"techniques": contradicting, "skip": ["compile"]}}
+    )
     told |= {name: reasons(config)[name] for name in ("autotune", "compile")}
     assert told["compile"] == SKIPPED
     assert all(told.values())
@@ -87,7 +97,7 @@ def test_a_technique_that_cannot_help_here_is_not_tried(golden: Golden) -> None:
 
 def test_custom_techniques_come_first_and_replace_known_ones_of_their_name() -> None:
     own = {"mine": {"optimizer.lr": 0.2}, "bf16": {"trainer.precision": "bf16-mixed", "optimizer.lr": 0.3}}
-    found = arms_for(tuning(arms=own), FACTS)
+    found = techniques_for(tuning(techniques=own), FACTS)
     assert [each.name for each in found[:2]] == ["mine", "bf16"]
     assert (found[0].computes, found[1].overrides) == ("differently", own["bf16"])
     assert [each.name for each in found].count("bf16") == 1
@@ -115,7 +125,7 @@ def test_a_dry_run_shows_overrides_that_can_be_pasted() -> None:
         "data.cache": "none",
         "optimizer.betas": [0, 1],
     }
-    [row] = rows_of([Arm("own", overrides, "own", "why")])
+    [row] = rows_of([Technique("own", overrides, "own", "why")])
     assert dict(parse_override(text) for text in shlex.split(row[2])) == overrides
     assert row[2].startswith("data.micro_batch_size=null data.pin_memory=true data.cache=none")
 
@@ -123,9 +133,11 @@ def test_a_dry_run_shows_overrides_that_can_be_pasted() -> None:
 def test_larger_pieces_of_a_batch_are_tried_where_it_has_several() -> None:
     assert reasons(plain())["micro-batch-x2"]
     config = in_pieces(6)
-    arms = {each.name: each for each in arms_for(config, FACTS) if each.family == "micro-batch" and not each.why_not}
-    assert set(arms) == {"micro-batch-x2", "accumulation-2"}  # six pieces do not go four at a time
-    before, after = batch_sizes(config), batch_sizes(arms["micro-batch-x2"].config(config))
+    techniques = {
+        each.name: each for each in techniques_for(config, FACTS) if each.family == "micro-batch" and not each.why_not
+    }
+    assert set(techniques) == {"micro-batch-x2", "accumulation-2"}  # six pieces do not go four at a time
+    before, after = batch_sizes(config), batch_sizes(techniques["micro-batch-x2"].config(config))
     assert isinstance(after, BatchSizes)
     assert (after.micro_batch_size, after.gradient_accumulation_steps) == (8, 3)
     assert after.global_batch_size == before.global_batch_size
@@ -133,13 +145,13 @@ def test_larger_pieces_of_a_batch_are_tried_where_it_has_several() -> None:
 
 @pytest.mark.parametrize(("normalises", "computes"), [(False, "same"), (True, "differently")])
 def test_pieces_of_another_size_compute_the_same_but_for_batch_normalisation(normalises: bool, computes: str) -> None:
-    arms = arms_for(in_pieces(4), replace(FACTS, normalises_batches=normalises))
-    assert {each.computes for each in arms if each.family == "micro-batch"} == {computes}
+    techniques = techniques_for(in_pieces(4), replace(FACTS, normalises_batches=normalises))
+    assert {each.computes for each in techniques if each.family == "micro-batch"} == {computes}
 
 
 def test_the_names_that_may_be_skipped_are_those_of_all_techniques() -> None:
     large = replace(FACTS, cores=8, train_samples=10**6, device_type="cuda", world_size=2)
-    tried = [*arms_for(plain(), replace(FACTS, cores=1, train_samples=10)), *arms_for(in_pieces(64), large)]
+    tried = [*techniques_for(plain(), replace(FACTS, cores=1, train_samples=10)), *techniques_for(in_pieces(64), large)]
     assert {each.name for each in tried} == set(TECHNIQUES)
     assert {kind.replace("_", "-") for kind in get_args(Kind)} == set(BOTTLENECKS)
     assert all(is_technique(f"fix-{kind}-{number}") for kind in BOTTLENECKS for number in (1, 12))
@@ -150,20 +162,23 @@ def test_the_names_that_may_be_skipped_are_those_of_all_techniques() -> None:
 
 def test_of_batches_the_knee_is_chosen_and_of_other_families_the_fastest() -> None:
     gained = [(batch(64), 1.5), (batch(128), 2.0 * KNEE + 0.01), (batch(256), 2.0)]
-    loading = [(arm("loader", "loading"), 1.2), (arm("cache", "loading"), 3.0)]
+    loading = [(technique("loader", "loading"), 1.2), (technique("cache", "loading"), 3.0)]
     assert [each.name for each in best_of_families([*gained, *loading])] == ["cache", "batch-128"]
 
 
 @pytest.mark.parametrize(
     ("techniques", "taken"),
     [
-        ([arm("exact", trainer__deterministic=True), arm("autotune", trainer__cudnn_benchmark=True)], ["exact"]),
-        ([arm("slow", optimizer__lr=0.2, data__drop_last=True), arm("fast", optimizer__lr=0.3)], ["slow"]),
-        ([arm("slow", optimizer__lr=0.2), arm("alike", optimizer__lr=0.2)], ["slow", "alike"]),
+        (
+            [technique("exact", trainer__deterministic=True), technique("autotune", trainer__cudnn_benchmark=True)],
+            ["exact"],
+        ),
+        ([technique("slow", optimizer__lr=0.2, data__drop_last=True), technique("fast", optimizer__lr=0.3)], ["slow"]),
+        ([technique("slow", optimizer__lr=0.2), technique("alike", optimizer__lr=0.2)], ["slow", "alike"]),
     ],
     ids=["contradicting", "same field", "same value"],
 )
-def test_techniques_that_do_not_go_together_are_left_out(techniques: list[Arm], taken: list[str]) -> None:
+def test_techniques_that_do_not_go_together_are_left_out(techniques: list[Technique], taken: list[str]) -> None:
     config, found = together(plain(), [*techniques, batch(64)])
     assert [each.name for each in found] == [*taken, "batch-64"]
     assert config == plain().with_overrides(merged(found))
@@ -173,33 +188,44 @@ def test_techniques_that_do_not_go_together_are_left_out(techniques: list[Arm], 
 
 
 def test_fixes_come_first_and_none_is_tried_twice() -> None:
-    arms = arms_for(plain(), FACTS)
-    rarer = fix_arm("fix-logging-1", {"trainer.log_every_n_steps": 50}, "why")
-    larger = fix_arm("fix-small-batch-1", {"data.global_batch_size": 32, "optimizer.lr": 0.2}, "why")
-    found = with_fixes(arms, [rarer, larger], plain())
+    techniques = techniques_for(plain(), FACTS)
+    rarer = fix_technique("fix-logging-1", {"trainer.log_every_n_steps": 50}, "why")
+    larger = fix_technique("fix-small-batch-1", {"data.global_batch_size": 32, "optimizer.lr": 0.2}, "why")
+    found = with_fixes(techniques, [rarer, larger], plain())
     assert [each.name for each in found[:2]] == ["log-every-50", "fix-small-batch-1"]
-    assert len(found) == len(arms) + 1
+    assert len(found) == len(techniques) + 1
     assert (larger.family, larger.computes) == ("batch", "differently")
     assert (rarer.family, rarer.computes) == ("fix-logging-1", "same")
 
 
 def test_a_custom_technique_comes_before_a_fix_and_replaces_one_of_its_name() -> None:
-    config = tuning(arms={"fix-data-1": {"optimizer.lr": 0.3}})
-    fixes = [fix_arm(f"fix-data-{n}", {"data.num_workers": 3 + n}, "why") for n in (1, 2)]
-    found = with_fixes(arms_for(config, FACTS), fixes, config)
+    config = tuning(techniques={"fix-data-1": {"optimizer.lr": 0.3}})
+    fixes = [fix_technique(f"fix-data-{n}", {"data.num_workers": 3 + n}, "why") for n in (1, 2)]
+    found = with_fixes(techniques_for(config, FACTS), fixes, config)
     assert [each.name for each in found[:2]] == ["fix-data-1", "fix-data-2"]
     assert [each.overrides for each in found if each.name == "fix-data-1"] == [{"optimizer.lr": 0.3}]
+
+
+def test_only_what_is_named_is_tried() -> None:
+    config = tuning(
+        only=["log-every-50", "mine", "fix-data-2"],
+        techniques={"mine": {"optimizer.lr": 0.2}, "other": {"optimizer.lr": 0.3}},
+    )
+    fixes = [fix_technique(f"fix-data-{number}", {"data.num_workers": 2 + number}, "why") for number in (1, 2)]
+    found = {each.name: each.why_not for each in with_fixes(techniques_for(config, FACTS), fixes, config)}
+    assert {name for name, why_not in found.items() if not why_not} == {"log-every-50", "mine", "fix-data-2"}
+    assert found["other"] == found["bf16"] == NOT_AMONG
 
 
 def test_a_fix_that_is_skipped_or_contradicts_the_config_is_not_tried() -> None:
     config = tuning(skip=["log-every-50", "fix-data-1"])
     fixes = [
-        fix_arm("fix-logging-1", {"trainer.log_every_n_steps": 50}, "why"),
-        fix_arm("fix-data-1", {"data.prefetch_factor": 5, "data.num_workers": 3}, "why"),
+        fix_technique("fix-logging-1", {"trainer.log_every_n_steps": 50}, "why"),
+        fix_technique("fix-data-1", {"data.prefetch_factor": 5, "data.num_workers": 3}, "why"),
     ]
-    found = {each.name: each.why_not for each in with_fixes(arms_for(config, FACTS), fixes, config)}
+    found = {each.name: each.why_not for each in with_fixes(techniques_for(config, FACTS), fixes, config)}
     assert found["log-every-50"] == SKIPPED
     assert not [name for name in found if name.startswith("fix-")]
     config = plain(trainer__deterministic=True)
-    fix = fix_arm("fix-data-1", {"trainer.cudnn_benchmark": True}, "why")
-    assert with_fixes(arms_for(config, FACTS), [fix], config) == arms_for(config, FACTS)
+    fix = fix_technique("fix-data-1", {"trainer.cudnn_benchmark": True}, "why")
+    assert with_fixes(techniques_for(config, FACTS), [fix], config) == techniques_for(config, FACTS)

@@ -18,7 +18,7 @@ _KINDS = {
     "running": "live",
     "pruned": "warn",
     "gain": GOOD,
-    "harm": BAD,
+    "regression": BAD,
 }
 
 

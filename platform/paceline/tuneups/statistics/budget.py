@@ -1,4 +1,4 @@
-"""Which arm is to be measured next, so that the time goes where a decision is worth most."""
+"""Which technique is to be measured next, so that the time goes where a decision is worth most."""
 
 import random
 from collections.abc import Mapping
@@ -14,18 +14,19 @@ _LEAST_SPREAD = 0.002
 _UNKNOWN_SPREAD = 0.05
 
 
-def next_arm(
+def next_technique(
     judges: Mapping[str, Judge], seconds_per_pair: Mapping[str, float], left_seconds: float, seed: int = 0
 ) -> str | None:
-    """The arm whose next pair is worth most; None when all are decided or no pair fits into the time that is left.
+    """The technique whose next pair is worth most; None when all are decided or no pair fits into the time that is
+    left.
 
-    Arms that have fewer than `min_pairs` come first, in turn. Then the one with the largest gain that is still
-    possible for each second until it is likely to be decided; among arms without such, the one that is decided soonest.
-    Equals are drawn from at random; the same call gives the same answer.
+    Techniques that have fewer than `min_pairs` come first, in turn. Then the one with the largest gain that is still
+    possible for each second until it is likely to be decided; among techniques without such, the one that is decided
+    soonest. Equals are drawn from at random; the same call gives the same answer.
 
     Args:
-        judges: by arm.
-        seconds_per_pair: by arm, what one more pair of it takes, the change to it included.
+        judges: by technique.
+        seconds_per_pair: by technique, what one more pair of it takes, the change to it included.
         left_seconds: of the budget.
     """
     able = [name for name, each in judges.items() if each.verdict is None and seconds_per_pair[name] <= left_seconds]

@@ -1,7 +1,7 @@
-"""Whether an arm trains as well as the baseline: a test of equivalence over seeds, with a margin set beforehand.
+"""Whether a technique trains as well as the baseline: a test of equivalence over seeds, with a margin set beforehand.
 
-That a test finds no significant difference says nothing: with few seeds it never does. Here the burden is on the arm:
-it is equivalent when the data exclude, at 5 %, that it differs by the margin or more.
+That a test finds no significant difference says nothing: with few seeds it never does. Here the burden is on the
+technique: it is equivalent when the data exclude, at 5 %, that it differs by the margin or more.
 """
 
 from collections.abc import Sequence
@@ -24,11 +24,11 @@ ERROR = 0.05
 
 @dataclass(frozen=True)
 class Quality:
-    """How good an arm's models are beside the baseline's."""
+    """How good a technique's models are beside the baseline's."""
 
     difference: Interval
-    """Mean of the arm minus that of the baseline, in the metric's unit, with its 90 % interval: each end of it is the
-    bound of a one-sided test at 5 %."""
+    """Mean of the technique minus that of the baseline, in the metric's unit, with its 90 % interval: each end of it is
+    the bound of a one-sided test at 5 %."""
     verdict: Parity
     """`equivalent`: shown to differ by less than the margin. `worse`, `better`: shown to differ in this direction, and
     not shown to stay within the margin. `undecided`: none of these, more seeds are needed."""
@@ -36,28 +36,28 @@ class Quality:
     """Shown to be worse by less than the margin, or not at all; a gain is no obstacle to this one."""
     margin: float
     seeds: int
-    """Of the arm."""
+    """Of the technique."""
 
 
 def compare_quality(
-    baseline: Sequence[float], arm: Sequence[float], margin: float, mode: Direction, paired: bool = True
+    baseline: Sequence[float], technique: Sequence[float], margin: float, mode: Direction, paired: bool = True
 ) -> Quality:
     """Compare the final metric over seeds by two one-sided t tests (Schuirmann 1987, Journal of Pharmacokinetics and
     Biopharmaceutics 15: 657).
 
-    Each error is at most 5 %: that an arm which differs by the margin is called equivalent, and that one which does
-    not differ is called worse, or better. A t interval takes the differences for about normal; on each side it is 6.3
-    standard errors wide with 2 seeds, 2.9 with 3 and 2.1 with 5, so that 2 decide little.
+    Each error is at most 5 %: that a technique which differs by the margin is called equivalent, and that one which
+    does not differ is called worse, or better. A t interval takes the differences for about normal; on each side it is
+    6.3 standard errors wide with 2 seeds, 2.9 with 3 and 2.1 with 5, so that 2 decide little.
 
     Where all differences are the same to the last bit, their spread is zero, and so is the width of the interval: the
-    verdict is that of the difference itself. Of arms that compute the very same this is right. With a metric that takes
-    few values, such as an accuracy over 100 samples, it can be chance: use more seeds or more samples there.
+    verdict is that of the difference itself. Of techniques that compute the very same this is right. With a metric that
+    takes few values, such as an accuracy over 100 samples, it can be chance: use more seeds or more samples there.
 
-    One seed decides nothing. An arm with a value that is not finite has diverged, and is worse.
+    One seed decides nothing. A technique with a value that is not finite has diverged, and is worse.
 
     Args:
         baseline: the metric after training, one for each seed.
-        arm: the same of the arm; with `paired` of the same seeds in the same order.
+        technique: the same of the technique; with `paired` of the same seeds in the same order.
         margin: the difference that matters, in the metric's unit; chosen before the data are seen.
         mode: whether the metric is good when it is high (`max`) or low (`min`).
         paired: compare seed by seed. Without it, by Welch's test, which allows for different spreads.
@@ -68,25 +68,27 @@ def compare_quality(
     """
     if not 0 < margin < inf:
         raise ValueError("the margin must be a positive number")
-    if not baseline or not arm or (paired and len(baseline) != len(arm)):
-        raise ValueError(f"cannot compare {len(baseline)} values of the baseline with {len(arm)} of the arm")
+    if not baseline or not technique or (paired and len(baseline) != len(technique)):
+        raise ValueError(
+            f"cannot compare {len(baseline)} values of the baseline with {len(technique)} of the technique"
+        )
     if not all(map(isfinite, baseline)):
         raise ValueError("the baseline has a value that is not finite")
-    if not all(map(isfinite, arm)):
-        return Quality(Interval(nan, -inf, inf), "worse", False, margin, len(arm))
-    before, after = np.asarray(baseline, dtype=np.float64), np.asarray(arm, dtype=np.float64)
+    if not all(map(isfinite, technique)):
+        return Quality(Interval(nan, -inf, inf), "worse", False, margin, len(technique))
+    before, after = np.asarray(baseline, dtype=np.float64), np.asarray(technique, dtype=np.float64)
     difference = _paired(after - before) if paired else _welch(before, after)
     better = difference if mode == "max" else Interval(-difference.estimate, -difference.high, -difference.low)
-    return Quality(difference, _verdict(better, margin), better.low > -margin, margin, len(arm))
+    return Quality(difference, _verdict(better, margin), better.low > -margin, margin, len(technique))
 
 
 def seeds_needed(spread: float, margin: float, power: float = 0.8) -> int:
-    """How many seeds it takes to show that an arm is equivalent which does not differ, with probability `power`.
+    """How many seeds it takes to show that a technique is equivalent which does not differ, with probability `power`.
 
     By the usual approximation, which takes the estimated spread for the true one in the t statistic's shift.
 
     Args:
-        spread: standard deviation of the difference between arm and baseline of the same seed. Where only the
+        spread: standard deviation of the difference between technique and baseline of the same seed. Where only the
             deviation of each is known and the seeds have nothing in common, this is 1.41 times that.
         margin: as in `compare_quality`.
 
@@ -112,7 +114,7 @@ def _power(count: int, spread: float, margin: float) -> float:
 
 
 def _verdict(better: Interval, margin: float) -> Parity:
-    """From an interval of how much better the arm is."""
+    """From an interval of how much better the technique is."""
     if -margin < better.low and better.high < margin:
         return "equivalent"
     if better.high < 0:

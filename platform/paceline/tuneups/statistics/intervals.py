@@ -1,4 +1,4 @@
-"""How much faster an arm is than the baseline, with an interval that bursts of load do not mislead."""
+"""How much faster a technique is than the baseline, with an interval that bursts of load do not mislead."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -25,8 +25,10 @@ class Interval(NamedTuple):
         return f"{self.estimate:.{decimals}f} ({self.low:.{decimals}f}-{self.high:.{decimals}f})"
 
 
-def speedup(baseline_seconds: Sequence[float], arm_seconds: Sequence[float], confidence: float = 0.95) -> Interval:
-    """How many times as fast as the baseline an arm is: 1.2 is 20 % faster.
+def speedup(
+    baseline_seconds: Sequence[float], technique_seconds: Sequence[float], confidence: float = 0.95
+) -> Interval:
+    """How many times as fast as the baseline a technique is: 1.2 is 20 % faster.
 
     The estimate is that of Hodges and Lehmann (1963, "Estimates of location based on rank tests", Annals of
     Mathematical Statistics 34): the median of the means of all two log ratios. A pair that a burst has hit moves it
@@ -44,7 +46,7 @@ def speedup(baseline_seconds: Sequence[float], arm_seconds: Sequence[float], con
 
     Args:
         baseline_seconds: seconds per sample of the baseline, one for each pair.
-        arm_seconds: those of the arm.
+        technique_seconds: those of the technique.
 
     Returns:
         An interval of 0 to infinity for fewer than 2 pairs; without any, the estimate is 1.
@@ -52,7 +54,7 @@ def speedup(baseline_seconds: Sequence[float], arm_seconds: Sequence[float], con
     Raises:
         ValueError: when there is not one of each for every pair, or one is no positive number.
     """
-    logs = log_ratios(baseline_seconds, arm_seconds)
+    logs = log_ratios(baseline_seconds, technique_seconds)
     if len(logs) < 2:
         return Interval(exp(logs[0]) if len(logs) else 1.0, 0.0, inf)
     found = signed_rank_interval(logs, 1 - confidence)
@@ -61,19 +63,22 @@ def speedup(baseline_seconds: Sequence[float], arm_seconds: Sequence[float], con
     return as_ratios(found)
 
 
-def log_ratios(baseline_seconds: Sequence[float], arm_seconds: Sequence[float]) -> Array:
+def log_ratios(baseline_seconds: Sequence[float], technique_seconds: Sequence[float]) -> Array:
     """Logarithm of each pair's speedup.
 
     Raises:
         ValueError: when there is not one of each for every pair, or one is no positive number.
     """
-    baseline, arm = np.asarray(baseline_seconds, dtype=np.float64), np.asarray(arm_seconds, dtype=np.float64)
-    if baseline.shape != arm.shape or baseline.ndim != 1:
-        raise ValueError(f"{baseline.size} times of the baseline and {arm.size} of the arm are no pairs")
-    both = np.concatenate([baseline, arm])
+    baseline, technique = (
+        np.asarray(baseline_seconds, dtype=np.float64),
+        np.asarray(technique_seconds, dtype=np.float64),
+    )
+    if baseline.shape != technique.shape or baseline.ndim != 1:
+        raise ValueError(f"{baseline.size} times of the baseline and {technique.size} of the technique are no pairs")
+    both = np.concatenate([baseline, technique])
     if not np.all(np.isfinite(both) & (both > 0)):
         raise ValueError("times must be positive numbers of seconds")
-    return np.asarray(np.log(baseline) - np.log(arm))
+    return np.asarray(np.log(baseline) - np.log(technique))
 
 
 def as_ratios(logs: Interval) -> Interval:

@@ -1,4 +1,4 @@
-"""When the pairs of a duel are enough, and whether they show a gain, none or harm."""
+"""When the pairs of a duel are enough, and whether they show a gain, no gain or a regression."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,13 +15,14 @@ from paceline.tuneups.statistics.intervals import (
     smallest_alpha,
 )
 
-Verdict = Literal["gain", "none", "harm"]
+Verdict = Literal["gain", "no gain", "regression"]
 
 LEAST_EFFECT = 0.02
 """Differences in speed below this are none, unless something else is said."""
 
 ALPHA = 0.05
-"""Of arms that differ in nothing, at most so many are called a gain or harm; all looks at one arm together."""
+"""Of techniques that differ in nothing, at most so many are called a gain or a regression; all looks at one technique
+together."""
 
 NORMAL_PER_DEVIATION = 1.4826
 """Standard deviation of normal values, as a multiple of their median deviation."""
@@ -34,7 +35,7 @@ class Noise:
     """What duels of the baseline against itself have shown."""
 
     floor: float = 0.0
-    """Speeds that differ by no more are not different, as a part of 1: what equal arms differed by for good."""
+    """Speeds that differ by no more are not different, as a part of 1: what equal techniques differed by for good."""
     spread: float = 0.0
     """Standard deviation of the log ratio of a pair, estimated from its median deviation; 0 if unknown."""
 
@@ -44,7 +45,7 @@ class Noise:
 
         The floor is the largest difference among the duels that their own interval (95 %) shows to be one: two builds
         of the same thing can differ for good, by the layout of their memory. A duel whose interval holds 1 shows none,
-        however noisy it is: that noise is in the interval of each arm, too.
+        however noisy it is: that noise is in the interval of each technique, too.
 
         Raises:
             ValueError: when a time is no positive number.
@@ -58,7 +59,7 @@ class Noise:
 
 
 class Judge:
-    """Decides an arm's duel as early as is safe.
+    """Decides a technique's duel as early as is safe.
 
     It looks at the pairs some eight times, each time at about a quarter more of them, and takes the signed-rank
     interval (see `intervals.speedup`). Looking again and again finds something in the end, so the looks share one
@@ -69,8 +70,9 @@ class Judge:
 
     A verdict, once given, stays. It is
 
-    - `none` when the interval lies within the least effect (or the noise floor, if that is larger) on both sides,
-    - `gain` or `harm` when the interval lies beyond the noise floor, and the estimate is at least the least effect,
+    - `no gain` when the interval lies within the least effect (or the noise floor, if that is larger) on both sides,
+    - `gain` or `regression` when the interval lies beyond the noise floor, and the estimate is at least the least
+      effect,
     - nothing yet otherwise.
 
     Five pairs decide nothing: that all have the same sign by chance is likelier than 5 %. With `alpha` 0.05 and 40
@@ -120,13 +122,13 @@ class Judge:
         """Logarithm of the speedup of each pair."""
         return list(self._logs)
 
-    def add(self, baseline_seconds: float, arm_seconds: float) -> None:
+    def add(self, baseline_seconds: float, technique_seconds: float) -> None:
         """Take a pair: seconds per sample of windows next to each other, whose order was drawn at random.
 
         Raises:
             ValueError: when a time is no positive number.
         """
-        self._logs.append(float(log_ratios([baseline_seconds], [arm_seconds])[0]))
+        self._logs.append(float(log_ratios([baseline_seconds], [technique_seconds])[0]))
         if self.verdict is not None:
             return
         if len(self) >= self.max_pairs:
@@ -135,20 +137,20 @@ class Judge:
             self._look(self.alpha * len(self) / self.max_pairs - self._spent)
 
     def decide(self) -> Verdict:
-        """The verdict at the end of the budget: `none` when nothing is shown; spends what is left of `alpha`.
+        """The verdict at the end of the budget: `no gain` when nothing is shown; spends what is left of `alpha`.
 
         What ends the budget must not be how the pairs came out.
         """
         if self.verdict is None:
             self._look(self.alpha - self._spent)
-            self.verdict = self.verdict or "none"
+            self.verdict = self.verdict or "no gain"
         return self.verdict
 
     @property
     def is_shown(self) -> bool:
-        """Whether the interval supports the verdict: a `none` at the end of the budget may only mean "not seen"."""
+        """Whether the interval supports the verdict: a `no gain` at the end of the budget may only mean "not seen"."""
         within = -self.margin <= log(self.interval.low or 1e-300) and log(self.interval.high) <= self.margin
-        return self.verdict in ("gain", "harm") or (self.verdict == "none" and within)
+        return self.verdict in ("gain", "regression") or (self.verdict == "no gain" and within)
 
     def _look(self, alpha: float) -> None:
         if len(self) < 2 or alpha < smallest_alpha(len(self)):
@@ -157,11 +159,11 @@ class Judge:
         logs = signed_rank_interval(np.asarray(self._logs), alpha)
         self.interval = as_ratios(logs)
         if -self.margin <= logs.low and logs.high <= self.margin:
-            self.verdict = "none"
+            self.verdict = "no gain"
         elif logs.low > self.floor and logs.estimate >= self.margin:
             self.verdict = "gain"
         elif logs.high < -self.floor and logs.estimate <= -self.margin:
-            self.verdict = "harm"
+            self.verdict = "regression"
 
 
 def planned_looks(min_pairs: int, max_pairs: int) -> frozenset[int]:

@@ -2,7 +2,8 @@
 
 What decides is not how long a window is, but how finely the two alternate. `tests/support/tuneup/step_times.json` has
 step times of a small CNN on two cores, alone and beside one and two neighbours that load a core in bursts of about a
-second. Of 1,000 replays with a planted 5 % gain, and as many with harm, so many had the right verdict within 40 pairs:
+second. Of 1,000 replays with a planted 5 % gain, and as many with a loss, so many had the right verdict within 40
+pairs:
 
     window of each side, undisturbed     0.12 s  0.25 s  0.5 s  1 s
     one piece, quiet                      68 %    65 %   67 %   70 %
@@ -20,17 +21,18 @@ have a half more.
 
 In one piece, a longer window catches more of a burst, and so does not help. In turns of 30 ms, the bursts fall on both
 sides alike. Medians and low quantiles of the turns were tried instead of the total: the least of 32 turns decides
-sooner, but leaves out what an arm itself makes slow now and then, such as waiting for data; medians are worse than the
-total beside two neighbours.
+sooner, but leaves out what a technique itself makes slow now and then, such as waiting for data; medians are worse
+than the total beside two neighbours.
 """
 
 from math import ceil, log
 
 TURN_SECONDS = 0.03
-"""Baseline and arm change places after about so long, and after one step at least; the order of each two is random.
+"""Baseline and technique change places after about so long, and after one step at least; the order of each two is
+random.
 
-An arm whose data are loaded by other processes needs longer turns: of several times as many steps as the loaders hold
-ready (`num_workers` x `prefetch_factor`), or it gets for nothing what they load while the baseline has its turn.
+A technique whose data are loaded by other processes needs longer turns: of several times as many steps as the loaders
+hold ready (`num_workers` x `prefetch_factor`), or it gets for nothing what they load while the baseline has its turn.
 """
 
 TURNS_PER_WINDOW = 48

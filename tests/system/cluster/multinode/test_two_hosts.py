@@ -74,7 +74,7 @@ def test_a_tune_up_is_submitted_and_measures_over_both_hosts(two_hosts: TwoHosts
     spread = "scaling.num_workers=2", "scaling.placement=strict_spread", "data.global_batch_size=64"
     brief = 'tuneup={"budget_seconds": 240, "seeds": 2, "skip": ["compile", "bf16", "exchange-bf16", "channels-last"]}'
     told = submitted(two_hosts, "tuneup", brief, "trainer.epochs=1", "name=tuned-by-job", *spread)
-    arms = {arm["name"]: arm for arm in told["arms"]}
-    assert arms["static-graph"]["speedup"] > 0
-    assert arms["batch-x2"]["speedup"] > 1
+    techniques = {technique["name"]: technique for technique in told["techniques"]}
+    assert techniques["static-graph"]["speedup"] > 0
+    assert techniques["batch-x2"]["speedup"] > 1
     assert Path(told["recommended_path"]).read_text().startswith("#")

@@ -1,4 +1,4 @@
-"""What the techniques of one's own, in `tuneup.arms`, make of a config."""
+"""What the techniques of one's own, in `tuneup.techniques`, make of a config."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,22 +8,22 @@ from paceline.config.loading import missing_modules
 from paceline.errors import ConfigError, Problem
 
 
-def own_arms(config: ExperimentConfig) -> Iterator[tuple[str, ExperimentConfig]]:
-    """The key of each, such as `tuneup.arms.mine`, and the config with it. Those that contradict the config are left
-    out: the tune-up says so in its table."""
-    for name, overrides in (config.tuneup.arms if config.tuneup is not None else {}).items():
+def own_techniques(config: ExperimentConfig) -> Iterator[tuple[str, ExperimentConfig]]:
+    """The key of each, such as `tuneup.techniques.mine`, and the config with it. Those that contradict the config are
+    left out: the tune-up says so in its table."""
+    for name, overrides in (config.tuneup.techniques if config.tuneup is not None else {}).items():
         try:
             changed = config.with_overrides(overrides)
         except ConfigError:
             continue
-        yield f"tuneup.arms.{name}", changed
+        yield f"tuneup.techniques.{name}", changed
 
 
-def missing_in_arms(config: ExperimentConfig) -> list[Problem]:
+def missing_in_techniques(config: ExperimentConfig) -> list[Problem]:
     """What is wrong with how they call user code, as `missing_modules` finds it, and not so without them."""
     own = missing_modules(config.model_dump())
     found = []
-    for key, changed in own_arms(config):
+    for key, changed in own_techniques(config):
         for problem in missing_modules(changed.model_dump()):
             if problem not in own:
                 found.append(replace(problem, key=key, reason=f"{problem.key}: {problem.reason}"))

@@ -1,7 +1,7 @@
 """The techniques that a tune-up tries: which fields each sets, and whether it can help here at all."""
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -9,6 +9,7 @@ from paceline.config.batch_sizes import MICRO, OpenBatchSizes, accumulation, bat
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.ignored import ignored_settings
 from paceline.config.overrides import ConfigWarning
+from paceline.config.tuneup import SKIPPED, TuneupConfig
 from paceline.errors import ConfigError
 from paceline.tuneups.facts import Facts
 
@@ -18,20 +19,19 @@ BATCH_FACTORS = (2, 4, 8, 16, 32, 64)
 FEWEST_STEPS = 8
 """Optimizer steps that an epoch keeps when the batch grows."""
 LARGER_PIECES = "the same global batch in fewer and larger pieces"
-SKIPPED = "tuneup.skip names it"
 HAS_ALREADY = "the config has it already"
 WARM_UP_FROM = 4
 """A batch so many times larger gets a warmup, as Goyal et al. 2017 (arXiv:1706.02677) found necessary."""
 
 
 @dataclass(frozen=True)
-class Arm:
+class Technique:
     """A technique, as one change of the config."""
 
     name: str
     overrides: Mapping[str, Any]
     family: str
-    """Arms of one family set the same thing: only one of them can be in a config."""
+    """Techniques of one family set the same thing: only one of them can be in a config."""
     why: str
     """What it does, in a sentence for a comment beside the line that it changes."""
     computes: Computes = "same"
@@ -62,13 +62,12 @@ def changed(config: ExperimentConfig, overrides: Mapping[str, Any]) -> Experimen
         return config.with_overrides(overrides)
 
 
-def arms_for(config: ExperimentConfig, facts: Facts) -> list[Arm]:
+def techniques_for(config: ExperimentConfig, facts: Facts) -> list[Technique]:
     """All techniques for a config, its own first; those that are not applicable with the reason. Names are unique."""
-    asked = config.tuneup
-    own = [] if asked is None else list(_own(asked.arms))
-    known = [arm for arm in _known(config, facts) if not any(arm.name == each.name for each in own)]
-    skipped = () if asked is None else asked.skip
-    return [_checked(arm, config, skipped) for arm in [*own, *known]]
+    asked = config.tuneup or TuneupConfig()
+    own = list(_own(asked.techniques))
+    known = [technique for technique in _known(config, facts) if not any(technique.name == each.name for each in own)]
+    return [_checked(technique, config, asked) for technique in [*own, *known]]
 
 
 SAME = ("data.num_workers", "data.prefetch_factor", "data.persistent_workers", "data.cache", "data.pin_memory")
@@ -76,60 +75,63 @@ SAME = ("data.num_workers", "data.prefetch_factor", "data.persistent_workers", "
 BOOKKEEPING = ("trainer.log_every_n_steps", "trainer.evaluate_every_n_epochs", "checkpoint.", "tracking.")
 
 
-def fix_arm(name: str, overrides: Mapping[str, Any], why: str) -> Arm:
+def fix_technique(name: str, overrides: Mapping[str, Any], why: str) -> Technique:
     """What was proposed against a bottleneck, as a technique like any other."""
     is_harmless = all(key in SAME or key.startswith(BOOKKEEPING) for key in overrides)
     family = "loading" if any(key in SAME for key in overrides) else name
     if "data.global_batch_size" in overrides:
         family = "batch"
-    return Arm(name, overrides, family, why, "same" if is_harmless else "differently")
+    return Technique(name, overrides, family, why, "same" if is_harmless else "differently")
 
 
-def with_fixes(arms: Sequence[Arm], fixes: Sequence[Arm], config: ExperimentConfig) -> list[Arm]:
+def with_fixes(
+    techniques: Sequence[Technique], fixes: Sequence[Technique], config: ExperimentConfig
+) -> list[Technique]:
     """What the config asks for itself, then the fixes, as what is likeliest to help, then the others: the order to
     try them in where there is no time for all. Those that come to the same are tried once, and what `tuneup.skip`
     names is not tried under another name either."""
-    known = {text: arm for arm in arms if (text := _text_of(arm, config)) and arm.why_not in ("", SKIPPED)}
-    skipped = () if config.tuneup is None else config.tuneup.skip
-    names = [*skipped, *(arm.name for arm in arms)]
-    texts = {fix.name: _text_of(fix, config) for fix in fixes if fix.name not in names}
-    asked = () if config.tuneup is None else config.tuneup.arms
-    own = [arm for arm in arms if arm.name in asked]
+    asked = config.tuneup or TuneupConfig()
+    same = [technique for technique in techniques if technique.why_not in ("", SKIPPED)]
+    known = {text: technique for technique in same if (text := _text_of(technique, config))}
+    names = [technique.name for technique in techniques]
+    new = [fix for fix in fixes if fix.name not in names and not asked.leaves_out(fix.name)]
+    texts = {fix.name: _text_of(fix, config) for fix in new}
+    own = [technique for technique in techniques if technique.name in asked.techniques]
     mended = [known.get(texts[fix.name], fix) for fix in fixes if texts.get(fix.name)]
-    first = list({arm.name: arm for arm in [*own, *mended] if not arm.why_not}.values())
-    return [*first, *(arm for arm in arms if arm not in first)]
+    first = list({technique.name: technique for technique in [*own, *mended] if not technique.why_not}.values())
+    return [*first, *(technique for technique in techniques if technique not in first)]
 
 
-def _text_of(arm: Arm, config: ExperimentConfig) -> str:
+def _text_of(technique: Technique, config: ExperimentConfig) -> str:
     """The whole config that it comes to; empty where it contradicts the other settings."""
     try:
-        return arm.config(config).model_dump_json()
+        return technique.config(config).model_dump_json()
     except ConfigError:
         return ""
 
 
-def _checked(arm: Arm, config: ExperimentConfig, skipped: Iterable[str]) -> Arm:
-    if arm.why_not:
-        return arm
-    if arm.name in skipped:
-        return replace(arm, why_not=SKIPPED)
+def _checked(technique: Technique, config: ExperimentConfig, asked: TuneupConfig) -> Technique:
+    if technique.why_not:
+        return technique
+    if why_not := asked.leaves_out(technique.name):
+        return replace(technique, why_not=why_not)
     try:
-        own = arm.config(config)
+        own = technique.config(config)
     except ConfigError as error:
-        return replace(arm, why_not=error.problems[0].reason)
+        return replace(technique, why_not=error.problems[0].reason)
     if own == config:
-        return replace(arm, why_not=HAS_ALREADY)
+        return replace(technique, why_not=HAS_ALREADY)
     before = set(ignored_settings(config))
     ignored = [text for text in ignored_settings(own) if text not in before]
-    return replace(arm, why_not=ignored[0]) if ignored else arm
+    return replace(technique, why_not=ignored[0]) if ignored else technique
 
 
-def _own(arms: Mapping[str, Mapping[str, Any]]) -> Iterator[Arm]:
-    for name, overrides in arms.items():
-        yield Arm(name, overrides, name, "of the config's own section tuneup.arms", "differently")
+def _own(techniques: Mapping[str, Mapping[str, Any]]) -> Iterator[Technique]:
+    for name, overrides in techniques.items():
+        yield Technique(name, overrides, name, "of the config's own section tuneup.techniques", "differently")
 
 
-def _known(config: ExperimentConfig, facts: Facts) -> Iterator[Arm]:
+def _known(config: ExperimentConfig, facts: Facts) -> Iterator[Technique]:
     yield from _loading(config, facts)
     yield from _batch(config, facts)
     yield from _micro_batch(config, facts)
@@ -140,28 +142,28 @@ def _known(config: ExperimentConfig, facts: Facts) -> Iterator[Arm]:
     yield from _memory(config, facts)
 
 
-def _loading(config: ExperimentConfig, facts: Facts) -> Iterator[Arm]:
+def _loading(config: ExperimentConfig, facts: Facts) -> Iterator[Technique]:
     in_memory = "the data set is in memory already, and gives whole batches" if facts.is_sliced else ""
     for processes in (1, 2, 4, 8):
         if processes > max(2, facts.cores * 2):
             break
         overrides = {"data.num_workers": processes, "data.cache": "none"}
         why = f"{processes} loader process{'es' if processes > 1 else ''} a worker load while the model computes"
-        yield Arm(f"loader-{processes}", overrides, "loading", why, why_not=in_memory)
+        yield Technique(f"loader-{processes}", overrides, "loading", why, why_not=in_memory)
     for batches in (4, 8):
         why = f"each loader process holds {batches} batches ready"
-        yield Arm(f"prefetch-{batches}", {"data.prefetch_factor": batches}, "prefetch", why, why_not=in_memory)
+        yield Technique(f"prefetch-{batches}", {"data.prefetch_factor": batches}, "prefetch", why, why_not=in_memory)
     why = "each sample is loaded once, and kept in memory"
     overrides = {"data.cache": "memory", "data.num_workers": 0}
-    yield Arm("cache-memory", overrides, "loading", why, why_not=in_memory)
+    yield Technique("cache-memory", overrides, "loading", why, why_not=in_memory)
     no_gpu = "" if facts.device_type == "cuda" else "there is no GPU to keep the samples on"
     why = "each sample is loaded once, and kept on the GPU"
-    yield Arm("cache-device", {"data.cache": "device", "data.num_workers": 0}, "loading", why, why_not=no_gpu)
+    yield Technique("cache-device", {"data.cache": "device", "data.num_workers": 0}, "loading", why, why_not=no_gpu)
     why = "batches are copied to the GPU out of page-locked memory"
-    yield Arm("pin-memory", {"data.pin_memory": True}, "pinning", why, why_not=_needs_cuda(facts))
+    yield Technique("pin-memory", {"data.pin_memory": True}, "pinning", why, why_not=_needs_cuda(facts))
 
 
-def _batch(config: ExperimentConfig, facts: Facts) -> Iterator[Arm]:
+def _batch(config: ExperimentConfig, facts: Facts) -> Iterator[Technique]:
     """Larger batches, with the learning rate and the warmup that go with them."""
     from paceline.config.data import Sizes
     from paceline.config.derived import derive
@@ -172,12 +174,14 @@ def _batch(config: ExperimentConfig, facts: Facts) -> Iterator[Arm]:
         name, why = f"batch-x{factor}", f"a global batch {factor} times as large, with its learning rate"
         if facts.train_samples < batch * factor * FEWEST_STEPS:
             why_not = f"an epoch would have fewer than {FEWEST_STEPS} steps"
-            yield Arm(name, {"data.global_batch_size": batch * factor}, "batch", why, "differently", why_not=why_not)
+            yield Technique(
+                name, {"data.global_batch_size": batch * factor}, "batch", why, "differently", why_not=why_not
+            )
             return
-        yield Arm(name, batch_overrides(config, batch, factor), "batch", why, "differently")
+        yield Technique(name, batch_overrides(config, batch, factor), "batch", why, "differently")
 
 
-def _micro_batch(config: ExperimentConfig, facts: Facts) -> Iterator[Arm]:
+def _micro_batch(config: ExperimentConfig, facts: Facts) -> Iterator[Technique]:
     """The same global batch in fewer, larger pieces, up to the whole of it at once."""
     sizes = batch_sizes(config)
     if isinstance(sizes, OpenBatchSizes):
@@ -186,13 +190,13 @@ def _micro_batch(config: ExperimentConfig, facts: Facts) -> Iterator[Arm]:
     computes = _in_other_pieces(facts)
     if pieces == 1:
         why_not, twice = "the batch goes through the model in one piece already", {MICRO: 2 * sizes.micro_batch_size}
-        yield Arm("micro-batch-x2", twice, "micro-batch", LARGER_PIECES, computes, why_not=why_not)
+        yield Technique("micro-batch-x2", twice, "micro-batch", LARGER_PIECES, computes, why_not=why_not)
     for factor in (factor for factor in BATCH_FACTORS if pieces % factor == 0):
         overrides = {
             MICRO: factor * sizes.micro_batch_size,
             "trainer.gradient_accumulation_steps": pieces // factor,
         }
-        yield Arm(f"micro-batch-x{factor}", overrides, "micro-batch", LARGER_PIECES, computes)
+        yield Technique(f"micro-batch-x{factor}", overrides, "micro-batch", LARGER_PIECES, computes)
 
 
 def _in_other_pieces(facts: Facts) -> Computes:
@@ -216,65 +220,65 @@ def batch_overrides(config: ExperimentConfig, batch: int, factor: int) -> dict[s
     return overrides
 
 
-def _precision(facts: Facts) -> Iterator[Arm]:
+def _precision(facts: Facts) -> Iterator[Technique]:
     why = "the forward pass computes in bfloat16 where that is safe"
-    yield Arm("bf16", {"trainer.precision": "bf16-mixed"}, "precision", why, "differently")
+    yield Technique("bf16", {"trainer.precision": "bf16-mixed"}, "precision", why, "differently")
     why = "the forward pass computes in float16 where that is safe, with a gradient scaler"
     needs_cuda = _needs_cuda(facts)
-    yield Arm("fp16", {"trainer.precision": "16-mixed"}, "precision", why, "differently", why_not=needs_cuda)
+    yield Technique("fp16", {"trainer.precision": "16-mixed"}, "precision", why, "differently", why_not=needs_cuda)
     why = "float32 products are computed in TF32"
     overrides = {"trainer.float32_matmul_precision": "high"}
-    yield Arm("tf32", overrides, "tf32", why, "differently", why_not=needs_cuda)
+    yield Technique("tf32", overrides, "tf32", why, "differently", why_not=needs_cuda)
 
 
-def _kernels(config: ExperimentConfig, facts: Facts) -> Iterator[Arm]:
+def _kernels(config: ExperimentConfig, facts: Facts) -> Iterator[Technique]:
     flat = "" if facts.has_convolutions else "the model has no convolution"
     why = "convolutions find their channels next to each other"
-    yield Arm("channels-last", {"trainer.memory_format": "channels_last"}, "layout", why, why_not=flat)
+    yield Technique("channels-last", {"trainer.memory_format": "channels_last"}, "layout", why, why_not=flat)
     why = "the model is compiled, and its operations are fused"
-    yield Arm("compile", {"trainer.compile": "default"}, "compile", why)
+    yield Technique("compile", {"trainer.compile": "default"}, "compile", why)
     why = "cuDNN times its algorithms once, and keeps the fastest"
     overrides = {"trainer.cudnn_benchmark": True}
-    yield Arm("cudnn-benchmark", overrides, "cudnn", why, why_not=_needs_cuda(facts) or flat)
+    yield Technique("cudnn-benchmark", overrides, "cudnn", why, why_not=_needs_cuda(facts) or flat)
     why = "biases that batch normalisation subtracts again are removed"
     none = "" if facts.redundant_biases else "the model has no bias in front of batch normalisation alone"
-    yield Arm("no-redundant-bias", {"trainer.remove_redundant_bias": True}, "bias", why, why_not=none)
+    yield Technique("no-redundant-bias", {"trainer.remove_redundant_bias": True}, "bias", why, why_not=none)
     if "fused" in type(config.optimizer).model_fields:
-        yield Arm("fused-optimizer", {"optimizer.fused": "auto"}, "fused", "the whole update runs in one kernel")
+        yield Technique("fused-optimizer", {"optimizer.fused": "auto"}, "fused", "the whole update runs in one kernel")
 
 
-def _bookkeeping(config: ExperimentConfig) -> Iterator[Arm]:
+def _bookkeeping(config: ExperimentConfig) -> Iterator[Technique]:
     why = "gradients are released between steps rather than filled with zeros"
-    yield Arm("set-to-none", {"trainer.zero_grad": "set_to_none"}, "zero-grad", why)
+    yield Technique("set-to-none", {"trainer.zero_grad": "set_to_none"}, "zero-grad", why)
     often = config.trainer.log_every_n_steps
     overrides = {"trainer.log_every_n_steps": 50}
     not_often = f"it logs every {often} steps already" if often >= 50 else ""
     why = "the loss is read every 50 steps, not more often"
-    yield Arm("log-every-50", overrides, "logging", why, why_not=not_often)
+    yield Technique("log-every-50", overrides, "logging", why, why_not=not_often)
 
 
-def _exchange(facts: Facts) -> Iterator[Arm]:
+def _exchange(facts: Facts) -> Iterator[Technique]:
     alone = "" if facts.world_size > 1 else "one process exchanges no gradients"
     why = "gradients are exchanged in bfloat16"
-    yield Arm("exchange-bf16", {"parallel.comm_hook": "bf16"}, "exchange", why, "differently", why_not=alone)
+    yield Technique("exchange-bf16", {"parallel.comm_hook": "bf16"}, "exchange", why, "differently", why_not=alone)
     why = "DDP takes the set of used parameters as fixed"
-    yield Arm("static-graph", {"parallel.static_graph": True}, "static-graph", why, why_not=alone)
+    yield Technique("static-graph", {"parallel.static_graph": True}, "static-graph", why, why_not=alone)
     why = "gradients live in DDP's buckets"
     overrides = {"parallel.gradient_as_bucket_view": True}
-    yield Arm("bucket-view", overrides, "bucket-view", why, why_not=alone)
+    yield Technique("bucket-view", overrides, "bucket-view", why, why_not=alone)
 
 
-def _memory(config: ExperimentConfig, facts: Facts) -> Iterator[Arm]:
+def _memory(config: ExperimentConfig, facts: Facts) -> Iterator[Technique]:
     none = "" if facts.blocks else "the model has no repeated blocks"
     for kind in ("selective", "full"):
         overrides = {"trainer.activation_checkpointing": kind}
         why = "activations are computed again in backward instead of being kept"
-        yield Arm(f"checkpointing-{kind}", overrides, "checkpointing", why, saves_memory=True, why_not=none)
+        yield Technique(f"checkpointing-{kind}", overrides, "checkpointing", why, saves_memory=True, why_not=none)
     why = "the batch goes through the model in two halves"
     halves = {"trainer.gradient_accumulation_steps": 2, MICRO: None}
     has_halves = HAS_ALREADY if accumulation(config) == 2 else ""  # also by its micro and its global batch size
     in_pieces = _in_other_pieces(facts)
-    yield Arm("accumulation-2", halves, "micro-batch", why, in_pieces, saves_memory=True, why_not=has_halves)
+    yield Technique("accumulation-2", halves, "micro-batch", why, in_pieces, saves_memory=True, why_not=has_halves)
 
 
 def _needs_cuda(facts: Facts) -> str:
