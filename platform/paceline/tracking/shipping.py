@@ -41,10 +41,6 @@ OPENING_SECONDS = 120.0
 """How long importing MLflow, and making a database, may take on a busy machine."""
 
 
-_at_work: dict[Path, threading.Thread] = {}
-"""The newest shipping thread of each folder in this process, until it ends."""
-
-
 class FolderTrouble(OSError):
     """The run's own folder cannot be read or written to, which is no trouble of MLflow's."""
 
@@ -53,7 +49,7 @@ class Shipper:
     """Sends what the journal holds; all methods with an underscore run in its thread.
 
     Args:
-        tells_lag: whether the journal is told how long points have waited. Not for a run that is over.
+        tells_lag: whether it is written into the journal how long points have waited. Not for a run that is over.
     """
 
     def __init__(self, folder: Path, record: RunRecord, journal: Journal, tells_lag: bool = True) -> None:
@@ -79,19 +75,21 @@ class Shipper:
         self._finishing = threading.Event()
         self._abandoned = threading.Event()
         self._thread = threading.Thread(target=self._run, name="paceline-shipping", daemon=True)
-        self._predecessor: threading.Thread | None = None
+        self._predecessor: Shipper | None = None
 
     def start(self) -> None:
         """Start the thread; a second call does nothing, unless there was no room for a thread the first time."""
         if self._thread.ident is not None:
             return
         self._predecessor = _at_work.get(self._folder)
+        if self._predecessor is not None:
+            self._predecessor.abandon()  # whoever had this record before has left it
         try:
             self._thread.start()
         except RuntimeError as error:
             self._error = f"the shipping thread could not be started: {error}"
         else:
-            _at_work[self._folder] = self._thread
+            _at_work[self._folder] = self
 
     def finish(self, timeout_seconds: float) -> ShipReport:
         """Send what is left, wait for it no longer than the timeout, and end the thread."""
@@ -136,16 +134,16 @@ class Shipper:
             self._await_predecessor()
             self._ship_until_finished()
         finally:
-            if _at_work.get(self._folder) is self._thread:
+            if _at_work.get(self._folder) is self:
                 del _at_work[self._folder]
 
     def _await_predecessor(self) -> None:
         """Wait for a thread that was given up while it sent this journal: both would create the run."""
-        if self._predecessor is None:
+        predecessor, self._predecessor = self._predecessor, None
+        if predecessor is None:
             return
-        while self._predecessor.is_alive() and not self._abandoned.is_set():
-            self._predecessor.join(POLL_SECONDS)
-        self._predecessor = None
+        while predecessor._thread.is_alive() and not self._abandoned.is_set():
+            predecessor._thread.join(POLL_SECONDS)
         self._cursor = Cursor.load(self._folder / CURSOR_FILE)
 
     def _ship_until_finished(self) -> None:
@@ -390,3 +388,7 @@ class Shipper:
         logger.warning("MLflow will not have %d entries, the first is %s", len(refused), refused[0])
         self._cursor.refused = list(dict.fromkeys([*self._cursor.refused, *refused]))[-MOST_REFUSED:]
         self._remote.log([], {metrics.NOT_RECORDED: "\n".join(self._cursor.refused)[:TAG_LENGTH]})
+
+
+_at_work: dict[Path, Shipper] = {}
+"""The newest shipper of each folder in this process, until its thread ends."""
