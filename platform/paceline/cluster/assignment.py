@@ -1,4 +1,4 @@
-"""What a training process is told to do. Light to import, since it passes through processes that do without torch."""
+"""The work of a training process. Light to import, since it passes through processes that do without torch."""
 
 import json
 import pickle
@@ -27,7 +27,7 @@ class TrialPart:
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a training process is told to do. Travels to the workers."""
+    """The work of a training process. Travels to the workers."""
 
     config_json: str
     objects: Mapping[str, Any] | bytes = field(default_factory=dict)

@@ -134,7 +134,7 @@ class RunCosts:
         return self._own(self._allocated if allocated is None else allocated).after(self._earlier)
 
     def save_sometimes(self) -> None:
-        """Write the ledger if that was long ago. A disk that is full is told by others."""
+        """Write the ledger if that was long ago. Others report a full disk."""
         if time.monotonic() - self._saved >= SAVE_SECONDS:
             self._save_if_possible()
 

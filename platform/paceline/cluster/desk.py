@@ -200,7 +200,7 @@ class Desk:
             self.tag({metrics.OPTIMIZER: details["text"]})
 
     def tag(self, tags: Mapping[str, str]) -> None:
-        """Set tags of the run; one that cannot be recorded is told to the watcher."""
+        """Set tags of the run; one that cannot be recorded is reported to the watcher."""
         try:
             self._recorder.set_tags(tags)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""What the workers of an evaluation are told. Light to import, since it passes through processes without torch."""
+"""What the workers of an evaluation are to do. Light to import, since it passes through processes without torch."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -244,7 +244,7 @@ def _no_shared_tracking(config: ExperimentConfig, environment: Mapping[str, str]
 
 
 def make_record(config: ExperimentConfig, run: ClaimedRun[RunFolder], uri: str, derived: Derived) -> RunRecord:
-    """What MLflow is told about the run before it starts."""
+    """What MLflow records of the run before it starts."""
     origin = provenance(command_line(sys.argv), git_diff=config.tracking.git_diff)
     return RunRecord(
         run_id=run.folder.run_id,

@@ -74,7 +74,7 @@ class RunFolder:
     """`<storage>/<name>/<run_id>`: the config, the status, the journal and the checkpoints of one run."""
 
     FILE: ClassVar[str] = "run.json"
-    """Holds the config and the status; what a folder is told by."""
+    """Holds the config and the status, and marks a folder as a run's."""
 
     path: Path
 
@@ -251,7 +251,7 @@ def _remove_unused(home: Path) -> None:
     """Remove the folder of a name that nothing has come of. Its lock must be held."""
     if [path.name for path in home.iterdir()] == [LOCK]:
         (home / LOCK).unlink()
-        with suppress(OSError):  # another command has just locked it anew
+        with suppress(OSError):  # another command has just locked it again
             home.rmdir()
 
 

@@ -87,7 +87,7 @@ def counting(launch: Launch, use_gpu: bool, since: float) -> Counting:
 
 
 def assignment(launch: Launch) -> Any:
-    """What each training process is told."""
+    """The work of each training process."""
     from paceline.cluster.assignment import Assignment
 
     return Assignment(

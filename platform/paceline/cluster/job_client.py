@@ -61,7 +61,7 @@ def connect(address: str) -> "JobSubmissionClient":
 
 @contextmanager
 def asking(url: str) -> Iterator[None]:
-    """For a body that asks a dashboard: what goes wrong is told with the hint.
+    """For a body that asks a dashboard: an error has the hint.
 
     Raises:
         EnvironmentFault: the body raised an error of the connection, or of Ray's client.
@@ -71,7 +71,7 @@ def asking(url: str) -> Iterator[None]:
 
     try:
         yield
-    except (BrokenPipeError, EnvironmentFault):  # our own output's, and what is told already
+    except (BrokenPipeError, EnvironmentFault):  # our own output's, and what is reported already
         raise
     except AuthenticationError as error:
         raise _about_token(url, str(error)) from None
@@ -148,7 +148,7 @@ def _only_address(address: str) -> Iterator[None]:
 
 
 def _hush() -> None:
-    """Ray's client tells of each upload and of a missing token; both are told here."""
+    """Ray's client logs each upload and a missing token; both are reported here."""
     for name in CLIENT_LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)
 

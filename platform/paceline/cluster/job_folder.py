@@ -122,7 +122,7 @@ def size_text(size_bytes: int) -> str:
 
 
 def _quiet() -> logging.Logger:
-    """For Ray, which would tell of each folder with a `.gitignore`, and of errors that are told here."""
+    """For Ray, which would log each folder with a `.gitignore`, and errors that are reported here."""
     logger = logging.getLogger("paceline.job_folder")
     logger.setLevel(logging.CRITICAL + 1)
     return logger

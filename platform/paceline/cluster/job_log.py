@@ -22,7 +22,7 @@ LAST_LINES_SECONDS = 10.0
 PAUSES_SECONDS = (0.5, 1.0, 2.0, 5.0)
 """Before each new try to connect; the last one from then on."""
 STEADY_SECONDS = 60.0
-"""A connection that has lasted so long was there: when it is lost, that is told again."""
+"""A connection that has lasted so long was there: its loss is reported again."""
 PATIENCE_SECONDS = 1800.0
 """How long the cluster may be away before it is given up."""
 

@@ -1,4 +1,4 @@
-"""What `doctor` is told by each node of a cluster; runs on the node itself."""
+"""What each node of a cluster reports to `doctor`; runs on the node itself."""
 
 import os
 import re

@@ -25,7 +25,7 @@ class Questions:
     """What a node is asked."""
 
     packages: tuple[str, ...] = ()
-    """Whose versions are told."""
+    """Whose versions are reported."""
     storage: str = ""
     """Folder or address of the runs; empty: it is not looked at."""
     token: str = ""

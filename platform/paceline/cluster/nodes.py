@@ -31,7 +31,7 @@ class Node:
 
 
 def alive_nodes() -> list[Node]:
-    """The cluster's nodes, the head first. Those that are told to leave are left out."""
+    """The cluster's nodes, the head first. Those that are draining are left out."""
     import ray
 
     leaving, free = _leaving(), _free()

@@ -26,7 +26,7 @@ class Outbox:
 
     Args:
         deliver: gives readings to the desk; returns whether they are safe. May take long. What it raises counts as no,
-            and is told by `flush`.
+            and is reported by `flush`.
         on_full: is called, by whoever puts something in, when a reading is let go for the first time.
     """
 

@@ -15,13 +15,13 @@ AUTOSCALER_SECONDS = 1800.0
 start one, and Ray Train itself would give up after four."""
 POLL_SECONDS = 0.5
 REMIND_SECONDS = 30.0
-"""What is waited for is told again so often."""
+"""How often it is reported again what is waited for."""
 
 Tell = Callable[[str], None]
 
 
 def make_room(request: Request, wait_seconds: float, where: str, tell: Tell) -> None:
-    """Return once the cluster can hold what is about to be asked of Ray. What others have taken of it is told.
+    """Return once the cluster can hold what is about to be asked of Ray. What others have taken of it is reported.
 
     Args:
         request: what is about to be asked of Ray.

@@ -79,7 +79,7 @@ def claim_stored_run(
     """Continue the newest unfinished run of this name, or start a new one, in an object store.
 
     Args:
-        tell: is told what is waited for.
+        tell: is called with what is waited for.
         warn: see `claim_run`.
 
     Raises:

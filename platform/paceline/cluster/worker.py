@@ -29,7 +29,7 @@ def run_rank(assignment: Assignment, ranks: DistContext, reporter: Reporter) -> 
 
     With `elapsed_seconds`, the time of all this, which the outcome's `seconds` are the parts of.
 
-    An error of the training code is told, not raised: Ray Train would start the group again, and it would only fail
+    An error of the training code is reported, not raised: Ray Train would start the group again, and it would only fail
     again. What is raised is the loss of a process or of its connection, which a new start can mend.
     """
 

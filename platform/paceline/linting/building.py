@@ -59,7 +59,7 @@ def build_fake_task(config: ExperimentConfig, mode: FakeTensorMode) -> Task:
     try:
         with mode:
             task = build_task(config)
-    except Exception:  # what needs values fails here in any way; what is wrong with the code is told by the next line
+    except Exception:  # what needs values fails here in any way; the next line reports what is wrong with the code
         task = build_task(config)
     return with_stand_ins(task, mode)
 

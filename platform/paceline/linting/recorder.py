@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from paceline.linting.calls import Call, Flow
 from paceline.linting.own_code import Line, calling_line, nearest_line
-from paceline.linting.whereabouts import Whereabouts, tensors_in
+from paceline.linting.tensor_devices import TensorDevices, tensors_in
 
 LOSSES = ("cross_entropy", "nll_loss", "binary_cross_entropy_with_logits")
 ACTIVATIONS = ("softmax", "log_softmax", "sigmoid", "relu", "relu_", "sigmoid_")
@@ -62,17 +62,17 @@ class Record:
 class Recorder(TorchFunctionMode):
     """Fills a record while it is entered."""
 
-    def __init__(self, stands_in: bool, whereabouts: Whereabouts) -> None:
+    def __init__(self, stands_in: bool, devices: TensorDevices) -> None:
         """Args:
         stands_in: tensors have no values, so that reading one gives an invented value.
-        whereabouts: of the tensors that there are before.
+        devices: of the tensors that there are before.
         """
         super().__init__()
         self.record = Record()
         self.modules: list[str] = [""]
         self.stands_in = stands_in
         self._origins: dict[int, tuple[Tensor, Call]] = {}
-        self._whereabouts = whereabouts
+        self._devices = devices
 
     def call(self, name: str, detail: str = "") -> Call:
         """A call that is being made now."""
@@ -107,7 +107,7 @@ class Recorder(TorchFunctionMode):
         is_shown = name in SHOWS
         # a logger turns it into text, or what somebody has put in the place of `print`, as Ray does
         call = self.call(name)._replace(line=nearest_line()) if is_shown else self.call(name)
-        if call.line is not None and self._whereabouts.is_on_device(tensor):
+        if call.line is not None and self._devices.is_on_device(tensor):
             (self.record.shown if is_shown else self.record.reads).append(call)
 
     def _note_move(self, name: str, device: str) -> None:
@@ -118,14 +118,14 @@ class Recorder(TorchFunctionMode):
     def _on_device(self, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
         """What a copy to the device gives: of what is there already, the tensor itself."""
         result = tensor if dtype is None else tensor.to(dtype)
-        if self._whereabouts.is_on_device(tensor):
-            self._whereabouts.put_on_device(result)
+        if self._devices.is_on_device(tensor):
+            self._devices.put_on_device(result)
             return result
-        origin = self._whereabouts.origin(tensor)
+        origin = self._devices.origin(tensor)
         if origin is not None:
             self.record.from_host.append(origin)
         copy = result.view_as(result)
-        self._whereabouts.put_on_device(copy)
+        self._devices.put_on_device(copy)
         return copy
 
     def _note_losses_and_dropout(
@@ -139,9 +139,9 @@ class Recorder(TorchFunctionMode):
 
     def _follow(self, func: Any, name: str, kwargs: Mapping[str, Any], given: list[Tensor], result: Any) -> None:
         if given:
-            self.record.from_host += self._whereabouts.note_result(given, result)
+            self.record.from_host += self._devices.note_result(given, result)
         elif func in _FACTORIES:
-            self._whereabouts.note_made(result, kwargs.get("device") is not None, self.call(name))
+            self._devices.note_made(result, kwargs.get("device") is not None, self.call(name))
         if name == "__setitem__" or (given and result is given[0] and name not in _SHAPES):
             self._origins.pop(id(given[0]), None)  # it has been changed in place
         if not isinstance(result, Tensor):

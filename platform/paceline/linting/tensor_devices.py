@@ -8,7 +8,7 @@ from torch import Tensor
 from paceline.linting.calls import ATTRIBUTE, Call
 
 
-class Whereabouts:
+class TensorDevices:
     """Follows tensors from what made them. Of some it is not known; nothing is said of these."""
 
     def __init__(self, on_device: Iterable[Tensor], attributes: Mapping[str, Tensor]) -> None:

@@ -17,8 +17,8 @@ from paceline.engine.output_checks import checked_output
 from paceline.engine.seeding import seed_everything
 from paceline.linting.building import Batches
 from paceline.linting.recorder import Record, Recorder
+from paceline.linting.tensor_devices import TensorDevices
 from paceline.linting.watching import watching
-from paceline.linting.whereabouts import Whereabouts
 from paceline.tasks._task import Task
 
 _log = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class _Runner:
         given = map_tensors(batch, self.mode.from_tensor) if self.mode is not None else batch
         low: AbstractContextManager[Any] = torch.autocast("cpu", torch.bfloat16) if self.is_low else nullcontext()
         on_device = (*self.task.parameters(), *self.task.buffers(), *tensors_in(given))
-        recorder = Recorder(self.mode is not None, Whereabouts(on_device, _plain_attributes(self.task)))
+        recorder = Recorder(self.mode is not None, TensorDevices(on_device, _plain_attributes(self.task)))
         self._newest = recorder.record
         with low, _naming(self.task, recorder), watching(recorder), recorder:
             output = checked_output(self.task(given))

@@ -18,7 +18,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes the storages of all results while it is active; of tensors from before, those that it is notified of.
 
     What is made with gradients on is an activation (in checkpointed blocks also during backward), anything else is
-    workspace, unless it is told to be something else.
+    workspace, unless something else is given.
     """
 
     def __init__(self, kernels: Kernels | None = None) -> None:

@@ -56,7 +56,7 @@ class _Cause:
 
 
 def name_bottleneck(split: StepSplit, config: ExperimentConfig, facts: Facts | None = None) -> Bottleneck:
-    """The cause that the largest share of a step is lost by, and what mends it; the same on all ranks.
+    """The cause that the largest share of a step is lost by, and its fixes; the same on all ranks.
 
     Args:
         config: what the split was measured with.

@@ -37,7 +37,7 @@ NOT_KNOWN = -1.0
 def split_steps(trainer: Trainer, steps: int, warm_up: int) -> StepSplit:
     """Run some optimizer steps and measure the parts of each. What is computed stays the same. Every rank must call it.
 
-    Logs, evaluations and checkpoints come when the config has them come, and are told to the trainer's reporter. The
+    Logs, evaluations and checkpoints come when the config has them come, and go to the trainer's reporter. The
     trainer is then at a later step, its plan has no end, and its loaders are closed.
 
     Args:
@@ -106,7 +106,7 @@ def _measure(trainer: Trainer, forward_backward: LocalForwardBackward, steps: in
 
 
 def _run(trainer: Trainer, steps: int, end_step: Callable[[int], None]) -> None:
-    """The trainer's own loop for so many steps; `end_step` is told how many are done, from 0."""
+    """The trainer's own loop for so many steps; `end_step` gets the number of those done, from 0."""
     plan = trainer.plan
     trainer.plan = replace(plan, trainer=plan.trainer.model_copy(update={"epochs": None, "max_steps": ENDLESS}))
     trainer.open()

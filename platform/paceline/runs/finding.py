@@ -56,7 +56,7 @@ class FoundRun:
 
     @property
     def tracking(self) -> Path:
-        """Where its journal is and its record, from which MLflow is told."""
+        """The folder of its journal and its record, which are sent to MLflow."""
         return self.folder / "tracking"
 
     @property

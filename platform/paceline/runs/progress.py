@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 EVERY_SECONDS = 5.0
-"""How often it is told."""
+"""How often it is reported."""
 
 
 def unheard(text: str) -> None:

@@ -112,7 +112,7 @@ def sync_folder(folder: str | Path, uri: str | None = None, tell: Callable[[str]
     Args:
         folder: of a run, of a sweep, of a trial, or a whole storage.
         uri: MLflow's address, in place of the one that each run was started with.
-        tell: is told what is waited for, and how far it is.
+        tell: is called with what is waited for, and how far it is.
 
     Raises:
         EnvironmentFault: there is no record in the folder.

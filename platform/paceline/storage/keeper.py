@@ -58,7 +58,7 @@ class RunKeeper:
         self._thread.start()
 
     def settle(self, tell: Tell) -> None:
-        """The run has ended: copy all of its record, then its status. What could not be copied is told."""
+        """The run has ended: copy all of its record, then its status. What could not be copied is reported."""
         reason = self._end(END_SECONDS)
         if reason:
             tell(f"the run's record is not all in its store: {reason}; the same command, on this machine, resumes it")

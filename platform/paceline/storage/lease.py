@@ -63,7 +63,7 @@ class Lease:
         """Say so, once nobody else does: one that is not heard of any more is waited out.
 
         Args:
-            tell: is told what is waited for.
+            tell: is called with what is waited for.
 
         Raises:
             StoreFault: another one works on the name.

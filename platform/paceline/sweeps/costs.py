@@ -68,7 +68,7 @@ class SweepCosts:
         return self._look(trials)[0]
 
     def save_sometimes(self, trials: Iterable[Trial]) -> None:
-        """Write the ledger if that was long ago. A disk that is full is told by others."""
+        """Write the ledger if that was long ago. Others report a full disk."""
         if time.monotonic() - self._saved >= SAVE_SECONDS:
             self._saved = time.monotonic()
             try:

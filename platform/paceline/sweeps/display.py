@@ -26,7 +26,7 @@ PLAIN_WAIT_SECONDS = 30.0
 """How often a line tells what the sweep waits for before its first trial begins."""
 REFRESH_SECONDS = 0.25
 REFRESHES = 2.0
-"""How often a second what is shown is drawn again when nothing is told: the seconds of a wait continue."""
+"""How often a second what is shown is drawn again when nothing is reported: the seconds of a wait continue."""
 BEST_SECONDS = 2.0
 """How old the best trial may be on a terminal."""
 RUNNING_ROWS = 12
@@ -37,7 +37,7 @@ BAR_WIDTH = 30
 GAP = "  "
 GROUPS_HINT = "usually 30 to 90 s on a small machine, once per sweep"
 _COUNTED = ("running", "paused", "pruned", "failed", "oom", "diverged", "skipped", "predicted_oom")
-"""The states whose number is told beside that of all ended trials."""
+"""The states whose number is shown beside that of all ended trials."""
 
 
 class SweepDisplay:

@@ -139,7 +139,7 @@ _STATES = get_args(TrialState)
 
 def _replay(journal: Journal) -> SweepHistory:
     history = SweepHistory()
-    waiting: dict[str, int] = {}  # place of the newest rung of a trial, until it is told what to do there
+    waiting: dict[str, int] = {}  # place of the newest rung of a trial, until it has its decision there
     for entry in journal.scan():
         content: dict[str, Any] = dict(entry.content)
         if entry.kind == "trial":

@@ -8,7 +8,7 @@ from paceline.tracking.probing import HINT_OF_SILENCE, SILENT, no_mlflow_text, p
 from paceline.tracking.redact import redact
 
 LONGEST = 200
-"""Characters that an error of its own is told in, at the most."""
+"""Characters of an error of its own that are shown, at the most."""
 
 
 # as MLflow's client words it

@@ -1,4 +1,4 @@
-"""What MLflow has of a journal, and how that is told."""
+"""What MLflow has of a journal, and the report of it."""
 
 import json
 from dataclasses import asdict, dataclass, field

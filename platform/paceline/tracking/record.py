@@ -212,7 +212,7 @@ def trial_tags(sweep_id: str, trial_id: str, predicted_bytes: int | None = None)
     """What tells the run of a sweep's trial from others.
 
     `metrics.TRIAL_STATE` is not among them, and must not be in a record: what changes goes through
-    `Recorder.set_tags`, since MLflow is told a record's tags again whenever the run is opened.
+    `Recorder.set_tags`, since MLflow gets a record's tags again whenever the run is opened.
     """
     predicted = {} if predicted_bytes is None else {metrics.PREDICTED_PEAK_MEMORY_BYTES: str(predicted_bytes)}
     return {metrics.KIND: "trial", metrics.SWEEP_ID: sweep_id, metrics.TRIAL_ID: trial_id, **predicted}

@@ -84,7 +84,7 @@ class RemoteRun:
         return refused
 
     def require_active(self) -> None:
-        """MLflow refuses all that a deleted run is told, as it refuses what is wrong in itself.
+        """MLflow refuses everything for a deleted run, as it refuses what is wrong in itself.
 
         Raises:
             RuntimeError: the run was deleted.

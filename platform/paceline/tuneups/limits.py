@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 AGAIN_SECONDS = 5.0
-"""What catches every exception is told again."""
+"""It is raised again in what catches every exception."""
 SOON_SECONDS = 0.001
 """The shortest time of an alarm; 0 would switch it off."""
 

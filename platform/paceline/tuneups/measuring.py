@@ -49,7 +49,7 @@ END_SECONDS = 5.0
 
 
 class Watcher(Stages, Protocol):
-    """What is told how a tune-up continues."""
+    """Gets the progress of a tune-up."""
 
     def goes_on(self, tuneup_id: str, spent_seconds: float) -> None:
         """An earlier launch of it has been interrupted, and has spent so much of the budget."""

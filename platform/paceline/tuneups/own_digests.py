@@ -1,6 +1,6 @@
 """Digests of the user's own code, so that a tune-up is not resumed when it has changed.
 
-Modules are told by their files, and the Python objects that stand in a config in place of an import path by what they
+Modules are known by their files, and the Python objects that stand in a config in place of an import path by what they
 are made of, where a script or a notebook defines them. Comments, blank lines and places do not count. Not seen are
 modules that nothing imports before a technique of the user's own is measured, but that technique's own module, and
 code in other languages.

@@ -27,7 +27,7 @@ def parts_of(target: Any, with_files: Collection[str]) -> dict[str, str]:
 
     Args:
         target: a callable.
-        with_files: modules whose code is told by their files, or is nobody's concern.
+        with_files: modules whose code is known by their files, or is nobody's concern.
     """
     home = _module_of(target)
     reader = _Reader(MAIN if home in with_files else (home, *MAIN))

@@ -1,7 +1,7 @@
 """A bench that writes down the result of each job, and answers those that an earlier launch has done from there.
 
 What a tune-up does next depends on the answers and on the time that they took, and on nothing else. So the same course
-comes to the same place again in no time, and resumes from there.
+reaches the same place again in no time, and resumes from there.
 """
 
 import time

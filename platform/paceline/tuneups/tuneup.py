@@ -184,7 +184,7 @@ def _tell_of_earlier(folder: TuneupFolder, log: JobLog, listener: Watcher) -> li
 
 @contextmanager
 def _not_lost(findings: Findings) -> Iterator[None]:
-    """What took so long to find out is told where no folder takes it."""
+    """Report what took so long to find out where no folder takes it."""
     try:
         yield
     except EnvironmentFault as fault:

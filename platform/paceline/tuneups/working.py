@@ -90,7 +90,7 @@ def _redundant_biases(model: torch.nn.Module) -> int:
 
 
 def _split(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]:
-    """Where the time of a step goes, what holds it up, and what mends that."""
+    """Where the time of a step goes, what holds it up, and its fixes."""
     config = config_of(base, job.configs[0])
     endless = config.with_overrides(ENDLESS)
     found = diagnose(endless, lambda each: build_trainer(each, ranks, Quiet()), **job.options)

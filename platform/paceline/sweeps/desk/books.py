@@ -28,7 +28,7 @@ PARENT_SECONDS = 1.0
 
 
 class Books:
-    """What is written down of a sweep. A disk that is full is told to the watcher, and holds up nothing."""
+    """What is written down of a sweep. A full disk is reported to the watcher, and holds up nothing."""
 
     def __init__(self, folder: Path, record: RunRecord, objectives: Sequence[Objective]) -> None:
         """Open the sweep's journal and its record.
@@ -105,7 +105,7 @@ class Books:
         self._write(lambda: self._log.rung(trial_id, values), f"the rung of trial {trial_id}")
 
     def answer(self, trial_id: str) -> None:
-        """Write down that a trial is told what to do at its rung."""
+        """Write down that a trial has its decision at its rung."""
         self._write(lambda: self._log.answer(trial_id), f"the rung of trial {trial_id}")
 
     def end(self, trial: Trial, desk: Desk, when_closed: Callable[[], None]) -> None:

@@ -18,7 +18,7 @@ OF_THE_RECORD = (
     *("batch", "datasets", "initial_weights", "optimizer", "preemption", "ranks", "stamp", "stopped_early"),
     "straggler",
 )
-"""Kinds of events that a trial's own record is told."""
+"""Kinds of events that go into a trial's own record."""
 
 
 class GroupDesk:

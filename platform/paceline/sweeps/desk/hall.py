@@ -17,7 +17,7 @@ from paceline.sweeps.trials import Trial, TrialState
 from paceline.sweeps.work import Order
 
 TROUBLE_SECONDS = 60.0
-"""How often the trouble that a trial's record has is told, at the most."""
+"""How often the trouble that a trial's record has is reported, at the most."""
 
 
 class Hall:

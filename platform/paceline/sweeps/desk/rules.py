@@ -40,7 +40,7 @@ class Rules:
     trial_seconds: float | None = None
     """A trial is over after so long on worker groups."""
     goal: Goal | None = None
-    """What it costs to reach this is told."""
+    """The cost to reach this is reported."""
 
     def never_reported(self, trial: Trial, others: Iterable[Trial]) -> str:
         """Why nothing can be compared, since a trial has finished, or has been evaluated, without a metric of the sweep

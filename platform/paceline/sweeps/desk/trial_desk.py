@@ -19,7 +19,7 @@ class TrialDesk(Desk):
     registers_checkpoints = False  # that of the best trial is registered at the sweep's end
 
     def keep_traceback(self, text: str) -> None:
-        """Add the traceback to the trial's record, without secrets; trouble with that is told to the watcher.
+        """Add the traceback to the trial's record, without secrets; trouble with that is reported to the watcher.
 
         Args:
             text: empty: there is nothing to keep.

@@ -195,7 +195,7 @@ class TrialRun:
         self.trial = replace(self.trial, state=state, reason=reason)
 
     def report(self) -> Report:
-        """What Tune is told now."""
+        """What Tune gets now."""
         if self.rung is not None and not self.has_ended and self.stopping is None:
             self.is_told = True
             return Report("running", {**self.trial.metrics, **self.rung}, self.trial.checkpoint)

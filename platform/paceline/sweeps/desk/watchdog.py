@@ -9,7 +9,7 @@ from paceline.sweeps.trials import TrialState
 
 LOOK_SECONDS = 1.0
 SAVE_SECONDS = 300.0
-"""How long workers that are told to stop may take for it."""
+"""How long workers that are to stop may take for it."""
 OVERDUE_SECONDS = 60.0
 """How long a trial may continue after its `sweep.stop.trial_seconds`."""
 

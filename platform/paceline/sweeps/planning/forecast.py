@@ -26,7 +26,7 @@ from paceline.sweeps.trials import Point
 from paceline.sweeps.work import GroupShape
 
 MOST_RUNGS = 100
-"""Rungs that are told, at most."""
+"""Rungs that are shown, at most."""
 
 
 @dataclass(frozen=True)

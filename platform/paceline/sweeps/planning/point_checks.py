@@ -23,7 +23,7 @@ VALUE_CODES = (
 )
 """Codes of the problems that a value has by itself, rather than beside others: skipping it would hide a mistake."""
 MOST_REASONS = 10
-"""How many reasons are told; of more, those that differ in their numbers alone are told as one."""
+"""How many reasons are reported; of more, those that differ in their numbers alone are reported as one."""
 
 
 class Failing(NamedTuple):

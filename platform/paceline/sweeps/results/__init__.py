@@ -1,1 +1,1 @@
-"""The result of the trials: ranking, tables and pictures, and what the sweep's own MLflow run is told."""
+"""The result of the trials: ranking, tables and pictures, and what the sweep's own MLflow run records."""

@@ -1,4 +1,4 @@
-"""The end of a sweep: the best config as a file, and what the sweep's own MLflow run is told."""
+"""The end of a sweep: the best config as a file, and what the sweep's own MLflow run records."""
 
 import json
 from collections.abc import Sequence

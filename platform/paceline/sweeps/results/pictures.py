@@ -46,7 +46,7 @@ def pictures_of(
 ) -> dict[str, bytes]:
     """The pictures as PNG by file name, see `PICTURES`; those for which there is too little are left out.
 
-    Never fails: what cannot be drawn is told as a warning. Imports matplotlib, and scikit-learn for the importance.
+    Never fails: what cannot be drawn is a warning. Imports matplotlib, and scikit-learn for the importance.
 
     Args:
         config: the sweep's own, with its section.

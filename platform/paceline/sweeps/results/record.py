@@ -1,4 +1,4 @@
-"""What the sweep's own MLflow run is told."""
+"""What the sweep's own MLflow run records."""
 
 import shlex
 import sys

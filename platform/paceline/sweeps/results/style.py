@@ -37,7 +37,7 @@ def dress(axes: Axes, grid: str = "both") -> None:
 
 
 def color_map(objective: Objective) -> Colormap:
-    """Bright is better, and the colours are told apart by those who see no red and green as well."""
+    """Bright is better, and the colours differ for those who see no red and green as well."""
     return colormaps["viridis" if objective[1] == "max" else "viridis_r"].with_extremes(bad=EMPTY_COLOR)
 
 

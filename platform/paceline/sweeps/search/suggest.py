@@ -35,7 +35,7 @@ class OptunaPoints(Searcher):  # type: ignore[misc]
     """Tune's searcher over Optuna's TPE sampler.
 
     Args:
-        known: the trials of earlier launches; those that ended are told to Optuna, the others are handed out first.
+        known: the trials of earlier launches; Optuna gets those that ended, the others are handed out first.
         trials: gives all trials of the sweep as they stand.
         skip: told of a proposal that is no valid config, and why.
     """
@@ -80,7 +80,7 @@ class OptunaPoints(Searcher):  # type: ignore[misc]
         """Rungs are the scheduler's business."""
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
-        """A trial of ours has ended; once the last seed of its setting has, Optuna is told."""
+        """A trial of ours has ended; once the last seed of its setting has, Optuna gets it."""
         point = self._running.pop(trial_id, None)
         for proposal in self._proposals:
             if point is not None and point.id in proposal.open:
