@@ -17,6 +17,7 @@ ENDLESS = {
     "trainer.epochs": None,
     "trainer.max_steps": 10**12,
     "trainer.evaluate_every_n_epochs": 0,
+    "trainer.evaluate_every_n_steps": None,
     "sweep": None,
     "tuneup": None,
 }

@@ -44,6 +44,13 @@ def test_a_window_counts_the_samples_of_its_steps_over_the_ends_of_epochs() -> N
     assert all(window.seconds > 0 for window in windows)
 
 
+def test_nothing_is_evaluated_between_the_steps() -> None:
+    with stepper(trainer__evaluate_every_n_steps=1) as training:
+        training.run(8)
+        assert "train/loss" in training.trainer.state.metrics
+        assert [name for name in training.trainer.state.metrics if name.startswith("val/")] == []
+
+
 def test_settings_of_the_process_hold_in_the_turns_of_their_config_alone() -> None:
     seen: list[str] = []
     with stepper() as first, stepper(trainer__float32_matmul_precision="medium") as second:
