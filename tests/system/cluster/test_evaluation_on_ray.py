@@ -22,8 +22,9 @@ metrics: [{{name: f1}}]
 callbacks: [{{name: ema, decay: 0.9}}]
 optimizer: {{name: schedule_free_adamw, lr: 0.05}}
 trainer: {{epochs: 2}}
-scaling: {{num_workers: 2, cpus_per_worker: 0.5}}
+scaling: {{num_workers: 0}}
 """
+TWO = {"scaling.num_workers": 2, "scaling.cpus_per_worker": 0.5}
 
 
 def measured(run: RunResult) -> dict[str, float]:
@@ -34,16 +35,17 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_two_workers_evaluate_and_predict_as_in_training(home: Path) -> None:
+def test_two_workers_evaluate_and_predict_as_one_process_does(home: Path) -> None:
+    """That they do as two workers in training, to the bit, is in `engine/test_evaluation_of_checkpoints.py`."""
     (home / "both.yaml").write_text(CONFIG)
     run = train(load_config("both.yaml"), listener=SilentListener())
     before = contents(run.folder)
 
-    assert run.evaluate(listener=SilentListener()) == measured(run)
+    assert run.evaluate(overrides=TWO, listener=SilentListener()) == pytest.approx(measured(run), rel=1e-6)
 
-    assert run.predict(output=home / "two.parquet", listener=SilentListener()) == {}
+    assert run.predict(output=home / "two.parquet", overrides=TWO, listener=SilentListener()) == {}
     table = pd.read_parquet(home / "two.parquet")
-    alone: Any = run.predict(overrides={"scaling.num_workers": 0}, listener=SilentListener())
+    alone: Any = run.predict(listener=SilentListener())
     assert table["index"].tolist() == list(range(SAMPLES))
     assert table["targets"].tolist() == [index % 3 for index in range(SAMPLES)]
     assert table["predictions"].tolist() == alone["predictions"].tolist()
@@ -75,15 +77,16 @@ def data(act):
 """
 
 
-@pytest.mark.parametrize("act", ["raise", pytest.param("kill", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("act", ["raise", "kill"])
 def test_a_failing_worker_is_reported_and_leaves_nothing(home: Path, act: str) -> None:
     (home / "both.yaml").write_text(CONFIG)
-    run = train(load_config("both.yaml", {"scaling.num_workers": 0}), listener=SilentListener())
+    run = train(load_config("both.yaml"), listener=SilentListener())
     (home / "holdout.py").write_text(BROKEN)
     with pytest.raises(RunFailed) as caught:
         run.predict(
             output=home / "out.safetensors",
-            overrides={"data.path": "holdout:data", "data.args": {"act": act}, "scaling.num_workers": 2},
+            overrides={"data.path": "holdout:data", "data.args": {"act": act}, **TWO},
             listener=SilentListener(),
         )
     if act == "raise":

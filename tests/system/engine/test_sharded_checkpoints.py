@@ -256,7 +256,8 @@ def test_a_rank_that_cannot_write_costs_a_checkpoint_but_not_the_run(faulty: int
     assert {path.name for path in tmp_path.iterdir()} == {"step-4", "step-12"}
 
 
-@pytest.mark.parametrize("step", [8, 12])  # 12 is the last: rank 0 then waits for the others to have written
+# 12 is the last step: rank 0 then waits for the others to have written
+@pytest.mark.parametrize("step", [pytest.param(8, marks=pytest.mark.slow), 12])
 def test_a_rank_that_is_killed_while_it_writes_leaves_the_checkpoint_before(step: int, tmp_path: Path) -> None:
     endings = end_ranks(write_with_fault, 2, tmp_path, 1, True, step)
     assert endings[1].error == "died without a word"
