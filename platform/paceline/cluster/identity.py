@@ -1,13 +1,12 @@
 """A run's identity: its folder, its status, and whether the same command continues with an unfinished one."""
 
-import fcntl
 import json
 import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, ClassVar, Generic, Literal, TypeVar
@@ -21,6 +20,7 @@ from paceline.cluster.extension import (
     require_not_cut_short,
 )
 from paceline.cluster.initial_weights import adopt_weights, pin_weights
+from paceline.cluster.name_lock import lock_home, remove_unused
 from paceline.cluster.preflight import writable
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import remember_folders
@@ -37,9 +37,6 @@ Intent = Literal["continue", "resume", "new", "fork", "extend"]
 run that begins with the newest checkpoint of an unfinished one whose config differs. `extend`: a new run that begins
 with the last checkpoint of a finished one, or an unfinished one that did.
 """
-
-LOCK = ".lock"
-"""File in the folder of a name, which is locked while something of that name is at work."""
 
 
 def intent_of(*, resume: bool = False, new: bool = False, fork: bool = False, extend: bool = False) -> Intent:
@@ -186,73 +183,10 @@ def claim(home: Path, choose: Callable[[Path], tuple[Folder, bool]]) -> "Claimed
             folder, resumed = choose(home)
     except BaseException:
         if not was_there:
-            _remove_unused(home)
+            remove_unused(home)
         lock.close()
         raise
     return ClaimedRun(folder, resumed, lock)
-
-
-@contextmanager
-def nobody_works_on(home: Path) -> Iterator[bool]:
-    """Whether no run or sweep of a name continues; if so, none can begin during the body.
-
-    Raises:
-        OSError: the folder cannot be written to.
-    """
-    try:
-        lock = lock_home(home)
-    except EnvironmentFault:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        lock.close()
-
-
-def lock_home(home: Path) -> IO[str]:
-    """Keep other processes of this machine from working on a name, as long as the file is open.
-
-    Raises:
-        EnvironmentFault: one does.
-        OSError: the folder cannot be written to.
-    """
-    home.mkdir(parents=True, exist_ok=True)
-    lock = (home / LOCK).open("a+")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        in_place = _is_in_place(lock, home / LOCK)
-    except BlockingIOError:
-        lock.close()
-        raise EnvironmentFault(
-            f"a run named {home.name!r} is in progress in {home}, or `paceline sync` sends what one has left; "
-            "wait for it, or give this one another name",
-            "run-in-use",
-            name=home.name,
-        ) from None
-    except OSError:
-        lock.close()
-        raise
-    if in_place:
-        return lock
-    lock.close()
-    return lock_home(home)
-
-
-def _is_in_place(lock: IO[str], path: Path) -> bool:
-    """False if the file was removed, see `_remove_unused`, between being opened and being locked."""
-    try:
-        return os.path.samestat(os.fstat(lock.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _remove_unused(home: Path) -> None:
-    """Remove the folder of a name that nothing has come of. Its lock must be held."""
-    if [path.name for path in home.iterdir()] == [LOCK]:
-        (home / LOCK).unlink()
-        with suppress(OSError):  # another command has just locked it again
-            home.rmdir()
 
 
 def _choose_run(home: Path, config: ExperimentConfig, intent: Intent, warn: Warn) -> tuple[RunFolder, bool]:

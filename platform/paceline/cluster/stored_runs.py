@@ -25,11 +25,11 @@ from paceline.cluster.identity import (
     check_start_from_scratch,
     forks,
     link_or_copy,
-    lock_home,
     new_run,
     nothing_to_resume,
 )
 from paceline.cluster.initial_weights import adopt_weights, pin_weights
+from paceline.cluster.name_lock import lock_home
 from paceline.cluster.preflight import writable
 from paceline.config.experiment import ExperimentConfig
 from paceline.durable import write_durably

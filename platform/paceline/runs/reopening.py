@@ -8,6 +8,7 @@ from typing import Any
 from paceline.cluster.desk import read_outcome
 from paceline.cluster.identity import RunFolder
 from paceline.cluster.kept import MEASURED
+from paceline.cluster.name_lock import LOCK
 from paceline.cluster.result import RunResult
 from paceline.config.experiment import ExperimentConfig, validate
 from paceline.config.imports import has_import_paths, make_importable, with_absent_objects
@@ -242,7 +243,7 @@ def status_of(found: FoundRun) -> str:
 
         return "running" if is_held(found.store.home) else "interrupted"
     try:
-        with (folder.path.parent / ".lock").open() as lock:
+        with (folder.path.parent / LOCK).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return "running"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from paceline.cluster.name_lock import LOCK
 from paceline.config.experiment import ExperimentConfig, validate
 from paceline.config.imports import with_absent_objects
 from paceline.errors import ConfigError, EnvironmentFault, Problem
@@ -93,7 +94,7 @@ def _is_at_work(sweep: SweepFolder) -> bool:
     if sweep.run_id != newest:
         return False
     try:
-        with (sweep.path.parent / ".lock").open() as lock:
+        with (sweep.path.parent / LOCK).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
