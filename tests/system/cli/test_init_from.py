@@ -63,10 +63,15 @@ def test_a_run_starts_from_the_averages_of_another_and_says_so(user: CommandProc
     assert tags(run)["paceline.initial_weights_sha256"] == averages
     user.give("train", "base.yaml", "name=again", f"model.weights={base}", "--json")
     assert user.result()["weights_sha256"] == result["weights_sha256"]
-    user.give("plan", "base.yaml", "model.weights=base")
+
+
+@pytest.mark.slow
+def test_plan_and_lint_build_a_model_that_starts_from_a_run(user: CommandProcess) -> None:
+    user.give("train", "base.yaml")
     assert user.end() == 0, user.told()
-    user.give("lint", "base.yaml", "model.weights=base")
-    assert user.end() == 0, user.told()
+    for command in ("plan", "lint"):
+        user.give(command, "base.yaml", "model.weights=base")
+        assert user.end() == 0, user.told()
 
 
 @pytest.mark.parametrize("command", [("train",), ("train", "--dry-run"), ("sweep",), ("sweep", "--dry-run")])

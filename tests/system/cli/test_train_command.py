@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from support.cli.command import Ended, run_command, run_in_process
+from support.cli.command import Ended, run_in_process
 from support.runs.command_process import CommandProcess
 
 CONFIG = """\
@@ -53,6 +53,11 @@ def has_traceback(text: str) -> bool:
     return "Traceback (most recent call last)" in text
 
 
+def ended(process: CommandProcess) -> Ended:
+    """Wait for a command to end."""
+    return Ended(process.end(), (process.folder / "stdout").read_text(), process.told())
+
+
 @pytest.fixture(scope="module")
 def make_folder(prepared_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
     """Makes a working folder with a config, the user's code and an empty database."""
@@ -74,7 +79,12 @@ def finished(make_folder: Callable[[], Path]) -> tuple[Ended, Path]:
     unfinished = folder / "runs" / "tiny" / "20200101-000000-aaaaaa"
     unfinished.mkdir(parents=True)
     (unfinished / "run.json").write_text(json.dumps({"status": "running", "config": {"name": "tiny"}}))
-    return run_command(folder, "train", "tiny.yaml", "--json", "--new"), folder
+    command = CommandProcess(folder, {})
+    command.give("train", "tiny.yaml", "--json", "--new")
+    try:
+        return ended(command), folder
+    finally:
+        command.leave()
 
 
 def test_a_finished_run_prints_one_json_object_and_plain_lines(finished: tuple[Ended, Path]) -> None:
@@ -109,11 +119,6 @@ def test_an_exception_of_the_user_ends_with_1_its_text_and_its_traceback(make_fo
     assert "own_net.py" in ended.err
     assert "the user's own mistake" in ended.json["error"]
     assert ended.json["status"] == "failed"
-
-
-def ended(process: CommandProcess) -> Ended:
-    """Wait for a command to end."""
-    return Ended(process.end(), (process.folder / "stdout").read_text(), process.told())
 
 
 class Stopped(NamedTuple):

@@ -35,14 +35,18 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_two_workers_evaluate_and_predict_as_one_process_does(home: Path) -> None:
+@pytest.mark.slow
+def test_two_workers_evaluate_as_one_process_does(home: Path) -> None:
     """That they do as two workers in training, to the bit, is in `engine/test_evaluation_of_checkpoints.py`."""
     (home / "both.yaml").write_text(CONFIG)
     run = train(load_config("both.yaml"), listener=SilentListener())
-    before = contents(run.folder)
-
     assert run.evaluate(overrides=TWO, listener=SilentListener()) == pytest.approx(measured(run), rel=1e-6)
 
+
+def test_two_workers_predict_as_one_process_does(home: Path) -> None:
+    (home / "both.yaml").write_text(CONFIG)
+    run = train(load_config("both.yaml"), listener=SilentListener())
+    before = contents(run.folder)
     assert run.predict(output=home / "two.parquet", overrides=TWO, listener=SilentListener()) == {}
     table = pd.read_parquet(home / "two.parquet")
     alone: Any = run.predict(listener=SilentListener())

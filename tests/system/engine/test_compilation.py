@@ -11,25 +11,35 @@ from paceline.engine.compilation import apply_compiler_settings
 from support.toys import CLASSES, FEATURES, fit, toy_config
 
 
-def data() -> tuple[TensorDataset, TensorDataset]:
+def data(validation: int) -> tuple[TensorDataset, TensorDataset]:
     generator = torch.Generator().manual_seed(0)
-    features, targets = torch.randn(32, FEATURES, generator=generator), torch.arange(32) % CLASSES
-    return TensorDataset(features, targets), TensorDataset(features[:16], targets[:16])
+    train = TensorDataset(torch.randn(32, FEATURES, generator=generator), torch.arange(32) % CLASSES)
+    return train, TensorDataset(*train[:validation])
 
 
 def config(**changes: Any) -> Any:
-    return toy_config(task={"name": "classification"}, data__path=data, trainer__epochs=1, **changes)
+    return toy_config(task={"name": "classification"}, trainer__epochs=1, **changes)
 
 
-@pytest.mark.parametrize("scope", ["model", pytest.param("blocks", marks=pytest.mark.slow)])
-def test_inductor_trains_as_eager_mode_does(scope: str) -> None:
+@pytest.mark.parametrize(
+    ("validation", "scope", "keys"),
+    [
+        pytest.param(0, "model", ["train/loss"], id="training"),
+        pytest.param(16, "model", ["train/loss", "val/loss"], marks=pytest.mark.slow, id="evaluation"),
+        pytest.param(16, "blocks", ["train/loss", "val/loss"], marks=pytest.mark.slow, id="blocks"),
+    ],
+)
+def test_inductor_trains_as_eager_mode_does(validation: int, scope: str, keys: list[str]) -> None:
     """Inductor draws other random numbers than torch, so without dropout; the rest is equal up to rounding."""
     try:
         with torch._inductor.config.patch(compile_threads=1):  # otherwise it starts processes
-            plain = fit(config())[2]
-            compiled = fit(config(trainer__compile="default", trainer__compile_scope=scope))[2]
+            sets = {"data__path": data, "data__args": {"validation": validation}}
+            plain = fit(config(**sets))[2]
+            compiled = fit(config(**sets, trainer__compile="default", trainer__compile_scope=scope))[2]
     finally:
         apply_compiler_settings(config().trainer)
-    assert not [event for event in compiled.events if event[0] == "warning"]
-    for key in ("train/loss", "val/loss"):
+    warnings = {details["code"] for kind, details in compiled.events if kind == "warning"}
+    assert warnings == (set() if validation else {"no-validation"})
+    for key in keys:
+        assert plain.values(key)
         assert compiled.values(key) == pytest.approx(plain.values(key), abs=1e-12)

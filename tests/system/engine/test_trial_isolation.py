@@ -208,7 +208,7 @@ MOST_GROWTH = 30 << 20
 """Bytes of resident memory that the trials after the first cycles may add."""
 
 
-@pytest.mark.parametrize(("cycle", "times"), [(CYCLE, 4), pytest.param(LONG_CYCLE, 5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("cycle", "times"), [(CYCLE, 3), pytest.param(LONG_CYCLE, 5, marks=pytest.mark.slow)])
 def test_trials_leave_nothing_behind(cycle: tuple[str, ...], times: int) -> None:
     for _, seen in run_ranks(row, 2, list(cycle) * times, timeout=240):
         early, late = seen[2 * len(cycle) - 1], seen[-1]

@@ -84,23 +84,30 @@ def begun(folder: Path, started: list[subprocess.Popen[str]], *arguments: str) -
     return started[-1]
 
 
-CASES = [
-    ("lint", "model.path=hanging_own:holding", "hanging_own.py:24", "holding"),
-    ("plan", "data={path: 'hanging_own:data', global_batch_size: 16}", "hanging_own.py:19", "helper"),
-]
-
-
-def test_a_command_gives_up_and_names_the_line(folder: Path, started: list[subprocess.Popen[str]]) -> None:
-    options = ("own.yaml", "--json", "--timeout", "3")
-    processes = [begun(folder, started, command, *options, change) for command, change, *_ in CASES]
-    for process, (_, _, place, function) in zip(processes, CASES, strict=True):
-        out, errors = process.communicate(timeout=WAIT_SECONDS)
-        assert process.returncode == 3, errors
-        for text in (errors, json.loads(out)["error"]):
-            assert place in text
-            assert function in text
-            assert "3 s" in text
-        assert "Traceback" not in errors
+@pytest.mark.parametrize(
+    ("command", "change", "place", "function"),
+    [
+        ("lint", "model.path=hanging_own:holding", "hanging_own.py:24", "holding"),
+        pytest.param(
+            "plan",
+            "data={path: 'hanging_own:data', global_batch_size: 16}",
+            "hanging_own.py:19",
+            "helper",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_a_command_gives_up_and_names_the_line(
+    folder: Path, started: list[subprocess.Popen[str]], command: str, change: str, place: str, function: str
+) -> None:
+    process = begun(folder, started, command, "own.yaml", "--json", "--timeout", "3", change)
+    out, errors = process.communicate(timeout=WAIT_SECONDS)
+    assert process.returncode == 3, errors
+    for text in (errors, json.loads(out)["error"]):
+        assert place in text
+        assert function in text
+        assert "3 s" in text
+    assert "Traceback" not in errors
 
 
 def test_a_tune_up_lints_for_a_share_of_its_budget_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
