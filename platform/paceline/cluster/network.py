@@ -1,4 +1,4 @@
-"""The process group of workers on several machines: over the network interface by which their nodes know each other."""
+"""The process group of a run's workers: one that a rank can give up, over the network interface of the nodes."""
 
 from typing import Any
 
@@ -14,20 +14,43 @@ def use_the_nodes_interface() -> None:
     use_interface(ray.util.get_node_ip_address())
 
 
+def import_what_would_keep_the_group() -> None:
+    """Import, before there is a process group, the functions of torch that take the one of the moment as their default.
+
+    Imported later they would refer to it for ever: its sockets stayed open when a rank has failed and given it up, and
+    gloo leaves the other ranks in their collective operation until they are killed.
+    """
+    import torch.distributed.nn.functional  # noqa: F401
+
+
 _TorchBackend: Any = TorchConfig().backend_cls
 
 
-class _NodesBackend(_TorchBackend):  # type: ignore[misc]
+class _Backend(_TorchBackend):  # type: ignore[misc]
+    def on_start(self, worker_group: Any, backend_config: TorchConfig) -> None:
+        worker_group.execute(import_what_would_keep_the_group)
+        super().on_start(worker_group, backend_config)
+
+
+class _NodesBackend(_Backend):
     def on_start(self, worker_group: Any, backend_config: TorchConfig) -> None:
         worker_group.execute(use_the_nodes_interface)
         super().on_start(worker_group, backend_config)
 
 
-class NodesTorchConfig(TorchConfig):  # type: ignore[misc]
-    """Ray Train's process group, but over the interface of each node."""
+class GroupConfig(TorchConfig):  # type: ignore[misc]
+    """Ray Train's process group, but one that a rank can give up."""
 
     @property
-    def backend_cls(self) -> type[_NodesBackend]:
+    def backend_cls(self) -> type[_Backend]:
+        return _Backend
+
+
+class NodesGroupConfig(TorchConfig):  # type: ignore[misc]
+    """The same over the interface of each node."""
+
+    @property
+    def backend_cls(self) -> type[_Backend]:
         return _NodesBackend
 
 
@@ -39,5 +62,5 @@ def torch_config(use_gpu: bool, timeout_seconds: float, private: bool) -> TorchC
         timeout_seconds: how long one waits for another.
         private: whether all are on this machine alone, where nothing is to be chosen.
     """
-    kind = TorchConfig if private else NodesTorchConfig
+    kind = GroupConfig if private else NodesGroupConfig
     return kind(backend="cpu:gloo,cuda:nccl" if use_gpu else "gloo", timeout_s=int(timeout_seconds))

@@ -62,6 +62,9 @@ def train_on_ray(launch: Launch) -> tuple[dict[str, Any], dict[str, Any]]:
 def _connected(
     launch: Launch, packed: dict[str, Any] | None, warm_up: threading.Thread
 ) -> tuple[dict[str, Any], dict[str, Any]]:
+    import ray
+
+    stays_up = ray.is_initialized()
     # what workers print arrives on this process's stdout, where only the result belongs
     with redirect_stdout(sys.stderr), connected(launch.address, packed), only_worker_output():
         where = "the cluster" if on_cluster(launch.address) else "this machine"
@@ -75,12 +78,14 @@ def _connected(
             warm_up.join()
             if is_private():
                 _start_coordinator()
-            return _train(launch, desk, use_gpu, asked)
+            return _train(launch, desk, use_gpu, asked, stays_up)
         finally:
             _dismiss(desk)
 
 
-def _train(launch: Launch, desk: Any, use_gpu: bool, asked: Counting) -> tuple[dict[str, Any], dict[str, Any]]:
+def _train(
+    launch: Launch, desk: Any, use_gpu: bool, asked: Counting, stays_up: bool
+) -> tuple[dict[str, Any], dict[str, Any]]:
     fitting = Fitting(make_trainer(launch, desk, use_gpu))
     hurry = threading.Event()
     # around it all: between training and the end of its record, too, a signal must not throw the result away
@@ -91,7 +96,7 @@ def _train(launch: Launch, desk: Any, use_gpu: bool, asked: Counting) -> tuple[d
         # of an elastic run, only the desk knows how many workers there have been
         allocated = None if launch.config.scaling.is_elastic else asked.allocated
         closing = _close(launch, desk, closing_status(ending), allocated, hurry)
-    if ending["status"] != "failed":
+    if ending["status"] != "failed" or stays_up:
         fitting.join(LEAVE_SECONDS)
     return ending, closing
 

@@ -92,6 +92,13 @@ def uninterrupted(ranks: DistContext, folder: Path, **changes: Any) -> tuple[str
     return outcome.weights_sha256, reporter.values("train/loss")
 
 
+def groups() -> int:
+    """How many groups of workers there have been on this Ray: each has a placement group of its own."""
+    from ray.util import placement_group_table
+
+    return len(placement_group_table())
+
+
 @pytest.mark.parametrize("is_interrupted", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_neither_an_exception_nor_ctrl_c_nor_a_killed_worker_changes_a_bit(
     home: Path, capsys: pytest.CaptureFixture[str], is_interrupted: bool
@@ -102,6 +109,7 @@ def test_neither_an_exception_nor_ctrl_c_nor_a_killed_worker_changes_a_bit(
     task = {"path": "own_code:OwnTask", "args": acts}
     model = {"path": "talkative:net"}
     run = config(home, "unlucky", model=model, task=task, trainer__epochs=12, parallel__timeout_seconds=60)
+    groups_before = groups()
     with pytest.raises(RunFailed, match=r"rank 1: ZeroDivisionError: the user's own mistake") as caught:
         train(run)
     raised = (home / "done-raise").stat().st_mtime  # written by the rank right before
@@ -125,6 +133,7 @@ def test_neither_an_exception_nor_ctrl_c_nor_a_killed_worker_changes_a_bit(
     assert (home / "done-kill").exists()
     # Ray Train's own `print` would show each twice: once as it is printed, once as a log record
     assert capsys.readouterr().err.count("built on rank 0") == len(watch.resumed) == 2
+    assert groups() - groups_before == 3 + is_interrupted, "only the one that has lost a worker is started again"
     last_checkpoint = (started_from + 35) // 4 * 4
     assert watch.resumed[0] == started_from
     assert watch.resumed[1:] in ([last_checkpoint], [last_checkpoint - 4])  # the last may just be written
