@@ -166,8 +166,8 @@ def _ray_cluster(address: str, source: str) -> Check:
 
 
 def _tracking(uri: str | None) -> Check:
+    from paceline.redaction import redact
     from paceline.tracking.probing import probe
-    from paceline.tracking.redact import redact
 
     if uri is None:
         return Check("tracking", None, "not checked: no address given")

@@ -183,7 +183,7 @@ def _report(error: PacelineError, as_json: bool) -> int:
 
     Secrets are hidden: a problem names the override that it is about, an exception what it was called with.
     """
-    from paceline.tracking.redact import redact
+    from paceline.redaction import redact
 
     if isinstance(error, ConfigError):
         for problem in error.problems:

@@ -38,7 +38,7 @@ def _compare(options: argparse.Namespace) -> int:
         print(json.dumps(found.to_json()))
         return OK
     from paceline.display import print_table
-    from paceline.tracking.redact import redact
+    from paceline.redaction import redact
 
     for heading, rows in found.tables():
         print_table(heading, [[redact(cell) for cell in row] for row in rows])

@@ -23,9 +23,10 @@ def add_command(commands: Any) -> None:
 
 def _lint(options: argparse.Namespace) -> int:
     from paceline.config import load_config
+    from paceline.config.shareable import secrets_of
     from paceline.linting.apart import lint
     from paceline.linting.display import lines
-    from paceline.tracking.redact import learn, redact_tree, secrets_of
+    from paceline.redaction import learn, redact_tree
 
     config = load_config(options.config, options.overrides)
     learn(secrets_of(config))

@@ -22,8 +22,8 @@ def add_command(commands: Any) -> None:
 
 
 def _list(options: argparse.Namespace) -> int:
+    from paceline.redaction import redact
     from paceline.runs.listing import list_runs
-    from paceline.tracking.redact import redact
 
     found = list_runs(options.name, options.storage)
     if options.json:

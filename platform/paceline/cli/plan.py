@@ -58,7 +58,7 @@ def _plan(options: argparse.Namespace) -> int:
         print(json.dumps(found.to_json()))
         return OK
     from paceline.display import print_rows, print_table
-    from paceline.tracking.redact import redact
+    from paceline.redaction import redact
 
     for text in found.warnings:
         print(f"warning: {redact(text)}", file=sys.stderr)

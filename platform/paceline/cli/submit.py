@@ -97,7 +97,7 @@ def _follow(options: argparse.Namespace) -> int:
 def _show(plan: Any, options: argparse.Namespace) -> int:
     from paceline.cluster.job_client import job_address
     from paceline.display import print_rows
-    from paceline.tracking.redact import redact
+    from paceline.redaction import redact
 
     address = redact(job_address(options.address))
     if options.json:

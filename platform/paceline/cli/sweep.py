@@ -65,8 +65,9 @@ def _sweep_with(config: Any, options: argparse.Namespace) -> int:
 
 
 def _dry_run(config: Any, options: argparse.Namespace) -> int:
+    from paceline.config.shareable import secrets_of
+    from paceline.redaction import learn
     from paceline.sweeps.planning.dry_run import dry_run
-    from paceline.tracking.redact import learn, secrets_of
 
     learn(secrets_of(config))
     check_addresses(config)

@@ -71,7 +71,8 @@ def _dry_run(config: Any, as_json: bool) -> int:
     from paceline.cluster.initial_weights import pin_weights
     from paceline.config.derived import derive
     from paceline.config.loading import dump_yaml
-    from paceline.tracking.redact import learn, redact, redact_tree, secrets_of, shareable
+    from paceline.config.shareable import secrets_of, shareable
+    from paceline.redaction import learn, redact, redact_tree
 
     check_addresses(config)
     config = pin_weights(config)

@@ -63,8 +63,9 @@ def _tuneup_with(config: Any, options: argparse.Namespace) -> int:
 
 
 def _dry_run(config: Any, as_json: bool) -> int:
+    from paceline.config.shareable import secrets_of
     from paceline.display import print_table
-    from paceline.tracking.redact import learn, secrets_of
+    from paceline.redaction import learn
     from paceline.tuneups.preview import HEADING, plain_values, preview, rows_of
 
     learn(secrets_of(config))

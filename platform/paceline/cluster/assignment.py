@@ -10,8 +10,9 @@ from typing import Any
 from paceline.config.components import subtree
 from paceline.config.experiment import ExperimentConfig, validate
 from paceline.config.imports import make_importable
+from paceline.config.shareable import secrets_of
+from paceline.redaction import learn
 from paceline.storage.places import RunStore
-from paceline.tracking.redact import learn, secrets_of
 
 
 @dataclass(frozen=True)

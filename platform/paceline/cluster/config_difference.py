@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from paceline.redaction import redact, redact_values
 from paceline.tracking.record import flatten
-from paceline.tracking.redact import redact, redact_values
 
 CHANGES_NO_RESULT = (
     "scaling",

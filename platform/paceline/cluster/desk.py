@@ -16,13 +16,13 @@ from paceline.cluster.last_words import LastWords, lost_text
 from paceline.cluster.remarks import Remarks
 from paceline.durable import write_durably
 from paceline.errors import EnvironmentFault, text_of
+from paceline.redaction import redact_tree
 from paceline.storage.places import RunStore
 from paceline.tracking import metrics
 from paceline.tracking.costs import COST_FILE, Ledger
 from paceline.tracking.points import Point, Reading
 from paceline.tracking.record import RunRecord
 from paceline.tracking.recorder import Recorder
-from paceline.tracking.redact import redact_tree
 from paceline.tracking.stored import hurry, stored_bytes
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]

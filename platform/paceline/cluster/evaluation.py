@@ -29,10 +29,11 @@ from paceline.cluster.worker_errors import error_of
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import make_importable, remembered_folders, user_folders
 from paceline.config.loading import Overrides
+from paceline.config.shareable import secrets_of, shareable
 from paceline.errors import ConfigError, Problem, RunFailed
 from paceline.places import default_address, place_of
+from paceline.redaction import learn, redact, redact_tree
 from paceline.storage.address import is_address, parse
-from paceline.tracking.redact import learn, redact, redact_tree, secrets_of, shareable
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from paceline.engine.evaluation import Evaluation, built_evaluation
 from paceline.engine.failure import RankFailed, failing_together
 from paceline.engine.fresh import release_memory
 from paceline.engine.trial_steps import undisturbed
+from paceline.redaction import redact, redact_tree
 from paceline.starting_folder import drop_starting_folder
 from paceline.storage.address import is_address, parse
 from paceline.storage.copies import brought
 from paceline.storage.remote import RemoteFolder
-from paceline.tracking.redact import redact, redact_tree
 
 
 def evaluate_rank(request: EvaluationRequest, ranks: DistContext) -> dict[str, Any]:

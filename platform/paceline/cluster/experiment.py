@@ -31,15 +31,16 @@ from paceline.config.derived import Derived, derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.lightning import unused_sections
 from paceline.config.loading import dump_yaml, missing_modules
+from paceline.config.shareable import secrets_of, shareable
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.places import default_address
+from paceline.redaction import learn
 from paceline.storage.address import StoreAddress, is_address
 from paceline.tracking import metrics as metric_keys
 from paceline.tracking.links import review_url
 from paceline.tracking.probing import HINT_OF_SILENCE, probe
 from paceline.tracking.provenance import command_line, provenance
 from paceline.tracking.record import RunRecord, flatten
-from paceline.tracking.redact import learn, secrets_of, shareable
 from paceline.tracking.store import ENVIRONMENT_VARIABLE, is_http, is_sqlite, sqlite_file, start_creating, tracking_uri
 from paceline.tracking.views import RUNS_VIEW, run_views
 

@@ -24,11 +24,11 @@ from paceline.cluster.name_lock import lock_home, remove_unused
 from paceline.cluster.preflight import writable
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import remember_folders
+from paceline.config.shareable import shareable
 from paceline.durable import write_durably
 from paceline.engine.manifest import numbered
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.storage.places import RunStore
-from paceline.tracking.redact import shareable
 
 Intent = Literal["continue", "resume", "new", "fork", "extend"]
 """Which run, sweep or tune-up a command works on, given the newest one of its name.

@@ -15,8 +15,8 @@ from paceline.cluster.preflight import check_resources, process_resources, writa
 from paceline.cluster.python_objects import python_objects
 from paceline.cluster.reporters import DeskReporter
 from paceline.config.imports import user_folders
+from paceline.config.shareable import shareable
 from paceline.tracking.costs import goal_of
-from paceline.tracking.redact import shareable
 
 LAST_WORDS_SECONDS = 2.0
 """How long a command that was told to end at once waits for its last metrics to be written down."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from paceline._compat.ray import CLIENT_LOGGERS, RequestTimeout
 from paceline.cluster.session import prepare_environment
 from paceline.errors import EnvironmentFault
-from paceline.tracking.redact import redact
+from paceline.redaction import redact
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient

@@ -12,8 +12,8 @@ from paceline.cluster.session import UV_HOOK
 from paceline.cluster.user_code import package_folder
 from paceline.errors import ConfigError, Problem
 from paceline.places import STORAGE_VARIABLE, place_of
+from paceline.redaction import redact, redact_values
 from paceline.storage.address import ENDPOINTS, REGIONS
-from paceline.tracking.redact import redact, redact_values
 from paceline.tracking.store import ENVIRONMENT_VARIABLE
 
 DEFAULT_FILE = Path("configs/deploy/runtime_env.yaml")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.cluster.job_client import is_unknown
 from paceline.errors import EnvironmentFault
-from paceline.tracking.redact import redact
+from paceline.redaction import redact
 
 if TYPE_CHECKING:
     from ray.dashboard.modules.job.pydantic_models import JobDetails

@@ -20,9 +20,10 @@ from paceline.config.loading import load_config, placing
 from paceline.config.overrides import parse_override
 from paceline.config.overrides import place_of as place_of_override
 from paceline.config.own_techniques import missing_in_techniques
+from paceline.config.shareable import secrets_of
 from paceline.errors import ConfigError, Problem, coded
 from paceline.places import place_of
-from paceline.tracking.redact import learn, redact, redact_tree, secrets_of
+from paceline.redaction import learn, redact, redact_tree
 from paceline.tracking.store import ENVIRONMENT_VARIABLE, tracking_uri
 
 Kind = Literal["train", "sweep", "tuneup"]

@@ -9,8 +9,8 @@ from paceline.cluster.identity import ClaimedRun, RunFolder
 from paceline.cluster.listener import Listener
 from paceline.config.derived import Derived
 from paceline.config.experiment import ExperimentConfig
+from paceline.redaction import redact
 from paceline.tracking.record import RunRecord
-from paceline.tracking.redact import redact
 
 CLOSE_SECONDS = 60.0
 """How long the end of a run waits for MLflow; what is unsent by then stays in the journal."""

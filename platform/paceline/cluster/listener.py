@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from paceline.errors import coded
-from paceline.tracking.redact import redact
+from paceline.redaction import redact
 
 UI_HINT = " (after `paceline ui`, which may print another port)"
 """Stands behind the links of a store that only `paceline ui` serves."""

@@ -13,8 +13,8 @@ from paceline.cluster.best_checkpoint import BestCheckpoint, best_checkpoint
 from paceline.cluster.listener import UI_HINT
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import EnvironmentFault
+from paceline.redaction import redact, redact_tree
 from paceline.tracking.costs import Ledger
-from paceline.tracking.redact import redact, redact_tree
 
 if TYPE_CHECKING:
     import pandas as pd

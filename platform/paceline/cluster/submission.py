@@ -15,7 +15,7 @@ from paceline.cluster.job_folder import size_text
 from paceline.cluster.job_log import ConnectionLost, LogFollower
 from paceline.cluster.job_plan import CheckSweep, Flags, JobPlan, Kind, plan_job
 from paceline.errors import BAD_ENVIRONMENT, INTERRUPTED, OK, EnvironmentFault
-from paceline.tracking.redact import redact
+from paceline.redaction import redact
 
 if TYPE_CHECKING:
     from ray.dashboard.modules.job.pydantic_models import JobDetails

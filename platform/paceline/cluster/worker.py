@@ -19,9 +19,9 @@ from paceline.engine.fresh import release_memory
 from paceline.engine.outcome import Outcome
 from paceline.engine.reporter import MemoryReporter, Reporter
 from paceline.engine.rungs import Rungs
+from paceline.redaction import redact, redact_tree
 from paceline.starting_folder import drop_starting_folder
 from paceline.storage.checkpoints import StoredCheckpoints
-from paceline.tracking.redact import redact, redact_tree
 
 
 def run_rank(assignment: Assignment, ranks: DistContext, reporter: Reporter) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from paceline.errors import ConfigError, EnvironmentFault, PacelineError, Problem, RunFailed
-from paceline.tracking.redact import redact
+from paceline.redaction import redact
 
 
 def error_of(failure: Mapping[str, Any]) -> PacelineError:

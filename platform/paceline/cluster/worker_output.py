@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from paceline._compat.ray import worker_output_to
-from paceline.tracking.redact import redact
+from paceline.redaction import redact
 
 TRAINING_ACTOR = "RayTrainWorker"
 _CPP_LOG = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ [A-Z] \d+ \d+\]")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from paceline.linting.finding import Finding
-from paceline.tracking.redact import redact
+from paceline.redaction import redact
 
 NOTHING = "no faults found"
 

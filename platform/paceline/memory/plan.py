@@ -11,10 +11,11 @@ from paceline.config.batch_sizes import MICRO, OpenBatchSizes, batch_sizes
 from paceline.config.derived import Derived, derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import missing_modules
+from paceline.config.shareable import secrets_of
 from paceline.errors import ConfigError
 from paceline.memory.grid import CHECKPOINTING, PRECISION, Overrides, grid_of
 from paceline.memory.timeline import Role
-from paceline.tracking.redact import learn, redact, redact_tree, secrets_of
+from paceline.redaction import learn, redact, redact_tree
 
 if TYPE_CHECKING:
     from torch import nn

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from paceline.cluster.config_difference import is_below, shown_value
 from paceline.config.lightning import unused_sections
 from paceline.errors import ConfigError, EnvironmentFault, Problem
+from paceline.redaction import redact, redact_values
 from paceline.runs.finding import FoundRun, find_run
 from paceline.runs.reopening import result_of
 from paceline.tracking.comparing import differences, read_stamp
 from paceline.tracking.journal import JOURNAL_FILE, Journal
 from paceline.tracking.record import flatten
-from paceline.tracking.redact import redact, redact_values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -3,9 +3,9 @@
 from collections import Counter
 from pathlib import Path
 
+from paceline.redaction import redact, without_credentials
 from paceline.runs.finding import runs_under
 from paceline.tracking.record import RunRecord
-from paceline.tracking.redact import redact, without_credentials
 
 
 def recorded_elsewhere(storage: Path, uri: str) -> list[str]:

@@ -19,11 +19,13 @@ from safetensors.torch import save_file
 from paceline.config.experiment import ExperimentConfig, validate
 from paceline.config.imports import AbsentObject, with_absent_objects
 from paceline.config.loading import dump_yaml
+from paceline.config.shareable import shareable
 from paceline.direction import default_mode
 from paceline.engine.manifest import MANIFEST, hash_file
 from paceline.engine.rebuilding import AVERAGE, WEIGHTS, evaluated_weights, rebuild
 from paceline.errors import ConfigError, EnvironmentFault, Problem, coded
 from paceline.places import place_of
+from paceline.redaction import redact
 from paceline.runs.choosing import DEFAULT, Chosen, choose
 from paceline.runs.finding import FoundRun, find_run
 from paceline.runs.loading import loading_lines, readme, version_text
@@ -35,7 +37,6 @@ from paceline.sweeps.results.record import without_secrets
 from paceline.sweeps.results.reopening import sweep_in
 from paceline.tracking.environment import package_version
 from paceline.tracking.points import Point
-from paceline.tracking.redact import redact, shareable
 
 Format = Literal["safetensors", "pt2"]
 FORMATS = get_args(Format)

@@ -12,8 +12,10 @@ from paceline.cluster.name_lock import LOCK
 from paceline.cluster.result import RunResult
 from paceline.config.experiment import ExperimentConfig, validate
 from paceline.config.imports import has_import_paths, make_importable, with_absent_objects
+from paceline.config.shareable import secrets_of
 from paceline.engine.manifest import numbered
 from paceline.errors import ConfigError, EnvironmentFault, Problem
+from paceline.redaction import learn
 from paceline.runs.finding import TUNEUP_FILE, FoundRun, find_run
 from paceline.runs.readable import readable
 from paceline.sweeps.folder import SweepFolder
@@ -29,7 +31,6 @@ from paceline.tracking.journal import JOURNAL_FILE, Journal
 from paceline.tracking.links import review_url
 from paceline.tracking.points import Point
 from paceline.tracking.record import RunRecord
-from paceline.tracking.redact import learn, secrets_of
 from paceline.tracking.store import is_http, run_url
 from paceline.tracking.views import RUNS_VIEW, sweep_view_id
 

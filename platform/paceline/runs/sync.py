@@ -18,6 +18,7 @@ from paceline.cluster.name_lock import nobody_works_on
 from paceline.engine.manifest import numbered
 from paceline.engine.unrecorded import UNRECORDED, metrics_of
 from paceline.errors import EnvironmentFault
+from paceline.redaction import redact
 from paceline.runs.alone import alone_with
 from paceline.runs.left_open import Owner, damaged
 from paceline.runs.progress import Progress, unheard
@@ -31,7 +32,6 @@ from paceline.tracking.points import Point
 from paceline.tracking.probing import HINT_OF_SILENCE, PROBE_SECONDS, probe
 from paceline.tracking.record import RECORD_FILE, RunRecord, address_of, saved_elsewhere, trial_state_tags
 from paceline.tracking.recorder import Recorder, has_ended, sync, unsent
-from paceline.tracking.redact import redact
 from paceline.tracking.store import is_http, is_sqlite
 
 AT_ONCE = 4

@@ -14,12 +14,12 @@ from rich.live import Live
 from rich.text import Text
 
 from paceline.display import PlainListener, QuietListener, Waiting, event_text, print_rows
+from paceline.redaction import redact, redact_tree
 from paceline.sweeps.listener import SilentSweepListener, SweepListener
 from paceline.sweeps.results import labels, ranking, trial_texts
 from paceline.sweeps.results.ranking import Objective
 from paceline.sweeps.results.result import best_text
 from paceline.sweeps.trials import ENDED, NOT_TRAINED, Beginning, Trial, trained, work_done
-from paceline.tracking.redact import redact, redact_tree
 
 PLAIN_LINE_SECONDS = 5.0
 PLAIN_WAIT_SECONDS = 30.0

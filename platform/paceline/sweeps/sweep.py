@@ -19,8 +19,10 @@ from paceline.cluster.python_objects import with_objects
 from paceline.cluster.session import on_cluster
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import missing_modules
+from paceline.config.shareable import secrets_of
 from paceline.errors import ConfigError, RunFailed
 from paceline.places import default_address
+from paceline.redaction import learn, redact
 from paceline.sweeps.desk.rules import is_hopeless
 from paceline.sweeps.folder import SWEEPS, claim_sweep
 from paceline.sweeps.launch import SweepLaunch
@@ -34,7 +36,6 @@ from paceline.sweeps.results.result import SweepResult
 from paceline.sweeps.section import section_of, trial_count
 from paceline.sweeps.trials import ENDED, NOT_TRAINED, Trial
 from paceline.tracking.links import review_url
-from paceline.tracking.redact import learn, redact, secrets_of
 from paceline.tracking.store import is_http, start_creating, tracking_uri
 from paceline.tracking.views import sweep_view_id
 

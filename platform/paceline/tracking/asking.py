@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING
 
 from paceline.errors import EnvironmentFault
+from paceline.redaction import redact
 from paceline.tracking import metrics
 from paceline.tracking.connection import shared
 from paceline.tracking.probing import probe
 from paceline.tracking.record import RunRecord
-from paceline.tracking.redact import redact
 from paceline.tracking.store import is_sqlite, sqlite_file
 
 if TYPE_CHECKING:

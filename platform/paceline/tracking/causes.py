@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 
 from paceline.errors import EnvironmentFault
+from paceline.redaction import redact
 from paceline.tracking.probing import HINT_OF_SILENCE, SILENT, no_mlflow_text, probe, refused_text
-from paceline.tracking.redact import redact
 
 LONGEST = 200
 """Characters of an error of its own that are shown, at the most."""

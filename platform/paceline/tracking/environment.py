@@ -5,7 +5,7 @@ import platform
 import re
 from typing import TYPE_CHECKING
 
-from paceline.tracking.redact import without_credentials
+from paceline.redaction import without_credentials
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution

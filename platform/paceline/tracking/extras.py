@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
+from paceline.redaction import redact
 from paceline.tracking import inputs, models
 from paceline.tracking.journal import Entry
 from paceline.tracking.record import RunRecord
-from paceline.tracking.redact import redact
 from paceline.tracking.remote import is_refused
 from paceline.tracking.remote_run import RemoteRun
 

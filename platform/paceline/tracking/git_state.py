@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
 
+from paceline.redaction import redact
 from paceline.tracking import metrics
-from paceline.tracking.redact import redact
 
 GIT_SECONDS = 2.0
 """How long git may take for all of it together; what is not known by then is left out. Usually 0.05 s."""

@@ -3,7 +3,7 @@
 import re
 from html import escape
 
-from paceline.tracking.redact import redact
+from paceline.redaction import redact
 
 _ADDRESS = re.compile(r"://|www(?=\.)|@", re.IGNORECASE)
 """Where a Markdown reader takes plain text for a link."""

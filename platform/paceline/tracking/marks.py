@@ -5,9 +5,9 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
+from paceline.redaction import redact
 from paceline.tracking.journal import JOURNAL_FILE, Entry, Journal
 from paceline.tracking.points import Point
-from paceline.tracking.redact import redact
 
 
 def fresh_points(marks: dict[str, int], points: Sequence[Point]) -> list[Point]:

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.redaction import redact
 from paceline.tracking import metrics
 from paceline.tracking.record import RunRecord, clean_tags
-from paceline.tracking.redact import redact
 
 if TYPE_CHECKING:
     from mlflow.entities import LoggedModel

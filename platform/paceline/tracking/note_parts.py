@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from urllib.parse import quote
 
+from paceline.redaction import redact, redact_values
 from paceline.tracking.markdown import code, escaped
-from paceline.tracking.redact import redact, redact_values
 
 MOST_CHANGES = 20
 LONGEST_VALUE = 60

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from paceline.errors import EnvironmentFault, PacelineError
-from paceline.tracking.redact import redact
+from paceline.redaction import redact
 from paceline.tracking.store import DATABASE_PORTS, HINT, is_http, is_sqlite, split_credentials, sqlite_file
 
 if TYPE_CHECKING:

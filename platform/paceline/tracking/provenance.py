@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from paceline.redaction import redact_arguments
 from paceline.tracking import metrics
 from paceline.tracking.environment import ENVIRONMENT_FILE, environment_text, package_version
 from paceline.tracking.git_state import GitState, changed_and_untracked
 from paceline.tracking.record import clean_tags
-from paceline.tracking.redact import redact_arguments
 
 PACKAGES = ("paceline", "torch", "torchvision", "ray", "mlflow")
 GIT_DIFF = "git.diff"

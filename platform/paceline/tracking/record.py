@@ -10,10 +10,10 @@ from typing import Any
 
 from paceline.durable import write_durably
 from paceline.errors import PacelineError
+from paceline.redaction import learn, redact, redact_values, without_credentials
 from paceline.tracking import metrics
 from paceline.tracking.entries import is_count
 from paceline.tracking.journal import JOURNAL_FILE
-from paceline.tracking.redact import learn, redact, redact_values, without_credentials
 from paceline.tracking.store import ENVIRONMENT_VARIABLE
 
 PARAM_LENGTH = 6000

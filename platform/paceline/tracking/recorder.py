@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal, get_args
 
 from paceline.durable import write_durably
+from paceline.redaction import learn, redact, redact_bytes
 from paceline.tracking import inputs, metrics, models
 from paceline.tracking.apart import ShipperApart, can_ship_apart
 from paceline.tracking.causes import silence_of
@@ -24,7 +25,6 @@ from paceline.tracking.note import summary
 from paceline.tracking.picture import loss_curve
 from paceline.tracking.points import Point
 from paceline.tracking.record import RECORD_FILE, RunRecord, clean_tags
-from paceline.tracking.redact import learn, redact, redact_bytes
 from paceline.tracking.shipping import Shipper
 from paceline.tracking.uploads import ARTIFACT_FOLDER
 

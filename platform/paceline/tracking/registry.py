@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from paceline.errors import ConfigError, EnvironmentFault, Problem
+from paceline.redaction import redact, without_credentials
 from paceline.tracking import metrics
 from paceline.tracking.asking import mlflow_id, open_store
 from paceline.tracking.record import RunRecord, address_of, clean_tags
-from paceline.tracking.redact import redact, without_credentials
 from paceline.tracking.store import is_http
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from paceline.redaction import redact
 from paceline.tracking import metrics
 from paceline.tracking.connection import Connection
 from paceline.tracking.points import Point
 from paceline.tracking.record import TAG_LENGTH, RunRecord
-from paceline.tracking.redact import redact
 from paceline.tracking.remote import is_refused
 from paceline.tracking.store import is_http
 

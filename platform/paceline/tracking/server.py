@@ -11,9 +11,9 @@ from types import FrameType
 from urllib.parse import urlsplit
 
 from paceline.errors import EnvironmentFault
+from paceline.redaction import redact
 from paceline.tracking.links import newest
 from paceline.tracking.probing import probe
-from paceline.tracking.redact import redact
 from paceline.tracking.store import UI_PORT, experiments_url, is_http, sqlite_file
 
 START_SECONDS = 90.0

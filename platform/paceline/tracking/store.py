@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from paceline.errors import ConfigError, EnvironmentFault, Problem
+from paceline.redaction import redact
 from paceline.tracking import database
-from paceline.tracking.redact import redact
 
 if TYPE_CHECKING:
     from paceline.config.sections import TrackingConfig

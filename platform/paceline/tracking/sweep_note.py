@@ -9,13 +9,13 @@ from math import inf, isfinite
 from statistics import fmean, stdev
 from typing import Any, Literal
 
+from paceline.redaction import redact, redact_values
 from paceline.tracking import metrics
 from paceline.tracking.costs import Ledger
 from paceline.tracking.markdown import code, escaped, number
 from paceline.tracking.note_parts import changes_part
 from paceline.tracking.points import Point
 from paceline.tracking.record import TAG_LENGTH, param_text
-from paceline.tracking.redact import redact, redact_values
 
 TOP_SETTINGS = 20
 TOP_REASONS = 10

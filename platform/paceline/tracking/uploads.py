@@ -4,10 +4,10 @@ import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from paceline.redaction import redact
 from paceline.tracking.backoff import Backoff
 from paceline.tracking.cursor import Cursor
 from paceline.tracking.journal import Entry
-from paceline.tracking.redact import redact
 from paceline.tracking.remote import is_refused
 from paceline.tracking.remote_run import RemoteRun
 

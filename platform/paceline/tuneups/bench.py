@@ -17,8 +17,8 @@ from paceline.cluster.python_objects import python_objects
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import user_folders
 from paceline.config.own_techniques import own_techniques
+from paceline.config.shareable import shareable
 from paceline.errors import RunFailed
-from paceline.tracking.redact import shareable
 from paceline.tuneups.jobs import Answer, Job, gave_up
 from paceline.tuneups.limits import LimitReached, raising_after
 

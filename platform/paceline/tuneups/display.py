@@ -15,7 +15,7 @@ from paceline.cluster.listener import SilentListener
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.tuneup import TuneupConfig
 from paceline.display import PlainListener, QuietListener, Waiting, print_rows, print_table
-from paceline.tracking.redact import redact
+from paceline.redaction import redact
 from paceline.tuneups.bars import tables_of
 from paceline.tuneups.measuring import AA, Watcher
 from paceline.tuneups.result import TuneupResult

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from paceline.cluster.assignment import Assignment, TrialPart
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import objects_in
-from paceline.tracking.redact import shareable
+from paceline.config.shareable import shareable
 
 Kind = Literal["look", "split", "duel", "train", "memory", "predict"]
 

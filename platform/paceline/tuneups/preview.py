@@ -9,7 +9,7 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import missing_modules
 from paceline.config.own_techniques import missing_in_techniques
 from paceline.errors import ConfigError
-from paceline.tracking.redact import redact, redact_tree
+from paceline.redaction import redact, redact_tree
 from paceline.tuneups.bench import LocalBench, base_of
 from paceline.tuneups.facts import Facts
 from paceline.tuneups.jobs import Job, part_of

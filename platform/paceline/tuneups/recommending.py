@@ -5,8 +5,9 @@ from collections.abc import Mapping
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import dump_yaml
+from paceline.config.shareable import shareable
 from paceline.errors import ConfigError
-from paceline.tracking.redact import redact, shareable
+from paceline.redaction import redact
 from paceline.tuneups.outcome import Findings, TechniqueResult
 from paceline.tuneups.texts import interval_text, quality_text, speed_text, without_gain
 

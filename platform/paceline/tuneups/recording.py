@@ -6,6 +6,8 @@ import time
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import dump_yaml
+from paceline.config.shareable import secrets_of, shareable
+from paceline.redaction import redact
 from paceline.tracking import metrics
 from paceline.tracking.causes import silence_of
 from paceline.tracking.cursor import ShipReport
@@ -15,7 +17,6 @@ from paceline.tracking.points import Point
 from paceline.tracking.provenance import command_line, provenance
 from paceline.tracking.record import RunRecord, flatten
 from paceline.tracking.recorder import SILENT_SECONDS, Recorder
-from paceline.tracking.redact import redact, secrets_of, shareable
 from paceline.tuneups.answering import certainty, changes_text, headline
 from paceline.tuneups.explaining import rows_of
 from paceline.tuneups.folder import TuneupFolder

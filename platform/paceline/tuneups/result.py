@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.config.experiment import ExperimentConfig
-from paceline.tracking.redact import redact, redact_tree
+from paceline.redaction import redact, redact_tree
 from paceline.tuneups.answering import changes_text
 from paceline.tuneups.explaining import rows_of
 from paceline.tuneups.outcome import Findings, TechniqueResult

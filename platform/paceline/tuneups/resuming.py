@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from paceline.cluster.interrupts import raise_swallowed_interrupt
 from paceline.errors import EnvironmentFault, RunFailed
-from paceline.tracking.redact import redact
+from paceline.redaction import redact
 from paceline.tuneups.bench import Bench
 from paceline.tuneups.facts import differences
 from paceline.tuneups.job_log import Done, JobLog, digest_of, is_of

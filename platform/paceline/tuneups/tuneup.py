@@ -22,12 +22,13 @@ from paceline.cluster.session import on_cluster
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import missing_modules
 from paceline.config.own_techniques import missing_in_techniques
+from paceline.config.shareable import secrets_of
 from paceline.config.tuneup import TuneupConfig
 from paceline.durable import write_durably
 from paceline.errors import ConfigError, EnvironmentFault, coded
 from paceline.linting.apart import TIMEOUT_SECONDS, LintApart
 from paceline.places import default_address
-from paceline.tracking.redact import learn, secrets_of
+from paceline.redaction import learn
 from paceline.tracking.store import is_http, start_creating, tracking_uri
 from paceline.tuneups.bench import open_bench
 from paceline.tuneups.clock import Clock

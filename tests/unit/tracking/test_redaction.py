@@ -11,6 +11,8 @@ import pytest
 import yaml
 
 from paceline.config.experiment import ExperimentConfig, validate
+from paceline.config.shareable import secrets_of
+from paceline.redaction import learn, redact, redact_arguments, redact_bytes, redact_tree, without_credentials
 from paceline.sweeps.results.labels import LONGEST_VALUE as LONGEST_LABEL
 from paceline.sweeps.results.labels import value_text
 from paceline.tracking import metrics
@@ -19,15 +21,6 @@ from paceline.tracking.note import summary
 from paceline.tracking.note_parts import LONGEST_VALUE, changes_part
 from paceline.tracking.provenance import command_line
 from paceline.tracking.record import RunRecord, clean_tags
-from paceline.tracking.redact import (
-    learn,
-    redact,
-    redact_arguments,
-    redact_bytes,
-    redact_tree,
-    secrets_of,
-    without_credentials,
-)
 from paceline.tracking.sweep_note import Objective, TrialRow, sweep_note
 
 CANARY = "9f2kQz71canary"

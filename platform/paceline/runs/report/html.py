@@ -6,7 +6,7 @@ from html import escape
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
-from paceline.tracking.redact import redact
+from paceline.redaction import redact
 
 VOID = frozenset({"meta", "br", "img", "input", "path", "line", "rect", "circle"})
 """Elements that are written without an end where they have no content."""

@@ -10,12 +10,12 @@ from time import strptime
 from typing import Any
 
 from paceline.errors import coded
+from paceline.redaction import redact_values
 from paceline.tracking import metrics
 from paceline.tracking.cursor import CURSOR_FILE, Cursor
 from paceline.tracking.curves import Curve
 from paceline.tracking.record import RECORD_FILE
 from paceline.tracking.recorder import JOURNAL_FILE
-from paceline.tracking.redact import redact_values
 from paceline.tracking.store import is_http, run_url
 from paceline.tracking.uploads import ARTIFACT_FOLDER
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from paceline.redaction import redact_values
 from paceline.tracking.record import flatten, param_text
-from paceline.tracking.redact import redact_values
 
 Change = tuple[str, str | None, str | None]
 """Dotted key, and the value in one config and in the other; None where it is not there."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from paceline.cluster.desk import Desk, Status
 from paceline.cluster.kept import kept_checkpoints
+from paceline.redaction import redact
 from paceline.sweeps.desk.closings import Closings
 from paceline.sweeps.log import SweepLog
 from paceline.sweeps.results.ranking import Objective, best_trial, ranked
@@ -18,7 +19,6 @@ from paceline.tracking.journal import JOURNAL_FILE, Journal
 from paceline.tracking.points import Point
 from paceline.tracking.record import RunRecord, trial_state_tags
 from paceline.tracking.recorder import TRIAL_STATUS, Recorder
-from paceline.tracking.redact import redact
 from paceline.tracking.sweep_note import sweep_points
 
 CHILD_CLOSE_SECONDS = 30.0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import paceline
-from paceline.tracking.redact import redact
+from paceline.redaction import redact
 
 MOST_CHARACTERS = 100_000
 """Of a traceback that is kept; of a longer one, its beginning and its end."""

@@ -9,12 +9,12 @@ from typing import Any
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.space import Range
 from paceline.errors import BAD_ENVIRONMENT, OK
+from paceline.redaction import redact, redact_values
 from paceline.sweeps.folder import UnfinishedSweep
 from paceline.sweeps.planning.forecast import Cost, Forecast, RungPlan, forecast
 from paceline.sweeps.planning.preview import PointRow
 from paceline.sweeps.results.labels import number_text, setting_text, short_names, value_text
 from paceline.sweeps.work import GroupShape
-from paceline.tracking.redact import redact, redact_values
 
 FIRST_ROWS = 50
 LAST_ROWS = 5

@@ -7,10 +7,10 @@ from paceline.cluster.preflight import Resources
 from paceline.cluster.python_objects import python_objects
 from paceline.cluster.session import on_cluster
 from paceline.config.imports import user_folders
+from paceline.config.shareable import shareable
 from paceline.sweeps.planning.sizing import first_rung, fitting_shapes, slots_for
 from paceline.sweeps.results.record import common_tags
 from paceline.sweeps.search.orders import OrderMaker
-from paceline.tracking.redact import shareable
 
 if TYPE_CHECKING:
     from paceline.sweeps.launch import SweepLaunch

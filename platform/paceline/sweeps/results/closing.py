@@ -7,6 +7,7 @@ from typing import Any
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import dump_yaml
+from paceline.config.shareable import shareable
 from paceline.durable import write_durably
 from paceline.errors import ConfigError
 from paceline.sweeps.folder import SweepFolder
@@ -14,7 +15,6 @@ from paceline.sweeps.planning.points import trial_config
 from paceline.sweeps.results.ranking import Objective, best_trial, value_of
 from paceline.sweeps.trials import ENDED, Trial
 from paceline.tracking.costs import Ledger
-from paceline.tracking.redact import shareable
 
 
 @dataclass(frozen=True)

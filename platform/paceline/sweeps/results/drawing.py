@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from paceline.config.experiment import ExperimentConfig
+from paceline.redaction import redact
 from paceline.sweeps.results.pictures import histories_of, pictures_of, warm_up
 from paceline.sweeps.trials import ENDED, Trial
-from paceline.tracking.redact import redact
 
 logger = logging.getLogger(__name__)
 

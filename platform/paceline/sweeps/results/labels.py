@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from paceline.tracking.redact import redact
+from paceline.redaction import redact
 
 LONGEST_VALUE = 24
 """Characters of a value that are shown."""

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.space import Range
+from paceline.redaction import redact
 from paceline.sweeps.results import importance, labels, ranking, trial_texts
 from paceline.sweeps.results.curves import Histories, has_samples, keys_of, panels
 from paceline.sweeps.results.importance import importances, is_log, varied_axes
 from paceline.sweeps.results.ranking import Objective
 from paceline.sweeps.trials import Trial
 from paceline.tracking import history
-from paceline.tracking.redact import redact
 
 if TYPE_CHECKING:
     from paceline.sweeps.results.style import Picture

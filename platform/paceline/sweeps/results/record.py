@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import dump_yaml
+from paceline.config.shareable import secrets_of, shareable
 from paceline.config.space import Range
+from paceline.redaction import redact, redact_values
 from paceline.sweeps.planning.points import trial_config
 from paceline.sweeps.results.closing import trials_json
 from paceline.sweeps.results.labels import is_number
@@ -19,7 +21,6 @@ from paceline.tracking.cursor import CURSOR_FILE, Cursor
 from paceline.tracking.note_parts import pictures_part
 from paceline.tracking.provenance import command_line, launch_tags, provenance
 from paceline.tracking.record import RunRecord, flatten, param_text, sweep_tags
-from paceline.tracking.redact import redact, redact_values, secrets_of, shareable
 from paceline.tracking.sweep_note import Objective, TrialRow, sweep_note
 from paceline.tracking.trials_table import trials_csv
 from paceline.tracking.views import Axis, SweepStory, sweep_views

@@ -9,7 +9,9 @@ from typing import Any
 from paceline.cluster.name_lock import LOCK
 from paceline.config.experiment import ExperimentConfig, validate
 from paceline.config.imports import with_absent_objects
+from paceline.config.shareable import secrets_of
 from paceline.errors import ConfigError, EnvironmentFault, Problem
+from paceline.redaction import learn
 from paceline.sweeps.folder import SweepFolder
 from paceline.sweeps.log import read_log
 from paceline.sweeps.results.result import SweepResult
@@ -22,7 +24,6 @@ from paceline.tracking.journal import Journal
 from paceline.tracking.links import review_url
 from paceline.tracking.record import RunRecord
 from paceline.tracking.recorder import JOURNAL_FILE
-from paceline.tracking.redact import learn, secrets_of
 from paceline.tracking.store import is_http, run_url
 from paceline.tracking.views import sweep_view_id
 

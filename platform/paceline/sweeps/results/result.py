@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from paceline.cluster.listener import UI_HINT
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import EnvironmentFault
+from paceline.redaction import redact, redact_tree
 from paceline.sweeps.planning.points import trial_config
 from paceline.sweeps.results import labels, ranking, trial_texts
 from paceline.sweeps.results.ranking import Objective, SettingSummary
 from paceline.sweeps.section import trial_count
 from paceline.sweeps.trials import ENDED, TROUBLE, Trial, TrialState
 from paceline.tracking.costs import Ledger
-from paceline.tracking.redact import redact, redact_tree
 
 if TYPE_CHECKING:
     import pandas as pd

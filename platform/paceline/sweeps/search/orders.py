@@ -14,6 +14,7 @@ from paceline.cluster.python_objects import python_objects
 from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import dump_yaml
+from paceline.config.shareable import secrets_of, shareable
 from paceline.sweeps.planning.points import trial_config
 from paceline.sweeps.planning.sizing import KnownSizes, group_shape, needs_fresh_processes
 from paceline.sweeps.results.labels import setting_text, short_names
@@ -21,7 +22,6 @@ from paceline.sweeps.results.record import without_secrets
 from paceline.sweeps.trials import Point
 from paceline.sweeps.work import Order
 from paceline.tracking.record import RunRecord, trial_tags
-from paceline.tracking.redact import secrets_of, shareable
 
 
 @dataclass(frozen=True)

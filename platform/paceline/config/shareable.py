@@ -1,36 +1,12 @@
-"""What a config keeps secret, and the config as it may be stored. The patterns are in `paceline.redaction`."""
+"""What a config keeps secret, and the config as it may be stored."""
 
 import sys
 from typing import TYPE_CHECKING
 
-from paceline.redaction import (
-    HIDDEN,
-    learn,
-    redact,
-    redact_arguments,
-    redact_bytes,
-    redact_tree,
-    redact_values,
-    secrets_among,
-    secrets_in,
-    without_credentials,
-)
+from paceline.redaction import secrets_among, secrets_in, without_credentials
 
 if TYPE_CHECKING:
     from paceline.config.experiment import ExperimentConfig
-
-__all__ = [
-    "HIDDEN",
-    "learn",
-    "redact",
-    "redact_arguments",
-    "redact_bytes",
-    "redact_tree",
-    "redact_values",
-    "secrets_of",
-    "shareable",
-    "without_credentials",
-]
 
 
 def secrets_of(config: "ExperimentConfig") -> tuple[str, ...]:
