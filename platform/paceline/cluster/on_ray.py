@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.25
 LEAVE_SECONDS = 4.0
-"""How long Ray Train may take to end a group whose run has ended. After a failure nobody waits: a group that lost a
-rank is started once more, only to find that there is nothing left to do."""
+"""How long Ray Train may take to end a group whose run has ended. On a Ray that stays up, a failed group has this time,
+too: if the driver ended its processes at once, Ray Train would take them for lost ones and start the group again, and
+the new one would hold resources for seconds, only to find that there is nothing left to do."""
 ANSWER_SECONDS = 5.0
 """How long the desk may take to answer a question that costs it nothing."""
 DISMISS_SECONDS = 2.0
