@@ -6,16 +6,14 @@ from paceline.runs.report.html import Child, tag
 from paceline.runs.report.parts import code
 from paceline.tuneups.explaining import unhelpful
 from paceline.tuneups.outcome import Findings, Quality
-from paceline.tuneups.texts import interval_text, quality_text, ratio_text, split_texts, without_gain
+from paceline.tuneups.texts import interval_text, noise_text, quality_text, ratio_text, split_texts, without_gain
 
 
 def headline(findings: Findings) -> str:
     """Such as `5.35 times as fast (4.85-6.00), at equivalent quality`."""
-    if not findings.recommended:
+    if not findings.recommended or findings.speedup is None:
         told = without_gain(findings)
         return f"{told[0].upper()}{told[1:]}."
-    if findings.speedup is None:
-        return f"Faster; by how much all together, there was no time to measure. {_quality_words(findings.quality)}."
     value, _, ends = interval_text(findings.speedup, findings.speedup_interval).partition(" ")
     return f"{value} times as fast {ends}, {_quality_words(findings.quality)}".replace(" ,", ",") + "."
 
@@ -27,11 +25,12 @@ def changes_text(findings: Findings) -> str:
 
 def certainty(findings: Findings) -> str:
     """How sure the figures are."""
-    low, high = findings.noise
-    parts = [
-        "Speeds have 95 % intervals, of pairs of turns. The baseline against itself is "
-        f"{low:.2f}-{high:.2f} x: what lies within that is noise."
-    ]
+    parts = []
+    if findings.recommended:
+        parts.append(
+            f"Confirmed over {findings.builds} builds in fresh processes; the interval is the one that decided."
+        )
+    parts.append(f"Noise: {noise_text(findings.noise)}.")
     quality = findings.quality
     if quality.difference is not None and quality.margin is not None:
         parts.append(f"{quality_text(quality)}; what counts as equal was set to {quality.margin:g} before.")
@@ -67,7 +66,7 @@ def tiles(findings: Findings) -> list[tuple[str, Child, str]]:
     found: list[tuple[str, Child, str]] = []
     if findings.recommended and findings.speedup is not None:
         interval = interval_text(findings.speedup, findings.speedup_interval).partition(" ")[2]
-        found.append(("speed, all together", f"{findings.speedup:.2f} x", interval.strip("()")))
+        found.append(("speed, all together", f"{findings.speedup:.2f}x", interval.strip("()")))
     if findings.recommended:
         found.append(("quality", findings.quality.verdict, _margin_words(findings.quality)))
     if findings.peak_memory_ratio is not None:
@@ -76,8 +75,8 @@ def tiles(findings: Findings) -> list[tuple[str, Child, str]]:
         kind, _, _ = findings.bottleneck.partition(":")
         share = dict(split_texts(findings.split)).get(kind, "")
         found.append(("bottleneck", kind.replace("_", " "), f"{share} of a step" if share else ""))
-    noise = f"{findings.noise[0]:.2f}-{findings.noise[1]:.2f} x"
-    found.append(("noise", noise, "the baseline against itself"))
+    if findings.noise is not None:
+        found.append(("noise", f"{100 * findings.noise:.1f} %", "between builds of the same config"))
     return found
 
 

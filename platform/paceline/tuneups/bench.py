@@ -79,7 +79,7 @@ class LocalBench:
         from paceline.cluster.preflight import check_resources, process_resources
         from paceline.engine.fresh import ProcessState
 
-        self._base = base
+        self._base, self._config = base, config
         self._device = "cuda" if check_resources(config, process_resources(), "this machine") else "cpu"
         self._state = ProcessState()
 
@@ -89,8 +89,11 @@ class LocalBench:
 
         from paceline.engine.dist_context import DistContext
         from paceline.engine.failure import describe
+        from paceline.tuneups.build import build
         from paceline.tuneups.working import do_job
 
+        if job.kind == "build":
+            return build(job, self._config, self._device)
         threads = torch.get_num_threads()
         try:
             # the user's code may print, and on stdout only the result belongs
@@ -122,6 +125,8 @@ class RayBench:
         import ray
 
         try:
+            if job.kind == "build":
+                self._renew()
             answer, begun = self._desk.do.remote(job), time.monotonic()
             while not ray.wait([answer], timeout=POLL_SECONDS)[0]:
                 if not self._fitting.is_alive():
@@ -132,6 +137,15 @@ class RayBench:
             return ray.get(answer)  # type: ignore[no-any-return]
         except ray.exceptions.RayActorError as error:
             raise RunFailed(f"the process that holds the tune-up together has died: {first_line(error)}") from None
+
+    def _renew(self) -> None:
+        """Let Ray Train start the worker processes again, for a build in fresh ones."""
+        import ray
+
+        from paceline.tuneups.serving import end_workers
+
+        end_workers(self._desk, DISMISS_SECONDS)
+        ray.get(self._desk.dismiss.remote())
 
     def _give_up(self, job: Job) -> None:
         import ray

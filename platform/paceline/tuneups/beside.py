@@ -3,27 +3,27 @@
 from collections.abc import Sequence
 
 from paceline.tuneups.outcome import Beside, Question
-from paceline.tuneups.ring import Contest
+from paceline.tuneups.screening import ScreenedPair
 
 NO_TIME = "there was no time for it"
 
 
-def beside_of(name: str, others: Sequence[str], question: Question, contest: Contest) -> Beside:
-    """The result of a contest in which a technique was added to others.
+def beside_of(name: str, others: Sequence[str], question: Question, pair: ScreenedPair) -> Beside:
+    """The result of a pair in which a technique was added to others.
 
     Args:
-        contest: of the others alone against the others with it.
+        pair: of the others alone against the others with it.
     """
-    if contest.problem or not contest.standing.pairs:
-        reason = f"it cannot be run: {contest.problem}" if contest.problem else NO_TIME
-        return Beside(name, tuple(others), question, "not applicable", reason=reason)
-    interval = contest.standing.interval
+    if pair.problem or not pair.pairs:
+        reason = f"it cannot be run: {pair.problem}" if pair.problem else NO_TIME
+        return Beside(name, tuple(others), question, "not measured", reason=reason)
+    interval = pair.interval
     return Beside(
         name,
         tuple(others),
         question,
-        contest.standing.final,
+        pair.direction,
         interval.estimate,
         (interval.low, interval.high),
-        len(contest.standing.pairs),
+        len(pair.pairs),
     )

@@ -6,7 +6,7 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.tuneups.choosing import best_of_families, size_of, speedups, together
 from paceline.tuneups.outcome import Note, Quality
 from paceline.tuneups.qualities import Trainings
-from paceline.tuneups.ring import Contest
+from paceline.tuneups.screening import ScreenedPair
 from paceline.tuneups.techniques import Technique
 
 FEWEST_SEEDS = 2
@@ -21,14 +21,14 @@ class Checking:
         config: ExperimentConfig,
         trainings: Trainings,
         techniques: Sequence[Technique],
-        contests: Mapping[str, Contest],
+        screened: Mapping[str, ScreenedPair],
     ) -> None:
         """Args:
         trainings: with those of the baseline.
         techniques: all.
-        contests: of each technique against the baseline, by its name.
+        screened: of each technique against the baseline, by its name.
         """
-        self._config, self._trainings, self._techniques, self._contests = config, trainings, techniques, contests
+        self._config, self._trainings, self._techniques, self._screened = config, trainings, techniques, screened
         self.qualities: dict[str, Quality] = {}
         """By the name of the technique, as far as they were trained."""
         self.notes: list[str] = []
@@ -79,7 +79,7 @@ class Checking:
         families = {technique.family for technique in chosen}
         free = [
             (technique, gain)
-            for technique, gain in speedups(self._contests, self._techniques)
+            for technique, gain in speedups(self._screened, self._techniques)
             if technique.family not in families
         ]
         fine = [
@@ -92,5 +92,5 @@ class Checking:
     def _smaller_batch(self, technique: Technique) -> Technique | None:
         if technique.family != "batch":
             return None
-        known = [each for each, _ in speedups(self._contests, self._techniques) if each.family == "batch"]
+        known = [each for each, _ in speedups(self._screened, self._techniques) if each.family == "batch"]
         return max((each for each in known if size_of(each) < size_of(technique)), key=size_of, default=None)

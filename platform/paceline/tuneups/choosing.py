@@ -5,7 +5,7 @@ from typing import Any
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import ConfigError
-from paceline.tuneups.ring import Contest
+from paceline.tuneups.screening import ScreenedPair
 from paceline.tuneups.techniques import Technique, changed
 
 KNEE = 0.97
@@ -62,11 +62,11 @@ def together(config: ExperimentConfig, techniques: Sequence[Technique]) -> tuple
     return changed(config, merged(taken)) if taken else config, taken
 
 
-def speedups(contests: Mapping[str, Contest], techniques: Sequence[Technique]) -> list[tuple[Technique, float]]:
-    """The techniques whose contest ended in a gain, with the speedup."""
+def speedups(screened: Mapping[str, ScreenedPair], techniques: Sequence[Technique]) -> list[tuple[Technique, float]]:
+    """The techniques whose pair ended in a gain, with the speedup."""
     gained = []
     for technique in techniques:
-        contest = contests.get(technique.name)
-        if contest is not None and not contest.problem and contest.standing.final == "gain":
-            gained.append((technique, contest.standing.interval.estimate))
+        pair = screened.get(technique.name)
+        if pair is not None and not pair.problem and pair.direction == "faster":
+            gained.append((technique, pair.interval.estimate))
     return gained

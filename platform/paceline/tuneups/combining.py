@@ -6,20 +6,22 @@ those that gain alone  ->  what else gains beside them  ->  larger batches and t
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.tuneups.beside import beside_of
 from paceline.tuneups.choosing import best_of_families, size_of, speedups, together
 from paceline.tuneups.facts import Facts
-from paceline.tuneups.judging import Standing
 from paceline.tuneups.outcome import Beside, Question
 from paceline.tuneups.peaks import PREDICTED_OOM
-from paceline.tuneups.ring import Contest, Ring
-from paceline.tuneups.statistics.judge import Noise
+from paceline.tuneups.screening import ScreenedPair, Screening
 from paceline.tuneups.techniques import Computes, Technique, techniques_for
 
 ROUNDS = 3
 """How many more techniques are looked for beside those that gain alone, and how often others are put in their place."""
+REVEALING = 1.5
+"""Techniques that are together so many times as fast may reveal the gains of others: what saves 1.4 % of a step saves
+2 % of one that is 1.5 times as short."""
 HOPELESS = 0.9
 """A technique that is surely slower than this share of the baseline, or of the technique that it is to stand in for,
 is not tried beside others."""
@@ -32,17 +34,16 @@ class Combining:
         self,
         config: ExperimentConfig,
         facts: Facts,
-        ring: Ring,
-        noise: Noise,
+        screening: Screening,
         techniques: list[Technique],
-        contests: dict[str, Contest],
+        screened: dict[str, ScreenedPair],
     ) -> None:
         """Args:
         techniques: all, with those that are not tried.
-        contests: of each technique against the baseline, by its name. Those that have an effect beside others alone
+        screened: of each technique against the baseline, by its name. Those that have an effect beside others alone
             are added.
         """
-        self._config, self._facts, self._ring, self._noise, self._contests = config, facts, ring, noise, contests
+        self._config, self._facts, self._screening, self._screened = config, facts, screening, screened
         self._closed = {
             technique.name
             for technique in techniques
@@ -51,7 +52,7 @@ class Combining:
         self.techniques = techniques
         """Those that were measured beside others alone say so."""
         self.beside: list[Beside] = []
-        """The result of all contests here, in their order."""
+        """The result of all screened here, in their order."""
 
     def run(self, tried: Sequence[Technique], gained: Sequence[Technique]) -> list[Technique]:
         """The techniques that are fastest together, as far as there is time.
@@ -62,8 +63,9 @@ class Combining:
         """
         _, chosen = together(self._config, gained)
         for _ in range(ROUNDS if chosen else 0):
+            hidden = tried if self._may_reveal(chosen) else []
             others = [
-                technique for technique in [*tried, *self._opened_by(chosen)] if self._may_help(technique, chosen)
+                technique for technique in [*hidden, *self._opened_by(chosen)] if self._may_help(technique, chosen)
             ]
             if (added := self._gains_beside(chosen, others)) is None:
                 break
@@ -85,22 +87,29 @@ class Combining:
         """
         met = {each.name for each in self.beside if each.speedup is not None and not {*each.others} & {*spoiling}}
         same = [technique for technique in tried if technique.computes == "same" and technique.name not in met]
-        gained = best_of_families(speedups(self._contests, same))
+        gained = best_of_families(speedups(self._screened, same))
         if not chosen and not gained:
             return []
         chosen = chosen or gained[:1]
         same.sort(key=lambda technique: technique not in gained)  # they are tried first where there is no time for all
         for _ in range(ROUNDS):
             opened = [technique for technique in self._opened_by(chosen) if technique.computes == "same"]
-            others = [technique for technique in [*same, *opened] if self._may_help(technique, chosen)]
+            hidden = same if self._may_reveal(chosen) else [each for each in same if each in gained]
+            others = [technique for technique in [*hidden, *opened] if self._may_help(technique, chosen)]
             if (added := self._gains_beside(chosen, others)) is None:
                 break
             chosen = [*chosen, added]
         return self._without_idle(chosen, ["same"])
 
-    def _contest(self, name: str, before: Sequence[Technique], after: Sequence[Technique]) -> Contest:
+    def _pair(self, name: str, before: Sequence[Technique], after: Sequence[Technique]) -> ScreenedPair:
         first, second = (together(self._config, techniques)[0] for techniques in (before, after))
-        return Contest(name, first, second, Standing(self._noise))
+        return ScreenedPair(name, first, second)
+
+    def _may_reveal(self, chosen: Sequence[Technique]) -> bool:
+        """Whether those chosen shorten a step by so much that others, which save as much of it as before, may count
+        beside them and not alone."""
+        speeds = [self._screened[each.name].interval.estimate for each in chosen if each.name in self._screened]
+        return prod(speeds) >= REVEALING
 
     def _opened_by(self, chosen: Sequence[Technique]) -> list[Technique]:
         """What has an effect beside those chosen alone, such as more batches ahead beside loader processes."""
@@ -113,57 +122,57 @@ class Combining:
 
     def _is_closed(self, technique: Technique) -> bool:
         """Whether it was not tried alone, nor beside others until now."""
-        contest = self._contests.get(technique.name)
-        return technique.name in self._closed and (contest is None or not contest.duels)
+        pair = self._screened.get(technique.name)
+        return technique.name in self._closed and (pair is None or not pair.benchmarks)
 
     def _may_help(self, technique: Technique, chosen: Sequence[Technique]) -> bool:
         """Whether a technique is worth a try beside others: what hides its gain now may be gone then."""
-        contest = self._contests.get(technique.name)
+        pair = self._screened.get(technique.name)
         if technique.saves_memory or any(technique.family == each.family for each in chosen):
             return False
-        if contest is None:
+        if pair is None:
             return True
-        if contest.problem:
+        if pair.problem:
             return False
-        return not contest.standing.pairs or contest.standing.interval.high > HOPELESS
+        return not pair.pairs or pair.interval.high > HOPELESS
 
     def _gains_beside(self, chosen: Sequence[Technique], others: Sequence[Technique]) -> Technique | None:
         """The technique that gains most beside those chosen; None when none does."""
-        contests: dict[str, Contest] = {}
+        screened: dict[str, ScreenedPair] = {}
         for technique in others:
             if len(together(self._config, [*chosen, technique])[1]) > len(chosen):
-                contests[technique.name] = self._contest(
+                screened[technique.name] = self._pair(
                     f"{technique.name} beside {_names(chosen)}", chosen, [*chosen, technique]
                 )
-        self._ring.run(list(contests.values()), share=0.5)
-        self._list(others, contests, f"measured beside {_names(chosen)}")
-        self._tell("helps", contests, dict.fromkeys(contests, chosen))
-        gained = speedups(contests, others)
+        self._screening.run(list(screened.values()), share=0.5)
+        self._list(others, screened, f"measured beside {_names(chosen)}")
+        self._tell("helps", screened, dict.fromkeys(screened, chosen))
+        gained = speedups(screened, others)
         return max(gained, key=lambda each: each[1])[0] if gained else None
 
-    def _list(self, techniques: Sequence[Technique], contests: Mapping[str, Contest], where: str) -> None:
-        """Those that have no contest of their own yet get this one."""
+    def _list(self, techniques: Sequence[Technique], screened: Mapping[str, ScreenedPair], where: str) -> None:
+        """Those that have no pair of their own yet get this one."""
         for technique in techniques:
-            if technique.name in contests and self._is_closed(technique):
-                self._contests[technique.name] = contests[technique.name]
+            if technique.name in screened and self._is_closed(technique):
+                self._screened[technique.name] = screened[technique.name]
                 told = replace(technique, why=f"{technique.why} ({where})")
                 self.techniques = [told if each.name == technique.name else each for each in self.techniques]
 
     def _with_a_stand_in(self, chosen: Sequence[Technique], tried: Sequence[Technique]) -> list[Technique] | None:
         """Those chosen with another member of a family in place of one, where that is faster beside the others: the
         knee of the batch size, say, lies higher once loading is fast. None where none is."""
-        contests: dict[str, Contest] = {}
+        screened: dict[str, ScreenedPair] = {}
         others: dict[str, list[Technique]] = {}
         for technique in chosen:
             rest = [each for each in chosen if each is not technique]
             for other in (each for each in tried if self._may_stand_in(each, technique)):
                 if len(together(self._config, [*rest, other])[1]) == len(chosen):
                     name = f"{other.name} for {technique.name} beside {_names(rest)}"
-                    contests[other.name] = self._contest(name, chosen, [*rest, other])
+                    screened[other.name] = self._pair(name, chosen, [*rest, other])
                     others[other.name] = rest
-        self._ring.run(list(contests.values()), share=0.5)
-        self._tell("instead", contests, others)
-        gained = speedups(contests, tried)
+        self._screening.run(list(screened.values()), share=0.5)
+        self._tell("instead", screened, others)
+        gained = speedups(screened, tried)
         if not gained:
             return None
         # those of one family with the one that they would stand in for, which is as fast as itself
@@ -173,14 +182,14 @@ class Combining:
 
     def _may_stand_in(self, other: Technique, technique: Technique) -> bool:
         """Whether it is of the same family, and not surely slower; of batches, larger."""
-        contest, own = self._contests.get(other.name), self._contests.get(technique.name)
+        pair, own = self._screened.get(other.name), self._screened.get(technique.name)
         if other.family != technique.family or other.name == technique.name or other.saves_memory:
             return False
         if technique.family == "batch" and size_of(other) <= size_of(technique):
             return False
-        if contest is None or own is None or not (contest.standing.pairs and own.standing.pairs):
+        if pair is None or own is None or not (pair.pairs and own.pairs):
             return False
-        return contest.standing.interval.high > HOPELESS * own.standing.interval.low
+        return pair.interval.high > HOPELESS * own.interval.low
 
     def _without_idle(
         self, chosen: list[Technique], kinds: Collection[Computes] = ("same", "differently")
@@ -200,29 +209,29 @@ class Combining:
     def _is_needed(self, technique: Technique, chosen: Sequence[Technique]) -> bool:
         """Whether it has shown a gain over just these others already; in place of another it may still be idle."""
         others = tuple(each.name for each in chosen if each is not technique)
-        met = [each for each in self.beside if each.question != "instead" and each.verdict == "gain"]
+        met = [each for each in self.beside if each.question != "instead" and each.seen == "faster"]
         return any((each.name, each.others) == (technique.name, others) for each in met)
 
     def _idle_in(self, chosen: Sequence[Technique], asked: Sequence[Technique]) -> Technique | None:
         """The technique of those asked without which the others are as fast; None when there is none, or no time to
         find out."""
-        contests: dict[str, Contest] = {}
+        screened: dict[str, ScreenedPair] = {}
         others = {technique.name: [each for each in chosen if each is not technique] for technique in asked}
         for technique in asked:
-            contests[technique.name] = self._contest(
+            screened[technique.name] = self._pair(
                 f"{_names(chosen)}, for {technique.name}", others[technique.name], chosen
             )
-        self._ring.run(list(contests.values()), share=0.5)
-        self._tell("needed", contests, others)
-        met = [technique for technique in asked if contests[technique.name].standing.pairs]
-        idle = [technique for technique in met if contests[technique.name].standing.final != "gain"]
-        return min(idle, key=lambda technique: contests[technique.name].standing.interval.estimate, default=None)
+        self._screening.run(list(screened.values()), share=0.5)
+        self._tell("needed", screened, others)
+        met = [technique for technique in asked if screened[technique.name].pairs]
+        idle = [technique for technique in met if screened[technique.name].direction != "faster"]
+        return min(idle, key=lambda technique: screened[technique.name].interval.estimate, default=None)
 
     def _tell(
-        self, question: Question, contests: Mapping[str, Contest], others: Mapping[str, Sequence[Technique]]
+        self, question: Question, screened: Mapping[str, ScreenedPair], others: Mapping[str, Sequence[Technique]]
     ) -> None:
-        for name, contest in contests.items():
-            told = beside_of(name, [technique.name for technique in others[name]], question, contest)
+        for name, pair in screened.items():
+            told = beside_of(name, [technique.name for technique in others[name]], question, pair)
             self.beside = [each for each in self.beside if not told.is_about(each)] + [told]
 
 

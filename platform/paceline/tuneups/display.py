@@ -17,16 +17,18 @@ from paceline.config.tuneup import TuneupConfig
 from paceline.display import PlainListener, QuietListener, Waiting, print_rows, print_table
 from paceline.redaction import redact
 from paceline.tuneups.bars import tables_of
-from paceline.tuneups.measuring import AA, Watcher
+from paceline.tuneups.confirmation import AA, Confirmed
+from paceline.tuneups.measuring import Watcher
 from paceline.tuneups.result import TuneupResult
-from paceline.tuneups.ring import Contest
+from paceline.tuneups.screening import ScreenedPair
+from paceline.tuneups.statistics.sequential_test import Comparison
 from paceline.tuneups.techniques import Technique
 
 REFRESHES = 2.0
 BAR_WIDTH = 30
 STYLES = {"gain": "green", "regression": "red", "no gain": "dim", "not applicable": "dim"}
 NEWEST = 5
-"""Contests between combinations that are shown, at most."""
+"""Benchmarks of combinations that are shown, at most."""
 
 
 class TuneupDisplay:
@@ -48,7 +50,8 @@ class SilentWatcher(SilentListener):
 
     def goes_on(self, tuneup_id: str, spent_seconds: float) -> None: ...
     def techniques(self, techniques: Sequence[Technique]) -> None: ...
-    def contest(self, contest: Contest) -> None: ...
+    def screened(self, pair: ScreenedPair) -> None: ...
+    def confirmed(self, build: int, confirmed: Confirmed) -> None: ...
 
 
 class QuietWatcher(QuietListener, SilentWatcher):
@@ -56,7 +59,7 @@ class QuietWatcher(QuietListener, SilentWatcher):
 
 
 class PlainWatcher(PlainListener):
-    """A line for each stage, and for each duel."""
+    """A line for each stage, for each benchmark of the screening, and for each build."""
 
     def goes_on(self, tuneup_id: str, spent_seconds: float) -> None:
         """An earlier launch has been interrupted."""
@@ -69,17 +72,22 @@ class PlainWatcher(PlainListener):
             if technique.why_not:
                 self._line(f"not {technique.name}: {technique.why_not}")
 
-    def contest(self, contest: Contest) -> None:
-        """A duel has been fought out."""
-        self._line(f"{contest.name}: {contest_text(contest)}")
+    def screened(self, pair: ScreenedPair) -> None:
+        """A paired benchmark has been done."""
+        self._line(f"{pair.name}: {screened_text(pair)}")
+
+    def confirmed(self, build: int, confirmed: Confirmed) -> None:
+        """A build has been measured."""
+        known = {"all together": confirmed.together, **confirmed.techniques}
+        told = [f"{name} {each.interval.estimate:.2f}x" for name, each in known.items() if each is not None]
+        self._line(f"build {build}: {', '.join(told)}")
 
 
-def contest_text(contest: Contest) -> str:
-    """How a contest stands: `1.21 x (1.18-1.25), gain`."""
-    if contest.problem:
-        return f"cannot be run: {contest.problem}"
-    interval = contest.standing.interval.text().replace(" (", " x (", 1)
-    return f"{interval}, {contest.standing.verdict or 'not decided yet'}"
+def screened_text(pair: ScreenedPair) -> str:
+    """How a pair looks: `1.21x (1.18-1.25), faster`."""
+    if pair.problem:
+        return f"cannot be run: {pair.problem}"
+    return f"{pair.interval.text().replace(' (', 'x (', 1)}, {pair.direction}"
 
 
 class LiveWatcher(PlainWatcher):
@@ -90,7 +98,8 @@ class LiveWatcher(PlainWatcher):
         self._live, self._title, self._budget = live, title, budget_seconds
         self._begun = monotonic()
         self._doing = Waiting("starting", self._begun)
-        self._contests: dict[str, Contest] = {}
+        self._screened: dict[str, ScreenedPair] = {}
+        self._confirmed = Confirmed()
         self._alone: list[str] = []
         live.get_renderable = self._draw  # type: ignore[method-assign]
 
@@ -108,9 +117,14 @@ class LiveWatcher(PlainWatcher):
         """What will be tried, and what not."""
         self._alone = [technique.name for technique in techniques if not technique.why_not]
 
-    def contest(self, contest: Contest) -> None:
-        """A duel has been fought out."""
-        self._contests[contest.name] = contest
+    def screened(self, pair: ScreenedPair) -> None:
+        """A paired benchmark has been done."""
+        self._screened[pair.name] = pair
+
+    def confirmed(self, build: int, confirmed: Confirmed) -> None:
+        """A build has been measured."""
+        techniques = {**self._confirmed.techniques, **confirmed.techniques}
+        self._confirmed = Confirmed(confirmed.together, techniques, confirmed.shares)
 
     def _draw(self) -> RenderableType:
         spent = min(monotonic() - self._begun, self._budget)
@@ -121,23 +135,30 @@ class LiveWatcher(PlainWatcher):
 
     def _table(self) -> Table:
         table = Table(box=None, pad_edge=False)
-        for title in ("technique", "speed", "pairs", ""):
+        for title in ("technique", "speed", "measured", ""):
             table.add_column(title)
-        combined = [name for name in self._contests if name not in (*self._alone, AA)][-NEWEST:]
+        combined = [name for name in self._screened if name not in (*self._alone, AA)][-NEWEST:]
         for name in (AA, *self._alone, *combined):
             table.add_row(*self._row(name))
+        if (together := self._confirmed.together) is not None:
+            table.add_row(Text("all together", style="bold"), *_compared(together))
         return table
 
     def _row(self, name: str) -> tuple[RenderableType, ...]:
-        contest = self._contests.get(name)
+        pair = self._screened.get(name)
         shown = Text(redact(name))
-        if contest is None:
+        if pair is None:
             return shown, Text("waits", style="dim"), "", ""
-        if contest.problem:
-            return shown, "", "", Text(redact(contest.problem), style="red", overflow="ellipsis", no_wrap=True)
-        verdict = contest.standing.verdict or ""
-        pairs = str(len(contest.standing.pairs))
-        return shown, contest.standing.interval.text(), pairs, Text(verdict, style=STYLES.get(verdict, ""))
+        if pair.problem:
+            return shown, "", "", Text(redact(pair.problem), style="red", overflow="ellipsis", no_wrap=True)
+        if name in self._confirmed.techniques:
+            return shown, *_compared(self._confirmed.techniques[name])
+        return shown, pair.interval.text(), f"{len(pair.pairs)} pairs", Text(pair.direction, style="dim")
+
+
+def _compared(comparison: Comparison) -> tuple[RenderableType, ...]:
+    verdict = Text(comparison.verdict, style=STYLES.get(comparison.verdict, ""))
+    return comparison.interval.text(), f"{comparison.builds} builds", verdict
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from textwrap import shorten
 
 from paceline.tuneups.outcome import Beside, Findings, TechniqueResult
 from paceline.tuneups.texts import (
+    NOT_CONFIRMED,
     UNDECIDED,
     UNMEASURED,
     UNSHOWN,
@@ -42,8 +43,18 @@ def _came_of(technique: TechniqueResult, findings: Findings) -> str:
         saves = technique.memory_ratio is not None and technique.memory_ratio < 0.95
         return f"slower, at {memory_text(technique)} the memory" if saves else f"slower{_and_beside(met)}"
     if technique.verdict == "no gain":
-        return f"{UNDECIDED if technique.is_open else 'no difference that counts'}{_and_beside(met)}"
+        return f"{_without_verdict(technique)}{_and_beside(met)}"
     return _gains_alone(technique, findings, met)
+
+
+def _without_verdict(technique: TechniqueResult) -> str:
+    """Why there is neither a gain nor a regression."""
+    if technique.is_unconfirmed:
+        return NOT_CONFIRMED
+    if not technique.is_open:
+        return "no difference that counts"
+    needed = technique.builds_needed
+    return f"{UNDECIDED} after {technique.builds} builds; some {needed} would do" if needed else UNDECIDED
 
 
 def shown_techniques(findings: Findings) -> list[TechniqueResult]:
@@ -66,9 +77,12 @@ def unhelpful(findings: Findings) -> list[tuple[str, list[str]]]:
     rest = [technique for technique in left if technique.name not in worse]
     groups = {
         "no difference": [
-            technique.name for technique in rest if technique.verdict == "no gain" and not technique.is_open
+            technique.name
+            for technique in rest
+            if technique.verdict == "no gain" and not (technique.is_open or technique.is_unconfirmed)
         ],
-        UNDECIDED: [technique.name for technique in rest if technique.is_open],
+        UNDECIDED: [technique.name for technique in rest if technique.is_open and not technique.is_unconfirmed],
+        NOT_CONFIRMED: [technique.name for technique in rest if technique.is_unconfirmed],
         "slower": [technique.name for technique in rest if technique.verdict == "regression"],
         "a worse model": worse,
         UNMEASURED: [technique.name for technique in rest if technique.gains_unmeasured],
@@ -80,7 +94,7 @@ def unhelpful(findings: Findings) -> list[tuple[str, list[str]]]:
 
 
 def beside_text(beside: Beside) -> str:
-    """Such as `1.33 x (1.30-1.34) beside cache-memory + batch-x8`."""
+    """Such as `1.33x (1.30-1.34) beside cache-memory + batch-x8`."""
     where = f"beside {' + '.join(beside.others)}" if beside.others else ""
     if beside.question == "instead":
         where = f"in place of the other of its kind {where}".rstrip()
@@ -90,11 +104,10 @@ def beside_text(beside: Beside) -> str:
 
 
 def _recommended(technique: TechniqueResult, findings: Findings) -> str:
-    met = [each for each in findings.beside if each.name == technique.name and each.verdict == "gain"]
-    if not met:
-        return "recommended"
-    alone = "" if technique.verdict == "gain" else "alone it shows little, but "
-    return f"recommended: {alone}{beside_text(met[-1])}"
+    met = [each for each in findings.beside if each.name == technique.name and each.seen == "faster"]
+    if technique.share is not None:
+        return f"recommended: {speed_text(technique.share, technique.share_interval)} beside the others"
+    return f"recommended: {beside_text(met[-1])}" if met else "recommended"
 
 
 def _gains_alone(technique: TechniqueResult, findings: Findings, met: Beside | None) -> str:
@@ -105,7 +118,7 @@ def _gains_alone(technique: TechniqueResult, findings: Findings, met: Beside | N
 
 def _but(technique: TechniqueResult, findings: Findings, met: Beside | None) -> str:
     """What stands against a gain among the others."""
-    if met is not None and met.question == "needed" and met.verdict != "gain":
+    if met is not None and met.question == "needed" and met.seen != "faster":
         return f", but not needed any more: {beside_text(met)}"
     rival = next(
         (each for each in findings.techniques if each.is_recommended and each.family == technique.family), None

@@ -1,4 +1,4 @@
-"""What the workers of a tune-up do: duels, trainings to the end, and looks at the model. Travels between processes.
+"""What the workers of a tune-up do: benchmarks, trainings, and looks at the model. Travels between processes.
 
 The driver asks for one job after the other; each is done by all ranks of the one worker group, and answered by rank 0.
 """
@@ -13,7 +13,7 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import objects_in
 from paceline.config.shareable import shareable
 
-Kind = Literal["look", "split", "duel", "train", "memory", "predict"]
+Kind = Literal["look", "split", "benchmark", "build", "train", "memory", "predict"]
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Job:
 
     kind: Kind
     configs: tuple[TrialPart, ...]
-    """The config, or the baseline's and the technique's."""
+    """The config; of a benchmark the baseline's and the technique's, of a build those of all its comparisons."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of that kind, in plain values."""
     limit_seconds: float = inf

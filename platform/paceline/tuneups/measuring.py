@@ -1,8 +1,9 @@
 """The course of a tune-up.
 
-look at the model  ->  the baseline trained with each seed  ->  each technique against the baseline
-  ->  those that gain, together  ->  each other one beside them, each of them taken away
+look at the model  ->  the baseline trained with each seed  ->  each technique screened against the baseline
+  ->  those that look faster, together  ->  each other one beside them, each of them taken away
   ->  the quality of what is left, without what spoils it  ->  what there was no time for until now
+  ->  what is to be recommended, and each technique that looks different, confirmed over builds
 """
 
 from collections.abc import Sequence
@@ -19,31 +20,35 @@ from paceline.tuneups.checking import FEWEST_SEEDS, Checking
 from paceline.tuneups.choosing import best_of_families, merged, speedups, together
 from paceline.tuneups.clock import Clock
 from paceline.tuneups.combining import Combining
-from paceline.tuneups.concluding import result_of
+from paceline.tuneups.concluding import ends_of, result_of
+from paceline.tuneups.confirmation import AA, TOGETHER, Confirmation, Confirmed, seconds_of_build
 from paceline.tuneups.facts import Facts
 from paceline.tuneups.jobs import Job, part_of
-from paceline.tuneups.judging import Standing
 from paceline.tuneups.outcome import BaselineFailed, Findings, Note, Quality, TechniqueResult
 from paceline.tuneups.peaks import BASELINE, PROCESS_SECONDS, Peaks
 from paceline.tuneups.qualities import Trainings
-from paceline.tuneups.ring import Contest, Ring
+from paceline.tuneups.recommendation import Recommendation
+from paceline.tuneups.screening import ScreenedPair, Screening
 from paceline.tuneups.splits import Splits
-from paceline.tuneups.statistics.judge import Noise
+from paceline.tuneups.statistics.sequential_test import LOOKS, Comparison
 from paceline.tuneups.techniques import Technique, techniques_for, with_fixes
 
-AA = "A/A"
-"""Name of the contest of the baseline against itself."""
 QUALITY_SHARE = 0.45
 """Of the budget, what trainings for the quality may take at the most."""
-TOGETHER = "all/together"
-"""Name of the contest of all that is recommended. As with `AA`, no technique of the user's can have it."""
+CONFIRMATION_SHARE = 0.5
+"""Of the budget, what is kept back for builds in fresh processes."""
 MEMORY_SECONDS = 5 * PROCESS_SECONDS
-"""Kept back for the last duel, for the memory of the baseline and of what is recommended, and to predict that of the
+"""Kept back for the memory of the baseline and of what is recommended, and to predict that of the
 others; of a short budget at most `MEMORY_SHARE`."""
 MEMORY_SHARE = 0.15
-BY_CHANCE = "what each has shown may have been chance; give tuneup.budget_seconds more to know"
+NO_TIME_TO_CONFIRM = (
+    "what looked faster in the screening is not recommended: there was no time to confirm it (tuneup.budget_seconds)"
+)
+NOT_CONFIRMED = "no gain was confirmed, and nothing is recommended"
 MORE_TIME = "nothing is known, for want of time (tuneup.budget_seconds)"
 PREDICTED = "memory with a ~ is predicted: there was no time to measure it"
+WORTHWHILE_BUILDS = 50
+"""What more builds than this would decide is too small, or too noisy, to be worth them."""
 END_SECONDS = 5.0
 """Kept back for the report."""
 
@@ -57,8 +62,11 @@ class Watcher(Stages, Protocol):
     def techniques(self, techniques: Sequence[Technique]) -> None:
         """What will be tried, and what not."""
 
-    def contest(self, contest: Contest) -> None:
-        """A duel has been fought out."""
+    def screened(self, pair: ScreenedPair) -> None:
+        """A paired benchmark has been done."""
+
+    def confirmed(self, build: int, confirmed: Confirmed) -> None:
+        """A build has been measured: what is known so far."""
 
 
 class Measuring:
@@ -72,15 +80,16 @@ class Measuring:
         """
         self._config, self._bench, self._clock, self._watcher = config, bench, clock, watcher
         self._trainings = Trainings(bench, clock, config)
-        self._noise = Noise()
-        self._ring = Ring(bench, clock, config.seed, watcher.contest)
-        self._contests: dict[str, Contest] = {}
+        self._screening = Screening(bench, clock, config.seed, watcher.screened)
+        self._screened: dict[str, ScreenedPair] = {}
         self._qualities: dict[str, Quality] = {}
         self._notes = list(notes)
         self._techniques: list[Technique] = []
         self._splits = Splits(bench, clock)
         self._peaks = Peaks(bench, clock, config)
         self._memory_seconds = min(MEMORY_SECONDS, MEMORY_SHARE * clock.budget_seconds)
+        self._kept_back = CONFIRMATION_SHARE * clock.budget_seconds + self._memory_seconds + END_SECONDS
+        """Seconds for what comes after the trainings."""
 
     def run(self) -> Findings:
         """Measure, choose, and check.
@@ -104,14 +113,15 @@ class Measuring:
         self._measure_alone(tried)
         chosen = self._combine(tried, facts)
         fastest = chosen
+        self._clock.reserved = self._kept_back
         chosen, quality = self._check_quality(fastest)
         chosen = self._use_what_is_left(
             tried, chosen, {technique.name for technique in fastest if technique not in chosen}
         )
-        self._measure_together(chosen)
-        self._split_recommended(chosen)
-        self._measure_memory(tried, chosen)
-        return self._findings(chosen, quality)
+        found = self._confirm(chosen, quality)
+        self._split_recommended(found.chosen)
+        self._measure_memory(tried, found.chosen)
+        return self._findings(found)
 
     def _note(self, code: str, text: str) -> None:
         self._notes.append(Note(text, code))
@@ -127,7 +137,7 @@ class Measuring:
         """Where the baseline's time goes; what would mend it is tried like any other technique."""
         self._watcher.stage("splitting the time of a step")
         self._splits.split_baseline(self._config)
-        self._ring.seconds_per_sample = self._splits.seconds_per_sample
+        self._screening.seconds_per_sample = self._splits.seconds_per_sample
         if self._splits.problem:
             self._note("step-not-split", f"the time of a step could not be split: {self._splits.problem}")
 
@@ -158,45 +168,51 @@ class Measuring:
         """Keep time back for so many configs to be trained with each seed, and for what comes after."""
         needed = configs * (self._trainings.seconds(self._config) or 0.0) * len(self._trainings.seeds)
         left = self._clock.left + self._clock.reserved
-        self._clock.reserved = min(needed, QUALITY_SHARE * left) + self._memory_seconds + END_SECONDS
+        self._clock.reserved = min(needed, QUALITY_SHARE * (left - self._kept_back)) + self._kept_back
 
     def _training_seconds(self, facts: Facts) -> float:
         """What a training of the baseline is expected to take, by the time of its steps; 0 where that is not known."""
         plan = derive(self._config, Sizes(facts.train_samples, facts.validation_samples))
         return self._splits.seconds_per_sample * plan.batch.global_batch_size * (plan.total_steps or 0)
 
-    def _contest(self, name: str, baseline: ExperimentConfig, technique: ExperimentConfig) -> Contest:
-        return Contest(name, baseline, technique, Standing(self._noise))
-
     def _measure_alone(self, techniques: Sequence[Technique]) -> None:
-        self._watcher.stage("measuring the noise, and each technique alone")
-        self._ring.fit_windows(len(techniques) + 1)
-        noise = self._contest(AA, self._config, self._config)
-        self._ring.meet(noise)
-        if noise.problem:
-            raise BaselineFailed(f"the baseline cannot be measured: {noise.problem}", "measure")
-        self._contests[AA] = noise
-        self._noise = Noise.of([(pair.baseline, pair.technique) for pair in noise.standing.pairs])
+        self._watcher.stage("screening each technique")
+        self._clock.reserved = max(self._clock.reserved, self._kept_back)
+        self._screening.fit_windows(len(techniques) + 1)
+        equal = ScreenedPair(AA, self._config, self._config)
+        self._screening.measure(equal)
+        if equal.problem:
+            raise BaselineFailed(f"the baseline cannot be measured: {equal.problem}", "measure")
+        self._screened[AA] = equal
         for technique in techniques:
-            self._contests[technique.name] = self._contest(technique.name, self._config, technique.config(self._config))
-        self._ring.run([self._contests[technique.name] for technique in techniques], share=0.5)
+            changed = technique.config(self._config)
+            self._screened[technique.name] = ScreenedPair(technique.name, self._config, changed)
+        self._screening.run([self._screened[technique.name] for technique in techniques], share=0.5)
+
+    def _screen_the_rest(self, techniques: Sequence[Technique]) -> None:
+        """Nothing looks faster until now: of the time for confirming it, what one technique needs is enough."""
+        builds = LOOKS[1] * seconds_of_build(1, self._screening)
+        self._kept_back = min(self._kept_back, builds + self._memory_seconds + END_SECONDS)
+        self._reserve_trainings(1)
+        self._screening.run([self._screened[technique.name] for technique in techniques], share=0.5)
 
     def _combine(self, tried: Sequence[Technique], facts: Facts) -> list[Technique]:
-        self._watcher.stage("measuring what gains together")
-        gained = best_of_families(speedups(self._contests, tried))
+        self._watcher.stage("screening what looks faster together")
+        if not speedups(self._screened, tried):
+            self._screen_the_rest(tried)
+        gained = best_of_families(speedups(self._screened, tried))
         if (risky := sum(technique.computes == "differently" for technique in gained)) > 1:
             self._reserve_trainings(risky + 1)  # if they spoil the model together, each is to be tried by itself
-        self._combining = Combining(self._config, facts, self._ring, self._noise, self._techniques, self._contests)
+        self._combining = Combining(self._config, facts, self._screening, self._techniques, self._screened)
         chosen = self._combining.run(tried, gained)
         self._techniques = self._combining.techniques
         return chosen
 
     def _check_quality(self, chosen: list[Technique]) -> tuple[list[Technique], Quality]:
-        self._clock.reserved = self._memory_seconds + END_SECONDS
         self._watcher.stage("training the recommended config")
-        checking = Checking(self._config, self._trainings, self._techniques, self._contests)
+        checking = Checking(self._config, self._trainings, self._techniques, self._screened)
         chosen, quality = checking.run(chosen)
-        self._qualities = checking.qualities
+        self._qualities |= checking.qualities
         self._notes += checking.notes
         return chosen, quality
 
@@ -206,26 +222,34 @@ class Measuring:
         """Measure what there was no time for: the trainings took less than was kept back, since what is recommended
         trains faster. What computes the same may still join it."""
         self._watcher.stage("measuring what there was no time for")
-        self._clock.reserved += self._ring.longest  # for all together
-        self._ring.run(
-            [self._contests[technique.name] for technique in tried if not self._contests[technique.name].duels],
+        self._screening.run(
+            [self._screened[technique.name] for technique in tried if not self._screened[technique.name].benchmarks],
             share=0.5,
         )
         chosen = self._combining.extended(chosen, tried, spoiling)
         self._techniques = self._combining.techniques
         return chosen
 
-    def _measure_together(self, chosen: Sequence[Technique]) -> None:
-        """All that is recommended against the baseline."""
-        contest = self._contest(TOGETHER, self._config, together(self._config, chosen)[0])
-        self._contests[TOGETHER] = contest
+    def _confirm(self, chosen: list[Technique], quality: Quality) -> Recommendation:
+        self._watcher.stage("confirming in fresh processes")
         self._clock.reserved = self._memory_seconds / 2 + END_SECONDS
-        if chosen:
-            self._ring.run([contest])
-        if contest.standing.pairs and contest.standing.final != "gain":
-            self._note(
-                "no-gain-together", f"all together show no gain, {contest.standing.interval.text()}: {BY_CHANCE}"
-            )
+        self._confirmation = Confirmation(
+            self._bench, self._clock, self._config, self._screening, self._watcher.confirmed
+        )
+        found = Recommendation(self._config, self._confirmation, self._screened, self._check_quality)
+        found.confirm(chosen, quality, self._techniques)
+        if chosen and not found.chosen:
+            self._note_unconfirmed(found.together)
+        for name, problem in self._confirmation.problems.items():
+            self._note("build-failed", f"{name} could not be measured in a fresh process: {problem}")
+        return found
+
+    def _note_unconfirmed(self, together: Comparison | None) -> None:
+        if together is None:
+            self._note("no-time-to-confirm", NO_TIME_TO_CONFIRM)
+        else:
+            seen = f"{together.interval.estimate:.2f}x as fast over {together.builds} builds"
+            self._note("not-confirmed", f"all together are {seen}: {NOT_CONFIRMED}")
 
     def _split_recommended(self, chosen: Sequence[Technique]) -> None:
         """Where the time of a step goes now, as long as it takes none from the memory of what is recommended, nor from
@@ -242,30 +266,31 @@ class Measuring:
         self._peaks.measure(BASELINE, self._config)
         if chosen:
             self._peaks.measure(TOGETHER, together(self._config, chosen)[0])
-        met = [technique for technique in techniques if self._contests[technique.name].standing.pairs]
+        met = [technique for technique in techniques if self._screened[technique.name].pairs]
         met.sort(key=lambda each: (each not in chosen, not each.saves_memory))
         if not self._peaks.predicted:
             self._peaks.predict({technique.name: technique for technique in met}, share=0.5)
         for technique in met:
             self._peaks.measure(technique.name, technique.config(self._config))
 
-    def _findings(self, chosen: Sequence[Technique], quality: Quality) -> Findings:
-        noise = self._contests[AA].standing.interval
-        contest = self._contests[TOGETHER]
-        has_pairs = bool(contest.standing.pairs)
-        results = tuple(self._result(technique, chosen) for technique in self._techniques)
+    def _findings(self, found: Recommendation) -> Findings:
+        results = tuple(self._result(technique, found) for technique in self._techniques)
         untried = [each.name for each in results if each.reason == NO_TIME]
         if untried:
             self._note("no-time", f"{MORE_TIME}, of {len(untried)} techniques: {', '.join(untried)}")
+        if undecided := [each for each in results if 0 < _builds_to_come(each) <= WORTHWHILE_BUILDS]:
+            self._note("undecided", self._undecided_text(undecided))
         if any(each.is_memory_predicted for each in results):
             self._note("memory-predicted", PREDICTED)
+        confirmed = found.together if found.chosen else None
         return Findings(
             techniques=results,
-            noise=(noise.low, noise.high),
-            recommended=merged(chosen),
-            speedup=contest.standing.interval.estimate if has_pairs else None,
-            speedup_interval=(contest.standing.interval.low, contest.standing.interval.high) if has_pairs else None,
-            quality=quality,
+            noise=self._confirmation.noise,
+            recommended=merged(found.chosen),
+            speedup=confirmed.interval.estimate if confirmed is not None else None,
+            speedup_interval=ends_of(confirmed.interval) if confirmed is not None else None,
+            builds=confirmed.builds if confirmed is not None else 0,
+            quality=found.quality,
             peak_memory_ratio=self._peaks.ratio(TOGETHER),
             split=self._splits.baseline,
             recommended_split=self._splits.recommended,
@@ -274,11 +299,32 @@ class Measuring:
             notes=tuple(self._notes),
         )
 
-    def _result(self, technique: Technique, chosen: Sequence[Technique]) -> TechniqueResult:
-        quality = self._qualities.get(
-            technique.name, Quality("same" if technique.computes == "same" else "not measured")
-        )
+    def _undecided_text(self, results: Sequence[TechniqueResult]) -> str:
+        """What would decide those for which there were too few builds."""
+        builds = max(map(_builds_to_come, results))
+        seconds = builds * self._confirmation.seconds_of(len(results))
+        names = ", ".join(each.name for each in results)
+        return f"undecided: {names}; {builds} more builds would do, some {seconds:,.0f} s of tuneup.budget_seconds"
+
+    def _result(self, technique: Technique, found: Recommendation) -> TechniqueResult:
+        usual = Quality("same" if technique.computes == "same" else "not measured")
         result = result_of(
-            technique, self._contests.get(technique.name), quality, self._contests[AA].warnings, self._peaks
+            technique,
+            self._screened.get(technique.name),
+            found.techniques.get(technique.name),
+            self._qualities.get(technique.name, usual),
+            self._screened[AA].warnings,
+            self._peaks,
         )
-        return replace(result, is_recommended=any(each.name == technique.name for each in chosen))
+        share = found.shares.get(technique.name)
+        return replace(
+            result,
+            is_recommended=any(each.name == technique.name for each in found.chosen),
+            share=share.estimate if share is not None else None,
+            share_interval=ends_of(share) if share is not None else None,
+        )
+
+
+def _builds_to_come(result: TechniqueResult) -> int:
+    """How many more builds are likely to decide it; 0 where it is decided."""
+    return 0 if result.builds_needed is None else result.builds_needed - result.builds

@@ -8,6 +8,8 @@ from paceline.direction import Direction
 from paceline.errors import RunFailed
 
 Verdict = Literal["gain", "no gain", "regression", "not applicable"]
+SEEN = 0.02
+"""A difference of speed in the screening that is reported, as a part of 1."""
 SURELY_COUNTS = 0.05
 """A difference of speed that counts, as a part of 1, on whatever machine."""
 
@@ -91,9 +93,19 @@ class TechniqueResult:
     """Why it is not applicable, or what it does and the `warnings`."""
     family: str = ""
     speedup: float | None = None
-    """Samples per second with it, over those without: the median of paired ratios."""
+    """Samples per second with it, over those without."""
     speedup_interval: tuple[float, float] | None = None
+    """The interval that decided. With `builds` 0 it is that of one build, on which nothing is claimed."""
     pairs: int = 0
+    """Pairs of windows in the screening."""
+    builds: int = 0
+    """Builds that it was confirmed over; 0: it was screened alone."""
+    builds_needed: int | None = None
+    """How many builds are likely to decide it; None where it is decided, or where the difference is too small."""
+    share: float | None = None
+    """How many times as fast all that is recommended is, as it would be without this technique."""
+    share_interval: tuple[float, float] | None = None
+    """Its 95 % interval over builds."""
     peak_memory_ratio: float | None = None
     """Its peak memory over the baseline's."""
     peak_memory_bytes: int | None = None
@@ -133,6 +145,12 @@ class TechniqueResult:
         low, high = self.speedup_interval
         return high > 1 + SURELY_COUNTS or low < 1 / (1 + SURELY_COUNTS)
 
+    @property
+    def is_unconfirmed(self) -> bool:
+        """Whether a difference was seen in the screening, which no builds were made for."""
+        is_different = self.speedup is not None and not 1 / (1 + SEEN) <= self.speedup <= 1 + SEEN
+        return self.verdict == "no gain" and not self.builds and is_different
+
     def to_json(self) -> dict[str, Any]:
         """As `paceline tuneup --json` prints it."""
         return {
@@ -149,6 +167,10 @@ class TechniqueResult:
             "quality": self.quality.to_json(),
             "reason": self.reason,
             "pairs": self.pairs,
+            "builds": self.builds,
+            "builds_needed": self.builds_needed,
+            "share": self.share,
+            "share_interval": list(self.share_interval) if self.share_interval else None,
             "warnings": list(self.warnings),
             "build_seconds": self.build_seconds,
             "recommended": self.is_recommended,
@@ -162,12 +184,13 @@ is still `needed` among them."""
 
 @dataclass(frozen=True)
 class Beside:
-    """A technique together with others, against these others alone; or, `instead`, with the one of its family."""
+    """A technique together with others, against these others alone; or, `instead`, with the one of its family. Seen in
+    one build, to choose what to confirm."""
 
     name: str
     others: tuple[str, ...]
     question: Question
-    verdict: Verdict
+    seen: Literal["faster", "similar", "slower", "not measured"]
     speedup: float | None = None
     speedup_interval: tuple[float, float] | None = None
     pairs: int = 0
@@ -184,7 +207,7 @@ class Beside:
             "name": self.name,
             "others": list(self.others),
             "question": self.question,
-            "verdict": self.verdict,
+            "seen": self.seen,
             "speedup": self.speedup,
             "speedup_interval": list(self.speedup_interval) if self.speedup_interval else None,
             "pairs": self.pairs,
@@ -197,13 +220,17 @@ class Findings:
     """All that a tune-up has found out."""
 
     techniques: tuple[TechniqueResult, ...]
-    noise: tuple[float, float]
-    """The result of the baseline against itself: the interval of its ratios. Nothing within it is a difference."""
+    noise: float | None
+    """Standard deviation of the baseline's speed over its own between builds, as a part of 1; None where too few were
+    made."""
     recommended: Mapping[str, Any]
     """The changes of the config that are recommended, by dotted key; empty: none."""
     speedup: float | None = None
     """Of all recommended changes together."""
     speedup_interval: tuple[float, float] | None = None
+    """The interval that decided, over builds."""
+    builds: int = 0
+    """Builds that all recommended changes together were confirmed over."""
     quality: Quality = Quality("same")
     """Of all recommended changes together."""
     peak_memory_ratio: float | None = None

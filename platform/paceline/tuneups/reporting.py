@@ -10,10 +10,17 @@ from paceline.tuneups.answering import answer, tiles
 from paceline.tuneups.explaining import explanation, shown_techniques
 from paceline.tuneups.outcome import Beside, Findings, TechniqueResult
 from paceline.tuneups.pictures import PICTURES, SPEEDS, SPLIT, TRADE, pictures_of
-from paceline.tuneups.texts import quality_text, speed_text, technique_cells
+from paceline.tuneups.texts import measured_text, quality_text, speed_text, technique_cells
 
-HEADING = (("technique", False), ("verdict", False), ("speed", True), ("memory", True), ("why", False))
-BESIDE = (("technique", False), ("beside", False), ("asked", False), ("verdict", False), ("speed", True))
+HEADING = (
+    ("technique", False),
+    ("verdict", False),
+    ("speed", True),
+    ("measured", True),
+    ("memory", True),
+    ("why", False),
+)
+BESIDE = (("technique", False), ("beside", False), ("asked", False), ("seen", False), ("speed", True))
 ASKED = {
     "helps": "does it help them?",
     "instead": "is it faster than the other of its kind?",
@@ -61,7 +68,7 @@ def _pictures(findings: Findings) -> Section:
     figures = {name: figure(PICTURES[name], [picture, beside.get(name)]) for name, picture in drawn.items()}
     right = [figures[name] for name in (TRADE, SPLIT) if name in figures]
     order = tag("div", figures.get(SPEEDS), tag("div", right, class_="stack") if right else None, class_="columns")
-    note = "Speed is samples a second over the baseline's: the median of pairs of turns, and its 95 % interval."
+    note = "Speed is samples a second over the baseline's, with the interval that decided."
     return Section("pictures", "At a glance", order, note)
 
 
@@ -101,6 +108,7 @@ def _row(technique: TechniqueResult, findings: Findings) -> list[tuple[Child, fl
         (shown, None),
         (pill(technique.verdict), None),
         (speed, technique.speedup),
+        (measured_text(technique), technique.builds or None),
         (memory, technique.memory_ratio),
         (why, None),
     ]
@@ -115,7 +123,7 @@ def _beside(findings: Findings) -> list[Section]:
             "data_technique": each.name,
             "data_beside": " + ".join(each.others),
             "data_question": each.question,
-            "data_verdict": each.verdict,
+            "data_seen": each.seen,
         }
         for each in findings.beside
     ]
@@ -147,7 +155,7 @@ def _together_pill(findings: Findings) -> Markup | None:
 def _beside_row(beside: Beside) -> list[tuple[Child, float | None]]:
     speed = beside.reason if beside.speedup is None else speed_text(beside.speedup, beside.speedup_interval)
     words = [beside.name, " + ".join(beside.others), ASKED[beside.question]]
-    return [*((each, None) for each in words), (pill(beside.verdict), None), (speed, beside.speedup)]
+    return [*((each, None) for each in words), (beside.seen, None), (speed, beside.speedup)]
 
 
 def _notes(notes: Sequence[str]) -> list[Section]:

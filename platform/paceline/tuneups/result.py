@@ -12,7 +12,7 @@ from paceline.redaction import redact, redact_tree
 from paceline.tuneups.answering import changes_text
 from paceline.tuneups.explaining import rows_of
 from paceline.tuneups.outcome import Findings, TechniqueResult
-from paceline.tuneups.texts import HEADING, quality_text, speed_text, without_gain
+from paceline.tuneups.texts import HEADING, noise_text, quality_text, speed_text, without_gain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,7 +87,7 @@ class TuneupResult:
         link = self.mlflow_url or ""
         hint = " (after `paceline ui`, which may print another port)" if self.needs_ui and link else ""
         rows = [
-            ("noise", f"the baseline against itself: {found.noise[0]:.2f}-{found.noise[1]:.2f} x"),
+            ("noise", noise_text(found.noise)),
             ("bottleneck", found.bottleneck),
             ("recommended", ", ".join(changes_text(found).splitlines())),
             ("speed", together),
@@ -124,13 +124,14 @@ def findings_json(findings: Findings) -> dict[str, Any]:
     is no number."""
     told = {
         "techniques": [technique.to_json() for technique in findings.techniques],
-        "noise": list(findings.noise),
+        "noise": findings.noise,
         "bottleneck": findings.bottleneck,
         "split": dict(findings.split),
         "recommended_split": dict(findings.recommended_split),
         "recommended": dict(findings.recommended),
         "speedup": findings.speedup,
         "speedup_interval": list(findings.speedup_interval) if findings.speedup_interval else None,
+        "builds": findings.builds,
         "quality": findings.quality.to_json(),
         "peak_memory_ratio": findings.peak_memory_ratio,
         "beside": [each.to_json() for each in findings.beside],

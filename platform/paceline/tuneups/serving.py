@@ -102,6 +102,12 @@ class TuneupDesk:
         """Answer the job that is waited for, whose workers may hang in it and are going to be ended."""
         await self.finish(self._numbers, answer)
 
+    async def dismiss(self) -> None:
+        """The group has been ended between two jobs: none of its processes takes another one."""
+        self._incarnation += 1
+        self._workers = []
+        await self._notify()
+
     async def close(self) -> None:
         """Let the group leave."""
         self._closed = True

@@ -8,32 +8,55 @@ from paceline.tuneups.outcome import Findings, Quality, TechniqueResult
 
 UNDECIDED = "undecided in the time there was"
 """What is reported about a speed whose interval is too wide to say anything."""
+NOT_CONFIRMED = "a difference in the screening, not confirmed"
+"""What is reported about a technique that differed in one build, and that no further builds were made for."""
 UNMEASURED = "faster; quality not measured"
 """What is reported about a gain that changes what is computed, where nobody knows what the model comes out like."""
 UNSHOWN = "faster, but not shown to be as good"
 """The same where trainings were compared, and left it open."""
+VAGUE = 10.0
+"""An interval that reaches to so many times its estimate says nothing: it is of two or three builds."""
 LEAST_SHARE = 0.005
 """A part of a step that takes less of it is not shown."""
 
 
 def speed_text(speedup: float | None, interval: tuple[float, float] | None) -> str:
-    """Such as `2.13 x (2.02-2.25)`."""
-    return "not measured" if speedup is None else interval_text(speedup, interval).replace(" (", " x (", 1)
+    """Such as `2.13x (2.02-2.25)`."""
+    if speedup is None:
+        return "not measured"
+    value, _, ends = interval_text(speedup, interval).partition(" ")
+    return f"{value}x {ends}".rstrip()
 
 
 def interval_text(value: float, interval: tuple[float, float] | None) -> str:
-    """Such as `2.13 (2.02-2.25)`."""
-    return f"{value:.2f}" if interval is None else f"{value:.2f} ({interval[0]:.2f}-{interval[1]:.2f})"
+    """Such as `2.13 (2.02-2.25)`; without an interval that says nothing."""
+    return (
+        f"{value:.2f}"
+        if interval is None or interval[1] > VAGUE * value
+        else f"{value:.2f} ({interval[0]:.2f}-{interval[1]:.2f})"
+    )
+
+
+def noise_text(noise: float | None) -> str:
+    """Such as `1.2 % between builds of the same config`."""
+    return "not measured" if noise is None else f"{100 * noise:.1f} % between builds of the same config"
 
 
 def ratio_text(ratio: float | None) -> str:
-    """Such as `0.63 x`; a dash when it was not measured."""
-    return "-" if ratio is None else f"{ratio:.2f} x"
+    """Such as `0.63x`; a dash when it was not measured."""
+    return "-" if ratio is None else f"{ratio:.2f}x"
 
 
 def memory_text(technique: TechniqueResult) -> str:
-    """Such as `0.63 x` where it was measured, `~0.63 x` where it was predicted; a dash where neither."""
+    """Such as `0.63x` where it was measured, `~0.63x` where it was predicted; a dash where neither."""
     return f"{'~' if technique.is_memory_predicted else ''}{ratio_text(technique.memory_ratio)}"
+
+
+def measured_text(technique: TechniqueResult) -> str:
+    """Such as `6 builds`, or `6 pairs, 1 build` where it was screened alone."""
+    if technique.builds:
+        return f"{technique.builds} builds"
+    return f"{technique.pairs} pairs, 1 build" if technique.pairs else ""
 
 
 def quality_text(quality: Quality) -> str:

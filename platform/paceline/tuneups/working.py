@@ -31,10 +31,10 @@ from paceline.models.base import ModelConfig
 from paceline.profiling.diagnosis import diagnose
 from paceline.profiling.parts import PARTS
 from paceline.tasks.base import TaskConfig
-from paceline.tuneups.duel import DuelRules, duel
 from paceline.tuneups.facts import Facts
 from paceline.tuneups.jobs import Answer, Job, config_of
 from paceline.tuneups.own_digests import own_digests
+from paceline.tuneups.paired_benchmark import BenchmarkRules, paired_benchmark
 from paceline.tuneups.stepper import ENDLESS, Quiet, Stepper, Until
 
 
@@ -105,11 +105,26 @@ def _split(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]:
     }
 
 
-def _duel(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]:
-    rules = DuelRules(**job.options)
+def _benchmark(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]:
+    """A technique against the baseline."""
     first, second = (config_of(base, part) for part in job.configs)
     with closing(Stepper(first, ranks)) as baseline, closing(Stepper(second, ranks)) as technique:
-        return asdict(duel(baseline, technique, rules, ranks))
+        return asdict(paired_benchmark(baseline, technique, BenchmarkRules(**job.options), ranks))
+
+
+def _build(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]:
+    """One benchmark after the other, each of two configs that are built again. Which one is built first may decide
+    where its memory lies."""
+    rules = {key: value for key, value in job.options.items() if key != "comparisons"}
+    configs = [config_of(base, part) for part in job.configs]
+    found = []
+    for number, (baseline, technique, is_technique_first) in enumerate(job.options["comparisons"]):
+        order = (technique, baseline) if is_technique_first else (baseline, technique)
+        with closing(Stepper(configs[order[0]], ranks)) as first, closing(Stepper(configs[order[1]], ranks)) as second:
+            sides = (second, first) if is_technique_first else (first, second)
+            each = BenchmarkRules(**{**rules, "seed": rules["seed"] + number})
+            found.append({"pairs": paired_benchmark(*sides, each, ranks).pairs})
+    return {"benchmarks": found}
 
 
 def _train(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]:
@@ -161,7 +176,8 @@ def batch_of(config: ExperimentConfig) -> int:
 _WAYS: dict[str, Callable[[Job, Assignment, DistContext], Mapping[str, Any]]] = {
     "look": _look,
     "split": _split,
-    "duel": _duel,
+    "benchmark": _benchmark,
+    "build": _build,
     "train": _train,
     "memory": _memory,
     "predict": _predict,

@@ -1,4 +1,4 @@
-"""A duel of two trainings whose time passes in forward passes alone, by a clock of their own."""
+"""A paired benchmark of two trainings whose time passes in forward passes alone, by a clock of their own."""
 
 from contextlib import closing
 from typing import Any
@@ -7,15 +7,14 @@ from unittest.mock import patch
 import pytest
 
 from paceline.engine.dist_context import DistContext
-from paceline.tuneups.duel import DuelRules, duel
-from paceline.tuneups.statistics.windows import TURN_SECONDS
+from paceline.tuneups.paired_benchmark import TURN_SECONDS, BenchmarkRules, paired_benchmark
 from paceline.tuneups.stepper import Stepper
 
 BASELINE_SECONDS, TECHNIQUE_SECONDS = 0.03, 0.006
 Timed = tuple[tuple[int, int], list[float], tuple[int, int]]
 
 
-def timed_duel(ranks: DistContext) -> Timed:
+def timed_benchmark(ranks: DistContext) -> Timed:
     """Steps of a turn, ratios, and forward passes of each side. Time passes faster on each rank than on the one
     before."""
     from support.toys import PointsTask, toy_config
@@ -36,7 +35,9 @@ def timed_duel(ranks: DistContext) -> Timed:
         closing(Stepper(timed(BASELINE_SECONDS), ranks)) as baseline,
         closing(Stepper(timed(TECHNIQUE_SECONDS), ranks)) as technique,
     ):
-        found = duel(baseline, technique, DuelRules(window_seconds=0.1, min_pairs=1, max_pairs=1), ranks)
+        found = paired_benchmark(
+            baseline, technique, BenchmarkRules(window_seconds=0.1, min_pairs=1, max_pairs=1), ranks
+        )
     counts = passes[BASELINE_SECONDS], passes[TECHNIQUE_SECONDS]
     return found.steps, [pair.baseline / pair.technique for pair in found.pairs], counts
 

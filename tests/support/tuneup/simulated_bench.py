@@ -14,12 +14,14 @@ from paceline.tuneups.facts import Facts
 from paceline.tuneups.jobs import Answer, Job
 from paceline.tuneups.measuring import Measuring
 from paceline.tuneups.outcome import Beside, Findings, Note, TechniqueResult
-from paceline.tuneups.ring import WINDOW_SECONDS
+from paceline.tuneups.screening import WINDOW_SECONDS
 from support.toys import toy_config
 
 FACTS = Facts("cpu", 1, 1, 1000, False, 0, 0, True, 96, 30)
-DUEL_SECONDS = 9.0
-"""Of a duel with whole windows."""
+CONSTRUCTION_SECONDS = 0.5
+"""Of a trainer."""
+PROCESS_SECONDS = 5.0
+"""Of starting the process of a build."""
 TRAINING_SECONDS = 2.0
 ERRAND_SECONDS = 3.0
 
@@ -47,11 +49,13 @@ class SimulatedBench:
     accuracy: Quality = lambda config: 0.95
     """Its accuracy after training, likewise."""
     noise: float = 0.02
-    """Standard deviation of the logarithm of a window's time."""
+    """Standard deviation of the logarithm of the time of a window of `WINDOW_SECONDS`; a shorter one has more."""
+    between_builds: float = 0.0
+    """Standard deviation of the log ratio of two trainers of the same config, for as long as they live."""
     seed: int = 0
     facts: Facts = FACTS
     split_seconds: float = 0.0
-    duel_seconds: float = DUEL_SECONDS
+    construction_seconds: float = CONSTRUCTION_SECONDS
     training_seconds: float = TRAINING_SECONDS
     seconds_per_sample: float = 0.0
     """Of training, by the steps alone."""
@@ -82,14 +86,24 @@ class SimulatedBench:
         told = {"fractions": fractions, "seconds_per_sample": self.seconds_per_sample}
         return {**told, "kind": "data", "share": 0.7, "reason": "it waits for data", "fixes": [fix]}
 
-    def _duel(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
-        self.clock.now += self.duel_seconds * job.options["window_seconds"] / WINDOW_SECONDS
-        pairs, speeds = [], [self.speed(config) for config in configs]
-        for _ in range(job.options["max_pairs"]):
-            drift = self._random.normal(0, 0.1)  # what hits both windows of a pair
-            noise = self._random.normal(0, self.noise, 2) + drift
-            pairs.append((np.exp(noise) / speeds).tolist())
+    def _benchmark(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
+        pairs = self._pairs(self.speed(configs[0]), self.speed(configs[1]), job)
         return {"pairs": pairs, "warnings": self.warning(configs[1]), "build_seconds": 0.1}
+
+    def _build(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
+        self.clock.now += PROCESS_SECONDS
+        speeds = [self.speed(config) for config in configs]
+        pairs = [self._pairs(speeds[one], speeds[other], job) for one, other, _ in job.options["comparisons"]]
+        return {"benchmarks": [{"pairs": each} for each in pairs]}
+
+    def _pairs(self, baseline: float, technique: float, job: Job) -> list[list[float]]:
+        count = job.options["max_pairs"]
+        self.clock.now += 2 * (self.construction_seconds + count * job.options["window_seconds"])
+        drift = self._random.normal(0, 0.1, (count, 1))  # what hits both windows of a pair
+        layout = self._random.normal(0, self.between_builds / 2**0.5, 2)
+        spread = self.noise * (WINDOW_SECONDS / job.options["window_seconds"]) ** 0.5
+        noise = self._random.normal(0, spread, (count, 2)) + drift + layout
+        return (np.exp(noise) / [baseline, technique]).tolist()  # type: ignore[no-any-return]
 
     def _train(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
         seconds = min(self.training_seconds, job.options["seconds"])
@@ -114,13 +128,13 @@ class SimulatedBench:
 
 
 class RecordingListener(SilentWatcher):
-    """Keeps the names of the duels."""
+    """Keeps the names of what was screened."""
 
     def __init__(self) -> None:
-        self.contests: list[str] = []
+        self.screened_names: list[str] = []
 
-    def contest(self, contest: Any) -> None:
-        self.contests.append(contest.name)
+    def screened(self, pair: Any) -> None:
+        self.screened_names.append(pair.name)
 
 
 PLANTED = {

@@ -1,4 +1,4 @@
-"""Replays of recorded step times: what a duel would have measured here, with a planted effect."""
+"""Replays of recorded step times: what a paired benchmark would have measured here, with a planted effect."""
 
 import json
 from pathlib import Path
@@ -19,13 +19,13 @@ class Condition:
         turns = json.loads(RECORDING.read_text())[name]["processes"]
         self.series = [np.asarray(each["milliseconds"], dtype=np.float64).ravel() / 1000 for each in turns]
         """Seconds of all readings of each process, in the order in which they were taken, whosever they were."""
-        self.duels = [_in_turns(each) for each in turns]
+        self.benchmarks = [_in_turns(each) for each in turns]
         """Of each process, the seconds of the turns of its two equal trainings, in pairs: shape (pairs, 2)."""
 
     def pairs(
         self, draw: np.random.Generator, count: int, turns: int, speedup: float = 1.0, in_turns: bool = True
     ) -> Array:
-        """A duel's seconds of baseline and technique, shape (count, 2), from a contiguous stretch of one process's
+        """Seconds of baseline and technique, shape (count, 2), from a contiguous stretch of one process's
         readings.
 
         Each reading is a turn, and which of two neighbours is the technique's is drawn; or, not `in_turns`, a window is

@@ -6,14 +6,13 @@ from typing import Any
 import pytest
 
 from paceline.errors import RunFailed
+from paceline.tuneups.confirmation import AA
 from paceline.tuneups.explaining import explanation
 from paceline.tuneups.jobs import Job
-from paceline.tuneups.judging import PAIRS_OF_A_DUEL
-from paceline.tuneups.measuring import AA
+from paceline.tuneups.screening import PAIRS
 from support.golden import Golden
 from support.toys import toy_config
 from support.tuneup.simulated_bench import (
-    DUEL_SECONDS,
     PLANTED,
     is_set,
     planted_accuracy,
@@ -22,6 +21,7 @@ from support.tuneup.simulated_bench import (
     tuned,
 )
 
+BENCHMARK_SECONDS = 7.0
 RIGHT = {"nothing": "no gain", "faster": "gain", "slower": "regression", "spoils": "regression"}
 
 
@@ -61,8 +61,7 @@ def test_the_baseline_against_itself_recommends_nothing() -> None:
     done = tuned(lambda tree: 1000.0)
     found = done.findings
     assert (found.recommended, found.speedup) == ({}, None)
-    assert found.noise[0] < 1 < found.noise[1]
-    assert done.listener.contests[0] == AA
+    assert done.listener.screened_names[0] == AA
 
 
 def test_a_technique_may_be_called_all_together() -> None:
@@ -88,7 +87,7 @@ def test_a_training_that_takes_too_long_is_not_begun(golden: Golden) -> None:
 
 def test_a_training_that_turns_out_too_long_is_ended_in_time() -> None:
     done = tuned(training_seconds=36_000.0)  # evaluations, which the time of the steps does not include
-    assert done.clock.now < 600 + DUEL_SECONDS * 3
+    assert done.clock.now < 600 + BENCHMARK_SECONDS * 3
     assert "no-time-to-train" in done.notes
 
 
@@ -129,7 +128,7 @@ def test_what_a_spoiling_technique_kept_out_comes_back() -> None:
     assert tuned(speed, config=config).findings.recommended == milder
 
 
-def test_a_gain_that_is_gone_in_the_end_is_noted(golden: Golden) -> None:
+def test_a_gain_that_is_not_confirmed_is_not_recommended(golden: Golden) -> None:
     trained = []
 
     def gone_after_training(tree: dict[str, Any]) -> float:
@@ -140,20 +139,20 @@ def test_a_gain_that_is_gone_in_the_end_is_noted(golden: Golden) -> None:
         return 0.95
 
     done = tuned(gone_after_training, accuracy)
-    assert done.findings.recommended == PLANTED["faster"]
-    assert done.findings.speedup == pytest.approx(1.0, abs=0.02)
-    golden(done.notes["no-gain-together"])
-    assert "no-gain-together" not in tuned().notes
+    assert (done.findings.recommended, done.findings.speedup) == ({}, None)
+    assert done.technique("faster").verdict == "no gain"
+    golden(done.notes["not-confirmed"])
+    assert "not-confirmed" not in tuned().notes
 
 
 # Little time
 
 
-@pytest.mark.parametrize("budget_seconds", [30.0, 120.0, 160.0, 200.0])
+@pytest.mark.parametrize("budget_seconds", [30.0, 120.0, 300.0, 400.0])
 def test_with_little_time_it_ends_in_time_and_recommends_only_what_was_measured_together(budget_seconds: float) -> None:
     done = tuned(config=planted_config(budget_seconds))
-    assert done.clock.now < budget_seconds + DUEL_SECONDS * (budget_seconds < 100)
-    if budget_seconds > 100:
+    assert done.clock.now < budget_seconds + BENCHMARK_SECONDS * (budget_seconds < 100)
+    if budget_seconds > 200:
         assert done.findings.recommended == PLANTED["faster"]
         assert done.findings.speedup is not None
         assert done.findings.peak_memory_ratio == 0.5
@@ -163,8 +162,8 @@ def test_techniques_without_time_are_listed() -> None:
     done = tuned(config=planted_config(10.0))
     assert done.findings.recommended == {}
     assert all(name in done.notes["no-time"] for name in PLANTED)
-    done = tuned(config=planted_config(60.0))
-    assert min(done.technique(name).pairs for name in PLANTED) >= PAIRS_OF_A_DUEL
+    done = tuned(config=planted_config(160.0))
+    assert min(done.technique(name).pairs for name in PLANTED) >= PAIRS
     assert "no-time" not in done.notes
 
 
@@ -201,7 +200,7 @@ def test_a_warning_of_a_technique_is_in_its_row_and_one_of_the_baseline_is_not()
     assert done.technique("compile").to_json()["build_seconds"] is None
 
 
-@pytest.mark.parametrize(("kind", "doing"), [("look", "build"), ("train", "train"), ("duel", "measure")])
+@pytest.mark.parametrize(("kind", "doing"), [("look", "build"), ("train", "train"), ("benchmark", "measure")])
 def test_a_baseline_that_fails_ends_the_tune_up(kind: str, doing: str, golden: Golden) -> None:
     with pytest.raises(RunFailed) as caught:
         tuned(failing=lambda job: "the user's own mistake" if job.kind == kind else "")
@@ -235,9 +234,9 @@ def test_predicted_and_measured_memory_are_both_reported() -> None:
     assert "memory-predicted" not in done.notes
 
 
-def test_with_little_time_the_memory_of_all_is_predicted() -> None:
-    done = tuned(config=planted_config(160.0))
+def test_what_there_is_no_time_to_measure_is_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("support.tuneup.simulated_bench.ERRAND_SECONDS", 50.0)
+    done = tuned(config=planted_config(500.0))
     assert done.findings.peak_memory_ratio == done.technique("faster").memory_ratio == 0.5  # measured
-    assert done.technique("nothing").is_memory_predicted
-    assert [name for name in PLANTED if done.technique(name).memory_ratio is None] == ["slower"]
+    assert any(technique.is_memory_predicted for technique in done.findings.techniques)
     assert "memory-predicted" in done.notes

@@ -7,12 +7,12 @@ import torch
 
 from paceline.engine.dist_context import DistContext
 from paceline.engine.state import weights_sha256
-from paceline.tuneups.duel import DuelRules, duel
+from paceline.tuneups.paired_benchmark import BenchmarkRules, paired_benchmark
 from paceline.tuneups.stepper import Stepper
 from support.toys import net_with_dropout_and_norm, toy_config
-from support.tuneup.clocked_training import check_turns, timed_duel
+from support.tuneup.clocked_training import check_turns, timed_benchmark
 
-RULES = DuelRules(window_seconds=0.1, min_pairs=1, max_pairs=1)
+RULES = BenchmarkRules(window_seconds=0.1, min_pairs=1, max_pairs=1)
 
 
 def stepper(**overrides: Any) -> Any:
@@ -61,12 +61,12 @@ def test_settings_of_the_process_hold_in_the_turns_of_their_config_alone() -> No
     assert seen == ["highest", "medium"] * 2
 
 
-def test_warnings_of_the_engine_are_reported_with_the_duel() -> None:
+def test_warnings_of_the_engine_are_reported_with_the_benchmark() -> None:
     with stepper() as baseline, stepper(trainer__remove_redundant_bias=True) as technique:  # there is no convolution
-        found = duel(baseline, technique, RULES, DistContext.current())
+        found = paired_benchmark(baseline, technique, RULES, DistContext.current())
     assert len(found.warnings) == 1
     assert found.build_seconds > 0
 
 
 def test_turns_take_the_same_time_on_both_sides() -> None:
-    check_turns([timed_duel(DistContext.current())])
+    check_turns([timed_benchmark(DistContext.current())])

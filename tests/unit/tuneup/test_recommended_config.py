@@ -37,7 +37,7 @@ def findings(*techniques: TechniqueResult) -> Findings:
     chosen = {
         key: value for technique in techniques if technique.is_recommended for key, value in technique.overrides.items()
     }
-    return Findings(techniques, (0.95, 1.05), chosen, 5.35, (4.85, 6.0), BATCH.quality)
+    return Findings(techniques, 0.012, chosen, 5.35, (4.85, 6.0), 4, BATCH.quality)
 
 
 def config(**overrides: Any) -> Any:

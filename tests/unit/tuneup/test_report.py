@@ -60,7 +60,7 @@ def test_each_unusual_result_has_an_explanation_of_its_own(golden: Golden) -> No
         "less memory, as predicted": explanation(predicted, found),
         "failed": explanation(failed, found),
     }
-    late = replace(found.beside[3], question="helps", speedup=None, verdict="not applicable", reason="no time")
+    late = replace(found.beside[3], question="helps", speedup=None, seen="not measured", reason="no time")
     hurried = replace(found, beside=(*found.beside[:3], late))
     told["not tried beside others"] = explanation(named(found, "seldom-logged"), hurried)
     doubtful = with_quality(found, UNDECIDED, "seldom-logged")
@@ -104,7 +104,6 @@ def test_the_answer_claims_no_more_than_was_shown(golden: Golden) -> None:
         "same": {"quality": Quality("same")},
         "not measured": {"quality": Quality("not measured", "val/loss")},
         "not inferior": {"quality": Quality("undecided", "val/loss", 0.1, (-0.01, 0.2), 3, True, 0.02)},
-        "no speed": {"speedup": None, "speedup_interval": None},
         "nothing helps": {"recommended": {}, "speedup": None},
     }
     told = []
@@ -147,8 +146,8 @@ def test_the_page_has_the_answer_all_techniques_and_the_config() -> None:
     for row, technique in zip(rows, shown_techniques(found), strict=True):
         assert row.attributes["data-verdict"] == technique.verdict
         assert ("data-recommended" in row.attributes) == technique.is_recommended
-        assert row.values[2:4] == [technique.speedup, technique.memory_ratio]
-        assert explanation(technique, found) in row.cells[4]
+        assert (row.values[2], row.values[4]) == (technique.speedup, technique.memory_ratio)
+        assert explanation(technique, found) in row.cells[5]
     assert "# the recommended config" in page.one(id="config").text
     assert [note.text for note in page.all(data_note="")] == list(found.notes)
     assert "data.micro_batch_size=null" in page.text
@@ -157,7 +156,7 @@ def test_the_page_has_the_answer_all_techniques_and_the_config() -> None:
 def test_the_page_has_what_was_measured_beside_others() -> None:
     *rows, together = page_of(findings()).one(id="beside").all("tr", data_technique=None)
     for row, each in zip(rows, findings().beside, strict=True):
-        assert (row.attributes["data-question"], row.attributes["data-verdict"]) == (each.question, each.verdict)
+        assert (row.attributes["data-question"], row.attributes["data-seen"]) == (each.question, each.seen)
         assert (row.attributes["data-beside"], row.values[-1]) == (" + ".join(each.others), each.speedup)
     assert (together.values[-1], len(together.all(data_state="gain"))) == (3.61, 1)
     unclear = replace(findings(), speedup=1.0, speedup_interval=(0.9, 1.1))
@@ -171,7 +170,7 @@ def test_what_was_not_measured_is_not_shown() -> None:
     assert "beside" not in sections(page_of(bare))
     assert page_of(bare).classes("chart") == []
     assert "get-artifact" not in note_of("toy", bare, "id")
-    assert tables_of(Findings((), (0.99, 1.01), {})) == []
+    assert tables_of(Findings((), None, {})) == []
 
 
 def test_names_that_are_markup_stay_text_everywhere() -> None:
@@ -233,7 +232,7 @@ def test_the_note_has_the_table_and_leaves_room_for_it_beside_long_reasons() -> 
     )
     assert len(note) < 8000
     assert "the last note" in note
-    assert re.search(r"^\| cache \| gain \| 2\.74 x \(2\.72-2\.76\) \| 1\.00 x \|", note, re.MULTILINE)
+    assert re.search(r"^\| cache \| gain \| 2\.74x \(2\.72-2\.76\) \| 1\.00x \|", note, re.MULTILINE)
     assert re.search(r"^\| mine 3 \| not applicable \|", note, re.MULTILINE)
     assert broken.to_json()["reason"] == reason
 
@@ -248,7 +247,7 @@ def test_the_note_shows_the_pictures_that_are_drawn() -> None:
 def test_bars_of_text_show_speeds_and_the_split(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
     speeds, split = tables_of(findings())
-    assert speeds[1][0] == ("all together", "\u2588" * 28, "3.61 x (3.50-3.70)")
+    assert speeds[1][0] == ("all together", "\u2588" * 28, "3.61x (3.50-3.70)")
     assert speeds[1][1][:2] == ("cache", "\u2588" * 21)
     assert split[1][0] == ("data", "\u2588" * 17, "62 %", "\u2588", "4 %")
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="latin-1"))
@@ -263,10 +262,10 @@ def test_the_result_shows_itself_as_text_table_and_frame(tmp_path: Path, golden:
     )
     result = TuneupResult("id", "toy", found, toy_config(), "", "", tmp_path, 1.0, None, None)
     rows = {row.cells[0]: row.cells for row in parsed(result._repr_html_()).all("tr") if row.cells}
-    assert rows["cache"][:4] == ["cache", "gain", "2.74 x (2.72-2.76)", "1.00 x"]
-    assert [rows[name][3] for name in ("bf16", "channels-last", "seldom-logged")] == ["0.61 x", "~1.04 x", "-"]
+    assert rows["cache"][:4] == ["cache", "gain", "2.74x (2.72-2.76)", "1.00x"]
+    assert [rows[name][3] for name in ("bf16", "channels-last", "seldom-logged")] == ["0.61x", "~1.04x", "-"]
     assert "<b>cache" in rows
     assert result.df.loc[1, "speedup"] == 1.13
     assert result.recommended.data.cache == "memory"
-    none = Findings((TechniqueResult("loader-1", {}, "not applicable", "there was no time for it"),), (0.9, 1.1), {})
+    none = Findings((TechniqueResult("loader-1", {}, "not applicable", "there was no time for it"),), None, {})
     golden(f"{result!r}\n{replace(result, findings=none)!r}")

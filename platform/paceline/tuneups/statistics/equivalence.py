@@ -11,10 +11,10 @@ from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
+from scipy.special import stdtr, stdtrit
 
 from paceline.direction import Direction
 from paceline.tuneups.statistics.intervals import Array, Interval, student_interval
-from paceline.tuneups.statistics.student import cdf, quantile
 
 Parity = Literal["equivalent", "worse", "better", "undecided"]
 
@@ -110,7 +110,7 @@ def seeds_needed(spread: float, margin: float, power: float = 0.8) -> int:
 
 def _power(count: int, spread: float, margin: float) -> float:
     degrees = count - 1
-    return max(0.0, 2 * cdf(margin * sqrt(count) / spread - quantile(1 - ERROR, degrees), degrees) - 1)
+    return max(0.0, 2 * float(stdtr(degrees, margin * sqrt(count) / spread - stdtrit(degrees, 1 - ERROR))) - 1)
 
 
 def _verdict(better: Interval, margin: float) -> Parity:
@@ -138,5 +138,5 @@ def _welch(before: Array, after: Array) -> Interval:
         return Interval(mean, mean, mean)
     counts = (len(before), len(after))
     degrees = total**2 / sum(part**2 / (count - 1) for part, count in zip(variances, counts, strict=True))
-    half = quantile(1 - ERROR, degrees) * sqrt(total)
+    half = float(stdtrit(degrees, 1 - ERROR)) * sqrt(total)
     return Interval(mean, mean - half, mean + half)

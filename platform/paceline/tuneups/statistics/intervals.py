@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-
-from paceline.tuneups.statistics.student import quantile
+from scipy.special import stdtrit
 
 Array = npt.NDArray[np.float64]
 
@@ -21,8 +20,9 @@ class Interval(NamedTuple):
     high: float
 
     def text(self, decimals: int = 2) -> str:
-        """Such as `1.21 (1.18-1.25)`."""
-        return f"{self.estimate:.{decimals}f} ({self.low:.{decimals}f}-{self.high:.{decimals}f})"
+        """Such as `1.21 (1.18-1.25)`; an end of 100 times the estimate and more is written as `inf`."""
+        high = self.high if self.high < 100 * self.estimate else inf
+        return f"{self.estimate:.{decimals}f} ({self.low:.{decimals}f}-{high:.{decimals}f})"
 
 
 def speedup(
@@ -86,13 +86,17 @@ def as_ratios(logs: Interval) -> Interval:
     return Interval(exp(logs.estimate), exp(logs.low), exp(logs.high) if logs.high < 700 else inf)
 
 
+def hodges_lehmann(values: Array) -> float:
+    """Estimate of the centre: the median of the means of all two values, each with itself included."""
+    return float(np.median(_walsh(values)))
+
+
 def signed_rank_interval(values: Array, alpha: float) -> Interval:
     """Hodges-Lehmann estimate, and the centres that the exact two-sided signed-rank test does not reject.
 
     From minus to plus infinity when even the most extreme signs of so few values are likelier than `alpha`.
     """
-    rows, columns = np.triu_indices(len(values))
-    walsh = np.sort((values[rows] + values[columns]) / 2)
+    walsh = _walsh(values)
     estimate = float(np.median(walsh))
     cut = _rejected_counts(len(values), alpha)
     if cut == 0:
@@ -100,15 +104,22 @@ def signed_rank_interval(values: Array, alpha: float) -> Interval:
     return Interval(estimate, float(walsh[cut - 1]), float(walsh[-cut]))
 
 
-def smallest_alpha(count: int) -> float:
-    """The least error that a two-sided test of the signs of so many values can have."""
-    return float(2.0 ** (1 - count))
+def _walsh(values: Array) -> Array:
+    rows, columns = np.triu_indices(len(values))
+    return np.sort((values[rows] + values[columns]) / 2)
 
 
-def student_interval(values: Array, alpha: float) -> Interval:
-    """Mean of at least 2 values, and Student's two-sided t interval of it."""
+def student_interval(values: Array, alpha: float, least_deviation: float = 0.0) -> Interval:
+    """Mean, and Student's two-sided t interval of it; from minus to plus infinity for a single value.
+
+    Args:
+        least_deviation: what the standard deviation is taken for where that of the values is below.
+    """
     mean = float(np.mean(values))
-    half = quantile(1 - alpha / 2, len(values) - 1) * float(np.std(values, ddof=1)) / sqrt(len(values))
+    if len(values) < 2:
+        return Interval(mean, -inf, inf)
+    deviation = max(least_deviation, float(np.std(values, ddof=1)))
+    half = float(stdtrit(len(values) - 1, 1 - alpha / 2)) * deviation / sqrt(len(values))
     return Interval(mean, mean - half, mean + half)
 
 

@@ -1,0 +1,304 @@
+"""What screening has found, confirmed against the baseline in several builds of fresh processes.
+
+Each build is a job of its own: in new processes, both configs of each pair are built again, in an order that changes
+from build to build, and benchmarked for a few pairs of windows. A build gives one log ratio for each pair of configs;
+what is claimed is tested over builds, see `statistics.sequential_test`.
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from paceline.cluster.assignment import TrialPart
+from paceline.config.experiment import ExperimentConfig
+from paceline.tuneups.bench import Bench
+from paceline.tuneups.clock import Clock
+from paceline.tuneups.jobs import Job, part_of
+from paceline.tuneups.screening import PAIRS as SCREENED_PAIRS
+from paceline.tuneups.screening import Screening, pairs_of
+from paceline.tuneups.statistics.intervals import (
+    Interval,
+    as_ratios,
+    hodges_lehmann,
+    log_ratios,
+    student_interval,
+)
+from paceline.tuneups.statistics.sequential_test import (
+    LEAST_DEVIATION,
+    LOOKS,
+    Comparison,
+    SequentialTest,
+    deviation_between,
+)
+
+AA = "A/A"
+"""Name of the baseline against itself."""
+TOGETHER = "all/together"
+"""Name of all that is to be recommended against the baseline. As with `AA`, no technique of the user's can have it."""
+TECHNIQUES_ALPHA = 0.035
+"""The chance that any technique gets a false verdict on its speed. What is left of 5 % is for the recommendation and
+for the quality."""
+RECOMMENDATION_ALPHAS = (0.006, 0.002, 0.002)
+"""The chance that something is recommended which gains nothing: of the first combination, and of those that it is cut
+back to."""
+SHARE_BUILDS = 6
+"""Builds after which a technique that has not been shown to add something to the others is left out."""
+SHARE_ERROR = 0.05
+"""Of the interval of a technique's share, which nothing is decided on."""
+MIN_PAIRS, PAIRS = 2, 4
+"""Pairs of windows of each pair of configs in a build; the fewer where steps are slow."""
+WINDOW_SECONDS = 0.25
+"""How long a window takes at the most: more builds say more than longer ones."""
+START_COST = 1.0
+"""Starting the processes of a build takes as long as measuring so many pairs of configs, before it has been seen."""
+
+
+class ConfigPair(NamedTuple):
+    """Two configs whose speeds are compared."""
+
+    baseline: ExperimentConfig
+    technique: ExperimentConfig
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """What several builds have shown."""
+
+    together: Comparison | None = None
+    """All that is to be recommended, against the baseline; None where it was not measured."""
+    techniques: Mapping[str, Comparison] = field(default_factory=dict)
+    """Each technique alone against the baseline, by name, as far as it was measured."""
+    shares: Mapping[str, Interval] = field(default_factory=dict)
+    """How much faster all together is than without the technique; with its 95 % interval, which decides nothing."""
+
+
+class Confirmation:
+    """Measures pairs of configs in fresh builds until the tests have decided, or the time is over."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        clock: Clock,
+        config: ExperimentConfig,
+        screening: Screening,
+        watch: Callable[[int, Confirmed], None] = lambda build, confirmed: None,
+    ) -> None:
+        """Args:
+        config: the baseline.
+        screening: says how long windows are, and how long the slowest steps take.
+        watch: called after each build, with its number and what is known so far.
+        """
+        self._bench, self._clock, self._config, self._screening, self._watch = bench, clock, config, screening, watch
+        self._random = random.Random(f"{config.seed} builds")
+        self._cost = _seconds_of_pair(screening)
+        self._equal: list[float] = []
+        self.builds = 0
+        """How many were made."""
+        self.problems: dict[str, str] = {}
+        """Why a pair could not be measured, by name."""
+
+    @property
+    def noise(self) -> float | None:
+        """Standard deviation between builds of the baseline's speed over its own, as a part of 1; None where there were
+        too few builds to say."""
+        return deviation_between(self._equal)
+
+    def seconds_of(self, pairs: int) -> float:
+        """What a build takes with so many pairs of configs and A/A, as far as has been seen."""
+        return self._cost * (pairs + 1 + START_COST)
+
+    def run(
+        self,
+        together: ExperimentConfig | None,
+        alone: Mapping[str, ConfigPair],
+        shares: Mapping[str, ExperimentConfig],
+        alpha: float,
+    ) -> Confirmed:
+        """Compare by name, as far as there is time; empty where there is none.
+
+        Args:
+            together: what is to be recommended; compared with the baseline as `TOGETHER`.
+            alone: techniques, the most promising first, each with what it is compared with, mostly the baseline.
+            shares: what is to be recommended, without a technique each; it is compared with that under their names.
+            alpha: the chance that `TOGETHER` is called a gain or a regression and is none.
+        """
+        pairs = {TOGETHER: ConfigPair(self._config, together)} if together is not None else {}
+        pairs |= {name: each for name, each in alone.items() if name in shares}
+        pairs |= {_share_of(name): ConfigPair(each, together) for name, each in shares.items() if together is not None}
+        pairs |= {name: each for name, each in alone.items() if name not in shares}
+        names = self._affordable(list(pairs), LOOKS[0])
+        if not names:
+            return Confirmed()
+        ratios = self._build_and_equal(pairs, names)
+        if not (looks := self._affordable_looks(len(names))):
+            return Confirmed()
+        course = _Tests(list(pairs), list(alone), together is not None, alpha, looks)
+        for done in range(1, looks[-1] + 1):
+            course.add(ratios, done)
+            self._watch(self.builds, course.confirmed())
+            until = [*(look for look in looks if look > done), looks[-1]][1:2] or [looks[-1]]
+            names = self._affordable(course.open, until[0] - done)
+            if done == looks[-1] or not names:
+                break
+            ratios = self._build_and_equal(pairs, names)
+        return course.confirmed()
+
+    def _affordable(self, names: Sequence[str], builds: int) -> list[str]:
+        """The names without the least promising, where there is no time for all in so many builds."""
+        fitting = list(names)
+        while fitting and not self._clock.has(builds * self.seconds_of(len(fitting))):
+            fitting.pop()
+        return fitting
+
+    def _affordable_looks(self, pairs: int) -> tuple[int, ...]:
+        """The looks for which there is time, now that the first build has shown its length. Half of the pairs are
+        likely to be decided or dropped early."""
+        for fewest in (max(2, ceil(pairs / 2)), 2, 1):
+            seconds = self.seconds_of(min(fewest, pairs))
+            if looks := tuple(look for look in LOOKS if (look - 1) * seconds <= self._clock.left):
+                return looks
+        return ()
+
+    def _build_and_equal(self, pairs: Mapping[str, ConfigPair], names: Sequence[str]) -> dict[str, float]:
+        """The log ratios of one build of some pairs, and of A/A."""
+        chosen = {name: pairs[name] for name in names}
+        ratios = self._build({AA: ConfigPair(self._config, self._config), **chosen})
+        self._equal += [ratios[AA]] if AA in ratios else []
+        return ratios
+
+    def _build(self, pairs: Mapping[str, ConfigPair]) -> dict[str, float]:
+        """The log ratios of one build. Where it fails, each pair is tried in processes of its own; what fails then is
+        not measured again."""
+        pairs = {name: pair for name, pair in pairs.items() if name not in self.problems}
+        self.builds += 1
+        found, problem = self._measure(pairs)
+        if problem and len(pairs) == 1:
+            self.problems |= dict.fromkeys(pairs, problem)
+        elif problem:
+            for name, pair in pairs.items():
+                alone, problem = self._measure({name: pair})
+                found |= alone
+                self.problems |= {name: problem} if problem else {}
+        return found
+
+    def _measure(self, pairs: Mapping[str, ConfigPair]) -> tuple[dict[str, float], str]:
+        """The log ratios of a job, or why it failed."""
+        names = list(pairs)
+        self._random.shuffle(names)
+        configs: dict[str, int] = {}
+        parts: list[TrialPart] = []
+        comparisons = []
+        for name in names:
+            places = []
+            for config in pairs[name]:
+                part = part_of(config)
+                if part.config_json not in configs:
+                    configs[part.config_json] = len(parts)
+                    parts.append(part)
+                places.append(configs[part.config_json])
+            comparisons.append([*places, self._random.random() < 0.5])
+        options: dict[str, Any] = {
+            "comparisons": comparisons,
+            "seed": self._random.randrange(2**31),
+            "window_seconds": _window_seconds(self._screening),
+            "seconds": max(self._screening.longest, self._clock.left / 4 / len(names)),
+            "min_pairs": MIN_PAIRS,
+            "max_pairs": PAIRS,
+        }
+        slowest = sum(self._screening.fewest_seconds(*pairs[name]) for name in names)
+        begun = self._clock.elapsed
+        answer = self._bench.do(Job("build", tuple(parts), options, self._clock.patience * (1 + len(names)) + slowest))
+        if answer.problem:
+            return {}, answer.problem
+        self._cost = max(0.8 * self._cost, (self._clock.elapsed - begun) / (len(names) + START_COST))
+        return dict(zip(names, map(_log_ratio, answer.values["benchmarks"]), strict=True)), ""
+
+
+class _Tests:
+    """The two tests of a round, and what is measured beside them."""
+
+    def __init__(
+        self, names: Sequence[str], alone: Sequence[str], has_together: bool, alpha: float, looks: Sequence[int]
+    ) -> None:
+        self._order, self._looks = names, looks
+        self._alone = SequentialTest(alone, TECHNIQUES_ALPHA, looks)
+        self._together = SequentialTest([TOGETHER] if has_together else [], alpha, looks)
+        self._shares: dict[str, list[float]] = {
+            name: [] for name in names if name != TOGETHER and name not in set(alone)
+        }
+        self._dropped: set[str] = set()
+
+    @property
+    def open(self) -> list[str]:
+        """What is worth another build, the most important first."""
+        shares = [name for name in self._shares if name not in self._dropped and self._is_open_share(name)]
+        wanted = {*self._together.open, *shares, *self._alone.open}
+        return [name for name in self._order if name in wanted]
+
+    def _is_open_share(self, name: str) -> bool:
+        """Whether it is not clear yet that the technique adds something; where all together is nothing, nobody asks."""
+        ratios = self._shares[name]
+        if len(ratios) < LOOKS[0] or len(ratios) >= SHARE_BUILDS:
+            return len(ratios) < LOOKS[0]
+        is_given_up = not self._together.open and self._together.comparison(TOGETHER).verdict != "gain"
+        return not is_given_up and _share(ratios).low <= 1 <= _share(ratios).high
+
+    def drop(self, name: str) -> None:
+        """Measure it no longer."""
+        self._dropped.add(name)
+        for test in (self._together, self._alone):
+            test.drop(name)
+
+    def add(self, ratios: Mapping[str, float], builds: int) -> None:
+        """Take a build, and look where that is planned."""
+        for name in set(self.open) - set(ratios):
+            self.drop(name)  # it failed
+        for name, each in self._shares.items():
+            each += [ratios[name]] if name in ratios else []
+        for test in (self._together, self._alone):
+            test.add(ratios, ratios.get(AA))
+            if builds in self._looks:
+                test.look(builds)
+
+    def confirmed(self) -> Confirmed:
+        """What is known by now, without what was not measured."""
+        together = self._together.comparison(TOGETHER) if self._together.names else None
+        techniques = {name: self._alone.comparison(name) for name in self._alone.names}
+        return Confirmed(
+            together if together is not None and together.builds else None,
+            {name: each for name, each in techniques.items() if each.builds},
+            {name.partition("/")[2]: _share(ratios) for name, ratios in self._shares.items() if ratios},
+        )
+
+
+def seconds_of_build(pairs: int, screening: Screening) -> float:
+    """What a build takes with so many pairs of configs and A/A, before one has been seen."""
+    return _seconds_of_pair(screening) * (pairs + 1 + START_COST)
+
+
+def _seconds_of_pair(screening: Screening) -> float:
+    """By what a benchmark of the screening took, with what is the same for fewer pairs."""
+    return max(2 * PAIRS * _window_seconds(screening) + 1.0, screening.longest * PAIRS / SCREENED_PAIRS / 2)
+
+
+def _window_seconds(screening: Screening) -> float:
+    return min(screening.window_seconds, WINDOW_SECONDS)
+
+
+def _share_of(name: str) -> str:
+    """Name of the comparison of all together with all but this technique; no technique has a name with a slash."""
+    return f"share/{name}"
+
+
+def _share(log_ratios: Sequence[float]) -> Interval:
+    return as_ratios(student_interval(np.asarray(log_ratios), SHARE_ERROR, LEAST_DEVIATION))
+
+
+def _log_ratio(values: Mapping[str, Any]) -> float:
+    pairs = pairs_of(values)
+    logs = log_ratios([pair.baseline for pair in pairs], [pair.technique for pair in pairs])
+    return hodges_lehmann(np.asarray(logs))

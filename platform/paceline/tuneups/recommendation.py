@@ -1,0 +1,134 @@
+"""What a tune-up recommends: confirmed against the baseline, cut back where it is not, without idle parts."""
+
+from collections.abc import Callable, Mapping, Sequence
+from math import inf, log
+
+from paceline.config.experiment import ExperimentConfig
+from paceline.tuneups.choosing import together
+from paceline.tuneups.confirmation import AA, RECOMMENDATION_ALPHAS, ConfigPair, Confirmation, Confirmed
+from paceline.tuneups.outcome import Quality
+from paceline.tuneups.screening import ScreenedPair
+from paceline.tuneups.statistics.intervals import Interval
+from paceline.tuneups.statistics.sequential_test import LEAST_EFFECT, Comparison
+from paceline.tuneups.techniques import Technique
+
+Check = Callable[[list[Technique]], tuple[list[Technique], Quality]]
+"""Trains techniques together; returns those that are as good as the baseline, and their quality."""
+
+
+class Recommendation:
+    """The techniques of one tune-up that are recommended, and what was confirmed on the way."""
+
+    def __init__(
+        self, config: ExperimentConfig, confirmation: Confirmation, screened: Mapping[str, ScreenedPair], check: Check
+    ) -> None:
+        """Begin with nothing.
+
+        Args:
+            config: the baseline.
+            screened: the screening of each technique by its name, and of A/A.
+        """
+        self._config, self._confirmation, self._screened, self._check = config, confirmation, screened, check
+        self._alphas = list(RECOMMENDATION_ALPHAS)
+        self.chosen: list[Technique] = []
+        self.quality = Quality("same")
+        self.together: Comparison | None = None
+        """What is recommended against the baseline; with nothing recommended, what was tried last."""
+        self.techniques: dict[str, Comparison] = {}
+        """Of each technique alone, by name, as far as builds were made for it."""
+        self.shares: Mapping[str, Interval] = {}
+        """What each of those recommended adds to the others."""
+
+    def confirm(self, candidates: list[Technique], quality: Quality, techniques: Sequence[Technique]) -> None:
+        """Confirm techniques together, and each that looked different in the screening alone.
+
+        Args:
+            quality: that of the candidates together.
+            techniques: all; the best of those that were confirmed alone is recommended where nothing together was.
+        """
+        self._confirm_together(candidates, quality)
+        if not self.chosen:
+            self._recommend_best([each for each in techniques if not each.saves_memory])
+
+    def _confirm_together(self, candidates: list[Technique], quality: Quality) -> None:
+        found = self._confirm_once(candidates, self._to_confirm(candidates))
+        while candidates and found.together is not None:
+            if found.together.verdict == "gain":
+                self._recommend(candidates, quality, found)
+                self._leave_out_idle(found)
+                return
+            if not self._alphas or not found.shares:
+                return
+            candidates, quality = self._check(_without_least(candidates, found.shares))
+            found = self._confirm_once(candidates, {}) if candidates else Confirmed()
+
+    def _recommend(self, chosen: list[Technique], quality: Quality, found: Confirmed) -> None:
+        self.chosen, self.quality, self.shares = chosen, quality, found.shares
+        self.together = found.together
+
+    def _leave_out_idle(self, found: Confirmed) -> None:
+        """What adds nothing to the others is left out, if the others are confirmed without it."""
+        needed = [each for each in self.chosen if _adds_something(found.shares.get(each.name))]
+        if not needed or len(needed) == len(self.chosen) or (len(needed) == 1 and self._recommend_best(needed)):
+            return
+        if not self._alphas:
+            return
+        left, quality = self._check(needed)
+        if left != needed:
+            return
+        before, again = self.together, self._confirm_once(needed, {})
+        self.together = before
+        if again.together is not None and again.together.verdict == "gain":
+            self._recommend(needed, quality, again)
+
+    def _recommend_best(self, techniques: Sequence[Technique]) -> bool:
+        """The fastest of those that were confirmed to gain alone; returns whether there is one."""
+        gained = [each for each in techniques if self._gains_alone(each)]
+        for technique in sorted(gained, key=lambda each: -self.techniques[each.name].interval.estimate):
+            left, quality = self._check([technique])
+            if left == [technique]:
+                self._recommend(left, quality, Confirmed(self.techniques[technique.name]))
+                return True
+        return False
+
+    def _gains_alone(self, technique: Technique) -> bool:
+        """Whether it was confirmed to gain over the baseline itself."""
+        found, pair = self.techniques.get(technique.name), self._screened.get(technique.name)
+        return found is not None and found.verdict == "gain" and pair is not None and pair.baseline == self._config
+
+    def _confirm_once(self, chosen: Sequence[Technique], alone: Mapping[str, ConfigPair]) -> Confirmed:
+        shares = {each.name: self._without(each, chosen) for each in chosen} if len(chosen) > 1 else {}
+        config = together(self._config, chosen)[0] if chosen else None
+        found = self._confirmation.run(config, alone, shares, self._alphas.pop(0))
+        self.techniques |= found.techniques
+        self.together = found.together or self.together
+        if len(chosen) == 1 and found.together is not None:
+            self.techniques.setdefault(chosen[0].name, found.together)
+        return found
+
+    def _to_confirm(self, chosen: Sequence[Technique]) -> dict[str, ConfigPair]:
+        """Each technique in which the screening saw a difference: those chosen first, then by how large it is. One that
+        is to be recommended by itself is measured as that."""
+        seen = {name: pair for name, pair in self._screened.items() if name != AA and pair.is_promising}
+        names = [each.name for each in chosen if each.name in self._screened and self._screened[each.name].pairs]
+        others = sorted(seen.keys() - set(names), key=lambda name: -abs(log(seen[name].interval.estimate)))
+        if len(chosen) == 1 and names and self._screened[names[0]].baseline == self._config:
+            names = []
+        return {
+            name: ConfigPair(self._screened[name].baseline, self._screened[name].technique)
+            for name in [*names, *others]
+        }
+
+    def _without(self, technique: Technique, chosen: Sequence[Technique]) -> ExperimentConfig:
+        return together(self._config, [each for each in chosen if each is not technique])[0]
+
+
+def _adds_something(share: Interval | None) -> bool:
+    """Whether it is worth its line in the config; so is what was not measured."""
+    return share is None or (share.low > 1 and share.estimate >= 1 + LEAST_EFFECT)
+
+
+def _without_least(chosen: Sequence[Technique], shares: Mapping[str, Interval]) -> list[Technique]:
+    """Those chosen without the one that adds least."""
+    least = min(chosen, key=lambda each: shares[each.name].estimate if each.name in shares else inf)
+    return [each for each in chosen if each is not least]

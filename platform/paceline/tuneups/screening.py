@@ -1,0 +1,165 @@
+"""Paired benchmarks in one build: cheap, and good enough to rank techniques and to discard most of them.
+
+Nothing is claimed on these figures. Two builds of the same config may differ by a percent or two for good, by where
+their memory happens to lie; `confirmation` measures over several.
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import log
+from typing import Any, Literal
+
+from paceline.config.derived import derive
+from paceline.config.experiment import ExperimentConfig
+from paceline.tuneups.bench import Bench
+from paceline.tuneups.clock import Clock
+from paceline.tuneups.jobs import Job, part_of
+from paceline.tuneups.paired_benchmark import Pair, fewest_steps
+from paceline.tuneups.statistics.intervals import Interval, speedup
+from paceline.tuneups.statistics.sequential_test import LEAST_EFFECT
+
+Direction = Literal["faster", "slower", "similar"]
+
+MIN_PAIRS, PAIRS, MAX_PAIRS = 3, 6, 12
+"""Pairs of a paired benchmark with slow steps, of one with others, and of all between two configs."""
+PROMISING = 0.015
+"""A technique whose speed differs by less, as a part of 1, is discarded."""
+WINDOW_SECONDS = 0.5
+"""How long a window of each side takes, where there is time."""
+LEAST_WINDOW_SECONDS = 0.1
+"""A window that is shorter has too few turns for a busy machine to hit both sides alike."""
+SLOWER = 3
+"""By how many times a technique may be slower than the baseline without being taken for one that hangs."""
+FIRST_ROUND_SHARE = 0.5
+"""Of the time, what a first benchmark of each is to take at the most."""
+
+
+@dataclass
+class ScreenedPair:
+    """A config against another one: all paired benchmarks between them."""
+
+    name: str
+    baseline: ExperimentConfig
+    technique: ExperimentConfig
+    pairs: list[Pair] = field(default_factory=list)
+    problem: str = ""
+    """Why it cannot be measured; empty when it can."""
+    warnings: list[str] = field(default_factory=list)
+    """Warnings when the technique was built."""
+    build_seconds: float = 0.0
+    """How long it took to be ready for its first step, compiling included, the longest time."""
+    benchmarks: int = 0
+
+    @property
+    def interval(self) -> Interval:
+        """The technique's speed over the baseline's in this build."""
+        return speedup([pair.baseline for pair in self.pairs], [pair.technique for pair in self.pairs])
+
+    @property
+    def direction(self) -> Direction:
+        """Which one is faster by enough to count; `similar` where that is not clear."""
+        estimate, low, high = self.interval
+        if low > 1 and estimate >= 1 + LEAST_EFFECT:
+            return "faster"
+        return "slower" if high < 1 and estimate <= 1 / (1 + LEAST_EFFECT) else "similar"
+
+    @property
+    def is_promising(self) -> bool:
+        """Whether a difference was seen that is worth confirming."""
+        return bool(self.pairs) and abs(log(self.interval.estimate)) >= log(1 + PROMISING)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a further benchmark is worth its time."""
+        is_clear = self.direction != "similar"
+        return not self.problem and self.is_promising and not is_clear and len(self.pairs) < MAX_PAIRS
+
+
+class Screening:
+    """Runs paired benchmarks on a bench, as long as there is time."""
+
+    def __init__(
+        self, bench: Bench, clock: Clock, seed: int, watch: Callable[[ScreenedPair], None] = lambda screened: None
+    ) -> None:
+        self._bench, self._clock, self._watch = bench, clock, watch
+        self._random = random.Random(seed)
+        self._longest = _benchmark_seconds(WINDOW_SECONDS)
+        self.window_seconds = WINDOW_SECONDS
+        """How long a window of each side takes."""
+        self.seconds_per_sample = 0.0
+        """Of the baseline, where it is known."""
+
+    @property
+    def longest(self) -> float:
+        """Seconds that a benchmark takes at the most, as far as has been seen."""
+        return self._longest
+
+    def fit_windows(self, benchmarks: int) -> None:
+        """With little time, shorten the windows, so that there is time for so many benchmarks."""
+        fair = FIRST_ROUND_SHARE * self._clock.left / max(1, benchmarks) / _benchmark_seconds(1.0)
+        self.window_seconds = min(WINDOW_SECONDS, max(LEAST_WINDOW_SECONDS, fair))
+        self._longest = _benchmark_seconds(self.window_seconds)
+
+    def run(self, screened: Sequence[ScreenedPair], share: float = 1.0) -> None:
+        """Benchmark each once, in random order, or in the given one where there is no time for all; then those that
+        are unclear again, the one that may be fastest first.
+
+        Args:
+            share: of the time that is left after the first round of all, what further rounds may take.
+        """
+        waiting = [each for each in screened if not each.benchmarks]
+        if self._clock.has(len(waiting) * self._longest):
+            self._random.shuffle(waiting)
+        for each in waiting:
+            if self._clock.has(self._longest):
+                self.measure(each)
+        stop_at = self._clock.left * (1 - share)
+        while unclear := [each for each in screened if each.is_open]:
+            if self._clock.left - stop_at < self._longest:
+                break
+            self.measure(max(unclear, key=lambda each: each.interval.high))
+
+    def measure(self, screened: ScreenedPair) -> None:
+        """One paired benchmark."""
+        options: dict[str, Any] = {
+            "seed": self._random.randrange(2**31),
+            "window_seconds": self.window_seconds,
+            "seconds": max(self._longest, self._clock.left / 4),
+            "min_pairs": MIN_PAIRS,
+            "max_pairs": PAIRS,
+        }
+        begun = self._clock.elapsed
+        parts = part_of(screened.baseline), part_of(screened.technique)
+        limit = self._clock.patience + self.fewest_seconds(screened.baseline, screened.technique)
+        answer = self._bench.do(Job("benchmark", parts, options, limit))
+        screened.benchmarks += 1
+        if answer.problem:
+            screened.problem = answer.problem
+        else:
+            self._longest = max(self._longest * 0.8, self._clock.elapsed - begun)
+            screened.pairs += pairs_of(answer.values)
+            screened.warnings = list(dict.fromkeys([*screened.warnings, *answer.values["warnings"]]))
+            screened.build_seconds = max(screened.build_seconds, answer.values["build_seconds"])
+        self._watch(screened)
+
+    def fewest_seconds(self, baseline: ExperimentConfig, technique: ExperimentConfig) -> float:
+        """What the fewest pairs take where steps are slow and loader processes have many batches ready; a technique
+        that is some times slower than the baseline included."""
+        return SLOWER * self.seconds_per_sample * (_fewest_samples(baseline) + _fewest_samples(technique))
+
+
+def _fewest_samples(config: ExperimentConfig) -> int:
+    """Samples of a side in the fewest pairs of a benchmark, at the most."""
+    steps = fewest_steps(config.data.num_workers * config.data.prefetch_factor, MIN_PAIRS)
+    return steps * derive(config, None).batch.global_batch_size
+
+
+def _benchmark_seconds(window_seconds: float) -> float:
+    """What a benchmark of such windows takes, about; before one has been seen."""
+    return 2 * PAIRS * window_seconds
+
+
+def pairs_of(values: Mapping[str, Any]) -> list[Pair]:
+    """The pairs of a benchmark's answer."""
+    return [Pair(*each) for each in values["pairs"]]

@@ -1,0 +1,79 @@
+"""Whole tune-ups on a simulated bench: how often they are wrong, and how often they find what is there.
+
+Each has 16 techniques, and the default budget. Trainers of the same config differ in speed from build to build, as they
+do by where their memory lies.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from paceline.tuneups.outcome import Findings, TechniqueResult
+from support.toys import toy_config
+from support.tuneup.simulated_bench import tuned
+
+TECHNIQUES = [f"t{number}" for number in range(16)]
+BUDGET_SECONDS = 600.0
+FEW = 30
+MANY = pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])
+
+
+def simulated(seed: int, between_builds: float, effects: Mapping[str, float]) -> Findings:
+    """The findings of one tune-up.
+
+    Args:
+        between_builds: standard deviation of the log ratio of two equal trainers.
+        effects: speedup of those techniques that have one.
+    """
+    section = {
+        "techniques": {name: {f"model.args.{name}": 1} for name in TECHNIQUES},
+        "only": TECHNIQUES,
+        "budget_seconds": BUDGET_SECONDS,
+    }
+    changes = {"seed": seed, "trainer.precision": "32-true", "scaling.num_workers": 1, "tuneup": section}
+
+    def speed(tree: dict[str, Any]) -> float:
+        product = 1000.0
+        for name in tree["model"]["args"]:
+            product *= effects.get(name, 1.0)
+        return product
+
+    config = toy_config().with_overrides(changes)
+    done = tuned(speed, lambda tree: 0.95, config, seed=seed, between_builds=between_builds)
+    assert done.clock.now < BUDGET_SECONDS
+    return done.findings
+
+
+def of(found: Findings, name: str) -> TechniqueResult:
+    return next(technique for technique in found.techniques if technique.name == name)
+
+
+@pytest.mark.parametrize("tuneups", [FEW, MANY])
+@pytest.mark.parametrize("between_builds", [0.0, 0.01, 0.02])
+def test_what_does_nothing_gets_no_verdict_and_is_not_recommended(between_builds: float, tuneups: int) -> None:
+    found = [simulated(seed, between_builds, {}) for seed in range(tuneups)]
+    wrong = [each for each in found if any(of(each, name).verdict != "no gain" for name in TECHNIQUES)]
+    recommended = [each for each in found if each.recommended]
+    assert len(wrong) <= max(1, 0.05 * tuneups)
+    assert len(recommended) <= max(1, 0.02 * tuneups)
+    assert all(each.speedup_interval is not None and each.speedup_interval[0] > 1 for each in recommended)
+
+
+@pytest.mark.parametrize("tuneups", [FEW, MANY])
+def test_five_percent_either_way_are_found_beside_what_does_nothing(tuneups: int) -> None:
+    found = [simulated(seed, 0.01, {"t3": 1.05, "t7": 1 / 1.05}) for seed in range(tuneups)]
+    assert sum(of(each, "t3").verdict == "gain" for each in found) >= 0.9 * tuneups
+    assert sum(of(each, "t7").verdict == "regression" for each in found) >= 0.9 * tuneups
+    assert sum(of(each, "t3").is_recommended for each in found) >= 0.9 * tuneups
+    others = [name for name in TECHNIQUES if name not in ("t3", "t7")]
+    wrong = [each for each in found if any(of(each, name).verdict != "no gain" for name in others)]
+    assert len(wrong) <= 0.05 * tuneups
+
+
+@pytest.mark.parametrize("tuneups", [FEW, MANY])
+@pytest.mark.parametrize("between_builds", [0.01, 0.02])
+def test_twenty_percent_are_found_and_recommended(between_builds: float, tuneups: int) -> None:
+    found = [simulated(seed, between_builds, {"t3": 1.2}) for seed in range(tuneups)]
+    assert sum(of(each, "t3").verdict == "gain" for each in found) >= 0.99 * tuneups
+    assert sum(of(each, "t3").is_recommended for each in found) >= 0.99 * tuneups
