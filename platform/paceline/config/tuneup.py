@@ -26,9 +26,9 @@ class TuneupConfig(Section):
     `val/loss`."""
     mode: Direction | None = None
     """Whether the metric is to be small (`min`) or large (`max`). `null`: as in `sweep.mode`."""
-    margin: Annotated[float, Field(gt=0, le=1e20)] = 0.01
-    """How much worse the metric may be, in its own unit, and still count as equal; above 0 to 10^20. Set before
-    anything is measured."""
+    margin: Annotated[float, Field(gt=0, le=1e20)] | None = None
+    """How much worse the metric may be, in its own unit, and still count as equal; above 0 to 10^20. `null`: 1 % of the
+    baseline's mean, and 5 % where less is better, as of a loss. Set before anything is measured."""
     seeds: Annotated[int, Field(ge=2, le=1024)] = 5
     """With how many seeds a change of the numerics is trained to the end, beside the baseline, 2 to 1024."""
     techniques: dict[TechniqueName, Annotated[dict[str, Any], Field(min_length=1)]] = Field(default_factory=dict)

@@ -6,7 +6,15 @@ from paceline.runs.report.html import Child, tag
 from paceline.runs.report.parts import code
 from paceline.tuneups.explaining import unhelpful
 from paceline.tuneups.outcome import Findings, Quality
-from paceline.tuneups.texts import interval_text, noise_text, quality_text, ratio_text, split_texts, without_gain
+from paceline.tuneups.texts import (
+    interval_text,
+    margin_text,
+    noise_text,
+    quality_text,
+    ratio_text,
+    split_texts,
+    without_gain,
+)
 
 
 def headline(findings: Findings) -> str:
@@ -33,7 +41,7 @@ def certainty(findings: Findings) -> str:
     parts.append(f"Noise: {noise_text(findings.noise)}.")
     quality = findings.quality
     if quality.difference is not None and quality.margin is not None:
-        parts.append(f"{quality_text(quality)}; what counts as equal was set to {quality.margin:g} before.")
+        parts.append(f"{quality_text(quality)}; what counts as equal was fixed before: {margin_text(quality)}.")
     elif findings.recommended and quality.verdict == "same":
         parts.append("What is recommended computes the same, by how it works.")
     elif findings.recommended:
@@ -83,7 +91,7 @@ def tiles(findings: Findings) -> list[tuple[str, Child, str]]:
 def _quality_words(quality: Quality) -> str:
     if quality.verdict == "same":
         return "computing the same"
-    within = "" if quality.margin is None else f" within {quality.margin:g}"
+    within = "" if quality.margin is None else f" within {quality.margin:.3g}"
     words = {
         "equivalent": f"{quality.metric} equal{within}",
         "better": f"{quality.metric} better",
@@ -95,5 +103,5 @@ def _quality_words(quality: Quality) -> str:
 def _margin_words(quality: Quality) -> str:
     if quality.change is None:
         return ""
-    within = "" if quality.margin is None else f", margin {quality.margin:g}"
-    return f"{quality.metric} {quality.change[0]:+.4f}{within}"
+    within = "" if quality.margin is None else f", margin {margin_text(quality)}"
+    return f"{quality.metric} {quality.change[0]:+.3g}{within}"

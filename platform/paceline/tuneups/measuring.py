@@ -16,7 +16,6 @@ from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.tuneups.bench import Bench
 from paceline.tuneups.beside import NO_TIME
-from paceline.tuneups.checking import FEWEST_SEEDS, Checking
 from paceline.tuneups.choosing import best_of_families, merged, speedups, together
 from paceline.tuneups.clock import Clock
 from paceline.tuneups.combining import Combining
@@ -26,12 +25,13 @@ from paceline.tuneups.facts import Facts
 from paceline.tuneups.jobs import Job, part_of
 from paceline.tuneups.outcome import BaselineFailed, Findings, Note, Quality, TechniqueResult
 from paceline.tuneups.peaks import BASELINE, PROCESS_SECONDS, Peaks
-from paceline.tuneups.qualities import Trainings
+from paceline.tuneups.quality_gate import FEWEST_SEEDS, QualityGate
 from paceline.tuneups.recommendation import Recommendation
 from paceline.tuneups.screening import ScreenedPair, Screening
 from paceline.tuneups.splits import Splits
 from paceline.tuneups.statistics.sequential_test import LOOKS, Comparison
 from paceline.tuneups.techniques import Technique, techniques_for, with_fixes
+from paceline.tuneups.trainings import Trainings
 
 QUALITY_SHARE = 0.45
 """Of the budget, what trainings for the quality may take at the most."""
@@ -82,7 +82,6 @@ class Measuring:
         self._trainings = Trainings(bench, clock, config)
         self._screening = Screening(bench, clock, config.seed, watcher.screened)
         self._screened: dict[str, ScreenedPair] = {}
-        self._qualities: dict[str, Quality] = {}
         self._notes = list(notes)
         self._techniques: list[Technique] = []
         self._splits = Splits(bench, clock)
@@ -206,15 +205,12 @@ class Measuring:
         self._combining = Combining(self._config, facts, self._screening, self._techniques, self._screened)
         chosen = self._combining.run(tried, gained)
         self._techniques = self._combining.techniques
+        self._gate = QualityGate(self._config, self._trainings, self._techniques, self._screened)
         return chosen
 
     def _check_quality(self, chosen: list[Technique]) -> tuple[list[Technique], Quality]:
         self._watcher.stage("training the recommended config")
-        checking = Checking(self._config, self._trainings, self._techniques, self._screened)
-        chosen, quality = checking.run(chosen)
-        self._qualities |= checking.qualities
-        self._notes += checking.notes
-        return chosen, quality
+        return self._gate.admit(chosen)
 
     def _use_what_is_left(
         self, tried: Sequence[Technique], chosen: list[Technique], spoiling: set[str]
@@ -274,6 +270,7 @@ class Measuring:
             self._peaks.measure(technique.name, technique.config(self._config))
 
     def _findings(self, found: Recommendation) -> Findings:
+        self._notes += self._gate.notes
         results = tuple(self._result(technique, found) for technique in self._techniques)
         untried = [each.name for each in results if each.reason == NO_TIME]
         if untried:
@@ -312,7 +309,7 @@ class Measuring:
             technique,
             self._screened.get(technique.name),
             found.techniques.get(technique.name),
-            self._qualities.get(technique.name, usual),
+            self._gate.qualities.get(technique.name, usual),
             self._screened[AA].warnings,
             self._peaks,
         )

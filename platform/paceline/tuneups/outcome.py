@@ -46,12 +46,16 @@ class Quality:
     difference: float | None = None
     """Of the technique's mean from the baseline's, in the metric's unit; positive is better."""
     interval: tuple[float, float] | None = None
-    """Of the difference, 90 %: what the two one-sided tests at 5 % look at."""
+    """Of the difference: its ends are the bounds of the two one-sided tests."""
     seeds: int = 0
     is_not_inferior: bool = False
     """Shown to be worse by less than the margin, or not at all."""
     margin: float | None = None
     """What counts as equal, in the metric's unit; None where nothing was compared."""
+    is_margin_relative: bool = False
+    """Whether the margin follows from the baseline's value, since the config sets none."""
+    seeds_needed: int | None = None
+    """How many seeds are likely to decide what is undecided."""
     mode: Direction = "max"
     """Whether the metric is better when it is large or small."""
 
@@ -78,6 +82,8 @@ class Quality:
             "seeds": self.seeds,
             "not_inferior": self.is_not_inferior,
             "margin": self.margin,
+            "margin_is_relative": self.is_margin_relative,
+            "seeds_needed": self.seeds_needed,
             "mode": self.mode,
         }
 

@@ -95,6 +95,8 @@ def _quality(told: Mapping[str, Any]) -> Quality:
         seeds=told.get("seeds", 0),
         is_not_inferior=told.get("not_inferior", False),
         margin=told.get("margin"),
+        is_margin_relative=told.get("margin_is_relative", False),
+        seeds_needed=told.get("seeds_needed"),
         mode=told.get("mode", "max"),
     )
 

@@ -60,14 +60,21 @@ def measured_text(technique: TechniqueResult) -> str:
 
 
 def quality_text(quality: Quality) -> str:
-    """Such as `val/accuracy equivalent, -0.0010 (-0.0032 to +0.0012) over 5 seeds`."""
+    """Such as `val/accuracy equivalent, -0.001 (-0.0032 to +0.0012) over 5 seeds`."""
     if quality.verdict == "same":
         return "computes the same"
     if quality.change is None:
         return quality.verdict
     change, low, high = quality.change
     verdict = "not worse" if quality.verdict == "undecided" and quality.is_not_inferior else quality.verdict
-    return f"{quality.metric} {verdict}, {change:+.4f} ({low:+.4f} to {high:+.4f}) over {quality.seeds} seeds"
+    needed = f"; needs {quality.seeds_needed} seeds to decide" if quality.seeds_needed else ""
+    ends = f"({low:+.3g} to {high:+.3g})"
+    return f"{quality.metric} {verdict}, {change:+.3g} {ends} over {quality.seeds} seeds{needed}"
+
+
+def margin_text(quality: Quality) -> str:
+    """Such as `0.0095, relative to the baseline`, or `0.01`."""
+    return f"{quality.margin:.3g}{', relative to the baseline' if quality.is_margin_relative else ''}"
 
 
 def overrides_text(overrides: Mapping[str, Any]) -> str:

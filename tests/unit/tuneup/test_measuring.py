@@ -14,6 +14,7 @@ from support.golden import Golden
 from support.toys import toy_config
 from support.tuneup.simulated_bench import (
     PLANTED,
+    SimulatedBench,
     is_set,
     planted_accuracy,
     planted_config,
@@ -42,19 +43,43 @@ def test_planted_techniques_get_their_verdicts_and_the_good_one_is_recommended(s
     assert [done.technique(name).peak_memory_ratio for name in PLANTED] == [1.0, 0.5, 1.0, 1.0]
     assert found.peak_memory_ratio == 0.5
     spoiling = done.technique("spoils")
-    assert (spoiling.quality.verdict, spoiling.quality.margin) == ("worse", 0.01)
+    assert spoiling.quality.verdict == "worse"
+    assert spoiling.quality.margin == pytest.approx(0.0095, rel=0.01)  # 1 % of the baseline's accuracy
+    assert spoiling.quality.to_json()["margin_is_relative"]
     assert spoiling.speedup == pytest.approx(1.2, rel=0.05)
     assert done.clock.now < 600
 
 
 def test_a_loss_that_rises_is_worse_by_its_own_sign() -> None:
-    done = tuned(accuracy=lambda tree: 1 - planted_accuracy(tree), metric="val/loss")
+    done = tuned(accuracy=lambda tree: 1.1 - planted_accuracy(tree), metric="val/loss")
     quality = done.technique("spoils").quality
     assert done.findings.recommended == PLANTED["faster"]
     assert (quality.verdict, quality.metric) == ("worse", "val/loss")
     assert quality.difference == pytest.approx(-0.03, abs=0.003)
     assert quality.change is not None
     assert quality.change[0] == -quality.difference
+
+
+def test_what_too_few_seeds_leave_open_says_how_many_would_decide() -> None:
+    section = {**planted_config().tuneup.model_dump(), "margin": 0.0005}  # a third of the noise
+    done = tuned(config=planted_config(tuneup=section))
+    quality = done.technique("faster").quality
+    assert quality.verdict == "undecided"
+    assert quality.seeds_needed is not None
+    assert quality.seeds_needed > quality.seeds
+    assert done.findings.recommended == {}
+
+
+def test_a_metric_of_zero_has_no_margin_of_its_own() -> None:
+    class Zero(SimulatedBench):
+        def _train(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
+            return {**super()._train(configs, job), "metrics": {"val/accuracy": 0.0}}
+
+    assert "no-margin" in tuned(kind=Zero).notes
+    section = {**planted_config().tuneup.model_dump(), "margin": 0.01}
+    done = tuned(kind=Zero, config=planted_config(tuneup=section))
+    assert done.findings.quality.verdict == "equivalent"
+    assert not done.findings.quality.is_margin_relative
 
 
 def test_the_baseline_against_itself_recommends_nothing() -> None:

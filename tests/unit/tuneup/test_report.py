@@ -125,9 +125,9 @@ def test_unproven_gains_are_not_reported_as_nothing_helps(golden: Golden) -> Non
 
 def test_the_change_of_a_loss_has_the_sign_of_the_loss() -> None:
     better = Quality("better", "val/loss", 0.24, (0.2, 0.3), 5, True, 0.01, mode="min")
-    assert re.findall(r"[+-]\d\.\d+", quality_text(better)) == ["-0.2400", "-0.3000", "-0.2000"]
+    assert re.findall(r"[+-]\d\.\d+", quality_text(better)) == ["-0.24", "-0.3", "-0.2"]
     shown = [beside for _, figure, beside in tiles(replace(findings(), quality=better)) if figure == "better"]
-    assert re.findall(r"[+-]\d\.\d+", shown[0]) == ["-0.2400"]
+    assert re.findall(r"[+-]\d\.\d+", shown[0]) == ["-0.24"]
 
 
 # The page

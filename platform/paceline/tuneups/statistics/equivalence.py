@@ -1,7 +1,7 @@
 """Whether a technique trains as well as the baseline: a test of equivalence over seeds, with a margin set beforehand.
 
 That a test finds no significant difference says nothing: with few seeds it never does. Here the burden is on the
-technique: it is equivalent when the data exclude, at 5 %, that it differs by the margin or more.
+technique: it is equivalent when the data exclude that it differs by the margin or more.
 """
 
 from collections.abc import Sequence
@@ -14,21 +14,25 @@ import numpy as np
 from scipy.special import stdtr, stdtrit
 
 from paceline.direction import Direction
-from paceline.tuneups.statistics.intervals import Array, Interval, student_interval
+from paceline.tuneups.statistics.intervals import Interval, student_interval
 
 Parity = Literal["equivalent", "worse", "better", "undecided"]
 
 ERROR = 0.05
 """Of each of the two one-sided tests."""
+LEAST_SPREAD = 0.05
+"""A standard deviation of the differences below this part of the margin is taken for this: that of few seeds may be
+zero by chance, of a metric that takes few values most of all."""
+MOST_SEEDS = 1024
 
 
 @dataclass(frozen=True)
-class Quality:
+class QualityComparison:
     """How good a technique's models are beside the baseline's."""
 
     difference: Interval
-    """Mean of the technique minus that of the baseline, in the metric's unit, with its 90 % interval: each end of it is
-    the bound of a one-sided test at 5 %."""
+    """Mean of the technique minus that of the baseline, in the metric's unit, with its interval: each end of it is the
+    bound of a one-sided test at `error`."""
     verdict: Parity
     """`equivalent`: shown to differ by less than the margin. `worse`, `better`: shown to differ in this direction, and
     not shown to stay within the margin. `undecided`: none of these, more seeds are needed."""
@@ -36,64 +40,72 @@ class Quality:
     """Shown to be worse by less than the margin, or not at all; a gain is no obstacle to this one."""
     margin: float
     seeds: int
-    """Of the technique."""
+    seeds_needed: int | None = None
+    """How many seeds are likely to show that a technique is equivalent which does not differ, going by these; None for
+    fewer than two."""
 
 
 def compare_quality(
-    baseline: Sequence[float], technique: Sequence[float], margin: float, mode: Direction, paired: bool = True
-) -> Quality:
+    baseline: Sequence[float],
+    technique: Sequence[float],
+    margin: float,
+    mode: Direction,
+    error: float = ERROR,
+    claim_error: float = ERROR,
+) -> QualityComparison:
     """Compare the final metric over seeds by two one-sided t tests (Schuirmann 1987, Journal of Pharmacokinetics and
-    Biopharmaceutics 15: 657).
+    Biopharmaceutics 15: 657) of the differences seed by seed.
 
-    Each error is at most 5 %: that a technique which differs by the margin is called equivalent, and that one which
-    does not differ is called worse, or better. A t interval takes the differences for about normal; on each side it is
-    6.3 standard errors wide with 2 seeds, 2.9 with 3 and 2.1 with 5, so that 2 decide little.
-
-    Where all differences are the same to the last bit, their spread is zero, and so is the width of the interval: the
-    verdict is that of the difference itself. Of techniques that compute the very same this is right. With a metric that
-    takes few values, such as an accuracy over 100 samples, it can be chance: use more seeds or more samples there.
-
-    One seed decides nothing. A technique with a value that is not finite has diverged, and is worse.
+    A t interval takes the differences for about normal; at 5 % it is on each side 6.3 standard errors wide with 2
+    seeds, 2.9 with 3 and 2.1 with 5, so that 2 decide little. One seed decides nothing. A technique with a value that
+    is not finite has diverged, and is worse.
 
     Args:
         baseline: the metric after training, one for each seed.
-        technique: the same of the technique; with `paired` of the same seeds in the same order.
+        technique: the same of the technique, of the same seeds in the same order.
         margin: the difference that matters, in the metric's unit; chosen before the data are seen.
         mode: whether the metric is good when it is high (`max`) or low (`min`).
-        paired: compare seed by seed. Without it, by Welch's test, which allows for different spreads.
+        error: the chance that a technique which is worse by the margin is called equivalent, or not inferior.
+        claim_error: the chance that one which does not differ is called worse; likewise better.
 
     Raises:
-        ValueError: for a margin that is not positive, paired values of different number, no values, or a baseline that
-            is not finite.
+        ValueError: for a margin that is not positive, values of different number, no values, or a baseline that is not
+            finite.
     """
     if not 0 < margin < inf:
         raise ValueError("the margin must be a positive number")
-    if not baseline or not technique or (paired and len(baseline) != len(technique)):
+    if not baseline or len(baseline) != len(technique):
         raise ValueError(
             f"cannot compare {len(baseline)} values of the baseline with {len(technique)} of the technique"
         )
     if not all(map(isfinite, baseline)):
         raise ValueError("the baseline has a value that is not finite")
     if not all(map(isfinite, technique)):
-        return Quality(Interval(nan, -inf, inf), "worse", False, margin, len(technique))
-    before, after = np.asarray(baseline, dtype=np.float64), np.asarray(technique, dtype=np.float64)
-    difference = _paired(after - before) if paired else _welch(before, after)
+        return QualityComparison(Interval(nan, -inf, inf), "worse", False, margin, len(technique))
+    differences = np.asarray(technique, dtype=np.float64) - np.asarray(baseline, dtype=np.float64)
+    difference = student_interval(differences, 2 * error, LEAST_SPREAD * margin)
     better = difference if mode == "max" else Interval(-difference.estimate, -difference.high, -difference.low)
-    return Quality(difference, _verdict(better, margin), better.low > -margin, margin, len(technique))
+    claimed = student_interval(differences if mode == "max" else -differences, 2 * claim_error, LEAST_SPREAD * margin)
+    needed = None
+    if len(differences) > 1:
+        spread = max(LEAST_SPREAD * margin, float(np.std(differences, ddof=1)))
+        needed = seeds_needed(spread, margin, error=error)
+    verdict = _verdict(better, claimed, margin)
+    return QualityComparison(difference, verdict, better.low > -margin, margin, len(technique), needed)
 
 
-def seeds_needed(spread: float, margin: float, power: float = 0.8) -> int:
+def seeds_needed(spread: float, margin: float, power: float = 0.8, error: float = ERROR) -> int:
     """How many seeds it takes to show that a technique is equivalent which does not differ, with probability `power`.
 
     By the usual approximation, which takes the estimated spread for the true one in the t statistic's shift.
 
     Args:
-        spread: standard deviation of the difference between technique and baseline of the same seed. Where only the
-            deviation of each is known and the seeds have nothing in common, this is 1.41 times that.
+        spread: standard deviation of the difference between technique and baseline of the same seed.
         margin: as in `compare_quality`.
+        error: likewise.
 
     Returns:
-        2 at least.
+        2 at least, and at most `MOST_SEEDS`.
 
     Raises:
         ValueError: for a negative spread, a margin that is not positive, or a power that is not between 0 and 1.
@@ -101,42 +113,23 @@ def seeds_needed(spread: float, margin: float, power: float = 0.8) -> int:
     if not 0 <= spread < inf or not 0 < margin < inf or not 0 < power < 1:
         raise ValueError("needs a spread of at least 0, a positive margin, and a power between 0 and 1")
     normal = NormalDist()
-    sum_of_quantiles = normal.inv_cdf(1 - ERROR) + normal.inv_cdf((1 + power) / 2)
+    sum_of_quantiles = normal.inv_cdf(1 - error) + normal.inv_cdf((1 + power) / 2)
     count = max(2, ceil((sum_of_quantiles * spread / margin) ** 2))  # t has heavier tails: never fewer
-    while spread and _power(count, spread, margin) < power:
+    while spread and count < MOST_SEEDS and _power(count, spread, margin, error) < power:
         count += 1
-    return count
+    return min(count, MOST_SEEDS)
 
 
-def _power(count: int, spread: float, margin: float) -> float:
+def _power(count: int, spread: float, margin: float, error: float) -> float:
     degrees = count - 1
-    return max(0.0, 2 * float(stdtr(degrees, margin * sqrt(count) / spread - stdtrit(degrees, 1 - ERROR))) - 1)
+    shift = margin * sqrt(count) / spread - float(stdtrit(degrees, 1 - error))
+    return max(0.0, 2 * float(stdtr(degrees, shift)) - 1)
 
 
-def _verdict(better: Interval, margin: float) -> Parity:
-    """From an interval of how much better the technique is."""
+def _verdict(better: Interval, claimed: Interval, margin: float) -> Parity:
+    """From intervals of how much better the technique is."""
     if -margin < better.low and better.high < margin:
         return "equivalent"
-    if better.high < 0:
+    if claimed.high < 0:
         return "worse"
-    return "better" if better.low > 0 else "undecided"
-
-
-def _paired(differences: Array) -> Interval:
-    if len(differences) < 2:
-        return Interval(float(differences[0]), -inf, inf)
-    return student_interval(differences, 2 * ERROR)
-
-
-def _welch(before: Array, after: Array) -> Interval:
-    mean = float(np.mean(after) - np.mean(before))
-    if min(len(before), len(after)) < 2:
-        return Interval(mean, -inf, inf)
-    variances = [float(np.var(each, ddof=1)) / len(each) for each in (before, after)]
-    total = sum(variances)
-    if total == 0:
-        return Interval(mean, mean, mean)
-    counts = (len(before), len(after))
-    degrees = total**2 / sum(part**2 / (count - 1) for part, count in zip(variances, counts, strict=True))
-    half = float(stdtrit(degrees, 1 - ERROR)) * sqrt(total)
-    return Interval(mean, mean - half, mean + half)
+    return "better" if claimed.low > 0 else "undecided"

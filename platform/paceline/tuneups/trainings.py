@@ -1,16 +1,13 @@
-"""Trainings to the end over some seeds, and whether one config's come out as well as another's."""
+"""Trainings to the end over some seeds, and the metric at their ends."""
 
 from math import isfinite
 from typing import Any
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.tuneup import TuneupConfig
-from paceline.direction import default_mode
 from paceline.tuneups.bench import Bench
 from paceline.tuneups.clock import Clock
 from paceline.tuneups.jobs import Job, part_of
-from paceline.tuneups.outcome import Quality
-from paceline.tuneups.statistics.equivalence import compare_quality
 
 PREFERRED = ("val/accuracy", "val/loss")
 """The metrics that quality is judged by, when the config names none: the first that the task reports."""
@@ -24,10 +21,8 @@ class Trainings:
         section = config.tuneup or TuneupConfig()
         self.seeds = [config.seed + number for number in range(section.seeds)]
         self.metric = section.metric or ""
-        self.margin = section.margin
-        self._mode = section.mode
         self.problem = ""
-        """Why the last training came to nothing; empty when it did not."""
+        """Why the last training failed; empty when it did not."""
         self._known: dict[str, list[dict[str, Any]]] = {}
 
     def seconds(self, config: ExperimentConfig) -> float | None:
@@ -58,7 +53,7 @@ class Trainings:
             if not self._clock.has(expected):
                 return False
             seeded = part_of(config.with_overrides({"seed": seed, "tuneup": None}))
-            # told to end, it takes one more step, and an evaluation
+            # asked to stop, it takes one more step, and an evaluation
             left, limit = self._clock.left, self._clock.left + self._clock.patience
             answer = self._bench.do(Job("train", (seeded,), {"seconds": left}, limit))
             self.problem = answer.problem
@@ -72,22 +67,6 @@ class Trainings:
                 return False
             done.append(dict(answer.values))
         return True
-
-    def compare(self, baseline: ExperimentConfig, technique: ExperimentConfig) -> Quality:
-        """Whether a technique's trainings come out as well as the baseline's, over the seeds that both have."""
-        first, second = self.values(baseline), self.values(technique)
-        count = min(len(first), len(second))
-        if count < 2:
-            return Quality("not measured", self.metric)
-        mode = self._mode or default_mode(self.metric)
-        found = compare_quality(first[:count], second[:count], self.margin, mode)
-        difference, low, high = found.difference
-        if mode == "min":  # of a loss, less is better
-            difference, low, high = -difference, -high, -low
-        interval = (low, high)
-        return Quality(
-            found.verdict, self.metric, difference, interval, count, found.is_not_inferior, self.margin, mode
-        )
 
     def _choose_metric(self, metrics: dict[str, float]) -> None:
         if not self.metric:

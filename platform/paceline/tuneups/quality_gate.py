@@ -1,0 +1,149 @@
+"""Whether what is to be recommended trains as well as the baseline; what makes the model worse is taken away."""
+
+from collections.abc import Mapping, Sequence
+
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.tuneup import TuneupConfig
+from paceline.direction import Direction, default_mode
+from paceline.tuneups.choosing import best_of_families, size_of, speedups, together
+from paceline.tuneups.outcome import Note, Quality
+from paceline.tuneups.screening import ScreenedPair
+from paceline.tuneups.statistics.equivalence import compare_quality
+from paceline.tuneups.techniques import Technique
+from paceline.tuneups.trainings import Trainings
+
+FEWEST_SEEDS = 2
+"""Trainings without which nothing can be said of the quality."""
+RELATIVE_MARGINS: Mapping[Direction, float] = {"max": 0.01, "min": 0.05}
+"""What counts as equal where the config sets no margin, as a part of the baseline's mean: of an accuracy and the like,
+and of a loss, which differs by percents from seed to seed."""
+GATE_ERROR = 0.05
+"""The chance that a config which is worse by the margin passes, in all comparisons of a tune-up together. Each spends
+half of what is left."""
+CLAIM_ERROR = 0.005
+"""The chance that a technique which is as good gets the verdict `regression` for its quality, spent likewise."""
+
+
+class QualityGate:
+    """Compares the quality of configs with the baseline's, each of them once."""
+
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        trainings: Trainings,
+        techniques: Sequence[Technique],
+        screened: Mapping[str, ScreenedPair],
+    ) -> None:
+        """Begin with nothing compared.
+
+        Args:
+            trainings: with those of the baseline.
+            techniques: all.
+            screened: the screening of each technique against the baseline, by its name.
+        """
+        self._config, self._trainings, self._techniques, self._screened = config, trainings, techniques, screened
+        self._section = config.tuneup or TuneupConfig()
+        self._known: dict[str, Quality] = {}
+        self._left = 1.0
+        """Of the errors, the part that is not spent."""
+        self.qualities: dict[str, Quality] = {}
+        """By the name of the technique, as far as they were trained."""
+        self.notes: list[str] = []
+
+    def admit(self, chosen: list[Technique]) -> tuple[list[Technique], Quality]:
+        """Take away what makes the model worse, until it comes out as well as the baseline's."""
+        while any(technique.computes == "differently" for technique in chosen):
+            quality = self._quality_of(chosen)
+            if quality.is_fine:
+                for technique in chosen:
+                    if technique.computes == "differently":
+                        self.qualities.setdefault(technique.name, quality)
+                return chosen, quality
+            chosen = self._without_the_worst(chosen)
+        return chosen, Quality("same")
+
+    def _quality_of(self, techniques: Sequence[Technique]) -> Quality:
+        config, _ = together(self._config, techniques)
+        if len(self._trainings.values(self._config)) < FEWEST_SEEDS or not self._trainings.is_finite(self._config):
+            return Quality("not measured", self._trainings.metric)
+        key = config.model_dump_json()
+        if key not in self._known:
+            self._trainings.train(config, self._trainings.seconds(self._config))
+            if self._trainings.problem:
+                text = f"the recommended config could not be trained: {self._trainings.problem}"
+                self.notes.append(Note(text, "not-trained"))
+            self._known[key] = self._compared(config)
+        return self._known[key]
+
+    def _compared(self, config: ExperimentConfig) -> Quality:
+        """Over the seeds that both have."""
+        first, second = self._trainings.values(self._config), self._trainings.values(config)
+        count = min(len(first), len(second))
+        if count < FEWEST_SEEDS:
+            return Quality("not measured", self._trainings.metric)
+        mode = self._section.mode or default_mode(self._trainings.metric)
+        margin = self._section.margin or RELATIVE_MARGINS[mode] * abs(sum(first) / len(first))
+        if not margin:
+            text = f"{self._trainings.metric} of the baseline is 0, and no margin follows from it: set tuneup.margin"
+            self.notes.append(Note(text, "no-margin"))
+            return Quality("not measured", self._trainings.metric)
+        share = self._spend()
+        found = compare_quality(
+            first[:count], second[:count], margin, mode, error=share * GATE_ERROR, claim_error=share * CLAIM_ERROR
+        )
+        difference, low, high = found.difference
+        if mode == "min":  # of a loss, less is better
+            difference, low, high = -difference, -high, -low
+        return Quality(
+            verdict=found.verdict,
+            metric=self._trainings.metric,
+            difference=difference,
+            interval=(low, high),
+            seeds=count,
+            is_not_inferior=found.is_not_inferior,
+            margin=margin,
+            is_margin_relative=self._section.margin is None,
+            seeds_needed=found.seeds_needed if found.verdict == "undecided" else None,
+            mode=mode,
+        )
+
+    def _spend(self) -> float:
+        """The part of the errors that the next comparison may spend."""
+        self._left /= 2
+        return self._left
+
+    def _without_the_worst(self, chosen: list[Technique]) -> list[Technique]:
+        """Without the technique that spoils the quality; in its place a smaller batch, or what it had left no room
+        for."""
+        risky = [technique for technique in chosen if technique.computes == "differently"]
+        for technique in risky:
+            self.qualities[technique.name] = self._quality_of([technique] if len(risky) > 1 else chosen)
+        spoiling = [technique for technique in risky if not self.qualities[technique.name].is_fine] or risky
+        worst = min(spoiling, key=lambda technique: self.qualities[technique.name].difference or 0.0)
+        smaller = self._smaller_batch(worst)
+        rest = [technique for technique in chosen if technique is not worst] + (
+            [smaller] if smaller is not None else []
+        )
+        return together(self._config, [*rest, *self._kept_out_by(worst, chosen)])[1]
+
+    def _kept_out_by(self, worst: Technique, chosen: Sequence[Technique]) -> list[Technique]:
+        """What gains and is not known to spoil, but sets a field that a technique has set until now; the best
+        first."""
+        families = {technique.family for technique in chosen}
+        free = [
+            (technique, gain)
+            for technique, gain in speedups(self._screened, self._techniques)
+            if technique.family not in families
+        ]
+        fine = [
+            (technique, gain) for technique, gain in free if self.qualities.get(technique.name, Quality("same")).is_fine
+        ]
+        return best_of_families(
+            [(technique, gain) for technique, gain in fine if technique.overrides.keys() & worst.overrides.keys()]
+        )
+
+    def _smaller_batch(self, technique: Technique) -> Technique | None:
+        if technique.family != "batch":
+            return None
+        known = [each for each, _ in speedups(self._screened, self._techniques) if each.family == "batch"]
+        return max((each for each in known if size_of(each) < size_of(technique)), key=size_of, default=None)
