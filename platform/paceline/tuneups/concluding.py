@@ -47,6 +47,7 @@ def result_of(
         speedup=interval.estimate,
         speedup_interval=ends_of(interval),
         pairs=len(pair.pairs),
+        in_turn=pair.in_turn,
         builds=confirmed.builds if confirmed is not None else 0,
         builds_needed=confirmed.builds_needed if confirmed is not None else None,
         peak_memory_ratio=peaks.ratio(technique.name),

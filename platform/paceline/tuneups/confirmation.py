@@ -98,6 +98,8 @@ class Confirmation:
         self._equal: list[float] = []
         self.builds = 0
         """How many were made."""
+        self.in_turn: set[str] = set()
+        """Names of the pairs of which only one config is on the device at a time."""
         self.problems: dict[str, str] = {}
         """Why a pair could not be measured, by name."""
 
@@ -200,18 +202,26 @@ class Confirmation:
                     configs[part.config_json] = len(parts)
                     parts.append(part)
                 places.append(configs[part.config_json])
-            comparisons.append([*places, self._random.random() < 0.5])
-        options: dict[str, Any] = {
-            "comparisons": comparisons,
-            "seed": self._random.randrange(2**31),
+            own = {
+                "seed": self._random.randrange(2**31),
+                "is_technique_first": self._random.random() < 0.5,
+                "in_turn": name in self.in_turn or not self._screening.memory.holds(*pairs[name]),
+            }
+            self.in_turn |= {name} if own["in_turn"] else set()
+            comparisons.append([*places, own])
+        rules = {
             "window_seconds": _window_seconds(self._screening),
             "seconds": max(self._screening.longest, self._clock.left / 4 / len(names)),
             "min_pairs": MIN_PAIRS,
             "max_pairs": PAIRS,
         }
+        options: dict[str, Any] = {"comparisons": comparisons, "rules": rules}
         slowest = sum(self._screening.fewest_seconds(*pairs[name]) for name in names)
         begun = self._clock.elapsed
         answer = self._bench.do(Job("build", tuple(parts), options, self._clock.patience * (1 + len(names)) + slowest))
+        if answer.kind == "oom" and not self.in_turn.issuperset(names):
+            self.in_turn.update(names)
+            return self._measure(pairs)
         if answer.problem:
             return {}, answer.problem
         self._cost = max(0.8 * self._cost, (self._clock.elapsed - begun) / (len(names) + START_COST))

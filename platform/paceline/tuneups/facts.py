@@ -29,6 +29,8 @@ class Facts:
     """Whether what the model computes for a sample depends on the others of its micro batch."""
     device: str = ""
     """Name of the GPU, or of the processor."""
+    device_memory_bytes: int = 0
+    """Of a GPU; 0 on CPU."""
     usable_cores: int = 0
     """Cores that a worker may use, whatever number of threads it has."""
     software: str = ""

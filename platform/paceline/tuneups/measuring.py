@@ -21,6 +21,7 @@ from paceline.tuneups.clock import Clock
 from paceline.tuneups.combining import Combining
 from paceline.tuneups.concluding import ends_of, result_of
 from paceline.tuneups.confirmation import AA, TOGETHER, Confirmation, Confirmed, seconds_of_build
+from paceline.tuneups.execution import DeviceMemory
 from paceline.tuneups.facts import Facts
 from paceline.tuneups.jobs import Job, part_of
 from paceline.tuneups.outcome import BaselineFailed, Findings, Note, Quality, TechniqueResult
@@ -80,7 +81,7 @@ class Measuring:
         """
         self._config, self._bench, self._clock, self._watcher = config, bench, clock, watcher
         self._trainings = Trainings(bench, clock, config)
-        self._screening = Screening(bench, clock, config.seed, watcher.screened)
+        self._screening = Screening(bench, clock, config.seed, DeviceMemory(), watcher.screened)
         self._screened: dict[str, ScreenedPair] = {}
         self._notes = list(notes)
         self._techniques: list[Technique] = []
@@ -100,7 +101,9 @@ class Measuring:
         facts = self._look()
         self._diagnose()
         self._techniques = self._peaks.without_too_large(
-            with_fixes(techniques_for(self._config, facts), self._splits.fixes, self._config)
+            with_fixes(techniques_for(self._config, facts), self._splits.fixes, self._config),
+            self._screening.memory,
+            facts.device_memory_bytes,
         )
         if self._peaks.problem:
             self._note(
@@ -313,6 +316,8 @@ class Measuring:
             self._screened[AA].warnings,
             self._peaks,
         )
+        if technique.name in self._confirmation.in_turn:
+            result = replace(result, in_turn=True)
         share = found.shares.get(technique.name)
         return replace(
             result,

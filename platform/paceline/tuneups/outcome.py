@@ -106,6 +106,8 @@ class TechniqueResult:
     """Pairs of windows in the screening."""
     builds: int = 0
     """Builds that it was confirmed over; 0: it was screened alone."""
+    in_turn: bool = False
+    """Whether it and the baseline were on the device one after the other, since it does not hold both."""
     builds_needed: int | None = None
     """How many builds are likely to decide it; None where it is decided, or where the difference is too small."""
     share: float | None = None
@@ -175,6 +177,7 @@ class TechniqueResult:
             "pairs": self.pairs,
             "builds": self.builds,
             "builds_needed": self.builds_needed,
+            "in_turn": self.in_turn,
             "share": self.share,
             "share_interval": list(self.share_interval) if self.share_interval else None,
             "warnings": list(self.warnings),

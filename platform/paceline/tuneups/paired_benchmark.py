@@ -15,12 +15,15 @@ on both sides alike. Of 1,000 replays of 40 pairs with a planted 5 % difference,
 """
 
 import random
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from math import ceil
 from time import monotonic
 from typing import NamedTuple
 
+from paceline.config.experiment import ExperimentConfig
 from paceline.engine.dist_context import DistContext
+from paceline.engine.trial_steps import release
 from paceline.tuneups.stepper import Stepper
 
 TURN_SECONDS = 0.03
@@ -50,6 +53,10 @@ class BenchmarkRules:
     seconds: float = 60.0
     """After so much time no further pair begins, but for the first `min_pairs`."""
     seed: int = 0
+    is_technique_first: bool = False
+    """Whether the technique is built before the baseline: which one is may decide where its memory lies."""
+    in_turn: bool = False
+    """Whether only one of the two is built at a time, all windows of one before those of the other."""
 
 
 @dataclass
@@ -104,9 +111,19 @@ def fewest_steps(ahead: int, pairs: int) -> int:
 
 
 def paired_benchmark(
-    baseline: Stepper, technique: Stepper, rules: BenchmarkRules, ranks: DistContext
+    baseline: ExperimentConfig, technique: ExperimentConfig, rules: BenchmarkRules, ranks: DistContext
 ) -> BenchmarkResult:
-    """Measure a technique against the baseline. Every rank must call it."""
+    """Build two configs, and measure the technique against the baseline. Every rank must call it."""
+    if rules.in_turn:
+        return _in_turn(baseline, technique, rules, ranks)
+    configs = (technique, baseline) if rules.is_technique_first else (baseline, technique)
+    with closing(Stepper(configs[0], ranks)) as first, closing(Stepper(configs[1], ranks)) as second:
+        sides = (second, first) if rules.is_technique_first else (first, second)
+        return alternating(*sides, rules, ranks)
+
+
+def alternating(baseline: Stepper, technique: Stepper, rules: BenchmarkRules, ranks: DistContext) -> BenchmarkResult:
+    """The pairs of two trainers that take turns. Every rank must call it."""
     result = BenchmarkResult(warnings=technique.warnings, build_seconds=technique.build_seconds)
     sides = Side(baseline, ranks), Side(technique, ranks)
     result.steps = sides[0].steps, sides[1].steps
@@ -120,6 +137,41 @@ def paired_benchmark(
                 side.take_turn()
         result.pairs.append(Pair(sides[0].end_window(), sides[1].end_window()))
     return result
+
+
+def _in_turn(
+    baseline: ExperimentConfig, technique: ExperimentConfig, rules: BenchmarkRules, ranks: DistContext
+) -> BenchmarkResult:
+    """Of two trainers that the device does not hold together. What slows the machine down for a while is not shared by
+    a pair then; several builds average over it."""
+    release(ranks.device)
+    result = BenchmarkResult()
+    found: dict[bool, list[float]] = {}
+    for is_technique in (True, False) if rules.is_technique_first else (False, True):
+        count = len(next(iter(found.values()))) if found else None
+        windows, stepper_facts = _windows_of(technique if is_technique else baseline, rules, ranks, count)
+        release(ranks.device)
+        found[is_technique] = windows
+        if is_technique:
+            result.warnings, result.build_seconds = stepper_facts
+    result.pairs = [Pair(*both) for both in zip(found[False], found[True], strict=True)]
+    return result
+
+
+def _windows_of(
+    config: ExperimentConfig, rules: BenchmarkRules, ranks: DistContext, count: int | None
+) -> tuple[list[float], tuple[list[str], float]]:
+    """Seconds per sample of each window of a trainer that is alone; and its warnings, and what building it took."""
+    windows: list[float] = []
+    half = replace(rules, seconds=rules.seconds / 2)
+    with closing(Stepper(config, ranks)) as stepper:
+        side, begun = Side(stepper, ranks), monotonic()
+        turns = max(1, ceil(rules.window_seconds / side.turn_seconds))
+        while len(windows) < count if count is not None else _goes_on(len(windows), half, monotonic() - begun, ranks):
+            for _ in range(turns):
+                side.take_turn()
+            windows.append(side.end_window())
+        return windows, (stepper.warnings, stepper.build_seconds)
 
 
 def _calibrate(stepper: Stepper, ranks: DistContext) -> float:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from paceline.config.experiment import ExperimentConfig
 from paceline.tuneups.bench import Bench
 from paceline.tuneups.clock import Clock
+from paceline.tuneups.execution import DeviceMemory
 from paceline.tuneups.jobs import Job, part_of
 from paceline.tuneups.techniques import Technique
 
@@ -35,16 +36,26 @@ class Peaks:
         self.problem = ""
         """Why nothing could be predicted; empty when it could, or was not tried."""
 
-    def without_too_large(self, techniques: Sequence[Technique]) -> list[Technique]:
-        """The techniques, those that are predicted not to fit into `tuneup.device_memory_gib` with that as the
-        reason."""
+    def without_too_large(
+        self, techniques: Sequence[Technique], memory: DeviceMemory, device_memory_bytes: int
+    ) -> list[Technique]:
+        """The techniques, those that are predicted not to fit into the device with that as the reason.
+
+        Args:
+            memory: gets the predictions.
+            device_memory_bytes: of the workers' device, where `tuneup.device_memory_gib` is not set; 0: not known.
+        """
         from paceline.memory.plan import cannot_fit
 
         asked = self._config.tuneup.device_memory_gib if self._config.tuneup is not None else None
-        if asked is None:
+        limit = round(asked * 2**30) if asked is not None else device_memory_bytes
+        if not limit:
             return list(techniques)
-        self.predict({technique.name: technique for technique in techniques if not technique.why_not})
-        limit = round(asked * 2**30)
+        tried = {technique.name: technique for technique in techniques if not technique.why_not}
+        self.predict(tried)
+        configs = {BASELINE: self._config, **{name: each.config(self._config) for name, each in tried.items()}}
+        known = {configs[name].model_dump_json(): size for name, size in self.predicted.items() if name in configs}
+        memory.know(limit, known)
         sizes = {technique.name: self.predicted.get(technique.name, 0) for technique in techniques}
         return [
             replace(technique, why_not=_too_large(sizes[technique.name], limit))

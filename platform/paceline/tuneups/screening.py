@@ -14,7 +14,8 @@ from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.tuneups.bench import Bench
 from paceline.tuneups.clock import Clock
-from paceline.tuneups.jobs import Job, part_of
+from paceline.tuneups.execution import DeviceMemory
+from paceline.tuneups.jobs import Answer, Job, part_of
 from paceline.tuneups.paired_benchmark import Pair, fewest_steps
 from paceline.tuneups.statistics.intervals import Interval, speedup
 from paceline.tuneups.statistics.sequential_test import LEAST_EFFECT
@@ -50,6 +51,8 @@ class ScreenedPair:
     build_seconds: float = 0.0
     """How long it took to be ready for its first step, compiling included, the longest time."""
     benchmarks: int = 0
+    in_turn: bool = False
+    """Whether only one of the two is on the device at a time."""
 
     @property
     def interval(self) -> Interval:
@@ -80,9 +83,18 @@ class Screening:
     """Runs paired benchmarks on a bench, as long as there is time."""
 
     def __init__(
-        self, bench: Bench, clock: Clock, seed: int, watch: Callable[[ScreenedPair], None] = lambda screened: None
+        self,
+        bench: Bench,
+        clock: Clock,
+        seed: int,
+        memory: DeviceMemory,
+        watch: Callable[[ScreenedPair], None] = lambda screened: None,
     ) -> None:
+        """Args:
+        memory: says which configs are on the device together.
+        """
         self._bench, self._clock, self._watch = bench, clock, watch
+        self.memory = memory
         self._random = random.Random(seed)
         self._longest = _benchmark_seconds(WINDOW_SECONDS)
         self.window_seconds = WINDOW_SECONDS
@@ -121,13 +133,21 @@ class Screening:
             self.measure(max(unclear, key=lambda each: each.interval.high))
 
     def measure(self, screened: ScreenedPair) -> None:
-        """One paired benchmark."""
+        """One paired benchmark. Two that run out of memory together are measured in turn."""
+        screened.in_turn = screened.in_turn or not self.memory.holds(screened.baseline, screened.technique)
+        if self._measure(screened).kind == "oom" and not screened.in_turn:
+            screened.in_turn, screened.problem = True, ""
+            self._measure(screened)
+        self._watch(screened)
+
+    def _measure(self, screened: ScreenedPair) -> Answer:
         options: dict[str, Any] = {
             "seed": self._random.randrange(2**31),
             "window_seconds": self.window_seconds,
             "seconds": max(self._longest, self._clock.left / 4),
             "min_pairs": MIN_PAIRS,
             "max_pairs": PAIRS,
+            "in_turn": screened.in_turn,
         }
         begun = self._clock.elapsed
         parts = part_of(screened.baseline), part_of(screened.technique)
@@ -141,7 +161,7 @@ class Screening:
             screened.pairs += pairs_of(answer.values)
             screened.warnings = list(dict.fromkeys([*screened.warnings, *answer.values["warnings"]]))
             screened.build_seconds = max(screened.build_seconds, answer.values["build_seconds"])
-        self._watch(screened)
+        return answer
 
     def fewest_seconds(self, baseline: ExperimentConfig, technique: ExperimentConfig) -> float:
         """What the fewest pairs take where steps are slow and loader processes have many batches ready; a technique

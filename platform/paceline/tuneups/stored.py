@@ -73,6 +73,7 @@ def _technique(told: Mapping[str, Any]) -> TechniqueResult:
         pairs=told["pairs"],
         builds=told["builds"],
         builds_needed=told["builds_needed"],
+        in_turn=told["in_turn"],
         share=told["share"],
         share_interval=_pair(told["share_interval"]),
         peak_memory_ratio=told["peak_memory_ratio"],

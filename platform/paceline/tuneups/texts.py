@@ -53,10 +53,11 @@ def memory_text(technique: TechniqueResult) -> str:
 
 
 def measured_text(technique: TechniqueResult) -> str:
-    """Such as `6 builds`, or `6 pairs, 1 build` where it was screened alone."""
+    """Such as `6 builds`, `6 builds, in turn`, or `6 pairs, 1 build` where it was screened alone."""
+    in_turn = ", in turn" if technique.in_turn else ""
     if technique.builds:
-        return f"{technique.builds} builds"
-    return f"{technique.pairs} pairs, 1 build" if technique.pairs else ""
+        return f"{technique.builds} builds{in_turn}"
+    return f"{technique.pairs} pairs, 1 build{in_turn}" if technique.pairs else ""
 
 
 def quality_text(quality: Quality) -> str:

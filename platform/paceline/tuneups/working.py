@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import asdict
 from time import perf_counter
 from typing import Any
@@ -25,6 +25,7 @@ from paceline.engine.failure import RankFailed, failing_together
 from paceline.engine.loading import SlicedDataset
 from paceline.engine.monitoring.stamp import device_name, usable_cores
 from paceline.engine.redundant_bias import find_redundant_bias
+from paceline.engine.trial_steps import release
 from paceline.memory.measuring import measure_peak
 from paceline.memory.predicting import ask
 from paceline.models.base import ModelConfig
@@ -35,7 +36,7 @@ from paceline.tuneups.facts import Facts
 from paceline.tuneups.jobs import Answer, Job, config_of
 from paceline.tuneups.own_digests import own_digests
 from paceline.tuneups.paired_benchmark import BenchmarkRules, paired_benchmark
-from paceline.tuneups.stepper import ENDLESS, Quiet, Stepper, Until
+from paceline.tuneups.stepper import ENDLESS, Quiet, Until
 
 
 def do_job(job: Job, base: Assignment, ranks: DistContext) -> Answer:
@@ -76,11 +77,16 @@ def _look(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]:
         validation_samples=sum(map(len, sets.validation.values())),
         normalises_batches=any(isinstance(each, BatchNormBase) for each in task.modules()),
         device=device_name(ranks.device),
+        device_memory_bytes=_device_memory_bytes(ranks.device),
         usable_cores=usable_cores(),
         software=f"paceline {paceline.__version__}, torch {torch.__version__}, Python {sys.version.split()[0]}",
         code=own_digests(config) if ranks.is_first else {},
     )
     return asdict(facts)
+
+
+def _device_memory_bytes(device: torch.device) -> int:
+    return int(torch.cuda.get_device_properties(device).total_memory) if device.type == "cuda" else 0
 
 
 def _redundant_biases(model: torch.nn.Module) -> int:
@@ -91,6 +97,7 @@ def _redundant_biases(model: torch.nn.Module) -> int:
 
 def _split(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]:
     """Where the time of a step goes, what holds it up, and its fixes."""
+    release(ranks.device)
     config = config_of(base, job.configs[0])
     endless = config.with_overrides(ENDLESS)
     found = diagnose(endless, lambda each: build_trainer(each, ranks, Quiet()), **job.options)
@@ -107,29 +114,24 @@ def _split(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]:
 
 def _benchmark(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]:
     """A technique against the baseline."""
-    first, second = (config_of(base, part) for part in job.configs)
-    with closing(Stepper(first, ranks)) as baseline, closing(Stepper(second, ranks)) as technique:
-        return asdict(paired_benchmark(baseline, technique, BenchmarkRules(**job.options), ranks))
+    baseline, technique = (config_of(base, part) for part in job.configs)
+    return asdict(paired_benchmark(baseline, technique, BenchmarkRules(**job.options), ranks))
 
 
 def _build(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]:
-    """One benchmark after the other, each of two configs that are built again. Which one is built first may decide
-    where its memory lies."""
-    rules = {key: value for key, value in job.options.items() if key != "comparisons"}
+    """One benchmark after the other, each of two configs that are built again."""
     configs = [config_of(base, part) for part in job.configs]
     found = []
-    for number, (baseline, technique, is_technique_first) in enumerate(job.options["comparisons"]):
-        order = (technique, baseline) if is_technique_first else (baseline, technique)
-        with closing(Stepper(configs[order[0]], ranks)) as first, closing(Stepper(configs[order[1]], ranks)) as second:
-            sides = (second, first) if is_technique_first else (first, second)
-            each = BenchmarkRules(**{**rules, "seed": rules["seed"] + number})
-            found.append({"pairs": paired_benchmark(*sides, each, ranks).pairs})
+    for baseline, technique, own in job.options["comparisons"]:
+        rules = BenchmarkRules(**{**job.options["rules"], **own})
+        found.append({"pairs": paired_benchmark(configs[baseline], configs[technique], rules, ranks).pairs})
     return {"benchmarks": found}
 
 
 def _train(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]:
     """Train to the end, without checkpoints, unless the time is over before; `seconds` are those of the training steps
     alone."""
+    release(ranks.device)  # of the jobs before
     reporter = Until(job.options["seconds"])
     begun = perf_counter()
     config = config_of(base, job.configs[0])

@@ -7,7 +7,7 @@ from unittest.mock import patch
 import pytest
 
 from paceline.engine.dist_context import DistContext
-from paceline.tuneups.paired_benchmark import TURN_SECONDS, BenchmarkRules, paired_benchmark
+from paceline.tuneups.paired_benchmark import TURN_SECONDS, BenchmarkRules, alternating
 from paceline.tuneups.stepper import Stepper
 
 BASELINE_SECONDS, TECHNIQUE_SECONDS = 0.03, 0.006
@@ -35,9 +35,7 @@ def timed_benchmark(ranks: DistContext) -> Timed:
         closing(Stepper(timed(BASELINE_SECONDS), ranks)) as baseline,
         closing(Stepper(timed(TECHNIQUE_SECONDS), ranks)) as technique,
     ):
-        found = paired_benchmark(
-            baseline, technique, BenchmarkRules(window_seconds=0.1, min_pairs=1, max_pairs=1), ranks
-        )
+        found = alternating(baseline, technique, BenchmarkRules(window_seconds=0.1, min_pairs=1, max_pairs=1), ranks)
     counts = passes[BASELINE_SECONDS], passes[TECHNIQUE_SECONDS]
     return found.steps, [pair.baseline / pair.technique for pair in found.pairs], counts
 

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -93,7 +93,8 @@ class SimulatedBench:
     def _build(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
         self.clock.now += PROCESS_SECONDS
         speeds = [self.speed(config) for config in configs]
-        pairs = [self._pairs(speeds[one], speeds[other], job) for one, other, _ in job.options["comparisons"]]
+        rules = replace(job, options=job.options["rules"])
+        pairs = [self._pairs(speeds[one], speeds[other], rules) for one, other, _ in job.options["comparisons"]]
         return {"benchmarks": [{"pairs": each} for each in pairs]}
 
     def _pairs(self, baseline: float, technique: float, job: Job) -> list[list[float]]:

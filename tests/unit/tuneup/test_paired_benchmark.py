@@ -3,11 +3,12 @@
 from contextlib import closing
 from typing import Any
 
+import pytest
 import torch
 
 from paceline.engine.dist_context import DistContext
 from paceline.engine.state import weights_sha256
-from paceline.tuneups.paired_benchmark import BenchmarkRules, paired_benchmark
+from paceline.tuneups.paired_benchmark import BenchmarkRules, alternating, paired_benchmark
 from paceline.tuneups.stepper import Stepper
 from support.toys import net_with_dropout_and_norm, toy_config
 from support.tuneup.clocked_training import check_turns, timed_benchmark
@@ -63,10 +64,40 @@ def test_settings_of_the_process_hold_in_the_turns_of_their_config_alone() -> No
 
 def test_warnings_of_the_engine_are_reported_with_the_benchmark() -> None:
     with stepper() as baseline, stepper(trainer__remove_redundant_bias=True) as technique:  # there is no convolution
-        found = paired_benchmark(baseline, technique, RULES, DistContext.current())
+        found = alternating(baseline, technique, RULES, DistContext.current())
     assert len(found.warnings) == 1
     assert found.build_seconds > 0
 
 
 def test_turns_take_the_same_time_on_both_sides() -> None:
     check_turns([timed_benchmark(DistContext.current())])
+
+
+class Counted(Stepper):
+    """Knows how many are alive, and the most that there were."""
+
+    alive = most = 0
+
+    def __init__(self, config: Any, ranks: DistContext) -> None:
+        super().__init__(config, ranks)
+        Counted.alive += 1
+        Counted.most = max(Counted.most, Counted.alive)
+
+    def close(self) -> None:
+        super().close()
+        Counted.alive -= 1
+
+
+@pytest.mark.parametrize("is_technique_first", [False, True])
+@pytest.mark.parametrize(("in_turn", "most"), [(False, 2), (True, 1)])
+def test_in_turn_only_one_of_the_two_is_built_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, in_turn: bool, most: int, is_technique_first: bool
+) -> None:
+    monkeypatch.setattr("paceline.tuneups.paired_benchmark.Stepper", Counted)
+    monkeypatch.setattr(Counted, "most", 0)
+    config = toy_config(model__path=net_with_dropout_and_norm, trainer__precision="32-true")
+    technique = config.with_overrides({"trainer.remove_redundant_bias": True})  # it warns
+    rules = BenchmarkRules(0.05, 2, 2, in_turn=in_turn, is_technique_first=is_technique_first)
+    found = paired_benchmark(config, technique, rules, DistContext.current())
+    assert (len(found.pairs), len(found.warnings), Counted.most, Counted.alive) == (2, 1, most, 0)
+    assert 0.2 < found.pairs[0].baseline / found.pairs[0].technique < 5

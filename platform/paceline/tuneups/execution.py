@@ -1,0 +1,33 @@
+"""Whether the two trainers of a benchmark are on the device together, or one after the other."""
+
+from collections.abc import Mapping
+
+from paceline.config.experiment import ExperimentConfig
+from paceline.memory.plan import STATED_ERROR
+
+
+class DeviceMemory:
+    """What the device of a worker holds, and what configs are predicted to take of it."""
+
+    def __init__(self) -> None:
+        self.limit_bytes: int | None = None
+        """None: it is not known, and taken for enough."""
+        self._sizes: dict[str, int] = {}
+
+    def know(self, limit_bytes: int | None, sizes: Mapping[str, int]) -> None:
+        """Take a prediction.
+
+        Args:
+            sizes: bytes by the JSON of a config.
+        """
+        self.limit_bytes = limit_bytes
+        self._sizes = dict(sizes)
+
+    def holds(self, *configs: ExperimentConfig) -> bool:
+        """Whether it surely holds these at a time. A config for which nothing was predicted is taken for as large as
+        the largest of the others; without any prediction, whatever fits alone is tried."""
+        if self.limit_bytes is None or not self._sizes:
+            return True
+        largest = max(self._sizes.values())
+        total = sum(self._sizes.get(config.model_dump_json(), largest) for config in configs)
+        return total * (1 + STATED_ERROR) <= self.limit_bytes
