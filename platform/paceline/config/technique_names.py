@@ -4,7 +4,7 @@ bottleneck."""
 import re
 
 TECHNIQUES = (
-    *(f"loader-{processes}" for processes in (1, 2, 4, 8)),
+    *(f"loader-{processes}" for processes in (1, 2, 4, 8, 16, 32)),
     *(f"prefetch-{batches}" for batches in (4, 8)),
     *("cache-memory", "cache-device", "pin-memory"),
     *(f"batch-x{factor}" for factor in (2, 4, 8, 16, 32, 64)),
@@ -12,7 +12,7 @@ TECHNIQUES = (
     *("bf16", "fp16", "tf32"),
     *("channels-last", "compile", "cudnn-benchmark", "no-redundant-bias", "fused-optimizer"),
     *("set-to-none", "log-every-50"),
-    *("exchange-bf16", "static-graph", "bucket-view"),
+    *("exchange-bf16", "exchange-fp16", "buckets-5", "buckets-100", "static-graph", "bucket-view", "fsdp"),
     *("checkpointing-selective", "checkpointing-full", "accumulation-2"),
 )
 """All of them, also those that are not applicable to most models."""

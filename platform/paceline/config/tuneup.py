@@ -41,7 +41,8 @@ class TuneupConfig(Section):
     """Names of techniques that are not tried, as in `only`."""
     device_memory_gib: Annotated[float, Field(gt=0, le=1e6)] | None = None
     """Memory of a worker's device in GiB, above 0 to 10^6: techniques that are predicted to take more (`paceline plan`)
-    are not tried, as `predicted_oom`, unless the prediction's error decides it. `null`: all are tried."""
+    are not tried, as `predicted_oom`, unless the prediction's error decides it. `null`: that of the GPU; on CPU all
+    are tried."""
 
     def leaves_out(self, name: str) -> str:
         """Why a technique is not to be tried; empty if it is."""

@@ -16,7 +16,7 @@ from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.tuneups.bench import Bench
 from paceline.tuneups.beside import NO_TIME
-from paceline.tuneups.choosing import best_of_families, merged, speedups, together
+from paceline.tuneups.choosing import KNEE, best_of_families, merged, speedups, together
 from paceline.tuneups.clock import Clock
 from paceline.tuneups.combining import Combining
 from paceline.tuneups.concluding import ends_of, result_of
@@ -31,7 +31,7 @@ from paceline.tuneups.recommendation import Recommendation
 from paceline.tuneups.screening import ScreenedPair, Screening
 from paceline.tuneups.splits import Splits
 from paceline.tuneups.statistics.sequential_test import LOOKS, Comparison
-from paceline.tuneups.techniques import Technique, techniques_for, with_fixes
+from paceline.tuneups.techniques import LOADERS, Technique, techniques_for, with_fixes
 from paceline.tuneups.trainings import Trainings
 
 QUALITY_SHARE = 0.45
@@ -50,6 +50,8 @@ MORE_TIME = "nothing is known, for want of time (tuneup.budget_seconds)"
 PREDICTED = "memory with a ~ is predicted: there was no time to measure it"
 WORTHWHILE_BUILDS = 50
 """What more builds than this would decide is too small, or too noisy, to be worth them."""
+SEARCHED_LOADERS = frozenset(f"loader-{number}" for number in LOADERS[2:])
+"""Techniques that are screened only while half as many loader processes were worth it."""
 END_SECONDS = 5.0
 """Kept back for the report."""
 
@@ -112,7 +114,7 @@ class Measuring:
         self._watcher.techniques(self._techniques)
         tried = [technique for technique in self._techniques if not technique.why_not]
         self._train_baseline(facts)
-        self._measure_alone(tried)
+        tried = self._measure_alone(tried)
         chosen = self._combine(tried, facts)
         fastest = chosen
         self._clock.reserved = self._kept_back
@@ -177,7 +179,8 @@ class Measuring:
         plan = derive(self._config, Sizes(facts.train_samples, facts.validation_samples))
         return self._splits.seconds_per_sample * plan.batch.global_batch_size * (plan.total_steps or 0)
 
-    def _measure_alone(self, techniques: Sequence[Technique]) -> None:
+    def _measure_alone(self, techniques: Sequence[Technique]) -> list[Technique]:
+        """Screen each technique against the baseline; returns those that were worth it."""
         self._watcher.stage("screening each technique")
         self._clock.reserved = max(self._clock.reserved, self._kept_back)
         self._screening.fit_windows(len(techniques) + 1)
@@ -186,10 +189,34 @@ class Measuring:
         if equal.problem:
             raise BaselineFailed(f"the baseline cannot be measured: {equal.problem}", "measure")
         self._screened[AA] = equal
+        searched = [technique for technique in techniques if technique.name in SEARCHED_LOADERS]
+        listed = [technique for technique in techniques if technique not in searched]
+        for technique in listed:
+            self._screened[technique.name] = self._pair_of(technique)
+        self._screening.run([self._screened[technique.name] for technique in listed], share=0.5)
+        return [*listed, *self._search_loaders(searched)]
+
+    def _pair_of(self, technique: Technique) -> ScreenedPair:
+        return ScreenedPair(technique.name, self._config, technique.config(self._config))
+
+    def _search_loaders(self, techniques: Sequence[Technique]) -> list[Technique]:
+        """Double the number of loader processes as long as that makes training faster; returns what was measured."""
+        found: list[Technique] = []
         for technique in techniques:
-            changed = technique.config(self._config)
-            self._screened[technique.name] = ScreenedPair(technique.name, self._config, changed)
-        self._screening.run([self._screened[technique.name] for technique in techniques], share=0.5)
+            number = LOADERS.index(technique.overrides["data.num_workers"])
+            half, before = (self._screened.get(f"loader-{LOADERS[number - back]}") for back in (1, 2))
+            if half is None or before is None or not (half.pairs and before.pairs):
+                reason = NO_TIME
+            elif half.interval.estimate < before.interval.estimate / KNEE:
+                reason = f"{half.name} is no faster than {before.name}"
+            else:
+                self._screened[technique.name] = self._pair_of(technique)
+                self._screening.run([self._screened[technique.name]])
+                found.append(technique)
+                continue
+            left_out = replace(technique, why_not=reason)
+            self._techniques = [left_out if each is technique else each for each in self._techniques]
+        return found
 
     def _screen_the_rest(self, techniques: Sequence[Technique]) -> None:
         """Nothing looks faster until now: of the time for confirming it, what one technique needs is enough."""

@@ -12,7 +12,7 @@ from paceline.redaction import redact, redact_tree
 from paceline.tuneups.answering import changes_text
 from paceline.tuneups.explaining import rows_of
 from paceline.tuneups.outcome import Findings, TechniqueResult
-from paceline.tuneups.texts import HEADING, noise_text, quality_text, speed_text, without_gain
+from paceline.tuneups.texts import HEADING, noise_text, quality_text, speed_text, summary_text, without_gain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,6 +69,7 @@ class TuneupResult:
         return {
             "tuneup_id": self.tuneup_id,
             "name": self.name,
+            "summary": redact(summary_text(self.name, self.findings)),
             **findings_json(self.findings),
             "recommended_path": self.recommended_path,
             "report_path": self.report_path,
@@ -92,6 +93,7 @@ class TuneupResult:
             ("recommended", ", ".join(changes_text(found).splitlines())),
             ("speed", together),
             ("quality", quality_text(found.quality) if found.recommended else ""),
+            ("summary", summary_text(self.name, found)),
             *(("note", note) for note in found.notes),
             ("config", self.recommended_path),
             ("report", self.report_path),

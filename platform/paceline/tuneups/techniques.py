@@ -18,6 +18,10 @@ Computes = Literal["same", "differently"]
 BATCH_FACTORS = (2, 4, 8, 16, 32, 64)
 FEWEST_STEPS = 8
 """Optimizer steps that an epoch keeps when the batch grows."""
+LOADERS = (1, 2, 4, 8, 16, 32)
+"""Loader processes of a worker. More are tried only while they are faster than half as many."""
+BUCKETS_MB = (5, 100)
+"""Sizes of DDP's buckets beside its default of 25 MiB: smaller ones are exchanged sooner, larger ones are fewer."""
 LARGER_PIECES = "the same global batch in fewer and larger pieces"
 HAS_ALREADY = "the config has it already"
 WARM_UP_FROM = 4
@@ -144,7 +148,7 @@ def _known(config: ExperimentConfig, facts: Facts) -> Iterator[Technique]:
 
 def _loading(config: ExperimentConfig, facts: Facts) -> Iterator[Technique]:
     in_memory = "the data set is in memory already, and gives whole batches" if facts.is_sliced else ""
-    for processes in (1, 2, 4, 8):
+    for processes in LOADERS:
         if processes > max(2, facts.cores * 2):
             break
         overrides = {"data.num_workers": processes, "data.cache": "none"}
@@ -259,13 +263,21 @@ def _bookkeeping(config: ExperimentConfig) -> Iterator[Technique]:
 
 def _exchange(facts: Facts) -> Iterator[Technique]:
     alone = "" if facts.world_size > 1 else "one process exchanges no gradients"
-    why = "gradients are exchanged in bfloat16"
-    yield Technique("exchange-bf16", {"parallel.comm_hook": "bf16"}, "exchange", why, "differently", why_not=alone)
+    for name in ("bf16", "fp16"):
+        why = f"gradients are exchanged in {'bfloat16' if name == 'bf16' else 'float16'}"
+        overrides: dict[str, Any] = {"parallel.comm_hook": name}
+        yield Technique(f"exchange-{name}", overrides, "exchange", why, "differently", why_not=alone)
+    for size in BUCKETS_MB:
+        why = f"gradients are exchanged in buckets of {size} MiB"
+        yield Technique(f"buckets-{size}", {"parallel.bucket_cap_mb": size}, "buckets", why, why_not=alone)
     why = "DDP takes the set of used parameters as fixed"
     yield Technique("static-graph", {"parallel.static_graph": True}, "static-graph", why, why_not=alone)
     why = "gradients live in DDP's buckets"
     overrides = {"parallel.gradient_as_bucket_view": True}
     yield Technique("bucket-view", overrides, "bucket-view", why, why_not=alone)
+    why = "weights, gradients and optimizer state are sharded over the workers"
+    overrides = {"parallel.strategy": "fsdp"}
+    yield Technique("fsdp", overrides, "strategy", why, saves_memory=True, why_not=alone)
 
 
 def _memory(config: ExperimentConfig, facts: Facts) -> Iterator[Technique]:

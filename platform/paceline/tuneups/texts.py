@@ -91,6 +91,15 @@ def answer_text(findings: Findings) -> str:
     return f"{changes}: {speed_text(findings.speedup, findings.speedup_interval)}, {quality_text(findings.quality)}"
 
 
+def summary_text(name: str, findings: Findings) -> str:
+    """The result in one line, for a pull request or a commit."""
+    if not findings.recommended or findings.speedup is None:
+        return f"{name}: {without_gain(findings)}"
+    speed = f"{speed_text(findings.speedup, findings.speedup_interval)} over {findings.builds} builds"
+    memory = f", {ratio_text(findings.peak_memory_ratio)} memory" if findings.peak_memory_ratio is not None else ""
+    return f"{name}: {speed}, {quality_text(findings.quality)}{memory}: {overrides_text(findings.recommended)}"
+
+
 def technique_cells(technique: TechniqueResult) -> tuple[str, str, str, str]:
     """Name, verdict, speed and memory: a row of the table, but for why."""
     if technique.speedup is None:

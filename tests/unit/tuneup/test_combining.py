@@ -99,6 +99,20 @@ def test_the_knee_of_the_batch_is_looked_for_where_loading_is_fast_already(secon
     assert kept in explanation(done.technique(left), done.findings)
 
 
+@pytest.mark.parametrize(("fastest", "measured"), [(1, [1, 2]), (4, [1, 2, 4, 8]), (16, [1, 2, 4, 8, 16])])
+def test_loader_processes_are_doubled_as_long_as_that_helps(fastest: int, measured: list[int]) -> None:
+    def fed(tree: dict[str, Any]) -> float:
+        return 1000.0 * 1.3 ** min(tree["data"]["num_workers"], fastest) ** 0.5
+
+    section = {"only": [f"loader-{number}" for number in (1, 2, 4, 8, 16, 32)], "budget_seconds": 600.0}
+    facts = replace(FACTS, is_sliced=False, cores=8)
+    done = tuned(fed, config=planted_config(tuneup=section), facts=facts, noise=0.005)
+    assert [
+        int(each.name[7:]) for each in done.findings.techniques if each.name[:6] == "loader" and each.pairs
+    ] == measured
+    assert done.findings.recommended == {"data.num_workers": fastest, "data.cache": "none"}
+
+
 def test_what_gains_in_place_of_another_may_still_be_idle() -> None:
     """Loading in processes gains alone, and takes time from what is faster still."""
 

@@ -150,7 +150,7 @@ def test_pieces_of_another_size_compute_the_same_but_for_batch_normalisation(nor
 
 
 def test_the_names_that_may_be_skipped_are_those_of_all_techniques() -> None:
-    large = replace(FACTS, cores=8, train_samples=10**6, device_type="cuda", world_size=2)
+    large = replace(FACTS, cores=16, train_samples=10**6, device_type="cuda", world_size=2)
     tried = [*techniques_for(plain(), replace(FACTS, cores=1, train_samples=10)), *techniques_for(in_pieces(64), large)]
     assert {each.name for each in tried} == set(TECHNIQUES)
     assert {kind.replace("_", "-") for kind in get_args(Kind)} == set(BOTTLENECKS)
