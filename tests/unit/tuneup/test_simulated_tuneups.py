@@ -15,8 +15,9 @@ from support.tuneup.simulated_bench import tuned
 
 TECHNIQUES = [f"t{number}" for number in range(16)]
 BUDGET_SECONDS = 600.0
-FEW = 30
-MANY = pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])
+FEW = 10
+MANY = 1000
+SLOW = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 def simulated(seed: int, between_builds: float, effects: Mapping[str, float]) -> Findings:
@@ -49,8 +50,10 @@ def of(found: Findings, name: str) -> TechniqueResult:
     return next(technique for technique in found.techniques if technique.name == name)
 
 
-@pytest.mark.parametrize("tuneups", [FEW, MANY])
-@pytest.mark.parametrize("between_builds", [0.0, 0.01, 0.02])
+@pytest.mark.parametrize(
+    ("between_builds", "tuneups"),
+    [(0.02, FEW), *(pytest.param(each, MANY, marks=SLOW) for each in (0.0, 0.01, 0.02))],
+)
 def test_what_does_nothing_gets_no_verdict_and_is_not_recommended(between_builds: float, tuneups: int) -> None:
     found = [simulated(seed, between_builds, {}) for seed in range(tuneups)]
     wrong = [each for each in found if any(of(each, name).verdict != "no gain" for name in TECHNIQUES)]
@@ -60,7 +63,7 @@ def test_what_does_nothing_gets_no_verdict_and_is_not_recommended(between_builds
     assert all(each.speedup_interval is not None and each.speedup_interval[0] > 1 for each in recommended)
 
 
-@pytest.mark.parametrize("tuneups", [FEW, MANY])
+@pytest.mark.parametrize("tuneups", [FEW, pytest.param(MANY, marks=SLOW)])
 def test_five_percent_either_way_are_found_beside_what_does_nothing(tuneups: int) -> None:
     found = [simulated(seed, 0.01, {"t3": 1.05, "t7": 1 / 1.05}) for seed in range(tuneups)]
     assert sum(of(each, "t3").verdict == "gain" for each in found) >= 0.9 * tuneups
@@ -71,8 +74,9 @@ def test_five_percent_either_way_are_found_beside_what_does_nothing(tuneups: int
     assert len(wrong) <= 0.05 * tuneups
 
 
-@pytest.mark.parametrize("tuneups", [FEW, MANY])
-@pytest.mark.parametrize("between_builds", [0.01, 0.02])
+@pytest.mark.parametrize(
+    ("between_builds", "tuneups"), [(0.02, FEW), *(pytest.param(each, MANY, marks=SLOW) for each in (0.01, 0.02))]
+)
 def test_twenty_percent_are_found_and_recommended(between_builds: float, tuneups: int) -> None:
     found = [simulated(seed, between_builds, {"t3": 1.2}) for seed in range(tuneups)]
     assert sum(of(each, "t3").verdict == "gain" for each in found) >= 0.99 * tuneups
