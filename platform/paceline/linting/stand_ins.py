@@ -6,13 +6,13 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import nn
 
 from paceline._compat.torch import FakeTensor, FakeTensorMode, own_buffers, own_parameters
 from paceline.linting.own_code import is_own
+from paceline.linting.replaced import replaced
 from paceline.tasks._task import Task
 
 
@@ -51,7 +51,7 @@ def copyable_stand_ins() -> Iterator[None]:
             memo[id(self)] = nn.Parameter(new, self.requires_grad) if is_parameter else new
         return memo[id(self)]
 
-    with patch.object(FakeTensor, "__deepcopy__", copied):
+    with replaced(FakeTensor, "__deepcopy__", copied):
         yield
 
 

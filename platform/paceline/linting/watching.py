@@ -4,7 +4,6 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -12,6 +11,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from paceline.linting.own_code import Line, calling_line, nearest_line
 from paceline.linting.recorder import Recorder
+from paceline.linting.replaced import replaced
 
 HOUSEKEEPING = ("torch.cuda.empty_cache", "torch.cuda.synchronize", "gc.collect")
 
@@ -24,7 +24,7 @@ def watching(recorder: Recorder) -> Iterator[None]:
     """
     with ExitStack() as stack:
         for owner, name, watcher in _watchers(recorder):
-            stack.enter_context(patch.object(owner, name, watcher))
+            stack.enter_context(replaced(owner, name, watcher))
         hook = register_module_parameter_registration_hook(_on_new_parameter(recorder))
         stack.callback(hook.remove)
         yield
