@@ -1,1 +1,1 @@
-"""Each technique measured on the user's own model and hardware, and a config of those that help."""
+"""Measures which techniques help a model on its hardware, and recommends a config."""

@@ -130,7 +130,7 @@ class RayBench:
             answer, begun = self._desk.do.remote(job), time.monotonic()
             while not ray.wait([answer], timeout=POLL_SECONDS)[0]:
                 if not self._fitting.is_alive():
-                    reason = first_line(self._fitting.error) if self._fitting.error else "it left without being told to"
+                    reason = first_line(self._fitting.error) if self._fitting.error else "it left early"
                     raise RunFailed(f"the worker group ended: {reason}")
                 if time.monotonic() - begun > job.limit_seconds:
                     self._give_up(job)

@@ -18,7 +18,7 @@ class Clock:
         self._now = now
         self.began = began
         self.reserved = 0.0
-        """Seconds kept back for what comes after the duels."""
+        """Seconds kept back for what comes later."""
 
     @property
     def left(self) -> float:
@@ -32,8 +32,8 @@ class Clock:
 
     @property
     def patience(self) -> float:
-        """Seconds after which what should have ended counts as hanging: a share of the budget, since a duel compiles as
-        well, but not less than a minute."""
+        """Seconds after which what should have ended counts as hanging: a share of the budget, since a benchmark
+        compiles as well, but not less than a minute."""
         return max(LEAST_PATIENCE_SECONDS, PATIENCE_SHARE * self.budget_seconds)
 
     @property

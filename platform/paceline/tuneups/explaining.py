@@ -24,7 +24,7 @@ REASON_WIDTH = 200
 
 
 def explanation(technique: TechniqueResult, findings: Findings) -> str:
-    """The result of a technique: why it is recommended, or why it is not, and what was told while it was built."""
+    """The result of a technique: why it is recommended, or why it is not, and the warnings when it was built."""
     sets = [f"it sets {overrides_text(technique.overrides)}"] if technique.name.startswith(FIX) else []
     return "; ".join([_came_of(technique, findings), *sets, *technique.warnings])
 

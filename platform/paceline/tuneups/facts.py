@@ -36,7 +36,7 @@ class Facts:
     software: str = ""
     """Versions of what the speed depends on."""
     code: Mapping[str, str] = field(default_factory=dict)
-    """Digests of the user's own code by name, see `own_digests`."""
+    """Digests of the user code by name, see `own_digests`."""
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

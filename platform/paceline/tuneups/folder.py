@@ -48,7 +48,7 @@ def claim_tuneup(config: ExperimentConfig, storage: Path, intent: Intent = "cont
     """Continue the newest unfinished tune-up of this name, or start a new one.
 
     Raises:
-        EnvironmentFault: the storage is not writable, or a run, sweep or tune-up of this name is going on.
+        EnvironmentFault: the storage is not writable, or a run, sweep or tune-up of this name is running.
         ConfigError: the unfinished tune-up has another config, or there is none to resume.
     """
     return claim(storage / config.name, lambda home: TUNEUPS.choose(home, config, intent))

@@ -138,7 +138,7 @@ class Measuring:
         return Facts(**answer.values)
 
     def _diagnose(self) -> None:
-        """Where the baseline's time goes; what would mend it is tried like any other technique."""
+        """Where the baseline's time goes; its fixes are tried like any other technique."""
         self._watcher.stage("splitting the time of a step")
         self._splits.split_baseline(self._config)
         self._screening.seconds_per_sample = self._splits.seconds_per_sample
@@ -163,7 +163,7 @@ class Measuring:
             )
             return
         if not self._trainings.is_finite(self._config):
-            reason = f"{self._trainings.metric} of the baseline is no finite number: quality is not known"
+            reason = f"{self._trainings.metric} of the baseline is not finite: quality is not known"
             self._note("metric-not-finite", reason)
             return
         self._reserve_trainings(1)
@@ -208,7 +208,7 @@ class Measuring:
             if half is None or before is None or not (half.pairs and before.pairs):
                 reason = NO_TIME
             elif half.interval.estimate < before.interval.estimate / KNEE:
-                reason = f"{half.name} is no faster than {before.name}"
+                reason = f"{half.name} is not faster than {before.name}"
             else:
                 self._screened[technique.name] = self._pair_of(technique)
                 self._screening.run([self._screened[technique.name]])

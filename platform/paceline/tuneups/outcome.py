@@ -125,7 +125,7 @@ class TechniqueResult:
     quality: Quality = Quality("not measured")
     is_recommended: bool = False
     warnings: tuple[str, ...] = ()
-    """What was told when it was built and was not of the baseline: that it could not be applied."""
+    """Warnings when it was built that the baseline does not have: that it could not be applied."""
     build_seconds: float | None = None
     """How long a training with it takes to be ready for its first step, compiling included."""
 

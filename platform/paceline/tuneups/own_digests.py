@@ -1,4 +1,4 @@
-"""Digests of the user's own code, so that a tune-up is not resumed when it has changed.
+"""Digests of the user code, so that a tune-up is not resumed when it has changed.
 
 Modules are known by their files, and the Python objects that stand in a config in place of an import path by what they
 are made of, where a script or a notebook defines them. Comments, blank lines and places do not count. Not seen are
@@ -49,7 +49,7 @@ def _sources(files: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
 def _files_of_loaded() -> dict[str, Any]:
     files = {}
     for name, module in sys.modules.copy().items():  # a thread may import something meanwhile
-        with suppress(Exception):  # one that is imported when it is looked at, or is no module at all
+        with suppress(Exception):  # one that is imported when it is looked at, or is not a module
             files[name] = object.__getattribute__(module, "__dict__").get("__file__")
     return files
 

@@ -21,7 +21,7 @@ HEADING = ("technique", "tried", "sets", "what it does, or why it is not tried")
 
 def preview(config: ExperimentConfig) -> list[Technique]:
     """The techniques that a tune-up would try on hardware like this machine's, and the others, with the reason; without
-    what would mend the bottleneck, since that is not known yet. Builds the model and the data in this process.
+    the fixes of the bottleneck, since that is not known yet. Builds the model and the data in this process.
 
     Raises:
         ConfigError: a module that the config names is missing.

@@ -54,7 +54,7 @@ def _reason(technique: TechniqueResult) -> str:
 
 def _commented(lines: list[str], reasons: Mapping[str, str]) -> list[str]:
     """The lines of a dumped config, with a comment above each that sets one of the fields: the reason, or the name of
-    the technique once it has been told."""
+    the technique where the reason is given above."""
     found: list[str] = []
     section = ""
     told: set[str] = set()

@@ -123,7 +123,7 @@ def _cell(text: str) -> str:
 
 def findings_json(findings: Findings) -> dict[str, Any]:
     """What was found out, as plain JSON values without secrets; null is the end of an interval that has none, and what
-    is no number."""
+    is not finite."""
     told = {
         "techniques": [technique.to_json() for technique in findings.techniques],
         "noise": findings.noise,

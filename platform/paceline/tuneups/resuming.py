@@ -110,9 +110,9 @@ class ResumableBench:
         return self._first is None or is_of(job, self._first)
 
     def _done(self, job: Job, digest: str) -> Answer:
-        """What comes of it; where nothing does, it is to be done by a later launch."""
+        """Its answer; where there is none, it is left for a later launch."""
         try:
-            self._log.begin(digest)  # an interrupt while that is being written is no fault of the job's either
+            self._log.begin(digest)  # an interrupt while that is being written is not the fault of the job either
             return _without_secrets(self._bench.do(job))
         except RunFailed:  # the workers are gone
             with suppress(EnvironmentFault):
@@ -125,7 +125,7 @@ class ResumableBench:
 
 
 def _without_secrets(answer: Answer) -> Answer:
-    """The answer with what the user's code told of itself as it may be stored."""
+    """The answer with the messages of the user code as they may be stored."""
     warnings = [redact(each) for each in answer.values.get("warnings", ())]
     values = {**answer.values, "warnings": warnings} if warnings else answer.values
     return replace(answer, problem=redact(answer.problem), values=values)

@@ -62,7 +62,7 @@ class TuneupDesk:
         return self._incarnation
 
     def _take_back(self) -> None:
-        """The group was started again: what it was at work on is to be done once more, or given up."""
+        """The group was started again: its job is done again, or given up."""
         lost, self._begun = self._begun, None
         if lost is None or lost.number in self._answers:
             return

@@ -1,4 +1,4 @@
-"""Where the time of a step goes, before and after, and the techniques that mend what holds it up."""
+"""Where the time of a step goes, before and after, and the techniques that fix the bottleneck."""
 
 from collections.abc import Mapping
 
@@ -25,7 +25,7 @@ class Splits:
         self.bottleneck = ""
         """Of the baseline: its kind, and what was measured."""
         self.fixes: list[Technique] = []
-        """What would mend it, in the order to try."""
+        """Its fixes, in the order to try."""
         self.problem = ""
         """Why the baseline's step could not be split; empty when it could."""
 

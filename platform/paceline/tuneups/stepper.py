@@ -58,7 +58,7 @@ class Stepper:
         self.ahead = self._steps_ahead(config)
         """Optimizer steps that loader processes hold ready."""
         self.warnings = reporter.warnings
-        """What was told while it was built."""
+        """Warnings when it was built."""
         self.build_seconds = perf_counter() - begun
 
     def run(self, steps: int) -> Window:

@@ -75,7 +75,7 @@ def techniques_for(config: ExperimentConfig, facts: Facts) -> list[Technique]:
 
 
 SAME = ("data.num_workers", "data.prefetch_factor", "data.persistent_workers", "data.cache", "data.pin_memory")
-"""Fields that change nothing of what is computed, beside those of logging, evaluation and checkpoints."""
+"""Fields that leave the numerics as they are, beside those of logging, evaluation and checkpoints."""
 BOOKKEEPING = ("trainer.log_every_n_steps", "trainer.evaluate_every_n_epochs", "checkpoint.", "tracking.")
 
 
@@ -92,7 +92,7 @@ def with_fixes(
     techniques: Sequence[Technique], fixes: Sequence[Technique], config: ExperimentConfig
 ) -> list[Technique]:
     """What the config asks for itself, then the fixes, as what is likeliest to help, then the others: the order to
-    try them in where there is no time for all. Those that come to the same are tried once, and what `tuneup.skip`
+    try them in where there is no time for all. Equal ones are tried once, and what `tuneup.skip`
     names is not tried under another name either."""
     asked = config.tuneup or TuneupConfig()
     same = [technique for technique in techniques if technique.why_not in ("", SKIPPED)]
@@ -107,7 +107,7 @@ def with_fixes(
 
 
 def _text_of(technique: Technique, config: ExperimentConfig) -> str:
-    """The whole config that it comes to; empty where it contradicts the other settings."""
+    """The whole config with it; empty where it contradicts the other settings."""
     try:
         return technique.config(config).model_dump_json()
     except ConfigError:

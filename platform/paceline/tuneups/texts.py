@@ -11,7 +11,7 @@ UNDECIDED = "undecided in the time there was"
 NOT_CONFIRMED = "a difference in the screening, not confirmed"
 """What is reported about a technique that differed in one build, and that no further builds were made for."""
 UNMEASURED = "faster; quality not measured"
-"""What is reported about a gain that changes what is computed, where nobody knows what the model comes out like."""
+"""What is reported about a gain that changes the numerics, where no trainings were compared."""
 UNSHOWN = "faster, but not shown to be as good"
 """The same where trainings were compared, and left it open."""
 VAGUE = 10.0

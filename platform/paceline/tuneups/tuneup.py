@@ -1,4 +1,4 @@
-"""`tuneup`: each technique measured on the user's own model and hardware.
+"""`tuneup`: each technique measured on a model and its hardware.
 
 claim a folder  ->  measure on one warm worker group  ->  recommended config, report, MLflow  ->  TuneupResult
 

@@ -90,7 +90,7 @@ def _device_memory_bytes(device: torch.device) -> int:
 
 
 def _redundant_biases(model: torch.nn.Module) -> int:
-    with suppress(Exception):  # a model's own code, run on stand-ins for tensors, may raise anything
+    with suppress(Exception):  # user code that is run on fake tensors may raise anything
         return len(find_redundant_bias(model))
     return 0
 

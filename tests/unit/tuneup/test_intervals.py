@@ -84,5 +84,5 @@ def test_it_holds_the_truth_whatever_the_machine_does(count: int) -> None:
 
 @pytest.mark.parametrize(("baseline", "technique"), [([1.0], []), ([1.0, 0.0], [1.0, 1.0]), ([1.0], [float("nan")])])
 def test_what_are_no_times_is_refused(baseline: list[float], technique: list[float]) -> None:
-    with pytest.raises(ValueError, match=r"no pairs|positive"):
+    with pytest.raises(ValueError, match=r"paired|positive"):
         speedup(baseline, technique)

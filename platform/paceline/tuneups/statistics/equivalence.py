@@ -37,7 +37,7 @@ class QualityComparison:
     """`equivalent`: shown to differ by less than the margin. `worse`, `better`: shown to differ in this direction, and
     not shown to stay within the margin. `undecided`: none of these, more seeds are needed."""
     is_not_inferior: bool
-    """Shown to be worse by less than the margin, or not at all; a gain is no obstacle to this one."""
+    """Shown to be worse by less than the margin, or not at all; a gain does not stand against this one."""
     margin: float
     seeds: int
     seeds_needed: int | None = None

@@ -52,7 +52,7 @@ def speedup(
         An interval of 0 to infinity for fewer than 2 pairs; without any, the estimate is 1.
 
     Raises:
-        ValueError: when there is not one of each for every pair, or one is no positive number.
+        ValueError: when there is not one of each for every pair, or one is not positive.
     """
     logs = log_ratios(baseline_seconds, technique_seconds)
     if len(logs) < 2:
@@ -67,14 +67,16 @@ def log_ratios(baseline_seconds: Sequence[float], technique_seconds: Sequence[fl
     """Logarithm of each pair's speedup.
 
     Raises:
-        ValueError: when there is not one of each for every pair, or one is no positive number.
+        ValueError: when there is not one of each for every pair, or one is not positive.
     """
     baseline, technique = (
         np.asarray(baseline_seconds, dtype=np.float64),
         np.asarray(technique_seconds, dtype=np.float64),
     )
     if baseline.shape != technique.shape or baseline.ndim != 1:
-        raise ValueError(f"{baseline.size} times of the baseline and {technique.size} of the technique are no pairs")
+        raise ValueError(
+            f"{baseline.size} times of the baseline and {technique.size} of the technique cannot be paired"
+        )
     both = np.concatenate([baseline, technique])
     if not np.all(np.isfinite(both) & (both > 0)):
         raise ValueError("times must be positive numbers of seconds")
