@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.05
 LEAVE_SECONDS = 4.0
 DISMISS_SECONDS = 2.0
+RENEW_SECONDS = 30.0
+"""How long the desk may take to name the worker processes that are to be ended before a build."""
 START_TIMEOUT_SECONDS = 1800
 
 
@@ -144,8 +146,8 @@ class RayBench:
 
         from paceline.tuneups.serving import end_workers
 
-        end_workers(self._desk, DISMISS_SECONDS)
-        ray.get(self._desk.dismiss.remote())
+        if end_workers(self._desk, RENEW_SECONDS):  # otherwise the build has a process that was used before
+            ray.get(self._desk.dismiss.remote())
 
     def _give_up(self, job: Job) -> None:
         import ray
@@ -238,7 +240,7 @@ def _trainer(config: ExperimentConfig, base: Assignment, desk: Any, use_gpu: boo
             name=f"tuneup-{time.time_ns()}",  # Ray would silently resume a name that it knows
             storage_path=str(folder),
             # how often a job may lose its workers is the desk's to say
-            failure_config=FailureConfig(max_failures=-1, controller_failure_limit=3),
+            failure_config=FailureConfig(max_failures=-1, controller_failure_limit=-1),
             logging_config=LoggingConfig(log_level="ERROR"),
         ),
     )

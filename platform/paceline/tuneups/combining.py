@@ -15,7 +15,7 @@ from paceline.tuneups.facts import Facts
 from paceline.tuneups.outcome import Beside, Question
 from paceline.tuneups.peaks import PREDICTED_OOM
 from paceline.tuneups.screening import ScreenedPair, Screening
-from paceline.tuneups.techniques import Computes, Technique, techniques_for
+from paceline.tuneups.techniques import LOADERS_ENOUGH, Computes, Technique, techniques_for
 
 ROUNDS = 3
 """How many more techniques are looked for beside those that gain alone, and how often others are put in their place."""
@@ -47,7 +47,7 @@ class Combining:
         self._closed = {
             technique.name
             for technique in techniques
-            if technique.why_not and not technique.why_not.startswith(PREDICTED_OOM)
+            if technique.why_not and not technique.why_not.startswith((PREDICTED_OOM, LOADERS_ENOUGH))
         }
         self.techniques = techniques
         """Those that were measured beside others alone say so."""

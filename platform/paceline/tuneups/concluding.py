@@ -8,8 +8,7 @@ from paceline.tuneups.outcome import Quality, TechniqueResult, Verdict
 from paceline.tuneups.peaks import Peaks
 from paceline.tuneups.screening import ScreenedPair
 from paceline.tuneups.statistics.intervals import Interval
-from paceline.tuneups.statistics.sequential_test import Comparison
-from paceline.tuneups.statistics.sequential_test import Verdict as SpeedVerdict
+from paceline.tuneups.statistics.sequential_test import Comparison, SpeedVerdict
 from paceline.tuneups.techniques import Technique
 from paceline.tuneups.texts import UNMEASURED
 

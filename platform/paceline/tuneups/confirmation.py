@@ -1,4 +1,4 @@
-"""What screening has found, confirmed against the baseline in several builds of fresh processes.
+"""Confirmation of what the screening has found, in several builds of fresh processes.
 
 Each build is a job of its own: in new processes, both configs of each pair are built again, in an order that changes
 from build to build, and benchmarked for a few pairs of windows. A build gives one log ratio for each pair of configs;
@@ -48,7 +48,7 @@ back to."""
 SHARE_BUILDS = 6
 """Builds after which a technique that has not been shown to add something to the others is left out."""
 SHARE_ERROR = 0.05
-"""Of the interval of a technique's share, which nothing is decided on."""
+"""Of the interval of a technique's share, which decides what is left out, and claims nothing."""
 MIN_PAIRS, PAIRS = 2, 4
 """Pairs of windows of each pair of configs in a build; the fewer where steps are slow."""
 WINDOW_SECONDS = 0.25
@@ -73,7 +73,7 @@ class Confirmed:
     techniques: Mapping[str, Comparison] = field(default_factory=dict)
     """Each technique alone against the baseline, by name, as far as it was measured."""
     shares: Mapping[str, Interval] = field(default_factory=dict)
-    """How much faster all together is than without the technique; with its 95 % interval, which decides nothing."""
+    """How much faster all together is than without the technique."""
 
 
 class Confirmation:
@@ -132,22 +132,28 @@ class Confirmation:
         pairs |= {name: each for name, each in alone.items() if name in shares}
         pairs |= {_share_of(name): ConfigPair(each, together) for name, each in shares.items() if together is not None}
         pairs |= {name: each for name, each in alone.items() if name not in shares}
+        self._forget_combination()
         names = self._affordable(list(pairs), LOOKS[0])
         if not names:
             return Confirmed()
         ratios = self._build_and_equal(pairs, names)
         if not (looks := self._affordable_looks(len(names))):
             return Confirmed()
-        course = _Tests(list(pairs), list(alone), together is not None, alpha, looks)
+        course = _Tests(names, [name for name in names if name in alone], together is not None, alpha, looks)
         for done in range(1, looks[-1] + 1):
             course.add(ratios, done)
             self._watch(self.builds, course.confirmed())
-            until = [*(look for look in looks if look > done), looks[-1]][1:2] or [looks[-1]]
-            names = self._affordable(course.open, until[0] - done)
-            if done == looks[-1] or not names:
+            until = [look for look in looks if look > done][:2]
+            names = next(filter(None, (self._affordable(course.open, look - done) for look in reversed(until))), [])
+            if not names:
                 break
             ratios = self._build_and_equal(pairs, names)
         return course.confirmed()
+
+    def _forget_combination(self) -> None:
+        """What is known of all together and of the shares is of another combination."""
+        self.problems = {name: each for name, each in self.problems.items() if "/" not in name}
+        self.in_turn = {name for name in self.in_turn if "/" not in name}
 
     def _affordable(self, names: Sequence[str], builds: int) -> list[str]:
         """The names without the least promising, where there is no time for all in so many builds."""
@@ -173,35 +179,31 @@ class Confirmation:
         return ratios
 
     def _build(self, pairs: Mapping[str, ConfigPair]) -> dict[str, float]:
-        """The log ratios of one build. Where it fails, each pair is tried in processes of its own; what fails then is
-        not measured again."""
-        pairs = {name: pair for name, pair in pairs.items() if name not in self.problems}
+        """The log ratios of one build. Where it fails, each pair is tried in processes of its own, as long as there is
+        time; what fails then is not measured again, but for A/A."""
         self.builds += 1
         found, problem = self._measure(pairs)
-        if problem and len(pairs) == 1:
-            self.problems |= dict.fromkeys(pairs, problem)
-        elif problem:
-            for name, pair in pairs.items():
-                alone, problem = self._measure({name: pair})
-                found |= alone
-                self.problems |= {name: problem} if problem else {}
+        for name, pair in pairs.items() if problem else ():
+            if not self._clock.has(self.seconds_of(1)):
+                break
+            alone, problem = self._measure({name: pair})
+            found |= alone
+            self.problems |= {name: problem} if problem and name != AA else {}
         return found
 
     def _measure(self, pairs: Mapping[str, ConfigPair]) -> tuple[dict[str, float], str]:
         """The log ratios of a job, or why it failed."""
         names = list(pairs)
         self._random.shuffle(names)
-        configs: dict[str, int] = {}
         parts: list[TrialPart] = []
         comparisons = []
         for name in names:
             places = []
             for config in pairs[name]:
                 part = part_of(config)
-                if part.config_json not in configs:
-                    configs[part.config_json] = len(parts)
+                if part not in parts:
                     parts.append(part)
-                places.append(configs[part.config_json])
+                places.append(parts.index(part))
             own = {
                 "seed": self._random.randrange(2**31),
                 "is_technique_first": self._random.random() < 0.5,
@@ -217,9 +219,10 @@ class Confirmation:
         }
         options: dict[str, Any] = {"comparisons": comparisons, "rules": rules}
         slowest = sum(self._screening.fewest_seconds(*pairs[name]) for name in names)
+        limit = min(max(self._clock.left, 0.0), slowest + self.seconds_of(len(names))) + self._clock.patience
         begun = self._clock.elapsed
-        answer = self._bench.do(Job("build", tuple(parts), options, self._clock.patience * (1 + len(names)) + slowest))
-        if answer.kind == "oom" and not self.in_turn.issuperset(names):
+        answer = self._bench.do(Job("build", tuple(parts), options, limit))
+        if answer.kind == "oom" and len(names) == 1 and names[0] not in self.in_turn:
             self.in_turn.update(names)
             return self._measure(pairs)
         if answer.problem:
@@ -306,6 +309,12 @@ def _share_of(name: str) -> str:
 
 def _share(log_ratios: Sequence[float]) -> Interval:
     return as_ratios(student_interval(np.asarray(log_ratios), SHARE_ERROR, LEAST_DEVIATION))
+
+
+def shown_name(name: str) -> str:
+    """The name of a comparison for people."""
+    kind, _, technique = name.partition("/")
+    return {"share": f"all together without {technique}", "all": "all together"}.get(kind, name) if technique else name
 
 
 def _log_ratio(values: Mapping[str, Any]) -> float:

@@ -6,7 +6,7 @@ look at the model  ->  the baseline trained with each seed  ->  each technique s
   ->  what is to be recommended, and each technique that looks different, confirmed over builds
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -20,22 +20,24 @@ from paceline.tuneups.choosing import KNEE, best_of_families, merged, speedups, 
 from paceline.tuneups.clock import Clock
 from paceline.tuneups.combining import Combining
 from paceline.tuneups.concluding import ends_of, result_of
-from paceline.tuneups.confirmation import AA, TOGETHER, Confirmation, Confirmed, seconds_of_build
+from paceline.tuneups.confirmation import AA, TOGETHER, Confirmation, Confirmed, seconds_of_build, shown_name
 from paceline.tuneups.execution import DeviceMemory
 from paceline.tuneups.facts import Facts
 from paceline.tuneups.jobs import Job, part_of
 from paceline.tuneups.outcome import BaselineFailed, Findings, Note, Quality, TechniqueResult
 from paceline.tuneups.peaks import BASELINE, PROCESS_SECONDS, Peaks
-from paceline.tuneups.quality_gate import FEWEST_SEEDS, QualityGate
+from paceline.tuneups.quality_gate import QualityGate
 from paceline.tuneups.recommendation import Recommendation
 from paceline.tuneups.screening import ScreenedPair, Screening
 from paceline.tuneups.splits import Splits
 from paceline.tuneups.statistics.sequential_test import LOOKS, Comparison
-from paceline.tuneups.techniques import LOADERS, Technique, techniques_for, with_fixes
+from paceline.tuneups.techniques import LOADERS_ENOUGH, Technique, loader_processes, techniques_for, with_fixes
 from paceline.tuneups.trainings import Trainings
 
-QUALITY_SHARE = 0.45
-"""Of the budget, what trainings for the quality may take at the most."""
+BASELINE_SHARE = 0.5
+"""Of the time that is left beside the confirmation, what training the baseline may take at the most."""
+QUALITY_SHARE = 0.8
+"""Of the time that is left then, what is kept back for further trainings at the most."""
 CONFIRMATION_SHARE = 0.5
 """Of the budget, what is kept back for builds in fresh processes."""
 MEMORY_SECONDS = 5 * PROCESS_SECONDS
@@ -45,13 +47,13 @@ MEMORY_SHARE = 0.15
 NO_TIME_TO_CONFIRM = (
     "what looked faster in the screening is not recommended: there was no time to confirm it (tuneup.budget_seconds)"
 )
-NOT_CONFIRMED = "no gain was confirmed, and nothing is recommended"
+NO_GAIN_CONFIRMED = "no gain was confirmed, and nothing is recommended"
 MORE_TIME = "nothing is known, for want of time (tuneup.budget_seconds)"
 PREDICTED = "memory with a ~ is predicted: there was no time to measure it"
 WORTHWHILE_BUILDS = 50
 """What more builds than this would decide is too small, or too noisy, to be worth them."""
-SEARCHED_LOADERS = frozenset(f"loader-{number}" for number in LOADERS[2:])
-"""Techniques that are screened only while half as many loader processes were worth it."""
+FIRST_LOADERS = 2
+"""More loader processes are screened only while half as many were worth it."""
 END_SECONDS = 5.0
 """Kept back for the report."""
 
@@ -148,7 +150,8 @@ class Measuring:
     def _train_baseline(self, facts: Facts) -> None:
         """Before all else, so that it is known how much time the quality of the others will take."""
         expected = self._training_seconds(facts)
-        if FEWEST_SEEDS * expected > QUALITY_SHARE * self._clock.left:
+        self._clock.reserved = self._kept_back
+        if expected and len(self._trainings.seeds) * expected > BASELINE_SHARE * self._clock.left:
             self._note(
                 "training-too-long",
                 f"training the baseline takes too long here, some {expected:,.0f} s: quality is not known",
@@ -172,7 +175,7 @@ class Measuring:
         """Keep time back for so many configs to be trained with each seed, and for what comes after."""
         needed = configs * (self._trainings.seconds(self._config) or 0.0) * len(self._trainings.seeds)
         left = self._clock.left + self._clock.reserved
-        self._clock.reserved = min(needed, QUALITY_SHARE * (left - self._kept_back)) + self._kept_back
+        self._clock.reserved = min(needed, QUALITY_SHARE * max(0.0, left - self._kept_back)) + self._kept_back
 
     def _training_seconds(self, facts: Facts) -> float:
         """What a training of the baseline is expected to take, by the time of its steps; 0 where that is not known."""
@@ -189,12 +192,12 @@ class Measuring:
         if equal.problem:
             raise BaselineFailed(f"the baseline cannot be measured: {equal.problem}", "measure")
         self._screened[AA] = equal
-        searched = [technique for technique in techniques if technique.name in SEARCHED_LOADERS]
+        searched = [each for each in techniques if (loader_processes(each) or 0) > FIRST_LOADERS]
         listed = [technique for technique in techniques if technique not in searched]
         for technique in listed:
             self._screened[technique.name] = self._pair_of(technique)
         self._screening.run([self._screened[technique.name] for technique in listed], share=0.5)
-        return [*listed, *self._search_loaders(searched)]
+        return [*listed, *self._search_loaders(techniques)]
 
     def _pair_of(self, technique: Technique) -> ScreenedPair:
         return ScreenedPair(technique.name, self._config, technique.config(self._config))
@@ -202,21 +205,27 @@ class Measuring:
     def _search_loaders(self, techniques: Sequence[Technique]) -> list[Technique]:
         """Double the number of loader processes as long as that makes training faster; returns what was measured."""
         found: list[Technique] = []
-        for technique in techniques:
-            number = LOADERS.index(technique.overrides["data.num_workers"])
-            half, before = (self._screened.get(f"loader-{LOADERS[number - back]}") for back in (1, 2))
-            if half is None or before is None or not (half.pairs and before.pairs):
-                reason = NO_TIME
-            elif half.interval.estimate < before.interval.estimate / KNEE:
-                reason = f"{half.name} is not faster than {before.name}"
-            else:
-                self._screened[technique.name] = self._pair_of(technique)
-                self._screening.run([self._screened[technique.name]])
-                found.append(technique)
+        speeds = {self._config.data.num_workers: 1.0}
+        numbered = {number: each for each in techniques if (number := loader_processes(each)) is not None}
+        for number, technique in sorted(numbered.items()):
+            pair = self._screened.get(technique.name)
+            if pair is None and not self._is_worth_doubling(number, speeds):
+                left_out = replace(technique, why_not=LOADERS_ENOUGH)
+                self._techniques = [left_out if each is technique else each for each in self._techniques]
                 continue
-            left_out = replace(technique, why_not=reason)
-            self._techniques = [left_out if each is technique else each for each in self._techniques]
+            if pair is None:
+                pair = self._screened[technique.name] = self._pair_of(technique)
+                self._screening.run([pair])
+                found.append(technique)
+            if pair.pairs:
+                speeds[number] = pair.interval.estimate
         return found
+
+    @staticmethod
+    def _is_worth_doubling(number: int, speeds: Mapping[int, float]) -> bool:
+        """Whether the last step below so many loader processes made training faster; so it is where none is known."""
+        known = [speeds[each] for each in sorted(speeds) if each < number]
+        return len(known) < 2 or known[-1] * KNEE >= known[-2]
 
     def _screen_the_rest(self, techniques: Sequence[Technique]) -> None:
         """Nothing looks faster until now: of the time for confirming it, what one technique needs is enough."""
@@ -262,20 +271,21 @@ class Measuring:
         self._confirmation = Confirmation(
             self._bench, self._clock, self._config, self._screening, self._watcher.confirmed
         )
-        found = Recommendation(self._config, self._confirmation, self._screened, self._check_quality)
+        found = Recommendation(self._config, self._confirmation, self._screened, self._gate)
         found.confirm(chosen, quality, self._techniques)
-        if chosen and not found.chosen:
+        if chosen and not found.chosen and TOGETHER not in self._confirmation.problems:
             self._note_unconfirmed(found.together)
-        for name, problem in self._confirmation.problems.items():
-            self._note("build-failed", f"{name} could not be measured in a fresh process: {problem}")
+        for problem in dict.fromkeys(self._confirmation.problems.values()):
+            names = [shown_name(name) for name, each in self._confirmation.problems.items() if each == problem]
+            self._note("build-failed", f"{', '.join(names)} could not be measured in fresh processes: {problem}")
         return found
 
     def _note_unconfirmed(self, together: Comparison | None) -> None:
-        if together is None:
+        if together is None or not together.looks:
             self._note("no-time-to-confirm", NO_TIME_TO_CONFIRM)
         else:
             seen = f"{together.interval.estimate:.2f}x as fast over {together.builds} builds"
-            self._note("not-confirmed", f"all together are {seen}: {NOT_CONFIRMED}")
+            self._note("not-confirmed", f"all together are {seen}: {NO_GAIN_CONFIRMED}")
 
     def _split_recommended(self, chosen: Sequence[Technique]) -> None:
         """Where the time of a step goes now, as long as it takes none from the memory of what is recommended, nor from

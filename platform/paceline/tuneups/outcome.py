@@ -113,7 +113,7 @@ class TechniqueResult:
     share: float | None = None
     """How many times as fast all that is recommended is, as it would be without this technique."""
     share_interval: tuple[float, float] | None = None
-    """Its 95 % interval over builds."""
+    """Its interval over builds, 95 % without a correction."""
     peak_memory_ratio: float | None = None
     """Its peak memory over the baseline's."""
     peak_memory_bytes: int | None = None

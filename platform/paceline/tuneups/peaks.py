@@ -14,6 +14,8 @@ PROCESS_SECONDS = 6.0
 """What it is taken to last to measure or predict the memory of one config, before it has been seen."""
 HOPE = 0.75
 """The share of the time seen before for which another config is measured: it may be quicker, and ends with the time."""
+PREDICTION_SHARE = 0.25
+"""Of the time, what predicting the memory of all techniques may take."""
 PREDICTED_OOM = "predicted_oom"
 """What the reason of a technique begins with that is predicted not to fit."""
 BASELINE = ""
@@ -52,7 +54,7 @@ class Peaks:
         if not limit:
             return list(techniques)
         tried = {technique.name: technique for technique in techniques if not technique.why_not}
-        self.predict(tried)
+        self.predict(tried, share=PREDICTION_SHARE)
         configs = {BASELINE: self._config, **{name: each.config(self._config) for name, each in tried.items()}}
         known = {configs[name].model_dump_json(): size for name, size in self.predicted.items() if name in configs}
         memory.know(limit, known)

@@ -19,7 +19,7 @@ PICTURES = {
 """The files, and what each shows."""
 BASELINE, TOGETHER = "baseline", "all together"
 _WIDEST = 2.0
-"""An interval is drawn to so many times its value at the most: of very few pairs it has no ends."""
+"""An interval is drawn to so many times its value at the most: of very few builds it has no ends."""
 _NEAR = 0.05
 """What is as near to the baseline in both is named under the mouse alone."""
 _STYLE = """

@@ -1,6 +1,7 @@
-"""Whether what is to be recommended trains as well as the baseline; what makes the model worse is taken away."""
+"""Quality gate: what is recommended trains as well as the baseline; what makes the model worse is taken away."""
 
 from collections.abc import Mapping, Sequence
+from math import inf, isfinite
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.tuneup import TuneupConfig
@@ -19,7 +20,7 @@ RELATIVE_MARGINS: Mapping[Direction, float] = {"max": 0.01, "min": 0.05}
 and of a loss, which differs by percents from seed to seed."""
 GATE_ERROR = 0.05
 """The chance that a config which is worse by the margin passes, in all comparisons of a tune-up together. Each spends
-half of what is left."""
+half of what is left, several at a time the same part."""
 CLAIM_ERROR = 0.005
 """The chance that a technique which is as good gets the verdict `regression` for its quality, spent likewise."""
 
@@ -53,7 +54,7 @@ class QualityGate:
     def admit(self, chosen: list[Technique]) -> tuple[list[Technique], Quality]:
         """Take away what makes the model worse, until it comes out as well as the baseline's."""
         while any(technique.computes == "differently" for technique in chosen):
-            quality = self._quality_of(chosen)
+            quality = self.quality_of(chosen)
             if quality.is_fine:
                 for technique in chosen:
                     if technique.computes == "differently":
@@ -62,20 +63,30 @@ class QualityGate:
             chosen = self._without_the_worst(chosen)
         return chosen, Quality("same")
 
-    def _quality_of(self, techniques: Sequence[Technique]) -> Quality:
+    def quality_of(self, techniques: Sequence[Technique], shared_by: int = 1) -> Quality:
+        """The quality of techniques together, trained for that where there is time.
+
+        Args:
+            shared_by: how many comparisons share what one may spend.
+        """
+        if all(technique.computes == "same" for technique in techniques):
+            return Quality("same")
         config, _ = together(self._config, techniques)
         if len(self._trainings.values(self._config)) < FEWEST_SEEDS or not self._trainings.is_finite(self._config):
             return Quality("not measured", self._trainings.metric)
         key = config.model_dump_json()
-        if key not in self._known:
-            self._trainings.train(config, self._trainings.seconds(self._config))
-            if self._trainings.problem:
-                text = f"the recommended config could not be trained: {self._trainings.problem}"
-                self.notes.append(Note(text, "not-trained"))
-            self._known[key] = self._compared(config)
-        return self._known[key]
+        if key in self._known:
+            return self._known[key]
+        is_trained = self._trainings.train(config, self._trainings.seconds(self._config))
+        if self._trainings.problem:
+            text = f"the recommended config could not be trained: {self._trainings.problem}"
+            self.notes.append(Note(text, "not-trained"))
+        quality = self._compared(config, shared_by)
+        if is_trained or self._trainings.problem or quality.verdict != "not measured":
+            self._known[key] = quality  # otherwise there may be time later
+        return quality
 
-    def _compared(self, config: ExperimentConfig) -> Quality:
+    def _compared(self, config: ExperimentConfig, shared_by: int) -> Quality:
         """Over the seeds that both have."""
         first, second = self._trainings.values(self._config), self._trainings.values(config)
         count = min(len(first), len(second))
@@ -87,7 +98,7 @@ class QualityGate:
             text = f"{self._trainings.metric} of the baseline is 0, and no margin follows from it: set tuneup.margin"
             self.notes.append(Note(text, "no-margin"))
             return Quality("not measured", self._trainings.metric)
-        share = self._spend()
+        share = self._spend(shared_by)
         found = compare_quality(
             first[:count], second[:count], margin, mode, error=share * GATE_ERROR, claim_error=share * CLAIM_ERROR
         )
@@ -107,19 +118,21 @@ class QualityGate:
             mode=mode,
         )
 
-    def _spend(self) -> float:
+    def _spend(self, shared_by: int) -> float:
         """The part of the errors that the next comparison may spend."""
-        self._left /= 2
-        return self._left
+        share = self._left / (1 + shared_by)
+        self._left -= share
+        return share
 
     def _without_the_worst(self, chosen: list[Technique]) -> list[Technique]:
         """Without the technique that spoils the quality; in its place a smaller batch, or what it had left no room
         for."""
         risky = [technique for technique in chosen if technique.computes == "differently"]
-        for technique in risky:
-            self.qualities[technique.name] = self._quality_of([technique] if len(risky) > 1 else chosen)
+        for number, technique in enumerate(risky):
+            alone = [technique] if len(risky) > 1 else chosen
+            self.qualities[technique.name] = self.quality_of(alone, shared_by=len(risky) - number)
         spoiling = [technique for technique in risky if not self.qualities[technique.name].is_fine] or risky
-        worst = min(spoiling, key=lambda technique: self.qualities[technique.name].difference or 0.0)
+        worst = min(spoiling, key=lambda technique: _difference(self.qualities[technique.name]))
         smaller = self._smaller_batch(worst)
         rest = [technique for technique in chosen if technique is not worst] + (
             [smaller] if smaller is not None else []
@@ -147,3 +160,9 @@ class QualityGate:
             return None
         known = [each for each, _ in speedups(self._screened, self._techniques) if each.family == "batch"]
         return max((each for each in known if size_of(each) < size_of(technique)), key=size_of, default=None)
+
+
+def _difference(quality: Quality) -> float:
+    """How much better; of what has diverged, minus infinity."""
+    difference = quality.difference or 0.0
+    return difference if isfinite(difference) else -inf

@@ -1,26 +1,28 @@
-"""What a tune-up recommends: confirmed against the baseline, cut back where it is not, without idle parts."""
+"""Recommendation of a tune-up: confirmed against the baseline, cut back where it is not, without idle parts."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import inf, log
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.tuneups.choosing import together
-from paceline.tuneups.confirmation import AA, RECOMMENDATION_ALPHAS, ConfigPair, Confirmation, Confirmed
+from paceline.tuneups.confirmation import AA, RECOMMENDATION_ALPHAS, TOGETHER, ConfigPair, Confirmation, Confirmed
 from paceline.tuneups.outcome import Quality
+from paceline.tuneups.quality_gate import QualityGate
 from paceline.tuneups.screening import ScreenedPair
 from paceline.tuneups.statistics.intervals import Interval
 from paceline.tuneups.statistics.sequential_test import LEAST_EFFECT, Comparison
 from paceline.tuneups.techniques import Technique
-
-Check = Callable[[list[Technique]], tuple[list[Technique], Quality]]
-"""Trains techniques together; returns those that are as good as the baseline, and their quality."""
 
 
 class Recommendation:
     """The techniques of one tune-up that are recommended, and what was confirmed on the way."""
 
     def __init__(
-        self, config: ExperimentConfig, confirmation: Confirmation, screened: Mapping[str, ScreenedPair], check: Check
+        self,
+        config: ExperimentConfig,
+        confirmation: Confirmation,
+        screened: Mapping[str, ScreenedPair],
+        gate: QualityGate,
     ) -> None:
         """Begin with nothing.
 
@@ -28,7 +30,7 @@ class Recommendation:
             config: the baseline.
             screened: the screening of each technique by its name, and of A/A.
         """
-        self._config, self._confirmation, self._screened, self._check = config, confirmation, screened, check
+        self._config, self._confirmation, self._screened, self._gate = config, confirmation, screened, gate
         self._alphas = list(RECOMMENDATION_ALPHAS)
         self.chosen: list[Technique] = []
         self.quality = Quality("same")
@@ -51,15 +53,17 @@ class Recommendation:
             self._recommend_best([each for each in techniques if not each.saves_memory])
 
     def _confirm_together(self, candidates: list[Technique], quality: Quality) -> None:
+        _, candidates = together(self._config, candidates)
         found = self._confirm_once(candidates, self._to_confirm(candidates))
-        while candidates and found.together is not None:
-            if found.together.verdict == "gain":
+        while candidates:
+            if found.together is not None and found.together.verdict == "gain":
                 self._recommend(candidates, quality, found)
                 self._leave_out_idle(found)
                 return
-            if not self._alphas or not found.shares:
+            is_measured = found.together is not None or TOGETHER in self._confirmation.problems
+            if not self._alphas or not is_measured or len(candidates) == 1:
                 return
-            candidates, quality = self._check(_without_least(candidates, found.shares))
+            candidates, quality = self._gate.admit(_without_least(candidates, found.shares))
             found = self._confirm_once(candidates, {}) if candidates else Confirmed()
 
     def _recommend(self, chosen: list[Technique], quality: Quality, found: Confirmed) -> None:
@@ -73,8 +77,8 @@ class Recommendation:
             return
         if not self._alphas:
             return
-        left, quality = self._check(needed)
-        if left != needed:
+        quality = self._gate.quality_of(needed)
+        if not quality.is_fine:
             return
         before, again = self.together, self._confirm_once(needed, {})
         self.together = before
@@ -85,9 +89,9 @@ class Recommendation:
         """The fastest of those that were confirmed to gain alone; returns whether there is one."""
         gained = [each for each in techniques if self._gains_alone(each)]
         for technique in sorted(gained, key=lambda each: -self.techniques[each.name].interval.estimate):
-            left, quality = self._check([technique])
-            if left == [technique]:
-                self._recommend(left, quality, Confirmed(self.techniques[technique.name]))
+            quality = self._gate.quality_of([technique])
+            if quality.is_fine:
+                self._recommend([technique], quality, Confirmed(self.techniques[technique.name]))
                 return True
         return False
 
@@ -103,15 +107,22 @@ class Recommendation:
         self.techniques |= found.techniques
         self.together = found.together or self.together
         if len(chosen) == 1 and found.together is not None:
-            self.techniques.setdefault(chosen[0].name, found.together)
+            self._take_for_alone(chosen[0], found.together)
         return found
+
+    def _take_for_alone(self, technique: Technique, found: Comparison) -> None:
+        """A technique that was compared with the baseline as all that is to be recommended."""
+        pair = self._screened.get(technique.name)
+        is_same = pair is None or pair.baseline == self._config
+        if technique.name not in self.techniques or (is_same and found.verdict == "gain"):
+            self.techniques[technique.name] = found
 
     def _to_confirm(self, chosen: Sequence[Technique]) -> dict[str, ConfigPair]:
         """Each technique in which the screening saw a difference: those chosen first, then by how large it is. One that
         is to be recommended by itself is measured as that."""
         seen = {name: pair for name, pair in self._screened.items() if name != AA and pair.is_promising}
         names = [each.name for each in chosen if each.name in self._screened and self._screened[each.name].pairs]
-        others = sorted(seen.keys() - set(names), key=lambda name: -abs(log(seen[name].interval.estimate)))
+        others = sorted((name for name in seen if name not in names), key=lambda name: -_effect(seen[name]))
         if len(chosen) == 1 and names and self._screened[names[0]].baseline == self._config:
             names = []
         return {
@@ -123,12 +134,17 @@ class Recommendation:
         return together(self._config, [each for each in chosen if each is not technique])[0]
 
 
+def _effect(pair: ScreenedPair) -> float:
+    """How large the difference looked, whichever way."""
+    return abs(log(pair.interval.estimate))
+
+
 def _adds_something(share: Interval | None) -> bool:
     """Whether it is worth its line in the config; so is what was not measured."""
     return share is None or (share.low > 1 and share.estimate >= 1 + LEAST_EFFECT)
 
 
 def _without_least(chosen: Sequence[Technique], shares: Mapping[str, Interval]) -> list[Technique]:
-    """Those chosen without the one that adds least."""
-    least = min(chosen, key=lambda each: shares[each.name].estimate if each.name in shares else inf)
+    """Those chosen without the one that adds least; without the last, where that is not known."""
+    least = min(reversed(chosen), key=lambda each: shares[each.name].estimate if each.name in shares else inf)
     return [each for each in chosen if each is not least]

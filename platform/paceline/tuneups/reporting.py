@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from paceline.runs.report.html import Child, Markup, Value, tag
+from paceline.runs.report.html import Child, Value, tag
 from paceline.runs.report.numbers import counted, seconds_text
 from paceline.runs.report.page import page
 from paceline.runs.report.parts import Report, Section, code, figure, legend, pill, table
@@ -61,7 +61,7 @@ def _pictures(findings: Findings) -> Section:
     beside: dict[str, Child] = {
         TRADE: tag(
             "p",
-            "Recommended in blue, all of it together in orange, with 95 % intervals; without a name: within 5 %.",
+            "Recommended in blue, all of it together in orange, with intervals; without a name: within 5 %.",
         ),
         SPLIT: [_split_legend(findings), tag("p", findings.bottleneck)],
     }
@@ -133,7 +133,7 @@ def _beside(findings: Findings) -> list[Section]:
             tag("b", "all together"),
             "nothing: the config as it was",
             "",
-            _together_pill(findings),
+            pill("gain"),
             speed,
         ]
         rows.append([(cell, findings.speedup if cell is speed else None) for cell in last])
@@ -144,12 +144,6 @@ def _beside(findings: Findings) -> list[Section]:
     )
     shown = table(BESIDE, rows, "sortable beside", "beside others", about)
     return [Section("beside", "Beside others", shown, note)]
-
-
-def _together_pill(findings: Findings) -> Markup | None:
-    """Its verdict, where the interval is clear of no difference."""
-    low, high = findings.speedup_interval or (1.0, 1.0)
-    return pill("gain") if low > 1 else pill("regression") if high < 1 else None
 
 
 def _beside_row(beside: Beside) -> list[tuple[Child, float | None]]:

@@ -70,13 +70,13 @@ class ScreenedPair:
     @property
     def is_promising(self) -> bool:
         """Whether a difference was seen that is worth confirming."""
-        return bool(self.pairs) and abs(log(self.interval.estimate)) >= log(1 + PROMISING)
+        return bool(self.pairs) and not self.problem and abs(log(self.interval.estimate)) >= log(1 + PROMISING)
 
     @property
     def is_open(self) -> bool:
         """Whether a further benchmark is worth its time."""
         is_clear = self.direction != "similar"
-        return not self.problem and self.is_promising and not is_clear and len(self.pairs) < MAX_PAIRS
+        return self.is_promising and not is_clear and len(self.pairs) < MAX_PAIRS
 
 
 class Screening:

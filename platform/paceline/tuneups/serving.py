@@ -73,9 +73,10 @@ class TuneupDesk:
             self._waiting.appendleft(lost)
 
     async def take(self, seat: int, generation: int, incarnation: int) -> NumberedJob | None:
-        """What the group is to do next; waits until there is something. None: it is to leave. Called by rank 0."""
-        await self._until(lambda: self._closed or incarnation != self._incarnation or bool(self._waiting))
-        if self._closed or incarnation != self._incarnation:
+        """The next job of the group; waits until there is one. None: it is to leave. Called by rank 0. A group that was
+        ended, or started again, gets no answer: Ray Train would take its leave for the end of the training."""
+        await self._until(lambda: self._closed or (incarnation == self._incarnation and bool(self._waiting)))
+        if self._closed:
             return None
         self._begun = self._waiting.popleft()
         return self._begun
@@ -126,13 +127,16 @@ class TuneupDesk:
             await self._changed.wait_for(condition)
 
 
-def end_workers(desk: Any, timeout_seconds: float) -> None:
-    """End the group's processes; Ray Train starts others in their place."""
+def end_workers(desk: Any, timeout_seconds: float) -> bool:
+    """End the group's processes; Ray Train starts others in their place. Returns whether there were any."""
     import ray
 
+    workers: list[bytes] = []
     with suppress(ray.exceptions.RayError):
-        for worker in ray.get(desk.workers.remote(), timeout=timeout_seconds):
+        workers = ray.get(desk.workers.remote(), timeout=timeout_seconds)
+        for worker in workers:
             ray.kill(pickle.loads(worker))
+    return bool(workers)
 
 
 def kill_group(desk: Any, timeout_seconds: float) -> None:

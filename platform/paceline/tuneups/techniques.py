@@ -22,6 +22,8 @@ LOADERS = (1, 2, 4, 8, 16, 32)
 """Loader processes of a worker. More are tried only while they are faster than half as many."""
 BUCKETS_MB = (5, 100)
 """Sizes of DDP's buckets beside its default of 25 MiB: smaller ones are exchanged sooner, larger ones are fewer."""
+LOADERS_ENOUGH = "more loader processes are not faster"
+"""What the reason of those begins with that are not tried."""
 LARGER_PIECES = "the same global batch in fewer and larger pieces"
 HAS_ALREADY = "the config has it already"
 WARM_UP_FROM = 4
@@ -77,6 +79,17 @@ def techniques_for(config: ExperimentConfig, facts: Facts) -> list[Technique]:
 SAME = ("data.num_workers", "data.prefetch_factor", "data.persistent_workers", "data.cache", "data.pin_memory")
 """Fields that leave the numerics as they are, beside those of logging, evaluation and checkpoints."""
 BOOKKEEPING = ("trainer.log_every_n_steps", "trainer.evaluate_every_n_epochs", "checkpoint.", "tracking.")
+
+
+def loader_processes(technique: Technique) -> int | None:
+    """How many loader processes it sets, if it is one of the techniques that set nothing else."""
+    number = technique.overrides.get("data.num_workers")
+    is_known = technique.name == f"loader-{number}" and technique.overrides == _loaders(number)
+    return number if is_known and isinstance(number, int) else None
+
+
+def _loaders(number: int | None) -> dict[str, Any]:
+    return {"data.num_workers": number, "data.cache": "none"}
 
 
 def fix_technique(name: str, overrides: Mapping[str, Any], why: str) -> Technique:
@@ -151,7 +164,7 @@ def _loading(config: ExperimentConfig, facts: Facts) -> Iterator[Technique]:
     for processes in LOADERS:
         if processes > max(2, facts.cores * 2):
             break
-        overrides = {"data.num_workers": processes, "data.cache": "none"}
+        overrides = _loaders(processes)
         why = f"{processes} loader process{'es' if processes > 1 else ''} a worker load while the model computes"
         yield Technique(f"loader-{processes}", overrides, "loading", why, why_not=in_memory)
     for batches in (4, 8):

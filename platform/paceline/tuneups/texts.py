@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 from paceline.tuneups.outcome import Findings, Quality, TechniqueResult
@@ -67,6 +68,8 @@ def quality_text(quality: Quality) -> str:
     if quality.change is None:
         return quality.verdict
     change, low, high = quality.change
+    if not isfinite(change):
+        return f"{quality.metric} {quality.verdict}, diverged"
     verdict = "not worse" if quality.verdict == "undecided" and quality.is_not_inferior else quality.verdict
     needed = f"; needs {quality.seeds_needed} seeds to decide" if quality.seeds_needed else ""
     ends = f"({low:+.3g} to {high:+.3g})"
@@ -130,6 +133,8 @@ def without_gain(found: Findings) -> str:
     if doubtful:
         told = [f"{what}: {', '.join(names)}" for what, names in doubtful.items()]
         return "; ".join(["nothing is recommended", *told])
+    if undecided := [each.name for each in found.techniques if each.is_open or each.is_unconfirmed]:
+        return f"nothing is recommended; not decided: {', '.join(undecided)}"
     if any(technique.verdict != "not applicable" for technique in found.techniques):
         return "nothing helps"
     return "nothing was measured; give tuneup.budget_seconds more if there was no time for it"

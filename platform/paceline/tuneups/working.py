@@ -123,6 +123,7 @@ def _build(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]:
     configs = [config_of(base, part) for part in job.configs]
     found = []
     for baseline, technique, own in job.options["comparisons"]:
+        release(ranks.device)  # of the trainers before
         rules = BenchmarkRules(**{**job.options["rules"], **own})
         found.append({"pairs": paired_benchmark(configs[baseline], configs[technique], rules, ranks).pairs})
     return {"benchmarks": found}

@@ -66,12 +66,21 @@ async def test_a_job_that_was_answered_is_not_done_again_when_its_workers_die_af
 
 
 @played
-async def test_workers_of_an_earlier_group_get_nothing_and_leave(desk: TuneupDesk) -> None:
+async def test_workers_of_an_earlier_group_get_no_job(desk: TuneupDesk) -> None:
+    """Nor the answer to leave, which Ray Train would take for the end of the training."""
     waiting = asyncio.create_task(desk.take(0, 0, await entered(desk, b"first")))
     await asyncio.sleep(0)
-    await entered(desk, b"second")
-    assert await waiting is None
+    await desk.dismiss()
+    assert desk.workers() == []
+    incarnation = await entered(desk, b"second")
     assert desk.workers() == [b"second"]
+    asked = asyncio.create_task(desk.do(JOB))
+    work = await taken(desk, incarnation)
+    assert not waiting.done()
+    await desk.finish(work.number, Answer())
+    await asked
+    await desk.close()
+    assert await waiting is None
 
 
 @played

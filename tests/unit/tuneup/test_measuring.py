@@ -269,6 +269,31 @@ def test_what_runs_out_of_memory_beside_the_baseline_is_measured_in_turn() -> No
     assert done.findings.recommended == PLANTED["faster"]
 
 
+def test_a_build_that_hangs_does_not_take_more_than_the_budget() -> None:
+    class Hanging(SimulatedBench):
+        def do(self, job: Job) -> Answer:
+            if job.kind != "build":
+                return super().do(job)
+            self.clock.now += job.limit_seconds
+            return Answer(problem="it took too long", kind="lost")
+
+    done = tuned(kind=Hanging)
+    assert done.clock.now < 600 + 150 + 30  # a quarter of the budget is the patience
+    assert done.findings.recommended == {}
+
+
+def test_what_fails_in_a_build_alone_is_left_out_and_the_rest_is_confirmed() -> None:
+    def failing(job: Job) -> str:
+        is_slower = any('"max_failures":7' in part.config_json for part in job.configs)
+        return "it broke" if job.kind == "build" and is_slower else ""
+
+    done = tuned(failing=failing)
+    assert done.findings.recommended == PLANTED["faster"]
+    assert done.technique("slower").verdict == "no gain"
+    assert "it broke" in done.notes["build-failed"]
+    assert "slower" in done.notes["build-failed"]
+
+
 def test_predicted_and_measured_memory_are_both_reported() -> None:
     done = tuned()
     memory = {

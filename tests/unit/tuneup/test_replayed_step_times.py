@@ -34,7 +34,7 @@ def screened(condition: Condition, draw: np.random.Generator, speedup: float, in
 def test_a_planted_difference_is_not_discarded(name: str, replays: int, speedup: float) -> None:
     condition, draw = Condition(name), np.random.default_rng(0)
     found = [screened(condition, draw, speedup) for _ in range(replays)]
-    assert np.mean([each.is_promising for each in found]) >= 0.95
+    assert np.mean([each.is_promising for each in found]) >= 0.9
     wrong = "slower" if speedup > 1 else "faster"
     assert not any(each.direction == wrong for each in found)
 

@@ -142,6 +142,17 @@ def test_what_is_not_decided_says_how_many_builds_would() -> None:
     assert 5 <= found.builds_needed <= 20
 
 
+def test_a_build_after_the_last_look_does_not_move_what_it_saw() -> None:
+    test = SequentialTest(["one"], ALPHA)
+    for ratio in (0.02, 0.06, 0.10, 0.05):
+        test.add({"one": ratio})
+    test.look(4)
+    before = test.comparison("one")
+    test.add({"one": 0.5})
+    after = test.comparison("one")
+    assert (after.verdict, after.interval, after.builds) == (before.verdict, before.interval, before.builds)
+
+
 def test_one_build_decides_nothing() -> None:
     test = SequentialTest(["one"], ALPHA)
     test.add({"one": 3.0})

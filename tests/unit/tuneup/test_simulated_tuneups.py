@@ -4,7 +4,7 @@ Each has 16 techniques, and the default budget. Trainers of the same config diff
 do by where their memory lies.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -54,10 +54,13 @@ def of(found: Findings, name: str) -> TechniqueResult:
     ("between_builds", "tuneups"),
     [(0.02, FEW), *(pytest.param(each, MANY, marks=SLOW) for each in (0.0, 0.01, 0.02))],
 )
-def test_what_does_nothing_gets_no_verdict_and_is_not_recommended(between_builds: float, tuneups: int) -> None:
+def test_what_does_nothing_gets_no_verdict_and_is_not_recommended(
+    between_builds: float, tuneups: int, record_property: Callable[[str, object], None]
+) -> None:
     found = [simulated(seed, between_builds, {}) for seed in range(tuneups)]
     wrong = [each for each in found if any(of(each, name).verdict != "no gain" for name in TECHNIQUES)]
     recommended = [each for each in found if each.recommended]
+    record_property("false verdicts, recommendations", (len(wrong), len(recommended)))
     assert len(wrong) <= max(1, 0.05 * tuneups)
     assert len(recommended) <= max(1, 0.02 * tuneups)
     assert all(each.speedup_interval is not None and each.speedup_interval[0] > 1 for each in recommended)

@@ -15,7 +15,7 @@ from scipy.special import stdtr, stdtrit
 
 from paceline.tuneups.statistics.intervals import Interval, as_ratios
 
-Verdict = Literal["gain", "no gain", "regression"]
+SpeedVerdict = Literal["gain", "no gain", "regression"]
 
 LOOKS = (3, 4, 6, 9, 12)
 """After how many builds a test may be looked at. The last one is the most builds that are made."""
@@ -29,7 +29,7 @@ HOPE = 1.0
 """By how many standard errors an effect may be larger than it seems, before it is given up."""
 FEWEST_TO_PROJECT = 4
 """With fewer builds, their variance does not say whether the last look will decide."""
-MOST_BUILDS = 1000
+MOST_BUILDS = 200
 """Nobody waits for more."""
 
 
@@ -37,13 +37,15 @@ MOST_BUILDS = 1000
 class Comparison:
     """The speed of a config over another's, over builds."""
 
-    verdict: Verdict
+    verdict: SpeedVerdict
     interval: Interval
     """The one that decided: it excludes 1 exactly when the test rejected that the two are equally fast."""
     builds: int
+    looks: int = 0
+    """How often it was tested."""
     builds_needed: int | None = None
     """How many builds in all would decide it, if estimate and deviation stay what they are; None where it is decided,
-    or where the estimate is too small to count."""
+    where the estimate is too small to count, and where it would take more than `MOST_BUILDS`."""
 
 
 UNKNOWN = Interval(0.0, -inf, inf)
@@ -55,7 +57,10 @@ class _Hypothesis:
 
     log_ratios: list[float] = field(default_factory=list)
     interval: Interval = UNKNOWN
-    """Of the log ratio, at the error at which it was rejected, or was not rejected the last time."""
+    """Of the log ratio, as the look saw it at which it was rejected, or was not rejected the last time."""
+    builds: int = 0
+    """How many there were at that look."""
+    looks: int = 0
     is_rejected: bool = False
 
     @property
@@ -177,6 +182,8 @@ class SequentialTest:
             hypothesis.is_rejected = not is_over and estimate.p_value <= level / left
             is_over = not hypothesis.is_rejected
             hypothesis.interval = estimate.interval(level / left)
+            hypothesis.builds = len(hypothesis.log_ratios)
+            hypothesis.looks += 1
             left -= hypothesis.is_rejected
 
     def _estimate(self, hypothesis: _Hypothesis) -> _Estimate | None:
@@ -188,21 +195,25 @@ class SequentialTest:
         prior = min(PRIOR_FREEDOM, PRIOR_SHARE * freedom)
         common = sum(each.freedom * each.variance for each in others) / freedom if others else 0.0
         own = hypothesis.freedom
-        variance = max(hypothesis.variance, (prior * common + own * hypothesis.variance) / (prior + own))
-        return _Estimate(hypothesis.mean, sqrt(variance / len(hypothesis.log_ratios)), prior + own)
+        builds = len(hypothesis.log_ratios)
+        if hypothesis.variance >= common:
+            return _Estimate(hypothesis.mean, sqrt(hypothesis.variance / builds), own)
+        variance = (prior * common + own * hypothesis.variance) / (prior + own)
+        return _Estimate(hypothesis.mean, sqrt(variance / builds), prior + own)
 
     def comparison(self, name: str) -> Comparison:
         """What is known of a hypothesis by now."""
         hypothesis = self._hypotheses[name]
         if not hypothesis.log_ratios:
             return Comparison("no gain", Interval(1.0, 0.0, inf), 0)
-        low, high = hypothesis.interval[1:]
-        verdict: Verdict = "no gain"
-        if hypothesis.is_rejected and abs(hypothesis.mean) >= log(1 + LEAST_EFFECT):
-            verdict = "gain" if hypothesis.mean > 0 else "regression"
+        interval, builds = hypothesis.interval, hypothesis.builds
+        if not hypothesis.looks:
+            interval, builds = Interval(hypothesis.mean, -inf, inf), len(hypothesis.log_ratios)
+        verdict: SpeedVerdict = "no gain"
+        if hypothesis.is_rejected and abs(interval.estimate) >= log(1 + LEAST_EFFECT):
+            verdict = "gain" if interval.estimate > 0 else "regression"
         needed = None if hypothesis.is_rejected else self._builds_needed(hypothesis)
-        interval = as_ratios(Interval(hypothesis.mean, low, high))
-        return Comparison(verdict, interval, len(hypothesis.log_ratios), needed)
+        return Comparison(verdict, as_ratios(interval), builds, hypothesis.looks, needed)
 
     def _builds_needed(self, hypothesis: _Hypothesis) -> int | None:
         estimate = self._estimate(hypothesis)
@@ -213,7 +224,7 @@ class SequentialTest:
             error = estimate.standard_error * sqrt(done / builds)
             if _Estimate(estimate.mean, error, estimate.freedom + builds - done).p_value <= level:
                 return builds
-        return MOST_BUILDS
+        return None
 
     def _is_hopeless(self, hypothesis: _Hypothesis) -> bool:
         """Whether even a somewhat larger effect than seen would not be rejected at the last look, or is too small to
