@@ -30,7 +30,7 @@ from paceline.tuneups.quality_gate import QualityGate
 from paceline.tuneups.recommendation import Recommendation
 from paceline.tuneups.screening import ScreenedPair, Screening
 from paceline.tuneups.splits import Splits
-from paceline.tuneups.statistics.sequential_test import LOOKS, Comparison
+from paceline.tuneups.statistics.sequential_test import LEAST_EFFECT, LOOKS, Comparison
 from paceline.tuneups.techniques import LOADERS_ENOUGH, Technique, loader_processes, techniques_for, with_fixes
 from paceline.tuneups.trainings import Trainings
 
@@ -281,7 +281,8 @@ class Measuring:
         return found
 
     def _note_unconfirmed(self, together: Comparison | None) -> None:
-        if together is None or not together.looks:
+        looked_good = together is not None and together.interval.estimate >= 1 + LEAST_EFFECT
+        if together is None or (not together.looks and looked_good):
             self._note("no-time-to-confirm", NO_TIME_TO_CONFIRM)
         else:
             seen = f"{together.interval.estimate:.2f}x as fast over {together.builds} builds"
