@@ -2,7 +2,7 @@
 
 import sys
 
-from paceline.tuneups.explaining import shown_techniques
+from paceline.tuneups.explanations import shown_techniques
 from paceline.tuneups.outcome import Findings
 from paceline.tuneups.pictures import TOGETHER
 from paceline.tuneups.texts import LEAST_SHARE, speed_text

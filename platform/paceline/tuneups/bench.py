@@ -1,4 +1,4 @@
-"""Where a tune-up's jobs are done: on one warm worker group under Ray Train, or in this process."""
+"""Benches that do a tune-up's jobs: a warm worker group under Ray Train, or this process."""
 
 import os
 import sys
@@ -92,7 +92,7 @@ class LocalBench:
         from paceline.engine.dist_context import DistContext
         from paceline.engine.failure import describe
         from paceline.tuneups.build import build
-        from paceline.tuneups.working import do_job
+        from paceline.tuneups.job_execution import do_job
 
         if job.kind == "build":
             return build(job, self._config, self._device)
@@ -144,7 +144,7 @@ class RayBench:
         """Let Ray Train start the worker processes again, for a build in fresh ones."""
         import ray
 
-        from paceline.tuneups.serving import end_workers
+        from paceline.tuneups.coordinator import end_workers
 
         if end_workers(self._desk, RENEW_SECONDS):  # otherwise the build has a process that was used before
             ray.get(self._desk.dismiss.remote())
@@ -152,7 +152,7 @@ class RayBench:
     def _give_up(self, job: Job) -> None:
         import ray
 
-        from paceline.tuneups.serving import end_workers
+        from paceline.tuneups.coordinator import end_workers
 
         ray.get(self._desk.give_up.remote(gave_up(job)))
         end_workers(self._desk, DISMISS_SECONDS)
@@ -196,7 +196,7 @@ def _ray_bench(
 
 @contextmanager
 def _group(config: ExperimentConfig, base: Assignment, use_gpu: bool, folder: Path) -> Iterator[Bench]:
-    from paceline.tuneups.serving import kill_group
+    from paceline.tuneups.coordinator import kill_group
 
     desk = _start_desk(config.parallel.timeout_seconds)
     fitting = Fitting(_trainer(config, base, desk, use_gpu, folder))
@@ -213,7 +213,7 @@ def _start_desk(timeout_seconds: float) -> Any:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from paceline.tuneups.serving import TuneupDesk
+    from paceline.tuneups.coordinator import TuneupDesk
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     return ray.remote(TuneupDesk).options(num_cpus=0, scheduling_strategy=here).remote(timeout_seconds)
@@ -227,7 +227,7 @@ def _trainer(config: ExperimentConfig, base: Assignment, desk: Any, use_gpu: boo
     from paceline.cluster.on_ray import ray_scaling
     from paceline.cluster.preflight import of_fixed_size
     from paceline.cluster.session import is_private
-    from paceline.tuneups.serving import serve_jobs
+    from paceline.tuneups.coordinator import serve_jobs
 
     # relative paths in the config mean the folder of the command
     os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"

@@ -31,7 +31,7 @@ def _work(config: ExperimentConfig, options: Any) -> dict[str, Any]:
     from paceline.cluster.assignment import Assignment
     from paceline.cluster.python_objects import python_objects
     from paceline.engine.dist_context import DistContext
-    from paceline.tuneups.working import do_job
+    from paceline.tuneups.job_execution import do_job
 
     job, device = options
     base = Assignment(config.model_dump_json(), objects=python_objects(config))

@@ -1,4 +1,4 @@
-"""How the time of a tune-up is spent: what is left, and what is kept back for the end."""
+"""Clock of a tune-up: the time that is left, and what is kept back for the end."""
 
 import time
 from collections.abc import Callable

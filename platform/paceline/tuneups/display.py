@@ -1,4 +1,4 @@
-"""What a tune-up shows while it runs: its techniques in a live table on a terminal, lines elsewhere."""
+"""Progress of a tune-up: its techniques in a live table on a terminal, lines elsewhere."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from paceline.display import PlainListener, QuietListener, Waiting, print_rows, 
 from paceline.redaction import redact
 from paceline.tuneups.bars import tables_of
 from paceline.tuneups.confirmation import AA, Confirmed
-from paceline.tuneups.measuring import Watcher
+from paceline.tuneups.course import Watcher
 from paceline.tuneups.result import TuneupResult
 from paceline.tuneups.screening import ScreenedPair
 from paceline.tuneups.statistics.sequential_test import Comparison
@@ -87,7 +87,7 @@ def screened_text(pair: ScreenedPair) -> str:
     """How a pair looks: `1.21x (1.18-1.25), faster`."""
     if pair.problem:
         return f"cannot be run: {pair.problem}"
-    return f"{pair.interval.text().replace(' (', 'x (', 1)}, {pair.direction}"
+    return f"{pair.interval.text().replace(' (', 'x (', 1)}, {pair.seen}"
 
 
 class LiveWatcher(PlainWatcher):
@@ -153,7 +153,7 @@ class LiveWatcher(PlainWatcher):
             return shown, "", "", Text(redact(pair.problem), style="red", overflow="ellipsis", no_wrap=True)
         if name in self._confirmed.techniques:
             return shown, *_compared(self._confirmed.techniques[name])
-        return shown, pair.interval.text(), f"{len(pair.pairs)} pairs", Text(pair.direction, style="dim")
+        return shown, pair.interval.text(), f"{len(pair.pairs)} pairs", Text(pair.seen, style="dim")
 
 
 def _compared(comparison: Comparison) -> tuple[RenderableType, ...]:

@@ -1,4 +1,4 @@
-"""Whether the two trainers of a benchmark are on the device together, or one after the other."""
+"""Memory of the device: the two trainers of a benchmark are on it together, or one after the other."""
 
 from collections.abc import Mapping
 

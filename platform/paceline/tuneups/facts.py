@@ -1,4 +1,4 @@
-"""What of the model, the data and the hardware decides which techniques apply."""
+"""Facts of the model, the data and the hardware that decide which techniques apply."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

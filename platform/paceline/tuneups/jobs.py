@@ -1,4 +1,4 @@
-"""What the workers of a tune-up do: benchmarks, trainings, and looks at the model. Travels between processes.
+"""Jobs of a tune-up: benchmarks, trainings, and looks at the model. They travel between processes.
 
 The driver asks for one job after the other; each is done by all ranks of the one worker group, and answered by rank 0.
 """

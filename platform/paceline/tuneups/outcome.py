@@ -1,4 +1,4 @@
-"""What a tune-up has found out: a verdict for each technique, the bottleneck, and the recommended changes."""
+"""Findings of a tune-up: a verdict for each technique, the bottleneck, and the recommended changes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What a Python object is made of: its code, and all that this refers to in its own module."""
+"""Parts of a Python object: its code, and all that this refers to in its own module."""
 
 import dis
 import inspect

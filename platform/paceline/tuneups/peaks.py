@@ -1,4 +1,4 @@
-"""What a worker's memory takes with each technique: predicted before it is tried, measured in fresh processes after."""
+"""Peak memory of a worker with each technique: predicted before it is tried, measured in fresh processes after."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

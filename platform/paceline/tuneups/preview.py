@@ -1,4 +1,4 @@
-"""What a tune-up would try, without measuring anything."""
+"""Techniques that a tune-up would try, without measuring anything."""
 
 import json
 import shlex

@@ -6,7 +6,7 @@ from math import inf, isfinite
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.tuneup import TuneupConfig
 from paceline.direction import Direction, default_mode
-from paceline.tuneups.choosing import best_of_families, size_of, speedups, together
+from paceline.tuneups.combinations import best_of_families, size_of, speedups, together
 from paceline.tuneups.outcome import Note, Quality
 from paceline.tuneups.screening import ScreenedPair
 from paceline.tuneups.statistics.equivalence import compare_quality

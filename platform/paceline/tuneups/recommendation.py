@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from math import inf, log
 
 from paceline.config.experiment import ExperimentConfig
-from paceline.tuneups.choosing import together
+from paceline.tuneups.combinations import together
 from paceline.tuneups.confirmation import AA, RECOMMENDATION_ALPHAS, TOGETHER, ConfigPair, Confirmation, Confirmed
 from paceline.tuneups.outcome import Quality
 from paceline.tuneups.quality_gate import QualityGate

@@ -1,4 +1,4 @@
-"""What `tuneup` returns."""
+"""Result of `tuneup`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.redaction import redact, redact_tree
-from paceline.tuneups.answering import changes_text
-from paceline.tuneups.explaining import rows_of
+from paceline.tuneups.answer import changes_text
+from paceline.tuneups.explanations import rows_of
 from paceline.tuneups.outcome import Findings, TechniqueResult
 from paceline.tuneups.texts import HEADING, noise_text, quality_text, speed_text, summary_text, without_gain
 
@@ -53,7 +53,7 @@ class TuneupResult:
     @property
     def recommended(self) -> ExperimentConfig:
         """The recommended config."""
-        from paceline.tuneups.recommending import recommended_config
+        from paceline.tuneups.recommended_config import recommended_config
 
         return recommended_config(self.config, self.findings)
 

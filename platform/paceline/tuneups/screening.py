@@ -20,7 +20,7 @@ from paceline.tuneups.paired_benchmark import Pair, fewest_steps
 from paceline.tuneups.statistics.intervals import Interval, speedup
 from paceline.tuneups.statistics.sequential_test import LEAST_EFFECT
 
-Direction = Literal["faster", "slower", "similar"]
+Seen = Literal["faster", "slower", "similar"]
 
 MIN_PAIRS, PAIRS, MAX_PAIRS = 3, 6, 12
 """Pairs of a paired benchmark with slow steps, of one with others, and of all between two configs."""
@@ -60,7 +60,7 @@ class ScreenedPair:
         return speedup([pair.baseline for pair in self.pairs], [pair.technique for pair in self.pairs])
 
     @property
-    def direction(self) -> Direction:
+    def seen(self) -> Seen:
         """Which one is faster by enough to count; `similar` where that is not clear."""
         estimate, low, high = self.interval
         if low > 1 and estimate >= 1 + LEAST_EFFECT:
@@ -75,7 +75,7 @@ class ScreenedPair:
     @property
     def is_open(self) -> bool:
         """Whether a further benchmark is worth its time."""
-        is_clear = self.direction != "similar"
+        is_clear = self.seen != "similar"
         return self.is_promising and not is_clear and len(self.pairs) < MAX_PAIRS
 
 

@@ -1,4 +1,4 @@
-"""Where the time of a step goes, before and after, and the techniques that fix the bottleneck."""
+"""Splits of a step's time, before and after, and the techniques that fix the bottleneck."""
 
 from collections.abc import Mapping
 

@@ -20,7 +20,7 @@ def stored_report(path: Path) -> str:
     Raises:
         EnvironmentFault: it has no findings, or they are damaged.
     """
-    from paceline.tuneups.reporting import report_html
+    from paceline.tuneups.report_page import report_html
 
     folder = TuneupFolder(path)
     about = folder.read()

@@ -2,7 +2,7 @@
 
 claim a folder  ->  measure on one warm worker group  ->  recommended config, report, MLflow  ->  TuneupResult
 
-The result of each job is in the folder's journal: a later launch continues where this one ends, see `resuming`.
+The result of each job is in the folder's journal: a later launch continues where this one ends, see `resumable_bench`.
 """
 
 import json
@@ -32,15 +32,15 @@ from paceline.redaction import learn
 from paceline.tracking.store import is_http, start_creating, tracking_uri
 from paceline.tuneups.bench import open_bench
 from paceline.tuneups.clock import Clock
+from paceline.tuneups.course import TuneupCourse, Watcher
 from paceline.tuneups.folder import TUNEUPS, TuneupFolder, claim_tuneup
 from paceline.tuneups.job_log import JobLog
-from paceline.tuneups.measuring import Measuring, Watcher
+from paceline.tuneups.mlflow_record import record_of, tell_mlflow
 from paceline.tuneups.outcome import BaselineFailed, Findings
-from paceline.tuneups.recommending import recommended_yaml
-from paceline.tuneups.recording import record_of, tell_mlflow
-from paceline.tuneups.reporting import report_html
+from paceline.tuneups.recommended_config import recommended_yaml
+from paceline.tuneups.report_page import report_html
 from paceline.tuneups.result import TuneupResult, findings_json
-from paceline.tuneups.resuming import ResumableBench, SpentTime
+from paceline.tuneups.resumable_bench import ResumableBench, SpentTime
 from paceline.tuneups.texts import answer_text
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def _measure(
     with writable(folder.path):
         folder.ray.mkdir(mode=0o700, parents=True, exist_ok=True)
     with open_bench(config, launch.address, launch.wait_seconds, folder.ray, listener) as bench:
-        return Measuring(config, ResumableBench(bench, log, spent), clock, listener, notes).run()
+        return TuneupCourse(config, ResumableBench(bench, log, spent), clock, listener, notes).run()
 
 
 def _tell_of_earlier(folder: TuneupFolder, log: JobLog, listener: Watcher) -> list[str]:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from paceline.tuneups.clock import Clock
+from paceline.tuneups.course import TuneupCourse
 from paceline.tuneups.display import SilentWatcher
 from paceline.tuneups.facts import Facts
 from paceline.tuneups.jobs import Answer, Job
-from paceline.tuneups.measuring import Measuring
 from paceline.tuneups.outcome import Beside, Findings, Note, TechniqueResult
 from paceline.tuneups.screening import WINDOW_SECONDS
 from support.toys import toy_config
@@ -216,5 +216,5 @@ def tuned(
     clock, listener = FakeClock(), RecordingListener()
     bench = kind(clock, speed, accuracy, **options)
     config = config or planted_config()
-    measuring = Measuring(config, bench, Clock(config.tuneup.budget_seconds, began, clock), listener)
-    return Tuned(measuring.run(), bench, clock, listener)
+    course = TuneupCourse(config, bench, Clock(config.tuneup.budget_seconds, began, clock), listener)
+    return Tuned(course.run(), bench, clock, listener)

@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 from paceline.runs.finding import FoundRun
 from paceline.runs.report.report import write_report
 from paceline.tuneups.pictures import PICTURES as TUNEUP_PICTURES
-from paceline.tuneups.reporting import report_html
+from paceline.tuneups.report_page import report_html
 from support.browser.pages import require_text
 from support.browser.played_run import hostile
 from support.tuneup.findings import findings

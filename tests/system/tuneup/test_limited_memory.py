@@ -35,7 +35,7 @@ REST_BYTES = 750 * 2**20
 """Beside what a process of the tune-up has allocated before it builds anything: room for one trainer."""
 IMPORTED = """
 import torch, torch._dynamo
-import paceline.tuneups.working, paceline.tuneups.tuneup, paceline.engine.build, paceline.tuneups.display
+import paceline.tuneups.job_execution, paceline.tuneups.tuneup, paceline.engine.build, paceline.tuneups.display
 print([line.split()[1] for line in open("/proc/self/status") if line.startswith("VmData")][0])
 """
 

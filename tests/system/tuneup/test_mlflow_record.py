@@ -9,8 +9,8 @@ from pathlib import Path
 
 from paceline.tracking.metrics import NOTE
 from paceline.tuneups.folder import TuneupFolder
+from paceline.tuneups.mlflow_record import figures, record_of, tell_mlflow
 from paceline.tuneups.pictures import PICTURES, SPLIT
-from paceline.tuneups.recording import figures, record_of, tell_mlflow
 from support.toys import toy_config
 from support.tuneup.findings import findings
 

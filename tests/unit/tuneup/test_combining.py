@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from paceline.tuneups.explaining import explanation
+from paceline.tuneups.explanations import explanation
 from paceline.tuneups.jobs import Job
 from support.tuneup.simulated_bench import (
     FACTS,

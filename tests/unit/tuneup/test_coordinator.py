@@ -5,8 +5,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
+from paceline.tuneups.coordinator import LOSSES, TuneupDesk
 from paceline.tuneups.jobs import Answer, Job, gave_up
-from paceline.tuneups.serving import LOSSES, TuneupDesk
 
 JOB = Job("look", ())
 

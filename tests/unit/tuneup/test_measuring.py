@@ -7,7 +7,7 @@ import pytest
 
 from paceline.errors import RunFailed
 from paceline.tuneups.confirmation import AA
-from paceline.tuneups.explaining import explanation
+from paceline.tuneups.explanations import explanation
 from paceline.tuneups.jobs import Answer, Job
 from paceline.tuneups.screening import PAIRS
 from support.golden import Golden

@@ -12,8 +12,8 @@ from paceline.errors import EnvironmentFault
 from paceline.tuneups.folder import TuneupFolder
 from paceline.tuneups.job_log import JobLog
 from paceline.tuneups.outcome import Findings, Quality, TechniqueResult
-from paceline.tuneups.recommending import recommended_config, recommended_yaml
-from paceline.tuneups.resuming import SpentTime
+from paceline.tuneups.recommended_config import recommended_config, recommended_yaml
+from paceline.tuneups.resumable_bench import SpentTime
 from paceline.tuneups.tuneup import Prepared, _conclude
 from support.golden import Golden
 from support.toys import toy_config

@@ -36,7 +36,7 @@ def test_a_planted_difference_is_not_discarded(name: str, replays: int, speedup:
     found = [screened(condition, draw, speedup) for _ in range(replays)]
     assert np.mean([each.is_promising for each in found]) >= 0.9
     wrong = "slower" if speedup > 1 else "faster"
-    assert not any(each.direction == wrong for each in found)
+    assert not any(each.seen == wrong for each in found)
 
 
 @pytest.mark.parametrize(("name", "replays"), CONDITIONS)

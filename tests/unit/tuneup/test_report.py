@@ -11,13 +11,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from paceline.tuneups.answering import certainty, headline, tiles
+from paceline.tuneups.answer import certainty, headline, tiles
 from paceline.tuneups.bars import tables_of
-from paceline.tuneups.explaining import explanation, shown_techniques, unhelpful
+from paceline.tuneups.explanations import explanation, shown_techniques, unhelpful
+from paceline.tuneups.mlflow_record import note_of
 from paceline.tuneups.outcome import Findings, Quality, TechniqueResult
 from paceline.tuneups.pictures import PICTURES, SPLIT, TRADE, files_of
-from paceline.tuneups.recording import note_of
-from paceline.tuneups.reporting import report_html
+from paceline.tuneups.report_page import report_html
 from paceline.tuneups.result import TuneupResult
 from paceline.tuneups.texts import quality_text
 from support.golden import Golden

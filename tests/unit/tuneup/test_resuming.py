@@ -14,13 +14,13 @@ from paceline.cluster.interrupts import terminating_interrupts
 from paceline.errors import ConfigError, EnvironmentFault, RunFailed
 from paceline.tuneups.bench import Bench
 from paceline.tuneups.clock import Clock
+from paceline.tuneups.course import TuneupCourse
 from paceline.tuneups.folder import claim_tuneup
 from paceline.tuneups.job_log import FILE, MAY_DIFFER, Done, JobLog, digest_of
 from paceline.tuneups.jobs import Answer, Job, part_of
-from paceline.tuneups.measuring import Measuring
 from paceline.tuneups.outcome import Findings
 from paceline.tuneups.result import findings_json
-from paceline.tuneups.resuming import ResumableBench, SpentTime
+from paceline.tuneups.resumable_bench import ResumableBench, SpentTime
 from support.toys import toy_config
 from support.tuneup.simulated_bench import (
     FakeClock,
@@ -83,7 +83,7 @@ def launch(home: Path, bench: Bench, clock: FakeClock) -> Findings:
     spent, log = SpentTime(clock.now, clock), JobLog(home, in_process=False)
     try:
         resumable, budget = ResumableBench(bench, log, spent), Clock(BUDGET_SECONDS, 0.0, spent)
-        return Measuring(planted_config(BUDGET_SECONDS), resumable, budget, RecordingListener()).run()
+        return TuneupCourse(planted_config(BUDGET_SECONDS), resumable, budget, RecordingListener()).run()
     finally:
         log.close()
 

@@ -12,7 +12,7 @@ from paceline.config.overrides import parse_override
 from paceline.config.technique_names import BOTTLENECKS, TECHNIQUES, is_technique
 from paceline.config.tuneup import NOT_AMONG, SKIPPED
 from paceline.profiling.bottleneck import Kind
-from paceline.tuneups.choosing import KNEE, best_of_families, merged, together
+from paceline.tuneups.combinations import KNEE, best_of_families, merged, together
 from paceline.tuneups.facts import Facts
 from paceline.tuneups.preview import rows_of
 from paceline.tuneups.techniques import (

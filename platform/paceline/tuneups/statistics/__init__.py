@@ -1,1 +1,1 @@
-"""What measurements show: speed from pairs of windows and over builds, quality over seeds. No torch."""
+"""Statistics of measurements: speed from pairs of windows and over builds, quality over seeds. No torch."""

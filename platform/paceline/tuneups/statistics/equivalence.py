@@ -1,4 +1,4 @@
-"""Whether a technique trains as well as the baseline: a test of equivalence over seeds, with a margin set beforehand.
+"""Test of equivalence over seeds: a technique trains as well as the baseline, with a margin set beforehand.
 
 That a test finds no significant difference says nothing: with few seeds it never does. Here the burden is on the
 technique: it is equivalent when the data exclude that it differs by the margin or more.

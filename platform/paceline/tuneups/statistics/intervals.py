@@ -1,4 +1,4 @@
-"""How much faster a technique is than the baseline, with an interval that bursts of load do not mislead."""
+"""Intervals of a speedup that bursts of load do not mislead, and Student's of a mean."""
 
 from collections.abc import Sequence
 from functools import lru_cache

@@ -1,4 +1,4 @@
-"""Which configs differ in speed from the config that each is compared with, tested over builds.
+"""Test over builds of which configs differ in speed from the config that each is compared with.
 
 Within one build a difference can be measured as exactly as one likes, and still be an accident of that build: where its
 memory happens to lie. So the build is the sampling unit. Each gives one log ratio of speeds for each hypothesis, and

@@ -6,8 +6,8 @@ from paceline.runs.report.html import Child, Value, tag
 from paceline.runs.report.numbers import counted, seconds_text
 from paceline.runs.report.page import page
 from paceline.runs.report.parts import Report, Section, code, figure, legend, pill, table
-from paceline.tuneups.answering import answer, tiles
-from paceline.tuneups.explaining import explanation, shown_techniques
+from paceline.tuneups.answer import answer, tiles
+from paceline.tuneups.explanations import explanation, shown_techniques
 from paceline.tuneups.outcome import Beside, Findings, TechniqueResult
 from paceline.tuneups.pictures import PICTURES, SPEEDS, SPLIT, TRADE, pictures_of
 from paceline.tuneups.texts import measured_text, quality_text, speed_text, technique_cells

@@ -1,10 +1,10 @@
-"""What the reader of a tune-up sees first: the answer, what to change, what did not help, and how sure all that is."""
+"""Head of a tune-up's report: the answer, what to change, what did not help, and how sure all that is."""
 
 import json
 
 from paceline.runs.report.html import Child, tag
 from paceline.runs.report.parts import code
-from paceline.tuneups.explaining import unhelpful
+from paceline.tuneups.explanations import unhelpful
 from paceline.tuneups.outcome import Findings, Quality
 from paceline.tuneups.texts import (
     interval_text,

@@ -1,4 +1,4 @@
-"""Which techniques go together: measured beside each other, since one may hide another's gain, or take it away.
+"""Search for the techniques that go together: one may hide another's gain, or take it away.
 
 those that gain alone  ->  what else gains beside them  ->  larger batches and the like in place of those chosen
   ->  without what gains nothing any more
@@ -9,12 +9,12 @@ from dataclasses import replace
 from math import prod
 
 from paceline.config.experiment import ExperimentConfig
-from paceline.tuneups.beside import beside_of
-from paceline.tuneups.choosing import best_of_families, size_of, speedups, together
+from paceline.tuneups.combinations import best_of_families, size_of, speedups, together
 from paceline.tuneups.facts import Facts
 from paceline.tuneups.outcome import Beside, Question
 from paceline.tuneups.peaks import PREDICTED_OOM
 from paceline.tuneups.screening import ScreenedPair, Screening
+from paceline.tuneups.technique_results import beside_of
 from paceline.tuneups.techniques import LOADERS_ENOUGH, Computes, Technique, techniques_for
 
 ROUNDS = 3
@@ -224,7 +224,7 @@ class Combining:
         self._screening.run(list(screened.values()), share=0.5)
         self._tell("needed", screened, others)
         met = [technique for technique in asked if screened[technique.name].pairs]
-        idle = [technique for technique in met if screened[technique.name].direction != "faster"]
+        idle = [technique for technique in met if screened[technique.name].seen != "faster"]
         return min(idle, key=lambda technique: screened[technique.name].interval.estimate, default=None)
 
     def _tell(

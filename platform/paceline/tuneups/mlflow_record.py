@@ -1,4 +1,4 @@
-"""What MLflow gets about a tune-up: one run, with a note that has the table, and the files."""
+"""Record of a tune-up in MLflow: one run, with a note that has the table, and the files."""
 
 import json
 import sys
@@ -17,8 +17,8 @@ from paceline.tracking.points import Point
 from paceline.tracking.provenance import command_line, provenance
 from paceline.tracking.record import RunRecord, flatten
 from paceline.tracking.recorder import SILENT_SECONDS, Recorder
-from paceline.tuneups.answering import certainty, changes_text, headline
-from paceline.tuneups.explaining import rows_of
+from paceline.tuneups.answer import certainty, changes_text, headline
+from paceline.tuneups.explanations import rows_of
 from paceline.tuneups.folder import TuneupFolder
 from paceline.tuneups.outcome import Findings
 from paceline.tuneups.pictures import PICTURES, files_of, pictures_of

@@ -1,4 +1,4 @@
-"""Which techniques go together: the best of each family, those that still help beside the others, and no more."""
+"""Combinations of techniques: the best of each family, and the config with all of them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -67,6 +67,6 @@ def speedups(screened: Mapping[str, ScreenedPair], techniques: Sequence[Techniqu
     gained = []
     for technique in techniques:
         pair = screened.get(technique.name)
-        if pair is not None and not pair.problem and pair.direction == "faster":
+        if pair is not None and not pair.problem and pair.seen == "faster":
             gained.append((technique, pair.interval.estimate))
     return gained

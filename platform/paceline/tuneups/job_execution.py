@@ -1,4 +1,4 @@
-"""How each kind of job is done, by all ranks of a worker group or by this process alone."""
+"""Execution of each kind of job, by all ranks of a worker group or by this process alone."""
 
 import sys
 from collections.abc import Callable, Mapping

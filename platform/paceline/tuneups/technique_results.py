@@ -1,16 +1,17 @@
-"""What is reported about a technique at the end: its verdict, and all that was measured of it."""
+"""Results of techniques: the verdict of each, and what was seen of it beside others."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from paceline.tuneups.beside import NO_TIME
-from paceline.tuneups.outcome import Quality, TechniqueResult, Verdict
+from paceline.tuneups.outcome import Beside, Quality, Question, TechniqueResult, Verdict
 from paceline.tuneups.peaks import Peaks
 from paceline.tuneups.screening import ScreenedPair
 from paceline.tuneups.statistics.intervals import Interval
 from paceline.tuneups.statistics.sequential_test import Comparison, SpeedVerdict
 from paceline.tuneups.techniques import Technique
 from paceline.tuneups.texts import UNMEASURED
+
+NO_TIME = "there was no time for it"
 
 
 def result_of(
@@ -66,3 +67,24 @@ def ends_of(interval: Interval) -> tuple[float, float]:
 def _verdict(speed: SpeedVerdict, quality: Quality) -> Verdict:
     """Whatever makes the model worse is a regression, however fast it is."""
     return "regression" if quality.verdict == "worse" else speed
+
+
+def beside_of(name: str, others: Sequence[str], question: Question, pair: ScreenedPair) -> Beside:
+    """The result of a pair in which a technique was added to others.
+
+    Args:
+        pair: of the others alone against the others with it.
+    """
+    if pair.problem or not pair.pairs:
+        reason = f"it cannot be run: {pair.problem}" if pair.problem else NO_TIME
+        return Beside(name, tuple(others), question, "not measured", reason=reason)
+    interval = pair.interval
+    return Beside(
+        name,
+        tuple(others),
+        question,
+        pair.seen,
+        interval.estimate,
+        (interval.low, interval.high),
+        len(pair.pairs),
+    )

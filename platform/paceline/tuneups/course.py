@@ -15,11 +15,9 @@ from paceline.config.data import Sizes
 from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.tuneups.bench import Bench
-from paceline.tuneups.beside import NO_TIME
-from paceline.tuneups.choosing import KNEE, best_of_families, merged, speedups, together
 from paceline.tuneups.clock import Clock
-from paceline.tuneups.combining import Combining
-from paceline.tuneups.concluding import ends_of, result_of
+from paceline.tuneups.combination_search import Combining
+from paceline.tuneups.combinations import KNEE, best_of_families, merged, speedups, together
 from paceline.tuneups.confirmation import AA, TOGETHER, Confirmation, Confirmed, seconds_of_build, shown_name
 from paceline.tuneups.execution import DeviceMemory
 from paceline.tuneups.facts import Facts
@@ -31,6 +29,7 @@ from paceline.tuneups.recommendation import Recommendation
 from paceline.tuneups.screening import ScreenedPair, Screening
 from paceline.tuneups.splits import Splits
 from paceline.tuneups.statistics.sequential_test import LEAST_EFFECT, LOOKS, Comparison
+from paceline.tuneups.technique_results import NO_TIME, ends_of, result_of
 from paceline.tuneups.techniques import LOADERS_ENOUGH, Technique, loader_processes, techniques_for, with_fixes
 from paceline.tuneups.trainings import Trainings
 
@@ -74,7 +73,7 @@ class Watcher(Stages, Protocol):
         """A build has been measured: what is known so far."""
 
 
-class Measuring:
+class TuneupCourse:
     """One tune-up on a bench that is open."""
 
     def __init__(

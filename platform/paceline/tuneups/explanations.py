@@ -1,4 +1,4 @@
-"""Why each technique is in the recommended config, or is not, in a sentence."""
+"""Explanations in a sentence: why each technique is in the recommended config, or is not."""
 
 from textwrap import shorten
 

@@ -1,4 +1,4 @@
-"""What runs in each process of a tune-up's worker group, and the desk that gives it its jobs."""
+"""Coordinator of a tune-up's worker group, and the loop in each of its processes."""
 
 import asyncio
 import pickle
@@ -17,7 +17,7 @@ LOSSES = 2
 
 def serve_jobs(loop_config: dict[str, Any]) -> None:
     """Ray Train's training function: one call per worker process, for as many jobs as the desk has."""
-    from paceline.tuneups.working import do_job
+    from paceline.tuneups.job_execution import do_job
 
     desk, base = loop_config["desk"], loop_config["base"]
 
