@@ -1,40 +1,17 @@
 """Builds of a tune-up in this process: each in a fresh one, which may die or hang."""
 
 import os
-import signal
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from paceline.tuneups.bench import LocalBench, base_of
 from paceline.tuneups.jobs import Answer, Job, part_of
 from support.toys import PointsTask, toy_config
+from support.tuneup.build_tasks import WHERE, Dying, Hanging, Listed
 
-WHERE = "PACELINE_TEST_PROCESSES"
 RULES = {"window_seconds": 0.05, "min_pairs": 2, "max_pairs": 2, "seconds": 10.0}
-
-
-class Listed(PointsTask):
-    """Adds its process to a file."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__(model)
-        with Path(os.environ[WHERE]).open("a") as file:
-            print(os.getpid(), file=file)
-
-
-class Dying(PointsTask):
-    """Ends its process, as the kernel does with one that takes too much memory."""
-
-    def forward(self, batch: Any) -> Any:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-class Hanging(PointsTask):
-    def forward(self, batch: Any) -> Any:
-        time.sleep(3600.0)
 
 
 def built(task: type[PointsTask], limit_seconds: float = 100.0) -> Answer:

@@ -50,6 +50,11 @@ def of(found: Findings, name: str) -> TechniqueResult:
     return next(technique for technique in found.techniques if technique.name == name)
 
 
+def _recommends_others(found: Findings) -> bool:
+    """Whether something is recommended that does nothing."""
+    return any(technique.is_recommended and technique.name not in ("t3", "t7") for technique in found.techniques)
+
+
 @pytest.mark.parametrize(
     ("between_builds", "tuneups"),
     [(0.02, FEW), *(pytest.param(each, MANY, marks=SLOW) for each in (0.0, 0.01, 0.02))],
@@ -67,8 +72,13 @@ def test_what_does_nothing_gets_no_verdict_and_is_not_recommended(
 
 
 @pytest.mark.parametrize("tuneups", [FEW, pytest.param(MANY, marks=SLOW)])
-def test_five_percent_either_way_are_found_beside_what_does_nothing(tuneups: int) -> None:
+def test_five_percent_either_way_are_found_beside_what_does_nothing(
+    tuneups: int, record_property: Callable[[str, object], None]
+) -> None:
     found = [simulated(seed, 0.01, {"t3": 1.05, "t7": 1 / 1.05}) for seed in range(tuneups)]
+    record_property("gain found", sum(of(each, "t3").verdict == "gain" for each in found))
+    record_property("regression found", sum(of(each, "t7").verdict == "regression" for each in found))
+    record_property("others recommended", sum(_recommends_others(each) for each in found))
     assert sum(of(each, "t3").verdict == "gain" for each in found) >= 0.9 * tuneups
     assert sum(of(each, "t7").verdict == "regression" for each in found) >= 0.9 * tuneups
     assert sum(of(each, "t3").is_recommended for each in found) >= 0.9 * tuneups
@@ -80,7 +90,11 @@ def test_five_percent_either_way_are_found_beside_what_does_nothing(tuneups: int
 @pytest.mark.parametrize(
     ("between_builds", "tuneups"), [(0.02, FEW), *(pytest.param(each, MANY, marks=SLOW) for each in (0.01, 0.02))]
 )
-def test_twenty_percent_are_found_and_recommended(between_builds: float, tuneups: int) -> None:
+def test_twenty_percent_are_found_and_recommended(
+    between_builds: float, tuneups: int, record_property: Callable[[str, object], None]
+) -> None:
     found = [simulated(seed, between_builds, {"t3": 1.2}) for seed in range(tuneups)]
+    record_property("gain found", sum(of(each, "t3").verdict == "gain" for each in found))
+    record_property("others recommended", sum(_recommends_others(each) for each in found))
     assert sum(of(each, "t3").verdict == "gain" for each in found) >= 0.99 * tuneups
     assert sum(of(each, "t3").is_recommended for each in found) >= 0.99 * tuneups
