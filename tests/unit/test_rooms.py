@@ -24,6 +24,10 @@ FORBIDDEN = {
         *(f"paceline.{room}" for room in COMPONENTS),
     ),
     "storage": ("torch", "ray", "mlflow", *RUNS),
+    "reports": (
+        *(*HEAVY, *ENGINE, *RUNS, *ANSWERS, "paceline.storage", "paceline.config", "paceline.runs", "paceline.tuneups"),
+        *(f"paceline.{room}" for room in COMPONENTS),
+    ),
     "cluster": ("mlflow", "paceline.sweeps", "paceline.cli", "paceline.doctor"),
     "sweeps": ("mlflow", "paceline.tuneups", "paceline.cli", "paceline.doctor"),
     **dict.fromkeys(

@@ -131,7 +131,7 @@ class Comparison:
         Raises:
             ConfigError: no run has logged such a metric.
         """
-        from paceline.sweeps.results.style import Picture, dress
+        from paceline.reports.figure import Picture, dress
 
         chosen = metric or self._shared_metric()
         figure = Picture(7.0, 4.0)

@@ -1,9 +1,8 @@
-"""Head of a tune-up's report: the answer, what to change, what did not help, and how sure all that is."""
+"""Head of a tune-up's report: the answer, the changes, what does not help, and the certainty."""
 
 import json
 
-from paceline.runs.report.html import Child, tag
-from paceline.runs.report.parts import code
+from paceline.reports.page import Tile
 from paceline.tuneups.explanations import unhelpful
 from paceline.tuneups.outcome import Findings, Quality
 from paceline.tuneups.texts import (
@@ -54,37 +53,35 @@ def untried(findings: Findings) -> int:
     return sum(technique.verdict == "not applicable" for technique in findings.techniques)
 
 
-def answer(findings: Findings) -> Child:
-    """All of it, as the head of the report."""
-    parts: list[Child] = [tag("p", headline(findings), class_="headline", data_value=findings.speedup)]
-    if findings.recommended:
-        names = ", ".join(technique.name for technique in findings.techniques if technique.is_recommended)
-        parts += [tag("p", tag("b", "What to change: "), names), code(changes_text(findings))]
-    useless = [f"{what}: {', '.join(names)}" for what, names in unhelpful(findings)]
+def recommended_names(findings: Findings) -> str:
+    """Return the techniques that are recommended, in a line."""
+    return ", ".join(technique.name for technique in findings.techniques if technique.is_recommended)
+
+
+def unhelpful_text(findings: Findings) -> str:
+    """Return the techniques that are not recommended, by the reason, in a line; empty where there are none."""
+    groups = [f"{reason}: {', '.join(names)}" for reason, names in unhelpful(findings)]
     if count := untried(findings):
-        useless.append(f"{count} not measured, with the reason in the table")
-    if useless:
-        parts.append(tag("p", tag("b", "What did not help: "), "; ".join(useless), "."))
-    parts.append(tag("p", tag("b", "How sure: "), certainty(findings)))
-    return parts
+        groups.append(f"{count} not measured, with the reason in the table")
+    return "; ".join(groups)
 
 
-def tiles(findings: Findings) -> list[tuple[str, Child, str]]:
-    """The figures below it: label, figure, and what is said beside it."""
-    found: list[tuple[str, Child, str]] = []
+def tiles(findings: Findings) -> list[Tile]:
+    """Return the figures below the answer."""
+    found = []
     if findings.recommended and findings.speedup is not None:
         interval = interval_text(findings.speedup, findings.speedup_interval).partition(" ")[2]
-        found.append(("speed, all together", f"{findings.speedup:.2f}x", interval.strip("()")))
+        found.append(Tile("speed, all together", f"{findings.speedup:.2f}x", interval.strip("()")))
     if findings.recommended:
-        found.append(("quality", findings.quality.verdict, _margin_words(findings.quality)))
+        found.append(Tile("quality", findings.quality.verdict, _margin_words(findings.quality)))
     if findings.peak_memory_ratio is not None:
-        found.append(("peak memory", ratio_text(findings.peak_memory_ratio), "of the baseline's"))
+        found.append(Tile("peak memory", ratio_text(findings.peak_memory_ratio), "of the baseline's"))
     if findings.bottleneck:
         kind, _, _ = findings.bottleneck.partition(":")
         share = dict(split_texts(findings.split)).get(kind, "")
-        found.append(("bottleneck", kind.replace("_", " "), f"{share} of a step" if share else ""))
+        found.append(Tile("bottleneck", kind.replace("_", " "), f"{share} of a step" if share else ""))
     if findings.noise is not None:
-        found.append(("noise", f"{100 * findings.noise:.1f} %", "between builds of the same config"))
+        found.append(Tile("noise", f"{100 * findings.noise:.1f} %", "between builds of the same config"))
     return found
 
 

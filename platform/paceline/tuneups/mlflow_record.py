@@ -21,7 +21,7 @@ from paceline.tuneups.answer import certainty, changes_text, headline
 from paceline.tuneups.explanations import rows_of
 from paceline.tuneups.folder import TuneupFolder
 from paceline.tuneups.outcome import Findings
-from paceline.tuneups.pictures import PICTURES, files_of, pictures_of
+from paceline.tuneups.pictures import PICTURES, drawn_pictures, pictures_of
 from paceline.tuneups.result import findings_json
 from paceline.tuneups.texts import HEADING
 
@@ -52,8 +52,8 @@ def tell_mlflow(folder: TuneupFolder, record: RunRecord, findings: Findings, tim
     now = int(time.time() * 1000)
     recorder.append([Point(key, value, 0, now) for key, value in figures(findings).items()])
     recorder.add_artifact("findings.json", json.dumps(findings_json(findings), indent=1).encode())
-    for name, picture in files_of(findings).items():
-        recorder.add_artifact(name, picture)
+    for name, picture in pictures_of(findings).items():
+        recorder.add_artifact(name, picture.png())
     for file in (folder.recommended, folder.report):
         if file.exists():
             recorder.add_artifact(file.name, file.read_bytes())
@@ -93,7 +93,7 @@ def note_of(name: str, findings: Findings, run_id: str = "") -> str:
         parts.append(f"Recommended changes (`recommended.yaml` among the artifacts has them all):\n\n{changes}")
     parts.append(escaped(certainty(findings)))
     parts.append(_table(findings))
-    parts.append(pictures_part({name: PICTURES[name] for name in pictures_of(findings)}, run_id))
+    parts.append(pictures_part({name: PICTURES[name] for name in drawn_pictures(findings)}, run_id))
     parts += [f"- {escaped(note)}" for note in findings.notes]
     return redact("\n\n".join(part for part in parts if part))
 

@@ -11,8 +11,8 @@ from paceline.tuneups.folder import TuneupFolder
 from paceline.tuneups.outcome import Beside, Findings, Quality, TechniqueResult
 
 
-def stored_report(path: Path) -> str:
-    """The report of a tune-up that has come to its end, made again.
+def stored_report(path: Path) -> bytes:
+    """Return the report of a tune-up that has ended, made again.
 
     Args:
         path: the tune-up's folder.

@@ -204,7 +204,7 @@ def _conclude(
         write_durably(folder.findings, json.dumps(findings_json(findings), indent=1).encode())
         if text is not None:
             write_durably(folder.recommended, text.encode())
-        write_durably(folder.report, html.encode())
+        write_durably(folder.report, html)
     listener.stage("recording the tune-up in MLflow")
     record = record_of(config, folder.run_id, prepared.uri)
     with _not_lost(findings), writable(folder.path):

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 pytest_plugins = ["support.browser.fixtures"]
 
 
+SIZES = [(1600, 1000), (390, 844)]
+"""Of windows: a desk's, and a phone's."""
+_COLOR = "name => getComputedStyle(document.body).getPropertyValue(name).match(/\\d+/g).slice(0, 3).map(Number)"
+_FILL = "text => getComputedStyle(text).fill.match(/\\d+/g).slice(0, 3).map(Number)"
+
+
 @pytest.fixture
 def alone(page: Page) -> tuple[list[str], list[str]]:
     """What the page asks for, and what it complains of, while there is no network."""
@@ -32,30 +38,45 @@ def alone(page: Page) -> tuple[list[str], list[str]]:
     return asked, said
 
 
-def test_a_sweeps_report_opens_without_a_network(
-    page: Page, alone: tuple[list[str], list[str]], recorded: "Recorded", tmp_path: Path
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("kind", ["run", "sweep", "tune-up"])
+def test_a_report_opens_without_a_network_in_any_window(
+    page: Page,
+    alone: tuple[list[str], list[str]],
+    recorded: "Recorded",
+    tmp_path: Path,
+    kind: Literal["run", "sweep", "tune-up"],
+    scheme: Literal["light", "dark"],
 ) -> None:
-    report = write_report(FoundRun("sweep", recorded.sweep.folder), tmp_path / "report.html")
-    page.goto(report.as_uri())
-    expect(page.locator("#ranking table")).to_be_visible()
-    boxes = [chart.bounding_box() for chart in page.locator("svg").all()]
-    assert sum(box is not None and box["width"] > 200 and box["height"] > 100 for box in boxes) >= 2
-    require_text(page, hostile("failure"))
-    assert alone == ([report.as_uri()], [])
+    folders = {"run": recorded.run, "sweep": recorded.sweep.folder, "tune-up": recorded.tuneup}
+    report = write_report(FoundRun(kind, folders[kind]), tmp_path / "report.html")
+    page.emulate_media(color_scheme=scheme)
+    for width, height in SIZES:
+        page.set_viewport_size({"width": width, "height": height})
+        page.goto(report.as_uri())
+        expect(page.locator("table").first).to_be_visible()
+        boxes = [chart.bounding_box() for chart in page.locator("svg.chart").all()]
+        assert boxes
+        assert all(box is not None and box["width"] > 200 and box["height"] > 100 for box in boxes)
+        ground, ink = (page.evaluate(_COLOR, name) for name in ("background-color", "color"))
+        assert (sum(ground) < sum(ink)) == (scheme == "dark")
+        texts = page.locator("svg.chart text").first.evaluate(_FILL)
+        assert (sum(ground) < sum(texts)) == (scheme == "dark")  # charts follow the theme
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert alone == ([report.as_uri()] * len(SIZES), [])
 
 
-def test_a_runs_report_shows_markup_as_text(
-    page: Page, alone: tuple[list[str], list[str]], recorded: "Recorded", tmp_path: Path
-) -> None:
-    report = write_report(FoundRun("run", recorded.run), tmp_path / "report.html")
-    page.goto(report.as_uri())
-    assert page.locator("svg").count() > 0
-    require_text(page, hostile("name"), hostile("reason"), hostile("metric"))
-    assert alone == ([report.as_uri()], [])
+def test_reports_show_markup_as_text(page: Page, recorded: "Recorded", tmp_path: Path) -> None:
+    shown = {
+        ("sweep", recorded.sweep.folder): [hostile("failure")],
+        ("run", recorded.run): [hostile("name"), hostile("reason"), hostile("metric")],
+        ("tune-up", recorded.tuneup): [hostile("technique") + "cache", hostile("reason")],
+    }
+    for (kind, folder), texts in shown.items():
+        page.goto(write_report(FoundRun(kind, folder), tmp_path / f"{kind}.html").as_uri())
+        require_text(page, *texts)
 
 
-SIZES = [(1600, 1000), (390, 844)]
-"""Of windows: a desk's, and a phone's."""
 _OVERLAPS = """svg => {
     const boxes = [...svg.querySelectorAll("text")].map(text => text.getBoundingClientRect());
     const over = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 2
@@ -75,7 +96,7 @@ def test_a_tune_ups_report_answers_at_a_glance_in_any_window(
     page: Page, alone: tuple[list[str], list[str]], tmp_path: Path, scheme: Literal["light", "dark"]
 ) -> None:
     report = tmp_path / "report.html"
-    report.write_text(report_html("digits", "20260101-000000-abcdef", findings(), "name: digits\n", 473.0))
+    report.write_bytes(report_html("digits", "20260101-000000-abcdef", findings(), "name: digits\n", 473.0))
     page.emulate_media(color_scheme=scheme)
     for width, height in SIZES:
         page.set_viewport_size({"width": width, "height": height})
@@ -93,13 +114,3 @@ def test_a_tune_ups_report_answers_at_a_glance_in_any_window(
             assert chart.evaluate(_CLIPPED) == []
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert alone[1] == []
-
-
-def test_a_tune_ups_report_shows_markup_as_text(
-    page: Page, alone: tuple[list[str], list[str]], recorded: "Recorded", tmp_path: Path
-) -> None:
-    report = write_report(FoundRun("tune-up", recorded.tuneup), tmp_path / "report.html")
-    page.goto(report.as_uri())
-    assert page.locator("svg.chart").count() == len(TUNEUP_PICTURES)
-    require_text(page, hostile("technique") + "cache", hostile("reason"))
-    assert alone == ([report.as_uri()], [])

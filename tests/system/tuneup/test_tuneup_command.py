@@ -104,7 +104,7 @@ def check_mlflow(home: Path, found: dict[str, Any]) -> None:
     assert run.data.metrics["tuneup/split/data"] == pytest.approx(found["split"]["data"])
     assert "| cache-memory | gain |" in run.data.tags["mlflow.note.content"]
     files = {item.path for item in client.list_artifacts(run.info.run_id)}
-    assert {"recommended.yaml", "findings.json", "report.html", "speeds.svg", "step_split.svg"} <= files
+    assert {"recommended.yaml", "findings.json", "report.html", "speeds.png", "step_split.png"} <= files
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ def test_it_shows_outcome_metrics_and_origin(tmp_path: Path) -> None:
     assert "world size 2" in page.one(id="config").text
     assert "global_batch_size: 64" in page.one(id="config").text
     assert sections(page) == ["metrics", "curves", "checkpoints", "config", "again", "origin"]
-    assert page.classes("resumed") == []
+    assert not [node for node in page.all("title") if "resumed" in node.text]
 
 
 def test_a_run_that_failed_shows_the_reason(tmp_path: Path) -> None:
@@ -122,15 +122,25 @@ def attempts(page: Node) -> list[tuple[str, list[float | None]]]:
     return [(row.attributes["data-state"], row.values[2:5]) for row in rows]
 
 
+def starts(page: Node, key: str) -> int:
+    """Return how many pieces the line of a metric has."""
+    (line,) = [node for node in page.all("g") if any(child.text == key for child in titles_of(node))]
+    return line.all("path", clip_path=None)[0].attributes["d"].count("M")
+
+
+def titles_of(node: Node) -> list[Node]:
+    return [child for child in node.children if isinstance(child, Node) and child.tag == "title"]
+
+
 def test_a_resumed_run_shows_its_attempts_its_time_and_the_changes(tmp_path: Path, golden: Golden) -> None:
     changed = ("tags", {"tags": {metrics.CHANGED_PARAMS: "trainer.epochs: 6 -> 12"}})
     ends = status("KILLED", "08:32:46"), status("RUNNING", "08:33:29"), status("FINISHED", "08:34:16")
     page = resumed(tmp_path, *FIRST, *ends[:2], changed, *SECOND, ends[2])
     assert attempts(page) == [("interrupted", [0, 80, 47]), ("finished", [80, 190, 47])]
     assert "trainer.epochs: 6 -> 12" in page.classes("answer")[0].text
-    drawn = [node.attributes["d"] for node in page.classes("curve")]
-    assert [route.count("M") for route in drawn] == [1, 2]  # the loss goes on, the speed starts anew
-    assert len(page.classes("resumed")) == 2
+    # the line of the loss continues, that of the speed begins again
+    assert [starts(page, key) for key in ("train/loss", metrics.SAMPLES_PER_SECOND)] == [1, 2]
+    assert len([node for node in page.all("title") if node.text == "resumed after step 80"]) == 2
     golden(page.one("header").text)
 
 

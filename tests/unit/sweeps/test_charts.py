@@ -39,7 +39,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     asked: list[str] = []
 
     def drawer(name: str) -> Callable[..., Any]:
-        return lambda *given: asked.append(name) or SimpleNamespace(_repr_png_=lambda: b"png")
+        return lambda *given: asked.append(name) or SimpleNamespace(png=lambda: b"png")
 
     for module, names in ((plots, ("pareto", "heatmap")), (charts, ("field", "curves", "importance"))):
         for name in names:

@@ -7,10 +7,10 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
+from paceline.reports.figure import Picture, color_map
 from paceline.sweeps.results import plots
 from paceline.sweeps.results.parallel_coordinates import parallel_coordinates
 from paceline.sweeps.results.ranking import Objective
-from paceline.sweeps.results.style import color_map
 from paceline.sweeps.trials import Trial, TrialState
 
 ACCURACY: list[Objective] = [("val/accuracy", "max")]
@@ -23,16 +23,16 @@ def trial(id: int, x: Any, y: Any, accuracy: float, state: TrialState = "finishe
     return Trial(f"{id:04}", overrides, state, metrics={"val/accuracy": accuracy}, seconds=seconds)
 
 
-def heatmap(trials: list[Trial], objectives: list[Objective] = ACCURACY, metric: Any = None) -> plots.Picture:
+def heatmap(trials: list[Trial], objectives: list[Objective] = ACCURACY, metric: Any = None) -> Picture:
     return plots.heatmap(trials, objectives, "global_batch_size", "optimizer.lr_scaling", metric)
 
 
-def cells(picture: plots.Picture) -> dict[tuple[float, float], list[str]]:
+def cells(picture: Picture) -> dict[tuple[float, float], list[str]]:
     """The lines in each cell, by column and row."""
     return {text.get_position(): text.get_text().split("\n") for text in picture.axes[0].texts}
 
 
-def outlined(picture: plots.Picture) -> tuple[float, float]:
+def outlined(picture: Picture) -> tuple[float, float]:
     """Column and row of the outlined cell."""
     [box] = [patch for patch in picture.axes[0].patches if isinstance(patch, Rectangle)]
     return box.get_x() + 0.5, box.get_y() + 0.5
@@ -69,7 +69,7 @@ def test_best_cell_is_outlined_and_the_brightest(mode: Any, best: tuple[int, int
     picture = heatmap(GRID, [("val/accuracy", mode)])
     assert outlined(picture) == best
     image = picture.axes[0].images[0]
-    assert to_hex(image.cmap(image.norm(value))) == to_hex(color_map(ACCURACY[0])(1.0))
+    assert to_hex(image.cmap(image.norm(value))) == to_hex(color_map("max")(1.0))
 
 
 def test_seeds_are_averaged_and_missing_ones_counted() -> None:
@@ -143,7 +143,8 @@ def test_front_is_joined_by_steps_and_named() -> None:
 def test_settings_with_fewer_seeds_are_drawn_apart() -> None:
     trials = [trial(n, 64, "a", 0.5, seed=n) for n in range(2)] + [trial(9, 64, "lucky", 0.9, seed=0)]
     picture = plots.pareto(trials, BOTH)
-    assert [len(points.get_offsets()) for points in picture.axes[0].collections] == [1, 1]
+    others, apart, front = picture.axes[0].collections
+    assert [len(points.get_offsets()) for points in (others, apart, front)] == [1, 1, 1]
     assert len(picture.legends[0].get_texts()) == 3
 
 

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from paceline.reports import theme
 from paceline.tracking import metrics
 from paceline.tracking.curves import curves_of
 from paceline.tracking.note import summary
-from paceline.tracking.picture import TRAIN_COLOR, VAL_COLOR, loss_curve
+from paceline.tracking.picture import loss_curve
 from paceline.tracking.points import Point
 from support.golden import Golden
 from support.tracking.markdown import blocks_of, outside_blocks, table_of
@@ -31,8 +32,8 @@ def test_the_picture_shows_both_losses_and_leaves_out_what_is_not_finite(tmp_pat
     training = curve("train/loss", [2.0, math.nan, 1.0, math.inf, 0.5])
     loss_curve(curves_of([*training, *curve("val/loss", [2.0, 1.0])]), both, "mnist $cnn$_1")
     loss_curve(curves_of(training), one)
-    assert [has_color(both, color) for color in (TRAIN_COLOR, VAL_COLOR)] == [True, True]
-    assert [has_color(one, color) for color in (TRAIN_COLOR, VAL_COLOR)] == [True, False]
+    assert [has_color(both, color) for color in theme.SERIES[:2]] == [True, True]
+    assert [has_color(one, color) for color in theme.SERIES[:2]] == [True, False]
     with pytest.raises(ValueError, match=r"."):
         loss_curve(curves_of([*curve("lr", [0.1]), *curve("train/loss", [math.nan])]), none)
     assert not none.exists()

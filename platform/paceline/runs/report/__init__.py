@@ -1,4 +1,4 @@
-"""`paceline report`: what a run or a sweep came to, as one HTML file that needs nothing else.
+"""`paceline report`: the results of a run or a sweep as one HTML file that opens without a network.
 
-folder -> story (the contents, see `sweep_story.py`, `run_story.py`) -> sections (HTML) -> page (one file)
+folder -> contents (`run_report.py`, `sweep_report.py`) -> a template of `paceline.reports` -> one file
 """

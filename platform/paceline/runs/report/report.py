@@ -1,4 +1,4 @@
-"""`write_report`: what a run or a sweep came to, as one HTML file."""
+"""The report of a run, a sweep or a tune-up, as one HTML file."""
 
 from pathlib import Path
 
@@ -6,11 +6,6 @@ from paceline.durable import write_durably
 from paceline.errors import EnvironmentFault
 from paceline.places import place_of
 from paceline.runs.finding import FoundRun, find_run
-from paceline.runs.report.page import page
-from paceline.runs.report.run_sections import run_report
-from paceline.runs.report.run_story import run_story
-from paceline.runs.report.sweep_sections import sweep_report
-from paceline.runs.report.sweep_story import sweep_story
 
 REPORT_FILE = "report.html"
 
@@ -26,13 +21,13 @@ def report(run: str | Path, output: str | Path | None = None, *, storage: str | 
 
     Raises:
         EnvironmentFault: there is no such run, its files are damaged, or the report cannot be written.
-        ConfigError: a sweep's config is none any more, such as that of another version of Paceline.
+        ConfigError: a sweep's config is not valid any more, such as that of another version of Paceline.
     """
     return write_report(find_run(run, storage, tuneups=True), None if output is None else Path(output))
 
 
 def write_report(found: FoundRun, output: Path | None = None) -> Path:
-    """Write the report, over an older one; returns its place. The run may be over, or still going on.
+    """Write the report, over an older one, and return its path. The run may have ended, or still be running.
 
     Args:
         found: from `find_run`.
@@ -40,24 +35,24 @@ def write_report(found: FoundRun, output: Path | None = None) -> Path:
 
     Raises:
         EnvironmentFault: the run's files are damaged, or the report cannot be written.
-        ConfigError: a sweep's config is none any more, such as that of another version of Paceline.
+        ConfigError: a sweep's config is not valid any more, such as that of another version of Paceline.
     """
     place = place_of(output or found.folder / REPORT_FILE)
     if place.is_dir():
-        told = f"{place} is a folder: name a file, such as {place / REPORT_FILE}"
-        raise EnvironmentFault(told, "output-not-usable", path=place)
+        message = f"{place} is a folder: name a file, such as {place / REPORT_FILE}"
+        raise EnvironmentFault(message, "output-not-usable", path=place)
     data = report_of(found)
     try:
         _write(place, data)
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
-        told = f"the report cannot be written to {place}: {reason}"
-        raise EnvironmentFault(told, "output-not-written", path=place) from None
+        message = f"the report cannot be written to {place}: {reason}"
+        raise EnvironmentFault(message, "output-not-written", path=place) from None
     return place
 
 
 def _write(place: Path, data: bytes) -> None:
-    """Replace a file, or what a link names: the link stays. A device or a pipe takes the report, and stays, too."""
+    """Replace a file, or the target of a link, which stays. A device or a pipe takes the report, and stays too."""
     if place.exists() and not place.is_file():
         with place.open("wb") as file:
             file.write(data)
@@ -66,11 +61,15 @@ def _write(place: Path, data: bytes) -> None:
 
 
 def report_of(found: FoundRun) -> bytes:
-    """The report as the content of a file. Raises as `write_report` does."""
+    """Return the report as the content of a file. Raises as `write_report` does."""
     if found.kind == "sweep":
-        return page(sweep_report(sweep_story(found.folder))).encode()
+        from paceline.runs.report.sweep_report import sweep_report
+
+        return sweep_report(found.folder).render()
     if found.kind == "tune-up":
         from paceline.tuneups.stored import stored_report
 
-        return stored_report(found.folder).encode()
-    return page(run_report(run_story(found))).encode()
+        return stored_report(found.folder)
+    from paceline.runs.report.run_report import run_report
+
+    return run_report(found).render()

@@ -1,17 +1,19 @@
-"""The curves of a run, grouped by what they are about."""
+"""The curves of a run, those of one unit in one chart."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
-from paceline.runs.report.charts import COLORS, Axis, Line, Mark, axis_of, line_chart
-from paceline.runs.report.html import Markup, tag
-from paceline.runs.report.numbers import counted, formatter
-from paceline.runs.report.parts import figure, legend
-from paceline.runs.report.run_metrics import OF_TRAINING
-from paceline.runs.report.scales import spans_decades
+from paceline.reports.drawing import tried
+from paceline.reports.page import Chart
+from paceline.reports.text import counted
 from paceline.tracking import metrics
 from paceline.tracking.curves import Curve
 
 MOST_CHARTS = 60
+MOST_LINES = 6
+"""Lines of a chart; further metrics of its group go into another one."""
+LEAST_POINTS = 3
+"""With fewer, a line shows no more than the table of metrics."""
 _TOGETHER: Mapping[str, tuple[str, ...]] = {
     "loss": (metrics.VAL_LOSS, metrics.TRAIN_LOSS),
     "memory": (metrics.MEMORY_BYTES, metrics.PEAK_MEMORY_BYTES),
@@ -25,97 +27,71 @@ _LEFT_OUT = (
     metrics.SAMPLES_PER_SECOND_OVERALL,
     *map(metrics.cost_metric, metrics.COSTS),
 )
-"""What says the same as the axis, and what has one value for each attempt."""
-_DASHED = (metrics.PEAK_MEMORY_BYTES,)
-"""Those that lie upon another one of their chart."""
-LEAST_POINTS = 3
-"""With fewer, no line says more than the table does."""
+"""Metrics that repeat the axis, or that have one value for each attempt."""
 _UNITS = ("seconds", "bytes", "fraction", "percent", "watts", "celsius", "megahertz", "megabytes")
 
 
-def run_charts(curves: Mapping[str, Curve], resumes: Sequence[int] = ()) -> Markup:
-    """A chart for each group of metrics of which one has at least `LEAST_POINTS` values.
+def run_charts(curves: Mapping[str, Curve], resumes: Sequence[int] = ()) -> list[Chart]:
+    """Draw a chart for each group of metrics of which one has at least `LEAST_POINTS` values.
 
     Args:
-        resumes: the steps after which the run was resumed: a mark stands there, and the lines of what tells of the
-            machine rather than of the model are not drawn across it.
+        resumes: the steps after which the run was resumed: they are marked, and the lines of the machine's metrics
+            begin again there.
     """
     drawn = {key: curve for key, curve in curves.items() if curve.count > 1 and curve.places and key not in _LEFT_OUT}
     groups = [each for each in _groups(list(drawn)) if any(drawn[key].count >= LEAST_POINTS for key in each[1])]
-    if not groups:
-        return tag("p", "Too few values were recorded to draw anything.")
-    figures = [_chart(title, {key: drawn[key] for key in keys}, resumes) for title, keys in groups[:MOST_CHARTS]]
-    left = len(groups) - MOST_CHARTS
-    more = tag("p", f"... and {counted(left, 'chart')} more", class_="quiet") if left > 0 else None
-    return tag("div", figures, more, class_="columns")
-
-
-def _breaks(key: str, resumes: Sequence[int]) -> Sequence[int]:
-    return () if key.startswith(OF_TRAINING) or key == metrics.LR else resumes
-
-
-def _dashed(curves: Mapping[str, Curve]) -> set[str]:
-    """Metrics that lie upon an earlier one, and would hide it."""
-    places = [curve.places for curve in curves.values()]
-    same = {key for number, key in enumerate(curves) if places[number] in places[:number]}
-    return same | {key for key in _DASHED if key in curves and len(curves) > 1}
+    charts = [
+        tried(partial(_chart, title, {key: drawn[key] for key in keys}, resumes), title)
+        for title, keys in groups[:MOST_CHARTS]
+    ]
+    return [chart for chart in charts if chart is not None]
 
 
 def _groups(keys: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Metrics that belong into one chart: those of one room (`step_seconds/`) and one unit."""
+    """Metrics that share a chart: those with one prefix (`step_seconds/`) and one unit."""
     groups: dict[str, list[str]] = {}
     for key in sorted(keys):
         groups.setdefault(_group(key), []).append(key)
     order = {title: place for place, title in enumerate(_FIRST)}
     split = [
-        (title if number == 0 else f"{title} ({number + 1})", part)
+        (title if not start else f"{title} ({start // MOST_LINES + 1})", own[start : start + MOST_LINES])
         for title, own in groups.items()
-        for number, part in enumerate(_parts(own))
+        for start in range(0, len(own), MOST_LINES)
     ]
-    return sorted(split, key=lambda item: (order.get(item[0], len(order)), _is_system(item[0]), item[0]))
-
-
-def _parts(keys: Sequence[str]) -> list[list[str]]:
-    return [list(keys[start : start + COLORS]) for start in range(0, len(keys), COLORS)]
+    return sorted(split, key=lambda item: (order.get(item[0], len(order)), item[0].startswith("system"), item[0]))
 
 
 def _group(key: str) -> str:
     for title, members in _TOGETHER.items():
         if key in members:
             return title
-    room, _, last = key.rpartition("/")
-    if not room or room in ("train", "val"):
+    prefix, _, last = key.rpartition("/")
+    if not prefix or prefix in ("train", "val"):
         return key
     unit = next((unit for unit in _UNITS if unit in last.lower()), "")
-    if unit == "bytes":  # what fills a disk and what a network takes differ by powers of ten
-        return f"{room}: {next((kind for kind in _SIZES_OF if kind in last.lower()), unit)}"
-    return f"{room}: {unit}" if unit else room if _is_of_one_unit(room) else key
+    if unit == "bytes":  # the sizes of a disk and of a network's traffic differ by powers of ten
+        return f"{prefix}: {next((kind for kind in _SIZES_OF if kind in last.lower()), unit)}"
+    if unit:
+        return f"{prefix}: {unit}"
+    return prefix if any(unit in prefix for unit in _UNITS) else key
 
 
-def _is_of_one_unit(room: str) -> bool:
-    return any(unit in room for unit in _UNITS)
+def _chart(title: str, curves: Mapping[str, Curve], resumes: Sequence[int]) -> Chart:
+    from paceline.reports.line_chart import Line, line_chart
 
-
-def _is_system(title: str) -> bool:
-    return title.startswith("system")
-
-
-def _chart(title: str, curves: Mapping[str, Curve], resumes: Sequence[int]) -> Markup:
     dashed = _dashed(curves)
-    lines = [
-        Line(key, curve.places, number, None, key in dashed, _breaks(key, resumes))
-        for number, (key, curve) in enumerate(curves.items())
-    ]
-    values = [place[1] for line in lines for place in line.places]
-    key = next(iter(curves))
-    is_loss = "loss" in key
-    y = axis_of(key, title, log=is_loss and spans_decades(values, 30.0), cut=True)
-    marks = [Mark(step, f"resumed after step {step:,}") for step in resumes]
-    chart = line_chart(title, lines, Axis("optimizer step"), y, marks)
-    entries = [
-        (number, f"{name}{' (dashed)' * (name in dashed)}, last {formatter(name)(curve.newest[1])}")
-        for number, (name, curve) in enumerate(curves.items())
-    ]
+    lines = [Line(key, curve.places, "", key in dashed, _breaks(key, resumes)) for key, curve in curves.items()]
     odd = sum(curve.odd for curve in curves.values())
     caption = f"without {counted(odd, 'value')} that {'is' if odd == 1 else 'are'} not finite" if odd else ""
-    return figure(title, [chart, legend(entries)], caption)
+    return Chart(line_chart(title, lines, resumes).svg(title), caption)
+
+
+def _breaks(key: str, resumes: Sequence[int]) -> Sequence[int]:
+    return () if key.startswith(("train/", "val/")) or key == metrics.LR else resumes
+
+
+def _dashed(curves: Mapping[str, Curve]) -> set[str]:
+    """Metrics that lie on an earlier one, and would hide it."""
+    places = [curve.places for curve in curves.values()]
+    same = {key for number, key in enumerate(curves) if places[number] in places[:number]}
+    return same | ({metrics.PEAK_MEMORY_BYTES} & curves.keys() if len(curves) > 1 else set())

@@ -7,35 +7,25 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.lines import Line2D
-from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import EngFormatter, NullLocator
 
 from paceline.direction import default_mode
+from paceline.reports import theme
+from paceline.reports.figure import Picture, color_map, dress, plain
+from paceline.reports.line_chart import label_log
+from paceline.reports.row_charts import bar_chart
 from paceline.sweeps.results import labels, ranking
 from paceline.sweeps.results.curves import Curve, Values
 from paceline.sweeps.results.ranking import Objective
-from paceline.sweeps.results.style import (
-    BEST_COLOR,
-    FRONT_COLOR,
-    OTHER_COLOR,
-    Picture,
-    color_map,
-    direction_text,
-    dress,
-    plain,
-)
 from paceline.sweeps.trials import Trial
 
-COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-"""Told apart by those who see no red and green as well. As many settings are named."""
 NAME_WIDTH = 38
 LOG_FROM = 10.0
 """A metric that falls by this factor, such as a loss, is drawn by its logarithm."""
 BEGINNING = 0.1
 """Share of the samples in which nearly every metric comes from far off: it may leave the frame."""
 MOST_TICKS = 12
-MANY_DECADES = 300.0
 FEW_POINTS = 40
 """Up to this many points, each one gets a marker."""
 MOST_BARS = 15
@@ -66,7 +56,7 @@ def curves(panels: Mapping[str, Sequence[Curve]], unit: str, title: str = "") ->
     names = named(panels)
     every_axes = np.atleast_1d(picture.subplots(1, len(panels)))
     for axes, (key, lines) in zip(every_axes, panels.items(), strict=True):
-        _draw_panel(axes, key, lines, names, unit)
+        _draw_panel(picture, axes, key, lines, names, unit)
     seeds = max(line.seeds for lines in panels.values() for line in lines)
     heading = fill(title, 100) + (f" (mean and range of up to {seeds} seeds)" if seeds > 1 else "")
     picture.suptitle(plain(heading), x=0.01, ha="left", fontweight="bold", fontsize=11)
@@ -79,7 +69,7 @@ def named(panels: Mapping[str, Sequence[Curve]]) -> dict[str, str]:
     every = {line.name: line for lines in panels.values() for line in lines}
     ordered = sorted(every.values(), key=lambda line: (line.place is None, line.place or 0))
     finished = [line for line in ordered if line.place is not None] or ordered
-    return {line.name: color for line, color in zip(finished, COLORS, strict=False)}
+    return {line.name: color for line, color in zip(finished, theme.SERIES, strict=False)}
 
 
 def limits(lines: Sequence[Curve], names: Mapping[str, str]) -> tuple[float, float]:
@@ -104,10 +94,13 @@ def _later(x: Values, values: Values, end: float) -> Values:
     return later if len(later) else values[-1:]
 
 
-def _draw_panel(axes: Axes, key: str, lines: Sequence[Curve], names: Mapping[str, str], unit: str) -> None:
+def _draw_panel(
+    picture: Picture, axes: Axes, key: str, lines: Sequence[Curve], names: Mapping[str, str], unit: str
+) -> None:
     for line in lines:
         if line.name not in names:
-            axes.plot(line.x, line.mean, color=OTHER_COLOR, linewidth=0.8, alpha=0.7, zorder=1)
+            (other,) = axes.plot(line.x, line.mean, color=theme.FAINT, linewidth=0.8, alpha=0.7, zorder=1)
+            picture.tip(other, [line.name])
     for line in reversed(lines):  # the best one on top
         if line.name not in names:
             continue
@@ -116,7 +109,9 @@ def _draw_panel(axes: Axes, key: str, lines: Sequence[Curve], names: Mapping[str
             axes.fill_between(line.x, line.low, line.high, color=color, alpha=0.18, linewidth=0, zorder=2)
         marker = "o" if len(line.x) <= FEW_POINTS else None
         width = 1.5 + 0.3 * rank  # so that one is seen beside the one that covers it
-        axes.plot(line.x, line.mean, color=color, marker=marker, markersize=2.5 + width / 2, linewidth=width, zorder=3)
+        (drawn,) = axes.plot(line.x, line.mean, color=color, marker=marker, linewidth=width, zorder=3)
+        drawn.set_markersize(2.5 + width / 2)
+        picture.tip(drawn, [f"{line.place}. {line.name}" if line.place else line.name])
     _scale(axes, key, lines, names)
     axes.set_xlabel(unit)
     axes.set_title(plain(fill(key, NAME_WIDTH)), loc="left", fontsize=10)
@@ -131,17 +126,10 @@ def _scale(axes: Axes, key: str, lines: Sequence[Curve], names: Mapping[str, str
     if default_mode(key) == "min" and least > 0 and low > 0 and most / least >= LOG_FROM:
         axes.set_yscale("log")
         axes.set_ylim(low / 1.15, max(high, most) * 1.15)
-        _label_log(axes.yaxis, low, max(high, most))
+        label_log(axes.yaxis, low, max(high, most))
     else:
         margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
         axes.set_ylim(low - margin, high + margin)
-
-
-def _label_log(axis: Axis, low: float, high: float) -> None:
-    """Numbers as one writes them, at 1, 2 and 5 of each power of ten, or at the powers alone where these are many."""
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < MANY_DECADES else (1,)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_formatter(NullFormatter())
 
 
 def _handles(panels: Mapping[str, Sequence[Curve]], names: Mapping[str, str]) -> list[Line2D]:
@@ -153,34 +141,22 @@ def _handles(panels: Mapping[str, Sequence[Curve]], names: Mapping[str, str]) ->
         handles.append(Line2D([], [], color=color, linewidth=2, label=plain(text)))
     if more := len(every) - len(names):
         label = f"{more} other setting{'s' * (more > 1)}"
-        handles.append(Line2D([], [], color=OTHER_COLOR, linewidth=1, label=label))
+        handles.append(Line2D([], [], color=theme.FAINT, linewidth=1, label=label))
     return handles
 
 
 def importance(shares: Mapping[str, float], objective: Objective, settings: int, names: Mapping[str, str]) -> Picture:
-    """A bar for each axis.
+    """Draw a bar for each axis.
 
     Args:
         shares: by axis, 0 to 1, the largest first.
         settings: how many the shares come from.
         names: short names of the axes.
     """
-    shown = list(shares.items())[:MOST_BARS]
-    picture = Picture(8, 1.6 + 0.42 * len(shown))
-    axes = picture.add_subplot()
-    places = range(len(shown))
-    axes.barh(places, [100 * share for _, share in shown], color=FRONT_COLOR, height=0.62)
-    axes.set_yticks(places, [plain(labels.shortened(names.get(key, key), NAME_WIDTH)) for key, _ in shown])
-    axes.invert_yaxis()
-    for place, (_, share) in zip(places, shown, strict=True):
-        axes.text(100 * share + 1, place, f"{100 * share:.0f} %", va="center", fontsize=9)
-    axes.set_xlim(0, 112)
-    axes.set_xticks(range(0, 101, 20))
+    rows = {names.get(key, key): [share] for key, share in list(shares.items())[:MOST_BARS]}
     few = ": few, so a rough guide" if settings < FEW_SETTINGS else ""
-    axes.set_xlabel(f"share of the differences between settings, in %\n(fANOVA over {settings} finished settings{few})")
-    axes.set_title(plain(fill(f"What {objective[0]} depends on", 60)), loc="left", fontweight="bold", fontsize=11)
-    dress(axes, "x")
-    return picture
+    note = f"share of the differences between settings, in %\n(fANOVA over {settings} finished settings{few})"
+    return bar_chart(f"Importance of each axis for {objective[0]}", rows, note=note)
 
 
 def field_of(trials: Sequence[Trial], objective: Objective, x: str, y: str) -> Field:
@@ -213,13 +189,19 @@ def field(data: Field, objective: Objective, names: tuple[str, str], logs: tuple
     to_y = _place_on(axes, "y", [*data.y, *(place[1] for place in data.others)], logs[1])
     if data.others:
         xs, ys = [to_x[_key(place[0])] for place in data.others], [to_y[_key(place[1])] for place in data.others]
-        axes.scatter(xs, ys, marker="x", color="#8c8c8c", s=30, linewidth=1, label="did not finish with a value")
+        axes.scatter(xs, ys, marker="x", color=theme.QUIET, s=30, linewidth=1, label="did not finish with a value")
     xs, ys = [to_x[_key(value)] for value in data.x], [to_y[_key(value)] for value in data.y]
     low, high = color_range(data.values, objective)
-    dots = axes.scatter(xs[::-1], ys[::-1], c=data.values[::-1], cmap=color_map(objective), vmin=low, vmax=high, s=75)
+    colors = color_map(objective[1])
+    dots = axes.scatter(xs[::-1], ys[::-1], c=data.values[::-1], cmap=colors, vmin=low, vmax=high, s=75)
     dots.set(edgecolor="#444444", linewidth=0.6)  # the best ones were given last, so that they lie on top
+    texts = [
+        f"{names[0]}={labels.value_text(x)}, {names[1]}={labels.value_text(y)}\n{objective[0]} {value:.4g}"
+        for x, y, value in zip(data.x, data.y, data.values, strict=True)
+    ]
+    picture.tip(dots, texts[::-1])
     best = to_x[_key(data.best[0])], to_y[_key(data.best[1])]
-    axes.scatter(*best, s=210, facecolor="none", edgecolor=BEST_COLOR, linewidth=2.5, label="best")
+    axes.scatter(*best, s=210, facecolor="none", edgecolor=theme.BEST, linewidth=2.5, label="best")
     axes.set_xlabel(plain(names[0]))
     axes.set_ylabel(plain(names[1]))
     axes.set_title(plain(fill(f"{objective[0]} of {len(data.values)} finished settings", 60)), loc="left", fontsize=10)
@@ -228,6 +210,12 @@ def field(data: Field, objective: Objective, names: tuple[str, str], logs: tuple
     picture.colorbar(dots, ax=axes, label=direction_text(objective), extend=_extend(data.values, low, high))
     picture.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     return picture
+
+
+def direction_text(objective: Objective) -> str:
+    """Return a metric and its better direction, as the label of an axis."""
+    metric, mode = objective
+    return plain(f"{metric} (higher is better →)" if mode == "max" else f"{metric} (← lower is better)")
 
 
 def color_range(values: Sequence[float], objective: Objective) -> tuple[float, float]:
@@ -253,7 +241,7 @@ def _place_on(axes: Axes, which: str, values: Sequence[Any], is_log: bool) -> di
         return {key: float(place) for place, key in enumerate(distinct)}
     if is_log:
         axes.set_xscale("log") if which == "x" else axes.set_yscale("log")
-        _label_log(axis, min(distinct), max(distinct))
+        label_log(axis, min(distinct), max(distinct))
     if len(distinct) <= MOST_TICKS:
         axis.set_ticks(sorted(distinct), [labels.value_text(distinct[key]) for key in sorted(distinct)])
         axis.set_minor_locator(NullLocator())

@@ -8,11 +8,11 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 
+from paceline.reports.figure import Picture, color_map, plain
 from paceline.sweeps.results import labels, ranking, trial_texts
-from paceline.sweeps.results.charts import color_range
+from paceline.sweeps.results.charts import color_range, direction_text
 from paceline.sweeps.results.importance import varied_axes
 from paceline.sweeps.results.ranking import Objective
-from paceline.sweeps.results.style import Picture, color_map, direction_text, plain
 from paceline.sweeps.trials import Trial
 
 MAX_TICKS = 9
@@ -35,7 +35,7 @@ def parallel_coordinates(trials: Sequence[Trial], objective: Objective) -> Pictu
         raise ValueError(f"parallel coordinates cannot be drawn: {reason}")
     names = labels.short_names(trial_texts.axis_keys(trials))
     values = [each.spreads[objective[0]].mean for each in settings]
-    scale, colors = Normalize(*color_range(values, objective)), color_map(objective)
+    scale, colors = Normalize(*color_range(values, objective)), color_map(objective[1])
     in_order = sorted(settings, key=lambda each: ranking.place(each.trials[0]))
     columns = [_Column([each.setting[axis] for each in in_order]) for axis in axes]
     picture = Picture(min(3.0 + 1.6 * len(axes), 14), 4.2)

@@ -1,15 +1,13 @@
 """The pictures that a sweep's own run shows, as files."""
 
-import logging
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.space import Range
-from paceline.redaction import redact
+from paceline.reports.drawing import tried
 from paceline.sweeps.results import importance, labels, ranking, trial_texts
 from paceline.sweeps.results.curves import Histories, has_samples, keys_of, panels
 from paceline.sweeps.results.importance import importances, is_log, varied_axes
@@ -18,22 +16,19 @@ from paceline.sweeps.trials import Trial
 from paceline.tracking import history
 
 if TYPE_CHECKING:
-    from paceline.sweeps.results.style import Picture
-
-logger = logging.getLogger(__name__)
-T = TypeVar("T")
+    from paceline.reports.figure import Picture
 
 PARETO = "pareto.png"
 HEATMAP = "heatmap.png"
 CURVES = "curves.png"
 IMPORTANCE = "importance.png"
 PICTURES = {
-    PARETO: "what the best settings cost: the Pareto front",
+    PARETO: "Pareto front",
     HEATMAP: "the two axes that matter most",
     CURVES: "losses and metrics over the samples seen, seeds as bands",
     IMPORTANCE: "how much each axis matters",
 }
-"""The files, and what each shows."""
+"""Title of each file."""
 BATCH, RULE = "data.global_batch_size", "optimizer.lr_scaling"
 COSTS = ("samples_per_second", "seconds")
 """What a single objective is drawn against."""
@@ -54,15 +49,35 @@ def pictures_of(
         objectives: what the sweep looks for, the most important one first.
         histories: by the id of a trial, its points, see `histories_of`.
     """
-    shares = _tried(partial(_shares, config, trials, objectives), IMPORTANCE) or {}
-    draw: dict[str, Callable[[], Picture | None]] = {
+    drawings = drawings_of(config, trials, objectives, histories)
+    drawn = {name: tried(partial(_as_png, each), name) for name, each in drawings.items()}
+    return {name: data for name, data in drawn.items() if data}
+
+
+def drawings_of(
+    config: ExperimentConfig,
+    trials: Sequence[Trial],
+    objectives: Sequence[Objective],
+    histories: Histories,
+    *,
+    with_importance: bool = True,
+) -> dict[str, Callable[[], "Picture | None"]]:
+    """Return functions that draw the pictures, by file name; each returns None where there are too few results.
+
+    Args:
+        config: the sweep's own, with its section.
+        trials: all of them.
+        objectives: metrics of the sweep, the most important one first.
+        histories: by the id of a trial, its points.
+        with_importance: compute how much each axis matters, which takes seconds.
+    """
+    shares = (tried(partial(_shares, config, trials, objectives), IMPORTANCE) if with_importance else None) or {}
+    return {
         PARETO: partial(_pareto, trials, objectives),
         HEATMAP: partial(_heatmap, config, trials, objectives, shares),
         CURVES: partial(curves_of, config, trials, objectives, histories),
         IMPORTANCE: partial(_importance, trials, objectives, shares),
     }
-    drawn = {name: _tried(partial(_as_png, each), name) for name, each in draw.items()}
-    return {name: data for name, data in drawn.items() if data}
 
 
 def histories_of(folder: Path, trials: Sequence[Trial], objectives: Sequence[Objective]) -> Histories:
@@ -83,19 +98,9 @@ def warm_up(config: ExperimentConfig) -> None:
         importance.warm_up()
 
 
-def _tried(make: Callable[[], T], name: str) -> T | None:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # a font that lacks a character draws a box
-            return make()
-    except Exception as error:  # a picture is no reason to fail a sweep
-        logger.warning("%s could not be drawn: %s", name, redact(f"{type(error).__name__}: {error}"))
-        return None
-
-
 def _as_png(draw: "Callable[[], Picture | None]") -> bytes:
     picture = draw()
-    return b"" if picture is None else picture._repr_png_()
+    return b"" if picture is None else picture.png()
 
 
 def _shares(config: ExperimentConfig, trials: Sequence[Trial], objectives: Sequence[Objective]) -> dict[str, float]:

@@ -11,19 +11,12 @@ from matplotlib.axes import Axes
 from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 
+from paceline.reports import theme
+from paceline.reports.figure import Picture, color_map, dress, plain
 from paceline.sweeps.results import labels, ranking, trial_texts
+from paceline.sweeps.results.charts import direction_text
 from paceline.sweeps.results.curves import places_of
 from paceline.sweeps.results.ranking import Objective, SettingSummary
-from paceline.sweeps.results.style import (
-    BEST_COLOR,
-    FRONT_COLOR,
-    OTHER_COLOR,
-    Picture,
-    color_map,
-    direction_text,
-    dress,
-    plain,
-)
 from paceline.sweeps.trials import Trial
 
 MOST_TEXTS = 400
@@ -110,11 +103,13 @@ def pareto(
         raise ValueError(f"no finished trial has both {pair[0][0]} and {pair[1][0]}{_how_they_stand(trials)}")
     picture = Picture(10, 5)
     axes = picture.add_subplot()
-    axes.scatter(*_points(complete, pair), color=OTHER_COLOR, s=28, label="other settings")
+    names = labels.short_names(trial_texts.axis_keys(trials))
+    dots = axes.scatter(*_points(complete, pair), color=theme.FAINT, s=28, label="other settings")
+    picture.tip(dots, [_tip(summary, pair, names) for summary in complete])
     if incomplete:
         places = _points(incomplete, pair)
-        axes.scatter(*places, facecolor="none", edgecolor=OTHER_COLOR, s=28, label="fewer seeds finished: not compared")
-    _draw_front(axes, front, pair, numbers, labels.short_names(trial_texts.axis_keys(trials)))
+        axes.scatter(*places, facecolor="none", edgecolor=theme.FAINT, s=28, label="fewer seeds finished: not compared")
+    _draw_front(picture, axes, front, pair, numbers, names)
     axes.set_xlabel(direction_text(pair[0]))
     axes.set_ylabel(direction_text(pair[1]))
     dress(axes)
@@ -220,14 +215,14 @@ def _cell(trial: Trial, column: str, row: str, columns: dict[Any, Any], rows: di
 
 
 def _draw_grid(axes: Axes, grid: Grid, objective: Objective) -> AxesImage:
-    image = axes.imshow(np.ma.masked_invalid(grid.values), cmap=color_map(objective), aspect="auto", origin="lower")
+    image = axes.imshow(np.ma.masked_invalid(grid.values), cmap=color_map(objective[1]), aspect="auto", origin="lower")
     for ticks, values in ((axes.set_xticks, grid.columns), (axes.set_yticks, grid.rows)):
         places = range(0, len(values), -(-len(values) // MOST_TICKS))
         ticks(places, [plain(labels.value_text(values[index])) for index in places])
     if len(grid.columns) > 8:
         axes.tick_params(axis="x", rotation=45)
     row, column = grid.best
-    axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor=BEST_COLOR, linewidth=3))
+    axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor=theme.BEST, linewidth=3))
     if grid.values.size <= MOST_TEXTS:
         _write_texts(axes, grid, image)
     return image
@@ -239,7 +234,7 @@ def _write_texts(axes: Axes, grid: Grid, image: AxesImage) -> None:
         value = grid.values[row, column]
         red, green, blue, _ = image.cmap(image.norm(value)) if np.isfinite(value) else (1, 1, 1, 1)
         dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
-        color = "white" if dark else "black" if np.isfinite(value) else "#666666"
+        color = "#fefefe" if dark else "#111111" if np.isfinite(value) else theme.QUIET
         axes.text(column, row, plain(text), ha="center", va="center", color=color, fontsize=size)
 
 
@@ -251,16 +246,20 @@ def _title(trials: Sequence[Trial], objective: Objective, others: Sequence[str])
 
 
 def _draw_front(
+    picture: Picture,
     axes: Axes,
     front: Sequence[SettingSummary],
     pair: Sequence[Objective],
     numbers: Mapping[str, int],
     names: dict[str, str],
 ) -> None:
-    xs, ys = _points(sorted(front, key=lambda summary: summary.spreads[pair[0][0]].mean), pair)
+    ordered = sorted(front, key=lambda summary: summary.spreads[pair[0][0]].mean)
+    xs, ys = _points(ordered, pair)
     # the edge of what some setting reaches
     steps = "steps-pre" if pair[0][1] == "max" else "steps-post"
-    axes.plot(xs, ys, drawstyle=steps, color=FRONT_COLOR, marker="o", markersize=7, linewidth=1.6, label="Pareto front")
+    axes.plot(xs, ys, drawstyle=steps, color=theme.FRONT, linewidth=1.6)
+    points = axes.scatter(xs, ys, color=theme.FRONT, s=49, zorder=3, label="Pareto front")
+    picture.tip(points, [_tip(summary, pair, names) for summary in ordered])
     # numbers at the points and their settings beside: neighbours on a front would write over each other
     lines = []
     for summary in front[:MOST_LABELS]:
@@ -271,6 +270,11 @@ def _draw_front(
     lines += [f"and {len(front) - MOST_LABELS} more"] if len(front) > MOST_LABELS else []
     text = "\n".join(fill(line, 48, subsequent_indent="    ") for line in lines)
     axes.text(1.02, 1, plain(text), transform=axes.transAxes, va="top", fontsize=8, linespacing=1.5)
+
+
+def _tip(summary: SettingSummary, pair: Sequence[Objective], names: Mapping[str, str]) -> str:
+    values = [f"{metric} {labels.number_text(summary.spreads[metric].mean)}" for metric, _ in pair]
+    return "\n".join([labels.setting_text(summary.setting, names) or "as configured", *values])
 
 
 def _points(settings: Iterable[SettingSummary], pair: Sequence[Objective]) -> tuple[list[float], list[float]]:

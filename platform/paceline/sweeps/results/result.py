@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import nn
 
-    from paceline.sweeps.results.style import Picture
+    from paceline.reports.figure import Picture
 
 FRONT_ROWS = 10
 """Settings of the Pareto front that are shown, at most."""

@@ -1,4 +1,4 @@
-// Sorting and filtering of tables, and the line that a legend's entry stands for. The page is whole without it.
+// Sorting and filtering of tables. The page is complete without it.
 "use strict";
 
 function valueOf(row, column) {
@@ -60,13 +60,4 @@ function makeFilter(table) {
 for (const table of document.querySelectorAll("table.sortable")) {
   makeSortable(table);
   if (table.tBodies[0].rows.length > 8) makeFilter(table);
-}
-
-for (const entry of document.querySelectorAll(".legend li")) {
-  const lines = entry.closest("figure").querySelectorAll(".chart [data-line]");
-  const show = (chosen) => () => lines.forEach((line) => {
-    line.classList.toggle("faded", chosen && line.dataset.line !== entry.dataset.line);
-  });
-  entry.addEventListener("mouseenter", show(true));
-  entry.addEventListener("mouseleave", show(false));
 }

@@ -1,4 +1,4 @@
-"""What the tracking folder of a run, a trial or a sweep says: its record, its tags, and its curves thinned out."""
+"""A run, a trial or a sweep as its tracking folder has it: record, tags, and curves thinned out."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from typing import Any
 
 from paceline.errors import coded
 from paceline.redaction import redact_values
-from paceline.tracking import metrics
+from paceline.tracking.costs import COST_FILE, Ledger
 from paceline.tracking.cursor import CURSOR_FILE, Cursor
 from paceline.tracking.curves import Curve
 from paceline.tracking.record import RECORD_FILE
@@ -29,20 +29,20 @@ CHUNK_BYTES = 2**18
 
 @dataclass(frozen=True)
 class Resume:
-    """Where a run went on after it had ended, or had been lost."""
+    """A launch of a run that had ended before, or had been lost."""
 
     step: int
     """The newest one that was recorded before."""
     ended_ms: int
-    """When it had ended; the time of its newest point where nobody wrote its end."""
+    """When it had ended; the time of its newest point where no end was written."""
     began_ms: int
     ending: str
-    """How it had ended, MLflow's word; empty where nobody wrote it."""
+    """MLflow's status at that end; empty where none was written."""
 
 
 @dataclass
-class Told:
-    """One tracking folder."""
+class RecordedRun:
+    """Contents of one tracking folder, see `read_run`."""
 
     folder: Path
     name: str = ""
@@ -50,7 +50,7 @@ class Told:
     tags: dict[str, str] = field(default_factory=dict)
     """The record's, and over them those of the journal."""
     status: str = ""
-    """MLflow's word: `RUNNING`, `FINISHED`, `FAILED`, `KILLED`; empty when none was written."""
+    """MLflow's: `RUNNING`, `FINISHED`, `FAILED`, `KILLED`; empty where none was written."""
     began_ms: int | None = None
     """When it was launched, the last time."""
     ended_ms: int | None = None
@@ -61,7 +61,7 @@ class Told:
     """The time of the first point."""
     newest_step: int = 0
     resumes: list[Resume] = field(default_factory=list)
-    """Each time that it went on, in this order. Of a run that was lost without a word, only the last one is known."""
+    """In their order. Of a run that was lost without a status, only the last one is known."""
     url: str = ""
     """The run's page in MLflow; empty while there is none."""
     needs_ui: bool = False
@@ -74,21 +74,22 @@ class Told:
     """What is missing or damaged."""
 
     def warn(self, text: str) -> None:
-        """Note that something is missing or damaged."""
+        """Add a warning about something missing or damaged."""
         self.warnings.append(coded(text, "record-incomplete"))
 
     def started_ms(self, run_id: str = "") -> int | None:
-        """When it was launched for the first time: its record has the last one.
+        """Return when it was launched for the first time; the record has the last launch.
 
         Args:
-            run_id: of a run or a sweep, which tells the time; without one, a resumed run began at its first point.
+            run_id: of a run or a sweep, which begins with the time; without one, a resumed run began at its first
+                point.
         """
         if not self.resumes:
             return self.began_ms
         return _time_of(run_id) or self.first_ms or self.began_ms
 
     def seconds_since(self, start_ms: int | None) -> float | None:
-        """To the end, or to the newest point, in seconds; None when that or the start is not known."""
+        """Return the seconds to the end, or to the newest point; None where that or the start is not known."""
         end = self.finally_ms
         return None if start_ms is None or end is None else max(end - start_ms, 0) / 1000
 
@@ -99,11 +100,11 @@ class Told:
 
     @property
     def paused_seconds(self) -> float:
-        """Between one end and the start that followed, in seconds, all of them together."""
+        """Seconds between each end and the launch that followed, together."""
         return sum(max(each.began_ms - each.ended_ms, 0) for each in self.resumes) / 1000
 
     def data(self, path: str) -> bytes:
-        """The content of a recorded file; empty when it is not there."""
+        """Return the content of a recorded file; empty where it is missing."""
         try:
             with (self.folder / ARTIFACT_FOLDER / path).open("rb") as file:
                 return file.read(LONGEST_FILE)
@@ -111,54 +112,54 @@ class Told:
             return b""
 
     def file(self, path: str) -> str:
-        """The text of a recorded file; empty when it is not there."""
+        """Return the text of a recorded file; empty where it is missing."""
         return self.data(path).decode("utf-8", "replace")
 
 
-def read(folder: Path, keys: Collection[str] | None = None) -> Told:
-    """What a tracking folder says; whatever is missing or damaged is left out, and told in `warnings`.
+def read_run(folder: Path, keys: Collection[str] | None = None) -> RecordedRun:
+    """Read a tracking folder; whatever is missing or damaged is left out, and named in `warnings`.
 
     Args:
         folder: the recorder's.
         keys: metrics whose curves are wanted; all of them by default.
     """
-    told = Told(folder)
-    _take_record(told)
+    run = RecordedRun(folder)
+    _take_record(run)
     try:
-        damaged = sum(not _take(told, entry, keys) for entry in _entries(folder / JOURNAL_FILE, keys))
+        damaged = sum(not _take(run, entry, keys) for entry in _entries(folder / JOURNAL_FILE, keys))
     except OSError as error:
         damaged = 0
-        told.warn(f"the journal cannot be read: {error.strerror or error}")
+        run.warn(f"the journal cannot be read: {error.strerror or error}")
     if damaged:
-        told.warn(f"{damaged} entries of the journal are damaged, and left out")
-    told.tags = {key: str(value) for key, value in redact_values(told.tags).items()}
-    return told
+        run.warn(f"{damaged} damaged entries of the journal are left out")
+    run.tags = {key: str(value) for key, value in redact_values(run.tags).items()}
+    return run
 
 
-def _take_record(told: Told) -> None:
-    file = told.folder / RECORD_FILE
+def _take_record(run: RecordedRun) -> None:
+    file = run.folder / RECORD_FILE
     try:
         record = json.loads(file.read_bytes())
-        told.name = str(record["name"])
-        told.params = {str(key): str(value) for key, value in redact_values(record["params"]).items()}
-        told.tags = {str(key): str(value) for key, value in record["tags"].items()}
-        told.began_ms = int(record["start_time_ms"])
+        run.name = str(record["name"])
+        run.params = {str(key): str(value) for key, value in redact_values(record["params"]).items()}
+        run.tags = {str(key): str(value) for key, value in record["tags"].items()}
+        run.began_ms = int(record["start_time_ms"])
         uri = str(record["uri"])
     except FileNotFoundError:
-        told.warn(f"there is no {RECORD_FILE}, so that little is known of where it comes from")
+        run.warn(f"there is no {RECORD_FILE}, so little is known about its origin")
         return
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-        told.warn(f"{RECORD_FILE} is damaged, so that little is known of where it comes from")
+        run.warn(f"{RECORD_FILE} is damaged, so little is known about its origin")
         return
-    cursor = Cursor.load(told.folder / CURSOR_FILE)
+    cursor = Cursor.load(run.folder / CURSOR_FILE)
     if cursor.run_id:
-        told.url, told.needs_ui = run_url(uri, cursor.experiment_id, cursor.run_id), not is_http(uri)
+        run.url, run.needs_ui = run_url(uri, cursor.experiment_id, cursor.run_id), not is_http(uri)
 
 
 def _entries(journal: Path, keys: Collection[str] | None) -> Iterator[Any]:
-    """The lines of a journal as JSON values, None for a damaged one; without the points of other metrics.
+    """Yield the lines of a journal as JSON values, None for a damaged one, without the points of other metrics.
 
-    As `Journal.read`, but many lines at once: a sweep has millions, and a report is not to take minutes.
+    Parses many lines at once, unlike `Journal.read`: a sweep has millions.
     """
     if not journal.exists():
         return
@@ -175,7 +176,7 @@ def _entries(journal: Path, keys: Collection[str] | None) -> Iterator[Any]:
 
 
 def _of_other_metrics(keys: Collection[str]) -> Callable[[bytes], object]:
-    """Finds the lines with points of other metrics, as the journal writes them; parsing takes far longer."""
+    """Match the lines with points of other metrics, as the journal writes them: parsing takes far longer."""
     own = b"|".join(re.escape(json.dumps(key).encode()) for key in keys)
     return re.compile(rb'\{"n":\d+,"kind":"point","key":(?!%s)' % own).match
 
@@ -187,25 +188,25 @@ def _entry(line: bytes) -> Any:
         return None
 
 
-def _take(told: Told, content: Any, keys: Collection[str] | None) -> bool:
-    """Take one entry of the journal; whether it is one."""
+def _take(run: RecordedRun, content: Any, keys: Collection[str] | None) -> bool:
+    """Take one entry of the journal; returns False for a damaged one."""
     try:
         kind = content["kind"]
         if kind == "point":
             key = content["key"]
             if keys is None or key in keys:
-                if (curve := told.curves.get(key)) is None:
-                    curve = told.curves[str(key)] = Curve()
+                if (curve := run.curves.get(key)) is None:
+                    curve = run.curves[str(key)] = Curve()
                 curve.add(int(content["step"]), float(content["value"]))
-            _take_time(told, int(content["timestamp_ms"]), int(content["step"]))
+            _take_time(run, int(content["timestamp_ms"]), int(content["step"]))
         elif kind == "tags":
-            told.tags |= {str(key): str(value) for key, value in content["tags"].items()}
+            run.tags |= {str(key): str(value) for key, value in content["tags"].items()}
         elif kind == "artifact":
-            told.artifacts.append(str(content["path"]))
+            run.artifacts.append(str(content["path"]))
         elif kind == "datasets":
-            told.datasets |= {str(role): dict(each) for role, each in content["sets"].items()}
+            run.datasets |= {str(role): dict(each) for role, each in content["sets"].items()}
         elif kind == "status":
-            _take_status(told, str(content["status"]), int(content["time_ms"]))
+            _take_status(run, str(content["status"]), int(content["time_ms"]))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return False
     return True
@@ -218,31 +219,33 @@ def _time_of(run_id: str) -> int | None:
         return None
 
 
-def _take_time(told: Told, time_ms: int, step: int) -> None:
-    """Take the time of a point. A run that was lost wrote no end: its last launch began between two points."""
-    began, before = told.began_ms, told.newest_ms
-    known = bool(told.resumes) and began is not None and told.resumes[-1].began_ms >= began
+def _take_time(run: RecordedRun, time_ms: int, step: int) -> None:
+    """Take the time of a point. A run that was lost has no end: its last launch began between two points."""
+    began, before = run.began_ms, run.newest_ms
+    known = bool(run.resumes) and began is not None and run.resumes[-1].began_ms >= began
     if began is not None and before is not None and not known and before < began <= time_ms:
-        told.resumes.append(Resume(told.newest_step, told.ended_ms or before, began, ""))
-    told.first_ms = time_ms if told.first_ms is None else told.first_ms
-    told.newest_ms, told.newest_step = time_ms, max(told.newest_step, step)
+        run.resumes.append(Resume(run.newest_step, run.ended_ms or before, began, ""))
+    run.first_ms = time_ms if run.first_ms is None else run.first_ms
+    run.newest_ms, run.newest_step = time_ms, max(run.newest_step, step)
 
 
-def _take_status(told: Told, status: str, time_ms: int) -> None:
+def _take_status(run: RecordedRun, status: str, time_ms: int) -> None:
     if status != "RUNNING":
-        told.status, told.ended_ms = status, time_ms
+        run.status, run.ended_ms = status, time_ms
         return
-    if told.ended_ms is not None:
-        told.resumes.append(Resume(told.newest_step, told.ended_ms, time_ms, told.status))
-    told.status, told.ended_ms = status, None
+    if run.ended_ms is not None:
+        run.resumes.append(Resume(run.newest_step, run.ended_ms, time_ms, run.status))
+    run.status, run.ended_ms = status, None
 
 
-def last_values(curves: Mapping[str, Curve]) -> Iterator[tuple[str, float]]:
-    """The newest value of each metric."""
-    for key, curve in curves.items():
-        yield key, curve.newest[1]
+def ledger_of(run: RecordedRun) -> Ledger | None:
+    """Return the cost of a run or a sweep, also of one that was killed; None where it was not written, or is damaged.
 
-
-def reason_of(told: Told) -> str:
-    """Why it ended as it did; empty when it finished."""
-    return told.tags.get(metrics.STATUS_REASON, "")
+    The file is newer than the artifact where the run was resumed after its end.
+    """
+    if (ledger := Ledger.read(run.folder)) is not None:
+        return ledger
+    try:
+        return Ledger.from_json(json.loads(run.file(COST_FILE)))
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        return None
