@@ -119,6 +119,8 @@ class Confirmation:
         alone: Mapping[str, ConfigPair],
         shares: Mapping[str, ExperimentConfig],
         alpha: float,
+        *,
+        can_cut_back: bool = False,
     ) -> Confirmed:
         """Compare by name, as far as there is time; empty where there is none.
 
@@ -127,7 +129,22 @@ class Confirmation:
             alone: techniques, the most promising first, each with what it is compared with, mostly the baseline.
             shares: what is to be recommended, without a technique each; it is compared with that under their names.
             alpha: the chance that `TOGETHER` is called a gain or a regression and is none.
+            can_cut_back: leave time to confirm what is left of it without what adds nothing.
         """
+        kept_back = LOOKS[0] * self.seconds_of(1) if can_cut_back else 0.0
+        self._clock.reserved += kept_back
+        try:
+            return self._run(together, alone, shares, alpha)
+        finally:
+            self._clock.reserved -= kept_back
+
+    def _run(
+        self,
+        together: ExperimentConfig | None,
+        alone: Mapping[str, ConfigPair],
+        shares: Mapping[str, ExperimentConfig],
+        alpha: float,
+    ) -> Confirmed:
         pairs = {TOGETHER: ConfigPair(self._config, together)} if together is not None else {}
         pairs |= {name: each for name, each in alone.items() if name in shares}
         pairs |= {_share_of(name): ConfigPair(each, together) for name, each in shares.items() if together is not None}

@@ -53,8 +53,8 @@ WORTHWHILE_BUILDS = 50
 """What more builds than this would decide is too small, or too noisy, to be worth them."""
 FIRST_LOADERS = 2
 """More loader processes are screened only while half as many were worth it."""
-END_SECONDS = 5.0
-"""Kept back for the report."""
+END_SECONDS, END_SHARE = 5.0, 0.03
+"""Kept back for the report, MLflow and the end of Ray: this part of the budget, at least so many seconds."""
 
 
 class Watcher(Stages, Protocol):
@@ -91,7 +91,8 @@ class TuneupCourse:
         self._splits = Splits(bench, clock)
         self._peaks = Peaks(bench, clock, config)
         self._memory_seconds = min(MEMORY_SECONDS, MEMORY_SHARE * clock.budget_seconds)
-        self._kept_back = CONFIRMATION_SHARE * clock.budget_seconds + self._memory_seconds + END_SECONDS
+        self._end_seconds = max(END_SECONDS, END_SHARE * clock.budget_seconds)
+        self._kept_back = CONFIRMATION_SHARE * clock.budget_seconds + self._memory_seconds + self._end_seconds
         """Seconds for what comes after the trainings."""
 
     def run(self) -> Findings:
@@ -229,7 +230,7 @@ class TuneupCourse:
     def _screen_the_rest(self, techniques: Sequence[Technique]) -> None:
         """Nothing looks faster until now: of the time for confirming it, what one technique needs is enough."""
         builds = LOOKS[1] * seconds_of_build(1, self._screening)
-        self._kept_back = min(self._kept_back, builds + self._memory_seconds + END_SECONDS)
+        self._kept_back = min(self._kept_back, builds + self._memory_seconds + self._end_seconds)
         self._reserve_trainings(1)
         self._screening.run([self._screened[technique.name] for technique in techniques], share=0.5)
 
@@ -266,7 +267,7 @@ class TuneupCourse:
 
     def _confirm(self, chosen: list[Technique], quality: Quality) -> Recommendation:
         self._watcher.stage("confirming in fresh processes")
-        self._clock.reserved = self._memory_seconds / 2 + END_SECONDS
+        self._clock.reserved = self._memory_seconds / 2 + self._end_seconds
         self._confirmation = Confirmation(
             self._bench, self._clock, self._config, self._screening, self._watcher.confirmed
         )
@@ -290,14 +291,14 @@ class TuneupCourse:
     def _split_recommended(self, chosen: Sequence[Technique]) -> None:
         """Where the time of a step goes now, as long as it takes none from the memory of what is recommended, nor from
         predicting the others'."""
-        self._clock.reserved = END_SECONDS + 3 * self._peaks.process_seconds
+        self._clock.reserved = self._end_seconds + 3 * self._peaks.process_seconds
         if chosen:
             self._splits.split_recommended(together(self._config, chosen)[0])
 
     def _measure_memory(self, techniques: Sequence[Technique], chosen: Sequence[Technique]) -> None:
         """In fresh processes, what is recommended first; then each technique, as long as there is time. All of them are
         predicted together before, which takes little more than to measure one."""
-        self._clock.reserved = END_SECONDS
+        self._clock.reserved = self._end_seconds
         self._watcher.stage("measuring the memory")
         self._peaks.measure(BASELINE, self._config)
         if chosen:

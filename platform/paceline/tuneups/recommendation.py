@@ -1,7 +1,7 @@
 """Recommendation of a tune-up: confirmed against the baseline, cut back where it is not, without idle parts."""
 
 from collections.abc import Mapping, Sequence
-from math import inf, log
+from math import inf, isfinite
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.tuneups.combinations import together
@@ -84,6 +84,9 @@ class Recommendation:
         self.together = before
         if again.together is not None and again.together.verdict == "gain":
             self._recommend(needed, quality, again)
+            # where there was no time for the shares again, those beside the idle ones as well are the best known
+            known = {each.name: found.shares[each.name] for each in needed if each.name in found.shares}
+            self.shares = known | {name: each for name, each in again.shares.items() if isfinite(each.low)}
 
     def _recommend_best(self, techniques: Sequence[Technique]) -> bool:
         """The fastest of those that were confirmed to gain alone; returns whether there is one."""
@@ -103,7 +106,7 @@ class Recommendation:
     def _confirm_once(self, chosen: Sequence[Technique], alone: Mapping[str, ConfigPair]) -> Confirmed:
         shares = {each.name: self._without(each, chosen) for each in chosen} if len(chosen) > 1 else {}
         config = together(self._config, chosen)[0] if chosen else None
-        found = self._confirmation.run(config, alone, shares, self._alphas.pop(0))
+        found = self._confirmation.run(config, alone, shares, self._alphas.pop(0), can_cut_back=bool(shares))
         self.techniques |= found.techniques
         self.together = found.together or self.together
         if len(chosen) == 1 and found.together is not None:
@@ -118,11 +121,11 @@ class Recommendation:
             self.techniques[technique.name] = found
 
     def _to_confirm(self, chosen: Sequence[Technique]) -> dict[str, ConfigPair]:
-        """Each technique in which the screening saw a difference: those chosen first, then by how large it is. One that
-        is to be recommended by itself is measured as that."""
+        """Each technique in which the screening saw a difference: those chosen first, then the fastest first, since
+        what comes last is left out where time is short. One that is to be recommended by itself is measured as that."""
         seen = {name: pair for name, pair in self._screened.items() if name != AA and pair.is_promising}
         names = [each.name for each in chosen if each.name in self._screened and self._screened[each.name].pairs]
-        others = sorted((name for name in seen if name not in names), key=lambda name: -_effect(seen[name]))
+        others = sorted((name for name in seen if name not in names), key=lambda name: -seen[name].interval.estimate)
         if len(chosen) == 1 and names and self._screened[names[0]].baseline == self._config:
             names = []
         return {
@@ -132,11 +135,6 @@ class Recommendation:
 
     def _without(self, technique: Technique, chosen: Sequence[Technique]) -> ExperimentConfig:
         return together(self._config, [each for each in chosen if each is not technique])[0]
-
-
-def _effect(pair: ScreenedPair) -> float:
-    """How large the difference looked, whichever way."""
-    return abs(log(pair.interval.estimate))
 
 
 def _adds_something(share: Interval | None) -> bool:

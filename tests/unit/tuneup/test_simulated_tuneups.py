@@ -15,7 +15,7 @@ from support.tuneup.simulated_bench import tuned
 
 TECHNIQUES = [f"t{number}" for number in range(16)]
 BUDGET_SECONDS = 600.0
-FEW = 10
+FEW = 20
 MANY = 1000
 SLOW = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
