@@ -2,9 +2,10 @@
 
     uv run --group bench python jobs/benchmarks/memory_prediction.py
 
-24 configs of four models on a CPU, or 30 of five where there is a CUDA device. All of them are predicted first; then
-each is measured in a fresh process: by the profiler's memory events on a CPU, `torch.cuda.max_memory_allocated` on
-CUDA. Either is the peak of the second optimizer step. Takes about ten minutes on a CPU.
+24 configs of four models on a CPU, or 30 of five where there is a CUDA device; and ten of models from timm and
+transformers, which have to be installed. All of them are predicted first; then each is measured in a fresh process: by
+the profiler's memory events on a CPU, `torch.cuda.max_memory_allocated` on CUDA. Either is the peak of the second
+optimizer step. Takes about 15 minutes on a CPU.
 
 accelerate   what `accelerate estimate-memory` says of training the model with Adam: four times its weights, or twice
              with mixed precision, whatever the batch. Left out where accelerate is not installed.
@@ -49,6 +50,19 @@ ON_CUDA: dict[str, tuple[Tree, int]] = {
     "gpt2": ({"model": {**GPT2, "embedding_dim": 768}, "data": LONG_TEXT, **LANGUAGE}, 8),
     "efficientnet": ({"model": {"name": "efficientnet_b0"}, "data": LARGE_IMAGES}, 64),
 }
+THIRD_PARTY: tuple[tuple[str, Tree, int, str, str, str, int], ...] = (
+    # data, model or its arguments, micro batch, precision, activation checkpointing, optimizer, accumulation
+    ("timm", {"model_name": "resnet26d"}, 16, "32-true", "none", "sgd", 1),
+    ("timm", {"model_name": "mobilenetv3_small_100"}, 32, "bf16-mixed", "none", "adamw", 1),
+    ("timm", {"model_name": "efficientnet_b0"}, 16, "32-true", "none", "adamw", 2),
+    ("timm", {"model_name": "vit_tiny_patch16_224", "img_size": 64}, 32, "bf16-mixed", "full", "adamw", 1),
+    ("timm", {"model_name": "convnext_atto"}, 16, "32-true", "none", "sgd", 4),
+    ("transformers", {"kind": "gpt2"}, 8, "32-true", "none", "adamw", 1),
+    ("transformers", {"kind": "bert"}, 8, "bf16-mixed", "none", "adamw", 1),
+    ("transformers", {"kind": "distilbert"}, 16, "32-true", "full", "sgd", 1),
+    ("transformers", {"kind": "llama"}, 8, "bf16-mixed", "none", "sgd", 2),
+    ("transformers", {"kind": "t5"}, 8, "32-true", "none", "adamw", 1),
+)
 ARMS = (
     # precision, activation checkpointing, optimizer, accumulation, micro batches as large as the first one's times
     ("32-true", "none", "sgd", 1, 1),
@@ -78,6 +92,33 @@ def cases(on_cuda: bool) -> dict[str, Tree]:
                 },
                 "scaling": {"num_workers": 0, "use_gpu": on_cuda},
             }
+    return found
+
+
+def third_party_cases(on_cuda: bool) -> dict[str, Tree]:
+    """The configs of models from timm and transformers."""
+    found: dict[str, Tree] = {}
+    for library, args, size, precision, checkpointing, optimizer, accumulation in THIRD_PARTY:
+        if library == "timm":
+            model = {"path": "timm:create_model", "args": {**args, "num_classes": 10}}
+            parts: Tree = {"model": model, "data": IMAGES}
+        else:
+            model = {"path": "third_party_models:build", "args": args}
+            data = {"path": "third_party_models:texts", "args": args}
+            parts = {"model": model, "data": data, "task": {"name": "model_loss"}}
+        name = f"{library} {next(iter(args.values()))} {size} x {accumulation} {precision} {checkpointing} {optimizer}"
+        found[name] = {
+            **parts,
+            "name": "third-party",
+            "data": {**parts["data"], "micro_batch_size": size},
+            "optimizer": {"name": optimizer},
+            "trainer": {
+                "precision": precision,
+                "activation_checkpointing": checkpointing,
+                "gradient_accumulation_steps": accumulation,
+            },
+            "scaling": {"num_workers": 0, "use_gpu": on_cuda},
+        }
     return found
 
 
@@ -131,11 +172,12 @@ def main() -> int:
     """Predict, measure, and print the table."""
     import torch
 
-    models = sorted({*ON_CPU, *ON_CUDA})
+    models = sorted({*ON_CPU, *ON_CUDA, "timm", "transformers"})
     benchmark = Benchmark("memory_prediction", __doc__, ("torch", "accelerate", "paceline"), parts=models)
     args = benchmark.parse()
     on_cuda = torch.cuda.is_available()
-    trees = {name: tree for name, tree in cases(on_cuda).items() if name.split()[0] in (args.parts or models)}
+    every = {**cases(on_cuda), **third_party_cases(on_cuda)}
+    trees = {name: tree for name, tree in every.items() if name.split()[0] in (args.parts or models)}
     names = list(trees)[: 1 if args.quick else None]
     if not names:
         benchmark.parser.error("--parts names no model of this device")

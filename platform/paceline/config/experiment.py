@@ -104,9 +104,11 @@ def _disagreements_beside(problems: list[Problem], tree: Any) -> list[Disagreeme
     broken = broken_keys(problems, tree)
     for key in broken:
         _remove(rest, [str(part) for part in key])
-    stand_ins: dict[str, Any] = {section: {"path": "a:b"} for section in COMPONENT_SECTIONS}
+    placeholders: dict[str, Any] = {section: {"path": "a:b"} for section in COMPONENT_SECTIONS}
     required = {
-        name: stand_ins.get(name, "x") for name, field in ExperimentConfig.model_fields.items() if field.is_required()
+        name: placeholders.get(name, "x")
+        for name, field in ExperimentConfig.model_fields.items()
+        if field.is_required()
     }
     try:
         ExperimentConfig.model_validate({**required, **rest})

@@ -24,7 +24,7 @@ class LintApart:
         self._process = SeparateProcess(__name__, config, timeout_seconds)
 
     def findings(self) -> list[Finding]:
-        """What was found.
+        """The findings.
 
         Raises:
             TookTooLong: the user's code did not come to its end.

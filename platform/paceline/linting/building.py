@@ -1,4 +1,4 @@
-"""The task and some batches for lint, with stand-ins for tensors: shapes without memory or values."""
+"""The task and some batches for lint, with fake tensors: shapes without memory or values."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ from paceline.engine.build_data import chosen
 from paceline.engine.build_task import seed_model
 from paceline.engine.loading import SeededFetcher
 from paceline.errors import PacelineError, UnusableCode, text_of
-from paceline.linting.stand_ins import with_stand_ins
+from paceline.linting.fake_tensors import with_fake_tensors
 from paceline.models.base import ModelConfig
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskConfig
@@ -25,7 +25,7 @@ SMALL, LARGE = 2, 4
 
 @dataclass(frozen=True)
 class Batches:
-    """What the data give, and how much of it there is."""
+    """Batches of the data, and their number."""
 
     small: Any
     large: Any
@@ -51,7 +51,7 @@ def build_task(config: ExperimentConfig) -> Task:
 
 
 def build_fake_task(config: ExperimentConfig, mode: FakeTensorMode) -> Task:
-    """The same of stand-ins; in real memory first where the user's code needs values.
+    """The same of fake tensors; in real memory first where the user's code needs values.
 
     Raises:
         UnusableCode: as `build_task`.
@@ -61,7 +61,7 @@ def build_fake_task(config: ExperimentConfig, mode: FakeTensorMode) -> Task:
             task = build_task(config)
     except Exception:  # what needs values fails here in any way; the next line reports what is wrong with the code
         task = build_task(config)
-    return with_stand_ins(task, mode)
+    return with_fake_tensors(task, mode)
 
 
 def build_batches(config: ExperimentConfig) -> Batches:

@@ -20,7 +20,7 @@ class Call(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Where it is, for the user."""
+        """The place in the code, for the user."""
         return str(self.line) if self.line is not None else self.module or "task"
 
 

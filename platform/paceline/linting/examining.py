@@ -1,4 +1,4 @@
-"""Examines a config: builds its task, runs it on stand-ins, and asks each rule."""
+"""Examines a config: builds its task, runs it on fake tensors, and asks each rule."""
 
 import copy
 import io
@@ -13,9 +13,9 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.engine.trial_steps import undisturbed
 from paceline.errors import PacelineError, UnusableCode, text_of
 from paceline.linting.building import Batches, build_batches, build_fake_task, build_task
+from paceline.linting.fake_tensors import caches_emptied, copyable_fake_tensors
 from paceline.linting.finding import Finding
 from paceline.linting.rules import RULES, Rule
-from paceline.linting.stand_ins import caches_emptied, copyable_stand_ins
 from paceline.linting.subject import Obstacle, Subject
 from paceline.linting.tracing import LARGEST_REAL, Trace, trace
 from paceline.tasks._task import Task
@@ -24,9 +24,9 @@ _log = logging.getLogger(__name__)
 
 
 def lint(config: ExperimentConfig) -> list[Finding]:
-    """What of the user's model and config slows training down or breaks it, found without training; errors first.
+    """Find, without training, faults of the user's model and config that slow training down or break it; errors first.
 
-    The model is built and run on stand-ins for tensors. Where that is not possible it is run for real, if it is small,
+    The model is built and run on fake tensors. Where that is not possible it is run for real, if it is small,
     or a finding says that what only a run shows was not looked for.
 
     Raises:
@@ -35,7 +35,7 @@ def lint(config: ExperimentConfig) -> list[Finding]:
         EnvironmentFault: pretrained weights cannot be had.
     """
     quiet = redirect_stdout(io.StringIO())  # the user's code is run more often than it would be
-    with undisturbed(torch.device("cpu")), copyable_stand_ins(), caches_emptied(), quiet:
+    with undisturbed(torch.device("cpu")), copyable_fake_tensors(), caches_emptied(), quiet:
         subject = examine(config)
         found = [*_unusable_code(subject), *(finding for rule in RULES for finding in _ask(rule, subject))]
     return sorted(found, key=lambda finding: finding.severity != "error")
@@ -71,7 +71,7 @@ def _sizes(config: ExperimentConfig, batches: Batches | None) -> Sizes | None:
 def _seen(
     task: Task, config: ExperimentConfig, batches: Batches, mode: FakeTensorMode
 ) -> tuple[Trace | None, Obstacle | None]:
-    """What a run shows, or why there is none."""
+    """Return the trace of a run, or the reason why there is none."""
     try:
         return trace(task, config, batches, mode), None
     except Exception as error:

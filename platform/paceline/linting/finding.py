@@ -1,4 +1,4 @@
-"""What lint tells: one fault of a model or a config, with its reason and its hint."""
+"""Findings of lint: one fault of a model or a config, with its reason and its hint."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
@@ -8,7 +8,7 @@ Severity = Literal["error", "warning"]
 
 
 class Fault(NamedTuple):
-    """What a rule finds; `Finding` without the rule's name."""
+    """A fault as its rule reports it: a `Finding` without the rule's name."""
 
     place: str
     reason: str

@@ -36,7 +36,7 @@ _FALSE_IN_HEALTH = ("any", "isnan", "isinf")
 
 @dataclass
 class Record:
-    """What one forward pass did."""
+    """Record of one forward pass."""
 
     reads: list[Call] = field(default_factory=list)
     """Values of tensors on the device that the user's code asked for."""
@@ -116,7 +116,7 @@ class Recorder(TorchFunctionMode):
             (self.record.reads if device == "cpu" else self.record.moved).append(call)
 
     def _on_device(self, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
-        """What a copy to the device gives: of what is there already, the tensor itself."""
+        """Return the copy on the device; a tensor that is there already is its own copy."""
         result = tensor if dtype is None else tensor.to(dtype)
         if self._devices.is_on_device(tensor):
             self._devices.put_on_device(result)
@@ -184,7 +184,7 @@ def _drops(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 
 def _invented(name: str, tensor: Tensor, origin: tuple[Tensor, Call] | None) -> Any:
-    """A value for one that a stand-in has not: as if all were well, so that the code continues."""
+    """A value for one that a fake tensor does not have: as if all were well, so that the code continues."""
     if name in SHOWS:
         return "tensor"
     if name == "cpu":

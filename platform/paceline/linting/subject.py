@@ -1,4 +1,4 @@
-"""What the rules look at: a config, the task that it builds, and what that task was seen to do."""
+"""Subject of the rules: a config, the task that it builds, and the trace of that task."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 @dataclass(frozen=True)
 class Obstacle:
-    """Why the task could not be run."""
+    """Reason why the task could not be run."""
 
     place: str
     """`data` or `task`."""
@@ -31,17 +31,17 @@ class Obstacle:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is examined."""
+    """Everything that a rule may look at."""
 
     config: ExperimentConfig
     task: Task
-    """In training mode, of stand-ins for tensors where that works."""
+    """In training mode, of fake tensors where that works."""
     asleep: frozenset[str]
     """Modules that the user's code had put in evaluation mode when the task was built."""
     batches: Batches | None
     """None where the data cannot be built here."""
     trace: Trace | None
-    """None where the task cannot be run on stand-ins, nor for real here."""
+    """None where the task cannot be run on fake tensors, nor for real here."""
     obstacle: Obstacle | None
     """None where there is a trace."""
     sizes: Sizes | None
@@ -74,12 +74,12 @@ class Subject:
 
     @property
     def may_use_gpu(self) -> bool:
-        """Whether the config lets it train on GPUs, here or on a cluster."""
+        """True if the config lets it train on GPUs, here or on a cluster."""
         return self.config.scaling.use_gpu is not False
 
     @property
     def is_16_bit(self) -> bool:
-        """Whether matrix products are computed in 16 bits."""
+        """True if matrix products are computed in 16 bits."""
         return self.config.trainer.precision in ("16-mixed", "bf16-mixed")
 
     @property

@@ -1,4 +1,4 @@
-"""Which tensors would be on the device, and which in host memory, while a trace has all of them on the CPU."""
+"""Devices of tensors in a trace, which keeps all of them on the CPU: on the device, or in host memory."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -21,7 +21,7 @@ class TensorDevices:
         self._on_host = {id(each): (each, Call(ATTRIBUTE, None, name)) for name, each in attributes.items()}
 
     def is_on_device(self, tensor: Tensor) -> bool:
-        """Whether reading it waits for the device."""
+        """Return True if reading it waits for the device."""
         return id(tensor) in self._on_device
 
     def put_on_device(self, tensor: Tensor) -> None:
@@ -29,7 +29,7 @@ class TensorDevices:
         self._on_device[id(tensor)] = tensor
 
     def origin(self, tensor: Tensor) -> Call | None:
-        """What made a tensor that is in host memory."""
+        """Return the operation that made a tensor in host memory."""
         held = self._on_host.get(id(tensor))
         return held[1] if held is not None else None
 

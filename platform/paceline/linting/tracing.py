@@ -1,4 +1,4 @@
-"""Runs the user's task on stand-ins for tensors as training and evaluation do, and keeps what was seen."""
+"""Runs the user's task on fake tensors as training and evaluation do, and keeps what was seen."""
 
 import logging
 import warnings
@@ -23,12 +23,12 @@ from paceline.tasks._task import Task
 
 _log = logging.getLogger(__name__)
 LARGEST_REAL = 30_000_000
-"""Parameters of the largest model that is run in real memory when stand-ins do not do."""
+"""Parameters of the largest model that is run in real memory when fake tensors do not do."""
 
 
 @dataclass
 class Trace:
-    """What a task did in two training steps on a small batch, one on a larger batch, and in evaluation."""
+    """Trace of a task in two training steps on a small batch, one on a larger batch, and in evaluation."""
 
     training: Record
     """Of the second step: the first may set things up."""
@@ -52,7 +52,7 @@ def trace(task: Task, config: ExperimentConfig, batches: Batches, mode: FakeTens
     """Run the task; its parameters keep their values and get no gradients, all else may change.
 
     Args:
-        mode: of the task's stand-ins; None if its tensors are real.
+        mode: of the task's fake tensors; None if its tensors are real.
 
     Raises:
         Exception: the task cannot be run so.

@@ -1,1 +1,1 @@
-"""How much memory a training step takes: predicted on tensors without data, and measured."""
+"""Memory of a training step: predicted on tensors without data, and measured."""

@@ -1,4 +1,4 @@
-"""What DDP holds beside the model: the buckets in which gradients travel."""
+"""Memory of DDP beside the model: the buckets in which gradients travel."""
 
 import torch
 from torch import nn

@@ -66,7 +66,7 @@ def _halves(share: int) -> Iterator[int]:
 
 
 def _fixed(config: ExperimentConfig) -> Overrides:
-    """What keeps the global batch when the micro batch changes."""
+    """Return the overrides that keep the global batch where the micro batch changes."""
     fixed: Overrides = {}
     if config.trainer.gradient_accumulation_steps != "auto":
         fixed[ACCUMULATION] = "auto"

@@ -1,4 +1,4 @@
-"""What CPU kernels take for themselves while they run: measured by running each of them once, on zeros.
+"""Scratch memory of CPU kernels: measured by running each of them once, on zeros.
 
 oneDNN, say, brings what a convolution reads and writes into a layout of its own, depending on processor and shape.
 """

@@ -57,7 +57,7 @@ def size_text(count: int) -> str:
 
 @dataclass(frozen=True, repr=False)
 class MemoryPlan:
-    """What `plan` found out. Sizes are one worker's, in bytes."""
+    """Result of `plan`. Sizes are one worker's, in bytes."""
 
     parameters: int
     trainable_parameters: int
@@ -152,7 +152,7 @@ def plan(
 
 
 def trains_on_cuda(config: ExperimentConfig, device: Device = "auto") -> bool:
-    """Whether a GPU's memory is what counts."""
+    """Return True if a GPU's memory is what counts."""
     if device != "auto":
         return device == "cuda"
     return needs_gpu(config) or uses_gpu(config, local_resources())
@@ -192,7 +192,7 @@ def _planned(
 
 
 def cannot_fit(predicted_bytes: int, limit_bytes: int) -> bool:
-    """Whether more than the memory is taken, however far off the prediction is."""
+    """Return True if more than the memory is taken, however far off the prediction is."""
     return predicted_bytes > (1 + STATED_ERROR) * limit_bytes
 
 

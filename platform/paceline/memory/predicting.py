@@ -23,8 +23,8 @@ def ask(
     timeout_seconds: float = TIMEOUT_SECONDS,
     piece_seconds: float | None = None,
 ) -> dict[str, Any]:
-    """What the process finds: `facts` of the config, `device_memory_bytes`, `warnings`, and for each point `memory` and
-    `notes`, or None where it does not suit the model.
+    """Predict in a separate process: `facts` of the config, `device_memory_bytes`, `warnings`, and for each point
+    `memory` and `notes`, or None where the point does not suit the model.
 
     Args:
         points: overrides of the config, each of which makes a valid one.

@@ -26,7 +26,7 @@ HOWS: tuple[How, ...] = ("fake", "converted", "real")
 
 @dataclass(frozen=True)
 class Prediction:
-    """What one rank's second step takes at its peak."""
+    """Peak memory of one rank's second step, by use."""
 
     memory: dict[Role, int]
     """Bytes by what they are for."""
@@ -41,7 +41,7 @@ class Prediction:
 
 @dataclass
 class _Data:
-    """Of one data set: where batches come from."""
+    """Source of the batches of one data set."""
 
     samples: Samples
     maker: BatchMaker
@@ -94,7 +94,7 @@ class Predictor:
         }
 
     def _of_group(self, group: Sequence[ExperimentConfig]) -> list[Prediction | PacelineError]:
-        """Of configs that differ in the size of the micro batch alone."""
+        """Predict configs that differ only in the size of the micro batch."""
         config = group[0]
         sizes = [_sizes(each).micro_batch_size for each in group]
         try:
@@ -179,7 +179,7 @@ def _sizes(config: ExperimentConfig) -> BatchSizes:
 
 
 def _techniques(config: ExperimentConfig) -> str:
-    """Of a config, what its timeline depends on, but for the size of the micro batch."""
+    """Return everything in a config that its timeline depends on, except for the size of the micro batch."""
     several = _sizes(config).gradient_accumulation_steps > 1
     optimizer = {name: bool(value) if isinstance(value, float) else value for name, value in config.optimizer}
     trainer = config.trainer.model_dump_json(exclude=LENGTH | MACHINE)

@@ -18,7 +18,7 @@ of a micro-batch and of two do; where it takes a micro-batch alone, each first d
 
 
 class Samples:
-    """What the training set of a config gives.
+    """Samples of the training set of a config.
 
     Raises:
         EnvironmentFault: the data are not there.
@@ -38,13 +38,13 @@ class Samples:
         return self._fetcher.fetch(0, torch.arange(size) % self.samples)
 
     def kept_bytes(self) -> int:
-        """What all samples of all sets take when they are kept."""
+        """Bytes of all samples of all sets, when they are kept."""
         (size, batch), _ = self._probed()
         one = _bytes(batch) / size
         return round(one * (self.samples + sum(map(len, self._validation))))
 
     def maker(self) -> Callable[[int], Any]:
-        """What makes a batch of `size` samples, in the mode that is active when it is called.
+        """Return a function that makes a batch of `size` samples, in the mode that is active when it is called.
 
         Samples of different lengths, which a data set puts together by a rule of its own, are taken as long as the
         first ones.
@@ -83,7 +83,7 @@ def _micro_batch(config: ExperimentConfig) -> int:
 
 
 def _growing(one: torch.Size, other: torch.Size, small: int, large: int) -> list[bool]:
-    """Whether each dimension follows the number of samples, given the shapes for two of them."""
+    """Return True if each dimension follows the number of samples, given the shapes for two of them."""
     if small == large:
         return [place == 0 and length % small == 0 for place, length in enumerate(one)]
     return [a != b and a * large == b * small for a, b in zip(one, other, strict=True)]

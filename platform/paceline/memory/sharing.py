@@ -1,4 +1,4 @@
-"""What a rank holds of what a model takes as a whole, where the ranks share it: estimates."""
+"""Share of a rank in the memory of a model, where the ranks divide it: estimates."""
 
 from paceline.config.batch_sizes import BatchSizes
 from paceline.config.experiment import ExperimentConfig

@@ -42,7 +42,7 @@ class Timeline:
         return dict(zip(ROLES, held.tolist(), strict=True))
 
     def is_like(self, other: "Timeline") -> bool:
-        """Whether the same storages come and go in the same order, whatever their sizes."""
+        """Return True if the same storages come and go in the same order, whatever their sizes."""
         return list(self.moments) == list(other.moments) and list(self.roles) == list(other.roles)
 
 

@@ -38,7 +38,7 @@ from paceline.tasks._task import Task
 
 CPU = torch.device("cpu")
 ALONE = DistContext(0, 1, CPU)
-STAND_IN = {"16-mixed": "bf16-mixed"}
+TRACED_AS = {"16-mixed": "bf16-mixed"}
 """Formats that are not computed with on CPU, and one that takes as much."""
 
 How = Literal["fake", "converted", "real"]
@@ -74,7 +74,7 @@ class Traced:
 
     @property
     def aside(self) -> bool:
-        """Whether the gradients of each micro batch are set aside, instead of added up where they are."""
+        """True if the gradients of each micro batch are set aside, instead of added up where they are."""
         return self.config.optimizer.lr_scaling == "adascale"
 
 
@@ -126,8 +126,8 @@ def count_parameters(config: ExperimentConfig, how: How = "fake") -> tuple[int, 
 
 
 def gathered_bytes(config: ExperimentConfig, how: How = "fake") -> int:
-    """What a rank of `fsdp` holds of whole weights and gradients at once: those outside of blocks; and of the largest
-    block the weights, those of a block to come, the gradients, and the copy that is exchanged, in float32."""
+    """Return the bytes of whole weights and gradients that a rank of `fsdp` holds at once: those outside of blocks; and
+    of the largest block the weights, those of the next block, the gradients, and the exchanged copy, in float32."""
     share = 0.5 if config.parallel.gather_dtype == "mixed" else 1.0
     with _model_of(config, how) as task:
         blocks = [_parameter_bytes(block) for _, block in find_blocks(task.model)]
@@ -176,7 +176,7 @@ def _without_collections() -> Iterator[None]:
 def _after_first_step(config: ExperimentConfig, task: Task) -> Traced:
     """Everything that a rank holds between its first and its second step."""
     name = config.trainer.precision
-    precision = Precision(STAND_IN.get(name, name), CPU)
+    precision = Precision(TRACED_AS.get(name, name), CPU)
     model = prepare(task, uncompiled(config.trainer), precision, Strategy(config.parallel, ALONE))
     optimizer = build_optimizer(config, task, config.optimizer.lr, CPU)
     task.train()

@@ -1,4 +1,4 @@
-"""What sees every storage that operations make, and when it is released."""
+"""Tracker of every storage that operations make, and of its release."""
 
 import weakref
 from collections.abc import Iterable

@@ -1,1 +1,1 @@
-"""Where the time of a training step goes, what holds it up, and which fields of the config mend that."""
+"""Time of a training step by part, its bottleneck, and the fields of the config that fix it."""

@@ -28,7 +28,7 @@ LEAST_OVERHEAD = 0.5
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known beside the split."""
+    """Facts beside the split that a diagnosis needs."""
 
     larger: StepSplit | None = None
     """The same with a larger micro batch. Without it a small batch is never named."""
@@ -36,7 +36,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """What holds the steps up."""
+    """The part that limits the speed of steps."""
 
     kind: Kind
     share: float

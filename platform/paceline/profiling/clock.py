@@ -57,7 +57,7 @@ class PartClock:
 
     @contextmanager
     def part(self, part: str) -> Iterator[None]:
-        """What happens inside belongs to a part."""
+        """Count the time of the body as that of a part."""
         outer = self.enter(part)
         try:
             yield
@@ -90,7 +90,7 @@ class PartClock:
 
 
 class BlockedTime:
-    """How long this process does nothing at all in some calls: it does not compute, and does not wait for a core.
+    """Time in which this process is blocked in some calls: it neither computes nor waits for a core.
 
     With several threads it is the least that this can have been. Linux only: elsewhere `is_known` is false.
     """
@@ -102,7 +102,7 @@ class BlockedTime:
 
     @property
     def is_known(self) -> bool:
-        """Whether the system tells."""
+        """True if the system tells."""
         return self._file is not None
 
     def reset(self) -> None:

@@ -17,7 +17,7 @@ LARGER = 4
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was measured, and what follows."""
+    """Measured split of a step, and the diagnosis."""
 
     split: StepSplit
     larger: StepSplit | None

@@ -1,4 +1,4 @@
-"""How long the exchange of DDP's gradients continues when backward has nothing left to hide it behind."""
+"""Time of DDP's exchange of gradients after backward has ended, where nothing hides it."""
 
 from contextlib import ExitStack
 from time import perf_counter

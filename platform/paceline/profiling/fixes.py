@@ -1,4 +1,4 @@
-"""What to change in a config against each kind of bottleneck, in the order to try."""
+"""Changes of a config for each kind of bottleneck, in the order to try them."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -72,7 +72,7 @@ def _data(split: StepSplit, config: ExperimentConfig, larger: StepSplit | None) 
 
 
 def _loaders(split: StepSplit, config: ExperimentConfig) -> tuple[int, int]:
-    """How many loader processes would keep up with the rest of the step, and how many there may be."""
+    """Return the number of loader processes that would keep up with the rest of the step, and the most there may be."""
     slow = max(split.ranks, key=lambda each: each.seconds[DATA])
     waited, own = slow.seconds[DATA], config.data.num_workers
     work = own * slow.step_seconds if own else waited
@@ -117,7 +117,7 @@ def _sized(micro: int, accumulation: int, sizes: BatchSizes) -> dict[str, Any]:
 
 
 def _learning_rate(config: ExperimentConfig, sizes: BatchSizes) -> tuple[dict[str, Any], str]:
-    """How the learning rate is to follow a larger global batch, if it does not yet; and what to say of it."""
+    """Return overrides that scale the learning rate with the global batch, if it is not scaled yet, and the note."""
     scaling = config.optimizer.lr_scaling
     if scaling != "none":
         return {}, f"the learning rate follows it, as lr_scaling {scaling} says; watch the accuracy"

@@ -1,4 +1,4 @@
-"""What a training step's time is split into, and the split itself."""
+"""Parts of a training step's time, and the split into them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ OWN = (DATA, TRANSFER, *COMPUTE)
 
 @dataclass(frozen=True)
 class RankSplit:
-    """Where the time of one rank's steps goes, in seconds per optimizer step."""
+    """Time of one rank's steps by part, in seconds per optimizer step."""
 
     seconds: dict[str, float]
     """By part; they add up to `step_seconds`."""
@@ -51,14 +51,14 @@ class RankSplit:
 
     @property
     def mostly_after_step(self) -> str:
-        """What `logging` is mostly spent on: `logging` itself, `evaluation` or `checkpoints`."""
+        """The largest part of `logging`: `logging` itself, `evaluation` or `checkpoints`."""
         spent = {LOGGING: self.seconds[LOGGING] - sum(self.after_step.values()), **self.after_step}
         return max(spent, key=lambda name: spent[name])
 
 
 @dataclass(frozen=True)
 class StepSplit:
-    """Where the time of an optimizer step goes, on this rank and on all; every rank has the same `ranks`."""
+    """Time of an optimizer step by part, on this rank and on all; every rank has the same `ranks`."""
 
     rank: int
     """Whose split this is."""

@@ -65,7 +65,7 @@ def split_steps(trainer: Trainer, steps: int, warm_up: int) -> StepSplit:
 
 @dataclass
 class _Measured:
-    """What one rank knows of its own steps."""
+    """Measurements of one rank's own steps."""
 
     steps: list[dict[str, float]]
     """Seconds by part."""

@@ -37,7 +37,7 @@ BUFFERS = "buffers"
 
 
 class Watch:
-    """What is measured of one rank's steps."""
+    """Measurements of one rank's steps."""
 
     def __init__(self, trainer: Trainer, forward_backward: LocalForwardBackward) -> None:
         self._trainer = trainer

@@ -79,7 +79,7 @@ class Owner:
 
     @property
     def may_go_on(self) -> bool:
-        """Whether a command that works in `home` may be at work on this."""
+        """True if a command that works in `home` may be at work on this."""
         return self.kind != "other" and self._is_newest and self._status() == "running"
 
     @property
@@ -140,7 +140,7 @@ class Owner:
 
     @cached_property
     def _is_newest(self) -> bool:
-        """Whether it is the one that the same command would find: the ids begin with the time."""
+        """True if it is the one that the same command would find: the ids begin with the time."""
         own = self.launched
         return own.run_id == max(file.parent.name for file in self.home.glob(f"*/{own.FILE}"))
 

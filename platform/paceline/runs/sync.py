@@ -75,7 +75,7 @@ class SyncReport:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is left, but of runs that continue."""
+        """True if nothing is left, but of runs that continue."""
         return all(record.state != "left" for record in self.records)
 
     def to_json(self) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def _folders(place: Path) -> Iterator[Path]:
 
 
 def _is_launched(folder: Path, files: list[str]) -> bool:
-    """Whether a folder is that of a run, a sweep or a trial, rather than one that holds them."""
+    """Return True if a folder is that of a run, a sweep or a trial, rather than one that holds them."""
     is_trial = folder.parent.name == "trials" and (folder.parents[1] / SweepFolder.FILE).is_file()
     return RunFolder.FILE in files or SweepFolder.FILE in files or is_trial
 
@@ -234,7 +234,7 @@ def _sync_all(found: list[_Found], nobody: bool, progress: Progress) -> list[Syn
 
 
 def _is_missing(synced: Synced | None) -> bool:
-    """Whether a record was tried, and has no run in MLflow for all that."""
+    """Return True if a record was tried, and has no run in MLflow for all that."""
     return synced is not None and synced.state == "left" and synced.run_id is None
 
 

@@ -31,7 +31,7 @@ def changes_text(findings: Findings) -> str:
 
 
 def certainty(findings: Findings) -> str:
-    """How sure the figures are."""
+    """Return a few sentences on how certain the figures are."""
     parts = []
     if findings.recommended:
         parts.append(
@@ -49,7 +49,7 @@ def certainty(findings: Findings) -> str:
 
 
 def untried(findings: Findings) -> int:
-    """How many techniques were not tried, or failed."""
+    """Return the number of techniques that were not tried, or failed."""
     return sum(technique.verdict == "not applicable" for technique in findings.techniques)
 
 

@@ -45,7 +45,7 @@ class Bench(Protocol):
 
 
 def base_of(config: ExperimentConfig, address: str | None) -> Assignment:
-    """What all jobs have in common."""
+    """Return the part that all jobs have in common."""
     return Assignment(
         config_json=shareable(config).model_dump_json(),
         objects=python_objects(config),

@@ -42,5 +42,5 @@ class Clock:
         return max(self.left, self.patience)
 
     def has(self, seconds: float) -> bool:
-        """Whether there is time for something that takes so long."""
+        """Return True if there is time for something that takes so long."""
         return self.left >= seconds

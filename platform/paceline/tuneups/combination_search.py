@@ -71,7 +71,7 @@ class Combining:
                 break
             chosen = [*chosen, added]
         for _ in range(ROUNDS):
-            if (swapped := self._with_a_stand_in(chosen, tried)) is None:
+            if (swapped := self._with_another_of_a_family(chosen, tried)) is None:
                 break
             chosen = swapped
         return self._without_idle(chosen)
@@ -79,8 +79,8 @@ class Combining:
     def extended(
         self, chosen: list[Technique], tried: Sequence[Technique], spoiling: Collection[str]
     ) -> list[Technique]:
-        """Those chosen, with what gains beside them of that for which there was no time, and without what they do not
-        need: of what computes the same, whose coming and going leaves the quality as it is.
+        """Add techniques that gain beside those chosen and had no time until now, and leave out idle ones; only those
+        that compute the same, so that the quality stays as it is.
 
         Args:
             spoiling: names of those that were taken away for the quality. What met them may gain without them.
@@ -106,13 +106,14 @@ class Combining:
         return ScreenedPair(name, first, second)
 
     def _may_reveal(self, chosen: Sequence[Technique]) -> bool:
-        """Whether those chosen shorten a step by so much that others, which save as much of it as before, may count
+        """Return True if those chosen shorten a step so much that others, which save the same time as before, may count
         beside them and not alone."""
         speeds = [self._screened[each.name].interval.estimate for each in chosen if each.name in self._screened]
         return prod(speeds) >= REVEALING
 
     def _opened_by(self, chosen: Sequence[Technique]) -> list[Technique]:
-        """What has an effect beside those chosen alone, such as more batches ahead beside loader processes."""
+        """Return techniques that have an effect only beside those chosen, such as a longer prefetch with loader
+        processes."""
         beside, _ = together(self._config, chosen)
         return [
             technique
@@ -121,12 +122,12 @@ class Combining:
         ]
 
     def _is_closed(self, technique: Technique) -> bool:
-        """Whether it was not tried alone, nor beside others until now."""
+        """Return True if it was not tried alone, nor beside others until now."""
         pair = self._screened.get(technique.name)
         return technique.name in self._closed and (pair is None or not pair.benchmarks)
 
     def _may_help(self, technique: Technique, chosen: Sequence[Technique]) -> bool:
-        """Whether a technique is worth a try beside others: what hides its gain now may be gone then."""
+        """Return True if a technique is worth a try beside others: what hides its gain now may be gone then."""
         pair = self._screened.get(technique.name)
         if technique.saves_memory or any(technique.family == each.family for each in chosen):
             return False
@@ -151,21 +152,23 @@ class Combining:
         return max(gained, key=lambda each: each[1])[0] if gained else None
 
     def _list(self, techniques: Sequence[Technique], screened: Mapping[str, ScreenedPair], where: str) -> None:
-        """Those that have no pair of their own yet get this one."""
+        """Give this pair to each technique that has none of its own yet."""
         for technique in techniques:
             if technique.name in screened and self._is_closed(technique):
                 self._screened[technique.name] = screened[technique.name]
                 told = replace(technique, why=f"{technique.why} ({where})")
                 self.techniques = [told if each.name == technique.name else each for each in self.techniques]
 
-    def _with_a_stand_in(self, chosen: Sequence[Technique], tried: Sequence[Technique]) -> list[Technique] | None:
-        """Those chosen with another member of a family in place of one, where that is faster beside the others: the
-        knee of the batch size, say, lies higher once loading is fast. None where none is."""
+    def _with_another_of_a_family(
+        self, chosen: Sequence[Technique], tried: Sequence[Technique]
+    ) -> list[Technique] | None:
+        """Replace one of those chosen by another of its family that is faster beside the others: the best batch size
+        may be larger once loading is fast. Returns None where none is faster."""
         screened: dict[str, ScreenedPair] = {}
         others: dict[str, list[Technique]] = {}
         for technique in chosen:
             rest = [each for each in chosen if each is not technique]
-            for other in (each for each in tried if self._may_stand_in(each, technique)):
+            for other in (each for each in tried if self._may_replace(each, technique)):
                 if len(together(self._config, [*rest, other])[1]) == len(chosen):
                     name = f"{other.name} for {technique.name} beside {_names(rest)}"
                     screened[other.name] = self._pair(name, chosen, [*rest, other])
@@ -175,13 +178,13 @@ class Combining:
         gained = speedups(screened, tried)
         if not gained:
             return None
-        # those of one family with the one that they would stand in for, which is as fast as itself
+        # those of one family with the one that they would replace, which is as fast as itself
         best = best_of_families([*((technique, 1.0) for technique in chosen), *gained])
         new = next((technique for technique in best if technique not in chosen), None)
         return None if new is None else [*(each for each in chosen if each.family != new.family), new]
 
-    def _may_stand_in(self, other: Technique, technique: Technique) -> bool:
-        """Whether it is of the same family, and not surely slower; of batches, larger."""
+    def _may_replace(self, other: Technique, technique: Technique) -> bool:
+        """Return True if it is of the same family, and not surely slower; of batches, larger."""
         pair, own = self._screened.get(other.name), self._screened.get(technique.name)
         if other.family != technique.family or other.name == technique.name or other.saves_memory:
             return False
@@ -194,7 +197,7 @@ class Combining:
     def _without_idle(
         self, chosen: list[Technique], kinds: Collection[Computes] = ("same", "differently")
     ) -> list[Technique]:
-        """Those chosen without what gains nothing among them, of what computes as one of `kinds` says."""
+        """Leave out those chosen that gain nothing among the others, only of the given kinds."""
         while len(chosen) > 1:
             asked = [
                 technique
@@ -207,7 +210,7 @@ class Combining:
         return chosen
 
     def _is_needed(self, technique: Technique, chosen: Sequence[Technique]) -> bool:
-        """Whether it has shown a gain over just these others already; in place of another it may still be idle."""
+        """Return True if it has shown a gain over these others already; in place of another it may still be idle."""
         others = tuple(each.name for each in chosen if each is not technique)
         met = [each for each in self.beside if each.question != "instead" and each.seen == "faster"]
         return any((each.name, each.others) == (technique.name, others) for each in met)

@@ -40,7 +40,7 @@ def size_of(technique: Technique) -> int:
 
 
 def merged(techniques: Sequence[Technique]) -> dict[str, Any]:
-    """What the techniques set, all together; of two that set the same field, the first counts."""
+    """Return the overrides of all techniques together; of two that set the same field, the first counts."""
     overrides: dict[str, Any] = {}
     for technique in techniques:
         overrides = {**technique.overrides, **overrides}

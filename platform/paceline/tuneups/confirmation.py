@@ -66,7 +66,7 @@ class ConfigPair(NamedTuple):
 
 @dataclass(frozen=True)
 class Confirmed:
-    """What several builds have shown."""
+    """Result of several builds."""
 
     together: Comparison | None = None
     """All that is to be recommended, against the baseline; None where it was not measured."""
@@ -110,7 +110,7 @@ class Confirmation:
         return deviation_between(self._equal)
 
     def seconds_of(self, pairs: int) -> float:
-        """What a build takes with so many pairs of configs and A/A, as far as has been seen."""
+        """Return the seconds of a build with so many pairs of configs and A/A, by those that were measured."""
         return self._cost * (pairs + 1 + START_COST)
 
     def run(
@@ -168,7 +168,7 @@ class Confirmation:
         return course.confirmed()
 
     def _forget_combination(self) -> None:
-        """What is known of all together and of the shares is of another combination."""
+        """Drop the results of all together and of the shares: they are those of another combination."""
         self.problems = {name: each for name, each in self.problems.items() if "/" not in name}
         self.in_turn = {name for name in self.in_turn if "/" not in name}
 
@@ -264,13 +264,13 @@ class _Tests:
 
     @property
     def open(self) -> list[str]:
-        """What is worth another build, the most important first."""
+        """Names that are worth another build, the most important first."""
         shares = [name for name in self._shares if name not in self._dropped and self._is_open_share(name)]
         wanted = {*self._together.open, *shares, *self._alone.open}
         return [name for name in self._order if name in wanted]
 
     def _is_open_share(self, name: str) -> bool:
-        """Whether it is not clear yet that the technique adds something; where all together is nothing, nobody asks."""
+        """Return True if it is unclear whether the technique adds something; False where all together gain nothing."""
         ratios = self._shares[name]
         if len(ratios) < LOOKS[0] or len(ratios) >= SHARE_BUILDS:
             return len(ratios) < LOOKS[0]
@@ -295,7 +295,7 @@ class _Tests:
                 test.look(builds)
 
     def confirmed(self) -> Confirmed:
-        """What is known by now, without what was not measured."""
+        """Return the results so far, without those that were not measured."""
         together = self._together.comparison(TOGETHER) if self._together.names else None
         techniques = {name: self._alone.comparison(name) for name in self._alone.names}
         return Confirmed(
@@ -306,7 +306,7 @@ class _Tests:
 
 
 def seconds_of_build(pairs: int, screening: Screening) -> float:
-    """What a build takes with so many pairs of configs and A/A, before one has been seen."""
+    """Return the seconds of a build with so many pairs of configs and A/A, before one has been measured."""
     return _seconds_of_pair(screening) * (pairs + 1 + START_COST)
 
 

@@ -30,7 +30,7 @@ def serve_jobs(loop_config: dict[str, Any]) -> None:
 
 
 class TuneupDesk:
-    """Where the driver puts jobs, and the worker group takes them. An actor on the driver's node."""
+    """Desk for jobs: the driver puts them, and the worker group takes them. An actor on the driver's node."""
 
     def __init__(self, timeout_seconds: float) -> None:
         """Args:

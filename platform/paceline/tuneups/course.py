@@ -64,7 +64,7 @@ class Watcher(Stages, Protocol):
         """An earlier launch of it has been interrupted, and has spent so much of the budget."""
 
     def techniques(self, techniques: Sequence[Technique]) -> None:
-        """What will be tried, and what not."""
+        """Called with all techniques: those that will be tried, and those that will not."""
 
     def screened(self, pair: ScreenedPair) -> None:
         """A paired benchmark has been done."""
@@ -140,7 +140,7 @@ class TuneupCourse:
         return Facts(**answer.values)
 
     def _diagnose(self) -> None:
-        """Where the baseline's time goes; its fixes are tried like any other technique."""
+        """Split the time of the baseline's steps; the fixes are tried like any other technique."""
         self._watcher.stage("splitting the time of a step")
         self._splits.split_baseline(self._config)
         self._screening.seconds_per_sample = self._splits.seconds_per_sample
@@ -178,7 +178,7 @@ class TuneupCourse:
         self._clock.reserved = min(needed, QUALITY_SHARE * max(0.0, left - self._kept_back)) + self._kept_back
 
     def _training_seconds(self, facts: Facts) -> float:
-        """What a training of the baseline is expected to take, by the time of its steps; 0 where that is not known."""
+        """Return the expected seconds of a training of the baseline, by its steps; 0 where that is not known."""
         plan = derive(self._config, Sizes(facts.train_samples, facts.validation_samples))
         return self._splits.seconds_per_sample * plan.batch.global_batch_size * (plan.total_steps or 0)
 
@@ -223,7 +223,7 @@ class TuneupCourse:
 
     @staticmethod
     def _is_worth_doubling(number: int, speeds: Mapping[int, float]) -> bool:
-        """Whether the last step below so many loader processes made training faster; so it is where none is known."""
+        """Return True if the last doubling below so many loader processes made training faster, or none is known."""
         known = [speeds[each] for each in sorted(speeds) if each < number]
         return len(known) < 2 or known[-1] * KNEE >= known[-2]
 
@@ -289,8 +289,8 @@ class TuneupCourse:
             self._note("not-confirmed", f"all together are {seen}: {NO_GAIN_CONFIRMED}")
 
     def _split_recommended(self, chosen: Sequence[Technique]) -> None:
-        """Where the time of a step goes now, as long as it takes none from the memory of what is recommended, nor from
-        predicting the others'."""
+        """Split the time of a step of the recommended config, if that leaves time to measure its memory and to predict
+        that of the others."""
         self._clock.reserved = self._end_seconds + 3 * self._peaks.process_seconds
         if chosen:
             self._splits.split_recommended(together(self._config, chosen)[0])
@@ -338,7 +338,7 @@ class TuneupCourse:
         )
 
     def _undecided_text(self, results: Sequence[TechniqueResult]) -> str:
-        """What would decide those for which there were too few builds."""
+        """Return the note about techniques for which there were too few builds."""
         builds = max(map(_builds_to_come, results))
         seconds = builds * self._confirmation.seconds_of(len(results))
         names = ", ".join(each.name for each in results)
@@ -366,5 +366,5 @@ class TuneupCourse:
 
 
 def _builds_to_come(result: TechniqueResult) -> int:
-    """How many more builds are likely to decide it; 0 where it is decided."""
+    """Return how many more builds are likely to decide it; 0 where it is decided."""
     return 0 if result.builds_needed is None else result.builds_needed - result.builds

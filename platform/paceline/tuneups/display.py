@@ -66,7 +66,7 @@ class PlainWatcher(PlainListener):
         self._line(f"resuming {tuneup_id}, {spent_seconds:.0f} s of whose budget are spent")
 
     def techniques(self, techniques: Sequence[Technique]) -> None:
-        """What will be tried, and what not."""
+        """Show the techniques that will be tried, and those that will not."""
         self._line(f"to be tried: {', '.join(technique.name for technique in techniques if not technique.why_not)}")
         for technique in techniques:
             if technique.why_not:
@@ -84,7 +84,7 @@ class PlainWatcher(PlainListener):
 
 
 def screened_text(pair: ScreenedPair) -> str:
-    """How a pair looks: `1.21x (1.18-1.25), faster`."""
+    """Return a pair's figures: `1.21x (1.18-1.25), faster`."""
     if pair.problem:
         return f"cannot be run: {pair.problem}"
     return f"{pair.interval.text().replace(' (', 'x (', 1)}, {pair.seen}"
@@ -114,7 +114,7 @@ class LiveWatcher(PlainWatcher):
         self._begun = monotonic() - spent_seconds
 
     def techniques(self, techniques: Sequence[Technique]) -> None:
-        """What will be tried, and what not."""
+        """Show the techniques that will be tried, and those that will not."""
         self._alone = [technique.name for technique in techniques if not technique.why_not]
 
     def screened(self, pair: ScreenedPair) -> None:
@@ -185,7 +185,7 @@ def open_tuneup_display(
 
 @contextmanager
 def watched_tuneup(config: ExperimentConfig) -> Iterator[Watcher]:
-    """What a tune-up from Python shows: a live table on a terminal, lines in a notebook's cell, else only warnings."""
+    """Return the display of a tune-up from Python: a live table on a terminal, lines in a notebook, else warnings."""
     if Console().is_jupyter:
         # as for a single run: by file, since Ray's part redirects stdout
         yield PlainWatcher(Console(file=sys.stdout, force_jupyter=False, highlight=False))

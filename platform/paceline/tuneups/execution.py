@@ -7,7 +7,7 @@ from paceline.memory.plan import STATED_ERROR
 
 
 class DeviceMemory:
-    """What the device of a worker holds, and what configs are predicted to take of it."""
+    """Memory of a worker's device, and the predicted memory of configs."""
 
     def __init__(self) -> None:
         self.limit_bytes: int | None = None
@@ -24,8 +24,8 @@ class DeviceMemory:
         self._sizes = dict(sizes)
 
     def holds(self, *configs: ExperimentConfig) -> bool:
-        """Whether it surely holds these at a time. A config for which nothing was predicted is taken for as large as
-        the largest of the others; without any prediction, whatever fits alone is tried."""
+        """Return True if it surely holds these at once. A config without a prediction counts as the largest of the
+        others; without any prediction, everything is tried."""
         if self.limit_bytes is None or not self._sizes:
             return True
         largest = max(self._sizes.values())

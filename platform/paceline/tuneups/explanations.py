@@ -48,7 +48,7 @@ def _came_of(technique: TechniqueResult, findings: Findings) -> str:
 
 
 def _without_verdict(technique: TechniqueResult) -> str:
-    """Why there is neither a gain nor a regression."""
+    """Return why there is neither a gain nor a regression."""
     if technique.is_unconfirmed:
         return NOT_CONFIRMED
     if not technique.is_open:
@@ -117,7 +117,7 @@ def _gains_alone(technique: TechniqueResult, findings: Findings, met: Beside | N
 
 
 def _but(technique: TechniqueResult, findings: Findings, met: Beside | None) -> str:
-    """What stands against a gain among the others."""
+    """Return why a gain is not recommended among the others."""
     if met is not None and met.question == "needed" and met.seen != "faster":
         return f", but not needed any more: {beside_text(met)}"
     rival = next(

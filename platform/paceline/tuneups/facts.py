@@ -40,8 +40,8 @@ class Facts:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What of the facts is no longer so, for a message. Of the user's code, only what both have seen is compared: one
-    process may have imported more than another."""
+    """Return the facts that have changed, for a message. Only user code that both have seen is compared: one process
+    may have imported more than another."""
     code = before.get("code", {})
     changed = [f"{name} has changed" for name, each in now.get("code", {}).items() if code.get(name, each) != each]
     others = [key for key in now if key != "code" and now[key] != before.get(key)]

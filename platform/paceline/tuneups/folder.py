@@ -31,7 +31,7 @@ class TuneupFolder(RunFolder):
 
     @property
     def ray(self) -> Path:
-        """Where Ray writes."""
+        """Folder that Ray writes to."""
         return self.path / "ray"
 
 

@@ -57,7 +57,7 @@ def do_job(job: Job, base: Assignment, ranks: DistContext) -> Answer:
 
 
 def _look(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]:
-    """What of the model and the data decides which techniques apply."""
+    """Return the facts of the model and the data that decide which techniques apply."""
     config = config_of(base, job.configs[0])
     seed_model(config.seed)
     task = TaskConfig.of(config.task).build(ModelConfig.of(config.model).build())
@@ -96,7 +96,7 @@ def _redundant_biases(model: torch.nn.Module) -> int:
 
 
 def _split(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]:
-    """Where the time of a step goes, what holds it up, and its fixes."""
+    """Split the time of a step, and return the bottleneck with its fixes."""
     release(ranks.device)
     config = config_of(base, job.configs[0])
     endless = config.with_overrides(ENDLESS)
@@ -162,7 +162,7 @@ def _memory(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]
 
 
 def _predict(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]:
-    """What one worker is predicted to take with each of some overrides; None where that cannot be said."""
+    """Predict the memory of one worker with each of some overrides; None where that is not possible."""
     if not ranks.is_first:
         return {}
     config = config_of(base, job.configs[0])

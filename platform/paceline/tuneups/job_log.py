@@ -59,7 +59,7 @@ class JobLog:
 
     @property
     def losses(self) -> int:
-        """How often the job that comes after those of `done` has ended the workers, or the process that did it."""
+        """Return how often the job after those of `done` has ended the workers, or the process that did it."""
         return self._losses + (self._in_process and self._is_begun)
 
     def begin(self, digest: str) -> None:
@@ -97,14 +97,14 @@ class JobLog:
 
 
 def digest_of(job: Job) -> str:
-    """What a job is known by: its kind, its configs and its options."""
+    """Return the digest of a job: of its kind, its configs and its options."""
     configs = [_without(part, MAY_DIFFER) for part in job.configs]
     content = json.dumps([job.kind, configs, dict(job.options)], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 def is_of(job: Job, baseline: Job) -> bool:
-    """Whether a job is about the same config as another one alone, with whatever seed."""
+    """Return True if a job is about the same config as another one alone, with whatever seed."""
     free = (*MAY_DIFFER, "seed", "tuneup")
     return all(_without(part, free) == _without(baseline.configs[0], free) for part in job.configs)
 
@@ -116,7 +116,7 @@ def _without(part: TrialPart, places: Sequence[str]) -> dict[str, Any]:
 
 
 def _is_whole(kind: str, content: Mapping[str, Any]) -> bool:
-    """Whether an entry has all that its kind needs."""
+    """Return True if an entry has all that its kind needs."""
     if kind in ("left", "lost"):
         return True
     if not isinstance(content.get("job"), str):

@@ -38,7 +38,7 @@ class Note(str):
 
 @dataclass(frozen=True)
 class Quality:
-    """Whether what is trained is as good as the baseline's."""
+    """Return True if what is trained is as good as the baseline's."""
 
     verdict: Literal["same", "equivalent", "better", "worse", "undecided", "not measured"]
     """`same`: by how the technique works. `equivalent`: an equivalence test over the seeds says so."""
@@ -61,7 +61,7 @@ class Quality:
 
     @property
     def is_fine(self) -> bool:
-        """Whether a config with it may be recommended."""
+        """True if a config with it may be recommended."""
         return self.verdict in ("same", "equivalent", "better") or self.is_not_inferior
 
     @property
@@ -136,17 +136,17 @@ class TechniqueResult:
 
     @property
     def is_memory_predicted(self) -> bool:
-        """Whether `memory_ratio` is a prediction."""
+        """True if `memory_ratio` is a prediction."""
         return self.peak_memory_ratio is None and self.predicted_memory_ratio is not None
 
     @property
     def gains_unmeasured(self) -> bool:
-        """Whether it is faster, and nobody knows what the model comes out like."""
+        """True if it is faster, and nobody knows what the model comes out like."""
         return self.verdict == "gain" and self.quality.verdict == "not measured"
 
     @property
     def is_open(self) -> bool:
-        """Whether `no gain` says that nothing was shown, rather than that there is no difference: there may be one that
+        """True if `no gain` says that nothing was shown, rather than that there is no difference: there may be one that
         counts."""
         if self.verdict != "no gain" or self.speedup_interval is None:
             return False
@@ -155,7 +155,7 @@ class TechniqueResult:
 
     @property
     def is_unconfirmed(self) -> bool:
-        """Whether a difference was seen in the screening, which no builds were made for."""
+        """True if a difference was seen in the screening, which no builds were made for."""
         is_different = self.speedup is not None and not 1 / (1 + SEEN) <= self.speedup <= 1 + SEEN
         return self.verdict == "no gain" and not self.builds and is_different
 
@@ -207,7 +207,7 @@ class Beside:
     """Why it was not measured; empty when it was."""
 
     def is_about(self, other: "Beside") -> bool:
-        """Whether both were asked the same."""
+        """Return True if both were asked the same."""
         return (self.name, self.others, self.question) == (other.name, other.others, other.question)
 
     def to_json(self) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def _files_of_loaded() -> dict[str, Any]:
 
 
 def _files_of_techniques(config: ExperimentConfig) -> dict[str, Any]:
-    """Of the modules that may not be imported before a technique is measured."""
+    """Return the files of modules that may not be imported before a technique is measured."""
     sections = (section for _, changed in own_techniques(config) for section in changed.model_dump().values())
     paths = [section.get("path") for section in sections if isinstance(section, dict)]
     files = {}

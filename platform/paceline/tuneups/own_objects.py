@@ -141,7 +141,7 @@ def _kind_of(value: Any) -> Any:
 
 
 def _name_of(value: Any) -> str:
-    """What puts the members of a set, whose order differs between processes, into one that does not."""
+    """Return a sort key for the members of a set, whose order differs between processes."""
     if isinstance(value, (*PLAIN, tuple)):
         return repr(value)
     kind = _kind_of(value)
@@ -149,7 +149,7 @@ def _name_of(value: Any) -> str:
 
 
 def _functions_of(member: Any) -> Iterator[Any]:
-    """Those that a member of a class consists of."""
+    """Yield the functions that a member of a class consists of."""
     if isinstance(member, property):
         found = [member.fget, member.fset, member.fdel]
     elif isinstance(member, cached_property):

@@ -44,7 +44,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class BenchmarkRules:
-    """How long a paired benchmark continues."""
+    """Rules for the length of a paired benchmark."""
 
     window_seconds: float = 0.5
     """How long a window of each side takes, in turns; at least one."""
@@ -142,8 +142,8 @@ def alternating(baseline: Stepper, technique: Stepper, rules: BenchmarkRules, ra
 def _in_turn(
     baseline: ExperimentConfig, technique: ExperimentConfig, rules: BenchmarkRules, ranks: DistContext
 ) -> BenchmarkResult:
-    """Of two trainers that the device does not hold together. What slows the machine down for a while is not shared by
-    a pair then; several builds average over it."""
+    """Benchmark two trainers that the device does not hold together. The two sides of a pair do not share a slowdown of
+    the machine then; several builds average over it."""
     release(ranks.device)
     result = BenchmarkResult()
     found: dict[bool, list[float]] = {}

@@ -140,7 +140,7 @@ class QualityGate:
         return together(self._config, [*rest, *self._kept_out_by(worst, chosen)])[1]
 
     def _kept_out_by(self, worst: Technique, chosen: Sequence[Technique]) -> list[Technique]:
-        """What gains and is not known to spoil, but sets a field that a technique has set until now; the best
+        """Return techniques that gain and are not known to be worse, and that set a field of the one left out; the best
         first."""
         families = {technique.family for technique in chosen}
         free = [
@@ -163,6 +163,6 @@ class QualityGate:
 
 
 def _difference(quality: Quality) -> float:
-    """How much better; of what has diverged, minus infinity."""
+    """Return the improvement; minus infinity where the training has diverged."""
     difference = quality.difference or 0.0
     return difference if isfinite(difference) else -inf

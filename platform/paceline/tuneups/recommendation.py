@@ -71,7 +71,7 @@ class Recommendation:
         self.together = found.together
 
     def _leave_out_idle(self, found: Confirmed) -> None:
-        """What adds nothing to the others is left out, if the others are confirmed without it."""
+        """Leave out each technique that adds nothing to the others, if the others are confirmed without it."""
         needed = [each for each in self.chosen if _adds_something(found.shares.get(each.name))]
         if not needed or len(needed) == len(self.chosen) or (len(needed) == 1 and self._recommend_best(needed)):
             return
@@ -99,7 +99,7 @@ class Recommendation:
         return False
 
     def _gains_alone(self, technique: Technique) -> bool:
-        """Whether it was confirmed to gain over the baseline itself."""
+        """Return True if it was confirmed to gain over the baseline itself."""
         found, pair = self.techniques.get(technique.name), self._screened.get(technique.name)
         return found is not None and found.verdict == "gain" and pair is not None and pair.baseline == self._config
 
@@ -138,11 +138,11 @@ class Recommendation:
 
 
 def _adds_something(share: Interval | None) -> bool:
-    """Whether it is worth its line in the config; so is what was not measured."""
+    """Return True if it is worth its line in the config; so is what was not measured."""
     return share is None or (share.low > 1 and share.estimate >= 1 + LEAST_EFFECT)
 
 
 def _without_least(chosen: Sequence[Technique], shares: Mapping[str, Interval]) -> list[Technique]:
-    """Those chosen without the one that adds least; without the last, where that is not known."""
+    """Leave out the one that adds least; the last one, where that is not known."""
     least = min(reversed(chosen), key=lambda each: shares[each.name].estimate if each.name in shares else inf)
     return [each for each in chosen if each is not least]

@@ -39,7 +39,7 @@ def _head(config: ExperimentConfig, findings: Findings) -> list[str]:
 
 
 def _reasons(findings: Findings) -> dict[str, str]:
-    """Why each recommended field is as it is, by dotted key."""
+    """Return the reason for each recommended field, by dotted key."""
     reasons: dict[str, str] = {}
     for technique in findings.techniques:
         if technique.is_recommended:

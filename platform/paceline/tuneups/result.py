@@ -47,7 +47,7 @@ class TuneupResult:
 
     @property
     def bottleneck(self) -> str:
-        """What the time of a step mostly goes into."""
+        """The part that takes most of the time of a step."""
         return self.findings.bottleneck
 
     @property
@@ -82,7 +82,7 @@ class TuneupResult:
         return HEADING, rows_of(self.findings)
 
     def rows(self) -> list[tuple[str, str]]:
-        """What is shown at the end, below the table."""
+        """Rows below the table of techniques: label and text."""
         found = self.findings
         together = speed_text(found.speedup, found.speedup_interval) if found.recommended else without_gain(found)
         link = self.mlflow_url or ""
@@ -122,8 +122,8 @@ def _cell(text: str) -> str:
 
 
 def findings_json(findings: Findings) -> dict[str, Any]:
-    """What was found out, as plain JSON values without secrets; null is the end of an interval that has none, and what
-    is not finite."""
+    """Return the findings as JSON values without secrets; null stands for an infinite end of an interval, and for all
+    that is not finite."""
     told = {
         "techniques": [technique.to_json() for technique in findings.techniques],
         "noise": findings.noise,

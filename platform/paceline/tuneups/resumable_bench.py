@@ -85,7 +85,7 @@ class ResumableBench:
         return known.answer
 
     def _look_again(self, job: Job, before: Answer) -> None:
-        """Whether the hardware, the code, the model and the data are still what the earlier launch has measured."""
+        """Return True if hardware, code, model and data are still those that the earlier launch has measured."""
         now = self._bench.do(job)
         if now.problem:
             raise EnvironmentFault(

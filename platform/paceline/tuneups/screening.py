@@ -61,7 +61,7 @@ class ScreenedPair:
 
     @property
     def seen(self) -> Seen:
-        """Which one is faster by enough to count; `similar` where that is not clear."""
+        """The faster one, where the difference is large enough to count; `similar` where that is not clear."""
         estimate, low, high = self.interval
         if low > 1 and estimate >= 1 + LEAST_EFFECT:
             return "faster"
@@ -69,12 +69,12 @@ class ScreenedPair:
 
     @property
     def is_promising(self) -> bool:
-        """Whether a difference was seen that is worth confirming."""
+        """True if a difference was seen that is worth confirming."""
         return bool(self.pairs) and not self.problem and abs(log(self.interval.estimate)) >= log(1 + PROMISING)
 
     @property
     def is_open(self) -> bool:
-        """Whether a further benchmark is worth its time."""
+        """True if a further benchmark is worth its time."""
         is_clear = self.seen != "similar"
         return self.is_promising and not is_clear and len(self.pairs) < MAX_PAIRS
 
@@ -164,8 +164,8 @@ class Screening:
         return answer
 
     def fewest_seconds(self, baseline: ExperimentConfig, technique: ExperimentConfig) -> float:
-        """What the fewest pairs take where steps are slow and loader processes have many batches ready; a technique
-        that is some times slower than the baseline included."""
+        """Return the seconds of the fewest pairs, where steps are slow and loader processes have many batches ready.
+        The technique may be `SLOWER` times slower than the baseline."""
         return SLOWER * self.seconds_per_sample * (_fewest_samples(baseline) + _fewest_samples(technique))
 
 
@@ -176,7 +176,7 @@ def _fewest_samples(config: ExperimentConfig) -> int:
 
 
 def _benchmark_seconds(window_seconds: float) -> float:
-    """What a benchmark of such windows takes, about; before one has been seen."""
+    """Return the expected seconds of a benchmark with such windows, before one has been measured."""
     return 2 * PAIRS * window_seconds
 
 

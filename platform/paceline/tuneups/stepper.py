@@ -33,7 +33,7 @@ class Window(NamedTuple):
 
     @property
     def seconds_per_sample(self) -> float:
-        """Of the global batch."""
+        """Seconds per sample of the global batch."""
         return self.seconds / self.samples
 
 

@@ -39,7 +39,7 @@ def stored_report(path: Path) -> bytes:
 
 
 def findings_of(told: Mapping[str, Any]) -> Findings:
-    """What `findings_json` made plain values of.
+    """Read the plain values of `findings_json`.
 
     Raises:
         KeyError, TypeError, ValueError: they are something else.
@@ -120,6 +120,6 @@ def _pair(told: Any) -> tuple[float, float] | None:
 
 
 def _ends(told: Any) -> tuple[float, float]:
-    """Of an interval; what it has no end to is null."""
+    """Return the ends of an interval; null stands for an infinite one."""
     low, high = told
     return -inf if low is None else float(low), inf if high is None else float(high)

@@ -82,7 +82,7 @@ BOOKKEEPING = ("trainer.log_every_n_steps", "trainer.evaluate_every_n_epochs", "
 
 
 def loader_processes(technique: Technique) -> int | None:
-    """How many loader processes it sets, if it is one of the techniques that set nothing else."""
+    """Return the number of loader processes of a technique that sets nothing else; None for any other."""
     number = technique.overrides.get("data.num_workers")
     is_known = technique.name == f"loader-{number}" and technique.overrides == _loaders(number)
     return number if is_known and isinstance(number, int) else None
@@ -93,7 +93,7 @@ def _loaders(number: int | None) -> dict[str, Any]:
 
 
 def fix_technique(name: str, overrides: Mapping[str, Any], why: str) -> Technique:
-    """What was proposed against a bottleneck, as a technique like any other."""
+    """Return a fix for a bottleneck as a technique."""
     is_harmless = all(key in SAME or key.startswith(BOOKKEEPING) for key in overrides)
     family = "loading" if any(key in SAME for key in overrides) else name
     if "data.global_batch_size" in overrides:
@@ -104,9 +104,11 @@ def fix_technique(name: str, overrides: Mapping[str, Any], why: str) -> Techniqu
 def with_fixes(
     techniques: Sequence[Technique], fixes: Sequence[Technique], config: ExperimentConfig
 ) -> list[Technique]:
-    """What the config asks for itself, then the fixes, as what is likeliest to help, then the others: the order to
-    try them in where there is no time for all. Equal ones are tried once, and what `tuneup.skip`
-    names is not tried under another name either."""
+    """Order the techniques: those that the config names, then the fixes, which are likeliest to help, then the others.
+
+    Where time is short, the last ones are not tried. Equal ones are tried once, and one that `tuneup.skip` names is not
+    tried under another name either.
+    """
     asked = config.tuneup or TuneupConfig()
     same = [technique for technique in techniques if technique.why_not in ("", SKIPPED)]
     known = {text: technique for technique in same if (text := _text_of(technique, config))}

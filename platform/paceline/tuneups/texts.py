@@ -124,7 +124,7 @@ def split_texts(split: Mapping[str, float]) -> list[tuple[str, str]]:
 
 
 def without_gain(found: Findings) -> str:
-    """What is said where nothing is recommended: that nothing helps is known only of what was measured."""
+    """Return the result where nothing is recommended: `nothing helps` only if everything was measured."""
     doubtful: dict[str, list[str]] = {}
     for technique in found.techniques:
         if technique.verdict == "gain" and not technique.quality.is_fine:

@@ -26,7 +26,7 @@ class Trainings:
         self._known: dict[str, list[dict[str, Any]]] = {}
 
     def seconds(self, config: ExperimentConfig) -> float | None:
-        """How long a training of a config took, the median over its seeds; None when there was none."""
+        """Return the median seconds of a config's trainings over its seeds; None where there was none."""
         took = sorted(each["wall_seconds"] for each in self._known.get(_key(config), []))
         return took[len(took) // 2] if took else None
 
@@ -35,7 +35,7 @@ class Trainings:
         return [each["metrics"][self.metric] for each in self._known.get(_key(config), [])]
 
     def is_finite(self, config: ExperimentConfig) -> bool:
-        """Whether the metric is a number at the end of each training."""
+        """Return True if the metric is a number at the end of each training."""
         return all(isfinite(value) for value in self.values(config))
 
     def train(self, config: ExperimentConfig, estimate: float | None = None) -> bool:

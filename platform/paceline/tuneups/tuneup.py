@@ -108,7 +108,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What is settled before the first process is started."""
+    """Everything that is settled before the first process is started."""
 
     folder: TuneupFolder
     log: JobLog
@@ -149,7 +149,7 @@ def _tuneup(config: ExperimentConfig, launch: Launch, listener: Watcher, spent: 
 
 
 def _lint(config: ExperimentConfig, listener: Watcher) -> list[str]:
-    """What is wrong with the model and the config without any measuring; before it, since the cores are to be free."""
+    """Lint the model and the config; before any measuring, which needs the cores free."""
     listener.stage("looking for faults")
     budget_seconds = (config.tuneup or TuneupConfig()).budget_seconds
     found = LintApart(config, min(TIMEOUT_SECONDS, LINT_SHARE * budget_seconds))
@@ -175,7 +175,7 @@ def _measure(
 
 
 def _tell_of_earlier(folder: TuneupFolder, log: JobLog, listener: Watcher) -> list[str]:
-    """What the reader is to know of earlier launches."""
+    """Report the earlier launches to the watcher."""
     if not log.done:
         return []
     seconds = log.done[-1].elapsed

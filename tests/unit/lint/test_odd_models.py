@@ -119,8 +119,8 @@ def test_a_model_that_the_user_holds_stays_as_it_is() -> None:
     assert not held[0]._forward_pre_hooks
 
 
-def test_models_that_copy_their_layers_are_built_of_stand_ins(recwarn: pytest.WarningsRecorder) -> None:
-    """`deepcopy` of a stand-in corrupts Python's memory unless it is told how."""
+def test_models_that_copy_their_layers_are_built_of_fake_tensors(recwarn: pytest.WarningsRecorder) -> None:
+    """`deepcopy` of a fake tensor corrupts Python's memory unless it is told how."""
 
     class Encoder(plants.Net):
         def __init__(self) -> None:

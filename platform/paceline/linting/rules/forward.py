@@ -1,4 +1,4 @@
-"""What the user's forward pass does that waits, copies or computes one by one."""
+"""Rules about the user's forward pass: waiting, copying, and computing sample by sample."""
 
 from collections.abc import Iterable, Iterator
 
@@ -26,7 +26,7 @@ def _by_place(calls: Iterable[Call]) -> Iterator[Call]:
 
 
 def could_not_be_run(subject: Subject) -> Iterator[Fault]:
-    """What only a run shows was not looked for."""
+    """Report that the rules which need a run were not checked."""
     if subject.obstacle is not None and subject.obstacle.unusable is None:
         reason = f"{subject.obstacle.reason}; faults that only a run shows were not looked for"
         yield Fault(subject.obstacle.place, reason, "fix the error, or run lint where the data are")

@@ -140,7 +140,7 @@ class RunReport:
 
     @property
     def resumed(self) -> str:
-        """How often and where it was resumed, as `resumed after step 87`; empty for a single attempt."""
+        """Number and steps of its resumptions, as `resumed after step 87`; empty for a single attempt."""
         steps = [f"{each.step:,}" for each in self.recorded.resumes]
         if not steps:
             return ""
@@ -156,7 +156,7 @@ class RunReport:
 
     @property
     def diverged(self) -> str:
-        """Where it diverged; empty where it did not."""
+        """Place where it diverged; empty where it did not."""
         if tag := self.recorded.tags.get(metrics.DIVERGED):
             return tag
         for key, curve in sorted(self.recorded.curves.items()):
@@ -166,7 +166,7 @@ class RunReport:
 
     @property
     def reason(self) -> str:
-        """Why it did not finish; empty where it did."""
+        """Reason why it did not finish; empty where it did."""
         return self.recorded.tags.get(metrics.STATUS_REASON, "")[:LONGEST_REASON]
 
     @property

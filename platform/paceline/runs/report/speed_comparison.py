@@ -62,7 +62,7 @@ class SpeedComparison:
 
     @property
     def doubt(self) -> str:
-        """Why the speeds do not measure the settings, in a line; empty where nothing is known against them."""
+        """Reason why the speeds do not measure the settings, in a line; empty where nothing is known against them."""
         if not self.is_known or self.alike == self.others:
             return ""
         first = self.reasons[0]

@@ -106,7 +106,7 @@ class SweepReport:
 
     @cached_property
     def speeds(self) -> SpeedComparison | None:
-        """Whether the speeds of the finished trials can be compared; None where none has a result."""
+        """True if the speeds of the finished trials can be compared; None where none has a result."""
         if not self.ranked:
             return None
         tags = {trial.id: self.trials[trial.id].tags for trial in self.result.trials if trial.state == "finished"}
@@ -114,7 +114,7 @@ class SweepReport:
 
     @property
     def speed_doubt(self) -> str:
-        """Why the speeds do not measure the settings; empty where nothing is known against them."""
+        """Reason why the speeds do not measure the settings; empty where nothing is known against them."""
         return self.speeds.doubt if self.speeds is not None else ""
 
     @property
@@ -148,7 +148,7 @@ class SweepReport:
 
     @property
     def states(self) -> str:
-        """How many trials are in each state."""
+        """Number of trials in each state."""
         return trial_texts.counts_text(self.result.trials)
 
     @property

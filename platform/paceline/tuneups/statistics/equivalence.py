@@ -28,7 +28,7 @@ MOST_SEEDS = 1024
 
 @dataclass(frozen=True)
 class QualityComparison:
-    """How good a technique's models are beside the baseline's."""
+    """Quality of a technique's models beside the baseline's."""
 
     difference: Interval
     """Mean of the technique minus that of the baseline, in the metric's unit, with its interval: each end of it is the
@@ -95,7 +95,7 @@ def compare_quality(
 
 
 def seeds_needed(spread: float, margin: float, power: float = 0.8, error: float = ERROR) -> int:
-    """How many seeds it takes to show that a technique is equivalent which does not differ, with probability `power`.
+    """Return the seeds needed to show, with probability `power`, that a technique without a difference is equivalent.
 
     By the usual approximation, which takes the estimated spread for the true one in the t statistic's shift.
 

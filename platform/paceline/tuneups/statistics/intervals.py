@@ -28,7 +28,7 @@ class Interval(NamedTuple):
 def speedup(
     baseline_seconds: Sequence[float], technique_seconds: Sequence[float], confidence: float = 0.95
 ) -> Interval:
-    """How many times as fast as the baseline a technique is: 1.2 is 20 % faster.
+    """Return the ratio of the technique's speed to the baseline's: 1.2 is 20 % faster.
 
     The estimate is that of Hodges and Lehmann (1963, "Estimates of location based on rank tests", Annals of
     Mathematical Statistics 34): the median of the means of all two log ratios. A pair that a burst has hit moves it
@@ -127,14 +127,14 @@ def student_interval(values: Array, alpha: float, least_deviation: float = 0.0) 
 
 @lru_cache(maxsize=4096)
 def _rejected_counts(count: int, alpha: float) -> int:
-    """How many of the smallest values of the signed-rank statistic have together at most `alpha` / 2."""
+    """Return how many of the smallest values of the signed-rank statistic have together at most `alpha` / 2."""
     below = np.cumsum(_signed_rank_probabilities(count))
     return int(np.searchsorted(below, alpha / 2 * (1 + 1e-9), side="right"))
 
 
 @lru_cache(maxsize=256)
 def _signed_rank_probabilities(count: int) -> Array:
-    """Of each sum of those ranks from 1 to `count` whose sign is positive, when all signs are equally likely."""
+    """Return the probability of each sum of positive ranks from 1 to `count`, when all signs are equally likely."""
     probabilities = np.zeros(count * (count + 1) // 2 + 1)
     probabilities[0] = 1.0
     for rank in range(1, count + 1):

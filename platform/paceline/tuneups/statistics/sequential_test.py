@@ -53,7 +53,7 @@ UNKNOWN = Interval(0.0, -inf, inf)
 
 @dataclass
 class _Hypothesis:
-    """That two configs are equally fast."""
+    """Null hypothesis: two configs are equally fast."""
 
     log_ratios: list[float] = field(default_factory=list)
     interval: Interval = UNKNOWN
@@ -74,7 +74,7 @@ class _Hypothesis:
 
     @property
     def variance(self) -> float:
-        """Of a log ratio."""
+        """Variance of a log ratio."""
         return max(LEAST_DEVIATION**2, float(np.var(self.log_ratios, ddof=1)))
 
 
@@ -87,7 +87,7 @@ class _Estimate(NamedTuple):
 
     @property
     def p_value(self) -> float:
-        """Of Student's two-sided test."""
+        """P value of Student's two-sided test."""
         return 2 * float(stdtr(self.freedom, -abs(self.mean) / self.standard_error))
 
     def interval(self, level: float) -> Interval:
@@ -202,7 +202,7 @@ class SequentialTest:
         return _Estimate(hypothesis.mean, sqrt(variance / builds), prior + own)
 
     def comparison(self, name: str) -> Comparison:
-        """What is known of a hypothesis by now."""
+        """Return the result for a hypothesis so far."""
         hypothesis = self._hypotheses[name]
         if not hypothesis.log_ratios:
             return Comparison("no gain", Interval(1.0, 0.0, inf), 0)
@@ -227,7 +227,7 @@ class SequentialTest:
         return None
 
     def _is_hopeless(self, hypothesis: _Hypothesis) -> bool:
-        """Whether even a somewhat larger effect than seen would not be rejected at the last look, or is too small to
+        """Return True if even a somewhat larger effect would not be rejected at the last look, or is too small to
         count."""
         estimate, last = self._estimate(hypothesis), self.looks[-1]
         if estimate is None:

@@ -1,4 +1,4 @@
-"""Stand-ins for tensors: torch's fake tensors, which have shapes, types and graphs, but neither memory nor values."""
+"""Fake tensors, which have shapes, types and graphs, but neither memory nor values."""
 
 import copy
 import functools
@@ -16,14 +16,14 @@ from paceline.linting.replaced import replaced
 from paceline.tasks._task import Task
 
 
-def with_stand_ins(task: Task, mode: FakeTensorMode) -> Task:
-    """The task with a stand-in for each parameter and buffer; a copy, if it has none yet."""
+def with_fake_tensors(task: Task, mode: FakeTensorMode) -> Task:
+    """The task with a fake tensor for each parameter and buffer; a copy, if it has none yet."""
     held = [*task.parameters(), *task.buffers()]
     if not any(isinstance(tensor, FakeTensor) for tensor in held):
         task = copy.deepcopy(task)  # the user's code may hold on to it
     made: dict[int, Any] = {}
 
-    def stand_in(tensor: Any) -> Any:
+    def faked(tensor: Any) -> Any:
         if tensor is None or isinstance(tensor, FakeTensor):
             return tensor
         if id(tensor) not in made:
@@ -35,13 +35,13 @@ def with_stand_ins(task: Task, mode: FakeTensorMode) -> Task:
     for module in task.modules():
         for group in (own_parameters(module), own_buffers(module)):
             for name, tensor in group.items():
-                group[name] = stand_in(tensor)
+                group[name] = faked(tensor)
     return task
 
 
 @contextmanager
-def copyable_stand_ins() -> Iterator[None]:
-    """Inside, `copy.deepcopy` takes stand-ins; otherwise it copies memory that they do not have, and Python crashes."""
+def copyable_fake_tensors() -> Iterator[None]:
+    """Let `copy.deepcopy` take fake tensors in the body; it would copy memory that they do not have, and crash."""
 
     def copied(self: Any, memo: dict[int, Any]) -> Any:
         if id(self) not in memo:
@@ -57,7 +57,7 @@ def copyable_stand_ins() -> Iterator[None]:
 
 @contextmanager
 def caches_emptied() -> Iterator[None]:
-    """Afterwards, what the user's functions have cached is gone: stand-ins would do harm in training."""
+    """Afterwards, what the user's functions have cached is gone: fake tensors would do harm in training."""
     try:
         yield
     finally:
