@@ -33,7 +33,7 @@ class Assignment:
     config_json: str
     objects: Mapping[str, Any] | bytes = field(default_factory=dict)
     """The user's Python objects that stand in the config in place of import paths, by section; pickled to travel,
-    since they may need `import_folders` to come to life again."""
+    since unpickling may need `import_folders`."""
     checkpoints: str = ""
     import_folders: tuple[str, ...] = ()
     rungs: Mapping[str, Any] | None = None

@@ -77,9 +77,9 @@ def autoscaler_text(scaler: Autoscaler) -> str:
 
 
 def _reported() -> dict[str, Any] | None:
-    """What the cluster's manager has told Ray; few do."""
-    told = reported_cluster_config()
-    return _in_yamls_words(told) if told is not None and told.node_group_configs else None
+    """Return the configuration that the cluster's manager has reported to Ray; few do."""
+    reported = reported_cluster_config()
+    return _in_yamls_words(reported) if reported is not None and reported.node_group_configs else None
 
 
 def _in_yamls_words(told: Any) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def copyable_fake_tensors() -> Iterator[None]:
 
 @contextmanager
 def caches_emptied() -> Iterator[None]:
-    """Afterwards, what the user's functions have cached is gone: fake tensors would do harm in training."""
+    """Empty the caches of user functions afterwards: a fake tensor in one would break training."""
     try:
         yield
     finally:

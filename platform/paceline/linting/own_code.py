@@ -1,4 +1,4 @@
-"""The lines of the user's own code on the stack."""
+"""The lines of user code on the stack."""
 
 import sys
 from collections.abc import Iterator
