@@ -1,7 +1,7 @@
 """Search for the techniques that go together: one may hide another's gain, or take it away.
 
-those that gain alone  ->  what else gains beside them  ->  larger batches and the like in place of those chosen
-  ->  without what gains nothing any more
+those that gain alone  ->  others of their families in their place  ->  what else gains beside them
+  ->  again others of their families  ->  without what gains nothing any more
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -62,6 +62,8 @@ class Combining:
             gained: of these the best of each family that gains, the best of all first.
         """
         _, chosen = together(self._config, gained)
+        if self._may_reveal(chosen):  # first, since the batch size matters most, and time may be short
+            chosen = self._with_another_of_a_family(chosen, tried) or chosen
         for _ in range(ROUNDS if chosen else 0):
             hidden = tried if self._may_reveal(chosen) else []
             others = [

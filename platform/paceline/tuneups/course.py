@@ -37,7 +37,7 @@ BASELINE_SHARE = 0.5
 """Of the time that is left beside the confirmation, what training the baseline may take at the most."""
 QUALITY_SHARE = 0.8
 """Of the time that is left then, what is kept back for further trainings at the most."""
-CONFIRMATION_SHARE = 0.5
+CONFIRMATION_SHARE = 0.45
 """Of the budget, what is kept back for builds in fresh processes."""
 MEMORY_SECONDS = 5 * PROCESS_SECONDS
 """Kept back for the memory of the baseline and of what is recommended, and to predict that of the
