@@ -35,7 +35,7 @@ def certainty(findings: Findings) -> str:
     parts = []
     if findings.recommended:
         parts.append(
-            f"Confirmed over {findings.builds} builds in fresh processes; the interval is the one that decided."
+            f"Confirmed over {findings.builds} builds in fresh processes; the interval holds at every look at them."
         )
     parts.append(f"Noise: {noise_text(findings.noise)}.")
     quality = findings.quality

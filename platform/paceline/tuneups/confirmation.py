@@ -267,6 +267,8 @@ class _Tests:
         """Names that are worth another build, the most important first."""
         shares = [name for name in self._shares if name not in self._dropped and self._is_open_share(name)]
         wanted = {*self._together.open, *shares, *self._alone.open}
+        if all(len(ratios) > 1 and _share(ratios).low > 1 for ratios in self._shares.values()):
+            wanted |= set(self._together.imprecise)  # it will not be cut back
         return [name for name in self._order if name in wanted]
 
     def _is_open_share(self, name: str) -> bool:

@@ -29,6 +29,8 @@ HOPE = 1.0
 """By how many standard errors an effect may be larger than it seems, before it is given up."""
 FEWEST_TO_PROJECT = 4
 """With fewer builds, their variance does not say whether the last look will decide."""
+PRECISION = 0.1
+"""Half of an interval of a log ratio that is narrow enough to be reported: about 10 %."""
 MOST_BUILDS = 200
 """Nobody waits for more."""
 
@@ -39,7 +41,7 @@ class Comparison:
 
     verdict: SpeedVerdict
     interval: Interval
-    """The one that decided: it excludes 1 exactly when the test rejected that the two are equally fast."""
+    """It excludes 1 exactly when the test rejected that the two are equally fast, and holds at all looks together."""
     builds: int
     looks: int = 0
     """How often it was tested."""
@@ -114,6 +116,10 @@ class SequentialTest:
     hypotheses that no earlier look has rejected. As long as no true hypothesis has been rejected, all true ones are
     among these, so that the chance of a false rejection at this look is at most its level; the levels add up to
     `alpha`. That holds however the hypotheses depend on each other, and whatever else ends the test early.
+
+    A rejected hypothesis may be measured further, until its interval is narrow enough. The intervals of its looks hold
+    together (Jennison and Turnbull 1989, "Interim analyses: the repeated confidence interval approach", Journal of the
+    Royal Statistical Society B 51), so that their intersection is reported.
     """
 
     def __init__(self, names: Sequence[str], alpha: float, looks: Sequence[int] = LOOKS) -> None:
@@ -140,20 +146,30 @@ class SequentialTest:
         """The hypotheses that more builds may decide, in their order."""
         return [name for name, each in self._hypotheses.items() if not each.is_rejected and name not in self._dropped]
 
+    @property
+    def imprecise(self) -> list[str]:
+        """The rejected hypotheses whose interval is still wide."""
+        return [
+            name
+            for name, each in self._hypotheses.items()
+            if each.is_rejected and name not in self._dropped and each.interval.high - each.interval.low > 2 * PRECISION
+        ]
+
     def drop(self, name: str) -> None:
         """Measure a hypothesis no longer. It still counts in the correction."""
         self._dropped.add(name)
 
     def add(self, log_ratios: Mapping[str, float], equal: float | None = None) -> None:
-        """Take the log ratios of one build; those that were decided or dropped are passed over. What has no hope to be
-        rejected by the last look is dropped, which cannot lead to a false rejection.
+        """Take the log ratios of one build, without those of dropped hypotheses, and of decided ones whose interval is
+        narrow. A hypothesis that has no hope to be rejected by the last look is dropped, which cannot lead to a false
+        rejection.
 
         Args:
             equal: that of a config over itself.
         """
         if equal is not None:
             self._equal.log_ratios.append(equal)
-        for name in self.open:
+        for name in [*self.open, *self.imprecise]:
             if name in log_ratios:
                 self._hypotheses[name].log_ratios.append(log_ratios[name])
         for name in self.open:
@@ -170,6 +186,7 @@ class SequentialTest:
             raise ValueError(f"no look was planned after {builds} builds, but after {self.looks}")
         level = self._alpha * builds / self.looks[-1] - self._spent
         self._spent += level
+        self._refine(level / max(1, len(self._hypotheses)))
         tested = [each for each in self._hypotheses.values() if not each.is_rejected]
         estimates = {id(each): estimate for each in tested if (estimate := self._estimate(each)) is not None}
         tested = sorted(
@@ -185,6 +202,18 @@ class SequentialTest:
             hypothesis.builds = len(hypothesis.log_ratios)
             hypothesis.looks += 1
             left -= hypothesis.is_rejected
+
+    def _refine(self, level: float) -> None:
+        """Narrow the intervals of hypotheses that were rejected at an earlier look, and measured since."""
+        for hypothesis in self._hypotheses.values():
+            estimate = self._estimate(hypothesis)
+            if not hypothesis.is_rejected or len(hypothesis.log_ratios) == hypothesis.builds or estimate is None:
+                continue
+            now, before = estimate.interval(level), hypothesis.interval
+            low, high = max(now.low, before.low), min(now.high, before.high)
+            if low <= high:  # otherwise one of them is wrong, and nobody knows which
+                hypothesis.interval = Interval(min(max(estimate.mean, low), high), low, high)
+            hypothesis.builds, hypothesis.looks = len(hypothesis.log_ratios), hypothesis.looks + 1
 
     def _estimate(self, hypothesis: _Hypothesis) -> _Estimate | None:
         """With a moderated variance; None for fewer than 2 builds."""
