@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from paceline.errors import ConfigError, EnvironmentFault, PacelineError, RunFailed
     from paceline.linting.apart import lint
     from paceline.memory.plan import MemoryPlan, plan
-    from paceline.runs.comparing import Comparison, compare
+    from paceline.runs.comparing import RunComparison, compare
     from paceline.runs.evaluation import evaluate, predict
     from paceline.runs.export import export
     from paceline.runs.listing import list_runs
@@ -32,7 +32,7 @@ _HOMES = {
     "ConfigError": "paceline.errors",
     "Control": "paceline.callbacks.callback",
     "EnvironmentFault": "paceline.errors",
-    "Comparison": "paceline.runs.comparing",
+    "RunComparison": "paceline.runs.comparing",
     "ExperimentConfig": "paceline.config",
     "MemoryPlan": "paceline.memory.plan",
     "PacelineError": "paceline.errors",
@@ -61,7 +61,7 @@ _HOMES = {
 
 __all__ = [
     "Callback",
-    "Comparison",
+    "RunComparison",
     "ConfigError",
     "Control",
     "EnvironmentFault",

@@ -2,17 +2,17 @@
 
 from typing import NamedTuple
 
-from paceline.linting.own_code import Line
+from paceline.linting.own_code import CodeLine
 
 ATTRIBUTE = "attribute"
 """Stands for the function that has made a tensor, where that is one that a module has as a plain attribute."""
 
 
-class Call(NamedTuple):
+class LintedCall(NamedTuple):
     """One call of a function of torch."""
 
     name: str
-    line: Line | None
+    line: CodeLine | None
     """The user's line that calls it; None where a layer of torch or another library does."""
     module: str
     """Name of the innermost module that is being called, such as `model.encoder`; empty outside of all."""
@@ -27,5 +27,5 @@ class Call(NamedTuple):
 class Flow(NamedTuple):
     """A result that goes into another function as it is."""
 
-    source: Call
-    into: Call
+    source: LintedCall
+    into: LintedCall

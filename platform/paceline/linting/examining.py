@@ -17,7 +17,7 @@ from paceline.linting.fake_tensors import caches_emptied, copyable_fake_tensors
 from paceline.linting.finding import Finding
 from paceline.linting.rules import RULES, Rule
 from paceline.linting.subject import Obstacle, Subject
-from paceline.linting.tracing import LARGEST_REAL, Trace, trace
+from paceline.linting.tracing import LARGEST_REAL, TaskTrace, trace
 from paceline.tasks._task import Task
 
 _log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ def _sizes(config: ExperimentConfig, batches: Batches | None) -> Sizes | None:
 
 def _seen(
     task: Task, config: ExperimentConfig, batches: Batches, mode: FakeTensorMode
-) -> tuple[Trace | None, Obstacle | None]:
+) -> tuple[TaskTrace | None, Obstacle | None]:
     """Return the trace of a run, or the reason why there is none."""
     try:
         return trace(task, config, batches, mode), None

@@ -21,7 +21,7 @@ _THROUGH = (
 """Files of torch between a call in somebody's code and what is called."""
 
 
-class Line(NamedTuple):
+class CodeLine(NamedTuple):
     """A line of the user's code."""
 
     file: str
@@ -32,12 +32,12 @@ class Line(NamedTuple):
         return shown(self.file, self.number)
 
 
-def nearest_line() -> Line | None:
+def nearest_line() -> CodeLine | None:
     """The innermost line of the user's code on the stack."""
     return next((_line(frame) for frame in _frames() if is_own(frame.f_code.co_filename)), None)
 
 
-def calling_line() -> Line | None:
+def calling_line() -> CodeLine | None:
     """The line that calls torch, if it is the user's; None where a layer or another library calls it."""
     frame = next((frame for frame in _frames() if not _is_between(frame.f_code.co_filename)), None)
     return _line(frame) if frame is not None and is_own(frame.f_code.co_filename) else None
@@ -60,5 +60,5 @@ def _is_between(file: str) -> bool:
     return file.startswith(_TORCH) and inner.startswith(_THROUGH)
 
 
-def _line(frame: FrameType) -> Line:
-    return Line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname)
+def _line(frame: FrameType) -> CodeLine:
+    return CodeLine(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from paceline.linting.calls import Call, Flow
-from paceline.linting.own_code import Line, calling_line, nearest_line
+from paceline.linting.calls import Flow, LintedCall
+from paceline.linting.own_code import CodeLine, calling_line, nearest_line
 from paceline.linting.tensor_devices import TensorDevices, tensors_in
 
 LOSSES = ("cross_entropy", "nll_loss", "binary_cross_entropy_with_logits")
@@ -38,28 +38,28 @@ _FALSE_IN_HEALTH = ("any", "isnan", "isinf")
 class Record:
     """Record of one forward pass."""
 
-    reads: list[Call] = field(default_factory=list)
+    reads: list[LintedCall] = field(default_factory=list)
     """Values of tensors on the device that the user's code asked for."""
-    shown: list[Call] = field(default_factory=list)
+    shown: list[LintedCall] = field(default_factory=list)
     """Tensors turned into text."""
-    moved: list[Call] = field(default_factory=list)
+    moved: list[LintedCall] = field(default_factory=list)
     """Tensors moved to a device that the code names; `detail` is the device."""
-    from_host: list[Call] = field(default_factory=list)
+    from_host: list[LintedCall] = field(default_factory=list)
     """Tensors that were made in host memory, and met one of the device."""
     flows: list[Flow] = field(default_factory=list)
-    dropouts: list[Call] = field(default_factory=list)
+    dropouts: list[LintedCall] = field(default_factory=list)
     """Dropout that was on, by calls of the user's code."""
-    mean_losses: dict[int, Call] = field(default_factory=dict)
+    mean_losses: dict[int, LintedCall] = field(default_factory=dict)
     """By id of the result: losses that are means over the batch."""
-    lines: Counter[Line] = field(default_factory=Counter)
+    lines: Counter[CodeLine] = field(default_factory=Counter)
     """How many functions of torch each line of the user's code called, also by way of layers."""
     shapes: dict[str, torch.Size] = field(default_factory=dict)
     """Shape of the first input of each module, by name."""
-    calls: list[Call] = field(default_factory=list)
+    calls: list[LintedCall] = field(default_factory=list)
     """Calls that `watching` looks out for."""
 
 
-class Recorder(TorchFunctionMode):
+class ForwardRecorder(TorchFunctionMode):
     """Fills a record while it is entered."""
 
     def __init__(self, stands_in: bool, devices: TensorDevices) -> None:
@@ -71,12 +71,12 @@ class Recorder(TorchFunctionMode):
         self.record = Record()
         self.modules: list[str] = [""]
         self.stands_in = stands_in
-        self._origins: dict[int, tuple[Tensor, Call]] = {}
+        self._origins: dict[int, tuple[Tensor, LintedCall]] = {}
         self._devices = devices
 
-    def call(self, name: str, detail: str = "") -> Call:
+    def call(self, name: str, detail: str = "") -> LintedCall:
         """A call that is being made now."""
-        return Call(name, calling_line(), self.modules[-1], detail)
+        return LintedCall(name, calling_line(), self.modules[-1], detail)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -183,7 +183,7 @@ def _drops(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     return bool(training) and p > 0
 
 
-def _invented(name: str, tensor: Tensor, origin: tuple[Tensor, Call] | None) -> Any:
+def _invented(name: str, tensor: Tensor, origin: tuple[Tensor, LintedCall] | None) -> Any:
     """A value for one that a fake tensor does not have: as if all were well, so that the code continues."""
     if name in SHOWS:
         return "tensor"

@@ -12,7 +12,7 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.config.steps import epoch_steps, training_steps
 from paceline.errors import UnusableCode
 from paceline.linting.building import Batches
-from paceline.linting.tracing import Trace
+from paceline.linting.tracing import TaskTrace
 from paceline.tasks._task import Task
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -40,7 +40,7 @@ class Subject:
     """Modules that the user's code had put in evaluation mode when the task was built."""
     batches: Batches | None
     """None where the data cannot be built here."""
-    trace: Trace | None
+    trace: TaskTrace | None
     """None where the task cannot be run on fake tensors, nor for real here."""
     obstacle: Obstacle | None
     """None where there is a trace."""

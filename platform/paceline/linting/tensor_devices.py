@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from paceline.linting.calls import ATTRIBUTE, Call
+from paceline.linting.calls import ATTRIBUTE, LintedCall
 
 
 class TensorDevices:
@@ -18,7 +18,7 @@ class TensorDevices:
         """
         # held, so that no other tensor gets the id
         self._on_device = {id(each): each for each in on_device}
-        self._on_host = {id(each): (each, Call(ATTRIBUTE, None, name)) for name, each in attributes.items()}
+        self._on_host = {id(each): (each, LintedCall(ATTRIBUTE, None, name)) for name, each in attributes.items()}
 
     def is_on_device(self, tensor: Tensor) -> bool:
         """Return True if reading it waits for the device."""
@@ -28,12 +28,12 @@ class TensorDevices:
         """Note that a tensor is on the device."""
         self._on_device[id(tensor)] = tensor
 
-    def origin(self, tensor: Tensor) -> Call | None:
+    def origin(self, tensor: Tensor) -> LintedCall | None:
         """Return the operation that made a tensor in host memory."""
         held = self._on_host.get(id(tensor))
         return held[1] if held is not None else None
 
-    def note_made(self, result: Any, on_device: bool, call: Call) -> None:
+    def note_made(self, result: Any, on_device: bool, call: LintedCall) -> None:
         """Note what a function has made from no other tensor."""
         for tensor in tensors_in((result,)):
             if on_device:
@@ -41,7 +41,7 @@ class TensorDevices:
             else:
                 self._on_host[id(tensor)] = tensor, call
 
-    def note_result(self, given: list[Tensor], result: Any) -> list[Call]:
+    def note_result(self, given: list[Tensor], result: Any) -> list[LintedCall]:
         """Note what a function has made from others; what made those that had to be copied to the device for it."""
         origins = [(tensor, origin) for tensor in given if (origin := self.origin(tensor)) is not None]
         if any(self.is_on_device(tensor) for tensor in given):

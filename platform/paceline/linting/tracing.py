@@ -16,7 +16,7 @@ from paceline.engine.batches import map_tensors, tensors_in
 from paceline.engine.output_checks import checked_output
 from paceline.engine.seeding import seed_everything
 from paceline.linting.building import Batches
-from paceline.linting.recorder import Record, Recorder
+from paceline.linting.recorder import ForwardRecorder, Record
 from paceline.linting.tensor_devices import TensorDevices
 from paceline.linting.watching import watching
 from paceline.tasks._task import Task
@@ -27,7 +27,7 @@ LARGEST_REAL = 30_000_000
 
 
 @dataclass
-class Trace:
+class TaskTrace:
     """Trace of a task in two training steps on a small batch, one on a larger batch, and in evaluation."""
 
     training: Record
@@ -48,7 +48,7 @@ class Trace:
     """Modules that were in training mode when the task was evaluated."""
 
 
-def trace(task: Task, config: ExperimentConfig, batches: Batches, mode: FakeTensorMode | None) -> Trace:
+def trace(task: Task, config: ExperimentConfig, batches: Batches, mode: FakeTensorMode | None) -> TaskTrace:
     """Run the task; its parameters keep their values and get no gradients, all else may change.
 
     Args:
@@ -66,7 +66,7 @@ def trace(task: Task, config: ExperimentConfig, batches: Batches, mode: FakeTens
         return _trace(_Runner(task, config, mode), batches)
 
 
-def _trace(run: "_Runner", batches: Batches) -> Trace:
+def _trace(run: "_Runner", batches: Batches) -> TaskTrace:
     task = run.task
     task.train()
     first, _ = run(batches.small)
@@ -81,7 +81,7 @@ def _trace(run: "_Runner", batches: Batches) -> Trace:
     with torch.no_grad(), _noting_training_mode(task) as trained:
         evaluation = run.until_failure(batches.small)
     same = len([*tensors_in(batches.small)]) == len([*tensors_in(batches.large)])
-    return Trace(training, larger, evaluation, output.loss_sum, output.weight, used, grown, error, same, trained)
+    return TaskTrace(training, larger, evaluation, output.loss_sum, output.weight, used, grown, error, same, trained)
 
 
 class _Runner:
@@ -98,7 +98,7 @@ class _Runner:
         given = map_tensors(batch, self.mode.from_tensor) if self.mode is not None else batch
         low: AbstractContextManager[Any] = torch.autocast("cpu", torch.bfloat16) if self.is_low else nullcontext()
         on_device = (*self.task.parameters(), *self.task.buffers(), *tensors_in(given))
-        recorder = Recorder(self.mode is not None, TensorDevices(on_device, _plain_attributes(self.task)))
+        recorder = ForwardRecorder(self.mode is not None, TensorDevices(on_device, _plain_attributes(self.task)))
         self._newest = recorder.record
         with low, _naming(self.task, recorder), watching(recorder), recorder:
             output = checked_output(self.task(given))
@@ -133,7 +133,7 @@ def _plain_attributes(task: Task) -> dict[str, Tensor]:
 
 
 @contextmanager
-def _naming(task: Task, recorder: Recorder) -> Iterator[None]:
+def _naming(task: Task, recorder: ForwardRecorder) -> Iterator[None]:
     """Tell the recorder which module is being called."""
     with ExitStack() as stack:
         for name, module in _hookable(task):
@@ -149,7 +149,7 @@ def _hookable(task: Task) -> Iterator[tuple[str, nn.Module]]:
     yield from ((name, each) for name, each in task.named_modules() if not isinstance(each, torch.jit.ScriptModule))
 
 
-def _entering(name: str, recorder: Recorder) -> Callable[[nn.Module, Any], None]:
+def _entering(name: str, recorder: ForwardRecorder) -> Callable[[nn.Module, Any], None]:
     def enter(module: nn.Module, args: Any) -> None:
         recorder.modules.append(name)
         if args and isinstance(args[0], Tensor):
@@ -158,7 +158,7 @@ def _entering(name: str, recorder: Recorder) -> Callable[[nn.Module, Any], None]
     return enter
 
 
-def _leaving(recorder: Recorder) -> Callable[[nn.Module, Any, Any], None]:
+def _leaving(recorder: ForwardRecorder) -> Callable[[nn.Module, Any, Any], None]:
     def leave(module: nn.Module, args: Any, output: Any) -> None:
         recorder.modules.pop()
 

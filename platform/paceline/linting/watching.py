@@ -9,15 +9,15 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from paceline.linting.own_code import Line, calling_line, nearest_line
-from paceline.linting.recorder import Recorder
+from paceline.linting.own_code import CodeLine, calling_line, nearest_line
+from paceline.linting.recorder import ForwardRecorder
 from paceline.linting.replaced import replaced
 
 HOUSEKEEPING = ("torch.cuda.empty_cache", "torch.cuda.synchronize", "gc.collect")
 
 
 @contextmanager
-def watching(recorder: Recorder) -> Iterator[None]:
+def watching(recorder: ForwardRecorder) -> Iterator[None]:
     """While the body runs, what the user's code calls of these goes into `recorder.record.calls`.
 
     The caches of a GPU are left alone, and nothing computes gradients but `torch.autograd.grad`.
@@ -30,7 +30,7 @@ def watching(recorder: Recorder) -> Iterator[None]:
         yield
 
 
-def _watchers(recorder: Recorder) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+def _watchers(recorder: ForwardRecorder) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     for full_name in HOUSEKEEPING:
         owner = {"torch.cuda": torch.cuda, "gc": gc}[full_name.rpartition(".")[0]]
         yield owner, full_name.rpartition(".")[2], _noted(recorder, full_name, lambda *args, **kwargs: 0)
@@ -42,7 +42,10 @@ def _watchers(recorder: Recorder) -> Iterator[tuple[Any, str, Callable[..., Any]
 
 
 def _noted(
-    recorder: Recorder, name: str, then: Callable[..., Any], detail: Callable[..., str] = lambda *args, **kwargs: ""
+    recorder: ForwardRecorder,
+    name: str,
+    then: Callable[..., Any],
+    detail: Callable[..., str] = lambda *args, **kwargs: "",
 ) -> Callable[..., Any]:
     def called(*args: Any, **kwargs: Any) -> Any:
         _note(recorder, name, detail(*args, **kwargs), calling_line())
@@ -51,7 +54,7 @@ def _noted(
     return called
 
 
-def _note(recorder: Recorder, name: str, detail: str, line: Line | None) -> None:
+def _note(recorder: ForwardRecorder, name: str, detail: str, line: CodeLine | None) -> None:
     if line is not None:
         recorder.record.calls.append(recorder.call(name, detail)._replace(line=line))
 
@@ -66,7 +69,7 @@ def _autocast_dtype(self: Any, device_type: str = "cuda", dtype: Any = None, ena
     return str(dtype or {"cpu": torch.bfloat16}.get(device_type, torch.float16)).removeprefix("torch.")
 
 
-def _on_new_parameter(recorder: Recorder) -> Callable[[nn.Module, str, Any], None]:
+def _on_new_parameter(recorder: ForwardRecorder) -> Callable[[nn.Module, str, Any], None]:
     def note(module: nn.Module, name: str, parameter: Any) -> None:
         if parameter is not None:
             _note(recorder, "register_parameter", f"{type(module).__name__}.{name}", nearest_line())

@@ -27,7 +27,7 @@ LEAST_OVERHEAD = 0.5
 
 
 @dataclass(frozen=True)
-class Facts:
+class BottleneckFacts:
     """Facts beside the split that a diagnosis needs."""
 
     larger: StepSplit | None = None
@@ -55,20 +55,20 @@ class _Cause:
     least: float = LEAST_SHARE
 
 
-def name_bottleneck(split: StepSplit, config: ExperimentConfig, facts: Facts | None = None) -> Bottleneck:
+def name_bottleneck(split: StepSplit, config: ExperimentConfig, facts: BottleneckFacts | None = None) -> Bottleneck:
     """The cause that the largest share of a step is lost by, and its fixes; the same on all ranks.
 
     Args:
         config: what the split was measured with.
     """
-    facts = facts or Facts()
+    facts = facts or BottleneckFacts()
     causes = [found for look in _LOOKS if (found := look(split, facts)) is not None]
     named = max((each for each in causes if each.share >= each.least), key=lambda each: each.share, default=None)
     named = named or _syncs(split) or _compute(split)
     return Bottleneck(named.kind, named.share, named.reason, fixes_for(named.kind, split, config, facts.larger))
 
 
-def _data(split: StepSplit, facts: Facts) -> _Cause:
+def _data(split: StepSplit, facts: BottleneckFacts) -> _Cause:
     waits, copies = median(split.fractions(DATA)), median(split.fractions(TRANSFER))
     if copies > waits:
         reason = f"the copy of a batch to the device takes {_ms(split.median(TRANSFER))} a step"
@@ -77,7 +77,7 @@ def _data(split: StepSplit, facts: Facts) -> _Cause:
     return _Cause("data", waits + copies, f"{reason}, {_percent(waits + copies)} of its time")
 
 
-def _communication(split: StepSplit, facts: Facts) -> _Cause:
+def _communication(split: StepSplit, facts: BottleneckFacts) -> _Cause:
     share = median(split.fractions(COMMUNICATION))
     reason = (
         f"the exchange of gradients takes {_ms(split.median(COMMUNICATION))} a step that backward does not hide, "
@@ -86,7 +86,7 @@ def _communication(split: StepSplit, facts: Facts) -> _Cause:
     return _Cause("communication", share, reason)
 
 
-def _straggler(split: StepSplit, facts: Facts) -> _Cause | None:
+def _straggler(split: StepSplit, facts: BottleneckFacts) -> _Cause | None:
     found = split.straggler()
     if found is None:
         return None
@@ -105,7 +105,7 @@ _OWN_PARTS = (DATA, TRANSFER, FORWARD, BACKWARD, "optimizer", "idle")
 _HINT = {DATA: "look at how its data are read"}
 
 
-def _logging(split: StepSplit, facts: Facts) -> _Cause:
+def _logging(split: StepSplit, facts: BottleneckFacts) -> _Cause:
     # whoever reports is the slowest here, and the others wait for it later
     slow = max(split.ranks, key=lambda each: each.seconds[LOGGING])
     share = slow.seconds[LOGGING] / slow.step_seconds
@@ -114,7 +114,7 @@ def _logging(split: StepSplit, facts: Facts) -> _Cause:
     return _Cause("logging", share, reason)
 
 
-def _synchronisation(split: StepSplit, facts: Facts) -> _Cause | None:
+def _synchronisation(split: StepSplit, facts: BottleneckFacts) -> _Cause | None:
     shares = [each.blocked[FORWARD] / each.step_seconds for each in split.ranks if each.blocked]
     if not shares:
         return None
@@ -141,7 +141,7 @@ def _syncs(split: StepSplit) -> _Cause | None:
     return _Cause("synchronisation", share, reason)
 
 
-def _small_batch(split: StepSplit, facts: Facts) -> _Cause | None:
+def _small_batch(split: StepSplit, facts: BottleneckFacts) -> _Cause | None:
     fixed = fixed_seconds(split, facts.larger)
     if fixed is None or facts.larger is None:
         return None
@@ -166,7 +166,7 @@ def _compute(split: StepSplit) -> _Cause:
     return _Cause("compute", share, f"nothing stands out: forward and backward take {_percent(share)} of a step")
 
 
-_LOOKS: Sequence[Callable[[StepSplit, Facts], _Cause | None]] = (
+_LOOKS: Sequence[Callable[[StepSplit, BottleneckFacts], _Cause | None]] = (
     _data,
     _communication,
     _straggler,

@@ -7,7 +7,7 @@ from paceline.config.batch_sizes import ACCUMULATION, GLOBAL, MICRO, BatchSizes,
 from paceline.config.experiment import ExperimentConfig
 from paceline.engine.trainer import Trainer
 from paceline.errors import ConfigError
-from paceline.profiling.bottleneck import Bottleneck, Facts, name_bottleneck
+from paceline.profiling.bottleneck import Bottleneck, BottleneckFacts, name_bottleneck
 from paceline.profiling.parts import StepSplit
 from paceline.profiling.splitting import split_steps
 
@@ -42,7 +42,7 @@ def diagnose(
     split = split_steps(build(config), steps, warm_up)
     enlarged = with_larger_micro_batch(config, split.samples)
     larger = None if enlarged is None else split_steps(build(enlarged), steps, warm_up)
-    return Diagnosis(split, larger, name_bottleneck(split, config, Facts(larger)))
+    return Diagnosis(split, larger, name_bottleneck(split, config, BottleneckFacts(larger)))
 
 
 def with_larger_micro_batch(config: ExperimentConfig, samples: int) -> ExperimentConfig | None:

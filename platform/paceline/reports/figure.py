@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from io import BytesIO
+from textwrap import fill
 from xml.etree import ElementTree
 
 import matplotlib
@@ -16,7 +17,7 @@ from matplotlib.figure import Figure
 
 from paceline.redaction import redact
 from paceline.reports import theme
-from paceline.reports.text import shown
+from paceline.reports.text import displayable
 
 WIDE = 8.5
 """Inches from which on a figure takes the whole width of a page."""
@@ -87,7 +88,7 @@ class Picture(Figure):
             if (group := groups.get(name)) is None:
                 continue
             drawn = list(group.iter(f"{{{_SVG}}}use")) or list(group.iter(f"{{{_SVG}}}path"))
-            for element, text in zip(drawn, texts, strict=False) if len(texts) > 1 else [(group, texts[0])]:
+            for element, text in zip(drawn, texts, strict=True) if len(texts) > 1 else [(group, texts[0])]:
                 label = ElementTree.Element(f"{{{_SVG}}}title")
                 label.text = text
                 element.insert(0, label)
@@ -119,14 +120,26 @@ def dress(axes: Axes, grid: str = "both") -> None:
     axes.tick_params(which="both", colors=theme.QUIET)
 
 
-def plain(text: str) -> str:
-    """Return a text as matplotlib takes it: without secrets, and with no `$` that begins a formula."""
-    return plain_text(text).replace("$", r"\$")
+def plain(text: str, width: int | None = None, indent: str = "") -> str:
+    """Return a text as matplotlib takes it: without secrets, and with no `$` that begins a formula.
+
+    Args:
+        width: characters of a line, where it is to be wrapped.
+        indent: of the lines after the first.
+    """
+    shown = plain_text(text)  # before it is wrapped, since half of a secret is not recognised
+    return (fill(shown, width, subsequent_indent=indent) if width else shown).replace("$", r"\$")
+
+
+def shortened(text: str, width: int) -> str:
+    """Return as much of a text as fits into so many characters, as `plain` does."""
+    shown = plain_text(text)
+    return (shown if len(shown) <= width else f"{shown[: width - 1]}…").replace("$", r"\$")
 
 
 def plain_text(text: str) -> str:
     """Return a text as an XML file may hold it, without secrets."""
-    return redact(shown(text))
+    return redact(displayable(text))
 
 
 def color_map(mode: str) -> Colormap:

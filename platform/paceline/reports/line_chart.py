@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -16,97 +16,109 @@ from paceline.reports.text import axis_scale, metric_text
 FEW_POINTS = 40
 """Up to this many points, each one has a marker."""
 HOVERED = 60
-"""Points of a line that say their value under the pointer."""
+"""Points of a line that show their value under the pointer."""
 LOG_FROM = 30.0
 """A loss whose values differ by this factor is drawn by its logarithm."""
 MANY_DECADES = 300.0
-LEGEND_ROWS = 8
+LARGEST = 1e305
 
 Place = tuple[float, float]
+Values = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     """One metric over the steps."""
 
     name: str
     places: Sequence[Place]
-    """Finite values, the steps ascending."""
-    label: str = ""
-    """In the legend; by default its name and its last value."""
+    """Step and value, both finite; the steps ascend."""
     is_dashed: bool = False
     """Seen beside the line that it lies on."""
     breaks: Sequence[float] = ()
     """Steps after which the line begins again."""
 
 
-def line_chart(
-    title: str, lines: Sequence[Line], marks: Sequence[float] = (), x_label: str = "optimizer step"
-) -> Picture:
-    """Draw lines of one unit.
+def line_chart(title: str, lines: Sequence[ChartLine], marks: Sequence[float] = ()) -> Picture:
+    """Draw lines of one unit over the optimizer steps.
 
     Args:
         title: above the chart.
         lines: at least one with a place.
-        marks: steps with a thin line upwards: where a run was resumed.
+        marks: steps with a thin vertical line: where a run was resumed.
     """
-    drawn = [line for line in lines if line.places]
+    drawn = [line for each in lines if (line := _drawable(each)).places]
     values = [value for line in drawn for _, value in line.places]
     key = drawn[0].name
     # the highest value alone may be a peak: the unit is that of most of them
     scale, unit = axis_scale(key, float(np.percentile(np.abs(values), 90)))
+    scaled = [value / scale for value in values]
     picture = Picture(7.2, 3.7)
     axes = picture.add_subplot()
-    for number, line in enumerate(drawn):
-        _draw(picture, axes, line, theme.SERIES[number % len(theme.SERIES)], scale)
-    for step in marks:
-        mark = axes.axvline(step, color=theme.QUIET, linewidth=1, linestyle=(0, (2, 3)), zorder=1)
-        picture.tip(mark, [f"resumed after step {step:,.0f}"])
-    scaled = [value / scale for value in values]
     if "loss" in key and min(scaled) > 0 and max(scaled) / min(scaled) >= LOG_FROM:
         axes.set_yscale("log")
         label_log(axes.yaxis, min(scaled), max(scaled))
     else:
         _limit(axes, scaled)
         axes.yaxis.set_major_formatter(EngFormatter(sep="") if max(map(abs, scaled)) >= 1e4 else FuncFormatter(_short))
+    for number, line in enumerate(drawn):
+        _draw(picture, axes, line, theme.SERIES[number % len(theme.SERIES)], scale)
+    for step in marks:
+        axes.axvline(step, color=theme.QUIET, linewidth=1, linestyle=(0, (2, 3)), zorder=1)
+        picture.tip(axes.axvline(step, color=theme.QUIET, alpha=0, linewidth=9), [f"resumed after step {step:,.0f}"])
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.set_xlabel(x_label)
+    axes.set_xlabel("optimizer step")
     axes.set_title(plain(f"{title} ({unit})" if unit else title), loc="left", fontsize=10, fontweight="bold")
     dress(axes)
-    columns = 2 if len(drawn) <= 2 else 1
-    picture.legend(loc="outside lower left", ncols=columns, frameon=False, fontsize=9)
+    picture.legend(loc="outside lower left", ncols=2 if len(drawn) <= 2 else 1, frameon=False, fontsize=9)
     return picture
 
 
-def _draw(picture: Picture, axes: Axes, line: Line, color: str, scale: float) -> None:
+def _drawable(line: ChartLine) -> ChartLine:
+    """Leave out values so near to the largest number that matplotlib overflows."""
+    return replace(line, places=[place for place in line.places if abs(place[1]) < LARGEST])
+
+
+def _draw(picture: Picture, axes: Axes, line: ChartLine, color: str, scale: float) -> None:
     steps, values = np.array([step for step, _ in line.places]), np.array([value for _, value in line.places])
-    shown = line.label or f"{line.name}{' (dashed)' * line.is_dashed}, last {metric_text(values[-1], line.name)}"
+    label = f"{line.name}{' (dashed)' * line.is_dashed}, last {metric_text(float(values[-1]), line.name)}"
     starts = [
         index for index in range(1, len(steps)) if any(steps[index - 1] <= at < steps[index] for at in line.breaks)
     ]
-    gaps = np.insert(values / scale, starts, np.nan)
-    marker = "o" if len(steps) <= FEW_POINTS and not line.is_dashed else None
-    style = (0, (5, 4)) if line.is_dashed else "solid"
     (curve,) = axes.plot(
         np.insert(steps, starts, [steps[start] for start in starts]),
-        gaps,
+        np.insert(values / scale, starts, np.nan),
         color=color,
-        marker=marker,
+        marker="o" if len(steps) <= FEW_POINTS and not line.is_dashed else None,
         markersize=3.5,
         linewidth=1.7,
-        linestyle=style,
-        label=plain(shown),
+        linestyle=(0, (5, 4)) if line.is_dashed else "solid",
+        label=plain(label),
         zorder=3,
     )
     picture.tip(curve, [line.name])
-    chosen = sorted({round(at) for at in np.linspace(0, len(steps) - 1, min(HOVERED, len(steps)))} | _extremes(values))
-    hovered = axes.scatter(steps[chosen], values[chosen] / scale, s=110, color=color, alpha=0, zorder=4)
-    texts = [f"{line.name}\n{metric_text(values[at], line.name)} at step {steps[at]:,.0f}" for at in chosen]
-    picture.tip(hovered, texts)
+    texts = [
+        f"{line.name}\n{metric_text(float(value), line.name)} at step {step:,.0f}"
+        for step, value in zip(steps, values, strict=True)
+    ]
+    add_hover(picture, axes, steps, values / scale, texts)
 
 
-def _extremes(values: np.ndarray) -> set[int]:
-    return {int(values.argmin()), int(values.argmax())}
+def add_hover(picture: Picture, axes: Axes, x: Values, y: Values, texts: Sequence[str]) -> None:
+    """Let some points of a line show their text under the pointer, its extremes among them.
+
+    Args:
+        x: of the points.
+        y: of the points; those beyond the limits of the axes are left out, as an SVG has no markers there.
+        texts: one for each point.
+    """
+    low, high = axes.get_ylim()
+    spread = np.linspace(0, len(x) - 1, min(HOVERED, len(x))).round().astype(int).tolist()
+    inside = (y >= low) & (y <= high) if not axes.get_autoscaley_on() else np.isfinite(y)
+    chosen = [at for at in sorted({*spread, int(y.argmin()), int(y.argmax())}) if inside[at]]
+    if chosen:
+        points = axes.scatter(x[chosen], y[chosen], s=110, color=theme.FAINT, alpha=0, zorder=4)
+        picture.tip(points, [texts[at] for at in chosen])
 
 
 def _limit(axes: Axes, values: Sequence[float]) -> None:

@@ -3,21 +3,25 @@
 import base64
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from paceline.redaction import redact
 from paceline.reports import text, theme
+from paceline.reports.drawing import tried
+
+if TYPE_CHECKING:
+    from paceline.reports.figure import Picture
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     """One part of a page. The block of the template that has its key fills it."""
 
     key: str
@@ -38,7 +42,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Fact:
-    """A row of a table of facts; one without a value is left out."""
+    """A row of a table of facts."""
 
     label: str
     value: str
@@ -69,8 +73,27 @@ class Page:
     status: str
     subtitle: str
     tiles: Sequence[Tile]
-    sections: Sequence[Section]
+    sections: Sequence[PageSection]
     warnings: Sequence[str] = ()
+
+
+def drawn_chart(draw: Callable[[], "Picture | None"], title: str, caption: str = "") -> Chart | None:
+    """Return a chart for a page; None where there is nothing to draw. One that fails says so in its place.
+
+    Args:
+        draw: returns the figure.
+        title: its name for those who cannot see it.
+        caption: above the chart.
+    """
+
+    def drawn() -> tuple[Chart, ...]:
+        picture = draw()
+        return () if picture is None else (Chart(picture.svg(title), caption),)
+
+    charts = tried(drawn, title)
+    if charts is None:
+        return Chart(Markup('<p class="quiet">{} could not be drawn.</p>').format(_finalize(title)))
+    return charts[0] if charts else None
 
 
 def render(template: str, page: Page, **values: Any) -> bytes:
@@ -120,9 +143,9 @@ def _finalize(value: Any) -> Any:
 
     Templates do not join texts by filters, whose results would count as HTML already.
     """
-    if isinstance(value, Markup) or not isinstance(value, str):
-        return "" if value is None else value
-    return redact(text.shown(value))
+    if value is None or isinstance(value, Markup):
+        return value or ""
+    return redact(text.displayable(str(value)))
 
 
 @cache

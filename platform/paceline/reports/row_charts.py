@@ -3,13 +3,12 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from textwrap import shorten
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from paceline.reports import theme
-from paceline.reports.figure import Picture, dress, plain
+from paceline.reports.figure import Picture, dress, plain, shortened
 
 NAME_WIDTH = 38
 LOG_FROM = 4.0
@@ -54,7 +53,7 @@ def bar_chart(title: str, rows: Mapping[str, Sequence[float]], series: Sequence[
         for bar, place, width, name in zip(bars, places, widths, rows, strict=True):
             axes.text(width + 1, place, f"{width:.0f} %", va="center", fontsize=9, color=theme.QUIET)
             picture.tip(bar, [f"{name}: {width:.1f} %"])
-    axes.set_yticks(range(len(rows)), [plain(shorten(name, NAME_WIDTH, placeholder=" ...")) for name in rows])
+    axes.set_yticks(range(len(rows)), [shortened(name, NAME_WIDTH) for name in rows])
     axes.invert_yaxis()
     axes.set_xlim(0, 112)
     axes.set_xticks(range(0, 101, 20))
@@ -83,7 +82,7 @@ def ratio_chart(title: str, rows: Sequence[Ratio], labels: tuple[str, str]) -> P
         point = axes.scatter([row.value], [place], s=40, color=row.color, zorder=3)
         picture.tip(point, [f"{row.name}: {row.text}"])
         _write(axes, place, row.text)
-    axes.set_yticks(range(len(rows)), [plain(shorten(row.name, NAME_WIDTH, placeholder=" ...")) for row in rows])
+    axes.set_yticks(range(len(rows)), [shortened(row.name, NAME_WIDTH) for row in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
     _scale(axes, [value for row in rows for value in (row.value, row.low, row.high)], labels[0])
     for tick, row in zip(axes.get_yticklabels(), rows, strict=True):

@@ -14,7 +14,7 @@ _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 _SI = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 
 
-def shown(text: str) -> str:
+def displayable(text: str) -> str:
     """Return a text in which a replacement character stands for what no file may hold."""
     return _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", text)
 

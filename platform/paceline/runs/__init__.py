@@ -1,1 +1,1 @@
-"""What is done with runs that are over: they are sent to MLflow, reported, exported. Never imports ray."""
+"""Finished runs: sending them to MLflow, reporting, evaluating, exporting. Never imports ray."""

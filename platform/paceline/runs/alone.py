@@ -10,7 +10,7 @@ LOCK_FILE = ".sync"
 
 @contextmanager
 def alone_with(tracking: Path) -> Iterator[bool]:
-    """Whether nobody else sends the record in a recorder's folder; if so, nobody does during the body. Where the file
+    """Yield True if nobody else sends the record of a folder, and keep others from it in the body. Where the file
     system has no locks, nobody can know.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Which of a run's checkpoints is the best one: by a metric that was measured at the checkpoint's own step."""
+"""Choice of a run's best checkpoint: by a metric that was measured at the checkpoint's own step."""
 
 import math
 from collections.abc import Sequence

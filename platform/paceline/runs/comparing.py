@@ -56,7 +56,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Group:
+class RunGroup:
     """Runs that differ in their seed alone."""
 
     members: tuple[Member, ...]
@@ -86,10 +86,10 @@ def _value(values: Sequence[float]) -> Value | None:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """What `compare` has found."""
+class RunComparison:
+    """Result of `compare`."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[RunGroup, ...]
 
     @cached_property
     def config(self) -> dict[str, tuple[Any, ...]]:
@@ -108,7 +108,7 @@ class Comparison:
 
     @cached_property
     def speed_differences(self) -> list[str]:
-        """Why the speeds cannot be compared; empty if they can."""
+        """Reasons why the speeds cannot be compared; empty if they can."""
         members = [each for group in self.groups for each in group.members]
         found = [
             f"{first.label} and {second.label}: {redact(str(difference))}"
@@ -213,14 +213,14 @@ def _is_shown(key: str) -> bool:
 
 
 def _plain(value: Value | None) -> dict[str, Any] | None:
-    """Of a value that is not finite, JSON has no number: null."""
+    """Return a value as JSON; null for one that is not finite."""
     if value is None:
         return None
     mean = value.mean if isfinite(value.mean) else None
     return {"mean": mean, "deviation": value.deviation, "count": value.count}
 
 
-def compare(*runs: str | Path, storage: str | Path | None = None) -> Comparison:
+def compare(*runs: str | Path, storage: str | Path | None = None) -> RunComparison:
     """Compare runs: differences of their configs, metrics over seeds, and speeds where these can be compared.
 
     Runs whose configs differ in the seed alone are one group.
@@ -247,7 +247,7 @@ def compare(*runs: str | Path, storage: str | Path | None = None) -> Comparison:
         member = _member(found)
         own = {key: repr(value) for key, value in member.config.items() if key != SEED and _is_shown(key)}
         groups.setdefault(tuple(sorted(own.items())), []).append(member)
-    return Comparison(tuple(Group(tuple(members)) for members in groups.values()))
+    return RunComparison(tuple(RunGroup(tuple(members)) for members in groups.values()))
 
 
 def _member(found: FoundRun) -> Member:

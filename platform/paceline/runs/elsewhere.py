@@ -1,4 +1,4 @@
-"""Which runs of a folder are recorded elsewhere, for whoever reviews those of one store."""
+"""Runs of a folder that are recorded in another store than the one that is reviewed."""
 
 from collections import Counter
 from pathlib import Path

@@ -50,7 +50,7 @@ PACKAGES = ("paceline", "torch", "safetensors")
 
 @dataclass(frozen=True)
 class Exported:
-    """What was exported, and where to."""
+    """Result of an export: the files, and their place."""
 
     folder: Path
     format: Format
@@ -164,7 +164,7 @@ def export(
 
 
 def _monitored(config: ExperimentConfig, points: Sequence[Point]) -> Objective | None:
-    """That of `checkpoint.monitor`, once it was measured."""
+    """Return the metric of `checkpoint.monitor`, if it was measured."""
     objective = config.checkpoint.objective
     return objective if objective and any(point.key == objective[0] for point in points) else None
 

@@ -1,4 +1,4 @@
-"""Which run is meant by what a person writes: a folder, a name, a name and an id, or MLflow's id of a run.
+"""Finding a run by a folder, a name, a name and an id, or MLflow's id of a run.
 
 RUN = FOLDER | NAME | NAME/ID | NAME/ID/TRIAL | MLflow's id     ->     FoundRun
 """
@@ -61,7 +61,7 @@ class FoundRun:
 
     @property
     def checkpoints(self) -> Path:
-        """Where its `step-<n>` folders are; a sweep itself has none."""
+        """Folder of its `step-<n>` folders; a sweep itself has none."""
         return self.folder / "checkpoints"
 
     def __str__(self) -> str:
@@ -130,7 +130,7 @@ def trials_of(sweep: Path) -> list[FoundRun]:
 
 
 def _at(path: Path, tuneups: bool = False) -> FoundRun | None:
-    """What the folder itself is."""
+    """Return the run, sweep or trial that a folder is."""
     if (path / RunFolder.FILE).is_file():
         return FoundRun("run", path)
     if (path / SweepFolder.FILE).is_file():

@@ -1,4 +1,4 @@
-"""How a run ended whose process did not live to write that into its record: from what else it has left."""
+"""Ending of a run whose process died before it was recorded: found by the files that it has left."""
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -27,7 +27,7 @@ STOPPED = "stopped by the user"
 
 
 class Launched(NamedTuple):
-    """What a note takes of a sweep's launch."""
+    """Parts of a sweep's launch that a note needs."""
 
     config: ExperimentConfig
     sweep: SweepConfig
@@ -36,7 +36,7 @@ class Launched(NamedTuple):
 
 @dataclass(frozen=True)
 class Ending:
-    """How a record is to be closed."""
+    """Status and reason to close a record with."""
 
     status: FinalStatus
     reason: str | None = None
@@ -67,7 +67,7 @@ class Owner:
 
     @cached_property
     def launched(self) -> RunFolder:
-        """What a command starts or continues with: the run, or the sweep, of a trial the one that it belongs to."""
+        """Return the folder that a command starts or continues: of a run or a sweep itself, of a trial its sweep's."""
         if self.kind == "run":
             return RunFolder(self.folder)
         return SweepFolder(self.folder.parent.parent if self.kind == "trial" else self.folder)
@@ -84,7 +84,7 @@ class Owner:
 
     @property
     def trial(self) -> Trial | None:
-        """What the sweep's journal says of a trial."""
+        """Return a trial as the sweep's journal has it."""
         if self.kind != "trial":
             return None
         sweep = self.launched.path
@@ -93,7 +93,7 @@ class Owner:
         return self.histories[sweep].trials.get(self.folder.name)
 
     def ending(self) -> Ending:
-        """How it ended, given that nobody is at work on it.
+        """Return how it ended, given that nobody is at work on it.
 
         Raises:
             EnvironmentFault: its file is damaged.
@@ -146,7 +146,7 @@ class Owner:
 
 
 def damaged(error: Exception) -> str:
-    """What is to be said of a record that cannot be read."""
+    """Return the message about a record that cannot be read."""
     if isinstance(error, EnvironmentFault):
         return error.message
     if isinstance(error, DamagedRecord):

@@ -1,4 +1,4 @@
-"""How an export is read again, in lines of Python: MLflow's own loaders want an `MLmodel`, which it does not have."""
+"""Lines of Python that read an export again: it has no `MLmodel`, which MLflow's own loaders need."""
 
 from collections.abc import Sequence
 
@@ -35,7 +35,7 @@ def version_text(about: str, lines: Sequence[str]) -> str:
 
 
 def readme(format: str, file: str, run: str, step: int, needs_model: bool = False) -> str:
-    """What lies beside the files of an export.
+    """Return the README beside the files of an export.
 
     Args:
         needs_model: the run was given its model as a Python object, which has to be given again.

@@ -1,4 +1,4 @@
-"""What is read of a run or a sweep, where its files cannot be read, or are no longer what was written."""
+"""Errors about the files of a run or a sweep that cannot be read, or are damaged."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -41,7 +41,7 @@ class _TuneupFolder(RunFolder):
 
 @dataclass(frozen=True)
 class _Recorded:
-    """What a run's own record says."""
+    """Contents of a run's own record."""
 
     points: list[Point]
     seconds: float = 0.0

@@ -69,7 +69,7 @@ def _sync_run(run: RunStore, uri: str | None, tell: Tell) -> Iterator[SyncReport
 
 
 def _prepared(run: RunStore, lease: Lease) -> RunKeeper:
-    """What keeps the store up with the working copy, which is made, or is as new as the store."""
+    """Return the keeper of the store for the working copy, which is made or brought up to date."""
     folder, remote = RunFolder(run.folder), RemoteFolder(run.address)
     status = remote.read(RunFolder.FILE) or b"{}"
     copy = RecordCopy(remote, folder.tracking)

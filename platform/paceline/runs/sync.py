@@ -44,7 +44,7 @@ _WITHOUT_RECORDS = ("checkpoints", "artifacts", "ray", "pinned")
 
 @dataclass(frozen=True)
 class Synced:
-    """What became of a record."""
+    """Result of one record."""
 
     folder: str
     """Of the run, the sweep or the trial."""
@@ -67,7 +67,7 @@ class Synced:
 
 @dataclass(frozen=True)
 class SyncReport:
-    """What became of all records."""
+    """Results of all records."""
 
     records: tuple[Synced, ...]
     silent: tuple[str, ...] = ()

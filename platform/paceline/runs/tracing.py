@@ -35,7 +35,7 @@ NOT_TRACEABLE = "not-traceable"
 
 @dataclass(frozen=True)
 class Call:
-    """What a model is called with, for one batch."""
+    """Arguments of a model's call for one batch."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -100,7 +100,7 @@ def _saved(program: torch.export.ExportedProgram) -> bytes:
 
 
 def _call_of(config: ExperimentConfig, model: nn.Module, batch: Any) -> Call:
-    """What the config's task calls the model with for a batch."""
+    """Return the arguments with which the config's task calls the model for a batch."""
     calls: list[Call] = []
 
     def take(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from paceline.errors import ConfigError, Problem
 
 
 def named_code(config: ExperimentConfig) -> dict[str, str]:
-    """What building the config's parts would import and call: section to import path."""
+    """Return the import paths that building the config's parts would import and call, by section."""
     return {key: component.import_path for key, component in called_components(config)}
 
 

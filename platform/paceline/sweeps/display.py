@@ -15,6 +15,7 @@ from rich.text import Text
 
 from paceline.display import PlainListener, QuietListener, Waiting, event_text, print_rows
 from paceline.redaction import redact, redact_tree
+from paceline.reports.text import number_text
 from paceline.sweeps.listener import SilentSweepListener, SweepListener
 from paceline.sweeps.results import labels, ranking, trial_texts
 from paceline.sweeps.results.ranking import Objective
@@ -159,7 +160,7 @@ class PlainSweepListener(PlainListener):
             if trial.state in ENDED and trial.id not in self._shown_ended:
                 self._shown_ended.add(trial.id)
                 value = ranking.value_of(trial, self.objectives[0][0])
-                result = "" if value is None else f", {self.objectives[0][0]} {labels.number_text(value)}"
+                result = "" if value is None else f", {self.objectives[0][0]} {number_text(value)}"
                 setting = labels.setting_text(redact_tree(trial.overrides), names)
                 self._line(f"trial {trial.id} ({setting}): {labels.state_text(trial.state)}{result}")
 
@@ -289,7 +290,7 @@ class LiveSweepListener(PlainSweepListener):
             trial.id,
             labels.setting_text(redact_tree(trial.overrides), names),
             f"{trial.steps:,}/{f'{trial.total_steps:,}' if trial.total_steps else '?'}",
-            "" if value is None else labels.number_text(value),
+            "" if value is None else number_text(value),
             f"{trial.samples_per_second:,.0f}" if trial.samples_per_second else "",
             labels.state_text(trial.state),
         ]

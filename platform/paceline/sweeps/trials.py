@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from paceline.reports.text import number_text
 from paceline.sweeps.results import labels
 
 TrialState = Literal[
@@ -80,7 +81,7 @@ class Trial:
     def __repr__(self) -> str:
         setting = labels.setting_text(self.overrides, labels.short_names(self.overrides))
         first = sorted(self.metrics, key=lambda name: not name.startswith("val/"))[:SHOWN_METRICS]
-        metrics = ", ".join(f"{name} {labels.number_text(self.metrics[name])}" for name in first)
+        metrics = ", ".join(f"{name} {number_text(self.metrics[name])}" for name in first)
         reason = labels.shortened(" ".join(self.reason.split()), labels.LONGEST_REASON)
         parts = [f"{self.id} {labels.state_text(self.state)}", setting, metrics, reason]
         return f"<Trial {'; '.join(filter(None, parts))}>"

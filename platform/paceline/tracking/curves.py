@@ -1,7 +1,7 @@
 """Curves of any length in little memory: of each stretch of steps the first, the last, and the extremes are kept."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from paceline.tracking.points import Point
 
@@ -122,20 +122,6 @@ def curves_of(points: Iterable[Point]) -> dict[str, Curve]:
             curve = curves[point.key] = Curve()
         curve.add(point.step, point.value)
     return curves
-
-
-def thinned(curve: Sequence[Place], most: int) -> list[Place]:
-    """Up to `most` places of a curve, the first, the last and the extremes among them."""
-    if len(curve) <= most:
-        return list(curve)
-    extremes = {min(curve, key=lambda place: place[1]), max(curve, key=lambda place: place[1])}
-    return sorted({*_thinned(list(curve), max(most - 2, 2)), *extremes})
-
-
-def _thinned(values: list, most: int) -> list:  # type: ignore[type-arg]
-    if len(values) <= most:
-        return values
-    return [values[round(index * (len(values) - 1) / (most - 1))] for index in range(most)]
 
 
 def _value(place: Place) -> float:

@@ -16,6 +16,6 @@ def loss_curve(curves: Mapping[str, Curve], path: Path, title: str = "") -> None
     losses = [(key, curves[key].places) for key in (metrics.TRAIN_LOSS, metrics.VAL_LOSS) if key in curves]
     if not any(places for _, places in losses):
         raise ValueError("there is no finite loss to draw")
-    from paceline.reports.line_chart import Line, line_chart
+    from paceline.reports.line_chart import ChartLine, line_chart
 
-    path.write_bytes(line_chart(title or "loss", [Line(key, places) for key, places in losses]).png())
+    path.write_bytes(line_chart(title or "loss", [ChartLine(key, places) for key, places in losses]).png())

@@ -52,9 +52,9 @@ class RecordedRun:
     status: str = ""
     """MLflow's: `RUNNING`, `FINISHED`, `FAILED`, `KILLED`; empty where none was written."""
     began_ms: int | None = None
-    """When it was launched, the last time."""
+    """Time of the last launch."""
     ended_ms: int | None = None
-    """When the last status was written, unless that is `RUNNING`."""
+    """Time of the last status, unless that is `RUNNING`."""
     newest_ms: int | None = None
     """The time of the newest point."""
     first_ms: int | None = None
@@ -65,8 +65,7 @@ class RecordedRun:
     url: str = ""
     """The run's page in MLflow; empty while there is none."""
     needs_ui: bool = False
-    """Whether that page is there only while `paceline ui` runs."""
-    artifacts: list[str] = field(default_factory=list)
+    """True if that page needs `paceline ui` to be running."""
     curves: dict[str, Curve] = field(default_factory=dict)
     datasets: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """By role, `training` or `validation`: `name`, `size` and `fingerprint`."""
@@ -201,8 +200,6 @@ def _take(run: RecordedRun, content: Any, keys: Collection[str] | None) -> bool:
             _take_time(run, int(content["timestamp_ms"]), int(content["step"]))
         elif kind == "tags":
             run.tags |= {str(key): str(value) for key, value in content["tags"].items()}
-        elif kind == "artifact":
-            run.artifacts.append(str(content["path"]))
         elif kind == "datasets":
             run.datasets |= {str(role): dict(each) for role, each in content["sets"].items()}
         elif kind == "status":

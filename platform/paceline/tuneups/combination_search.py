@@ -10,7 +10,7 @@ from math import prod
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.tuneups.combinations import best_of_families, size_of, speedups, together
-from paceline.tuneups.facts import Facts
+from paceline.tuneups.facts import TuneupFacts
 from paceline.tuneups.outcome import Beside, Question
 from paceline.tuneups.peaks import PREDICTED_OOM
 from paceline.tuneups.screening import ScreenedPair, Screening
@@ -33,7 +33,7 @@ class Combining:
     def __init__(
         self,
         config: ExperimentConfig,
-        facts: Facts,
+        facts: TuneupFacts,
         screening: Screening,
         techniques: list[Technique],
         screened: dict[str, ScreenedPair],

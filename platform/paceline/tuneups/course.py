@@ -20,7 +20,7 @@ from paceline.tuneups.combination_search import Combining
 from paceline.tuneups.combinations import KNEE, best_of_families, merged, speedups, together
 from paceline.tuneups.confirmation import AA, TOGETHER, Confirmation, Confirmed, seconds_of_build, shown_name
 from paceline.tuneups.execution import DeviceMemory
-from paceline.tuneups.facts import Facts
+from paceline.tuneups.facts import TuneupFacts
 from paceline.tuneups.jobs import Job, part_of
 from paceline.tuneups.outcome import BaselineFailed, Findings, Note, Quality, TechniqueResult
 from paceline.tuneups.peaks import BASELINE, PROCESS_SECONDS, Peaks
@@ -132,12 +132,12 @@ class TuneupCourse:
     def _note(self, code: str, text: str) -> None:
         self._notes.append(Note(text, code))
 
-    def _look(self) -> Facts:
+    def _look(self) -> TuneupFacts:
         self._watcher.stage("looking at the model")
         answer = self._bench.do(Job("look", (part_of(self._config),), {}, self._clock.longest))
         if answer.problem:
             raise BaselineFailed(f"the baseline cannot be built: {answer.problem}", "build")
-        return Facts(**answer.values)
+        return TuneupFacts(**answer.values)
 
     def _diagnose(self) -> None:
         """Split the time of the baseline's steps; the fixes are tried like any other technique."""
@@ -147,7 +147,7 @@ class TuneupCourse:
         if self._splits.problem:
             self._note("step-not-split", f"the time of a step could not be split: {self._splits.problem}")
 
-    def _train_baseline(self, facts: Facts) -> None:
+    def _train_baseline(self, facts: TuneupFacts) -> None:
         """Before all else, so that it is known how much time the quality of the others will take."""
         expected = self._training_seconds(facts)
         self._clock.reserved = self._kept_back
@@ -177,7 +177,7 @@ class TuneupCourse:
         left = self._clock.left + self._clock.reserved
         self._clock.reserved = min(needed, QUALITY_SHARE * max(0.0, left - self._kept_back)) + self._kept_back
 
-    def _training_seconds(self, facts: Facts) -> float:
+    def _training_seconds(self, facts: TuneupFacts) -> float:
         """Return the expected seconds of a training of the baseline, by its steps; 0 where that is not known."""
         plan = derive(self._config, Sizes(facts.train_samples, facts.validation_samples))
         return self._splits.seconds_per_sample * plan.batch.global_batch_size * (plan.total_steps or 0)
@@ -234,7 +234,7 @@ class TuneupCourse:
         self._reserve_trainings(1)
         self._screening.run([self._screened[technique.name] for technique in techniques], share=0.5)
 
-    def _combine(self, tried: Sequence[Technique], facts: Facts) -> list[Technique]:
+    def _combine(self, tried: Sequence[Technique], facts: TuneupFacts) -> list[Technique]:
         self._watcher.stage("screening what looks faster together")
         if not speedups(self._screened, tried):
             self._screen_the_rest(tried)

@@ -6,7 +6,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Facts:
+class TuneupFacts:
     """Found by the workers that are going to train."""
 
     device_type: str

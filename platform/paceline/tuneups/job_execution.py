@@ -32,7 +32,7 @@ from paceline.models.base import ModelConfig
 from paceline.profiling.diagnosis import diagnose
 from paceline.profiling.parts import PARTS
 from paceline.tasks.base import TaskConfig
-from paceline.tuneups.facts import Facts
+from paceline.tuneups.facts import TuneupFacts
 from paceline.tuneups.jobs import Answer, Job, config_of
 from paceline.tuneups.own_digests import own_digests
 from paceline.tuneups.paired_benchmark import BenchmarkRules, paired_benchmark
@@ -64,7 +64,7 @@ def _look(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]:
     sets = DataConfig.of(config.data).sets()
     train = sets.train
     parameters = list(task.parameters())
-    facts = Facts(
+    facts = TuneupFacts(
         device_type=ranks.device.type,
         world_size=ranks.world_size,
         cores=torch.get_num_threads(),

@@ -21,8 +21,8 @@ from paceline.tuneups.answer import certainty, changes_text, headline
 from paceline.tuneups.explanations import rows_of
 from paceline.tuneups.folder import TuneupFolder
 from paceline.tuneups.outcome import Findings
-from paceline.tuneups.pictures import PICTURES, drawn_pictures, pictures_of
-from paceline.tuneups.result import findings_json
+from paceline.tuneups.pictures import PICTURES, drawn_pictures, files_of
+from paceline.tuneups.stored_findings import findings_json
 from paceline.tuneups.texts import HEADING
 
 POLL_SECONDS = 0.1
@@ -52,8 +52,8 @@ def tell_mlflow(folder: TuneupFolder, record: RunRecord, findings: Findings, tim
     now = int(time.time() * 1000)
     recorder.append([Point(key, value, 0, now) for key, value in figures(findings).items()])
     recorder.add_artifact("findings.json", json.dumps(findings_json(findings), indent=1).encode())
-    for name, picture in pictures_of(findings).items():
-        recorder.add_artifact(name, picture.png())
+    for name, picture in files_of(findings).items():
+        recorder.add_artifact(name, picture)
     for file in (folder.recommended, folder.report):
         if file.exists():
             recorder.add_artifact(file.name, file.read_bytes())

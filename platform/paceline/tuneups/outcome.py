@@ -1,12 +1,28 @@
-"""Findings of a tune-up: a verdict for each technique, the bottleneck, and the recommended changes."""
+"""Findings of a tune-up: a verdict for each technique, the bottleneck, and the recommended changes.
+
+The classes are also the schema of `findings.json`, where a field has the name of its alias; see `stored_findings`.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from math import inf
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
 
 from paceline.direction import Direction
 from paceline.errors import RunFailed
 
+
+def _ends(given: Any) -> Any:
+    """Read null, which JSON has in place of an infinite end."""
+    if isinstance(given, list | tuple) and len(given) == 2:
+        return (-inf if given[0] is None else given[0], inf if given[1] is None else given[1])
+    return given
+
+
+Ends = Annotated[tuple[float, float], BeforeValidator(_ends)]
+"""Ends of an interval; infinite where it has none."""
 Verdict = Literal["gain", "no gain", "regression", "not applicable"]
 SEEN = 0.02
 """A difference of speed in the screening that is reported, as a part of 1."""
@@ -38,21 +54,21 @@ class Note(str):
 
 @dataclass(frozen=True)
 class Quality:
-    """Return True if what is trained is as good as the baseline's."""
+    """Quality of the trained model compared with the baseline's."""
 
     verdict: Literal["same", "equivalent", "better", "worse", "undecided", "not measured"]
     """`same`: by how the technique works. `equivalent`: an equivalence test over the seeds says so."""
     metric: str = ""
     difference: float | None = None
     """Of the technique's mean from the baseline's, in the metric's unit; positive is better."""
-    interval: tuple[float, float] | None = None
+    interval: Ends | None = None
     """Of the difference: its ends are the bounds of the two one-sided tests."""
     seeds: int = 0
-    is_not_inferior: bool = False
+    is_not_inferior: Annotated[bool, Field(alias="not_inferior")] = False
     """Shown to be worse by less than the margin, or not at all."""
     margin: float | None = None
     """What counts as equal, in the metric's unit; None where nothing was compared."""
-    is_margin_relative: bool = False
+    is_margin_relative: Annotated[bool, Field(alias="margin_is_relative")] = False
     """Whether the margin follows from the baseline's value, since the config sets none."""
     seeds_needed: int | None = None
     """How many seeds are likely to decide what is undecided."""
@@ -72,21 +88,6 @@ class Quality:
         low, high = self.interval
         return (self.difference, low, high) if self.mode == "max" else (-self.difference, -high, -low)
 
-    def to_json(self) -> dict[str, Any]:
-        """As plain values."""
-        return {
-            "verdict": self.verdict,
-            "metric": self.metric,
-            "difference": self.difference,
-            "interval": list(self.interval) if self.interval else None,
-            "seeds": self.seeds,
-            "not_inferior": self.is_not_inferior,
-            "margin": self.margin,
-            "margin_is_relative": self.is_margin_relative,
-            "seeds_needed": self.seeds_needed,
-            "mode": self.mode,
-        }
-
 
 @dataclass(frozen=True)
 class TechniqueResult:
@@ -100,8 +101,8 @@ class TechniqueResult:
     family: str = ""
     speedup: float | None = None
     """Samples per second with it, over those without."""
-    speedup_interval: tuple[float, float] | None = None
-    """The interval that decided. With `builds` 0 it is that of one build, on which nothing is claimed."""
+    speedup_interval: Ends | None = None
+    """Holds at all looks at the builds. With `builds` 0 it is that of one build, on which nothing is claimed."""
     pairs: int = 0
     """Pairs of windows in the screening."""
     builds: int = 0
@@ -112,7 +113,7 @@ class TechniqueResult:
     """How many builds are likely to decide it; None where it is decided, or where the difference is too small."""
     share: float | None = None
     """How many times as fast all that is recommended is, as it would be without this technique."""
-    share_interval: tuple[float, float] | None = None
+    share_interval: Ends | None = None
     """Its interval over builds, 95 % without a correction."""
     peak_memory_ratio: float | None = None
     """Its peak memory over the baseline's."""
@@ -123,7 +124,7 @@ class TechniqueResult:
     predicted_memory_ratio: float | None = None
     """The same over what was predicted for the baseline."""
     quality: Quality = Quality("not measured")
-    is_recommended: bool = False
+    is_recommended: Annotated[bool, Field(alias="recommended")] = False
     warnings: tuple[str, ...] = ()
     """Warnings when it was built that the baseline does not have: that it could not be applied."""
     build_seconds: float | None = None
@@ -159,32 +160,6 @@ class TechniqueResult:
         is_different = self.speedup is not None and not 1 / (1 + SEEN) <= self.speedup <= 1 + SEEN
         return self.verdict == "no gain" and not self.builds and is_different
 
-    def to_json(self) -> dict[str, Any]:
-        """As `paceline tuneup --json` prints it."""
-        return {
-            "name": self.name,
-            "overrides": dict(self.overrides),
-            "family": self.family,
-            "verdict": self.verdict,
-            "speedup": self.speedup,
-            "speedup_interval": list(self.speedup_interval) if self.speedup_interval else None,
-            "peak_memory_ratio": self.peak_memory_ratio,
-            "peak_memory_bytes": self.peak_memory_bytes,
-            "predicted_peak_memory_bytes": self.predicted_peak_memory_bytes,
-            "predicted_memory_ratio": self.predicted_memory_ratio,
-            "quality": self.quality.to_json(),
-            "reason": self.reason,
-            "pairs": self.pairs,
-            "builds": self.builds,
-            "builds_needed": self.builds_needed,
-            "in_turn": self.in_turn,
-            "share": self.share,
-            "share_interval": list(self.share_interval) if self.share_interval else None,
-            "warnings": list(self.warnings),
-            "build_seconds": self.build_seconds,
-            "recommended": self.is_recommended,
-        }
-
 
 Question = Literal["helps", "instead", "needed"]
 """What a technique beside others was asked: whether it `helps` them, is faster than another of its family `instead`, or
@@ -201,7 +176,7 @@ class Beside:
     question: Question
     seen: Literal["faster", "similar", "slower", "not measured"]
     speedup: float | None = None
-    speedup_interval: tuple[float, float] | None = None
+    speedup_interval: Ends | None = None
     pairs: int = 0
     reason: str = ""
     """Why it was not measured; empty when it was."""
@@ -209,19 +184,6 @@ class Beside:
     def is_about(self, other: "Beside") -> bool:
         """Return True if both were asked the same."""
         return (self.name, self.others, self.question) == (other.name, other.others, other.question)
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain values."""
-        return {
-            "name": self.name,
-            "others": list(self.others),
-            "question": self.question,
-            "seen": self.seen,
-            "speedup": self.speedup,
-            "speedup_interval": list(self.speedup_interval) if self.speedup_interval else None,
-            "pairs": self.pairs,
-            "reason": self.reason,
-        }
 
 
 @dataclass(frozen=True)
@@ -236,8 +198,8 @@ class Findings:
     """The changes of the config that are recommended, by dotted key; empty: none."""
     speedup: float | None = None
     """Of all recommended changes together."""
-    speedup_interval: tuple[float, float] | None = None
-    """The interval that decided, over builds."""
+    speedup_interval: Ends | None = None
+    """Over builds; holds at all looks at them."""
     builds: int = 0
     """Builds that all recommended changes together were confirmed over."""
     quality: Quality = Quality("same")
@@ -251,4 +213,4 @@ class Findings:
     beside: tuple[Beside, ...] = ()
     """Each technique that was tried beside others, in the order of the trials."""
     notes: tuple[str, ...] = ()
-    """What the reader is to know beside: what there was no time for, and what failed."""
+    """Notes for the reader: measurements that there was no time for, and those that failed."""

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from paceline.reports.drawing import tried
+from paceline.reports.page import Chart, drawn_chart
 from paceline.tuneups.outcome import Findings
 from paceline.tuneups.texts import LEAST_SHARE, memory_text, ratio_text, speed_text
 
@@ -26,6 +28,22 @@ def pictures_of(findings: Findings) -> dict[str, "Picture"]:
     return {name: picture for name, picture in drawn.items() if picture is not None}
 
 
+def charts_of(findings: Findings) -> list[Chart]:
+    """Return the pictures for a page."""
+    bottleneck = findings.bottleneck
+    charts = [
+        drawn_chart(lambda: _speeds(findings), PICTURES[SPEEDS]),
+        drawn_chart(lambda: _split(findings), PICTURES[SPLIT], bottleneck),
+    ]
+    return [chart for chart in charts if chart is not None]
+
+
+def files_of(findings: Findings) -> dict[str, bytes]:
+    """Return the pictures as PNG, by file name; one that cannot be drawn is a warning in the log."""
+    files = tried(lambda: {name: picture.png() for name, picture in pictures_of(findings).items()}, "a picture")
+    return files or {}
+
+
 def drawn_pictures(findings: Findings) -> list[str]:
     """Return the names of the pictures that `pictures_of` draws, without drawing them."""
     is_measured = findings.speedup is not None or any(each.speedup is not None for each in findings.techniques)
@@ -33,7 +51,7 @@ def drawn_pictures(findings: Findings) -> list[str]:
 
 
 def _speeds(findings: Findings) -> "Picture | None":
-    """Each technique that was measured, the fastest first, and below all that is recommended together."""
+    """Draw all that is recommended together, and below it each technique that was measured, the fastest first."""
     from paceline.reports import theme
     from paceline.reports.row_charts import Ratio, ratio_chart
 
@@ -68,7 +86,7 @@ def _speeds(findings: Findings) -> "Picture | None":
 
 
 def _split(findings: Findings) -> "Picture | None":
-    """Share of a step's time by part, of the baseline and of the recommended config beside it."""
+    """Draw the share of a step's time by part, of the baseline and of the recommended config beside it."""
     from paceline.reports.row_charts import bar_chart
 
     splits = [split for split in (findings.split, findings.recommended_split) if split]

@@ -11,7 +11,7 @@ from paceline.config.own_techniques import missing_in_techniques
 from paceline.errors import ConfigError
 from paceline.redaction import redact, redact_tree
 from paceline.tuneups.bench import LocalBench, base_of
-from paceline.tuneups.facts import Facts
+from paceline.tuneups.facts import TuneupFacts
 from paceline.tuneups.jobs import Job, part_of
 from paceline.tuneups.outcome import BaselineFailed
 from paceline.tuneups.techniques import Technique, techniques_for
@@ -33,7 +33,7 @@ def preview(config: ExperimentConfig) -> list[Technique]:
     answer = LocalBench(base_of(alone, None), alone).do(Job("look", (part_of(config),)))
     if answer.problem:
         raise BaselineFailed(f"the baseline cannot be built: {answer.problem}", "build")
-    return techniques_for(config, replace(Facts(**answer.values), world_size=max(1, config.scaling.num_workers)))
+    return techniques_for(config, replace(TuneupFacts(**answer.values), world_size=max(1, config.scaling.num_workers)))
 
 
 def rows_of(techniques: list[Technique]) -> list[tuple[str, str, str, str]]:

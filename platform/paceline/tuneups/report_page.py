@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from paceline.reports.page import Chart, Page, Section, render
+from paceline.reports.page import Page, PageSection, render
 from paceline.reports.text import counted, seconds_text
 from paceline.tuneups.answer import certainty, changes_text, headline, recommended_names, tiles, unhelpful_text
 from paceline.tuneups.explanations import explanation, shown_techniques
 from paceline.tuneups.outcome import Beside, Findings, TechniqueResult
-from paceline.tuneups.pictures import PICTURES, SPLIT, pictures_of
+from paceline.tuneups.pictures import charts_of
 from paceline.tuneups.texts import measured_text, quality_text, speed_text, technique_cells
 
 _QUESTIONS = {
@@ -55,13 +55,13 @@ def report_html(name: str, tuneup_id: str, findings: Findings, recommended: str 
         "Techniques that gain alone are combined. Each hidden one is tried beside the combination, and what gains "
         "nothing among the others is left out. In the order of the measurements."
     )
-    speed = "Speed is samples per second over the baseline's, with the interval that decided."
+    speed = "Speed is samples per second over the baseline's, with the interval over builds."
     own = [
-        Section("pictures", "At a glance", speed),
-        Section("techniques", "Each technique alone", "Compared with the config as it was."),
-        Section("beside", "Beside others", beside) if findings.beside else None,
-        Section("config", "The recommended config") if recommended else None,
-        Section("notes", "Notes") if findings.notes else None,
+        PageSection("pictures", "At a glance", speed),
+        PageSection("techniques", "Each technique alone", "Compared with the config as it was."),
+        PageSection("beside", "Beside others", beside) if findings.beside else None,
+        PageSection("config", "The recommended config") if recommended else None,
+        PageSection("notes", "Notes") if findings.notes else None,
     ]
     measured = sum(technique.speedup is not None for technique in findings.techniques)
     page = Page(
@@ -82,19 +82,12 @@ def report_html(name: str, tuneup_id: str, findings: Findings, recommended: str 
         changes=changes_text(findings),
         unhelpful=unhelpful_text(findings),
         certainty=certainty(findings),
-        charts=_charts(findings),
+        charts=charts_of(findings),
         rows=[_row(technique, findings) for technique in shown_techniques(findings)],
         beside=[_beside_row(each) for each in findings.beside],
         speed=speed_text(findings.speedup, findings.speedup_interval),
         recommended=recommended,
     )
-
-
-def _charts(findings: Findings) -> list[Chart]:
-    return [
-        Chart(picture.svg(PICTURES[name]), findings.bottleneck if name == SPLIT else "")
-        for name, picture in pictures_of(findings).items()
-    ]
 
 
 def _row(technique: TechniqueResult, findings: Findings) -> TechniqueRow:

@@ -1,17 +1,16 @@
 """Result of `tuneup`."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.config.experiment import ExperimentConfig
-from paceline.redaction import redact, redact_tree
+from paceline.redaction import redact
 from paceline.tuneups.answer import changes_text
 from paceline.tuneups.explanations import rows_of
 from paceline.tuneups.outcome import Findings, TechniqueResult
+from paceline.tuneups.stored_findings import findings_json, technique_json
 from paceline.tuneups.texts import HEADING, noise_text, quality_text, speed_text, summary_text, without_gain
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ _LEFT = "style='text-align:left'"
 
 @dataclass(frozen=True, repr=False)
 class TuneupResult:
-    """A tune-up that has come to its end."""
+    """A finished tune-up."""
 
     tuneup_id: str
     name: str
@@ -38,7 +37,7 @@ class TuneupResult:
     mlflow_url: str | None
     mlflow_run_id: str | None
     needs_ui: bool = False
-    """Whether the link needs `paceline ui` to be running."""
+    """True if the link needs `paceline ui` to be running."""
 
     @property
     def techniques(self) -> tuple[TechniqueResult, ...]:
@@ -62,7 +61,7 @@ class TuneupResult:
         """A row for each technique."""
         import pandas as pd
 
-        return pd.DataFrame([technique.to_json() for technique in self.techniques])
+        return pd.DataFrame([technique_json(technique) for technique in self.techniques])
 
     def to_json(self) -> dict[str, Any]:
         """As `paceline tuneup --json` prints it."""
@@ -119,33 +118,3 @@ class TuneupResult:
 
 def _cell(text: str) -> str:
     return f"<td {_LEFT}>{escape(redact(text))}</td>"
-
-
-def findings_json(findings: Findings) -> dict[str, Any]:
-    """Return the findings as JSON values without secrets; null stands for an infinite end of an interval, and for all
-    that is not finite."""
-    told = {
-        "techniques": [technique.to_json() for technique in findings.techniques],
-        "noise": findings.noise,
-        "bottleneck": findings.bottleneck,
-        "split": dict(findings.split),
-        "recommended_split": dict(findings.recommended_split),
-        "recommended": dict(findings.recommended),
-        "speedup": findings.speedup,
-        "speedup_interval": list(findings.speedup_interval) if findings.speedup_interval else None,
-        "builds": findings.builds,
-        "quality": findings.quality.to_json(),
-        "peak_memory_ratio": findings.peak_memory_ratio,
-        "beside": [each.to_json() for each in findings.beside],
-        "notes": list(findings.notes),
-    }
-    return dict(redact_tree(_finite(told)))
-
-
-def _finite(value: Any) -> Any:
-    """With null for what JSON has no number for."""
-    if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not isfinite(value) else value

@@ -11,7 +11,7 @@ from paceline.config.ignored import ignored_settings
 from paceline.config.overrides import ConfigWarning
 from paceline.config.tuneup import SKIPPED, TuneupConfig
 from paceline.errors import ConfigError
-from paceline.tuneups.facts import Facts
+from paceline.tuneups.facts import TuneupFacts
 
 Computes = Literal["same", "differently"]
 
@@ -68,7 +68,7 @@ def changed(config: ExperimentConfig, overrides: Mapping[str, Any]) -> Experimen
         return config.with_overrides(overrides)
 
 
-def techniques_for(config: ExperimentConfig, facts: Facts) -> list[Technique]:
+def techniques_for(config: ExperimentConfig, facts: TuneupFacts) -> list[Technique]:
     """All techniques for a config, its own first; those that are not applicable with the reason. Names are unique."""
     asked = config.tuneup or TuneupConfig()
     own = list(_own(asked.techniques))
@@ -150,7 +150,7 @@ def _own(techniques: Mapping[str, Mapping[str, Any]]) -> Iterator[Technique]:
         yield Technique(name, overrides, name, "of the config's own section tuneup.techniques", "differently")
 
 
-def _known(config: ExperimentConfig, facts: Facts) -> Iterator[Technique]:
+def _known(config: ExperimentConfig, facts: TuneupFacts) -> Iterator[Technique]:
     yield from _loading(config, facts)
     yield from _batch(config, facts)
     yield from _micro_batch(config, facts)
@@ -161,7 +161,7 @@ def _known(config: ExperimentConfig, facts: Facts) -> Iterator[Technique]:
     yield from _memory(config, facts)
 
 
-def _loading(config: ExperimentConfig, facts: Facts) -> Iterator[Technique]:
+def _loading(config: ExperimentConfig, facts: TuneupFacts) -> Iterator[Technique]:
     in_memory = "the data set is in memory already, and gives whole batches" if facts.is_sliced else ""
     for processes in LOADERS:
         if processes > max(2, facts.cores * 2):
@@ -182,7 +182,7 @@ def _loading(config: ExperimentConfig, facts: Facts) -> Iterator[Technique]:
     yield Technique("pin-memory", {"data.pin_memory": True}, "pinning", why, why_not=_needs_cuda(facts))
 
 
-def _batch(config: ExperimentConfig, facts: Facts) -> Iterator[Technique]:
+def _batch(config: ExperimentConfig, facts: TuneupFacts) -> Iterator[Technique]:
     """Larger batches, with the learning rate and the warmup that go with them."""
     from paceline.config.data import Sizes
     from paceline.config.derived import derive
@@ -200,7 +200,7 @@ def _batch(config: ExperimentConfig, facts: Facts) -> Iterator[Technique]:
         yield Technique(name, batch_overrides(config, batch, factor), "batch", why, "differently")
 
 
-def _micro_batch(config: ExperimentConfig, facts: Facts) -> Iterator[Technique]:
+def _micro_batch(config: ExperimentConfig, facts: TuneupFacts) -> Iterator[Technique]:
     """The same global batch in fewer, larger pieces, up to the whole of it at once."""
     sizes = batch_sizes(config)
     if isinstance(sizes, OpenBatchSizes):
@@ -218,7 +218,7 @@ def _micro_batch(config: ExperimentConfig, facts: Facts) -> Iterator[Technique]:
         yield Technique(f"micro-batch-x{factor}", overrides, "micro-batch", LARGER_PIECES, computes)
 
 
-def _in_other_pieces(facts: Facts) -> Computes:
+def _in_other_pieces(facts: TuneupFacts) -> Computes:
     """Batch normalisation looks at one piece at a time."""
     return "differently" if facts.normalises_batches else "same"
 
@@ -239,7 +239,7 @@ def batch_overrides(config: ExperimentConfig, batch: int, factor: int) -> dict[s
     return overrides
 
 
-def _precision(facts: Facts) -> Iterator[Technique]:
+def _precision(facts: TuneupFacts) -> Iterator[Technique]:
     why = "the forward pass computes in bfloat16 where that is safe"
     yield Technique("bf16", {"trainer.precision": "bf16-mixed"}, "precision", why, "differently")
     why = "the forward pass computes in float16 where that is safe, with a gradient scaler"
@@ -250,7 +250,7 @@ def _precision(facts: Facts) -> Iterator[Technique]:
     yield Technique("tf32", overrides, "tf32", why, "differently", why_not=needs_cuda)
 
 
-def _kernels(config: ExperimentConfig, facts: Facts) -> Iterator[Technique]:
+def _kernels(config: ExperimentConfig, facts: TuneupFacts) -> Iterator[Technique]:
     flat = "" if facts.has_convolutions else "the model has no convolution"
     why = "convolutions find their channels next to each other"
     yield Technique("channels-last", {"trainer.memory_format": "channels_last"}, "layout", why, why_not=flat)
@@ -276,7 +276,7 @@ def _bookkeeping(config: ExperimentConfig) -> Iterator[Technique]:
     yield Technique("log-every-50", overrides, "logging", why, why_not=not_often)
 
 
-def _exchange(facts: Facts) -> Iterator[Technique]:
+def _exchange(facts: TuneupFacts) -> Iterator[Technique]:
     alone = "" if facts.world_size > 1 else "one process exchanges no gradients"
     for name in ("bf16", "fp16"):
         why = f"gradients are exchanged in {'bfloat16' if name == 'bf16' else 'float16'}"
@@ -295,7 +295,7 @@ def _exchange(facts: Facts) -> Iterator[Technique]:
     yield Technique("fsdp", overrides, "strategy", why, saves_memory=True, why_not=alone)
 
 
-def _memory(config: ExperimentConfig, facts: Facts) -> Iterator[Technique]:
+def _memory(config: ExperimentConfig, facts: TuneupFacts) -> Iterator[Technique]:
     none = "" if facts.blocks else "the model has no repeated blocks"
     for kind in ("selective", "full"):
         overrides = {"trainer.activation_checkpointing": kind}
@@ -308,5 +308,5 @@ def _memory(config: ExperimentConfig, facts: Facts) -> Iterator[Technique]:
     yield Technique("accumulation-2", halves, "micro-batch", why, in_pieces, saves_memory=True, why_not=has_halves)
 
 
-def _needs_cuda(facts: Facts) -> str:
+def _needs_cuda(facts: TuneupFacts) -> str:
     return "" if facts.device_type == "cuda" else "it is for GPUs"

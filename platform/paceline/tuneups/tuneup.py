@@ -39,8 +39,9 @@ from paceline.tuneups.mlflow_record import record_of, tell_mlflow
 from paceline.tuneups.outcome import BaselineFailed, Findings
 from paceline.tuneups.recommended_config import recommended_yaml
 from paceline.tuneups.report_page import report_html
-from paceline.tuneups.result import TuneupResult, findings_json
+from paceline.tuneups.result import TuneupResult
 from paceline.tuneups.resumable_bench import ResumableBench, SpentTime
+from paceline.tuneups.stored_findings import findings_json
 from paceline.tuneups.texts import answer_text
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def tuneup(
     config = with_objects(config, model=model, data=data, task=task)
     learn(secrets_of(config))
     address = address or default_address()
-    launch = Launch(intent_of(resume=resume, new=new), address, wait_seconds)
+    launch = TuneupLaunch(intent_of(resume=resume, new=new), address, wait_seconds)
     if listener is not None:
         return _tuneup(config, launch, listener, spent)
     from paceline.tuneups.display import watched_tuneup  # rich takes a moment to import
@@ -98,7 +99,7 @@ def tuneup(
 
 
 @dataclass(frozen=True)
-class Launch:
+class TuneupLaunch:
     """The tune-up to work on, and the place where it is measured."""
 
     intent: Intent
@@ -116,7 +117,7 @@ class Prepared:
     close_seconds: float
 
 
-def _tuneup(config: ExperimentConfig, launch: Launch, listener: Watcher, spent: SpentTime) -> TuneupResult:
+def _tuneup(config: ExperimentConfig, launch: TuneupLaunch, listener: Watcher, spent: SpentTime) -> TuneupResult:
     if problems := [*missing_modules(config.model_dump()), *missing_in_techniques(config)]:
         raise ConfigError(problems)
     storage = storage_folder(config)
@@ -163,7 +164,7 @@ def _lint(config: ExperimentConfig, listener: Watcher) -> list[str]:
 
 
 def _measure(
-    config: ExperimentConfig, prepared: Prepared, launch: Launch, listener: Watcher, spent: SpentTime
+    config: ExperimentConfig, prepared: Prepared, launch: TuneupLaunch, listener: Watcher, spent: SpentTime
 ) -> Findings:
     folder, log = prepared.folder, prepared.log
     notes = [*_tell_of_earlier(folder, log, listener), *_lint(config, listener)]
@@ -199,12 +200,11 @@ def _conclude(
 ) -> TuneupResult:
     folder = prepared.folder
     text = recommended_yaml(config, findings)
-    html = report_html(config.name, folder.run_id, findings, text, spent.exact)
     with _not_lost(findings), writable(folder.path):
         write_durably(folder.findings, json.dumps(findings_json(findings), indent=1).encode())
         if text is not None:
             write_durably(folder.recommended, text.encode())
-        write_durably(folder.report, html)
+        write_durably(folder.report, report_html(config.name, folder.run_id, findings, text, spent.exact))
     listener.stage("recording the tune-up in MLflow")
     record = record_of(config, folder.run_id, prepared.uri)
     with _not_lost(findings), writable(folder.path):

@@ -16,7 +16,7 @@ from paceline.engine.dist_context import DistContext
 from paceline.profiling.bottleneck import Kind
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
-from paceline.tuneups.facts import Facts
+from paceline.tuneups.facts import TuneupFacts
 from paceline.tuneups.stepper import Stepper
 from paceline.tuneups.techniques import techniques_for
 
@@ -156,6 +156,6 @@ def _cpu_seconds(stepper: Stepper) -> float:
 
 def known(config: ExperimentConfig) -> list[str]:
     """The names of all techniques that a tune-up knows by itself, and of the fixes that it might find."""
-    facts = Facts("cpu", 1, 2, 1, False, 0, 0, True, TRAIN, VALIDATION)
+    facts = TuneupFacts("cpu", 1, 2, 1, False, 0, 0, True, TRAIN, VALIDATION)
     fixes = [f"fix-{kind.replace('_', '-')}-{number}" for kind in get_args(Kind) for number in (1, 2, 3, 4)]
     return [*(each.name for each in techniques_for(config, facts)), *fixes]

@@ -11,13 +11,13 @@ import numpy as np
 from paceline.tuneups.clock import Clock
 from paceline.tuneups.course import TuneupCourse
 from paceline.tuneups.display import SilentWatcher
-from paceline.tuneups.facts import Facts
+from paceline.tuneups.facts import TuneupFacts
 from paceline.tuneups.jobs import Answer, Job
 from paceline.tuneups.outcome import Beside, Findings, Note, TechniqueResult
 from paceline.tuneups.screening import WINDOW_SECONDS
 from support.toys import toy_config
 
-FACTS = Facts("cpu", 1, 1, 1000, False, 0, 0, True, 96, 30)
+FACTS = TuneupFacts("cpu", 1, 1, 1000, False, 0, 0, True, 96, 30)
 CONSTRUCTION_SECONDS = 0.5
 """Of a trainer."""
 PROCESS_SECONDS = 5.0
@@ -53,7 +53,7 @@ class SimulatedBench:
     between_builds: float = 0.0
     """Standard deviation of the log ratio of two trainers of the same config, for as long as they live."""
     seed: int = 0
-    facts: Facts = FACTS
+    facts: TuneupFacts = FACTS
     split_seconds: float = 0.0
     construction_seconds: float = CONSTRUCTION_SECONDS
     training_seconds: float = TRAINING_SECONDS

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from paceline.config import ExperimentConfig
-from paceline.profiling.bottleneck import Bottleneck, Facts, name_bottleneck
+from paceline.profiling.bottleneck import Bottleneck, BottleneckFacts, name_bottleneck
 from paceline.profiling.fixes import Fix, fixes_for
 from paceline.profiling.parts import PARTS, RankSplit, StepSplit
 from support.bottlenecks import base_config
@@ -116,7 +116,7 @@ def test_accumulated_micro_batches_are_merged_first() -> None:
 
 
 def named(*ranks: RankSplit, larger: StepSplit | None = None, **overrides: Any) -> Bottleneck:
-    return name_bottleneck(split(*ranks), config(scaling__num_workers=len(ranks), **overrides), Facts(larger))
+    return name_bottleneck(split(*ranks), config(scaling__num_workers=len(ranks), **overrides), BottleneckFacts(larger))
 
 
 FAST = rank_split(forward=0.01, waiting=0.02)

@@ -10,7 +10,8 @@ import pytest
 from paceline.reports import theme
 from paceline.reports.drawing import tried
 from paceline.reports.figure import Picture, plain
-from paceline.reports.line_chart import Line, line_chart
+from paceline.reports.line_chart import ChartLine, line_chart
+from paceline.reports.page import drawn_chart
 from paceline.reports.row_charts import Ratio, bar_chart, ratio_chart
 from paceline.runs.report.run_charts import run_charts
 from paceline.tracking import metrics
@@ -28,8 +29,8 @@ def tips(node: Node) -> list[str]:
     return ["\n".join(map(str, each.children)) for each in node.all("title")]
 
 
-def some_lines() -> list[Line]:
-    return [Line("train/loss", [(0, 1.0), (10, 2.0)]), Line("val/loss", [(5, 1.5)])]
+def some_lines() -> list[ChartLine]:
+    return [ChartLine("train/loss", [(0, 1.0), (10, 2.0)]), ChartLine("val/loss", [(5, 1.5)])]
 
 
 # SVG
@@ -59,7 +60,7 @@ def test_the_colors_of_an_svg_are_those_of_the_page() -> None:
 
 def test_texts_are_escaped_readable_and_without_secrets() -> None:
     hostile = "<b>$x$ \x00 token=0123456789"
-    picture = line_chart(plain(hostile), [Line(hostile, [(0, 1.0), (10, 2.0)])])
+    picture = line_chart(plain(hostile), [ChartLine(hostile, [(0, 1.0), (10, 2.0)])])
     source = picture.svg(hostile)
     assert "<b>" not in source
     assert "0123456789" not in source
@@ -74,11 +75,40 @@ def test_points_say_their_values_under_the_pointer() -> None:
     assert "resumed after step 5" in shown
 
 
+def test_points_beyond_the_chart_leave_the_others_their_values() -> None:
+    values = [1.0] * 30 + [1e6, 2e6] + [1.0 + step / 100 for step in range(80)] + [3e6]
+    chart = svg(line_chart("val/f1", [ChartLine("val/f1", list(enumerate(values)))]))
+    points = [use for use in chart.all("use") if use.all("title")]
+    steps = [int(tips(use)[0].rpartition(" ")[2]) for use in points]
+    places = [float(use.attributes["x"]) for use in points]
+    assert len(points) > 50
+    assert not {30, 31, 112} & set(steps)
+    scale = (places[-1] - places[0]) / (steps[-1] - steps[0])
+    assert places == pytest.approx([places[0] + scale * (step - steps[0]) for step in steps], abs=0.01)
+
+
+def test_names_without_a_space_are_cut_and_secrets_that_would_be_wrapped_are_hidden() -> None:
+    name = "a_technique_with_a_name_that_is_longer_than_a_row"
+    chart = svg(ratio_chart("speeds", [Ratio(name, 2.0, 1.9, 2.1, "2x")], ("speed", "memory")))
+    assert any(node.text.startswith(name[:30]) and node.text.endswith("…") for node in chart.all("text"))
+    assert plain("some words before api_key=hidden-9f8e7d-value", 30).count("hidden") == 0
+
+
+def test_a_chart_that_fails_says_so_in_its_place() -> None:
+    def fail() -> None:
+        raise MemoryError("password=canary-s3cret")
+
+    chart = drawn_chart(fail, "the <b>split")
+    assert chart is not None
+    assert parsed(chart.svg).text == "the <b>split could not be drawn."
+    assert drawn_chart(lambda: None, "nothing") is None
+
+
 # Lines
 
 
 def drawn(values: list[float], key: str = "val/accuracy", **options: Any) -> Any:
-    return line_chart(key, [Line(key, list(enumerate(values, 1)), **options)]).axes[0]
+    return line_chart(key, [ChartLine(key, list(enumerate(values, 1)), **options)]).axes[0]
 
 
 def test_a_loss_that_falls_far_is_drawn_by_its_logarithm() -> None:
@@ -105,9 +135,9 @@ def test_values_are_drawn_in_the_unit_of_the_title() -> None:
     assert list(axes.lines[0].get_ydata()) == [1.0, 1.5]
 
 
-@pytest.mark.parametrize("values", [[3.0], [0.0, 0.0], [1e300, -1e300], [5e-324], [1e-300, 1e300], [7e307] * 2])
+@pytest.mark.parametrize("values", [[3.0], [0.0, 0.0], [1e300, -1e300], [5e-324], [1e-300, 1e300], [1e304] * 2])
 def test_any_values_can_be_drawn(values: list[float]) -> None:
-    lines = [Line("train/loss", list(enumerate(values)))]
+    lines = [ChartLine("train/loss", list(enumerate(values)))]
     chart = tried(lambda: svg(line_chart("loss", lines)), "loss")
     assert chart is not None
     assert len(chart.all("text")) > 2

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from paceline.reports.text import GAP, axis_scale, is_web, metric_text, shown
+from paceline.reports.text import GAP, axis_scale, displayable, is_web, metric_text
 
 
 @pytest.mark.parametrize(
@@ -60,4 +60,4 @@ def test_only_addresses_of_the_web_are_links() -> None:
 
 
 def test_characters_that_no_file_may_hold_are_replaced() -> None:
-    assert shown("a\x00b\ud800c\n") == "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}c\n"
+    assert displayable("a\x00b\ud800c\n") == "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}c\n"

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from paceline.runs.comparing import Comparison, Group, Member
+from paceline.runs.comparing import Member, RunComparison, RunGroup
 
 
 def member(label: str, loss: float, **config: object) -> Member:
@@ -13,19 +13,19 @@ def member(label: str, loss: float, **config: object) -> Member:
 
 
 def test_a_diverged_seed_has_no_deviation() -> None:
-    group = Group((member("a", 1.0), member("b", math.inf)))
+    group = RunGroup((member("a", 1.0), member("b", math.inf)))
     value = group.value("val/loss")
     assert value is not None
     assert (value.mean, value.deviation, value.count) == (math.inf, None, 2)
-    told = Comparison((group, Group((member("c", math.nan),)))).to_json()
+    told = RunComparison((group, RunGroup((member("c", math.nan),)))).to_json()
     assert json.loads(json.dumps(told, allow_nan=False))["metrics"]["val/loss"][0]["mean"] is None
 
 
 def test_the_places_of_runs_are_no_difference() -> None:
     one, other = member("a", 1.0, name="x", **{"storage.path": "here"}), member("b", 1.0, name="y", seed=3)
-    assert set(Comparison((Group((one,)), Group((other,)))).config) == {"seed"}
+    assert set(RunComparison((RunGroup((one,)), RunGroup((other,)))).config) == {"seed"}
 
 
 @pytest.mark.parametrize(("seeds", "label"), [(1, "a"), (2, "a and 1 more seed"), (3, "a and 2 more seeds")])
 def test_a_group_is_called_by_its_first_run(seeds: int, label: str) -> None:
-    assert Group(tuple(member(name, 1.0) for name in "abc"[:seeds])).label == label
+    assert RunGroup(tuple(member(name, 1.0) for name in "abc"[:seeds])).label == label

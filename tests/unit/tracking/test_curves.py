@@ -3,7 +3,7 @@
 import math
 from itertools import pairwise
 
-from paceline.tracking.curves import MOST_STRETCHES, Curve, thinned
+from paceline.tracking.curves import MOST_STRETCHES, Curve
 
 
 def added(values: list[tuple[int, float]]) -> Curve:
@@ -28,10 +28,3 @@ def test_a_short_curve_is_as_it_was_without_what_is_not_finite() -> None:
     assert added(values).places == values
     curve = added([(1, 1.0), (2, math.nan), (3, math.inf), (4, 2.0)])
     assert (curve.places, curve.odd, curve.first_odd) == ([(1.0, 1.0), (4.0, 2.0)], 2, 2.0)
-
-
-def test_thinning_keeps_the_extremes() -> None:
-    values = [(float(step), 100.0 if step == 501 else -3.0 if step == 333 else 0.0) for step in range(1000)]
-    found = thinned(values, 20)
-    assert len(found) <= 20
-    assert {(501.0, 100.0), (333.0, -3.0), values[0], values[-1]} <= set(found)

@@ -45,7 +45,7 @@ def test_planted_techniques_get_their_verdicts_and_the_good_one_is_recommended(s
     spoiling = done.technique("spoils")
     assert spoiling.quality.verdict == "worse"
     assert spoiling.quality.margin == pytest.approx(0.0095, rel=0.01)  # 1 % of the baseline's accuracy
-    assert spoiling.quality.to_json()["margin_is_relative"]
+    assert spoiling.quality.is_margin_relative
     assert spoiling.speedup == pytest.approx(1.2, rel=0.05)
     assert done.clock.now < 600
 
@@ -221,8 +221,8 @@ def test_a_warning_of_a_technique_is_in_its_row_and_one_of_the_baseline_is_not()
     done = tuned(warning=lambda tree: ["of both", *(["not applied"] if is_set(tree, "faster") else [])])
     assert [done.technique(name).warnings for name in PLANTED] == [(), ("not applied",), (), ()]
     assert "not applied" in explanation(done.technique("faster"), done.findings)
-    assert done.technique("faster").to_json()["build_seconds"] == 0.1
-    assert done.technique("compile").to_json()["build_seconds"] is None
+    assert done.technique("faster").build_seconds == 0.1
+    assert done.technique("compile").build_seconds is None
 
 
 @pytest.mark.parametrize(("kind", "doing"), [("look", "build"), ("train", "train"), ("benchmark", "measure")])

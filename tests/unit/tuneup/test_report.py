@@ -20,6 +20,7 @@ from paceline.tuneups.outcome import Findings, Quality, TechniqueResult
 from paceline.tuneups.pictures import PICTURES, SPEEDS, SPLIT, drawn_pictures, pictures_of
 from paceline.tuneups.report_page import report_html
 from paceline.tuneups.result import TuneupResult
+from paceline.tuneups.stored_findings import technique_json
 from paceline.tuneups.texts import quality_text
 from support.golden import Golden
 from support.reports.page import Node, page_from, parsed, sections
@@ -220,7 +221,7 @@ def test_the_note_has_the_table_and_leaves_room_for_it_beside_long_reasons() -> 
     assert "the last note" in note
     assert re.search(r"^\| cache \| gain \| 2\.74x \(2\.72-2\.76\) \| 1\.00x \|", note, re.MULTILINE)
     assert re.search(r"^\| mine 3 \| not applicable \|", note, re.MULTILINE)
-    assert broken.to_json()["reason"] == reason
+    assert technique_json(broken)["reason"] == reason
 
 
 def test_the_note_shows_the_pictures_that_are_drawn() -> None:

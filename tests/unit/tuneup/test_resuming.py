@@ -19,8 +19,8 @@ from paceline.tuneups.folder import claim_tuneup
 from paceline.tuneups.job_log import FILE, MAY_DIFFER, Done, JobLog, digest_of
 from paceline.tuneups.jobs import Answer, Job, part_of
 from paceline.tuneups.outcome import Findings
-from paceline.tuneups.result import findings_json
 from paceline.tuneups.resumable_bench import ResumableBench, SpentTime
+from paceline.tuneups.stored_findings import findings_json
 from support.toys import toy_config
 from support.tuneup.simulated_bench import (
     FakeClock,

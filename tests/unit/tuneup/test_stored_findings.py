@@ -13,8 +13,8 @@ from paceline.errors import EnvironmentFault
 from paceline.runs.finding import find_run
 from paceline.tuneups.folder import TuneupFolder, claim_tuneup
 from paceline.tuneups.outcome import Findings, Quality
-from paceline.tuneups.result import TuneupResult, findings_json
-from paceline.tuneups.stored import findings_of, stored_report
+from paceline.tuneups.result import TuneupResult
+from paceline.tuneups.stored_findings import findings_json, findings_of, stored_report
 from support.golden import Golden
 from support.reports.page import page_from
 from support.toys import toy_config
@@ -32,7 +32,7 @@ def no_number(text: str) -> Any:
 
 def test_numbers_that_are_not_finite_are_written_as_null(tmp_path: Path) -> None:
     known = findings()
-    unsure = Quality("undecided", "val/loss", nan, (-inf, inf), 2, False, 0.02, "min")
+    unsure = Quality("undecided", "val/loss", nan, (-inf, inf), 2, False, 0.02, mode="min")
     first = replace(known.techniques[0], speedup_interval=(0.0, inf), quality=unsure, overrides={"optimizer.lr": [inf]})
     beside = replace(known.beside[0], speedup_interval=(0.0, inf))
     found = replace(known, techniques=(first, *known.techniques[1:]), noise=None, quality=unsure, beside=(beside,))

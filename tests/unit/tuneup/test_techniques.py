@@ -13,7 +13,7 @@ from paceline.config.technique_names import BOTTLENECKS, TECHNIQUES, is_techniqu
 from paceline.config.tuneup import NOT_AMONG, SKIPPED
 from paceline.profiling.bottleneck import Kind
 from paceline.tuneups.combinations import KNEE, best_of_families, merged, together
-from paceline.tuneups.facts import Facts
+from paceline.tuneups.facts import TuneupFacts
 from paceline.tuneups.preview import rows_of
 from paceline.tuneups.techniques import (
     HAS_ALREADY,
@@ -26,7 +26,7 @@ from paceline.tuneups.techniques import (
 from support.golden import Golden
 from support.toys import toy_config
 
-FACTS = Facts(
+FACTS = TuneupFacts(
     device_type="cpu",
     world_size=1,
     cores=2,
@@ -51,7 +51,7 @@ def tuning(**section: Any) -> Any:
     return plain().with_overrides({"tuneup": section})
 
 
-def reasons(config: Any, facts: Facts = FACTS) -> dict[str, str]:
+def reasons(config: Any, facts: TuneupFacts = FACTS) -> dict[str, str]:
     """By technique, why it is not tried; empty where it is."""
     return {technique.name: technique.why_not for technique in techniques_for(config, facts)}
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator
 
 from paceline.linting.building import LARGE, SMALL
-from paceline.linting.calls import ATTRIBUTE, Call
+from paceline.linting.calls import ATTRIBUTE, LintedCall
 from paceline.linting.finding import Fault
-from paceline.linting.own_code import Line
+from paceline.linting.own_code import CodeLine
 from paceline.linting.subject import Subject
 from paceline.linting.watching import HOUSEKEEPING
 
@@ -21,7 +21,7 @@ _WAITING = {
 }
 
 
-def _by_place(calls: Iterable[Call]) -> Iterator[Call]:
+def _by_place(calls: Iterable[LintedCall]) -> Iterator[LintedCall]:
     yield from {call.place: call for call in calls}.values()
 
 
@@ -91,7 +91,7 @@ def loop_over_the_batch(subject: Subject) -> Iterator[Fault]:
         return
     growth = LARGE // SMALL
     few, many = subject.trace.training.lines, subject.trace.larger.lines
-    by_function: dict[tuple[str, str], Line] = {}
+    by_function: dict[tuple[str, str], CodeLine] = {}
     for line in sorted(many):
         if few[line] and many[line] in (growth * few[line], growth**2 * few[line]):
             by_function.setdefault((line.file, line.function), line)

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from paceline.linting.calls import Call
+from paceline.linting.calls import LintedCall
 from paceline.linting.finding import Fault
 from paceline.linting.subject import Subject
 
 
-def _calls(subject: Subject, *names: str) -> list[Call]:
+def _calls(subject: Subject, *names: str) -> list[LintedCall]:
     calls = subject.trace.training.calls if subject.trace else ()
     return list({call.place: call for call in calls if call.name in names}.values())
 

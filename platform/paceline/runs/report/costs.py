@@ -20,7 +20,7 @@ class CostRow:
 
 
 @dataclass(frozen=True)
-class Cost:
+class CostSummary:
     """The ledger of a run or a sweep."""
 
     unit: str
@@ -30,7 +30,7 @@ class Cost:
     has_price: bool
 
 
-def cost_values(ledger: Ledger) -> Cost:
+def cost_values(ledger: Ledger) -> CostSummary:
     """Return the ledger's rows."""
     parts = sorted(((part, seconds) for part, seconds in ledger.parts.items() if seconds), key=lambda item: -item[1])
     rows = [
@@ -38,7 +38,7 @@ def cost_values(ledger: Ledger) -> Cost:
         for part, seconds in [*parts, ("all", ledger.allocated)]
     ]
     facts = [Fact(label, text) for label, text in ledger.lines()]
-    return Cost(ledger.unit, facts, rows, ledger.price_per_hour is not None)
+    return CostSummary(ledger.unit, facts, rows, ledger.price_per_hour is not None)
 
 
 def cost_tile(ledger: Ledger | None) -> list[Tile]:

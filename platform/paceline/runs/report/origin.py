@@ -26,7 +26,7 @@ _TAGS = {
     metrics.DEVICE: "device",
 }
 _AS_CODE = (metrics.COMMAND, metrics.GIT_COMMIT, metrics.GIT_DIFF_SHA256)
-_NEEDS_UI = " (while `paceline ui` runs, at the port that it prints)"
+_NEEDS_UI = " (while paceline ui runs, at the port that it prints)"
 
 
 def origin_values(run: RecordedRun, places: Sequence[Fact]) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def origin_values(run: RecordedRun, places: Sequence[Fact]) -> dict[str, Any]:
         *places,
         Fact("MLflow", run.url, note=_NEEDS_UI if run.needs_ui else "", url=run.url),
     ]
-    return {"origin": facts, "environment": run.file(ENVIRONMENT_FILE)}
+    return {"origin": [fact for fact in facts if fact.value], "environment": run.file(ENVIRONMENT_FILE)}
 
 
 def _files(run: RecordedRun) -> list[Fact]:
@@ -63,7 +63,7 @@ def _files(run: RecordedRun) -> list[Fact]:
     ]
     missing, recorded = config_not_in_commit(run.tags), run.folder / ARTIFACT_FOLDER / CONFIG_FILE
     if missing and recorded.is_file():
-        note = f" since the commit does not have `{missing}` as it was"
+        note = f" since the commit does not have {missing} as it was"
         facts.append(Fact("config as recorded", str(recorded), is_code=True, note=note))
     return facts
 
@@ -73,8 +73,9 @@ def _data(run: RecordedRun) -> list[Fact]:
     facts = []
     for role, each in run.datasets.items():
         size = each.get("size")
-        parts = [str(each.get("name", "")), f"{size:,} samples" if isinstance(size, int) else ""]
-        facts.append(Fact(f"{role} data", ", ".join([*filter(None, parts), *filter(None, [each.get("fingerprint")])])))
+        count = f"{size:,} samples" if isinstance(size, int) else ""
+        parts = [str(each.get("name") or ""), count, str(each.get("fingerprint") or "")]
+        facts.append(Fact(f"{role} data", ", ".join(filter(None, parts))))
     return facts
 
 

@@ -67,7 +67,7 @@ def report_of(found: FoundRun) -> bytes:
 
         return sweep_report(found.folder).render()
     if found.kind == "tune-up":
-        from paceline.tuneups.stored import stored_report
+        from paceline.tuneups.stored_findings import stored_report
 
         return stored_report(found.folder)
     from paceline.runs.report.run_report import run_report

@@ -1,10 +1,10 @@
 """The curves of a run, those of one unit in one chart."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 
-from paceline.reports.drawing import tried
-from paceline.reports.page import Chart
+from markupsafe import Markup
+
+from paceline.reports.page import Chart, drawn_chart
 from paceline.reports.text import counted
 from paceline.tracking import metrics
 from paceline.tracking.curves import Curve
@@ -40,11 +40,10 @@ def run_charts(curves: Mapping[str, Curve], resumes: Sequence[int] = ()) -> list
     """
     drawn = {key: curve for key, curve in curves.items() if curve.count > 1 and curve.places and key not in _LEFT_OUT}
     groups = [each for each in _groups(list(drawn)) if any(drawn[key].count >= LEAST_POINTS for key in each[1])]
-    charts = [
-        tried(partial(_chart, title, {key: drawn[key] for key in keys}, resumes), title)
-        for title, keys in groups[:MOST_CHARTS]
-    ]
-    return [chart for chart in charts if chart is not None]
+    charts = [_chart(title, {key: drawn[key] for key in keys}, resumes) for title, keys in groups[:MOST_CHARTS]]
+    left = len(groups) - MOST_CHARTS
+    more = [Chart(Markup("<p>... and {} more</p>").format(counted(left, "chart")))] if left > 0 else []
+    return [*(chart for chart in charts if chart is not None), *more]
 
 
 def _groups(keys: Sequence[str]) -> list[tuple[str, list[str]]]:
@@ -76,14 +75,14 @@ def _group(key: str) -> str:
     return prefix if any(unit in prefix for unit in _UNITS) else key
 
 
-def _chart(title: str, curves: Mapping[str, Curve], resumes: Sequence[int]) -> Chart:
-    from paceline.reports.line_chart import Line, line_chart
+def _chart(title: str, curves: Mapping[str, Curve], resumes: Sequence[int]) -> Chart | None:
+    from paceline.reports.line_chart import ChartLine, line_chart
 
     dashed = _dashed(curves)
-    lines = [Line(key, curve.places, "", key in dashed, _breaks(key, resumes)) for key, curve in curves.items()]
+    lines = [ChartLine(key, curve.places, key in dashed, _breaks(key, resumes)) for key, curve in curves.items()]
     odd = sum(curve.odd for curve in curves.values())
     caption = f"without {counted(odd, 'value')} that {'is' if odd == 1 else 'are'} not finite" if odd else ""
-    return Chart(line_chart(title, lines, resumes).svg(title), caption)
+    return drawn_chart(lambda: line_chart(title, lines, resumes), title, caption)
 
 
 def _breaks(key: str, resumes: Sequence[int]) -> Sequence[int]:

@@ -12,7 +12,7 @@ from paceline.cluster.identity import RunFolder
 from paceline.direction import default_mode
 from paceline.engine.manifest import MANIFEST, numbered
 from paceline.errors import EnvironmentFault
-from paceline.reports.page import Fact, Page, Section, Tile, render
+from paceline.reports.page import Fact, Page, PageSection, Tile, render
 from paceline.reports.text import counted, metric_text, seconds_text, time_text
 from paceline.runs.finding import FoundRun
 from paceline.runs.report.costs import cost_tile, cost_values
@@ -238,17 +238,17 @@ class RunReport:
         has_cost = self.ledger is not None and bool(self.ledger.allocated)
         pause = f"{seconds_text(recorded.paused_seconds)} between the attempts. The steps are those that were recorded."
         own = [
-            Section("metrics", "Metrics"),
-            Section("curves", "Curves", "Point at a line to see a value. Long curves keep their extremes."),
-            Section("attempts", counted(len(self.attempts), "attempt").capitalize(), pause) if self.attempts else None,
-            Section("cost", "Cost") if has_cost else None,
-            Section("speeds", "Conditions of the measured speed", "Speeds can be compared where these are alike.")
+            PageSection("metrics", "Metrics"),
+            PageSection("curves", "Curves", "Point at a line to see a value. Long curves keep their extremes."),
+            PageSection("attempts", counted(len(self.attempts), "attempt"), pause) if self.attempts else None,
+            PageSection("cost", "Cost") if has_cost else None,
+            PageSection("speeds", "Conditions of the measured speed", "Speeds can be compared where these are alike.")
             if stamp or slow
             else None,
-            Section("checkpoints", "Checkpoints"),
-            Section("config", "Config"),
-            Section("again", "Reproduce it"),
-            Section("origin", "Origin"),
+            PageSection("checkpoints", "Checkpoints"),
+            PageSection("config", "Config"),
+            PageSection("again", "Reproduce it"),
+            PageSection("origin", "Origin"),
         ]
         page = Page(
             kind=self.kind,

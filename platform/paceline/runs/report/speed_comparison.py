@@ -51,6 +51,11 @@ class SpeedComparison:
     """The most frequent first."""
 
     @property
+    def most_reasons(self) -> int:
+        """Reasons that a page shows."""
+        return MOST_REASONS
+
+    @property
     def is_known(self) -> bool:
         """True where there are stamps to compare."""
         return self.best in self.stamps and self.others > 0

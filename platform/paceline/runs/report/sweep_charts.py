@@ -1,21 +1,14 @@
 """The pictures of a sweep in its report."""
 
 import base64
-from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
 from paceline.redaction import redact
-from paceline.reports.drawing import tried
-from paceline.reports.page import Chart
+from paceline.reports.page import Chart, drawn_chart
 from paceline.sweeps.results.curves import Histories
 from paceline.sweeps.results.pictures import CURVES, HEATMAP, IMPORTANCE, PARETO, PICTURES, drawings_of
 from paceline.sweeps.results.result import SweepResult
-
-if TYPE_CHECKING:
-    from paceline.reports.figure import Picture
 
 _ORDER = (CURVES, PARETO, HEATMAP, IMPORTANCE)
 
@@ -32,16 +25,11 @@ def sweep_charts(result: SweepResult, histories: Histories, recorded: bytes) -> 
     charts = []
     for name in _ORDER:
         title = PICTURES[name]
-        if chart := tried(partial(_drawn, draw[name], title), title):
+        if chart := drawn_chart(draw[name], title):
             charts.append(chart)
         elif name == IMPORTANCE and recorded:
             charts.append(Chart(_image(recorded, title)))
     return charts
-
-
-def _drawn(draw: "Callable[[], Picture | None]", title: str) -> Chart | None:
-    picture = draw()
-    return None if picture is None else Chart(picture.svg(title))
 
 
 def _image(data: bytes, title: str) -> Markup:

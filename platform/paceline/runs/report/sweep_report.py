@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import ConfigError
-from paceline.redaction import redact_values
-from paceline.reports.page import Fact, Page, Section, Tile, render
-from paceline.reports.text import counted, seconds_text, time_text
+from paceline.redaction import redact, redact_values
+from paceline.reports.page import Fact, Page, PageSection, Tile, render
+from paceline.reports.text import counted, number_text, seconds_text, time_text
 from paceline.runs.readable import readable
 from paceline.runs.report.costs import cost_tile, cost_values
 from paceline.runs.report.origin import origin_values
@@ -20,7 +20,7 @@ from paceline.runs.report.sweep_charts import sweep_charts
 from paceline.runs.report.sweep_ranking import ranking_of, ranking_rule
 from paceline.sweeps.results import labels, ranking, trial_texts
 from paceline.sweeps.results.curves import keys_of
-from paceline.sweeps.results.pictures import IMPORTANCE
+from paceline.sweeps.results.pictures import COSTS, IMPORTANCE, pareto_pair
 from paceline.sweeps.results.ranking import SettingSummary
 from paceline.sweeps.results.record import without_secrets
 from paceline.sweeps.results.reopening import sweep_in
@@ -36,6 +36,8 @@ LONGEST_NAME = 140
 """Characters of a setting in a sentence."""
 LONGEST_REASON = 600
 MOST_REASONS = 30
+MOST_TRIALS = 12
+"""Trials of a setting or of a reason that are named."""
 _UNFINISHED = ("pruned", *TROUBLE, *NOT_TRAINED)
 
 
@@ -49,7 +51,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Ending:
+class UnfinishedTrials:
     """Trials that ended in one way for one reason."""
 
     state: str
@@ -68,7 +70,7 @@ class StateCost:
     share: float
 
 
-class Histories(Mapping[str, Sequence[Point]]):
+class ThinnedHistories(Mapping[str, Sequence[Point]]):
     """By the id of a trial its points, thinned out."""
 
     def __init__(self, trials: Mapping[str, RecordedRun]) -> None:
@@ -106,7 +108,7 @@ class SweepReport:
 
     @cached_property
     def speeds(self) -> SpeedComparison | None:
-        """True if the speeds of the finished trials can be compared; None where none has a result."""
+        """Comparison of the finished trials' speeds; None where none has a result."""
         if not self.ranked:
             return None
         tags = {trial.id: self.trials[trial.id].tags for trial in self.result.trials if trial.state == "finished"}
@@ -116,6 +118,12 @@ class SweepReport:
     def speed_doubt(self) -> str:
         """Reason why the speeds do not measure the settings; empty where nothing is known against them."""
         return self.speeds.doubt if self.speeds is not None else ""
+
+    @property
+    def speed_doubt_in_charts(self) -> str:
+        """The same, where a chart shows speeds."""
+        pair = pareto_pair(self.result.trials, self.result.objectives)
+        return self.speed_doubt if pair is not None and pair[0][0] in COSTS else ""
 
     @property
     def metric(self) -> str:
@@ -151,7 +159,7 @@ class SweepReport:
         """Number of trials in each state."""
         return trial_texts.counts_text(self.result.trials)
 
-    @property
+    @cached_property
     def best_yaml(self) -> str:
         """The config of the best trial; empty without one."""
         path = self.result.best_config_path
@@ -166,7 +174,7 @@ class SweepReport:
         path = self.result.best_config_path
         return f"paceline train {shlex.quote(path)}" if path else ""
 
-    @property
+    @cached_property
     def changes(self) -> list[Change]:
         """Fields in which the best config differs from the sweep's own."""
         try:
@@ -181,14 +189,14 @@ class SweepReport:
         return [Change(key, before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)]
 
     @property
-    def endings(self) -> list[Ending]:
+    def endings(self) -> list[UnfinishedTrials]:
         """Trials that did not finish, by state and reason, the most frequent first."""
         found: dict[tuple[str, str], list[Trial]] = {}
         for trial in self.result.trials:
             if trial.state in _UNFINISHED:
                 found.setdefault((trial.state, " ".join(trial.reason.split())), []).append(trial)
         endings = [
-            Ending(state, labels.shortened(reason or "no reason given", LONGEST_REASON), trials)
+            UnfinishedTrials(state, labels.shortened(reason or "no reason given", LONGEST_REASON), trials)
             for (state, reason), trials in found.items()
         ]
         return sorted(endings, key=lambda ending: -len(ending.trials))
@@ -232,15 +240,15 @@ class SweepReport:
         result, endings = self.result, self.endings
         unfinished = trial_texts.counts_text(result.trials, _UNFINISHED)
         has_best = bool(self.ranked) and bool(self.command or self.changes or self.best_yaml)
-        tip = "Point at a line or a dot to see its setting and value."
+        tip = "Point at a line, a dot or a cell to see its setting and value."
         own = [
-            Section("ranking", "Ranking", ranking_rule(result.objectives)),
-            Section("pictures", "Pictures", tip),
-            Section("best", "Best config") if has_best else None,
-            Section("unfinished", "Trials that did not finish", unfinished) if endings else None,
-            Section("cost", "Cost"),
-            Section("speeds", "Comparable speeds") if self.speeds is not None else None,
-            Section("origin", "Origin"),
+            PageSection("ranking", "Ranking", ranking_rule(result.objectives)),
+            PageSection("pictures", "Pictures", tip),
+            PageSection("best", "Best config") if has_best else None,
+            PageSection("unfinished", "Trials that did not finish", unfinished) if endings else None,
+            PageSection("cost", "Cost"),
+            PageSection("speeds", "Comparable speeds") if self.speeds is not None else None,
+            PageSection("origin", "Origin"),
         ]
         page = Page(
             kind="sweep",
@@ -257,8 +265,9 @@ class SweepReport:
             "sweep.html",
             page,
             sweep=self,
+            most_trials=MOST_TRIALS,
             ranking=ranking_of(result.trials, result.objectives, self.ranked, self.others, bool(self.speed_doubt)),
-            charts=sweep_charts(result, Histories(self.trials), self.recorded.data(IMPORTANCE)),
+            charts=sweep_charts(result, ThinnedHistories(self.trials), self.recorded.data(IMPORTANCE)),
             endings=endings[:MOST_REASONS],
             endings_left=sum(len(ending.trials) for ending in endings[MOST_REASONS:]),
             cost=cost_values(self.ledger) if self.ledger is not None and has_cost else None,
@@ -292,7 +301,7 @@ class SweepReport:
         of_all = "of all trials together"
         spent = Tile("time on workers", seconds_text(sum(trial.seconds for trial in trials)), of_all)
         yield from cost_tile(self.ledger) or [spent]
-        yield Tile("samples", labels.number_text(sum(trial.samples for trial in trials)), of_all)
+        yield Tile("samples", number_text(sum(trial.samples for trial in trials)), of_all)
         if self.result.wall_seconds:
             yield Tile("wall time", seconds_text(self.result.wall_seconds))
 
@@ -315,7 +324,10 @@ def sweep_report(folder: Path) -> SweepReport:
     """
     with readable(folder):
         stored = sweep_in(folder)
-    visible = tuple(replace(trial, overrides=without_secrets(trial.overrides)) for trial in stored.trials)
+    visible = tuple(
+        replace(trial, overrides=without_secrets(trial.overrides), reason=redact(trial.reason))
+        for trial in stored.trials
+    )
     result = replace(stored, trials=visible)
     keys = set(keys_of(result.objectives))
     recorded = read_run(folder / "tracking")

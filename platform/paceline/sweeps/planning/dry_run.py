@@ -10,10 +10,11 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.config.space import Range
 from paceline.errors import BAD_ENVIRONMENT, OK
 from paceline.redaction import redact, redact_values
+from paceline.reports.text import number_text
 from paceline.sweeps.folder import UnfinishedSweep
 from paceline.sweeps.planning.forecast import Cost, Forecast, RungPlan, forecast
 from paceline.sweeps.planning.preview import PointRow
-from paceline.sweeps.results.labels import number_text, setting_text, short_names, value_text
+from paceline.sweeps.results.labels import setting_text, short_names, value_text
 from paceline.sweeps.work import GroupShape
 
 FIRST_ROWS = 50

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,9 @@ from matplotlib.ticker import EngFormatter, NullLocator
 from paceline.direction import default_mode
 from paceline.reports import theme
 from paceline.reports.figure import Picture, color_map, dress, plain
-from paceline.reports.line_chart import label_log
+from paceline.reports.line_chart import add_hover, label_log
 from paceline.reports.row_charts import bar_chart
+from paceline.reports.text import number_text
 from paceline.sweeps.results import labels, ranking
 from paceline.sweeps.results.curves import Curve, Values
 from paceline.sweeps.results.ranking import Objective
@@ -58,8 +58,8 @@ def curves(panels: Mapping[str, Sequence[Curve]], unit: str, title: str = "") ->
     for axes, (key, lines) in zip(every_axes, panels.items(), strict=True):
         _draw_panel(picture, axes, key, lines, names, unit)
     seeds = max(line.seeds for lines in panels.values() for line in lines)
-    heading = fill(title, 100) + (f" (mean and range of up to {seeds} seeds)" if seeds > 1 else "")
-    picture.suptitle(plain(heading), x=0.01, ha="left", fontweight="bold", fontsize=11)
+    heading = f"{title} (mean and range of up to {seeds} seeds)" if seeds > 1 else title
+    picture.suptitle(plain(heading, 100), x=0.01, ha="left", fontweight="bold", fontsize=11)
     picture.legend(handles=_handles(panels, names), loc="outside right upper", frameon=False, fontsize=8.5)
     return picture
 
@@ -99,8 +99,8 @@ def _draw_panel(
 ) -> None:
     for line in lines:
         if line.name not in names:
-            (other,) = axes.plot(line.x, line.mean, color=theme.FAINT, linewidth=0.8, alpha=0.7, zorder=1)
-            picture.tip(other, [line.name])
+            axes.plot(line.x, line.mean, color=theme.FAINT, linewidth=0.8, alpha=0.7, zorder=1)
+            picture.tip(axes.plot(line.x, line.mean, color=theme.FAINT, linewidth=9, alpha=0, zorder=1)[0], [line.name])
     for line in reversed(lines):  # the best one on top
         if line.name not in names:
             continue
@@ -113,8 +113,13 @@ def _draw_panel(
         drawn.set_markersize(2.5 + width / 2)
         picture.tip(drawn, [f"{line.place}. {line.name}" if line.place else line.name])
     _scale(axes, key, lines, names)
+    for line in lines:
+        if line.name in names:
+            name = f"{line.place}. {line.name}" if line.place else line.name
+            at = [f"{name}\n{number_text(value)} at {x:,.0f}" for x, value in zip(line.x, line.mean, strict=True)]
+            add_hover(picture, axes, line.x, line.mean, at)
     axes.set_xlabel(unit)
-    axes.set_title(plain(fill(key, NAME_WIDTH)), loc="left", fontsize=10)
+    axes.set_title(plain(key, NAME_WIDTH), loc="left", fontsize=10)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     dress(axes)
 
@@ -137,8 +142,8 @@ def _handles(panels: Mapping[str, Sequence[Curve]], names: Mapping[str, str]) ->
     handles = []
     for name, color in names.items():
         place = every[name].place
-        text = fill(f"{place}  {name}" if place else name, NAME_WIDTH, subsequent_indent="    ")
-        handles.append(Line2D([], [], color=color, linewidth=2, label=plain(text)))
+        text = plain(f"{place}  {name}" if place else name, NAME_WIDTH, indent="    ")
+        handles.append(Line2D([], [], color=color, linewidth=2, label=text))
     if more := len(every) - len(names):
         label = f"{more} other setting{'s' * (more > 1)}"
         handles.append(Line2D([], [], color=theme.FAINT, linewidth=1, label=label))
@@ -160,7 +165,7 @@ def importance(shares: Mapping[str, float], objective: Objective, settings: int,
 
 
 def field_of(trials: Sequence[Trial], objective: Objective, x: str, y: str) -> Field:
-    """What `field` draws.
+    """Prepare the data of `field`.
 
     Raises:
         ValueError: no finished trial has the objective.
@@ -204,7 +209,7 @@ def field(data: Field, objective: Objective, names: tuple[str, str], logs: tuple
     axes.scatter(*best, s=210, facecolor="none", edgecolor=theme.BEST, linewidth=2.5, label="best")
     axes.set_xlabel(plain(names[0]))
     axes.set_ylabel(plain(names[1]))
-    axes.set_title(plain(fill(f"{objective[0]} of {len(data.values)} finished settings", 60)), loc="left", fontsize=10)
+    axes.set_title(plain(f"{objective[0]} of {len(data.values)} finished settings", 60), loc="left", fontsize=10)
     axes.margins(0.06)
     dress(axes)
     picture.colorbar(dots, ax=axes, label=direction_text(objective), extend=_extend(data.values, low, high))

@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from paceline.redaction import redact
+from paceline.reports.text import number_text
 
 LONGEST_VALUE = 24
 """Characters of a value that are shown."""
@@ -57,11 +58,6 @@ def setting_text(overrides: Mapping[str, Any], names: Mapping[str, str]) -> str:
 def values_text(overrides: Mapping[str, Any], keys: Iterable[str]) -> str:
     """The values alone, in the order of the keys: `256, linear`; a dash for one that is not there."""
     return ", ".join(value_text(overrides[key]) if key in overrides else "-" for key in keys)
-
-
-def number_text(value: float) -> str:
-    """A metric in four digits, or in full with separators from 1,000 on."""
-    return f"{value:,.0f}" if 1000 <= abs(value) < 1e12 else f"{value:.4g}"
 
 
 def state_text(state: str) -> str:

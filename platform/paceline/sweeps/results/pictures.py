@@ -31,7 +31,7 @@ PICTURES = {
 """Title of each file."""
 BATCH, RULE = "data.global_batch_size", "optimizer.lr_scaling"
 COSTS = ("samples_per_second", "seconds")
-"""What a single objective is drawn against."""
+"""Costs that a single objective is drawn against, the first that was measured."""
 MOST_CELLS = 12
 """An axis with more numbers is drawn as a scale rather than as cells."""
 
@@ -115,8 +115,8 @@ def _pareto(trials: Sequence[Trial], objectives: Sequence[Objective]) -> "Pictur
 
 
 def pareto_pair(trials: Sequence[Trial], objectives: Sequence[Objective]) -> tuple[Objective, Objective] | None:
-    """What the first objective is drawn against, and itself: the second one, or what it cost; None where fewer than two
-    settings have both."""
+    """Return the metrics of the Pareto chart: the second objective or a cost, and the first one; None where fewer than
+    two settings have both."""
     costs = [*objectives[1:2], *((cost, ranking.MEASURES[cost]) for cost in COSTS)]
     for cost in costs:
         pair = cost, objectives[0]
@@ -126,7 +126,7 @@ def pareto_pair(trials: Sequence[Trial], objectives: Sequence[Objective]) -> tup
 
 
 def _places_of(trials: Sequence[Trial], pair: Sequence[Objective]) -> int:
-    """How many settings differ in a pair of metrics, without those that were never measured."""
+    """Return the number of settings that differ in a pair of metrics, without those that were never measured."""
     finished = [trial for trial in trials if trial.state == "finished"]
     both = {tuple(ranking.value_of(trial, metric) for metric, _ in pair) for trial in finished}
     return sum(None not in place and place[0] != 0 for place in both)

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,9 @@ from matplotlib.patches import Rectangle
 
 from paceline.reports import theme
 from paceline.reports.figure import Picture, color_map, dress, plain
+from paceline.reports.text import number_text
 from paceline.sweeps.results import labels, ranking, trial_texts
-from paceline.sweeps.results.charts import direction_text
+from paceline.sweeps.results.charts import color_range, direction_text
 from paceline.sweeps.results.curves import places_of
 from paceline.sweeps.results.ranking import Objective, SettingSummary
 from paceline.sweeps.trials import Trial
@@ -30,7 +30,7 @@ FAR_OFF = 3.0
 
 @dataclass(frozen=True)
 class Grid:
-    """What a heatmap shows: rows upwards, columns to the right."""
+    """Data of a heatmap: rows upwards, columns to the right."""
 
     columns: list[Any]
     rows: list[Any]
@@ -70,7 +70,7 @@ def heatmap(
     axes.set_xlabel(plain(names[column]))
     axes.set_ylabel(plain(names[row]))
     others = [names[key] for key in keys if key not in (column, row)]
-    axes.set_title(plain(_title(shown, objective, others)), loc="left", fontsize=10)
+    axes.set_title(_title(shown, objective, others), loc="left", fontsize=10)
     picture.colorbar(image, ax=axes, label=direction_text(objective))
     return picture
 
@@ -104,8 +104,11 @@ def pareto(
     picture = Picture(10, 5)
     axes = picture.add_subplot()
     names = labels.short_names(trial_texts.axis_keys(trials))
-    dots = axes.scatter(*_points(complete, pair), color=theme.FAINT, s=28, label="other settings")
-    picture.tip(dots, [_tip(summary, pair, names) for summary in complete])
+    every = [*complete, *incomplete]
+    inside = _inside(axes, _points(front, pair), _points(every, pair))
+    framed = [summary for summary, is_inside in zip(complete, inside, strict=False) if is_inside]
+    dots = axes.scatter(*_points(framed, pair), color=theme.FAINT, s=28, label="other settings")
+    picture.tip(dots, [_tip(summary, pair, names) for summary in framed])
     if incomplete:
         places = _points(incomplete, pair)
         axes.scatter(*places, facecolor="none", edgecolor=theme.FAINT, s=28, label="fewer seeds finished: not compared")
@@ -114,17 +117,19 @@ def pareto(
     axes.set_ylabel(direction_text(pair[1]))
     dress(axes)
     axes.margins(0.12)
-    count = len(complete) + len(incomplete)
-    outside = _frame(axes, _points(front, pair), _points([*complete, *incomplete], pair))
+    outside = int((~inside).sum())
     beyond = f" ({outside} far worse, beyond the frame)" if outside else ""
-    title = f"Pareto front: {len(front)} of {count} settings, numbers as in the ranking{beyond}"
+    title = f"Pareto front: {len(front)} of {len(every)} settings, numbers as in the ranking{beyond}"
     axes.set_title(title, loc="left", fontweight="bold")
     picture.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     return picture
 
 
-def _frame(axes: Axes, front: tuple[list[float], list[float]], every: tuple[list[float], list[float]]) -> int:
-    """Leave out what is so far off that it would press the rest together; returns how many settings that are."""
+def _inside(
+    axes: Axes, front: tuple[list[float], list[float]], every: tuple[list[float], list[float]]
+) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Limit the axes to settings that are not so far off that they would press the rest together; returns which these
+    are."""
     inside = np.ones(len(every[0]), dtype=bool)
     limits: list[Callable[[float, float], object]] = [axes.set_xlim, axes.set_ylim]
     for best, values, limit in zip(front, map(np.array, every), limits, strict=True):
@@ -136,7 +141,7 @@ def _frame(axes: Axes, front: tuple[list[float], list[float]], every: tuple[list
             margin = 0.12 * (high - low)
             limit(low - margin, high + margin)
             inside &= shown
-    return int((~inside).sum())
+    return inside
 
 
 def _axis(name: str, keys: Sequence[str]) -> str:
@@ -185,7 +190,7 @@ def _grid(trials: Sequence[Trial], objective: Objective, column: str, row: str) 
     states: dict[tuple[int, int], list[str]] = {}
     for trial in trials:
         text = "no value" if trial.state == "finished" else labels.state_text(trial.state)
-        states.setdefault(at[trial.id], []).append(fill(text, 13))
+        states.setdefault(at[trial.id], []).append(plain(text, 13))
     empty = {cell: "\n".join(dict.fromkeys(words)) for cell, words in states.items() if cell not in texts}
     best = at[best_first[0].trials[0].id]
     return Grid(list(columns.values()), list(rows.values()), values, {**texts, **empty}, best)
@@ -215,10 +220,12 @@ def _cell(trial: Trial, column: str, row: str, columns: dict[Any, Any], rows: di
 
 
 def _draw_grid(axes: Axes, grid: Grid, objective: Objective) -> AxesImage:
-    image = axes.imshow(np.ma.masked_invalid(grid.values), cmap=color_map(objective[1]), aspect="auto", origin="lower")
-    for ticks, values in ((axes.set_xticks, grid.columns), (axes.set_yticks, grid.rows)):
-        places = range(0, len(values), -(-len(values) // MOST_TICKS))
-        ticks(places, [plain(labels.value_text(values[index])) for index in places])
+    low, high = color_range(grid.values[np.isfinite(grid.values)].tolist(), objective)
+    colors, values = color_map(objective[1]), np.ma.masked_invalid(grid.values)
+    image = axes.imshow(values, cmap=colors, aspect="auto", origin="lower", vmin=low, vmax=high)
+    for ticks, places_of_axis in ((axes.set_xticks, grid.columns), (axes.set_yticks, grid.rows)):
+        shown = range(0, len(places_of_axis), -(-len(places_of_axis) // MOST_TICKS))
+        ticks(shown, [plain(labels.value_text(places_of_axis[index])) for index in shown])
     if len(grid.columns) > 8:
         axes.tick_params(axis="x", rotation=45)
     row, column = grid.best
@@ -235,14 +242,14 @@ def _write_texts(axes: Axes, grid: Grid, image: AxesImage) -> None:
         red, green, blue, _ = image.cmap(image.norm(value)) if np.isfinite(value) else (1, 1, 1, 1)
         dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
         color = "#fefefe" if dark else "#111111" if np.isfinite(value) else theme.QUIET
-        axes.text(column, row, plain(text), ha="center", va="center", color=color, fontsize=size)
+        axes.text(column, row, text, ha="center", va="center", color=color, fontsize=size)
 
 
 def _title(trials: Sequence[Trial], objective: Objective, others: Sequence[str]) -> str:
     seeds = max(summary.spreads[objective[0]].n for summary in ranking.aggregate(trials, [objective[0]]))
     first = objective[0] + (f": mean ± standard deviation over {seeds} seeds" if seeds > 1 else "")
     second = f"in each cell the best of {', '.join(others)}" if others else ""
-    return "\n".join(fill(line, 56) for line in (first, second) if line)
+    return "\n".join(plain(line, 56) for line in (first, second) if line)
 
 
 def _draw_front(
@@ -268,12 +275,12 @@ def _draw_front(
         axes.annotate(str(number), point, (5, 5), textcoords="offset points", fontsize=9, fontweight="bold")
         lines.append(f"{number}  {labels.setting_text(summary.setting, names)}")
     lines += [f"and {len(front) - MOST_LABELS} more"] if len(front) > MOST_LABELS else []
-    text = "\n".join(fill(line, 48, subsequent_indent="    ") for line in lines)
-    axes.text(1.02, 1, plain(text), transform=axes.transAxes, va="top", fontsize=8, linespacing=1.5)
+    text = "\n".join(plain(line, 48, indent="    ") for line in lines)
+    axes.text(1.02, 1, text, transform=axes.transAxes, va="top", fontsize=8, linespacing=1.5)
 
 
 def _tip(summary: SettingSummary, pair: Sequence[Objective], names: Mapping[str, str]) -> str:
-    values = [f"{metric} {labels.number_text(summary.spreads[metric].mean)}" for metric, _ in pair]
+    values = [f"{metric} {number_text(summary.spreads[metric].mean)}" for metric, _ in pair]
     return "\n".join([labels.setting_text(summary.setting, names) or "as configured", *values])
 
 
