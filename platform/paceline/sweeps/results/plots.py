@@ -37,6 +37,8 @@ class Grid:
     values: np.ndarray[tuple[int, int], np.dtype[np.float64]]
     """NaN where no trial finished."""
     texts: dict[tuple[int, int], str]
+    settings: dict[tuple[int, int], str]
+    """Shown under the pointer, with the text."""
     best: tuple[int, int]
 
 
@@ -67,6 +69,12 @@ def heatmap(
     picture = Picture(min(4.5 + 0.95 * len(grid.columns), 16), min(2.4 + 0.7 * len(grid.rows), 12))
     axes = picture.add_subplot()
     image = _draw_grid(axes, grid, objective)
+    cells = list(grid.texts)
+    x, y = [column for _, column in cells], [row for row, _ in cells]
+    squares = axes.scatter(x, y, s=900, marker="s", color=theme.FAINT, alpha=0)
+    picture.tip(squares, [f"{grid.settings[cell]}\n{grid.texts[cell]}" for cell in cells])
+    axes.set_xlim(-0.5, len(grid.columns) - 0.5)
+    axes.set_ylim(-0.5, len(grid.rows) - 0.5)
     axes.set_xlabel(plain(names[column]))
     axes.set_ylabel(plain(names[row]))
     others = [names[key] for key in keys if key not in (column, row)]
@@ -182,18 +190,20 @@ def _grid(trials: Sequence[Trial], objective: Objective, column: str, row: str) 
     columns, rows = _places(trials, column), _places(trials, row)
     at = {trial.id: _cell(trial, column, row, columns, rows) for trial in trials}
     values, texts = np.full((len(rows), len(columns)), np.nan), {}
+    settings = {at[trial.id]: labels.setting_text(trial.setting, {}) for trial in trials}
     for summary in best_first:
         cell = at[summary.trials[0].id]
         if cell not in texts:
             values[cell] = summary.spreads[objective[0]].mean
             texts[cell] = _summary_text(summary, objective[0])
+            settings[cell] = labels.setting_text(summary.setting, {})
     states: dict[tuple[int, int], list[str]] = {}
     for trial in trials:
         text = "no value" if trial.state == "finished" else labels.state_text(trial.state)
         states.setdefault(at[trial.id], []).append(plain(text, 13))
     empty = {cell: "\n".join(dict.fromkeys(words)) for cell, words in states.items() if cell not in texts}
     best = at[best_first[0].trials[0].id]
-    return Grid(list(columns.values()), list(rows.values()), values, {**texts, **empty}, best)
+    return Grid(list(columns.values()), list(rows.values()), values, {**texts, **empty}, settings, best)
 
 
 def _summary_text(summary: SettingSummary, metric: str) -> str:
