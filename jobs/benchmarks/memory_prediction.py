@@ -74,24 +74,37 @@ ARMS = (
 )
 
 
+def tree_of(name: str, parts: Tree, size: int, techniques: tuple[str, str, str, int], on_cuda: bool) -> Tree:
+    """One config.
+
+    Args:
+        parts: sections of the model and its data.
+        size: samples of a micro batch.
+        techniques: precision, activation checkpointing, optimizer and accumulation.
+    """
+    precision, checkpointing, optimizer, accumulation = techniques
+    return {
+        **parts,
+        "name": name,
+        "data": {**parts["data"], "micro_batch_size": size},
+        "optimizer": {"name": optimizer},
+        "trainer": {
+            "precision": precision,
+            "activation_checkpointing": checkpointing,
+            "gradient_accumulation_steps": accumulation,
+        },
+        "scaling": {"num_workers": 0, "use_gpu": on_cuda},
+    }
+
+
 def cases(on_cuda: bool) -> dict[str, Tree]:
     """The configs as trees, by name."""
     found: dict[str, Tree] = {}
     for model, (parts, size) in (ON_CUDA if on_cuda else ON_CPU).items():
         for precision, checkpointing, optimizer, accumulation, factor in ARMS:
             name = f"{model} {size * factor} x {accumulation} {precision} {checkpointing} {optimizer}"
-            found[name] = {
-                **parts,
-                "name": model,
-                "data": {**parts["data"], "micro_batch_size": size * factor},
-                "optimizer": {"name": optimizer},
-                "trainer": {
-                    "precision": precision,
-                    "activation_checkpointing": checkpointing,
-                    "gradient_accumulation_steps": accumulation,
-                },
-                "scaling": {"num_workers": 0, "use_gpu": on_cuda},
-            }
+            techniques = precision, checkpointing, optimizer, accumulation
+            found[name] = tree_of(model, parts, size * factor, techniques, on_cuda)
     return found
 
 
@@ -107,18 +120,8 @@ def third_party_cases(on_cuda: bool) -> dict[str, Tree]:
             data = {"path": "third_party_models:texts", "args": args}
             parts = {"model": model, "data": data, "task": {"name": "model_loss"}}
         name = f"{library} {next(iter(args.values()))} {size} x {accumulation} {precision} {checkpointing} {optimizer}"
-        found[name] = {
-            **parts,
-            "name": "third-party",
-            "data": {**parts["data"], "micro_batch_size": size},
-            "optimizer": {"name": optimizer},
-            "trainer": {
-                "precision": precision,
-                "activation_checkpointing": checkpointing,
-                "gradient_accumulation_steps": accumulation,
-            },
-            "scaling": {"num_workers": 0, "use_gpu": on_cuda},
-        }
+        techniques = precision, checkpointing, optimizer, accumulation
+        found[name] = tree_of("third-party", parts, size, techniques, on_cuda)
     return found
 
 
