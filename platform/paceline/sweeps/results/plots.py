@@ -70,8 +70,8 @@ def heatmap(
     axes = picture.add_subplot()
     image = _draw_grid(axes, grid, objective)
     cells = list(grid.texts)
-    x, y = [column for _, column in cells], [row for row, _ in cells]
-    squares = axes.scatter(x, y, s=900, marker="s", color=theme.FAINT, alpha=0)
+    places = [at for _, at in cells], [at for at, _ in cells]
+    squares = axes.scatter(*places, s=900, marker="s", color=theme.FAINT, alpha=0)
     picture.tip(squares, [f"{grid.settings[cell]}\n{grid.texts[cell]}" for cell in cells])
     axes.set_xlim(-0.5, len(grid.columns) - 0.5)
     axes.set_ylim(-0.5, len(grid.rows) - 0.5)
