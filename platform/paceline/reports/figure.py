@@ -100,6 +100,11 @@ def _adapt(element: ElementTree.Element) -> None:
     is_text = element.tag == f"{{{_SVG}}}text"
     for name, _, value in properties:
         key = name.strip()
+        if key == "font":  # matplotlib before 3.10 writes all of it in one: `bold 10px 'DejaVu Sans', ...`
+            size = re.search(r"[\d.]+px", value)
+            element.set("font-size", size[0] if size else "10px")
+            element.set("font-weight", "bold" if re.search(r"\b(bold|700)\b", value) else "normal")
+            continue
         if key and (not is_text or key in _FONTS or key in ("fill", "opacity")):
             element.set(key, value.strip())
     for key in ("fill", "stroke"):

@@ -43,6 +43,8 @@ def test_an_svg_has_no_style_and_no_id_that_a_page_could_have_twice() -> None:
         assert node.tag not in ("style", "metadata", "script")
         assert "style" not in node.attributes
         assert "id" not in node.attributes or node.tag in ("path", "clippath")
+        assert node.tag != "text" or node.attributes["font-size"].endswith("px")
+    assert {node.attributes.get("font-weight") for node in chart.all("text")} & {"bold", "700"}
     assert line_chart("loss", some_lines()).svg("a") == line_chart("loss", some_lines()).svg("a")
 
 
