@@ -88,7 +88,11 @@ class Picture(Figure):
             if (group := groups.get(name)) is None:
                 continue
             drawn = list(group.iter(f"{{{_SVG}}}use")) or list(group.iter(f"{{{_SVG}}}path"))
-            for element, text in zip(drawn, texts, strict=True) if len(texts) > 1 else [(group, texts[0])]:
+            if len(texts) == 1:
+                drawn = [group]
+            elif len(drawn) != len(texts):
+                continue  # markers beyond the edge are not in the file: no text is better than that of another point
+            for element, text in zip(drawn, texts, strict=True):
                 label = ElementTree.Element(f"{{{_SVG}}}title")
                 label.text = text
                 element.insert(0, label)

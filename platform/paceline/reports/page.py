@@ -9,7 +9,6 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from paceline.redaction import redact
@@ -17,6 +16,8 @@ from paceline.reports import text, theme
 from paceline.reports.drawing import tried
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
+
     from paceline.reports.figure import Picture
 
 
@@ -116,7 +117,9 @@ def render(template: str, page: Page, **values: Any) -> bytes:
 
 
 @cache
-def _environment() -> Environment:
+def _environment() -> "Environment":
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # not at the start of a tune-up
+
     environment = Environment(
         loader=PackageLoader("paceline.reports"),
         autoescape=True,
