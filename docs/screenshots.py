@@ -17,9 +17,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from paceline.runs.finding import FoundRun
 from paceline.runs.report.report import write_report
-from paceline.sweeps.folder import SweepFolder
 from paceline.sweeps.results.pictures import PICTURES
 from paceline.sweeps.results.reopening import sweep_in
+from paceline.sweeps.sweep_folder import SweepFolder
 from paceline.tuneups.folder import TuneupFolder
 from support.browser.chromium import chromium, place, visitor
 from support.browser.pages import require_lines, require_parallel_lines, require_pictures, titled, whole_note

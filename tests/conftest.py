@@ -50,12 +50,12 @@ def _no_process_is_left_behind() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def prepared_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An initialised MLflow database to copy, made by the program that makes the users' ones; one for all processes."""
-    from paceline.tracking import database
+    from paceline.tracking import mlflow_database
 
     own = tmp_path_factory.getbasetemp()
     folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "prepared"
     folder.mkdir(exist_ok=True)
-    creation = database.start_creating(folder / "mlflow.db")
+    creation = mlflow_database.start_creating(folder / "mlflow.db")
     if creation is not None:
         _, errors = creation.communicate(timeout=240)
         assert creation.returncode == 0, errors.decode()

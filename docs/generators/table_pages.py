@@ -4,9 +4,9 @@ from generators.markdown import HEAD, code, table
 from paceline import errors, places
 from paceline.engine import manifest
 from paceline.storage import lease
-from paceline.storage import places as store_places
-from paceline.sweeps import log
-from paceline.tracking import costs, cursor, journal, record, store
+from paceline.storage import working_copies as store_places
+from paceline.sweeps import sweep_log
+from paceline.tracking import costs, journal, run_record, tracking_uri, upload_cursor
 
 EXIT_CODES = {
     errors.OK: "The command finished.",
@@ -28,7 +28,7 @@ VARIABLES = {
         f"`{store_places.DEFAULT_CACHE}`. It may be removed when nothing runs.",
     },
     "MLflow": {
-        store.ENVIRONMENT_VARIABLE: "Tracking address where `tracking.uri` is not set. Default: `sqlite:///mlflow.db`.",
+        tracking_uri.ENVIRONMENT_VARIABLE: "Tracking address where `tracking.uri` is not set. Default: `sqlite:///mlflow.db`.",
         "MLFLOW_TRACKING_USERNAME, MLFLOW_TRACKING_PASSWORD": "Login of the tracking server.",
         "MLFLOW_TRACKING_TOKEN": "Token of the tracking server.",
         "MLFLOW_TRACKING_SERVER_CERT_PATH": "File of the certificate authorities that the tracking server is checked "
@@ -62,8 +62,8 @@ VARIABLES = {
 RUN_FILES = {
     "run.json": "status and config; readable by its owner only",
     f"tracking/{journal.JOURNAL_FILE}": "every metric, before it is sent to MLflow",
-    f"tracking/{record.RECORD_FILE}": "name, params, tags and MLflow store of the run",
-    f"tracking/{cursor.CURSOR_FILE}": "how much of the journal MLflow has",
+    f"tracking/{run_record.RECORD_FILE}": "name, params, tags and MLflow store of the run",
+    f"tracking/{upload_cursor.CURSOR_FILE}": "how much of the journal MLflow has",
     f"tracking/{costs.COST_FILE}": "core-seconds or GPU-seconds by use, over all launches",
     "tracking/artifacts/": "files that are sent to MLflow, such as `config.yaml` and `environment.txt`",
     "checkpoints/step-N/": "one checkpoint, see below",
@@ -78,7 +78,7 @@ CHECKPOINT_FILES = {
 }
 SWEEP_FILES = {
     "sweep.json": "status and config; readable by its owner only",
-    log.FILE: "state of each trial, and what it reported at rungs",
+    sweep_log.FILE: "state of each trial, and what it reported at rungs",
     "best.yaml": "config of the best trial, for `train`; readable by its owner only",
     "tracking/": "journal of the sweep, as of a run",
     "trials/TRIAL_ID/": "journal and checkpoints of a trial, as of a run",

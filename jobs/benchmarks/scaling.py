@@ -109,10 +109,10 @@ def step_seconds(config: "ExperimentConfig", use_gpu: bool, folder: Path, steps:
     """Seconds of a step after the warm-up, in a worker group of its own."""
     from ray.train import FailureConfig, LoggingConfig, RunConfig
 
-    from paceline.cluster.lean import LeanTorchTrainer
-    from paceline.cluster.network import torch_config
-    from paceline.cluster.on_ray import ray_scaling
-    from paceline.cluster.session import in_submitted_job
+    from paceline.cluster.lean_trainer import LeanTorchTrainer
+    from paceline.cluster.process_group import torch_config
+    from paceline.cluster.ray_session import in_submitted_job
+    from paceline.cluster.train_on_ray import ray_scaling
     from paceline.config.imports import user_folders
 
     name = f"scaling-{time.time_ns()}"
@@ -159,7 +159,7 @@ def steps_for(seconds: float, of_a_step: float, log_every: int) -> int:
 
 def measure_efficiency(args: Namespace, benchmark: Benchmark) -> Part:
     """On the cluster of this job, or on a private Ray."""
-    from paceline.cluster.session import in_submitted_job, prepare_environment
+    from paceline.cluster.ray_session import in_submitted_job, prepare_environment
     from paceline.config import load_config
 
     prepare_environment()
@@ -264,7 +264,7 @@ def main() -> int:
     if len(files) > 1 or min(args.workers or [1]) < 1:
         benchmark.parser.error("one CONFIG is enough, and --workers takes numbers above 0")
     os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
-    from paceline.cluster.session import in_submitted_job
+    from paceline.cluster.ray_session import in_submitted_job
 
     measures = {"efficiency": measure_efficiency, "raw": measure_raw}
     parts = args.parts or (["efficiency"] if in_submitted_job() else PARTS)

@@ -32,15 +32,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 
 from harness import Benchmark, Part, Target, exactly, ratio, take_turns
 
-from paceline.cluster.assignment import Assignment
-from paceline.cluster.desk import Desk
-from paceline.cluster.reporters import DeskReporter
+from paceline.cluster.reporters import InProcessReporter
+from paceline.cluster.run_coordinator import RunCoordinator
+from paceline.cluster.worker_spec import WorkerSpec
 from paceline.config import load_config
 from paceline.config.experiment import ExperimentConfig
 from paceline.engine.reporter import MemoryReporter, Reporter
-from paceline.tracking.cursor import CURSOR_FILE, Cursor
-from paceline.tracking.record import RunRecord
-from paceline.tracking.server import free_port, start_server, stop_server, wait_until_up
+from paceline.tracking.mlflow_server import free_port, start_server, stop_server, wait_until_up
+from paceline.tracking.run_record import RunRecord
+from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor
 
 CONFIG = Path(__file__).resolve().parents[2] / "configs" / "mnist_cnn.yaml"
 STEPS, METRICS, POINTS = 1_000, 10, 10_000
@@ -95,14 +95,16 @@ def served(folder: Path) -> Iterator[str]:
 
 
 @contextmanager
-def recording(folder: Path, uri: str) -> Iterator[DeskReporter]:
+def recording(folder: Path, uri: str) -> Iterator[InProcessReporter]:
     """A reporter as training in this process has it; MLflow has it all afterwards."""
-    desk = Desk(folder, RunRecord(folder.parent.name, "cost", uri, "cost", picture=False), ships_apart=True)
-    reporter = DeskReporter(desk, lambda: None)
-    desk.begin("cpu")
+    coordinator = RunCoordinator(
+        folder, RunRecord(folder.parent.name, "cost", uri, "cost", picture=False), uploads_in_own_process=True
+    )
+    reporter = InProcessReporter(coordinator, lambda: None)
+    coordinator.begin("cpu")
     yield reporter
     reporter.close()
-    report = desk.close("FINISHED", None, CLOSE_SECONDS)
+    report = coordinator.close("FINISHED", None, CLOSE_SECONDS)
     if report["unsent"]:
         raise SystemExit(f"MLflow does not have everything: {report['error']}")
 
@@ -159,9 +161,9 @@ def train_once(config: ExperimentConfig, folder: Path, reporter: Any) -> float:
     """Train from scratch in this process; seconds from building the model to the end."""
     import torch
 
-    from paceline.cluster.worker import run_here
+    from paceline.cluster.train_worker import run_here
 
-    assignment = Assignment(config_json=config.model_dump_json(), objects={}, checkpoints=str(folder / "checkpoints"))
+    assignment = WorkerSpec(config_json=config.model_dump_json(), objects={}, checkpoints=str(folder / "checkpoints"))
     began = perf_counter()
     ending = run_here(assignment, torch.device("cpu"), reporter)
     assert ending["status"] == "finished", ending
@@ -194,7 +196,7 @@ def measure_wall(folder: Path, uri: str, epochs: int, rounds: int, benchmark: Be
         run = Path(tempfile.mkdtemp(dir=folder))
         with recording(run / "tracking", uri) as reporter:
             deadline = time.monotonic() + CLOSE_SECONDS
-            while not Cursor.load(run / "tracking" / CURSOR_FILE).run_id:  # until MLflow has the run
+            while not UploadCursor.load(run / "tracking" / CURSOR_FILE).run_id:  # until MLflow has the run
                 if time.monotonic() > deadline:
                     raise SystemExit("MLflow does not have the run in time")
                 time.sleep(0.05)

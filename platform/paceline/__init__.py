@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from paceline.callbacks.callback import Callback, Control, TrainContext
-    from paceline.cluster.experiment import train
-    from paceline.cluster.result import RunResult
+    from paceline.cluster.run_result import RunResult
+    from paceline.cluster.train import train
     from paceline.config import ExperimentConfig, load_config
     from paceline.errors import ConfigError, EnvironmentFault, PacelineError, RunFailed
     from paceline.linting.apart import lint
@@ -37,7 +37,7 @@ _HOMES = {
     "MemoryPlan": "paceline.memory.plan",
     "PacelineError": "paceline.errors",
     "RunFailed": "paceline.errors",
-    "RunResult": "paceline.cluster.result",
+    "RunResult": "paceline.cluster.run_result",
     "SweepResult": "paceline.sweeps.results.result",
     "Task": "paceline.tasks.base",
     "TaskOutput": "paceline.tasks.base",
@@ -55,7 +55,7 @@ _HOMES = {
     "predict": "paceline.runs.evaluation",
     "report": "paceline.runs.report.report",
     "sweep": "paceline.sweeps.sweep",
-    "train": "paceline.cluster.experiment",
+    "train": "paceline.cluster.train",
     "tuneup": "paceline.tuneups.tuneup",
 }
 

@@ -1,4 +1,5 @@
-"""Progress of a run: a live bar on a terminal, plain lines elsewhere. On the command line all of it goes to stderr."""
+"""Progress of a run: a live bar on a terminal, plain lines elsewhere. On the command line all of it goes to
+stderr."""
 
 import json
 import sys
@@ -16,7 +17,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
-from paceline.cluster.listener import UI_HINT, Listener, Progress, SilentListener, shown
+from paceline.cluster.listener import UI_HINT, Listener, RunProgress, SilentListener, shown
 from paceline.errors import BAD_ENVIRONMENT, FAILED, OK, coded
 
 PLAIN_LINE_SECONDS = 2.0
@@ -144,7 +145,7 @@ class PlainListener:
         for label, text in lines:
             self._line(f"{label}: {text}")
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: RunProgress) -> None:
         now, (last_time, last_step) = monotonic(), self._last
         if progress.step == last_step or (now - last_time < PLAIN_LINE_SECONDS and not self.verbose):
             return
@@ -170,7 +171,7 @@ class LiveListener(PlainListener):
         super().stage(text)
         self._bar.update(self._task, numbers=text)
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: RunProgress) -> None:
         self._bar.update(
             self._task, completed=progress.step, total=progress.total_steps, numbers=numbers(progress), refresh=True
         )
@@ -194,7 +195,7 @@ class Waiting:
         return Text(str(self))
 
 
-def numbers(progress: Progress, all_metrics: bool = False) -> str:
+def numbers(progress: RunProgress, all_metrics: bool = False) -> str:
     """Return loss, accuracy and speed (if measured) in one short line, or all metrics in a long one."""
     metrics = progress.metrics or {}
     keys = sorted(metrics) if all_metrics else [key for key in ("train/loss", "val/accuracy") if key in metrics]

@@ -9,9 +9,9 @@ from functools import partial
 from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 
-from paceline.cluster.check import Check
-from paceline.cluster.machine import GIB, existing, memory, memory_text
-from paceline.cluster.session import answers
+from paceline.cluster.doctor_check import DoctorCheck
+from paceline.cluster.local_machine import GIB, existing, memory, memory_text
+from paceline.cluster.ray_session import answers
 from paceline.errors import EnvironmentFault, PacelineError
 from paceline.places import default_storage
 from paceline.storage.address import is_address, parse
@@ -24,7 +24,9 @@ LOW_MEMORY_BYTES = 2 * GIB
 CONNECT_SECONDS = 2.0
 
 
-def diagnose(address: str | None = None, uri: str | None = None, storage: str | Path | None = None) -> list[Check]:
+def diagnose(
+    address: str | None = None, uri: str | None = None, storage: str | Path | None = None
+) -> list[DoctorCheck]:
     """Look at versions, hardware, Ray, MLflow and disk. Starts nothing, changes nothing, takes seconds.
 
     Args:
@@ -32,7 +34,7 @@ def diagnose(address: str | None = None, uri: str | None = None, storage: str | 
         uri: MLflow's address, see `tracking.store.tracking_uri`; without one it is not looked at.
         storage: the folder or the object store for runs; by default `./runs`.
     """
-    checks: list[Callable[[], Check]] = [
+    checks: list[Callable[[], DoctorCheck]] = [
         _python,
         *(partial(_package, name) for name in ("paceline", *FLOORS)),
         _bytecode,
@@ -46,7 +48,7 @@ def diagnose(address: str | None = None, uri: str | None = None, storage: str | 
     return [check() for check in checks]
 
 
-def _storage(storage: str | Path | None) -> list[Callable[[], Check]]:
+def _storage(storage: str | Path | None) -> list[Callable[[], DoctorCheck]]:
     storage = storage or default_storage()
     if is_address(storage):
         return [partial(_store, str(storage))]
@@ -54,34 +56,36 @@ def _storage(storage: str | Path | None) -> list[Callable[[], Check]]:
     return [partial(_writable, folder), partial(_disk, folder)]
 
 
-def _store(address: str) -> Check:
-    from paceline.storage.remote import RemoteFolder
+def _store(address: str) -> DoctorCheck:
+    from paceline.storage.remote_folder import RemoteFolder
 
     try:
         RemoteFolder(parse(address)).probe()
     except PacelineError as fault:
-        return Check("storage", False, fault.message, "see docs/reference/run_folder.md, In an object store")
-    return Check("storage", True, parse(address).bare)
+        return DoctorCheck("storage", False, fault.message, "see docs/reference/run_folder.md, In an object store")
+    return DoctorCheck("storage", True, parse(address).bare)
 
 
-def _python() -> Check:
+def _python() -> DoctorCheck:
     lowest, above = PYTHON_RANGE
     fine = lowest <= sys.version_info[:2] < above
     wanted = f"{lowest[0]}.{lowest[1]} to {above[0]}.{above[1] - 1}"
     version = ".".join(str(part) for part in sys.version_info[:3])
-    return Check("python", fine, version, "" if fine else f"use Python {wanted}, for example `uv python install 3.12`")
+    return DoctorCheck(
+        "python", fine, version, "" if fine else f"use Python {wanted}, for example `uv python install 3.12`"
+    )
 
 
-def _package(name: str) -> Check:
+def _package(name: str) -> DoctorCheck:
     from paceline.tracking.environment import package_version
 
     version = package_version(name)
     if version is None:
-        return Check(name, False, "not installed", "uv sync")
+        return DoctorCheck(name, False, "not installed", "uv sync")
     floor = FLOORS.get(name, (0,))
     fine = _numbers(version)[: len(floor)] >= floor
     wanted = ".".join(str(part) for part in floor)
-    return Check(name, fine, version, "" if fine else f"needs {wanted} or newer: uv sync")
+    return DoctorCheck(name, fine, version, "" if fine else f"needs {wanted} or newer: uv sync")
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -89,30 +93,36 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part or 0) for part in digits)
 
 
-def _bytecode() -> Check:
+def _bytecode() -> DoctorCheck:
     """Whether each process has to compile all modules again, which doubles the seconds that it takes to start."""
     spec = find_spec("torch")
     if spec is None or spec.origin is None or Path(cache_from_source(spec.origin)).exists():
-        return Check("bytecode", True, "packages are compiled")
+        return DoctorCheck("bytecode", True, "packages are compiled")
     if not sys.dont_write_bytecode:
-        return Check("bytecode", None, "packages are compiled when they are first imported")
+        return DoctorCheck("bytecode", None, "packages are compiled when they are first imported")
     hint = "run `uv sync --compile-bytecode` once, or unset PYTHONDONTWRITEBYTECODE: processes start twice as fast"
-    return Check("bytecode", None, "each process compiles all packages again (PYTHONDONTWRITEBYTECODE is set)", hint)
+    return DoctorCheck(
+        "bytecode", None, "each process compiles all packages again (PYTHONDONTWRITEBYTECODE is set)", hint
+    )
 
 
-def _gpus() -> Check:
+def _gpus() -> DoctorCheck:
     seen = _driver_gpus()
     try:
         import torch
     except ImportError:
-        return Check("gpus", None, "; ".join(seen) or "none seen by nvidia-smi", "install torch to use them: uv sync")
+        return DoctorCheck(
+            "gpus", None, "; ".join(seen) or "none seen by nvidia-smi", "install torch to use them: uv sync"
+        )
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-        return Check("gpus", True, "; ".join(f"{gpu.name}, {gpu.total_memory / GIB:.0f} GiB" for gpu in names))
+        return DoctorCheck("gpus", True, "; ".join(f"{gpu.name}, {gpu.total_memory / GIB:.0f} GiB" for gpu in names))
     if seen:
         detail = f"torch {torch.__version__} does not reach {'; '.join(seen)}"
-        return Check("gpus", False, detail, "install a torch build for CUDA, and see that the driver is new enough")
-    return Check("gpus", None, "none; training runs on the CPU")
+        return DoctorCheck(
+            "gpus", False, detail, "install a torch build for CUDA, and see that the driver is new enough"
+        )
+    return DoctorCheck("gpus", None, "none; training runs on the CPU")
 
 
 def _driver_gpus() -> list[str]:
@@ -124,71 +134,75 @@ def _driver_gpus() -> list[str]:
     return [line.strip() for line in done.stdout.splitlines() if line.strip()]
 
 
-def _cores() -> Check:
+def _cores() -> DoctorCheck:
     from paceline.tracking.provenance import usable_cores
 
-    return Check("cores", True, str(usable_cores()))
+    return DoctorCheck("cores", True, str(usable_cores()))
 
 
-def _memory() -> Check:
+def _memory() -> DoctorCheck:
     free, _ = memory()
     detail = memory_text()
     if free < LOW_MEMORY_BYTES:
-        return Check("memory", None, detail, "Ray and torch take about 2 GiB before the model: close other programs")
-    return Check("memory", True, detail)
+        return DoctorCheck(
+            "memory", None, detail, "Ray and torch take about 2 GiB before the model: close other programs"
+        )
+    return DoctorCheck("memory", True, detail)
 
 
-def _ray(address: str | None) -> Check:
+def _ray(address: str | None) -> DoctorCheck:
     if address and address not in ("auto", "local"):
         return _ray_cluster(address, "--address")
     if address != "local" and (variable := os.environ.get("RAY_ADDRESS")) and variable != "local":
         return _ray_cluster(variable, "RAY_ADDRESS") if variable != "auto" else _ray_file()
-    return Check("ray cluster", None, "a local one per run") if address == "local" else _ray_file()
+    return DoctorCheck("ray cluster", None, "a local one per run") if address == "local" else _ray_file()
 
 
-def _ray_file() -> Check:
+def _ray_file() -> DoctorCheck:
     file = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "ray_current_cluster"
     try:
         found = file.read_text().strip()
     except OSError:
-        return Check("ray cluster", None, "none is running here; each run starts its own")
+        return DoctorCheck("ray cluster", None, "none is running here; each run starts its own")
     if answers(found, CONNECT_SECONDS):
-        return Check("ray cluster", True, f"running at {found}")
+        return DoctorCheck("ray cluster", True, f"running at {found}")
     hint = f"a cluster ended without cleaning up: remove {file}; runs on a private Ray ignore it"
-    return Check("ray cluster", None, f"{file} names {found}, which does not answer", hint)
+    return DoctorCheck("ray cluster", None, f"{file} names {found}, which does not answer", hint)
 
 
-def _ray_cluster(address: str, source: str) -> Check:
+def _ray_cluster(address: str, source: str) -> DoctorCheck:
     if answers(address, CONNECT_SECONDS):
-        return Check("ray cluster", True, f"{address} answers ({source})")
+        return DoctorCheck("ray cluster", True, f"{address} answers ({source})")
     hint = "start the cluster, open a tunnel to it, or correct the address"
-    return Check("ray cluster", False, f"{address} does not answer ({source})", hint)
+    return DoctorCheck("ray cluster", False, f"{address} does not answer ({source})", hint)
 
 
-def _tracking(uri: str | None) -> Check:
+def _tracking(uri: str | None) -> DoctorCheck:
     from paceline.redaction import redact
-    from paceline.tracking.probing import probe
+    from paceline.tracking.store_probe import probe
 
     if uri is None:
-        return Check("tracking", None, "not checked: no address given")
+        return DoctorCheck("tracking", None, "not checked: no address given")
     try:
         probe(uri)
     except EnvironmentFault as fault:
         reason, _, hint = fault.message.partition("; ")
-        return Check("tracking", False, reason, hint)
-    return Check("tracking", True, redact(uri))
+        return DoctorCheck("tracking", False, reason, hint)
+    return DoctorCheck("tracking", True, redact(uri))
 
 
-def _writable(folder: Path) -> Check:
+def _writable(folder: Path) -> DoctorCheck:
     nearest = existing(folder)
     if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
-        return Check("storage", True, str(folder.absolute()))
-    return Check("storage", False, f"{nearest} cannot be written to", "set storage.path to a folder of yours")
+        return DoctorCheck("storage", True, str(folder.absolute()))
+    return DoctorCheck("storage", False, f"{nearest} cannot be written to", "set storage.path to a folder of yours")
 
 
-def _disk(folder: Path) -> Check:
+def _disk(folder: Path) -> DoctorCheck:
     free = shutil.disk_usage(existing(folder)).free
     detail = f"{free / GIB:.1f} GiB free"
     if free < LOW_DISK_BYTES:
-        return Check("disk", None, detail, "checkpoints need room: free some, or set storage.path to a larger disk")
-    return Check("disk", True, detail)
+        return DoctorCheck(
+            "disk", None, detail, "checkpoints need room: free some, or set storage.path to a larger disk"
+        )
+    return DoctorCheck("disk", True, detail)

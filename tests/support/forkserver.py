@@ -6,9 +6,14 @@ import multiprocessing
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
-        *("torch", "torch._dynamo", "paceline.cli", "paceline.cluster.experiment", "paceline.cluster.in_process"),
-        *("paceline.cluster.stored_runs", "paceline.cluster.worker", "paceline.engine.build", "paceline.engine.fsdp"),
-        *("paceline.engine.pipeline", "paceline.tracking.apart"),
+        *("torch", "torch._dynamo", "paceline.cli", "paceline.cluster.train", "paceline.cluster.train_in_process"),
+        *(
+            "paceline.cluster.stored_runs",
+            "paceline.cluster.train_worker",
+            "paceline.engine.build",
+            "paceline.engine.fsdp",
+        ),
+        *("paceline.engine.pipeline", "paceline.tracking.uploader_process"),
     ]
 )
 

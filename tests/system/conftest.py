@@ -11,7 +11,7 @@ def ray_session() -> Iterator[None]:
 
     Files that use it end in `_on_ray.py`, which keeps them in one process.
     """
-    from paceline.cluster.session import connected
+    from paceline.cluster.ray_session import connected
 
     with connected(None):
         yield

@@ -9,7 +9,7 @@ import pytest
 
 from paceline import ExperimentConfig, MemoryPlan, RunResult, SweepResult, TuneupResult, load_config
 from paceline.config.derived import derive
-from paceline.sweeps.trials import Trial
+from paceline.sweeps.trial import Trial
 from support.reports.page import parsed
 from support.tuneup.findings import findings
 

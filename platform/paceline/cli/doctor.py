@@ -32,7 +32,7 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _nodes(address: str, storage: str) -> list[Any]:
-    from paceline.cluster.examination import examine
+    from paceline.cluster.cluster_doctor import examine
 
     with redirect_stdout(sys.stderr):  # only the checks belong on stdout
         return list(examine(address, storage))

@@ -135,7 +135,7 @@ def file_name(text: str) -> str:
 def store_of(uri: str | None) -> str:
     """Return the MLflow store that runs of this folder use, unless another is named."""
     from paceline.config.sections import TrackingConfig
-    from paceline.tracking.store import tracking_uri
+    from paceline.tracking.tracking_uri import tracking_uri
 
     return tracking_uri(TrackingConfig(uri=uri), place_of("."))
 
@@ -159,7 +159,7 @@ def check_addresses(config: Any) -> None:
         ConfigError: `storage.path` or `tracking.uri` has an unknown scheme, or lacks its bucket, host or file.
     """
     from paceline.storage.address import is_address, parse
-    from paceline.tracking.store import tracking_uri
+    from paceline.tracking.tracking_uri import tracking_uri
 
     if is_address(config.storage.path):
         parse(config.storage.path)

@@ -108,9 +108,9 @@ def _show(plan: Any, options: argparse.Namespace) -> int:
 
 
 def _check_sweep(config: Any) -> None:
-    from paceline.sweeps.planning.points import make_points  # takes a moment to import
+    from paceline.sweeps.planning.planned_trials import plan_trials  # takes a moment to import
 
-    make_points(config)
+    plan_trials(config)
 
 
 def _flags(options: argparse.Namespace, kind: str) -> list[str]:

@@ -22,7 +22,7 @@ def add_command(commands: Any) -> None:
     text = "Run the trials of the config's sweep section. An unfinished sweep of the same name and config is continued."
     sweep = commands.add_parser("sweep", help="run many trials of one experiment", description=text)
     add_config(sweep)
-    text = "check all points, print them with their cost, and stop"
+    text = "check all trials, print them with their cost, and stop"
     sweep.add_argument("--dry-run", action="store_true", help=text)
     add_intent(sweep, "sweep")
     add_init_from(sweep)
@@ -41,8 +41,8 @@ def _sweep(options: argparse.Namespace) -> int:
 
 def _sweep_with(config: Any, options: argparse.Namespace) -> int:
     from paceline.sweeps.display import open_sweep_display
-    from paceline.sweeps.section import section_of, trial_count
     from paceline.sweeps.sweep import sweep
+    from paceline.sweeps.sweep_section import section_of, trial_count
 
     section = section_of(config)
     shown = section.objectives, config.name, trial_count(section)

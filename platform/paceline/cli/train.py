@@ -45,7 +45,7 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _train_with(config: Any, options: argparse.Namespace) -> int:
-    from paceline.cluster.experiment import train
+    from paceline.cluster.train import train
     from paceline.display import open_display
 
     # the user's code may print, and on stdout only the result belongs

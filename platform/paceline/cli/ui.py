@@ -28,7 +28,7 @@ def _port(text: str) -> int:
 def _ui(options: argparse.Namespace) -> int:
     from paceline.runs.elsewhere import recorded_elsewhere
     from paceline.storage.address import is_address
-    from paceline.tracking.server import ui
+    from paceline.tracking.mlflow_server import ui
 
     uri = store_of(options.uri)
     storage = default_storage() or "runs"

@@ -1,4 +1,4 @@
-"""What an autoscaler may add to the cluster, as far as Ray tells it."""
+"""Nodes that an autoscaler may add to the cluster, as far as Ray reports them."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline._compat.ray import kuberay_autoscaling_config, reported_cluster_config
 from paceline.cluster.nodes import Node
-from paceline.cluster.placing import NodeType, Room, room_text
+from paceline.cluster.placement import NodeType, Room, room_text
 
 HEAD = "node:__internal_head__"
 """A resource of the head node alone."""

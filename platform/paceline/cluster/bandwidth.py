@@ -1,4 +1,4 @@
-"""How fast processes on the nodes of a cluster exchange gradients: a short all-reduce test.
+"""Speed at which processes on the nodes of a cluster exchange gradients: a short all-reduce test.
 
 Bus bandwidth is as in NVIDIA's nccl-tests: bytes / seconds x 2 (n - 1) / n, which compares over any number of
 processes.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from paceline.cluster.interfaces import use_interface
+from paceline.cluster.network_interfaces import use_interface
 from paceline.cluster.nodes import Node
 from paceline.errors import EnvironmentFault, text_of
 

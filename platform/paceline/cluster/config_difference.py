@@ -1,10 +1,10 @@
-"""What differs between the config of a run and that of the command that is to resume it."""
+"""Differences between the config of a run and that of the command that resumes it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline.redaction import redact, redact_values
-from paceline.tracking.record import flatten
+from paceline.tracking.run_record import flatten
 
 CHANGES_NO_RESULT = (
     "scaling",

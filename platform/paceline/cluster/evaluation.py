@@ -19,12 +19,12 @@ from paceline.cluster.evaluation_config import (
     evaluation_config,
 )
 from paceline.cluster.evaluation_request import EvaluationLaunch, EvaluationRequest
-from paceline.cluster.interrupts import terminating_interrupts
 from paceline.cluster.listener import Listener, SilentListener
 from paceline.cluster.prediction_file import complete_file, merge
 from paceline.cluster.preflight import check_resources, check_this_machine, process_resources, writable
 from paceline.cluster.python_objects import python_objects
-from paceline.cluster.session import on_cluster
+from paceline.cluster.ray_session import on_cluster
+from paceline.cluster.signals import terminating_interrupts
 from paceline.cluster.worker_errors import error_of
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import make_importable, remembered_folders, user_folders
@@ -180,7 +180,7 @@ def _shared_parts(run: TrainedRun, folder: Path, address: str | None) -> Iterato
     if not (is_address(run.checkpoint) and on_cluster(address)):
         yield str(folder)
         return
-    from paceline.storage.remote import RemoteFolder
+    from paceline.storage.remote_folder import RemoteFolder
 
     home = parse(run.checkpoint, "checkpoint").parent.parent.parent.pinned()
     shared = home / folder.parent.name
@@ -191,7 +191,7 @@ def _shared_parts(run: TrainedRun, folder: Path, address: str | None) -> Iterato
 
 
 def _bring(place: str, folder: Path) -> None:
-    from paceline.storage.remote import RemoteFolder
+    from paceline.storage.remote_folder import RemoteFolder
 
     remote = RemoteFolder(parse(place))
     for name in remote.files():
@@ -213,17 +213,17 @@ def _prepare(
     learn(secrets_of(config))
     if not on_cluster(options.address):
         check_this_machine(config)
-    assignment = _assignment(config, options.address)
-    request = EvaluationRequest(assignment, checkpoint.place, tuple(sets), parts)
+    worker_spec = _assignment(config, options.address)
+    request = EvaluationRequest(worker_spec, checkpoint.place, tuple(sets), parts)
     return checkpoint, EvaluationLaunch(
         config, request, folder, options.address, options.wait_seconds, options.listener
     )
 
 
 def _assignment(config: ExperimentConfig, address: str | None) -> Any:
-    from paceline.cluster.assignment import Assignment
+    from paceline.cluster.worker_spec import WorkerSpec
 
-    return Assignment(
+    return WorkerSpec(
         config_json=shareable(config).model_dump_json(),
         objects=python_objects(config),
         # to a cluster the code itself travels, see `user_code`

@@ -90,7 +90,7 @@ def choose_checkpoint(newest: str, asked: str | Path) -> ChosenCheckpoint:
 
 def _whole(place: str) -> ChosenCheckpoint:
     if is_address(place):
-        from paceline.storage.copies import brought
+        from paceline.storage.read_copies import brought
 
         folder = brought(place)
         return ChosenCheckpoint(place, folder, verify(folder))

@@ -9,9 +9,11 @@ from contextlib import redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any
 
 from paceline.cluster.evaluation_request import EvaluationLaunch
-from paceline.cluster.fitting import Fitting, first_line
-from paceline.cluster.interrupts import terminating_interrupts
-from paceline.cluster.on_ray import (
+from paceline.cluster.preflight import check_resources, cluster_resources, writable
+from paceline.cluster.ray_session import connected, connecting_text, is_private, on_cluster, prepare_environment
+from paceline.cluster.readiness import ready_to_train
+from paceline.cluster.signals import terminating_interrupts
+from paceline.cluster.train_on_ray import (
     ANSWER_SECONDS,
     DISMISS_SECONDS,
     LEAVE_SECONDS,
@@ -19,9 +21,7 @@ from paceline.cluster.on_ray import (
     import_ray_train,
     ray_scaling,
 )
-from paceline.cluster.preflight import check_resources, cluster_resources, writable
-from paceline.cluster.readiness import ready_to_train
-from paceline.cluster.session import connected, connecting_text, is_private, on_cluster, prepare_environment
+from paceline.cluster.trainer_thread import TrainerThread, first_line
 from paceline.cluster.user_code import runtime_env
 from paceline.cluster.worker_output import only_worker_output
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ray.train.torch import TorchTrainer
 
 
-class EndingBox:
+class EvaluationResults:
     """An actor: how the workers of an evaluation ended. The first failure stays, and else rank 0's result."""
 
     def __init__(self) -> None:
@@ -87,20 +87,20 @@ def _connected(launch: EvaluationLaunch, warm_up: threading.Thread) -> dict[str,
         ready_to_train(launch.config, launch.wait_seconds, launch.listener)
     use_gpu = check_resources(launch.config, cluster_resources(), where)
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    box = ray.remote(EndingBox).options(num_cpus=0, scheduling_strategy=here).remote()
+    box = ray.remote(EvaluationResults).options(num_cpus=0, scheduling_strategy=here).remote()
     try:
         launch.listener.stage("starting the workers (usually 30 to 90 s on a small machine)")
         warm_up.join()
         if is_private():
-            from paceline.cluster.lean import start_coordinator
+            from paceline.cluster.lean_trainer import start_autoscaling_coordinator
 
-            start_coordinator()
-        return _ending(Fitting(_make_trainer(launch, box, use_gpu)), box)
+            start_autoscaling_coordinator()
+        return _ending(TrainerThread(_make_trainer(launch, box, use_gpu)), box)
     finally:
         _end_workers(box)
 
 
-def _ending(fitting: Fitting, box: Any) -> dict[str, Any]:
+def _ending(fitting: TrainerThread, box: Any) -> dict[str, Any]:
     ending = None
     fitting.start()
     while fitting.is_alive() and ending is None:
@@ -142,8 +142,8 @@ def _make_trainer(launch: EvaluationLaunch, box: Any, use_gpu: bool) -> "TorchTr
     from ray.train import FailureConfig, LoggingConfig, RunConfig
 
     from paceline.cluster.evaluation_worker import evaluate_on_worker
-    from paceline.cluster.lean import LeanTorchTrainer
-    from paceline.cluster.network import torch_config
+    from paceline.cluster.lean_trainer import LeanTorchTrainer
+    from paceline.cluster.process_group import torch_config
 
     # relative paths in the config mean the folder of the command
     os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"

@@ -1,10 +1,10 @@
-"""What the workers of an evaluation are to do. Light to import, since it passes through processes without torch."""
+"""Everything that the workers of an evaluation need. Light to import, for processes without torch."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from paceline.cluster.assignment import Assignment
 from paceline.cluster.listener import Listener
+from paceline.cluster.worker_spec import WorkerSpec
 from paceline.config.experiment import ExperimentConfig
 
 
@@ -12,7 +12,7 @@ from paceline.config.experiment import ExperimentConfig
 class EvaluationRequest:
     """What one evaluation does. Travels to the workers."""
 
-    assignment: Assignment
+    worker_spec: WorkerSpec
     checkpoint: str
     """Folder, or address in an object store."""
     sets: tuple[str, ...]
@@ -22,7 +22,7 @@ class EvaluationRequest:
 
     def travelling(self) -> "EvaluationRequest":
         """The same with its Python objects pickled."""
-        return replace(self, assignment=self.assignment.travelling())
+        return replace(self, worker_spec=self.worker_spec.travelling())
 
 
 @dataclass(frozen=True)

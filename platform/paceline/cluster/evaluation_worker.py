@@ -1,4 +1,4 @@
-"""What runs in each process of an evaluation, under Ray Train or in the driver."""
+"""The body of each process of an evaluation, under Ray Train or in the driver."""
 
 import tempfile
 from contextlib import suppress
@@ -10,7 +10,7 @@ import torch
 
 from paceline.cluster.evaluation_request import EvaluationRequest
 from paceline.cluster.preflight import worker_threads
-from paceline.cluster.worker import keeping_threads
+from paceline.cluster.train_worker import keeping_threads
 from paceline.engine.dist_context import DistContext, round_seconds_of
 from paceline.engine.evaluation import Evaluation, built_evaluation
 from paceline.engine.failure import RankFailed, failing_together
@@ -19,8 +19,8 @@ from paceline.engine.trial_steps import undisturbed
 from paceline.redaction import redact, redact_tree
 from paceline.starting_folder import drop_starting_folder
 from paceline.storage.address import is_address, parse
-from paceline.storage.copies import brought
-from paceline.storage.remote import RemoteFolder
+from paceline.storage.read_copies import brought
+from paceline.storage.remote_folder import RemoteFolder
 
 
 def evaluate_rank(request: EvaluationRequest, ranks: DistContext) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def evaluate_rank(request: EvaluationRequest, ranks: DistContext) -> dict[str, A
     """
 
     def work() -> dict[str, float]:
-        config = request.assignment.config()
+        config = request.worker_spec.config()
         torch.set_num_threads(worker_threads(config))
         checkpoint = Path(request.checkpoint)
         if is_address(request.checkpoint):

@@ -1,4 +1,4 @@
-"""Which finished run `--extend` trains further, and when it cannot.
+"""Choice of the finished run that `--extend` trains further, and the reasons to refuse it.
 
 The extension is a run of its own. Its checkpoints begin with those of the finished run, which stays as it is; its file
 says which run it extends, and how far that one had come.

@@ -1,4 +1,4 @@
-"""Which file or checkpoint `model.weights` means, and what it is called so that it means the same later.
+"""Resolves `model.weights` to a file or checkpoint, and to a name that means the same later.
 
 RUN = NAME | NAME/ID | NAME/ID/TRIAL | folder or address of a run, a checkpoint or an export        or a FILE
 
@@ -18,7 +18,7 @@ from paceline.engine.manifest import MANIFEST, BrokenCheckpoint, numbered, verif
 from paceline.errors import ConfigError, Problem
 from paceline.places import place_of
 from paceline.storage.address import StoreAddress, is_address, parse
-from paceline.storage.places import CHECKPOINTS, STATUS
+from paceline.storage.working_copies import CHECKPOINTS, STATUS
 
 KEY = "model.weights"
 WEIGHTS = "model.safetensors"
@@ -175,9 +175,9 @@ def _status(run: Path) -> str:
 
 
 def _in_store(address: StoreAddress) -> FoundWeights:
-    from paceline.storage.checkpoints import StoredCheckpoints
-    from paceline.storage.copies import bring, brought, runs_below
-    from paceline.storage.remote import RemoteFolder
+    from paceline.storage.read_copies import bring, brought, runs_below
+    from paceline.storage.remote_folder import RemoteFolder
+    from paceline.storage.stored_checkpoints import StoredCheckpoints
 
     if address.parent.name == CHECKPOINTS:
         return FoundWeights(brought(str(address)), str(address))

@@ -8,7 +8,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from paceline._compat.ray import CLIENT_LOGGERS, RequestTimeout
-from paceline.cluster.session import prepare_environment
+from paceline.cluster.ray_session import prepare_environment
 from paceline.errors import EnvironmentFault
 from paceline.redaction import redact
 

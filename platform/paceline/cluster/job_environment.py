@@ -8,13 +8,13 @@ from typing import Any
 
 import yaml
 
-from paceline.cluster.session import UV_HOOK
+from paceline.cluster.ray_session import UV_HOOK
 from paceline.cluster.user_code import package_folder
 from paceline.errors import ConfigError, Problem
 from paceline.places import STORAGE_VARIABLE, place_of
 from paceline.redaction import redact, redact_values
 from paceline.storage.address import ENDPOINTS, REGIONS
-from paceline.tracking.store import ENVIRONMENT_VARIABLE
+from paceline.tracking.tracking_uri import ENVIRONMENT_VARIABLE
 
 DEFAULT_FILE = Path("configs/deploy/runtime_env.yaml")
 """Taken when it is there, relative to the folder that the command is given in."""

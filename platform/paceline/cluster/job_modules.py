@@ -1,4 +1,4 @@
-"""The modules of the user's own that a job will import: those of the config, and of all that it tries beside it."""
+"""Modules of user code that a job imports: those of the config, and of all values that it tries."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is going to be submitted: the config and its surroundings checked here, before anything is sent."""
+"""Plan of a submission: the config and its surroundings, checked before anything is sent."""
 
 import re
 import shlex
@@ -24,7 +24,7 @@ from paceline.config.shareable import secrets_of
 from paceline.errors import ConfigError, Problem, coded
 from paceline.places import place_of
 from paceline.redaction import learn, redact, redact_tree
-from paceline.tracking.store import ENVIRONMENT_VARIABLE, tracking_uri
+from paceline.tracking.tracking_uri import ENVIRONMENT_VARIABLE, tracking_uri
 
 Kind = Literal["train", "sweep", "tuneup"]
 
@@ -32,7 +32,8 @@ Flags = Sequence[str] | Callable[[Kind], Sequence[str]]
 """Options of the command that the driver runs, or what gives them once it is known which command that is."""
 
 CheckSweep = Callable[[ExperimentConfig], Any]
-"""`make_points` of `paceline.sweeps.planning.points`, which this room knows nothing of. Raises a ConfigError."""
+"""`plan_trials` of `paceline.sweeps.planning.planned_trials`, which this room knows nothing of. Raises a
+ConfigError."""
 
 PYTHON_PATH = "PYTHONPATH"
 DATA_PLACES = ("root", "file")
@@ -165,7 +166,7 @@ def kind_of(config: ExperimentConfig) -> Kind:
 
 def _check_places(config: ExperimentConfig, kind: Kind, environment: JobEnvironment) -> None:
     """Whether results outlive the job."""
-    from paceline.cluster.experiment import require_shared_places
+    from paceline.cluster.train import require_shared_places
 
     _raise_all(
         lambda: _check_storage(config, kind),

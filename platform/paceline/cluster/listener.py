@@ -1,4 +1,4 @@
-"""What the person who started a run gets to see while it continues; called in the driver's process."""
+"""Listeners of a run: protocols that the driver calls with stages, progress and warnings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ UI_HINT = " (after `paceline ui`, which may print another port)"
 
 
 @dataclass(frozen=True)
-class Progress:
+class RunProgress:
     """How far a run has come."""
 
     step: int = 0
@@ -41,7 +41,7 @@ class Listener(Stages, Protocol):
     def planned(self, lines: list[tuple[str, str]]) -> None:
         """The derived values, before anything is launched."""
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: RunProgress) -> None:
         """A few times a second while training continues."""
 
 
@@ -52,7 +52,7 @@ class SilentListener:
 
     def planned(self, lines: list[tuple[str, str]]) -> None: ...
 
-    def progress(self, progress: Progress) -> None: ...
+    def progress(self, progress: RunProgress) -> None: ...
 
     def event(self, kind: str, details: Mapping[str, Any]) -> None: ...
 
@@ -68,7 +68,7 @@ class WarningLog:
     def stage(self, text: str) -> None:
         self._listener.stage(text)
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: RunProgress) -> None:
         self._listener.progress(progress)
 
     def planned(self, lines: list[tuple[str, str]]) -> None:

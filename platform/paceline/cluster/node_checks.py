@@ -1,4 +1,4 @@
-"""Whether every node that may get a worker can work: it answers, has the same software, and sees storage and data."""
+"""Checks that every node that may get a worker can work: it answers, has the same software, sees storage and data."""
 
 import re
 import secrets

@@ -1,4 +1,4 @@
-"""What each node of a cluster reports to `doctor`; runs on the node itself."""
+"""Facts that each node of a cluster reports to `doctor`; gathered on the node itself."""
 
 import os
 import re
@@ -9,8 +9,8 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.interfaces import INTERFACES, interface_of, megabits
-from paceline.cluster.machine import GIB, existing, memory_text
+from paceline.cluster.local_machine import GIB, existing, memory_text
+from paceline.cluster.network_interfaces import INTERFACES, interface_of, megabits
 from paceline.cluster.node_probe import Answers, Questions, answer
 from paceline.storage.address import is_address
 from paceline.tracking.provenance import usable_cores

@@ -1,4 +1,4 @@
-"""What a node is asked before workers are sent there: its software, and whether it sees the storage and the data.
+"""Questions to a node before workers are sent there: its software, and its view of the storage and the data.
 
 Runs in a task on the node itself; imports nothing that takes time.
 """
@@ -114,7 +114,7 @@ def _look_at_storage(questions: Questions, mark: str) -> str:
 def _look_at_address(address: str) -> str:
     """Whether an object store can be used from here."""
     from paceline.storage.address import parse
-    from paceline.storage.remote import RemoteFolder
+    from paceline.storage.remote_folder import RemoteFolder
 
     try:
         RemoteFolder(parse(address)).probe()

@@ -1,4 +1,4 @@
-"""What there is: the nodes of the cluster that this process is connected to, and what of them is taken."""
+"""The nodes of the connected cluster, and what is taken of them."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from paceline._compat.ray import draining_nodes
-from paceline.cluster.placing import Room, room_text
+from paceline.cluster.placement import Room, room_text
 
 NODE_GROUP = "ray.io/node-group"
 """The label that autoscalers give a node, with the name of its type."""

@@ -1,4 +1,4 @@
-"""What a run asks for against what there is, before anything is started."""
+"""Request compared with the capacity, before anything starts."""
 
 import os
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.cluster.listener import Events
-from paceline.cluster.placing import Request, Room, asked_text, fits, hint_text, too_small
+from paceline.cluster.placement import Request, Room, asked_text, fits, hint_text, too_small
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.places import place_of

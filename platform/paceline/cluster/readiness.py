@@ -7,9 +7,9 @@ from typing import Any
 from paceline.cluster.listener import Stages
 from paceline.cluster.node_checks import check_nodes
 from paceline.cluster.nodes import alive_nodes, here
-from paceline.cluster.placing import Request, workers_on
+from paceline.cluster.placement import Request, workers_on
 from paceline.cluster.preflight import check_precision, cluster_resources, request_of, storage_of, uses_gpu
-from paceline.cluster.room import make_room
+from paceline.cluster.waiting_for_resources import make_room
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import Imported
 

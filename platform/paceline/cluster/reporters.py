@@ -1,59 +1,62 @@
-"""The engine's reporters: straight to a desk in this process, or by messages to the desk's actor."""
+"""The engine's reporters: direct calls to a coordinator in this process, or messages to the coordinator's actor."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic, sleep
 from typing import Any
 
-from paceline.cluster.desk import Desk
-from paceline.cluster.last_words import LastWords
-from paceline.cluster.outbox import MOST_READINGS, Outbox
+from paceline.cluster.final_report import FinalReport
+from paceline.cluster.metric_buffer import MOST_READINGS, MetricBuffer
 from paceline.cluster.preemption import is_near, notice, notice_text
-from paceline.tracking.points import Reading
+from paceline.cluster.run_coordinator import RunCoordinator
+from paceline.tracking.metric_points import MetricReading
 
 MIN_ANSWER_SECONDS = 1.0
-"""How long the desk has at least to say whether a checkpoint may be put in place."""
+"""How long the coordinator has at least to say whether a checkpoint may be put in place."""
 CLOSE_SECONDS = 10.0
 """How long the end of training waits for its metrics to be safe. What is not by then goes with how training ended."""
 LOOK_SECONDS = 0.1
-"""How often the desk is asked whether the run's store has its record."""
+"""How often the coordinator is asked whether the run's store has its record."""
 _FULL = f"metrics are let go from now on: {MOST_READINGS} readings wait for what records them, which takes none"
 
 
 class _Outgoing:
-    """What both reporters have in common: metrics go out by an outbox."""
+    """What both reporters have in common: metrics go out by an metric_buffer."""
 
-    def __init__(self, deliver: Callable[[Sequence[Reading]], bool]) -> None:
-        self._outbox = Outbox(deliver, lambda: self.event("warning", code="readings-dropped", message=_FULL))
+    def __init__(self, deliver: Callable[[Sequence[MetricReading]], bool]) -> None:
+        self._metric_buffer = MetricBuffer(
+            deliver, lambda: self.event("warning", code="readings-dropped", message=_FULL)
+        )
 
     def event(self, kind: str, **details: Any) -> None:
         raise NotImplementedError
 
     def unrecorded(self) -> list[Any]:
-        return [reading.to_json() for reading in self._outbox.unsafe() if reading.values]
+        return [reading.to_json() for reading in self._metric_buffer.unsafe() if reading.values]
 
     def record_again(self, metrics: list[Any]) -> None:
-        self._outbox.put_back([Reading.from_json(points) for points in metrics])
+        self._metric_buffer.put_back([MetricReading.from_json(points) for points in metrics])
 
     def close(self, timeout_seconds: float = CLOSE_SECONDS) -> None:
         """Training is over: wait for its last metrics to be safe, and end the thread that delivers them."""
         with suppress(Exception):
-            self._outbox.flush(timeout_seconds)
-        self._outbox.close()
+            self._metric_buffer.flush(timeout_seconds)
+        self._metric_buffer.close()
 
     def unsafe_from(self) -> int | None:
         """The first optimizer step of which something is not safe; None where all is."""
-        return next((reading.step for reading in self._outbox.unsafe() if reading.values), None)
+        return next((reading.step for reading in self._metric_buffer.unsafe() if reading.values), None)
 
-    def last_words(self, ending: dict[str, Any]) -> dict[str, Any]:
-        """End as `close` does; returns how training ended, for `Desk.finish`, with what is not safe for all that."""
+    def final_report(self, ending: dict[str, Any]) -> dict[str, Any]:
+        """End as `close` does; returns how training ended, for `RunCoordinator.finish`, with what is not safe for all
+        that."""
         self.close()
-        unrecorded = [reading for reading in self._outbox.unsafe() if reading.values]
-        return LastWords(ending, unrecorded, self._outbox.lost).message()
+        unrecorded = [reading for reading in self._metric_buffer.unsafe() if reading.values]
+        return FinalReport(ending, unrecorded, self._metric_buffer.lost).message()
 
 
 def _until_stored(secure: Callable[[int | None], tuple[int, bool]], timeout_seconds: float) -> bool:
-    """Ask a desk until its record is in the run's store, see `Desk.secure`."""
+    """Ask a coordinator until its record is in the run's store, see `RunCoordinator.secure`."""
     deadline = monotonic() + timeout_seconds
     end, is_there = secure(None)
     while not is_there and monotonic() < deadline:
@@ -62,35 +65,35 @@ def _until_stored(secure: Callable[[int | None], tuple[int, bool]], timeout_seco
     return is_there
 
 
-class DeskReporter(_Outgoing):
+class InProcessReporter(_Outgoing):
     """For training in the driver's process. `on_news` is called after each report, to redraw the display."""
 
-    def __init__(self, desk: Desk, on_news: Any) -> None:
-        super().__init__(desk.record)
-        self._desk = desk
+    def __init__(self, coordinator: RunCoordinator, on_news: Any) -> None:
+        super().__init__(coordinator.record)
+        self._coordinator = coordinator
         self._on_news = on_news
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        self._desk.note(step, values)
-        self._outbox.put(step, values)
+        self._coordinator.note(step, values)
+        self._metric_buffer.put(step, values)
         self._on_news()
 
     def progress(self, step: int, samples_per_second: float) -> None:
-        self._desk.progress(step, samples_per_second)
+        self._coordinator.progress(step, samples_per_second)
         self._on_news()
 
     def event(self, kind: str, **details: Any) -> None:
-        self._desk.event(kind, details)
+        self._coordinator.event(kind, details)
         self._on_news()
 
     def recorded(self, timeout_seconds: float) -> bool:
-        return self._outbox.flush(timeout_seconds)
+        return self._metric_buffer.flush(timeout_seconds)
 
     def stored(self, timeout_seconds: float) -> bool:
-        return _until_stored(self._desk.secure, timeout_seconds)
+        return _until_stored(self._coordinator.secure, timeout_seconds)
 
     def stop_requested(self) -> bool:
-        return self._desk.stop_requested
+        return self._coordinator.stop_requested
 
     def is_leaving(self) -> bool:
         return False  # it would get a signal
@@ -109,29 +112,29 @@ class ActorReporter(_Outgoing):
     `recorded` is called in the checkpoint's thread, `event` in both, the rest in the training thread.
 
     Args:
-        desk: the actor; every message to it begins with `about`.
-        about: trial and attempt, where the desk is that of a sweep. Only such a desk is asked at rungs.
+        coordinator: the actor; every message to it begins with `about`.
+        about: trial and attempt, where the coordinator is that of a sweep. Only such a coordinator is asked at rungs.
     """
 
-    def __init__(self, desk: Any, about: tuple[Any, ...] = ()) -> None:
+    def __init__(self, coordinator: Any, about: tuple[Any, ...] = ()) -> None:
         super().__init__(self._deliver)
-        self._desk = desk
+        self._coordinator = coordinator
         self._about = about
         self._progress: Any = None
         self._stop = False
         self._notice: Any = None
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        self._outbox.put(step, values)
+        self._metric_buffer.put(step, values)
 
     def progress(self, step: int, samples_per_second: float) -> None:
         self._read_answer()
         if self._progress is None:
-            answer = self._desk.progress.remote(*self._about, step, samples_per_second)
+            answer = self._coordinator.progress.remote(*self._about, step, samples_per_second)
             self._progress = answer
 
     def event(self, kind: str, **details: Any) -> None:
-        self._desk.event.remote(*self._about, kind, details)
+        self._coordinator.event.remote(*self._about, kind, details)
 
     def recorded(self, timeout_seconds: float) -> bool:
         """See `Reporter.recorded`.
@@ -143,10 +146,12 @@ class ActorReporter(_Outgoing):
 
         deadline = monotonic() + timeout_seconds
         try:
-            all_safe = self._outbox.flush(timeout_seconds)
+            all_safe = self._metric_buffer.flush(timeout_seconds)
             left_seconds = max(deadline - monotonic(), MIN_ANSWER_SECONDS)
-            may_commit = ray.get(self._desk.may_commit.remote(*self._about), timeout=left_seconds)
-        except ray.exceptions.ActorDiedError:  # a desk that only crashed is started again: this one was dismissed
+            may_commit = ray.get(self._coordinator.may_commit.remote(*self._about), timeout=left_seconds)
+        except (
+            ray.exceptions.ActorDiedError
+        ):  # a coordinator that only crashed is started again: this one was dismissed
             may_commit = False
         except ray.exceptions.RayError:
             return False
@@ -158,7 +163,9 @@ class ActorReporter(_Outgoing):
         import ray
 
         def ask(end: int | None) -> tuple[int, bool]:
-            answer: tuple[int, bool] = ray.get(self._desk.secure.remote(*self._about, end), timeout=timeout_seconds)
+            answer: tuple[int, bool] = ray.get(
+                self._coordinator.secure.remote(*self._about, end), timeout=timeout_seconds
+            )
             return answer
 
         try:
@@ -166,10 +173,10 @@ class ActorReporter(_Outgoing):
         except ray.exceptions.RayError:
             return False
 
-    def _deliver(self, readings: Sequence[Reading]) -> bool:
+    def _deliver(self, readings: Sequence[MetricReading]) -> bool:
         import ray
 
-        return bool(ray.get(self._desk.metrics.remote(*self._about, list(readings))))
+        return bool(ray.get(self._coordinator.metrics.remote(*self._about, list(readings))))
 
     def stop_requested(self) -> bool:
         self._read_answer()
@@ -189,7 +196,7 @@ class ActorReporter(_Outgoing):
         if not self._about:
             return True
         try:
-            answer: bool | None = ray.get(self._desk.rung.remote(*self._about, dict(values)))
+            answer: bool | None = ray.get(self._coordinator.rung.remote(*self._about, dict(values)))
         except ray.exceptions.ActorDiedError:
             return None  # the launch is over
         return answer
@@ -207,4 +214,4 @@ class ActorReporter(_Outgoing):
             except ray.exceptions.ActorDiedError:
                 self._stop = True  # the launch is over, and nobody waits for this group any more
             except ray.exceptions.RayError:
-                return  # the desk is being restarted: the next message finds it
+                return  # the coordinator is being restarted: the next message finds it

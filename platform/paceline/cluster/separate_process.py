@@ -14,8 +14,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from paceline.cluster.assignment import Assignment
-from paceline.cluster.hanging import hang_of, leave_behind_in
+from paceline.cluster.time_limit import hang_of, leave_behind_in
+from paceline.cluster.worker_spec import WorkerSpec
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import objects_in, user_folders
 from paceline.errors import (
@@ -46,8 +46,8 @@ class SeparateProcess:
         self, module: str, config: ExperimentConfig, options: Any, environment: dict[str, str] | None = None
     ) -> None:
         objects = objects_in(config.model_dump())
-        assignment = Assignment(config.model_dump_json(), import_folders=user_folders(), objects=objects)
-        payload = pickle.dumps((assignment.travelling() if objects else assignment, options))
+        worker_spec = WorkerSpec(config.model_dump_json(), import_folders=user_folders(), objects=objects)
+        payload = pickle.dumps((worker_spec.travelling() if objects else worker_spec, options))
         self._left_behind = tempfile.TemporaryFile()  # noqa: SIM115  # `end` closes it
         self._process: subprocess.Popen[bytes] | None = None
         try:
@@ -100,7 +100,7 @@ class SeparateProcess:
         if not text:
             exit_code = self._process.returncode
             died = EnvironmentFault(DIED.format(code=exit_code), "process-died", exit_code=exit_code)
-            raise hang_of(self._last_words) or died
+            raise hang_of(self._final_report) or died
         told = json.loads(text)
         if "error" in told:
             raise _error(told["error"])
@@ -116,7 +116,7 @@ class SeparateProcess:
                 self._process.stdout.close()
         if not self._left_behind.closed:
             self._left_behind.seek(0)
-            self._last_words = self._left_behind.read().decode(errors="replace")
+            self._final_report = self._left_behind.read().decode(errors="replace")
             self._left_behind.close()
 
 
@@ -132,8 +132,8 @@ def answer(work: Callable[[ExperimentConfig, Any], Any]) -> None:
     os.dup2(2, 1)
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's library tells of every start
     try:
-        assignment, options = _what_to_do()
-        told = {"answer": work(assignment.config(), options)}
+        worker_spec, options = _what_to_do()
+        told = {"answer": work(worker_spec.config(), options)}
     except Exception as error:
         told = {"error": _told(error)}
     with suppress(BrokenPipeError):  # nobody waits for it any more
@@ -141,12 +141,12 @@ def answer(work: Callable[[ExperimentConfig, Any], Any]) -> None:
         out.close()
 
 
-def _what_to_do() -> tuple[Assignment, Any]:
+def _what_to_do() -> tuple[WorkerSpec, Any]:
     try:
-        assignment, options = pickle.load(sys.stdin.buffer)
+        worker_spec, options = pickle.load(sys.stdin.buffer)
     except EOFError:  # whoever started it was interrupted before it could say
         sys.exit(1)
-    return assignment, options
+    return worker_spec, options
 
 
 def _end_with(starter: int) -> None:

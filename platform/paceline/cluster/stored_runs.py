@@ -17,7 +17,10 @@ from typing import Any
 
 from paceline.cluster.config_difference import config_difference
 from paceline.cluster.extension import Origin, extension_of, require_extendable
-from paceline.cluster.identity import (
+from paceline.cluster.initial_weights import adopt_weights, pin_weights
+from paceline.cluster.name_lock import lock_home
+from paceline.cluster.preflight import writable
+from paceline.cluster.run_identity import (
     ClaimedRun,
     Intent,
     RunFolder,
@@ -28,21 +31,18 @@ from paceline.cluster.identity import (
     new_run,
     nothing_to_resume,
 )
-from paceline.cluster.initial_weights import adopt_weights, pin_weights
-from paceline.cluster.name_lock import lock_home
-from paceline.cluster.preflight import writable
 from paceline.config.experiment import ExperimentConfig
 from paceline.durable import write_durably
 from paceline.engine.manifest import MANIFEST
 from paceline.errors import EnvironmentFault
 from paceline.storage.address import StoreAddress
-from paceline.storage.checkpoints import StoredCheckpoints
-from paceline.storage.keeper import RunKeeper
 from paceline.storage.lease import Lease
-from paceline.storage.places import CHECKPOINTS, RunStore, home_of
-from paceline.storage.record import RecordCopy
-from paceline.storage.remote import RemoteFolder
-from paceline.tracking.stored import note_stored
+from paceline.storage.remote_folder import RemoteFolder
+from paceline.storage.run_keeper import RunKeeper
+from paceline.storage.stored_checkpoints import StoredCheckpoints
+from paceline.storage.stored_record import RecordCopy
+from paceline.storage.working_copies import CHECKPOINTS, RunStore, home_of
+from paceline.tracking.stored_length import note_stored
 
 Tell = Callable[[str], object]
 LAUNCH = "launch"

@@ -1,4 +1,4 @@
-"""The user's own code on its way to a cluster whose nodes do not have it.
+"""User code on its way to a cluster whose nodes do not have it.
 
 A submitted job brings its folder along by itself; a driver that stays at home (`--address`) sends the folder of each
 module that the config names. Ray leaves out what `.gitignore` and `.rayignore` name.

@@ -1,4 +1,4 @@
-"""What the training workers print, on the driver's stderr, without Ray's own housekeeping in between."""
+"""Output of the training workers on the driver's stderr, without Ray's own messages in between."""
 
 import re
 import sys

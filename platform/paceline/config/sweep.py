@@ -50,7 +50,7 @@ class SweepConfig(Section):
     `null`: `min` for a metric with `loss`, `error`, `perplexity`, `seconds`, `bytes`, `joules` or `wait` in its name,
     else `max`."""
     search: Literal["grid", "random", "optuna"] = "grid"
-    """Which points are tried: all combinations of the lists (`grid`), `num_samples` that are drawn (`random`), or
+    """Which trials are run: all combinations of the lists (`grid`), `num_samples` that are drawn (`random`), or
     `num_samples` each of which is chosen from the results of those before it (`optuna`)."""
     scheduler: Literal["none", "asha", "median", "pbt"] = "none"
     """Which trials end early. `asha`: at each rung those that are not among the best 1 / `rung_factor`. `median`: those
@@ -71,10 +71,10 @@ class SweepConfig(Section):
     """`asha` keeps the best 1 / `rung_factor` of the trials at each rung, and the next rung is `rung_factor` times as
     far; 1.1 to 10^6."""
     num_samples: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    """How many points `random` and `optuna` try, 1 to 10,000; with `pbt` the size of the population. `null` with
+    """How many settings `random` and `optuna` try, 1 to 10,000; with `pbt` the size of the population. `null` with
     `grid`, where it follows from the lists."""
     seeds: Annotated[int, Field(ge=1, le=10_000)] = 1
-    """How often each point is repeated, 1 to 10,000: with the config's `seed`, the number after it, and so on."""
+    """How often each setting is repeated, 1 to 10,000: with the config's `seed`, the number after it, and so on."""
     slots: Annotated[int, Field(ge=1, le=65_536)] | Auto = "auto"
     """How many trials run at the same time, each on workers of its own, 1 to 65,536. `auto`: as many as there is room
     for."""
@@ -84,9 +84,9 @@ class SweepConfig(Section):
     """Whether a slot's processes take trial after trial (`shared`), or each trial gets new ones (`process`), which
     takes longer."""
     invalid: Literal["refuse", "skip"] = "refuse"
-    """What is done about points that are not a valid config: `refuse` to begin, or `skip` them."""
+    """What is done about trials that are not a valid config: `refuse` to begin, or `skip` them."""
     device_memory_gib: Annotated[float, Field(gt=0, le=1e6)] | None = None
-    """Memory of a worker's device in GiB, above 0 to 10^6: points that are predicted to take more (`paceline plan`) are
+    """Memory of a worker's device in GiB, above 0 to 10^6: trials that are predicted to take more (`paceline plan`) are
     left out, as `predicted_oom`, unless the prediction's error decides it. `null`: nothing is left out."""
     stop: StopConfig = StopConfig()
     """What ends a trial or the sweep before its time."""

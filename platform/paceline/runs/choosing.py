@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from paceline.cluster.kept import MEASURED
+from paceline.cluster.kept_checkpoints import MEASURED
 from paceline.engine.manifest import BrokenCheckpoint, numbered, verify
 from paceline.errors import EnvironmentFault
 from paceline.runs.finding import FoundRun
 from paceline.sweeps.results.ranking import Objective
 from paceline.tracking import metrics
-from paceline.tracking.points import Point
+from paceline.tracking.metric_points import MetricPoint
 
 DEFAULT: Objective = (metrics.VAL_LOSS, "min")
 
@@ -32,11 +32,11 @@ class Chosen:
     """That a better value was measured at a step of which no checkpoint is kept; empty where none was."""
 
 
-def choose(found: FoundRun, points: Sequence[Point], objective: Objective = DEFAULT) -> Chosen:
+def choose(found: FoundRun, points: Sequence[MetricPoint], objective: Objective = DEFAULT) -> Chosen:
     """See `_choose`. Of a run in an object store, only the chosen checkpoint is copied and compared."""
     if found.store is None:
         return _choose(found, points, objective, _whole(found))
-    from paceline.storage.copies import bring
+    from paceline.storage.read_copies import bring
 
     there, broken = list(numbered(found.checkpoints)), list[str]()
     while True:
@@ -50,7 +50,7 @@ def choose(found: FoundRun, points: Sequence[Point], objective: Objective = DEFA
 
 def _choose(
     found: FoundRun,
-    points: Sequence[Point],
+    points: Sequence[MetricPoint],
     objective: Objective,
     checkpoints: tuple[list[tuple[int, Path]], list[str]],
 ) -> Chosen:
@@ -91,7 +91,7 @@ def _choose(
     return Chosen(path, step, values, why, tuple(broken), missed)
 
 
-def _missed(found: FoundRun, points: Sequence[Point], objective: Objective, value: float) -> str:
+def _missed(found: FoundRun, points: Sequence[MetricPoint], objective: Objective, value: float) -> str:
     """The best value that was measured where no checkpoint is, if it is better; a broken checkpoint is reported."""
     metric, mode = objective
     sign, kept = 1.0 if mode == "min" else -1.0, {step for step, _ in numbered(found.checkpoints)}
@@ -116,7 +116,7 @@ def _whole(found: FoundRun) -> tuple[list[tuple[int, Path]], list[str]]:
     return whole, broken
 
 
-def _at(step: int, points: Sequence[Point], metric: str) -> dict[str, float]:
+def _at(step: int, points: Sequence[MetricPoint], metric: str) -> dict[str, float]:
     own = [point for point in points if point.step == step]
     return {point.key: point.value for point in own if point.key.startswith(MEASURED) or point.key == metric}
 

@@ -15,9 +15,9 @@ from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.redaction import redact, redact_values
 from paceline.runs.finding import FoundRun, find_run
 from paceline.runs.reopening import result_of
-from paceline.tracking.comparing import differences, read_stamp
 from paceline.tracking.journal import JOURNAL_FILE, Journal
-from paceline.tracking.record import flatten
+from paceline.tracking.run_record import flatten
+from paceline.tracking.speed_stamps import differences, read_stamp
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from paceline.redaction import redact, without_credentials
 from paceline.runs.finding import runs_under
-from paceline.tracking.record import RunRecord
+from paceline.tracking.run_record import RunRecord
 
 
 def recorded_elsewhere(storage: Path, uri: str) -> list[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.cluster.evaluation import Evaluated, EvaluationOptions, Predicted, TrainedRun, evaluate_run, predict_run
-from paceline.cluster.result import RunResult
+from paceline.cluster.run_result import RunResult
 from paceline.errors import EnvironmentFault
 from paceline.runs.finding import TRIALS, FoundRun, find_run
 from paceline.runs.reopening import load_sweep, result_of

@@ -36,7 +36,7 @@ from paceline.sweeps.results.ranking import Mode, Objective
 from paceline.sweeps.results.record import without_secrets
 from paceline.sweeps.results.reopening import sweep_in
 from paceline.tracking.environment import package_version
-from paceline.tracking.points import Point
+from paceline.tracking.metric_points import MetricPoint
 
 Format = Literal["safetensors", "pt2"]
 FORMATS = get_args(Format)
@@ -139,7 +139,7 @@ def export(
     if format not in FORMATS:
         raise ConfigError([Problem("format", f"there is no format {format!r}", hint=f"choose {' or '.join(FORMATS)}")])
     if register is not None:
-        from paceline.tracking.registry import check_name
+        from paceline.tracking.model_registry import check_name
 
         check_name(register)
     asked = find_run(run, storage, uri)
@@ -163,7 +163,7 @@ def export(
     return _registered(exported, register, uri)
 
 
-def _monitored(config: ExperimentConfig, points: Sequence[Point]) -> Objective | None:
+def _monitored(config: ExperimentConfig, points: Sequence[MetricPoint]) -> Objective | None:
     """Return the metric of `checkpoint.monitor`, if it was measured."""
     objective = config.checkpoint.objective
     return objective if objective and any(point.key == objective[0] for point in points) else None
@@ -300,7 +300,7 @@ def _plain(metrics: Mapping[str, float]) -> dict[str, float | None]:
 
 
 def _registered(exported: Exported, name: str, uri: str | None) -> Exported:
-    from paceline.tracking.registry import register
+    from paceline.tracking.model_registry import register
 
     place = f"exported/{exported.format}-step-{exported.step}"
 

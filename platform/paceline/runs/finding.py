@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from paceline.cluster.identity import RunFolder
+from paceline.cluster.run_identity import RunFolder
 from paceline.errors import EnvironmentFault
 from paceline.places import default_storage, place_of
 from paceline.storage.address import is_address, parse
-from paceline.storage.places import RunStore
-from paceline.sweeps.folder import SweepFolder
-from paceline.tracking.cursor import CURSOR_FILE
-from paceline.tracking.record import RECORD_FILE
+from paceline.storage.working_copies import RunStore
+from paceline.sweeps.sweep_folder import SweepFolder
+from paceline.tracking.run_record import RECORD_FILE
+from paceline.tracking.upload_cursor import CURSOR_FILE
 
 Kind = Literal["run", "sweep", "trial", "tune-up"]
 
@@ -146,7 +146,7 @@ def _at(path: Path, tuneups: bool = False) -> FoundRun | None:
 
 
 def _in_store(address: str) -> FoundRun:
-    from paceline.storage.copies import copied_run
+    from paceline.storage.read_copies import copied_run
 
     folder, store = copied_run(address)
     return FoundRun("run", folder, store)
@@ -204,7 +204,7 @@ def _own_id(run_id: str, uri: str | None) -> str:
     """Paceline's id of a run of MLflow's; empty when the store does not know, or is not asked."""
     if uri is None:
         return ""
-    from paceline.tracking.asking import own_id
+    from paceline.tracking.store_lookup import own_id
 
     return own_id(uri, run_id)
 

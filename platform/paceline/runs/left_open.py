@@ -5,16 +5,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
-from paceline.cluster.desk import read_outcome
-from paceline.cluster.identity import RunFolder
+from paceline.cluster.run_coordinator import read_outcome
+from paceline.cluster.run_identity import RunFolder
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.sweep import SweepConfig
 from paceline.errors import EnvironmentFault, PacelineError
-from paceline.sweeps.folder import SweepFolder
-from paceline.sweeps.log import SweepHistory, read_log
-from paceline.sweeps.trials import ENDED, Trial
-from paceline.tracking.record import DamagedRecord
-from paceline.tracking.recorder import TRIAL_STATUS, FinalStatus
+from paceline.sweeps.sweep_folder import SweepFolder
+from paceline.sweeps.sweep_log import SweepHistory, read_log
+from paceline.sweeps.trial import ENDED, Trial
+from paceline.tracking.run_record import DamagedRecord
+from paceline.tracking.run_recorder import TRIAL_STATUS, FinalStatus
 
 if TYPE_CHECKING:
     from paceline.sweeps.launch import SweepLaunch
@@ -119,7 +119,7 @@ class Owner:
             return None
         from paceline.sweeps.results.record import note_of
         from paceline.sweeps.results.reopening import sweep_in
-        from paceline.sweeps.section import section_of
+        from paceline.sweeps.sweep_section import section_of
 
         try:
             result = sweep_in(self.folder)

@@ -7,8 +7,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.desk import read_outcome
-from paceline.cluster.identity import RunFolder
+from paceline.cluster.run_coordinator import read_outcome
+from paceline.cluster.run_identity import RunFolder
 from paceline.errors import EnvironmentFault
 from paceline.places import default_storage, place_of
 from paceline.redaction import redact_tree
@@ -16,7 +16,7 @@ from paceline.runs.finding import FoundRun, Kind, runs_under
 from paceline.runs.reopening import status_of
 from paceline.storage.address import is_address, parse
 from paceline.storage.lease import is_held
-from paceline.storage.remote import RemoteFolder
+from paceline.storage.remote_folder import RemoteFolder
 
 DAMAGED = "damaged"
 """Status of a run whose file cannot be read."""

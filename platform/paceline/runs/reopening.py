@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.desk import read_outcome
-from paceline.cluster.identity import RunFolder
-from paceline.cluster.kept import MEASURED
+from paceline.cluster.kept_checkpoints import MEASURED
 from paceline.cluster.name_lock import LOCK
-from paceline.cluster.result import RunResult
+from paceline.cluster.run_coordinator import read_outcome
+from paceline.cluster.run_identity import RunFolder
+from paceline.cluster.run_result import RunResult
 from paceline.config.experiment import ExperimentConfig, validate
 from paceline.config.imports import has_import_paths, make_importable, with_absent_objects
 from paceline.config.shareable import secrets_of
@@ -18,21 +18,21 @@ from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.redaction import learn
 from paceline.runs.finding import TUNEUP_FILE, FoundRun, find_run
 from paceline.runs.readable import readable
-from paceline.sweeps.folder import SweepFolder
-from paceline.sweeps.log import read_log
-from paceline.sweeps.planning.points import trial_config
+from paceline.sweeps.planning.planned_trials import trial_config
 from paceline.sweeps.results.reopening import sweep_in
 from paceline.sweeps.results.result import SweepResult
-from paceline.sweeps.trials import Trial
+from paceline.sweeps.sweep_folder import SweepFolder
+from paceline.sweeps.sweep_log import read_log
+from paceline.sweeps.trial import Trial
 from paceline.tracking import metrics
 from paceline.tracking.costs import Ledger
-from paceline.tracking.cursor import CURSOR_FILE, Cursor
 from paceline.tracking.journal import JOURNAL_FILE, Journal
-from paceline.tracking.links import review_url
-from paceline.tracking.points import Point
-from paceline.tracking.record import RunRecord
-from paceline.tracking.store import is_http, run_url
-from paceline.tracking.views import RUNS_VIEW, sweep_view_id
+from paceline.tracking.metric_points import MetricPoint
+from paceline.tracking.mlflow_views import RUNS_VIEW, sweep_view_id
+from paceline.tracking.review_links import review_url
+from paceline.tracking.run_record import RunRecord
+from paceline.tracking.tracking_uri import is_http, run_url
+from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor
 
 
 class _TuneupFolder(RunFolder):
@@ -43,7 +43,7 @@ class _TuneupFolder(RunFolder):
 class _Recorded:
     """Contents of a run's own record."""
 
-    points: list[Point]
+    points: list[MetricPoint]
     seconds: float = 0.0
     url: str | None = None
     run_id: str | None = None
@@ -105,13 +105,13 @@ def config_of(found: FoundRun) -> ExperimentConfig:
     if found.sweep is None:
         return _config(found, RunFolder(found.folder).read())
     sweep = _config(found, SweepFolder(found.sweep).read())
-    return trial_config(sweep, _trial(found).overrides)
+    return trial_config(sweep, _trial(found).params)
 
 
-def recorded_points(found: FoundRun) -> list[Point]:
+def recorded_points(found: FoundRun) -> list[MetricPoint]:
     """All points that a run has recorded, in the order they came."""
     entries = Journal(found.tracking / JOURNAL_FILE).read()
-    return [Point.from_json(entry.content) for entry in entries if entry.kind == "point"]
+    return [MetricPoint.from_json(entry.content) for entry in entries if entry.kind == "point"]
 
 
 def _config(found: FoundRun, content: dict[str, Any]) -> ExperimentConfig:
@@ -152,7 +152,7 @@ def _result_of_run(found: FoundRun) -> RunResult:
     return _result(found, own, points)
 
 
-def _newest(points: list[Point]) -> dict[str, float]:
+def _newest(points: list[MetricPoint]) -> dict[str, float]:
     """The newest value of each metric; what is reported about machines and costs is none of the training's."""
     return {point.key: point.value for point in points if "/" not in point.key or point.key.startswith(MEASURED)}
 
@@ -170,7 +170,7 @@ def _result_of_trial(found: FoundRun) -> RunResult:
     return _result(found, own, recorded_points(found))
 
 
-def _result(found: FoundRun, own: dict[str, Any], points: list[Point]) -> RunResult:
+def _result(found: FoundRun, own: dict[str, Any], points: list[MetricPoint]) -> RunResult:
     newest = next(((step, path) for step, path in numbered(found.checkpoints)), None)
     recorded = _recorded(found, points)
     return RunResult(
@@ -195,12 +195,12 @@ def _result(found: FoundRun, own: dict[str, Any], points: list[Point]) -> RunRes
 def _place(found: FoundRun, step: int, path: Path) -> str:
     if found.store is None:
         return str(path)
-    from paceline.storage.checkpoints import StoredCheckpoints
+    from paceline.storage.stored_checkpoints import StoredCheckpoints
 
     return StoredCheckpoints(found.store).place_of(step)
 
 
-def _recorded(found: FoundRun, points: list[Point]) -> _Recorded:
+def _recorded(found: FoundRun, points: list[MetricPoint]) -> _Recorded:
     try:
         record = RunRecord.load(found.tracking)
     except (OSError, ValueError, TypeError, KeyError):  # killed before it had one
@@ -211,7 +211,7 @@ def _recorded(found: FoundRun, points: list[Point]) -> _Recorded:
             end = max(end, int(entry.content["time_ms"]))
         elif entry.kind == "tags":
             tags |= entry.content["tags"]
-    cursor = Cursor.load(found.tracking / CURSOR_FILE)
+    cursor = UploadCursor.load(found.tracking / CURSOR_FILE)
     url = run_url(record.uri, cursor.experiment_id, cursor.run_id) if cursor.run_id else None
     seconds = max(end - record.start_time_ms, 0) / 1000
     view = sweep_view_id(record.parent) if record.parent else RUNS_VIEW

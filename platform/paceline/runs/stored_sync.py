@@ -8,20 +8,20 @@ import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from paceline.cluster.identity import RunFolder
+from paceline.cluster.run_identity import RunFolder
 from paceline.durable import write_durably
 from paceline.engine.unrecorded import UNRECORDED
 from paceline.errors import EnvironmentFault
 from paceline.runs.progress import unheard
 from paceline.runs.sync import Synced, SyncReport, sync_folder
 from paceline.storage.address import parse
-from paceline.storage.checkpoints import StoredCheckpoints
-from paceline.storage.copies import runs_below
-from paceline.storage.keeper import RunKeeper
 from paceline.storage.lease import Lease
-from paceline.storage.places import RunStore
-from paceline.storage.record import RecordCopy
-from paceline.storage.remote import RemoteFolder
+from paceline.storage.read_copies import runs_below
+from paceline.storage.remote_folder import RemoteFolder
+from paceline.storage.run_keeper import RunKeeper
+from paceline.storage.stored_checkpoints import StoredCheckpoints
+from paceline.storage.stored_record import RecordCopy
+from paceline.storage.working_copies import RunStore
 
 Tell = Callable[[str], object]
 

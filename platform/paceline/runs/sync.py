@@ -13,8 +13,8 @@ from itertools import groupby, repeat
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.identity import RunFolder
 from paceline.cluster.name_lock import nobody_works_on
+from paceline.cluster.run_identity import RunFolder
 from paceline.engine.manifest import numbered
 from paceline.engine.unrecorded import UNRECORDED, metrics_of
 from paceline.errors import EnvironmentFault
@@ -22,17 +22,17 @@ from paceline.redaction import redact
 from paceline.runs.alone import alone_with
 from paceline.runs.left_open import Owner, damaged
 from paceline.runs.progress import Progress, unheard
-from paceline.sweeps.folder import SweepFolder
-from paceline.sweeps.log import SweepHistory
+from paceline.sweeps.sweep_folder import SweepFolder
+from paceline.sweeps.sweep_log import SweepHistory
 from paceline.tracking.costs import COST_FILE, Ledger
-from paceline.tracking.cursor import CURSOR_FILE, Cursor
 from paceline.tracking.journal import JOURNAL_FILE
-from paceline.tracking.marks import append_late
-from paceline.tracking.points import Point
-from paceline.tracking.probing import HINT_OF_SILENCE, PROBE_SECONDS, probe
-from paceline.tracking.record import RECORD_FILE, RunRecord, address_of, saved_elsewhere, trial_state_tags
-from paceline.tracking.recorder import Recorder, has_ended, sync, unsent
-from paceline.tracking.store import is_http, is_sqlite
+from paceline.tracking.metric_points import MetricPoint
+from paceline.tracking.run_record import RECORD_FILE, RunRecord, address_of, saved_elsewhere, trial_state_tags
+from paceline.tracking.run_recorder import RunRecorder, has_ended, sync, unsent
+from paceline.tracking.step_marks import append_late
+from paceline.tracking.store_probe import HINT_OF_SILENCE, PROBE_SECONDS, probe
+from paceline.tracking.tracking_uri import is_http, is_sqlite
+from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor
 
 AT_ONCE = 4
 """How many trials are sent side by side."""
@@ -257,7 +257,7 @@ def _send(found: _Found, missing: set[str]) -> Synced:
         return Synced(found.folder, "left", 0, None, "its sweep's own run has to be in MLflow first")
     if not (found.tracking / JOURNAL_FILE).is_file():
         reason = f"its {JOURNAL_FILE} is missing; put it back from a copy, into {found.tracking}"
-        run_id = Cursor.load(found.tracking / CURSOR_FILE).run_id or None
+        run_id = UploadCursor.load(found.tracking / CURSOR_FILE).run_id or None
         return Synced(found.folder, "left", 0, None, reason, run_id=run_id)
     try:
         lost = _take_up_unrecorded(found)
@@ -280,7 +280,7 @@ def _take_up_unrecorded(found: _Found) -> str:
     if newest is None:
         return ""
     try:
-        points = [Point.from_json(point) for reading in metrics_of(newest) for point in reading]
+        points = [MetricPoint.from_json(point) for reading in metrics_of(newest) for point in reading]
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         return f"{newest / UNRECORDED} holds metrics, and cannot be read ({error}); remove it to do without them"
     if points:
@@ -293,7 +293,7 @@ def _close_if_open(found: _Found) -> None:
     if has_ended(found.tracking):
         return
     ending = found.owner.ending()
-    recorder = Recorder(found.tracking, RunRecord.load(found.tracking))
+    recorder = RunRecorder(found.tracking, RunRecord.load(found.tracking))
     if ending.trial_state:
         recorder.set_tags(trial_state_tags(ending.trial_state))
     ledger = Ledger.read(found.tracking)
@@ -303,9 +303,9 @@ def _close_if_open(found: _Found) -> None:
     recorder.abandon()
 
 
-def _record_cost(recorder: Recorder, ledger: Ledger) -> None:
+def _record_cost(recorder: RunRecorder, ledger: Ledger) -> None:
     """As a run does it at its end; this is what it had written down when it was last heard of."""
     step = max((point.step for point in recorder.history()), default=0)
     now = int(time.time() * 1000)
     recorder.add_artifact(COST_FILE, json.dumps(ledger.to_json(), indent=1).encode())
-    recorder.append([Point(key, value, step, now) for key, value in ledger.metrics().items()])
+    recorder.append([MetricPoint(key, value, step, now) for key, value in ledger.metrics().items()])

@@ -1,4 +1,4 @@
-"""Who works on a name in an object store: a small file that says so, until when, and is written again meanwhile.
+"""The lease on a name in an object store: a small file with its holder and expiry, renewed meanwhile.
 
 Best effort: a store without conditional writes cannot do better. Two that ask at the same moment see each other after
 `SETTLE_SECONDS`, and the one that wrote last continues. A run that was not heard of for `LEASE_SECONDS` may be taken
@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from paceline.storage.address import StoreAddress
-from paceline.storage.faults import LeaseLost, StoreFault
-from paceline.storage.remote import RemoteFolder
+from paceline.storage.remote_folder import RemoteFolder
+from paceline.storage.store_faults import LeaseLost, StoreFault
 
 FILE = ".lease.json"
 LEASE_SECONDS = 90.0

@@ -1,4 +1,4 @@
-"""What a sweep shows while it runs: a bar and a table on a terminal, plain lines elsewhere; like `paceline.display`."""
+"""Display of a running sweep: a bar and a table on a terminal, plain lines elsewhere; like `paceline.display`."""
 
 import sys
 from collections import deque
@@ -20,7 +20,7 @@ from paceline.sweeps.listener import SilentSweepListener, SweepListener
 from paceline.sweeps.results import labels, ranking, trial_texts
 from paceline.sweeps.results.ranking import Objective
 from paceline.sweeps.results.result import best_text
-from paceline.sweeps.trials import ENDED, NOT_TRAINED, Beginning, Trial, trained, work_done
+from paceline.sweeps.trial import ENDED, NOT_TRAINED, Beginning, Trial, trained, work_done
 
 PLAIN_LINE_SECONDS = 5.0
 PLAIN_WAIT_SECONDS = 30.0
@@ -161,7 +161,7 @@ class PlainSweepListener(PlainListener):
                 self._shown_ended.add(trial.id)
                 value = ranking.value_of(trial, self.objectives[0][0])
                 result = "" if value is None else f", {self.objectives[0][0]} {number_text(value)}"
-                setting = labels.setting_text(redact_tree(trial.overrides), names)
+                setting = labels.setting_text(redact_tree(trial.params), names)
                 self._line(f"trial {trial.id} ({setting}): {labels.state_text(trial.state)}{result}")
 
     def _tell_wait(self, has_begun: bool, now: float) -> None:
@@ -288,7 +288,7 @@ class LiveSweepListener(PlainSweepListener):
         value = ranking.value_of(trial, self.objectives[0][0])
         return [
             trial.id,
-            labels.setting_text(redact_tree(trial.overrides), names),
+            labels.setting_text(redact_tree(trial.params), names),
             f"{trial.steps:,}/{f'{trial.total_steps:,}' if trial.total_steps else '?'}",
             "" if value is None else number_text(value),
             f"{trial.samples_per_second:,.0f}" if trial.samples_per_second else "",

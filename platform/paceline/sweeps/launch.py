@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from paceline.cluster.identity import ClaimedRun
+from paceline.cluster.run_identity import ClaimedRun
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.sweep import SweepConfig
-from paceline.sweeps.folder import SweepFolder
 from paceline.sweeps.listener import SweepListener
-from paceline.sweeps.log import SweepHistory
-from paceline.sweeps.planning.sizing import PointConfigs
-from paceline.sweeps.trials import Point, Trial
+from paceline.sweeps.planning.sizing import TrialConfigs
+from paceline.sweeps.sweep_folder import SweepFolder
+from paceline.sweeps.sweep_log import SweepHistory
+from paceline.sweeps.trial import PlannedTrial, Trial
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,10 @@ class SweepLaunch:
     sweep: SweepConfig
     claimed: ClaimedRun[SweepFolder]
     uri: str
-    points: tuple[Point, ...]
+    planned_trials: tuple[PlannedTrial, ...]
     """Those that are known in advance; none with a search that chooses them while the sweep continues."""
     skipped: tuple[Trial, ...]
-    configs: PointConfigs
+    configs: TrialConfigs
     history: SweepHistory
     """What earlier launches have left."""
     address: str | None
@@ -36,7 +36,7 @@ class SweepLaunch:
     wait_seconds: float = 0.0
     """How long a cluster that lacks room is waited for."""
     predicted_bytes: Mapping[str, int] = field(default_factory=dict)
-    """The predicted memory of one worker, by the point's id, as far as it is known."""
+    """The predicted memory of one worker, by the trial's id, as far as it is known."""
 
     @property
     def folder(self) -> SweepFolder:
@@ -44,12 +44,12 @@ class SweepLaunch:
         return self.claimed.folder
 
     @property
-    def left(self) -> list[Point]:
-        """The points that have not ended, those that were begun first; with the values that they have now."""
+    def left(self) -> list[PlannedTrial]:
+        """The trials that have not ended, those that were begun first; with the values that they have now."""
         known = self.history.trials
-        points = [Point(p.id, known[p.id].overrides) if p.id in known else p for p in self.points]
-        left = [point for point in points if point.id not in self.history.ended]
-        return sorted(left, key=lambda point: point.id not in known)
+        planned_trials = [PlannedTrial(p.id, known[p.id].params) if p.id in known else p for p in self.planned_trials]
+        left = [planned for planned in planned_trials if planned.id not in self.history.ended]
+        return sorted(left, key=lambda planned: planned.id not in known)
 
     @property
     def has_work(self) -> bool:
@@ -59,4 +59,4 @@ class SweepLaunch:
     @property
     def total(self) -> int:
         """How many trials there will be at the most, without skipped ones."""
-        return len(self.points) or (self.sweep.num_samples or 0) * self.sweep.seeds
+        return len(self.planned_trials) or (self.sweep.num_samples or 0) * self.sweep.seeds

@@ -1,10 +1,10 @@
-"""What the person who started a sweep gets to see while it continues; called in the driver's process."""
+"""`SweepListener`: the protocol that the driver calls with stages, trials and warnings."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from paceline.cluster.listener import SilentListener
-from paceline.sweeps.trials import Trial
+from paceline.sweeps.trial import Trial
 
 
 class SweepListener(Protocol):

@@ -1,6 +1,7 @@
 """`sweep`: many trials of one experiment, from config to result.
 
-claim the sweep  ->  points  ->  desk, worker groups and Tune, side by side  ->  close the records  ->  SweepResult
+claim the sweep  ->  trials  ->  coordinator, worker groups and Tune, side by side  ->  close the records  ->
+SweepResult
 """
 
 import sys
@@ -11,33 +12,33 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cluster.experiment import close_seconds_of, require_shared_places, unsent_text
-from paceline.cluster.identity import Intent, intent_of
 from paceline.cluster.initial_weights import with_initial_weights
 from paceline.cluster.preflight import local_resources, storage_folder, warn_of_fixed_size, writable
 from paceline.cluster.python_objects import with_objects
-from paceline.cluster.session import on_cluster
+from paceline.cluster.ray_session import on_cluster
+from paceline.cluster.run_identity import Intent, intent_of
+from paceline.cluster.train import close_seconds_of, require_shared_places, unsent_text
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import missing_modules
 from paceline.config.shareable import secrets_of
 from paceline.errors import ConfigError, RunFailed
 from paceline.places import default_address
 from paceline.redaction import learn, redact
-from paceline.sweeps.desk.rules import is_hopeless
-from paceline.sweeps.folder import SWEEPS, claim_sweep
+from paceline.sweeps.coordinator.sweep_rules import is_hopeless
 from paceline.sweeps.launch import SweepLaunch
 from paceline.sweeps.listener import SweepListener
-from paceline.sweeps.log import SweepLog, read_log
-from paceline.sweeps.planning.memory import fitting
-from paceline.sweeps.planning.points import make_points
-from paceline.sweeps.planning.sizing import PointConfigs, fitting_shapes, slots_for
+from paceline.sweeps.planning.memory_limit import fitting
+from paceline.sweeps.planning.planned_trials import plan_trials
+from paceline.sweeps.planning.sizing import TrialConfigs, fitting_shapes, slots_for
 from paceline.sweeps.results.closing import Closing
 from paceline.sweeps.results.result import SweepResult
-from paceline.sweeps.section import section_of, trial_count
-from paceline.sweeps.trials import ENDED, NOT_TRAINED, Trial
-from paceline.tracking.links import review_url
-from paceline.tracking.store import is_http, start_creating, tracking_uri
-from paceline.tracking.views import sweep_view_id
+from paceline.sweeps.sweep_folder import SWEEPS, claim_sweep
+from paceline.sweeps.sweep_log import SweepLog, read_log
+from paceline.sweeps.sweep_section import section_of, trial_count
+from paceline.sweeps.trial import ENDED, NOT_TRAINED, Trial
+from paceline.tracking.mlflow_views import sweep_view_id
+from paceline.tracking.review_links import review_url
+from paceline.tracking.tracking_uri import is_http, start_creating, tracking_uri
 
 if TYPE_CHECKING:
     from torch import nn
@@ -129,11 +130,11 @@ def _prepare(config: ExperimentConfig, intent: Intent, address: str | None, list
     config = SWEEPS.with_weights(config, storage / config.name, intent)
     section = section_of(config)
     warn_of_fixed_size(config, "a sweep", listener)
-    made, configs = make_points(config), PointConfigs(config)
+    made, configs = plan_trials(config), TrialConfigs(config)
     if not on_cluster(address):
         available = local_resources()
-        shapes = fitting_shapes(configs.of(made.points), available, "this machine")
-        slots_for(section, shapes, available, len(made.points))
+        shapes = fitting_shapes(configs.of(made.planned_trials), available, "this machine")
+        slots_for(section, shapes, available, len(made.planned_trials))
     here = Path.cwd()
     uri = tracking_uri(config.tracking, here)
     close_seconds = close_seconds_of(uri, config.tracking.offline, listener)
@@ -154,7 +155,7 @@ def _prepare(config: ExperimentConfig, intent: Intent, address: str | None, list
         section,
         claimed,
         uri,
-        tuple(fit.made.points),
+        tuple(fit.made.planned_trials),
         tuple(fit.made.skipped),
         configs,
         history,
@@ -190,7 +191,7 @@ def _plan_lines(launch: SweepLaunch) -> list[tuple[str, str]]:
 
 
 def _run(launch: SweepLaunch, start: float) -> SweepResult:
-    from paceline.sweeps.running import run_on_ray
+    from paceline.sweeps.sweep_on_ray import run_on_ray
 
     if not launch.has_work:
         launch.listener.stage("all trials have ended")

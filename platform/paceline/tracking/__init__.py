@@ -1,6 +1,6 @@
 """What a reviewer sees: the run's journal, and its way into MLflow. Never imports torch or ray.
 
 No module of this package imports MLflow or matplotlib when it is itself imported: MLflow takes seconds, and is loaded
-by the shipping thread while training is already under way. Nor does the package import its modules: a config error,
+by the upload thread while training is already under way. Nor does the package import its modules: a config error,
 which needs `redact` alone, must not pay for the rest.
 """

@@ -1,4 +1,4 @@
-"""How long to wait before something is tried again that did not work."""
+"""Growing waits between attempts."""
 
 import random
 import time

@@ -1,4 +1,4 @@
-"""What a run or a sweep has cost: seconds of cores or GPUs, what they went into, joules and a price. Types and sums."""
+"""Costs of a run or a sweep: unit-seconds by part, joules and a price. Types and sums."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What was installed where a run was launched: found without importing any of it."""
+"""Packages installed where a run was launched, found without importing them."""
 
 import json
 import platform

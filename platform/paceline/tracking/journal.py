@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.durable import sync_folder, write_all
-from paceline.tracking.entries import is_count, is_whole
+from paceline.tracking.journal_entries import is_count, is_whole
 
 logger = logging.getLogger(__name__)
 

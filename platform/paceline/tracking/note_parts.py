@@ -1,4 +1,4 @@
-"""Parts of a run's note that stand for themselves: what a config changes, and pictures."""
+"""Parts of a run's note that stand for themselves: config changes and pictures."""
 
 from collections.abc import Mapping
 from urllib.parse import quote

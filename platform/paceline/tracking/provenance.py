@@ -1,4 +1,4 @@
-"""Where a run comes from: command, code, versions, machine and user. Gathered on the driver, at launch."""
+"""Provenance of a run: command, code, versions, machine and user. Gathered on the driver, at launch."""
 
 import getpass
 import os
@@ -12,7 +12,7 @@ from paceline.redaction import redact_arguments
 from paceline.tracking import metrics
 from paceline.tracking.environment import ENVIRONMENT_FILE, environment_text, package_version
 from paceline.tracking.git_state import GitState, changed_and_untracked
-from paceline.tracking.record import clean_tags
+from paceline.tracking.run_record import clean_tags
 
 PACKAGES = ("paceline", "torch", "torchvision", "ray", "mlflow")
 GIT_DIFF = "git.diff"

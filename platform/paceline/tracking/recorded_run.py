@@ -11,13 +11,13 @@ from typing import Any
 
 from paceline.errors import coded
 from paceline.redaction import redact_values
+from paceline.tracking.artifact_uploads import ARTIFACT_FOLDER
 from paceline.tracking.costs import COST_FILE, Ledger
-from paceline.tracking.cursor import CURSOR_FILE, Cursor
-from paceline.tracking.curves import Curve
-from paceline.tracking.record import RECORD_FILE
-from paceline.tracking.recorder import JOURNAL_FILE
-from paceline.tracking.store import is_http, run_url
-from paceline.tracking.uploads import ARTIFACT_FOLDER
+from paceline.tracking.run_record import RECORD_FILE
+from paceline.tracking.run_recorder import JOURNAL_FILE
+from paceline.tracking.thinned_curves import ThinnedCurve
+from paceline.tracking.tracking_uri import is_http, run_url
+from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor
 
 CONFIG_FILE = "config.yaml"
 """Among the recorded files: the config of the last launch."""
@@ -66,7 +66,7 @@ class RecordedRun:
     """The run's page in MLflow; empty while there is none."""
     needs_ui: bool = False
     """True if that page needs `paceline ui` to be running."""
-    curves: dict[str, Curve] = field(default_factory=dict)
+    curves: dict[str, ThinnedCurve] = field(default_factory=dict)
     datasets: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """By role, `training` or `validation`: `name`, `size` and `fingerprint`."""
     warnings: list[str] = field(default_factory=list)
@@ -150,7 +150,7 @@ def _take_record(run: RecordedRun) -> None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         run.warn(f"{RECORD_FILE} is damaged, so little is known about its origin")
         return
-    cursor = Cursor.load(run.folder / CURSOR_FILE)
+    cursor = UploadCursor.load(run.folder / CURSOR_FILE)
     if cursor.run_id:
         run.url, run.needs_ui = run_url(uri, cursor.experiment_id, cursor.run_id), not is_http(uri)
 
@@ -195,7 +195,7 @@ def _take(run: RecordedRun, content: Any, keys: Collection[str] | None) -> bool:
             key = content["key"]
             if keys is None or key in keys:
                 if (curve := run.curves.get(key)) is None:
-                    curve = run.curves[str(key)] = Curve()
+                    curve = run.curves[str(key)] = ThinnedCurve()
                 curve.add(int(content["step"]), float(content["value"]))
             _take_time(run, int(content["timestamp_ms"]), int(content["step"]))
         elif kind == "tags":

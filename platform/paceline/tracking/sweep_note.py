@@ -1,4 +1,4 @@
-"""What a sweep's own run shows in MLflow: the best setting, what it is compared with, and what all of it took."""
+"""The note and metrics of a sweep's own MLflow run: best setting, comparison, cost."""
 
 import json
 from collections import Counter
@@ -13,9 +13,9 @@ from paceline.redaction import redact, redact_values
 from paceline.tracking import metrics
 from paceline.tracking.costs import Ledger
 from paceline.tracking.markdown import code, escaped, number
+from paceline.tracking.metric_points import MetricPoint
 from paceline.tracking.note_parts import changes_part
-from paceline.tracking.points import Point
-from paceline.tracking.record import TAG_LENGTH, param_text
+from paceline.tracking.run_record import TAG_LENGTH, param_text
 
 TOP_SETTINGS = 20
 TOP_REASONS = 10
@@ -151,7 +151,7 @@ def sweep_note(
     return note[:_ROOM]
 
 
-def sweep_points(endings: Mapping[str, int], best: Mapping[str, float], timestamp_ms: int) -> list[Point]:
+def sweep_points(endings: Mapping[str, int], best: Mapping[str, float], timestamp_ms: int) -> list[MetricPoint]:
     """The best values so far and the counts of ended trials; their step is the number of trials that have ended.
 
     A recorder takes them once for each step, so they may be given at any time.
@@ -165,7 +165,7 @@ def sweep_points(endings: Mapping[str, int], best: Mapping[str, float], timestam
         counts[_COUNTED.get(state, "")] += ended
     values = {metrics.trials_metric(ending): float(counts[ending]) for ending in metrics.TRIAL_COUNTS}
     values |= {metrics.best_metric(metric): value for metric, value in best.items()}
-    return [Point(key, value, sum(endings.values()), timestamp_ms) for key, value in values.items()]
+    return [MetricPoint(key, value, sum(endings.values()), timestamp_ms) for key, value in values.items()]
 
 
 def _settings(rows: Sequence[TrialRow], objectives: Sequence[Objective]) -> list[_Setting]:

@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Sequence
 
-from paceline.tracking.record import param_text
+from paceline.tracking.run_record import param_text
 from paceline.tracking.sweep_note import TrialRow
 
 

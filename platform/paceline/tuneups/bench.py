@@ -9,11 +9,11 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from paceline.cluster.assignment import Assignment
-from paceline.cluster.fitting import Fitting, first_line
-from paceline.cluster.interrupts import terminating_interrupts
 from paceline.cluster.listener import Stages
 from paceline.cluster.python_objects import python_objects
+from paceline.cluster.signals import terminating_interrupts
+from paceline.cluster.trainer_thread import TrainerThread, first_line
+from paceline.cluster.worker_spec import WorkerSpec
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import user_folders
 from paceline.config.own_techniques import own_techniques
@@ -29,7 +29,7 @@ POLL_SECONDS = 0.05
 LEAVE_SECONDS = 4.0
 DISMISS_SECONDS = 2.0
 RENEW_SECONDS = 30.0
-"""How long the desk may take to name the worker processes that are to be ended before a build."""
+"""How long the coordinator may take to name the worker processes that are to be ended before a build."""
 START_TIMEOUT_SECONDS = 1800
 
 
@@ -44,9 +44,9 @@ class Bench(Protocol):
         """
 
 
-def base_of(config: ExperimentConfig, address: str | None) -> Assignment:
+def base_of(config: ExperimentConfig, address: str | None) -> WorkerSpec:
     """Return the part that all jobs have in common."""
-    return Assignment(
+    return WorkerSpec(
         config_json=shareable(config).model_dump_json(),
         objects=python_objects(config),
         import_folders=() if address else user_folders(),
@@ -77,7 +77,7 @@ class LocalBench:
     """Does the jobs in this process, each as if it were the first. One that hangs outside of Python cannot be given up
     here."""
 
-    def __init__(self, base: Assignment, config: ExperimentConfig) -> None:
+    def __init__(self, base: WorkerSpec, config: ExperimentConfig) -> None:
         from paceline.cluster.preflight import check_resources, process_resources
         from paceline.engine.fresh import ProcessState
 
@@ -115,8 +115,8 @@ class LocalBench:
 class RayBench:
     """Does the jobs on a worker group that stays."""
 
-    def __init__(self, desk: Any, fitting: Fitting) -> None:
-        self._desk, self._fitting = desk, fitting
+    def __init__(self, coordinator: Any, fitting: TrainerThread) -> None:
+        self._coordinator, self._fitting = coordinator, fitting
 
     def do(self, job: Job) -> Answer:
         """Do a job, and wait for it.
@@ -129,7 +129,7 @@ class RayBench:
         try:
             if job.kind == "build":
                 self._renew()
-            answer, begun = self._desk.do.remote(job), time.monotonic()
+            answer, begun = self._coordinator.do.remote(job), time.monotonic()
             while not ray.wait([answer], timeout=POLL_SECONDS)[0]:
                 if not self._fitting.is_alive():
                     reason = first_line(self._fitting.error) if self._fitting.error else "it left early"
@@ -146,16 +146,16 @@ class RayBench:
 
         from paceline.tuneups.coordinator import end_workers
 
-        if end_workers(self._desk, RENEW_SECONDS):  # otherwise the build has a process that was used before
-            ray.get(self._desk.dismiss.remote())
+        if end_workers(self._coordinator, RENEW_SECONDS):  # otherwise the build has a process that was used before
+            ray.get(self._coordinator.dismiss.remote())
 
     def _give_up(self, job: Job) -> None:
         import ray
 
         from paceline.tuneups.coordinator import end_workers
 
-        ray.get(self._desk.give_up.remote(gave_up(job)))
-        end_workers(self._desk, DISMISS_SECONDS)
+        ray.get(self._coordinator.give_up.remote(gave_up(job)))
+        end_workers(self._coordinator, DISMISS_SECONDS)
 
 
 @contextmanager
@@ -163,8 +163,8 @@ def _ray_bench(
     config: ExperimentConfig, address: str | None, wait_seconds: float, folder: Path, listener: Stages
 ) -> Iterator[Bench]:
     from paceline.cluster.preflight import check_resources, cluster_resources
+    from paceline.cluster.ray_session import connected, connecting_text, is_private, on_cluster, prepare_environment
     from paceline.cluster.readiness import ready_to_train
-    from paceline.cluster.session import connected, connecting_text, is_private, on_cluster, prepare_environment
     from paceline.cluster.user_code import runtime_env
     from paceline.cluster.worker_output import only_worker_output
 
@@ -195,51 +195,53 @@ def _ray_bench(
 
 
 @contextmanager
-def _group(config: ExperimentConfig, base: Assignment, use_gpu: bool, folder: Path) -> Iterator[Bench]:
+def _group(config: ExperimentConfig, base: WorkerSpec, use_gpu: bool, folder: Path) -> Iterator[Bench]:
     from paceline.tuneups.coordinator import kill_group
 
-    desk = _start_desk(config.parallel.timeout_seconds)
-    fitting = Fitting(_trainer(config, base, desk, use_gpu, folder))
+    coordinator = _start_run_coordinator(config.parallel.timeout_seconds)
+    fitting = TrainerThread(_trainer(config, base, coordinator, use_gpu, folder))
     fitting.start()
     try:
-        yield RayBench(desk, fitting)
-        desk.close.remote()
+        yield RayBench(coordinator, fitting)
+        coordinator.close.remote()
         fitting.join(LEAVE_SECONDS)
     finally:
-        kill_group(desk, DISMISS_SECONDS)
+        kill_group(coordinator, DISMISS_SECONDS)
 
 
-def _start_desk(timeout_seconds: float) -> Any:
+def _start_run_coordinator(timeout_seconds: float) -> Any:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from paceline.tuneups.coordinator import TuneupDesk
+    from paceline.tuneups.coordinator import TuneupCoordinator
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    return ray.remote(TuneupDesk).options(num_cpus=0, scheduling_strategy=here).remote(timeout_seconds)
+    return ray.remote(TuneupCoordinator).options(num_cpus=0, scheduling_strategy=here).remote(timeout_seconds)
 
 
-def _trainer(config: ExperimentConfig, base: Assignment, desk: Any, use_gpu: bool, folder: Path) -> "TorchTrainer":
+def _trainer(
+    config: ExperimentConfig, base: WorkerSpec, coordinator: Any, use_gpu: bool, folder: Path
+) -> "TorchTrainer":
     from ray.train import FailureConfig, LoggingConfig, RunConfig
 
-    from paceline.cluster.lean import LeanTorchTrainer
-    from paceline.cluster.network import torch_config
-    from paceline.cluster.on_ray import ray_scaling
+    from paceline.cluster.lean_trainer import LeanTorchTrainer
     from paceline.cluster.preflight import of_fixed_size
-    from paceline.cluster.session import is_private
+    from paceline.cluster.process_group import torch_config
+    from paceline.cluster.ray_session import is_private
+    from paceline.cluster.train_on_ray import ray_scaling
     from paceline.tuneups.coordinator import serve_jobs
 
     # relative paths in the config mean the folder of the command
     os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
     trainer = LeanTorchTrainer(
         serve_jobs,
-        train_loop_config={"desk": desk, "base": base, "seat": 0, "generation": 0},
+        train_loop_config={"coordinator": coordinator, "base": base, "slot": 0, "generation": 0},
         torch_config=torch_config(use_gpu, START_TIMEOUT_SECONDS, is_private()),
         scaling_config=ray_scaling(of_fixed_size(config), use_gpu),
         run_config=RunConfig(
             name=f"tuneup-{time.time_ns()}",  # Ray would silently resume a name that it knows
             storage_path=str(folder),
-            # how often a job may lose its workers is the desk's to say
+            # how often a job may lose its workers is the coordinator's to say
             failure_config=FailureConfig(max_failures=-1, controller_failure_limit=-1),
             logging_config=LoggingConfig(log_level="ERROR"),
         ),
@@ -249,10 +251,10 @@ def _trainer(config: ExperimentConfig, base: Assignment, desk: Any, use_gpu: boo
 
 
 def _import_ray_train() -> None:
-    import paceline.cluster.lean  # noqa: F401  # takes seconds; done while Ray starts
+    import paceline.cluster.lean_trainer  # noqa: F401  # takes seconds; done while Ray starts
 
 
 def _start_coordinator() -> None:
-    from paceline.cluster.lean import start_coordinator
+    from paceline.cluster.lean_trainer import start_autoscaling_coordinator
 
-    start_coordinator()
+    start_autoscaling_coordinator()

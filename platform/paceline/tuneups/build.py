@@ -28,13 +28,13 @@ def build(job: Job, config: ExperimentConfig, device: str) -> Answer:
 
 
 def _work(config: ExperimentConfig, options: Any) -> dict[str, Any]:
-    from paceline.cluster.assignment import Assignment
     from paceline.cluster.python_objects import python_objects
+    from paceline.cluster.worker_spec import WorkerSpec
     from paceline.engine.dist_context import DistContext
     from paceline.tuneups.job_execution import do_job
 
     job, device = options
-    base = Assignment(config.model_dump_json(), objects=python_objects(config))
+    base = WorkerSpec(config.model_dump_json(), objects=python_objects(config))
     return asdict(do_job(job, base, DistContext.current(device)))
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paceline.cluster.assignment import TrialPart
+from paceline.cluster.worker_spec import TrialWorkerSpec
 from paceline.config.experiment import ExperimentConfig
 from paceline.tuneups.bench import Bench
 from paceline.tuneups.clock import Clock
@@ -212,7 +212,7 @@ class Confirmation:
         """The log ratios of a job, or why it failed."""
         names = list(pairs)
         self._random.shuffle(names)
-        parts: list[TrialPart] = []
+        parts: list[TrialWorkerSpec] = []
         comparisons = []
         for name in names:
             places = []

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from paceline.cluster.serving import ask, serve
+from paceline.cluster.warm_worker import ask, serve
 from paceline.engine.dist_context import DistContext
 from paceline.tuneups.jobs import Answer, Job, NumberedJob
 
@@ -16,21 +16,21 @@ LOSSES = 2
 
 
 def serve_jobs(loop_config: dict[str, Any]) -> None:
-    """Ray Train's training function: one call per worker process, for as many jobs as the desk has."""
+    """Ray Train's training function: one call per worker process, for as many jobs as the coordinator has."""
     from paceline.tuneups.job_execution import do_job
 
-    desk, base = loop_config["desk"], loop_config["base"]
+    coordinator, base = loop_config["coordinator"], loop_config["base"]
 
     def run(work: NumberedJob, ranks: DistContext) -> None:
         answer = do_job(work.job, base, ranks)
         if ranks.is_first or answer.problem:
-            ask(desk.finish.remote(work.number, answer))
+            ask(coordinator.finish.remote(work.number, answer))
 
     serve(loop_config, run)
 
 
-class TuneupDesk:
-    """Desk for jobs: the driver puts them, and the worker group takes them. An actor on the driver's node."""
+class TuneupCoordinator:
+    """RunCoordinator for jobs: the driver puts them, and the worker group takes them. An actor on the driver's node."""
 
     def __init__(self, timeout_seconds: float) -> None:
         """Args:
@@ -49,7 +49,7 @@ class TuneupDesk:
         self._workers: list[bytes] = []
         self._changed = asyncio.Condition()
 
-    async def enter(self, seat: int, generation: int, rank: int, worker: bytes) -> int | None:
+    async def enter(self, slot: int, generation: int, rank: int, worker: bytes) -> int | None:
         """A worker process reports for work; returns the incarnation of its group, or None: it is to leave."""
         if self._closed:
             return None
@@ -72,7 +72,7 @@ class TuneupDesk:
         else:
             self._waiting.appendleft(lost)
 
-    async def take(self, seat: int, generation: int, incarnation: int) -> NumberedJob | None:
+    async def take(self, slot: int, generation: int, incarnation: int) -> NumberedJob | None:
         """The next job of the group; waits until there is one. None: it is to leave. Called by rank 0. A group that was
         ended, or started again, gets no answer: Ray Train would take its leave for the end of the training."""
         await self._until(lambda: self._closed or (incarnation == self._incarnation and bool(self._waiting)))
@@ -127,24 +127,24 @@ class TuneupDesk:
             await self._changed.wait_for(condition)
 
 
-def end_workers(desk: Any, timeout_seconds: float) -> bool:
+def end_workers(coordinator: Any, timeout_seconds: float) -> bool:
     """End the group's processes; Ray Train starts others in their place. Returns whether there were any."""
     import ray
 
     workers: list[bytes] = []
     with suppress(ray.exceptions.RayError):
-        workers = ray.get(desk.workers.remote(), timeout=timeout_seconds)
+        workers = ray.get(coordinator.workers.remote(), timeout=timeout_seconds)
         for worker in workers:
             ray.kill(pickle.loads(worker))
     return bool(workers)
 
 
-def kill_group(desk: Any, timeout_seconds: float) -> None:
-    """End the group's processes, and the desk."""
+def kill_group(coordinator: Any, timeout_seconds: float) -> None:
+    """End the group's processes, and the coordinator."""
     import ray
 
     try:
-        end_workers(desk, timeout_seconds)
+        end_workers(coordinator, timeout_seconds)
     finally:
         with suppress(ray.exceptions.RayError):
-            ray.kill(desk)
+            ray.kill(coordinator)

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from paceline.cluster.identity import ClaimedRun, Intent, RunFolder, claim
-from paceline.cluster.unfinished import Unfinished
+from paceline.cluster.run_identity import ClaimedRun, Intent, RunFolder, claim
+from paceline.cluster.unfinished_runs import Unfinished
 from paceline.config.experiment import ExperimentConfig
 from paceline.tuneups.job_log import FILE as JOBS
 from paceline.tuneups.job_log import MAY_DIFFER

@@ -11,9 +11,9 @@ import torch
 
 import paceline
 from paceline._compat.torch import BatchNormBase
-from paceline.cluster.assignment import Assignment
 from paceline.cluster.initial_weights import weights_finder
 from paceline.cluster.preflight import worker_threads
+from paceline.cluster.worker_spec import WorkerSpec
 from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.data.base import DataConfig
@@ -39,7 +39,7 @@ from paceline.tuneups.paired_benchmark import BenchmarkRules, paired_benchmark
 from paceline.tuneups.stepper import ENDLESS, Quiet, Until
 
 
-def do_job(job: Job, base: Assignment, ranks: DistContext) -> Answer:
+def do_job(job: Job, base: WorkerSpec, ranks: DistContext) -> Answer:
     """Do a job. Every rank must call it; the answer of rank 0 counts, or that of a rank that failed.
 
     Raises:
@@ -56,7 +56,7 @@ def do_job(job: Job, base: Assignment, ranks: DistContext) -> Answer:
         return Answer(problem=error.failure.reason, kind=error.failure.kind)
 
 
-def _look(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]:
+def _look(job: Job, base: WorkerSpec, ranks: DistContext) -> Mapping[str, Any]:
     """Return the facts of the model and the data that decide which techniques apply."""
     config = config_of(base, job.configs[0])
     seed_model(config.seed)
@@ -95,7 +95,7 @@ def _redundant_biases(model: torch.nn.Module) -> int:
     return 0
 
 
-def _split(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]:
+def _split(job: Job, base: WorkerSpec, ranks: DistContext) -> Mapping[str, Any]:
     """Split the time of a step, and return the bottleneck with its fixes."""
     release(ranks.device)
     config = config_of(base, job.configs[0])
@@ -112,13 +112,13 @@ def _split(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]:
     }
 
 
-def _benchmark(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]:
+def _benchmark(job: Job, base: WorkerSpec, ranks: DistContext) -> Mapping[str, Any]:
     """A technique against the baseline."""
     baseline, technique = (config_of(base, part) for part in job.configs)
     return asdict(paired_benchmark(baseline, technique, BenchmarkRules(**job.options), ranks))
 
 
-def _build(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]:
+def _build(job: Job, base: WorkerSpec, ranks: DistContext) -> Mapping[str, Any]:
     """One benchmark after the other, each of two configs that are built again."""
     configs = [config_of(base, part) for part in job.configs]
     found = []
@@ -129,7 +129,7 @@ def _build(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]:
     return {"benchmarks": found}
 
 
-def _train(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]:
+def _train(job: Job, base: WorkerSpec, ranks: DistContext) -> Mapping[str, Any]:
     """Train to the end, without checkpoints, unless the time is over before; `seconds` are those of the training steps
     alone."""
     release(ranks.device)  # of the jobs before
@@ -149,7 +149,7 @@ def _train(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]:
     }
 
 
-def _memory(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]:
+def _memory(job: Job, base: WorkerSpec, ranks: DistContext) -> Mapping[str, Any]:
     """The peak of one worker's share of the work in a fresh process beside this one, without what the exchange of
     gradients takes."""
     config = config_of(base, job.configs[0])
@@ -161,7 +161,7 @@ def _memory(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]
     return {"bytes": measure_peak(share, ranks.device.type == "cuda", job.options["timeout_seconds"])}
 
 
-def _predict(job: Job, base: Assignment, ranks: DistContext) -> Mapping[str, Any]:
+def _predict(job: Job, base: WorkerSpec, ranks: DistContext) -> Mapping[str, Any]:
     """Predict the memory of one worker with each of some overrides; None where that is not possible."""
     if not ranks.is_first:
         return {}
@@ -176,7 +176,7 @@ def batch_of(config: ExperimentConfig) -> int:
     return derive(config, None).batch.global_batch_size
 
 
-_WAYS: dict[str, Callable[[Job, Assignment, DistContext], Mapping[str, Any]]] = {
+_WAYS: dict[str, Callable[[Job, WorkerSpec, DistContext], Mapping[str, Any]]] = {
     "look": _look,
     "split": _split,
     "benchmark": _benchmark,

@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.assignment import TrialPart
 from paceline.cluster.config_difference import is_below
 from paceline.cluster.preflight import writable
+from paceline.cluster.worker_spec import TrialWorkerSpec
 from paceline.errors import EnvironmentFault
-from paceline.tracking.entries import is_number
 from paceline.tracking.journal import Journal
-from paceline.tracking.record import flatten
+from paceline.tracking.journal_entries import is_number
+from paceline.tracking.run_record import flatten
 from paceline.tuneups.jobs import Answer, Job
 
 FILE = "jobs.jsonl"
@@ -109,7 +109,7 @@ def is_of(job: Job, baseline: Job) -> bool:
     return all(_without(part, free) == _without(baseline.configs[0], free) for part in job.configs)
 
 
-def _without(part: TrialPart, places: Sequence[str]) -> dict[str, Any]:
+def _without(part: TrialWorkerSpec, places: Sequence[str]) -> dict[str, Any]:
     """A config with dotted keys, without those of some places."""
     flat = flatten(json.loads(part.config_json))
     return {key: value for key, value in flat.items() if not is_below(key, places)}

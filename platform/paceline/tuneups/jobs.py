@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Literal
 
-from paceline.cluster.assignment import Assignment, TrialPart
+from paceline.cluster.worker_spec import TrialWorkerSpec, WorkerSpec
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import objects_in
 from paceline.config.shareable import shareable
@@ -21,7 +21,7 @@ class Job:
     """One piece of work."""
 
     kind: Kind
-    configs: tuple[TrialPart, ...]
+    configs: tuple[TrialWorkerSpec, ...]
     """The config; of a benchmark the baseline's and the technique's, of a build those of all its comparisons."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of that kind, in plain values."""
@@ -31,7 +31,7 @@ class Job:
 
 @dataclass(frozen=True)
 class NumberedJob:
-    """A job as a worker group takes it from the desk."""
+    """A job as a worker group takes it from the coordinator."""
 
     number: int
     job: Job
@@ -56,11 +56,11 @@ def gave_up(job: Job) -> Answer:
     return Answer(problem=f"it took more than {job.limit_seconds:.0f} s, and was ended: {hint}", kind="lost")
 
 
-def part_of(config: ExperimentConfig) -> TrialPart:
-    """A config as a part of the assignment that all jobs have in common."""
-    return TrialPart(shareable(config).model_dump_json(), tuple(objects_in(config.model_dump())))
+def part_of(config: ExperimentConfig) -> TrialWorkerSpec:
+    """A config as a part of the worker_spec that all jobs have in common."""
+    return TrialWorkerSpec(shareable(config).model_dump_json(), tuple(objects_in(config.model_dump())))
 
 
-def config_of(base: Assignment, part: TrialPart) -> ExperimentConfig:
+def config_of(base: WorkerSpec, part: TrialWorkerSpec) -> ExperimentConfig:
     """The config, validated again where it is used."""
     return base.for_trial(part).config()

@@ -9,14 +9,14 @@ from paceline.config.loading import dump_yaml
 from paceline.config.shareable import secrets_of, shareable
 from paceline.redaction import redact
 from paceline.tracking import metrics
-from paceline.tracking.causes import silence_of
-from paceline.tracking.cursor import ShipReport
+from paceline.tracking.error_causes import silence_of
 from paceline.tracking.markdown import code, escaped
+from paceline.tracking.metric_points import MetricPoint
 from paceline.tracking.note_parts import pictures_part
-from paceline.tracking.points import Point
 from paceline.tracking.provenance import command_line, provenance
-from paceline.tracking.record import RunRecord, flatten
-from paceline.tracking.recorder import SILENT_SECONDS, Recorder
+from paceline.tracking.run_record import RunRecord, flatten
+from paceline.tracking.run_recorder import SILENT_SECONDS, RunRecorder
+from paceline.tracking.upload_cursor import UploadReport
 from paceline.tuneups.answer import certainty, changes_text, headline
 from paceline.tuneups.explanations import rows_of
 from paceline.tuneups.folder import TuneupFolder
@@ -46,11 +46,11 @@ def record_of(config: ExperimentConfig, tuneup_id: str, uri: str) -> RunRecord:
     )
 
 
-def tell_mlflow(folder: TuneupFolder, record: RunRecord, findings: Findings, timeout_seconds: float) -> ShipReport:
+def tell_mlflow(folder: TuneupFolder, record: RunRecord, findings: Findings, timeout_seconds: float) -> UploadReport:
     """Record all that was found out, and send it; what is unsent at the time-out stays in the folder's journal."""
-    recorder = Recorder(folder.tracking, record)
+    recorder = RunRecorder(folder.tracking, record)
     now = int(time.time() * 1000)
-    recorder.append([Point(key, value, 0, now) for key, value in figures(findings).items()])
+    recorder.append([MetricPoint(key, value, 0, now) for key, value in figures(findings).items()])
     recorder.add_artifact("findings.json", json.dumps(findings_json(findings), indent=1).encode())
     for name, picture in files_of(findings).items():
         recorder.add_artifact(name, picture)
@@ -63,9 +63,9 @@ def tell_mlflow(folder: TuneupFolder, record: RunRecord, findings: Findings, tim
     return recorder.close("FINISHED", None, left, note)
 
 
-def _id_in_mlflow(recorder: Recorder, uri: str, timeout_seconds: float) -> str:
+def _id_in_mlflow(recorder: RunRecorder, uri: str, timeout_seconds: float) -> str:
     """MLflow's id of the run, which comes with the first sending; empty where that fails, or takes too long."""
-    recorder.start_shipping()
+    recorder.start_uploading()
     end = time.monotonic() + (timeout_seconds if silence_of(uri, SILENT_SECONDS) is None else 0.0)
     while (report := recorder.report()).run_id is None and report.error is None and time.monotonic() < end:
         time.sleep(POLL_SECONDS)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from paceline.cluster.interrupts import raise_swallowed_interrupt
+from paceline.cluster.signals import raise_swallowed_interrupt
 from paceline.errors import EnvironmentFault, RunFailed
 from paceline.redaction import redact
 from paceline.tuneups.bench import Bench

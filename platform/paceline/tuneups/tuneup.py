@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cluster.experiment import close_seconds_of, require_shared_places, unsent_text
-from paceline.cluster.identity import Intent, intent_of
-from paceline.cluster.interrupts import terminating_interrupts
 from paceline.cluster.preflight import check_this_machine, storage_folder, warn_of_fixed_size, writable
 from paceline.cluster.python_objects import with_objects
-from paceline.cluster.session import on_cluster
+from paceline.cluster.ray_session import on_cluster
+from paceline.cluster.run_identity import Intent, intent_of
+from paceline.cluster.signals import terminating_interrupts
+from paceline.cluster.train import close_seconds_of, require_shared_places, unsent_text
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import missing_modules
 from paceline.config.own_techniques import missing_in_techniques
@@ -29,7 +29,7 @@ from paceline.errors import ConfigError, EnvironmentFault, coded
 from paceline.linting.apart import TIMEOUT_SECONDS, LintApart
 from paceline.places import default_address
 from paceline.redaction import learn
-from paceline.tracking.store import is_http, start_creating, tracking_uri
+from paceline.tracking.tracking_uri import is_http, start_creating, tracking_uri
 from paceline.tuneups.bench import open_bench
 from paceline.tuneups.clock import Clock
 from paceline.tuneups.course import TuneupCourse, Watcher

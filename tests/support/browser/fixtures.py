@@ -14,7 +14,7 @@ import pytest
 from filelock import FileLock
 from playwright.sync_api import Browser, Page
 
-from paceline.tracking.server import free_port
+from paceline.tracking.mlflow_server import free_port
 from support.browser.chromium import chromium, place, visitor
 from support.browser.played_run import hostile, play_hostile_run
 from support.browser.played_sweep import Played, play_sweep

@@ -3,14 +3,14 @@
 import time
 from pathlib import Path
 
-from paceline.cluster.identity import claim_run
+from paceline.cluster.run_identity import claim_run
 from paceline.config.experiment import validate
 from paceline.config.loading import dump_yaml
 from paceline.tracking import metrics
-from paceline.tracking.points import Point
-from paceline.tracking.record import RunRecord, flatten
-from paceline.tracking.recorder import Recorder
-from paceline.tracking.views import run_views
+from paceline.tracking.metric_points import MetricPoint
+from paceline.tracking.mlflow_views import run_views
+from paceline.tracking.run_record import RunRecord, flatten
+from paceline.tracking.run_recorder import RunRecorder
 
 BEGAN_MS = int(time.time() * 1000)
 
@@ -37,10 +37,12 @@ def play_hostile_run(storage: Path, uri: str) -> tuple[Path, str]:
         folder.run_id, hostile("name"), uri, "browsed", params, {"paceline.command": hostile("command")},
         {"config.yaml": dump_yaml(config), "words.md": hostile("file")}, BEGAN_MS, views=run_views(),
     )  # fmt: skip
-    recorder = Recorder(folder.tracking, record)
+    recorder = RunRecorder(folder.tracking, record)
     curves = {"train/loss": -1, hostile("metric"): -1, "val/loss": -1, "epoch": 1, "validation_epoch": 1}
     points = [(key, step**power, step) for step in range(1, 11) for key, power in curves.items()]
-    recorder.append([Point(*each, BEGAN_MS) for each in [*points, (metrics.SAMPLES_PER_SECOND_OVERALL, 1234.0, 10)]])
+    recorder.append(
+        [MetricPoint(*each, BEGAN_MS) for each in [*points, (metrics.SAMPLES_PER_SECOND_OVERALL, 1234.0, 10)]]
+    )
     report = recorder.close("FAILED", f"ValueError: {hostile('reason')}")
     assert (report.unsent, report.error) == (0, None)
     folder.write(status="failed")

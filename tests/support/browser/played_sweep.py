@@ -1,5 +1,5 @@
-"""A sweep as `paceline sweep` leaves it, played without Ray: its desk, its orders, its records, note and pictures are
-the real ones; what the workers would have measured is made up."""
+"""A sweep as `paceline sweep` leaves it, played without Ray: its coordinator, its orders, its records, note and
+pictures are the real ones; what the workers would have measured is made up."""
 
 import asyncio
 import math
@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from paceline.cluster.preflight import Resources
-from paceline.sweeps.desk.desk import SweepDesk
-from paceline.sweeps.desk.rules import Rules
+from paceline.sweeps.coordinator.coordinator import SweepCoordinator
+from paceline.sweeps.coordinator.sweep_rules import SweepRules
 from paceline.sweeps.launch import SweepLaunch
-from paceline.sweeps.planning.plan import Plan, base_of, maker_of
-from paceline.sweeps.planning.points import make_points
+from paceline.sweeps.messages import Attempt
+from paceline.sweeps.planning.planned_trials import plan_trials
+from paceline.sweeps.planning.slot_plan import SlotPlan, base_of, maker_of
 from paceline.sweeps.results.closing import best_config, status_of, write_best
 from paceline.sweeps.results.drawing import Drawing
 from paceline.sweeps.results.pictures import PICTURES
 from paceline.sweeps.results.record import artifacts_of, note_of, sweep_record
-from paceline.sweeps.work import Work
-from paceline.tracking.cursor import CURSOR_FILE, Cursor
-from paceline.tracking.points import Reading
+from paceline.tracking.metric_points import MetricReading
+from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor
 from support.sweeps.configs import sweep_config
 from support.sweeps.launches import launch_of
 
@@ -55,7 +55,7 @@ def play_sweep(storage: Path, uri: str, failure: str) -> Played:
     """
     space = {LR: [0.01, 0.05, 0.2, 0.8], BATCH: [32, 64, 128]}
     config = sweep_config(space, {"name": "browsed"}, metric="val/accuracy", seeds=2)
-    launch = launch_of(config, storage, make_points(config).points, uri=uri, close_seconds=CLOSE_SECONDS)
+    launch = launch_of(config, storage, plan_trials(config).points, uri=uri, close_seconds=CLOSE_SECONDS)
     try:
         return asyncio.run(_play(launch, failure))
     finally:
@@ -63,76 +63,76 @@ def play_sweep(storage: Path, uri: str, failure: str) -> Played:
 
 
 async def _play(launch: SweepLaunch, failure: str) -> Played:
-    plan = Plan(launch, Resources(cpus=1, gpus=0))
+    plan = SlotPlan(launch, Resources(cpus=1, gpus=0))
     maker = maker_of(launch, plan, base_of(launch))
     objectives = tuple(launch.sweep.objectives)
-    rules = Rules(objectives=objectives, seats=1, max_failures=0, fresh_processes=False)
-    desk = SweepDesk(launch.folder.path, sweep_record(launch), rules, launch.total)
-    await desk.prepare(plan.shapes[:1])
+    rules = SweepRules(objectives=objectives, seats=1, max_failures=0, fresh_processes=False)
+    coordinator = SweepCoordinator(launch.folder.path, sweep_record(launch), rules, launch.total)
+    await coordinator.prepare(plan.shapes[:1])
     await _until_in_mlflow(launch.folder.tracking)
-    [group] = (await desk.view(0)).groups
-    incarnation = await desk.enter(group.seat, group.generation, 0, b"worker")
+    [group] = (await coordinator.view(0)).groups
+    incarnation = await coordinator.enter(group.seat, group.generation, 0, b"worker")
     assert incarnation is not None
     last = launch.points[-1].id
     for point in launch.points:
-        asked = asyncio.create_task(desk.run_to_rung(maker.make(point)))
-        work = await desk.take(group.seat, group.generation, incarnation)
+        asked = asyncio.create_task(coordinator.run_to_rung(maker.make(point)))
+        work = await coordinator.take(group.seat, group.generation, incarnation)
         assert work is not None
-        await _train(desk, work, point.overrides, failure if point.id == last else "")
+        await _train(coordinator, work, point.params, failure if point.id == last else "")
         await asked
-    return await _close(launch, desk)
+    return await _close(launch, coordinator)
 
 
 async def _until_in_mlflow(folder: Path) -> None:
     """Wait for the sweep's own run: records of trials that come before it try again only after a while."""
     deadline = time.monotonic() + CLOSE_SECONDS
-    while not Cursor.load(folder / CURSOR_FILE).run_id:
+    while not UploadCursor.load(folder / CURSOR_FILE).run_id:
         assert time.monotonic() < deadline, "the sweep's own run does not get into MLflow"
         await asyncio.sleep(0.05)
 
 
-async def _train(desk: SweepDesk, work: Work, overrides: Mapping[str, Any], failure: str) -> None:
+async def _train(coordinator: SweepCoordinator, work: Attempt, params: Mapping[str, Any], failure: str) -> None:
     """What a worker group tells of a trial. A rate of 0.8 with small batches is pruned half way."""
     about = work.trial_id, work.attempt
-    await desk.begin(*about, "cpu")
-    is_pruned = (overrides[LR], overrides[BATCH]) == (0.8, 32)
-    readings = _readings(work, overrides, POINTS // 2 if is_pruned else POINTS)
-    assert await desk.metrics(*about, readings)
+    await coordinator.begin(*about, "cpu")
+    is_pruned = (params[LR], params[BATCH]) == (0.8, 32)
+    readings = _readings(work, params, POINTS // 2 if is_pruned else POINTS)
+    assert await coordinator.metrics(*about, readings)
     if failure:
         failed = {"rank": 0, "reason": failure, "kind": "error"}
-        await desk.finish(*about, {"status": "failed", "failure": failed})
+        await coordinator.finish(*about, {"status": "failed", "failure": failed})
         return
     if is_pruned:
-        await desk.prune(work.trial_id, "median: others were better after the same samples")
+        await coordinator.prune(work.trial_id, "median: others were better after the same samples")
     end = readings[-1]
-    told = {"metrics": end.values, "step": end.step, "samples": end.step * overrides[BATCH], "checkpoint": ""}
-    measured = {"weights_sha256": "ab", "samples_per_second": _speed(overrides), "peak_memory_bytes": 2**28}
-    await desk.finish(*about, {"status": "stopped" if is_pruned else "finished", **told, **measured, "epoch": 1})
+    told = {"metrics": end.values, "step": end.step, "samples": end.step * params[BATCH], "checkpoint": ""}
+    measured = {"weights_sha256": "ab", "samples_per_second": _speed(params), "peak_memory_bytes": 2**28}
+    await coordinator.finish(*about, {"status": "stopped" if is_pruned else "finished", **told, **measured, "epoch": 1})
 
 
-def _readings(work: Work, overrides: Mapping[str, Any], count: int) -> list[Reading]:
-    best = 0.95 - 0.06 * abs(math.log10(overrides[LR] / 0.2)) - overrides[BATCH] / 2000 + 0.004 * overrides["seed"]
+def _readings(work: Attempt, params: Mapping[str, Any], count: int) -> list[MetricReading]:
+    best = 0.95 - 0.06 * abs(math.log10(params[LR] / 0.2)) - params[BATCH] / 2000 + 0.004 * params["seed"]
     readings = []
     for number in range(1, count + 1):
-        step = SAMPLES * number // POINTS // overrides[BATCH]
+        step = SAMPLES * number // POINTS // params[BATCH]
         left = math.exp(-4 * number / POINTS)
         losses = {"train/loss": 2.3 * left + 1 - best, "val/loss": 2.2 * left + 1.1 - best}
         epochs = dict.fromkeys(("epoch", "validation_epoch"), number / POINTS)
-        speeds = {"samples_per_second": 1.45 * _speed(overrides)}
+        speeds = {"samples_per_second": 1.45 * _speed(params)}
         if number == count:
-            speeds["samples_per_second_overall"] = _speed(overrides)
+            speeds["samples_per_second_overall"] = _speed(params)
         values = {**losses, "val/accuracy": best - (best - 0.1) * left, **epochs, **speeds}
-        readings.append(Reading(step, BEGAN_MS + number, values))
+        readings.append(MetricReading(step, BEGAN_MS + number, values))
     return readings
 
 
-def _speed(overrides: Mapping[str, Any]) -> float:
-    return 1000.0 * math.log2(overrides[BATCH]) + 10 * overrides["seed"]
+def _speed(params: Mapping[str, Any]) -> float:
+    return 1000.0 * math.log2(params[BATCH]) + 10 * params["seed"]
 
 
-async def _close(launch: SweepLaunch, desk: SweepDesk) -> Played:
+async def _close(launch: SweepLaunch, coordinator: SweepCoordinator) -> Played:
     """What the driver does at the end."""
-    trials = await desk.trials()
+    trials = await coordinator.trials()
     best = best_config(launch.config, trials, launch.sweep.objectives)
     write_best(launch.folder, best)
     drawing = Drawing()
@@ -142,8 +142,8 @@ async def _close(launch: SweepLaunch, desk: SweepDesk) -> Played:
     status = status_of(trials, launch.total, "")
     note = note_of(launch, trials, status, "", None, shown)
     artifacts = {**artifacts_of(launch, trials, best), **pictures}
-    report = await desk.close("FINISHED", None, note, artifacts, CLOSE_SECONDS)
+    report = await coordinator.close("FINISHED", None, note, artifacts, CLOSE_SECONDS)
     assert (status, report["unsent"], report["error"]) == ("finished", 0, None)
     launch.folder.write(status="finished")
-    first = str((await desk.trials())[0].mlflow_run_id)
+    first = str((await coordinator.trials())[0].mlflow_run_id)
     return Played(launch.folder.path, report["experiment_id"], report["run_id"], first)

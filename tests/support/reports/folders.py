@@ -6,21 +6,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.identity import claim_run
+from paceline.cluster.run_identity import claim_run
 from paceline.config import ExperimentConfig
 from paceline.config.experiment import validate
 from paceline.config.loading import dump_yaml
 from paceline.runs.finding import FoundRun
 from paceline.runs.report.report import report_of
-from paceline.sweeps.folder import claim_sweep
-from paceline.sweeps.log import SweepLog
 from paceline.sweeps.results.closing import best_config
-from paceline.sweeps.trials import Trial
+from paceline.sweeps.sweep_folder import claim_sweep
+from paceline.sweeps.sweep_log import SweepLog
+from paceline.sweeps.trial import Trial
 from paceline.tracking import metrics
-from paceline.tracking.cursor import Cursor
-from paceline.tracking.points import Point
-from paceline.tracking.record import RunRecord, sweep_tags, trial_tags
-from paceline.tracking.recorder import FinalStatus, Recorder
+from paceline.tracking.metric_points import MetricPoint
+from paceline.tracking.run_record import RunRecord, sweep_tags, trial_tags
+from paceline.tracking.run_recorder import FinalStatus, RunRecorder
+from paceline.tracking.upload_cursor import UploadCursor
 from support.reports.page import Node, page_from
 
 STAMP = {
@@ -57,12 +57,12 @@ def stamped(**changes: Any) -> dict[str, str]:
     return {metrics.SPEED_STAMP: json.dumps({**STAMP, **changes})}
 
 
-def trial(number: int, accuracy: float | None, state: str = "finished", reason: str = "", **overrides: Any) -> Trial:
+def trial(number: int, accuracy: float | None, state: str = "finished", reason: str = "", **params: Any) -> Trial:
     """A trial as the sweep's journal has it in the end."""
     metrics = {} if accuracy is None else {"val/accuracy": accuracy, "val/loss": 1 - accuracy}
     given: Any = state
     return Trial(
-        f"{number:04d}", overrides, given, reason, metrics, steps=100, total_steps=100, samples=6400,
+        f"{number:04d}", params, given, reason, metrics, steps=100, total_steps=100, samples=6400,
         samples_per_second=1000.0 + number, peak_memory_bytes=300 * 2**20, seconds=6.4, attempts=1,
     )  # fmt: skip
 
@@ -75,19 +75,19 @@ def some_trials() -> list[Trial]:
         where = {"optimizer.lr": lr, "data.global_batch_size": batch, "seed": seed}
         accuracy = 0.9 - abs(lr - 0.2) - batch / 1000 + seed / 1000
         found.append(trial(number, accuracy, **where))
-    found[10] = trial(10, 0.3, "pruned", "asha: 0.3 is not among the best third", **found[10].overrides)
-    found[11] = trial(11, None, "oom", "CUDA out of memory", **found[11].overrides)
+    found[10] = trial(10, 0.3, "pruned", "asha: 0.3 is not among the best third", **found[10].params)
+    found[11] = trial(11, None, "oom", "CUDA out of memory", **found[11].params)
     return found
 
 
-def curve(value: float, steps: Sequence[int] = range(10, 101, 10), key: str = "train/loss") -> list[Point]:
+def curve(value: float, steps: Sequence[int] = range(10, 101, 10), key: str = "train/loss") -> list[MetricPoint]:
     """A metric that falls towards a value."""
-    return [Point(key, value + math.exp(-step / 30), step, BEGAN_MS + step) for step in steps]
+    return [MetricPoint(key, value + math.exp(-step / 30), step, BEGAN_MS + step) for step in steps]
 
 
 def recorded(
     folder: Path,
-    points: Sequence[Point],
+    points: Sequence[MetricPoint],
     name: str = "compare",
     run_id: str = "r1",
     status: FinalStatus | None = "FINISHED",
@@ -102,13 +102,13 @@ def recorded(
     record = RunRecord(
         run_id, name, uri, "compare", params or {}, tags or {}, artifacts or {}, BEGAN_MS, picture=False
     )  # fmt: skip
-    recorder = Recorder(folder, record)
+    recorder = RunRecorder(folder, record)
     recorder.append(points)
     recorder.set_tags(later or {})
     if status is not None:
         recorder.conclude(status, reason)
     recorder.abandon()
-    Cursor(run_id=MLFLOW_ID, experiment_id="4").save(folder / "shipped.json")
+    UploadCursor(run_id=MLFLOW_ID, experiment_id="4").save(folder / "uploaded.json")
 
 
 def made_sweep(
@@ -141,7 +141,7 @@ def made_sweep(
     return FoundRun("sweep", folder.path)
 
 
-def made_run(storage: Path, points: Sequence[Point], written: str = "finished", **options: Any) -> FoundRun:
+def made_run(storage: Path, points: Sequence[MetricPoint], written: str = "finished", **options: Any) -> FoundRun:
     """A run's folder; the options are those of `recorded`."""
     own = config(sweep={"space": {"optimizer.lr": [0.1]}}).with_overrides({"sweep": None})
     claimed = claim_run(own, storage, "new")

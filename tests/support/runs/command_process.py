@@ -102,12 +102,12 @@ def _command(
             os.dup2(file.fileno(), descriptor)
     sys.argv = ["paceline", *arguments]
     from paceline import cli
-    from paceline.tracking.apart import ShipperApart
+    from paceline.tracking.uploader_process import UploaderProcess
 
     if prepare is not None:
         prepare()
     if variables.get("MLFLOW_TRACKING_URI") == DEAD:  # no process imports MLflow to find that out
-        ShipperApart.start = lambda self: None  # type: ignore[method-assign]
+        UploaderProcess.start = lambda self: None  # type: ignore[method-assign]
     try:
         cli.main(list(arguments))
     except SystemExit as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from paceline.tracking import metrics
 from paceline.tracking.journal import JOURNAL_FILE, Journal
-from paceline.tracking.record import RECORD_FILE
+from paceline.tracking.run_record import RECORD_FILE
 
 METRICS, _, TAGS = inspect.getsource(metrics).partition("# --- tags")
 MADE = ("val/", "axis/", "best/", "rank_seconds/", "trials/", "cost/", metrics.SYSTEM)

@@ -7,33 +7,33 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.identity import RunFolder
+from paceline.cluster.run_identity import RunFolder
 from paceline.config.experiment import validate
 from paceline.runs.sync import SyncReport
-from paceline.sweeps.folder import SweepFolder
-from paceline.sweeps.log import SweepLog
-from paceline.sweeps.trials import Trial
-from paceline.tracking import metrics, remote
+from paceline.sweeps.sweep_folder import SweepFolder
+from paceline.sweeps.sweep_log import SweepLog
+from paceline.sweeps.trial import Trial
+from paceline.tracking import metrics, mlflow_client
 from paceline.tracking.costs import COST_FILE, Ledger
-from paceline.tracking.points import Point
-from paceline.tracking.record import RunRecord, sweep_tags, trial_tags
-from paceline.tracking.recorder import Recorder
+from paceline.tracking.metric_points import MetricPoint
+from paceline.tracking.run_record import RunRecord, sweep_tags, trial_tags
+from paceline.tracking.run_recorder import RunRecorder
 
 OLDER, NEWER = "20260101-000000-aaaaaa", "20260102-000000-bbbbbb"
 STEPS = [1, 2, 3, 4, 5]
 STATES = {"0000": "finished", "0001": "failed", "0002": "pruned", "0003": "running", "0004": "paused"}
 
 
-def taken(count: int = 5) -> list[Point]:
+def taken(count: int = 5) -> list[MetricPoint]:
     """Points of so many steps."""
     now = int(time.time() * 1000)
-    return [Point("train/loss", 1.0 / step, step, now + step) for step in range(1, count + 1)]
+    return [MetricPoint("train/loss", 1.0 / step, step, now + step) for step in range(1, count + 1)]
 
 
-def record(tracking: Path, uri: str, **about: Any) -> Recorder:
+def record(tracking: Path, uri: str, **about: Any) -> RunRecorder:
     """Open a record and write five points, of which nothing is sent."""
     given = {"run_id": tracking.parent.name, "name": "mnist", "uri": uri, "experiment": "mnist", **about}
-    recorder = Recorder(tracking, RunRecord(**given))
+    recorder = RunRecorder(tracking, RunRecord(**given))
     recorder.append(taken())
     return recorder
 
@@ -92,7 +92,7 @@ def uri_of(database: Path) -> str:
 
 def mlflow_runs(uri: str) -> dict[str, Any]:
     """The runs of the experiment that are not deleted, by Paceline's id."""
-    client = remote.connect(uri)
+    client = mlflow_client.connect(uri)
     experiment = client.get_experiment_by_name("mnist")
     runs = client.search_runs([experiment.experiment_id]) if experiment is not None else []
     found = {run.data.tags[metrics.RUN_ID]: run for run in runs}
@@ -102,7 +102,7 @@ def mlflow_runs(uri: str) -> dict[str, Any]:
 
 def steps_of(uri: str, run: Any) -> list[int]:
     """The steps of the points of a run."""
-    return [point.step for point in remote.connect(uri).get_metric_history(run.info.run_id, "train/loss")]
+    return [point.step for point in mlflow_client.connect(uri).get_metric_history(run.info.run_id, "train/loss")]
 
 
 def cost_of(run: Any) -> dict[str, float]:

@@ -8,10 +8,10 @@ from typing import Any
 from paceline import RunResult, train
 from paceline.cluster.listener import SilentListener
 from paceline.config.experiment import ExperimentConfig, validate
-from paceline.sweeps.folder import SweepFolder, claim_sweep
-from paceline.sweeps.log import SweepLog
-from paceline.sweeps.planning.points import trial_config
-from paceline.sweeps.trials import Trial
+from paceline.sweeps.planning.planned_trials import trial_config
+from paceline.sweeps.sweep_folder import SweepFolder, claim_sweep
+from paceline.sweeps.sweep_log import SweepLog
+from paceline.sweeps.trial import Trial
 
 IMAGES = {"name": "synthetic", "shape": [1, 8, 8], "num_samples": 64, "num_validation_samples": 16}
 CNN = {"model": {"name": "cnn", "in_channels": 1, "width": 4}, "data": {**IMAGES, "global_batch_size": 32}}

@@ -5,8 +5,8 @@ from collections import Counter
 from typing import Any
 
 from paceline.engine.manifest import MANIFEST
-from paceline.storage.remote import RemoteFolder
-from paceline.tracking.points import Point
+from paceline.storage.remote_folder import RemoteFolder
+from paceline.tracking.metric_points import MetricPoint
 from support.storage.relay import Relay
 from support.storage.training import NAME, STEPS, Training
 
@@ -24,11 +24,11 @@ def whole_steps(remote: RemoteFolder) -> list[int]:
     return sorted(int(path.split("/")[0].removeprefix("step-")) for path in files if path.endswith(MANIFEST))
 
 
-def points_in(remote: RemoteFolder) -> list[Point]:
+def points_in(remote: RemoteFolder) -> list[MetricPoint]:
     """The points of the journal that the store has."""
     data = (run_of(remote) / "tracking").read("journal.jsonl")
     entries = [json.loads(line) for line in (data or b"").splitlines()]
-    return [Point.from_json(entry) for entry in entries if entry["kind"] == "point"]
+    return [MetricPoint.from_json(entry) for entry in entries if entry["kind"] == "point"]
 
 
 def complaints(remote: RemoteFolder, result: dict[str, Any], expected: dict[str, Any]) -> list[str]:

@@ -25,10 +25,10 @@ tracking: {offline: allow, system_metrics: false}
 STEPS = 40
 EVENTS = "events.jsonl"
 HURRIED = {
-    "paceline.storage.remote.PATIENCE_SECONDS": 0.5,
-    "paceline.storage.checkpoints.FINAL_SECONDS": 2.0,
-    "paceline.storage.keeper.END_SECONDS": 2.0,
-    "paceline.storage.keeper.LEAVE_SECONDS": 0.5,
+    "paceline.storage.remote_folder.PATIENCE_SECONDS": 0.5,
+    "paceline.storage.stored_checkpoints.FINAL_SECONDS": 2.0,
+    "paceline.storage.run_keeper.END_SECONDS": 2.0,
+    "paceline.storage.run_keeper.LEAVE_SECONDS": 0.5,
 }
 """Constants of a command that waits for the store for moments only."""
 OWN_NET = """
@@ -101,7 +101,7 @@ class Training(CommandProcess):
             file.unlink()
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        """Details of the events of a kind that the desks of all commands so far have noted."""
+        """Details of the events of a kind that the coordinators of all commands so far have noted."""
         file = self.folder / EVENTS
         lines = file.read_text().splitlines() if file.exists() else []
         return [event[kind] for event in map(json.loads, lines) if kind in event]
@@ -119,29 +119,29 @@ class Training(CommandProcess):
 
 
 def _prepare(settings: Mapping[str, float], events: Path) -> None:
-    """Set constants, and have events of desks written down, and the error that ends the command."""
+    """Set constants, and have events of coordinators written down, and the error that ends the command."""
     from paceline import cli
-    from paceline.cluster.desk import Desk
+    from paceline.cluster.run_coordinator import RunCoordinator
     from paceline.errors import ConfigError
 
     for name, value in settings.items():
         module, _, constant = name.rpartition(".")
         assert isinstance(getattr(importlib.import_module(module), constant), float)
         setattr(sys.modules[module], constant, value)
-    tell_desk, report = Desk.event, cli._report
+    tell_coordinator, report = RunCoordinator.event, cli._report
 
     def note(kind: str, details: Mapping[str, Any]) -> None:
         with events.open("a") as lines:
             lines.write(json.dumps({kind: dict(details)}, default=str) + "\n")
 
-    def event(desk: Desk, kind: str, details: dict[str, Any]) -> None:
+    def event(coordinator: RunCoordinator, kind: str, details: dict[str, Any]) -> None:
         note(kind, details)
-        tell_desk(desk, kind, details)
+        tell_coordinator(coordinator, kind, details)
 
     def noting_report(error: Any, as_json: bool) -> int:
         keys = [problem.key for problem in error.problems] if isinstance(error, ConfigError) else []
         note("error", {"code": error.code, "keys": keys})
         return report(error, as_json)
 
-    Desk.event = event  # type: ignore[method-assign, assignment]
+    RunCoordinator.event = event  # type: ignore[method-assign, worker_spec]
     cli._report = noting_report

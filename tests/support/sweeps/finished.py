@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from paceline.config import ExperimentConfig
-from paceline.sweeps.folder import SweepFolder, claim_sweep
-from paceline.sweeps.log import SweepLog
-from paceline.sweeps.trials import Trial
-from paceline.tracking.cursor import Cursor
+from paceline.sweeps.sweep_folder import SweepFolder, claim_sweep
+from paceline.sweeps.sweep_log import SweepLog
+from paceline.sweeps.trial import Trial
 from paceline.tracking.journal import Journal
-from paceline.tracking.record import RunRecord
+from paceline.tracking.run_record import RunRecord
+from paceline.tracking.upload_cursor import UploadCursor
 
 TRIALS = (
     Trial("0001", {"optimizer.lr": 0.1}, "finished", metrics={"val/accuracy": 0.7}, attempts=1),
@@ -41,4 +41,4 @@ def record_sweep(folder: SweepFolder, uri: str, tags: Mapping[str, str], seconds
     end = {"status": "FINISHED", "time_ms": round(1_000_000 + 1000 * seconds)}
     journal.append([("tags", {"tags": dict(tags)}), ("status", end)])
     journal.close()
-    Cursor(run_id="abc", experiment_id="4").save(folder.tracking / "shipped.json")
+    UploadCursor(run_id="abc", experiment_id="4").save(folder.tracking / "uploaded.json")

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from paceline.config.experiment import ExperimentConfig
-from paceline.sweeps.folder import claim_sweep
 from paceline.sweeps.launch import SweepLaunch
 from paceline.sweeps.listener import SweepListener
-from paceline.sweeps.log import SweepHistory
-from paceline.sweeps.planning.sizing import PointConfigs
-from paceline.sweeps.section import section_of
-from paceline.sweeps.trials import Point
+from paceline.sweeps.planning.sizing import TrialConfigs
+from paceline.sweeps.sweep_folder import claim_sweep
+from paceline.sweeps.sweep_log import SweepHistory
+from paceline.sweeps.sweep_section import section_of
+from paceline.sweeps.trial import PlannedTrial
 
 
 class RecordingListener:
@@ -40,7 +40,7 @@ class RecordingListener:
 def launch_of(
     config: ExperimentConfig,
     storage: Path,
-    points: Sequence[Point] = (),
+    planned_trials: Sequence[PlannedTrial] = (),
     listener: SweepListener | None = None,
     uri: str = "http://127.0.0.1:9",
     close_seconds: float = 0.1,
@@ -52,9 +52,9 @@ def launch_of(
         sweep=section_of(config),
         claimed=claim_sweep(config, storage),
         uri=uri,
-        points=tuple(points),
+        planned_trials=tuple(planned_trials),
         skipped=(),
-        configs=PointConfigs(config),
+        configs=TrialConfigs(config),
         history=SweepHistory(),
         address=None,
         listener=listener or RecordingListener(),  # type: ignore[arg-type]

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from paceline.config import ExperimentConfig
-from paceline.sweeps.planning.memory import Fitting, fitting
-from paceline.sweeps.planning.points import make_points
-from paceline.sweeps.trials import Trial
+from paceline.sweeps.planning.memory_limit import FittingTrials, fitting
+from paceline.sweeps.planning.planned_trials import plan_trials
+from paceline.sweeps.trial import Trial
 from support.sweeps.configs import sweep_config
 from support.sweeps.launches import RecordingListener
 
@@ -26,6 +26,6 @@ def sweep_with_limit(
     )
 
 
-def fit(config: ExperimentConfig, ended: Mapping[str, Trial] | None = None, listener: Any = None) -> Fitting:
+def fit(config: ExperimentConfig, ended: Mapping[str, Trial] | None = None, listener: Any = None) -> FittingTrials:
     """The points that fit."""
-    return fitting(config, make_points(config), ended or {}, listener or RecordingListener())
+    return fitting(config, plan_trials(config), ended or {}, listener or RecordingListener())

@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from paceline.sweeps.desk.desk import SweepDesk
-from paceline.sweeps.desk.rules import Rules
-from paceline.sweeps.log import SweepHistory, read_log
-from paceline.sweeps.trials import Point, Trial
-from paceline.sweeps.work import GroupShape, Order, Report, Work
+from paceline.sweeps.coordinator.coordinator import SweepCoordinator
+from paceline.sweeps.coordinator.sweep_rules import SweepRules
+from paceline.sweeps.messages import Attempt, GroupShape, TrialReport, TrialSpec
+from paceline.sweeps.sweep_log import SweepHistory, read_log
+from paceline.sweeps.trial import PlannedTrial, Trial
 from paceline.tracking.journal import Journal
-from paceline.tracking.points import Reading
-from paceline.tracking.record import RunRecord
-from support.cluster.desks import NOWHERE, no_space
+from paceline.tracking.metric_points import MetricReading
+from paceline.tracking.run_record import RunRecord
+from support.cluster.coordinators import NOWHERE, no_space
 
 ONE, TWO = GroupShape(1, 1.0, 0.0, "pack"), GroupShape(2, 1.0, 0.0, "pack")
 """Worker groups of one and of two workers."""
 HANGS_AFTER_SECONDS = 20.0
 
-Training = Callable[["SimulatedSweep", Work], Awaitable[None]]
+Training = Callable[["SimulatedSweep", Attempt], Awaitable[None]]
 Test = Callable[..., Any]
 
 
@@ -50,21 +50,21 @@ def rung(step: int, accuracy: float = 0.5) -> dict[str, float]:
     return {"step": step, "samples": step * 10.0, "epochs": step / 10, "seconds": step / 5, "val/accuracy": accuracy}
 
 
-async def finishes(sweep: "SimulatedSweep", work: Work) -> None:
+async def finishes(sweep: "SimulatedSweep", work: Attempt) -> None:
     """Train to the end."""
-    await sweep.coordinator.metrics(work.trial_id, work.attempt, [Reading(1, 1, {"val/accuracy": 0.1})])
+    await sweep.coordinator.metrics(work.trial_id, work.attempt, [MetricReading(1, 1, {"val/accuracy": 0.1})])
     await asyncio.sleep(0)
     await sweep.coordinator.finish(work.trial_id, work.attempt, ending())
 
 
-async def until_stopped(sweep: "SimulatedSweep", work: Work) -> None:
+async def until_stopped(sweep: "SimulatedSweep", work: Attempt) -> None:
     """Train until the coordinator says stop."""
     while not await sweep.coordinator.progress(work.trial_id, work.attempt, 1, 5.0):
         await asyncio.sleep(0.005)
     await sweep.coordinator.finish(work.trial_id, work.attempt, ending("stopped"))
 
 
-async def dies(sweep: "SimulatedSweep", work: Work) -> None:
+async def dies(sweep: "SimulatedSweep", work: Attempt) -> None:
     """Lose the processes; Ray Train starts the group again."""
     raise ProcessLookupError
 
@@ -72,7 +72,7 @@ async def dies(sweep: "SimulatedSweep", work: Work) -> None:
 def ends_with(status: str = "finished", **changes: Any) -> Training:
     """End at once with this report, see `ending`."""
 
-    async def train(sweep: "SimulatedSweep", work: Work) -> None:
+    async def train(sweep: "SimulatedSweep", work: Attempt) -> None:
         await sweep.coordinator.finish(work.trial_id, work.attempt, ending(status, **changes))
 
     return train
@@ -81,7 +81,7 @@ def ends_with(status: str = "finished", **changes: Any) -> Training:
 def with_rungs(*steps: int, accuracy: float = 0.5) -> Training:
     """Train to the end, over rungs."""
 
-    async def train(sweep: "SimulatedSweep", work: Work) -> None:
+    async def train(sweep: "SimulatedSweep", work: Attempt) -> None:
         coordinator, trial = sweep.coordinator, (work.trial_id, work.attempt)
         for step in steps:
             await coordinator.event(*trial, "checkpoint", {"step": step, "path": f"step-{step}"})
@@ -110,11 +110,11 @@ def full_disk(part: str) -> Iterator[None]:
 class SimulatedSweep:
     """A coordinator, and the worker groups that it asks for, which do with each trial what the test says."""
 
-    def __init__(self, folder: Path, *, points: int | None = 10, slots: int = 1, **rules: Any) -> None:
+    def __init__(self, folder: Path, *, num_trials: int | None = 10, slots: int = 1, **rules: Any) -> None:
         self.folder = folder
         given = {"objectives": (("val/accuracy", "max"),), "max_failures": 3, "fresh_processes": False, **rules}
         record = RunRecord("sweep", "sweep", NOWHERE, "test")
-        self.coordinator = SweepDesk(folder, record, Rules(seats=slots, **given), points)
+        self.coordinator = SweepCoordinator(folder, record, SweepRules(slots=slots, **given), num_trials)
         self.trainings: dict[str, list[Training]] = {}
         """By trial, what its attempts do, one after the other; then, and by default, it is trained to the end."""
         self.groups: list[tuple[int, GroupShape]] = []
@@ -123,29 +123,29 @@ class SimulatedSweep:
         self.alive: set[tuple[int, int]] = set()
         self._is_closed = False
 
-    def order(self, id: str, shape: GroupShape = ONE, fresh: bool = False, **overrides: Any) -> Order:
-        """An order for a trial."""
+    def spec(self, id: str, shape: GroupShape = ONE, fresh: bool = False, **params: Any) -> TrialSpec:
+        """The spec of a trial."""
         record = RunRecord(f"sweep/{id}", id, NOWHERE, "test", parent="sweep", picture=False)
         folder = str(self.folder / "trials" / id)
-        return Order(Point(id, overrides or {"optimizer.lr": 0.1}), shape, fresh, b"", record, folder, 10, 60.0)
+        return TrialSpec(PlannedTrial(id, params or {"optimizer.lr": 0.1}), shape, fresh, b"", record, folder, 10, 60.0)
 
     async def run(
-        self, id: str, shape: GroupShape = ONE, fresh: bool = False, visit: str = "", **overrides: Any
-    ) -> Report:
+        self, id: str, shape: GroupShape = ONE, fresh: bool = False, visit: str = "", **params: Any
+    ) -> TrialReport:
         """Run a trial to its next rung or its end, as Tune's trainable does in a step."""
-        return await self.coordinator.run_to_rung(self.order(id, shape, fresh, **overrides), visit)
+        return await self.coordinator.run_to_rung(self.spec(id, shape, fresh, **params), visit)
 
     async def run_all(self, *ids: str, shape: GroupShape = ONE) -> list[str]:
         """Run trials side by side; returns their states."""
         return [report.state for report in await asyncio.gather(*(self.run(id, shape) for id in ids))]
 
-    async def begin(self, id: str, state: str = "running", shape: GroupShape = ONE) -> asyncio.Task[Report]:
+    async def begin(self, id: str, state: str = "running", shape: GroupShape = ONE) -> asyncio.Task[TrialReport]:
         """Let Tune ask for a trial, and wait until it has a state; returns the call."""
         call = asyncio.create_task(self.run(id, shape))
         await self.until_state(id, state)
         return call
 
-    async def begin_at_work(self, id: str, slot: int = 0) -> tuple[asyncio.Task[Report], Work]:
+    async def begin_at_work(self, id: str, slot: int = 0) -> tuple[asyncio.Task[TrialReport], Attempt]:
         """Let Tune ask for a trial, and a group take it."""
         call = await self.begin(id)
         return call, await self.taken_by_a_group(slot)
@@ -190,7 +190,7 @@ class SimulatedSweep:
 
     async def until_records_are_closed(self) -> None:
         """Wait until nothing is left to do for the trials that have ended."""
-        await self.until(lambda: not self.coordinator._hall.runs)
+        await self.until(lambda: not self.coordinator._scheduler.runs)
 
     async def settle(self) -> None:
         """Let everybody who can go on do so."""
@@ -207,7 +207,7 @@ class SimulatedSweep:
         if not self._is_closed:
             await self.close()
 
-    async def taken_by_a_group(self, slot: int = 0) -> Work:
+    async def taken_by_a_group(self, slot: int = 0) -> Attempt:
         """A group that comes and takes a trial; the test trains it."""
         wanted = (await self.view()).groups[slot]
         incarnation = await self.coordinator.enter(slot, wanted.generation, 0, f"{slot}-{wanted.generation}".encode())
@@ -226,11 +226,11 @@ class SimulatedSweep:
         serving: dict[int, tuple[int, asyncio.Task[None]]] = {}
         while True:
             for wanted in (await self.view()).groups:
-                generation, _ = serving.get(wanted.seat, (None, None))
+                generation, _ = serving.get(wanted.slot, (None, None))
                 if wanted.shape is not None and generation != wanted.generation:
-                    self.groups.append((wanted.seat, wanted.shape))
-                    task = asyncio.create_task(self._serve(wanted.seat, wanted.generation))
-                    serving[wanted.seat] = wanted.generation, task
+                    self.groups.append((wanted.slot, wanted.shape))
+                    task = asyncio.create_task(self._serve(wanted.slot, wanted.generation))
+                    serving[wanted.slot] = wanted.generation, task
             for _, task in serving.values():
                 if task.done():
                     task.result()

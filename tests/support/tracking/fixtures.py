@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline.tracking import backoff, shipping
-from paceline.tracking.record import RunRecord
+from paceline.tracking import backoff, mlflow_uploader
+from paceline.tracking.run_record import RunRecord
 from support.tracking.faulty_proxy import FaultyProxy
 from support.tracking.recording import MakeRecord
 
@@ -18,7 +18,7 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """No credentials from outside, and short waits."""
     for variable in ("URI", "TOKEN", "USERNAME", "PASSWORD"):
         monkeypatch.delenv(f"MLFLOW_TRACKING_{variable}", raising=False)
-    monkeypatch.setattr(shipping, "INTERVAL_SECONDS", 0.05)
+    monkeypatch.setattr(mlflow_uploader, "INTERVAL_SECONDS", 0.05)
     monkeypatch.setattr(backoff, "FIRST_SECONDS", 0.05)
     monkeypatch.setattr(backoff, "LONGEST_SECONDS", 0.2)
 
@@ -26,10 +26,12 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _no_recorder_continues(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A test that leaves a recorder open, as a crash does, must not have it meddle with the tests that follow."""
-    made: list[shipping.Shipper] = []
-    make = shipping.Shipper.__init__
+    made: list[mlflow_uploader.MlflowUploader] = []
+    make = mlflow_uploader.MlflowUploader.__init__
     monkeypatch.setattr(
-        shipping.Shipper, "__init__", lambda self, *given, **named: (made.append(self), make(self, *given, **named))[1]
+        mlflow_uploader.MlflowUploader,
+        "__init__",
+        lambda self, *given, **named: (made.append(self), make(self, *given, **named))[1],
     )
     yield
     for each in made:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.tracking import metrics, remote
+from paceline.tracking import metrics, mlflow_client
 from paceline.tracking.journal import JOURNAL_FILE, Journal
-from paceline.tracking.points import Point
-from paceline.tracking.server import start_server, wait_until_up
+from paceline.tracking.metric_points import MetricPoint
+from paceline.tracking.mlflow_server import start_server, wait_until_up
 from support.runs.command_process import PATIENCE_SECONDS, CommandProcess
 from support.tracking.faulty_proxy import FaultyProxy
 from support.tracking.recording import DEAD
@@ -75,7 +75,7 @@ class Moment:
     """Something that goes wrong."""
 
     victim: str
-    """What is killed: `driver`, `worker`, `server` or `shipper`."""
+    """What is killed: `driver`, `worker`, `server` or `uploader`."""
     seconds: float
     """How long after training has been heard of again."""
     fault: str | int
@@ -140,12 +140,12 @@ class Training(CommandProcess):
         with suppress(ProcessLookupError):
             os.kill(int(process), signal.SIGKILL)
 
-    def kill_shipper(self) -> None:
+    def kill_uploader(self) -> None:
         """SIGKILL for the process that sends to MLflow, if it has come up yet."""
         driver = self.process.pid
         for child in Path(f"/proc/{driver}/task/{driver}/children").read_text().split():
             with suppress(OSError):
-                if b"paceline.tracking.apart" in Path(f"/proc/{child}/cmdline").read_bytes():
+                if b"paceline.tracking.uploader_process" in Path(f"/proc/{child}/cmdline").read_bytes():
                     os.kill(int(child), signal.SIGKILL)
 
     def await_steps(self) -> None:
@@ -159,11 +159,11 @@ class Training(CommandProcess):
         (self.folder / "go").touch()
         return self.result()
 
-    def recorded(self) -> list[Point]:
+    def recorded(self) -> list[MetricPoint]:
         """The points in the journal of the only run."""
         (tracking,) = self.folder.glob(f"runs/{NAME}/*/tracking")
         entries = Journal(tracking / JOURNAL_FILE).read()
-        return [Point.from_json(entry.content) for entry in entries if entry.kind == "point"]
+        return [MetricPoint.from_json(entry.content) for entry in entries if entry.kind == "point"]
 
 
 @contextmanager
@@ -195,8 +195,8 @@ def play(chosen: Sequence[Moment], training: Training, server: Server, proxy: Fa
         elif moment.victim == "driver":
             training.kill()
             training.start()
-        elif moment.victim == "shipper":
-            training.kill_shipper()
+        elif moment.victim == "uploader":
+            training.kill_uploader()
         else:
             training.kill_worker()
     result = training.let_end()
@@ -207,7 +207,7 @@ def play(chosen: Sequence[Moment], training: Training, server: Server, proxy: Fa
     return result
 
 
-def undisturbed(folder: Path) -> tuple[dict[str, Any], list[Point]]:
+def undisturbed(folder: Path) -> tuple[dict[str, Any], list[MetricPoint]]:
     """The same training without trouble, and without an MLflow that answers: its result, and its points."""
     training = Training(folder, DEAD, IN_PROCESS)
     training.start()
@@ -223,15 +223,15 @@ class InMlflow:
 
     experiments: list[str]
     statuses: list[str]
-    points: list[Point]
+    points: list[MetricPoint]
 
 
 def read_mlflow(uri: str) -> InMlflow:
-    client = remote.connect(uri)
+    client = mlflow_client.connect(uri)
     experiments = client.search_experiments()
     runs = client.search_runs([experiment.experiment_id for experiment in experiments])
     points = [
-        Point(point.key, point.value, point.step, point.timestamp)
+        MetricPoint(point.key, point.value, point.step, point.timestamp)
         for run in runs
         for key in sorted(run.data.metrics)
         for point in client.get_metric_history(run.info.run_id, key)
@@ -239,7 +239,7 @@ def read_mlflow(uri: str) -> InMlflow:
     return InMlflow(sorted(each.name for each in experiments), [run.info.status for run in runs], points)
 
 
-def complaints(journal: Sequence[Point], mlflow: InMlflow, expected: Sequence[Point]) -> dict[str, Any]:
+def complaints(journal: Sequence[MetricPoint], mlflow: InMlflow, expected: Sequence[MetricPoint]) -> dict[str, Any]:
     """What is not as it must be: MLflow has what the journal has, each once, and it is what undisturbed training gives.
 
     Args:
@@ -258,5 +258,5 @@ def complaints(journal: Sequence[Point], mlflow: InMlflow, expected: Sequence[Po
     return {kind: those for kind, those in found.items() if those}
 
 
-def _twice(points: Sequence[Point]) -> list[tuple[str, int]]:
+def _twice(points: Sequence[MetricPoint]) -> list[tuple[str, int]]:
     return [at for at, times in Counter((point.key, point.step) for point in points).items() if times > 1]

@@ -3,10 +3,10 @@
 import time
 from collections.abc import Callable, Iterable
 
-from paceline.tracking import remote
+from paceline.tracking import mlflow_client
+from paceline.tracking.metric_points import MetricPoint
 from paceline.tracking.metrics import LAG_SECONDS
-from paceline.tracking.points import Point
-from paceline.tracking.record import RunRecord
+from paceline.tracking.run_record import RunRecord
 
 MakeRecord = Callable[..., RunRecord]
 """The fixture `record`: a record whose run id and experiment are the test's own."""
@@ -16,9 +16,9 @@ DEAD = "http://127.0.0.1:9"
 """Nobody answers there."""
 
 
-def points(*steps: int, key: str = "train/loss", since: int = 1_000) -> list[Point]:
+def points(*steps: int, key: str = "train/loss", since: int = 1_000) -> list[MetricPoint]:
     """Points of one key with steps in a range; the value tells the step, the time starts at `since`."""
-    return [Point(key, 1.0 / step, step, since + step) for step in range(*steps)]
+    return [MetricPoint(key, 1.0 / step, step, since + step) for step in range(*steps)]
 
 
 def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
@@ -29,17 +29,17 @@ def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
         time.sleep(0.02)
 
 
-def as_stored(taken: Iterable[Point]) -> Stored:
+def as_stored(taken: Iterable[MetricPoint]) -> Stored:
     """Points as `stored` returns them."""
     return sorted((each.key, each.step, each.value, each.timestamp_ms) for each in taken if each.key != LAG_SECONDS)
 
 
 def stored(uri: str, run_id: str | None) -> Stored:
     """Points of a run in MLflow, without those of the lag, which the recorder adds by itself."""
-    client = remote.connect(uri)
+    client = mlflow_client.connect(uri)
     keys = sorted(client.get_run(str(run_id)).data.metrics)
     return as_stored(
-        Point(each.key, each.value, each.step, each.timestamp)
+        MetricPoint(each.key, each.value, each.step, each.timestamp)
         for key in keys
         for each in client.get_metric_history(str(run_id), key)
     )
@@ -52,7 +52,7 @@ def steps_of(uri: str, run_id: str | None) -> list[int]:
 
 def runs_of(record: RunRecord) -> list[str]:
     """MLflow's ids of all runs in a record's experiment that are not deleted."""
-    client = remote.connect(record.uri)
+    client = mlflow_client.connect(record.uri)
     experiment = client.get_experiment_by_name(record.experiment)
     assert experiment is not None
     return [run.info.run_id for run in client.search_runs([experiment.experiment_id])]
@@ -60,4 +60,4 @@ def runs_of(record: RunRecord) -> list[str]:
 
 def artifacts_of(uri: str, run_id: str | None) -> set[str]:
     """Names of a run's artifacts in MLflow, folders not looked into."""
-    return {item.path for item in remote.connect(uri).list_artifacts(str(run_id))}
+    return {item.path for item in mlflow_client.connect(uri).list_artifacts(str(run_id))}

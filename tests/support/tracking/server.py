@@ -13,7 +13,7 @@ import psutil
 import pytest
 from filelock import FileLock
 
-from paceline.tracking.server import free_port, start_server, stop_server, wait_until_up
+from paceline.tracking.mlflow_server import free_port, start_server, stop_server, wait_until_up
 from support import leaks
 
 POLL_SECONDS = 0.5

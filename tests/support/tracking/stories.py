@@ -2,13 +2,17 @@
 
 from typing import Any
 
-from paceline.tracking.views import Axis, SweepStory
+from paceline.tracking.mlflow_views import SweepStory, ViewAxis
 
 SWEEP = "20260102-030405-abc123"
-LR, BATCH, RULE = Axis("optimizer.lr", True, True), Axis("data.batch", True), Axis("optimizer.lr_scaling", False)
+LR, BATCH, RULE = (
+    ViewAxis("optimizer.lr", True, True),
+    ViewAxis("data.batch", True),
+    ViewAxis("optimizer.lr_scaling", False),
+)
 
 
-def story(*axes: Axis, objectives: Any = (("val/accuracy", "max"),), seeds: int = 1, **changes: Any) -> SweepStory:
+def story(*axes: ViewAxis, objectives: Any = (("val/accuracy", "max"),), seeds: int = 1, **changes: Any) -> SweepStory:
     """A sweep over these axes."""
     given = {"sweep_id": SWEEP, "name": "mnist", "objectives": objectives, "axes": axes, "seeds": seeds}
     return SweepStory(**{**given, **changes})

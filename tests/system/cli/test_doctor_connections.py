@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline.doctor import Check, diagnose
+from paceline.cluster.doctor_check import DoctorCheck
+from paceline.doctor import diagnose
 
 
 @pytest.fixture(autouse=True)
@@ -14,7 +15,7 @@ def _no_ray(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "ray-tmp"))
 
 
-def named(checks: list[Check], name: str) -> Check:
+def named(checks: list[DoctorCheck], name: str) -> DoctorCheck:
     return next(check for check in checks if check.name == name)
 
 

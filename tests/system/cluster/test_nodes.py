@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from paceline.cluster import node_checks, room
+from paceline.cluster import node_checks, waiting_for_resources
 from paceline.cluster.nodes import alive_nodes
 from paceline.cluster.readiness import ready_to_train
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import load_config
 from paceline.errors import EnvironmentFault
-from support.cluster.desks import Events
+from support.cluster.coordinators import Events
 from support.cluster.job_cluster import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(600)]
@@ -43,7 +43,7 @@ def cluster() -> Iterator[Any]:
     import ray
     from ray.cluster_utils import Cluster
 
-    from paceline.cluster.session import connected
+    from paceline.cluster.ray_session import connected
 
     ray.shutdown()  # of the session that other files of this process share, and which come first
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
@@ -204,7 +204,9 @@ def test_what_the_autoscaler_may_add_is_waited_for(
     from paceline.cluster.autoscaling import autoscaler_of
 
     types = {"worker": {"resources": {"CPU": 2}, "max_workers": 2}}
-    monkeypatch.setattr(room, "find_autoscaler", lambda nodes: autoscaler_of({"available_node_types": types}, nodes))
+    monkeypatch.setattr(
+        waiting_for_resources, "find_autoscaler", lambda nodes: autoscaler_of({"available_node_types": types}, nodes)
+    )
     refused(config_of(num_workers=7), "cluster-too-small")
     with joining(cluster, tmp_path) as start:
         told = Events(start)

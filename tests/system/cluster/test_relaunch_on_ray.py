@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from paceline import load_config, train
-from paceline.cluster.listener import Progress, SilentListener
+from paceline.cluster.listener import RunProgress, SilentListener
 from support.cluster.job_cluster import wait_until
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("ray_session")]
@@ -45,7 +45,7 @@ class Leaving(SilentListener):
     def event(self, kind: str, details: Any) -> None:
         self.saved = self.saved or kind == "checkpoint"
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: RunProgress) -> None:
         if self.saved:
             raise Left
 
@@ -78,4 +78,4 @@ def test_abandoned_workers_do_not_disturb_the_next_launch(home: Path) -> None:
     (run,) = (home / "runs" / "shared").glob("*/run.json")
     assert run.parent.name == again.run_id
     entries = [json.loads(line)["n"] for line in (run.parent / "tracking" / "journal.jsonl").read_text().splitlines()]
-    assert entries == list(range(1, len(entries) + 1)), "two desks wrote at the same time"
+    assert entries == list(range(1, len(entries) + 1)), "two coordinators wrote at the same time"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from paceline import RunFailed, load_config, train
-from paceline.cluster.listener import Progress, SilentListener
+from paceline.cluster.listener import RunProgress, SilentListener
 from paceline.engine.build import build_trainer
 from paceline.engine.dist_context import DistContext
 from paceline.engine.reporter import MemoryReporter
@@ -76,7 +76,7 @@ class Watch(SilentListener):
         if kind == "resumed":
             self.resumed.append(details["step"])
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: RunProgress) -> None:
         if self._stop_at is not None and self.resumed and progress.step >= self._stop_at:
             self._stop_at = None
             threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGINT)).start()

@@ -8,9 +8,9 @@ import pytest
 
 from paceline.runs.finding import FoundRun
 from paceline.runs.report.report import report_of
-from paceline.sweeps.folder import claim_sweep
-from paceline.sweeps.log import SweepLog
-from paceline.tracking.record import RunRecord
+from paceline.sweeps.sweep_folder import claim_sweep
+from paceline.sweeps.sweep_log import SweepLog
+from paceline.tracking.run_record import RunRecord
 from support.reports.folders import BEGAN_MS, config, made_sweep, page_of, some_trials, trial
 
 TRIALS = 200

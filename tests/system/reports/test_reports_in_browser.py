@@ -21,7 +21,7 @@ pytest_plugins = ["support.browser.fixtures"]
 
 
 SIZES = [(1600, 1000), (390, 844)]
-"""Of windows: a desk's, and a phone's."""
+"""Of windows: a coordinator's, and a phone's."""
 _COLOR = "name => getComputedStyle(document.body).getPropertyValue(name).match(/\\d+/g).slice(0, 3).map(Number)"
 _FILL = "text => getComputedStyle(text).fill.match(/\\d+/g).slice(0, 3).map(Number)"
 

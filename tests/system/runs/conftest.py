@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from paceline.runs import sync as syncing
-from paceline.tracking import recorder
+from paceline.tracking import run_recorder
 from support.runs.trained_runs import CNN, trained
 from support.tracking.fixtures import _environment
 
@@ -18,7 +18,7 @@ __all__ = ["_environment"]
 def _records_are_sent_from_this_process() -> Iterator[None]:
     """A process for each of the many short runs would import MLflow again, which takes longer than the run."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recorder, "can_ship_apart", lambda folder: False)
+        patch.setattr(run_recorder, "can_upload_in_own_process", lambda folder: False)
         yield
 
 

@@ -16,7 +16,7 @@ from support.tracking.recording import DEAD
 def test_where_no_folder_knows_the_id_the_store_is_asked(storage: Path, database: Path) -> None:
     folder = run_folder(storage)
     report = record(folder.tracking, uri_of(database)).close("FINISHED")
-    (folder.tracking / "shipped.json").unlink()
+    (folder.tracking / "uploaded.json").unlink()
     assert find_run(str(report.run_id), storage, uri=uri_of(database)).folder == folder.path
     shutil.rmtree(folder.path)
     with pytest.raises(EnvironmentFault) as caught:

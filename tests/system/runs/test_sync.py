@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from paceline.cli import run as command
-from paceline.cluster.identity import RunFolder
 from paceline.cluster.name_lock import nobody_works_on
+from paceline.cluster.run_identity import RunFolder
 from paceline.engine.unrecorded import as_file
 from paceline.errors import EnvironmentFault
 from paceline.runs import sync as syncing
 from paceline.runs.sync import sync_folder
-from paceline.tracking import metrics, remote
+from paceline.tracking import metrics, mlflow_client
 from paceline.tracking.costs import COST_FILE, RUN_PARTS, SWEEP_PARTS, Ledger
-from paceline.tracking.cursor import ShipReport
-from paceline.tracking.record import RunRecord
-from paceline.tracking.recorder import Recorder, has_ended
+from paceline.tracking.run_record import RunRecord
+from paceline.tracking.run_recorder import RunRecorder, has_ended
+from paceline.tracking.upload_cursor import UploadReport
 from support.golden import Golden
 from support.runs.records import (
     NEWER,
@@ -60,7 +60,7 @@ def test_a_killed_run_is_sent_with_its_cost_and_closed_and_twice_changes_nothing
     golden(run.data.tags[metrics.STATUS_REASON])
     assert cost_of(run) == {"cost/core_seconds": 100.0, "cost/price": 1.0, "cost/joules": 50.0}
     assert "| training | 90.0 | 90% | 0.9 |" in run.data.tags[metrics.NOTE]
-    history = remote.connect(uri_of(database)).get_metric_history(run.info.run_id, "cost/price")
+    history = mlflow_client.connect(uri_of(database)).get_metric_history(run.info.run_id, "cost/price")
     assert [each.step for each in history] == [5]
     assert json.loads((folder / "tracking" / "artifacts" / COST_FILE).read_bytes()) == LEDGER.to_json()
     before = contents(database, storage)
@@ -186,7 +186,7 @@ def test_a_lost_database_and_another_store_get_everything(
 def test_a_run_that_was_deleted_in_mlflow_is_sent_again(storage: Path, database: Path) -> None:
     killed_run(storage, uri_of(database))
     (first,) = sync_folder(storage).records
-    remote.connect(uri_of(database)).delete_run(str(first.run_id))
+    mlflow_client.connect(uri_of(database)).delete_run(str(first.run_id))
     (second,) = sync_folder(storage).records
     assert second.state == "complete"
     assert second.run_id != first.run_id
@@ -197,7 +197,7 @@ def test_a_run_that_was_deleted_in_mlflow_is_sent_again(storage: Path, database:
 
 def test_a_run_of_last_week_has_no_lag_in_another_store(storage: Path, database: Path, prepared_database: Path) -> None:
     folder = run_folder(storage, status="finished")
-    recorder = Recorder(folder.tracking, RunRecord(NEWER, "mnist", uri_of(database), "mnist"))
+    recorder = RunRecorder(folder.tracking, RunRecord(NEWER, "mnist", uri_of(database), "mnist"))
     recorder.append([replace(point, timestamp_ms=1_000 + point.step) for point in taken()])
     recorder.abandon()
     moved = Path(shutil.copy(prepared_database, database.with_name("moved.db")))
@@ -293,7 +293,7 @@ def test_the_command_answers_1_when_something_is_left(
 
 def test_trials_wait_for_their_sweep(storage: Path, database: Path) -> None:
     folder = killed_sweep(storage, uri_of(database))
-    client = remote.connect(uri_of(database))
+    client = mlflow_client.connect(uri_of(database))
     client.delete_experiment(client.create_experiment("mnist"))
     report = sync_folder(folder)
     assert set(states(report).values()) == {"left"}
@@ -322,7 +322,7 @@ def test_the_credentials_of_an_address_are_those_of_the_environment(
 
     def send(folder: Path, uri: str, patience: float) -> Any:
         used.append(uri)
-        return ShipReport(None, None, "id", 0, None)
+        return UploadReport(None, None, "id", 0, None)
 
     monkeypatch.setattr(syncing, "sync", send)
     monkeypatch.setattr(syncing, "probe", lambda uri: None)

@@ -16,9 +16,9 @@ from paceline.runs import sync as syncing
 from paceline.runs.alone import LOCK_FILE
 from paceline.runs.sync import sync_folder
 from paceline.tracking import metrics
-from paceline.tracking.points import Point
-from paceline.tracking.record import RunRecord
-from paceline.tracking.recorder import Recorder, has_ended
+from paceline.tracking.metric_points import MetricPoint
+from paceline.tracking.run_record import RunRecord
+from paceline.tracking.run_recorder import RunRecorder, has_ended
 from support.golden import Golden
 from support.runs.records import NEWER, STEPS, ended_run, mlflow_runs, record, run_folder, states, steps_of, uri_of
 from support.tracking.answering import answering
@@ -73,7 +73,7 @@ def test_neither_a_newer_run_that_trains_nor_a_file_system_without_locks_is_an_o
 def test_a_copy_of_a_running_run_closes_nothing(storage: Path, database: Path, tmp_path: Path) -> None:
     folder = run_folder(storage)
     recorder = record(folder.tracking, uri_of(database), picture=False)
-    recorder.start_shipping()
+    recorder.start_uploading()
     until(lambda: recorder.report().run_id and not recorder.report().unsent)
     copy = tmp_path / "copied" / "mnist" / NEWER
     shutil.copytree(folder.path, copy)
@@ -92,7 +92,7 @@ def test_a_run_that_was_moved_is_no_copy(ended: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "moved")
     for way in ("moved", "link"):
         assert states(sync_folder(tmp_path / way / "mnist")) == {NEWER: "complete"}
-    Recorder(place / "tracking", RunRecord.load(place / "tracking")).abandon()
+    RunRecorder(place / "tracking", RunRecord.load(place / "tracking")).abandon()
     assert states(sync_folder(tmp_path / "link" / "mnist")) == {NEWER: "complete"}
 
 
@@ -128,8 +128,8 @@ def test_what_mlflow_has_lost_is_sent_again(storage: Path, database: Path, state
 def test_what_mlflow_never_takes_does_not_count_as_lost(storage: Path, database: Path) -> None:
     recorder = record(run_folder(storage, status="finished").tracking, uri_of(database), picture=False)
     now = int(time.time() * 1000)
-    recorder.append([Point("bad\nkey?", 1.0, 1, now), Point("val/loss", float("inf"), 9, now)])
-    recorder.append([Point("val/accuracy", float("nan"), 9, now)])
+    recorder.append([MetricPoint("bad\nkey?", 1.0, 1, now), MetricPoint("val/loss", float("inf"), 9, now)])
+    recorder.append([MetricPoint("val/accuracy", float("nan"), 9, now)])
     recorder.conclude("FINISHED")
     recorder.abandon()
     assert sync_folder(storage).is_complete
@@ -173,7 +173,7 @@ def test_a_server_that_refuses_is_reported_and_its_page_is_not_kept(
     with answering(lambda request: (200, b"OK") if request.path.endswith("/health") else (status, body)) as uri:
         report = record(folder.tracking, uri, picture=False).close("FINISHED", timeout_seconds=3.0)
         assert report.error is not None
-        kept = (folder.tracking / "shipped.json").read_text()
+        kept = (folder.tracking / "uploaded.json").read_text()
         assert "html" not in kept
         assert "MLFLOW_TRACKING_TOKEN" in kept
         assert command(["sync", str(storage)]) == 3

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from paceline.storage.address import parse
-from paceline.storage.remote import RemoteFolder
+from paceline.storage.remote_folder import RemoteFolder
 from support.storage.relay import Relay
 from support.storage.server import CREDENTIALS, moto
 from support.storage.training import Training

@@ -11,9 +11,9 @@ import pytest
 
 from paceline.errors import EnvironmentFault
 from paceline.storage import lease as leases
-from paceline.storage.faults import LeaseLost
 from paceline.storage.lease import Holder, Lease, is_held, read_holder
-from paceline.storage.remote import RemoteFolder
+from paceline.storage.remote_folder import RemoteFolder
+from paceline.storage.store_faults import LeaseLost
 from support.golden import Golden
 
 

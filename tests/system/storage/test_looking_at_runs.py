@@ -14,8 +14,8 @@ from paceline.errors import ConfigError, EnvironmentFault
 from paceline.runs.export import export
 from paceline.runs.finding import find_run
 from paceline.runs.stored_sync import sync_address
-from paceline.storage.remote import RemoteFolder
-from paceline.tracking import remote as mlflow
+from paceline.storage.remote_folder import RemoteFolder
+from paceline.tracking import mlflow_client as mlflow
 from support.storage.relay import Relay
 from support.storage.training import NAME, Training
 
@@ -24,8 +24,8 @@ from support.storage.training import NAME, Training
 def ended(training: Training, monkeypatch: pytest.MonkeyPatch, relay: Relay) -> dict[str, Any]:
     """The result of a run; this process is in another folder, where its code is."""
     result = training.run()
-    (training.folder.parent / "desk").mkdir()
-    monkeypatch.chdir(training.folder.parent / "desk")
+    (training.folder.parent / "coordinator").mkdir()
+    monkeypatch.chdir(training.folder.parent / "coordinator")
     monkeypatch.syspath_prepend(str(training.folder))
     relay.forget()
     return result
@@ -112,7 +112,7 @@ def test_what_mlflow_lacks_is_sent_from_the_store(
     assert found.info.status == "FINISHED"
     steps = [point.step for point in client.get_metric_history(found.info.run_id, "train/loss")]
     assert sorted(steps) == list(range(1, 41))
-    assert json.loads((remote / NAME / ended["run_id"] / "tracking").read("shipped.json") or b"{}")["run_id"]
+    assert json.loads((remote / NAME / ended["run_id"] / "tracking").read("uploaded.json") or b"{}")["run_id"]
     assert (remote / NAME).read(".lease.json") is None
     (copy,) = (tmp_path / "cache-of-tests").glob(f"*/{NAME}/*/tracking/.stored")
     assert int(copy.read_text()) == copy.with_name("journal.jsonl").stat().st_size

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline.storage.remote import RemoteFolder
-from paceline.tracking import remote as mlflow
+from paceline.storage.remote_folder import RemoteFolder
+from paceline.tracking import mlflow_client as mlflow
 from paceline.tracking.metrics import LAG_SECONDS
 from support.storage.relay import Relay
 from support.storage.runs import kill_at, points_in

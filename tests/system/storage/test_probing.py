@@ -4,7 +4,7 @@ import pytest
 
 from paceline.cluster.node_probe import Questions, answer
 from paceline.doctor import diagnose
-from paceline.storage.remote import RemoteFolder
+from paceline.storage.remote_folder import RemoteFolder
 
 pytestmark = pytest.mark.usefixtures("environment")
 

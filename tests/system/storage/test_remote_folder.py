@@ -11,7 +11,7 @@ import pytest
 from paceline.engine.manifest import hash_file
 from paceline.errors import EnvironmentFault
 from paceline.storage.address import parse
-from paceline.storage.remote import RemoteFolder
+from paceline.storage.remote_folder import RemoteFolder
 from support.golden import Golden
 from support.storage.relay import Relay
 from support.storage.server import moto
@@ -51,7 +51,7 @@ def test_only_a_part_of_a_large_file_is_in_memory(remote: RemoteFolder, tmp_path
 import resource, sys
 from pathlib import Path
 from paceline.storage.address import parse
-from paceline.storage.remote import RemoteFolder
+from paceline.storage.remote_folder import RemoteFolder
 
 remote = RemoteFolder(parse({str(remote.address)!r}))
 remote.write("small", b"x" * (9 << 20))

@@ -11,11 +11,11 @@ import pytest
 
 from paceline.engine.manifest import MANIFEST, verify, write_manifest
 from paceline.errors import EnvironmentFault
-from paceline.storage.checkpoints import BROKEN, StoredCheckpoints
-from paceline.storage.faults import LeaseLost
 from paceline.storage.lease import Lease
-from paceline.storage.places import RunStore
-from paceline.storage.remote import RemoteFolder
+from paceline.storage.remote_folder import RemoteFolder
+from paceline.storage.store_faults import LeaseLost
+from paceline.storage.stored_checkpoints import BROKEN, StoredCheckpoints
+from paceline.storage.working_copies import RunStore
 from support.storage.relay import Relay
 
 Move = Callable[..., StoredCheckpoints]

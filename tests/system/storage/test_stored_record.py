@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from paceline.storage.places import RunStore
-from paceline.storage.record import RecordCopy
-from paceline.storage.remote import RemoteFolder
-from paceline.tracking import remote as mlflow
-from paceline.tracking import shipping
+from paceline.storage.remote_folder import RemoteFolder
+from paceline.storage.stored_record import RecordCopy
+from paceline.storage.working_copies import RunStore
+from paceline.tracking import mlflow_client as mlflow
+from paceline.tracking import mlflow_uploader
 from paceline.tracking.journal import JOURNAL_FILE, Journal
-from paceline.tracking.points import Point
-from paceline.tracking.record import RunRecord
-from paceline.tracking.recorder import Recorder
-from paceline.tracking.stored import hurry, is_hurried, note_stored, stored_bytes
+from paceline.tracking.metric_points import MetricPoint
+from paceline.tracking.run_record import RunRecord
+from paceline.tracking.run_recorder import RunRecorder
+from paceline.tracking.stored_length import hurry, is_hurried, note_stored, stored_bytes
 from support.golden import Golden
 from support.storage.relay import Relay
 from support.tracking.recording import until
@@ -35,7 +35,7 @@ def run(remote: RemoteFolder) -> RemoteFolder:
 
 def note(folder: Path, *steps: int) -> None:
     journal = Journal(folder / JOURNAL_FILE)
-    journal.append([("point", Point("train/loss", 1.0 / step, step, step).to_json()) for step in steps])
+    journal.append([("point", MetricPoint("train/loss", 1.0 / step, step, step).to_json()) for step in steps])
     journal.close()
 
 
@@ -129,12 +129,12 @@ def test_who_waits_is_noticed(folder: Path, run: RemoteFolder) -> None:
 @pytest.fixture
 def recorder(
     folder: Path, tmp_path: Path, prepared_database: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[], Recorder]:
+) -> Callable[[], RunRecorder]:
     """Opens the record of a run, whose MLflow is a database."""
-    monkeypatch.setattr(shipping, "INTERVAL_SECONDS", 0.05)
+    monkeypatch.setattr(mlflow_uploader, "INTERVAL_SECONDS", 0.05)
     shutil.copy(prepared_database, tmp_path / "mlflow.db")
     record = RunRecord("run-1", "net", f"sqlite:///{tmp_path / 'mlflow.db'}", "stored", picture=False)
-    return lambda: Recorder(folder, record)
+    return lambda: RunRecorder(folder, record)
 
 
 def in_mlflow(tmp_path: Path) -> list[int]:
@@ -146,21 +146,21 @@ def in_mlflow(tmp_path: Path) -> list[int]:
 
 
 def test_mlflow_is_sent_what_the_store_has(
-    folder: Path, tmp_path: Path, recorder: Callable[[], Recorder], monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, recorder: Callable[[], RunRecorder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attempts, attempt = [0], shipping.Shipper._attempt
+    attempts, attempt = [0], mlflow_uploader.MlflowUploader._attempt
 
-    def counted(self: shipping.Shipper) -> bool:
+    def counted(self: mlflow_uploader.MlflowUploader) -> bool:
         attempts[0] += 1
         return attempt(self)
 
-    monkeypatch.setattr(shipping.Shipper, "_attempt", counted)
+    monkeypatch.setattr(mlflow_uploader.MlflowUploader, "_attempt", counted)
     note_stored(folder, 0)
     opened = recorder()
-    opened.append([Point("train/loss", 1.0, 1, 1)])
+    opened.append([MetricPoint("train/loss", 1.0, 1, 1)])
     note_stored(folder, opened.size)
-    opened.append([Point("train/loss", 0.5, 2, 2)])
-    opened.start_shipping()
+    opened.append([MetricPoint("train/loss", 0.5, 2, 2)])
+    opened.start_uploading()
     until(lambda: in_mlflow(tmp_path) == [1])
     rounds = attempts[0]
     until(lambda: attempts[0] > rounds + 3)
@@ -171,15 +171,15 @@ def test_mlflow_is_sent_what_the_store_has(
 
 
 def test_a_store_that_stays_behind_is_named_at_the_end(
-    folder: Path, tmp_path: Path, recorder: Callable[[], Recorder], golden: Golden
+    folder: Path, tmp_path: Path, recorder: Callable[[], RunRecorder], golden: Golden
 ) -> None:
     note_stored(folder, 1 << 30)
     opened = recorder()
-    opened.append([Point("train/loss", 1.0, 1, 1)])
-    opened.start_shipping()
+    opened.append([MetricPoint("train/loss", 1.0, 1, 1)])
+    opened.start_uploading()
     until(lambda: in_mlflow(tmp_path) == [1])
     note_stored(folder, 0)
-    opened.append([Point("train/loss", 1.0, 2, 2)])
+    opened.append([MetricPoint("train/loss", 1.0, 2, 2)])
     report = opened.close("FINISHED", timeout_seconds=1.0)
     assert report.error
     golden(str(report.error))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from paceline.storage.remote import RemoteFolder
+from paceline.storage.remote_folder import RemoteFolder
 from support.storage.relay import Relay
 from support.storage.runs import DETERMINED, complaints, kill_at, points_in, run_of, whole_steps
 from support.storage.training import HURRIED, NAME, Training

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.storage.remote import RemoteFolder
+from paceline.storage.remote_folder import RemoteFolder
 from support.storage.relay import Relay
 from support.storage.runs import complaints, whole_steps
 from support.storage.server import CREDENTIALS

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from paceline.sweeps.log import read_log
+from paceline.sweeps.sweep_log import read_log
 from support.cluster.job_cluster import wait_until
 from support.cluster.user_folder import enter_user_folder
 
@@ -73,7 +73,7 @@ def test_a_killed_driver_changes_nothing(sweep_file: Path) -> None:
     wait_until(lambda: any((folder / "trials" / "0002" / "checkpoints").glob("step-*")), 200)
     first.send_signal(signal.SIGKILL)
     first.communicate()
-    # at once, while Ray's processes are still there: the desk and the workers live for some seconds more
+    # at once, while Ray's processes are still there: the coordinator and the workers live for some seconds more
     code, result = finish(start(sweep_file, "--resume"))
     assert code == 0
     assert sweeps(sweep_file) == [folder]

@@ -10,7 +10,7 @@ from support.sweeps.memory_limit import fit, sweep_with_limit
 
 def test_model_that_cannot_fit_is_left_out() -> None:
     found = fit(sweep_with_limit(axis=("model.hidden", [[8], [16384]]), seeds=2))
-    assert [point.id for point in found.made.points] == ["0000", "0001"]
+    assert [point.id for point in found.made.planned_trials] == ["0000", "0001"]
     assert [(trial.id, trial.state) for trial in found.made.skipped] == [
         ("0002", "predicted_oom"),
         ("0003", "predicted_oom"),
@@ -26,6 +26,6 @@ def test_model_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.Monkey
     hanging = {"path": "hanging_net:build", "args": {"seconds": 3600}}
     listener = RecordingListener()
     config = sweep_with_limit(axis=("model.args.seconds", [3600, 3601]), model=hanging)
-    assert len(fit(config, listener=listener).made.points) == 2
+    assert len(fit(config, listener=listener).made.planned_trials) == 2
     assert listener.warnings == ["memory-not-predicted"]
     assert "hanging_net.py:4, in build" in listener.events[0][1]["message"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from paceline.sweeps.log import read_log
+from paceline.sweeps.sweep_log import read_log
 
 ROOT = Path(__file__).parents[3]
 MOST_LINES = 4

@@ -14,9 +14,9 @@ from paceline.sweeps.results.drawing import Drawing
 from paceline.sweeps.results.importance import importances
 from paceline.sweeps.results.pictures import HEATMAP, IMPORTANCE, PARETO, PICTURES, pictures_of
 from paceline.sweeps.results.record import note_of
-from paceline.sweeps.section import section_of
+from paceline.sweeps.sweep_section import section_of
 from paceline.tracking.journal import JOURNAL_FILE, Journal
-from paceline.tracking.points import Point
+from paceline.tracking.metric_points import MetricPoint
 from support.sweeps.configs import sweep_config
 from support.sweeps.launches import launch_of
 from support.sweeps.pictures import ACCURACY, BATCH, GRID, LR, RULE, grid_trials, trial
@@ -53,7 +53,7 @@ def test_pictures_are_drawn_aside_and_named_in_the_note(tmp_path: Path) -> None:
 
     assert links(".*") == []  # MLflow's id of the run is not known
     launch.folder.tracking.mkdir(exist_ok=True)
-    (launch.folder.tracking / "shipped.json").write_text('{"run_id": "abc123", "experiment_id": "1"}')
+    (launch.folder.tracking / "uploaded.json").write_text('{"run_id": "abc123", "experiment_id": "1"}')
     assert sorted(links("abc123")) == sorted(PICTURES)
     launch.claimed.release()
 
@@ -64,12 +64,12 @@ def test_formulas_and_odd_characters_are_drawn() -> None:
     trials = [
         replace(
             each,
-            overrides={f"model.{odd}": each.overrides[BATCH], RULE: odd + each.overrides[RULE]},
+            params={f"model.{odd}": each.params[BATCH], RULE: odd + each.params[RULE]},
             metrics={odd: each.metrics["val/accuracy"]},
         )
         for each in trials
     ]
-    own = {name: [Point(odd, 0.1 * n, n, n) for n in range(1, 5)] for name in histories}
+    own = {name: [MetricPoint(odd, 0.1 * n, n, n) for n in range(1, 5)] for name in histories}
     assert set(pictures_of(GRID, trials, [(odd, "max")], own)) == set(PICTURES)
 
 
@@ -80,20 +80,20 @@ def test_most_important_axis_comes_first() -> None:
     section, trials = section_of(config), []
     for number in range(40):
         lr = 10 ** rng.uniform(-4, 0)
-        overrides = {LR: lr, BATCH: rng.choice([32, 64]), RULE: rng.choice(["none", "linear"])}
-        value = 0.9 - 0.05 * (math.log10(lr) + 2) ** 2 - 0.05 * (overrides[RULE] == "none")
-        trials.append(trial(number, overrides, value))
+        params = {LR: lr, BATCH: rng.choice([32, 64]), RULE: rng.choice(["none", "linear"])}
+        value = 0.9 - 0.05 * (math.log10(lr) + 2) ** 2 - 0.05 * (params[RULE] == "none")
+        trials.append(trial(number, params, value))
     shares = importances(section, trials, ACCURACY[0])
     assert list(shares) == [LR, RULE, BATCH]
     assert shares[LR] > 0.6
     assert sum(shares.values()) == pytest.approx(1)
     wild = [*trials, trial(99, {LR: 0.5, BATCH: 32, RULE: "none"}, -1e9)]
     assert next(iter(importances(section, wild, ACCURACY[0]))) == LR
-    equal = [trial(n, each.overrides, 0.5) for n, each in enumerate(trials)]
+    equal = [trial(n, each.params, 0.5) for n, each in enumerate(trials)]
     one_axis = [trial(n, {LR: n}, n / 50) for n in range(20)]
     assert [importances(section, few, ACCURACY[0]) for few in (trials[:5], equal, one_axis)] == [{}] * 3
     assert set(importances(section_of(GRID), grid_trials()[0], ACCURACY[0])) == {BATCH, RULE}  # not the seed
-    ranged = [replace(each, overrides={axis: each.overrides[axis] for axis in (LR, RULE)}) for each in trials]
+    ranged = [replace(each, params={axis: each.params[axis] for axis in (LR, RULE)}) for each in trials]
     failed = replace(ranged[0], id="0040", state="failed")
     # with dots on a log scale
     assert set(pictures_of(config, [*ranged, failed], ACCURACY, {})) == {PARETO, HEATMAP, IMPORTANCE}

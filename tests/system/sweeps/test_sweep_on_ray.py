@@ -17,8 +17,8 @@ from paceline.engine.build import build_trainer
 from paceline.engine.dist_context import DistContext
 from paceline.engine.reporter import MemoryReporter
 from paceline.sweeps.listener import SilentSweepListener
-from paceline.sweeps.planning.points import trial_config
-from paceline.sweeps.trials import Trial
+from paceline.sweeps.planning.planned_trials import trial_config
+from paceline.sweeps.trial import Trial
 from paceline.tracking import metrics
 from support.cluster.user_folder import enter_user_folder
 from support.ranks import run_ranks
@@ -100,7 +100,7 @@ def weights_alone(home: Path, run: Any, trials: Iterable[Trial]) -> dict[str, st
     paths = {}
     for trial in trials:
         paths[trial.id] = str(home / f"alone-{trial.id}.yaml")
-        Path(paths[trial.id]).write_text(dump_yaml(trial_config(run, trial.overrides)))
+        Path(paths[trial.id]).write_text(dump_yaml(trial_config(run, trial.params)))
     digests = run_ranks(alone, run.scaling.num_workers, home, list(paths.values()))[0]
     return dict(zip(paths, digests, strict=True))
 
@@ -143,7 +143,7 @@ def test_techniques_compute_what_each_does_alone_and_accidents_end_their_own_tri
     assert {trial.id: trial.weights_sha256 for trial in finished} == weights_alone(home, run, finished)
     assert result.best is not None
     best = load_config(result.best_config_path)
-    assert best.trainer.precision == result.best.overrides["trainer.precision"]
+    assert best.trainer.precision == result.best.params["trainer.precision"]
     assert result.cost is not None
     assert result.cost.gap < 0.01
     assert min(result.cost.parts[part] for part in ("startup", "finished", "failed", "waiting", "shutdown")) > 0
@@ -156,7 +156,7 @@ def test_techniques_compute_what_each_does_alone_and_accidents_end_their_own_tri
     for trial in result.trials:
         child = children[trial.id]
         assert child.info.status == statuses[trial.state]
-        assert child.data.params["trainer.precision"] == trial.overrides["trainer.precision"]
+        assert child.data.params["trainer.precision"] == trial.params["trainer.precision"]
     for trial in finished:
         assert children[trial.id].data.metrics["val/loss"] == trial.metrics["val/loss"]
     raised = children[result.trials[kinds.index("raise")].id]
@@ -209,7 +209,7 @@ def test_asha_prunes_bad_trials(home: Path) -> None:
     asha = {"sweep__scheduler": "asha", "sweep__first_rung": 96}
     result = sweep(config(home, "asha", {"optimizer.lr": rates}, trainer__epochs=9, **asha))
     assert result.best is not None
-    assert result.best.overrides == {"optimizer.lr": 0.3}
+    assert result.best.params == {"optimizer.lr": 0.3}
     pruned = [trial for trial in result.trials if trial.state == "pruned"]
     assert len(pruned) >= 2
     assert all("asha" in trial.reason and trial.steps < 54 for trial in pruned)
@@ -226,7 +226,7 @@ def test_pbt_copies_good_trials(home: Path) -> None:
     run = config(home, "pbt", space, trainer__epochs=8, **pbt)
     result = sweep(run)
     assert set(states(result).values()) == {"finished"}
-    assert [trial.overrides["optimizer.lr"] for trial in result.trials] != space["optimizer.lr"]
+    assert [trial.params["optimizer.lr"] for trial in result.trials] != space["optimizer.lr"]
     assert all(trial.steps == 48 for trial in result.trials)
     without = sweep(config(home, "alone", space, trainer__epochs=8))
     mean = {each.name: sum(trial.metrics["val/loss"] for trial in each.trials) / 4 for each in (result, without)}

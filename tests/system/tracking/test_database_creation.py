@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from paceline.tracking import database, remote
-from paceline.tracking.recorder import Recorder
+from paceline.tracking import mlflow_client, mlflow_database
+from paceline.tracking.run_recorder import RunRecorder
 from support.tracking.recording import MakeRecord, until
 
 FAKE_MLFLOW = """
@@ -35,7 +35,7 @@ SLOW = FAKE_MLFLOW.format(then="time.sleep(60)")
 STARTER = """
 import sys
 import time
-from paceline.tracking.store import start_creating
+from paceline.tracking.tracking_uri import start_creating
 
 start_creating(f"sqlite:///{sys.argv[1]}")
 sys.stdin.readline()
@@ -49,7 +49,7 @@ def creators(path: Path) -> list[int]:
 
 
 def half_made(folder: Path) -> list[Path]:
-    return [file for file in folder.rglob(database.FRESH) if file.stat().st_size]
+    return [file for file in folder.rglob(mlflow_database.FRESH) if file.stat().st_size]
 
 
 @pytest.fixture
@@ -104,11 +104,11 @@ def test_the_program_ends_with_the_command_that_started_it_and_leaves_nothing(
 def test_an_abandoned_recorder_ends_it(
     tmp_path: Path, folder: Path, record: MakeRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    remote.import_mlflow()  # the recorder's thread would do so first
+    mlflow_client.import_mlflow()  # the recorder's thread would do so first
     (tmp_path / "mlflow.py").write_text(SLOW)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    recorder = Recorder(tmp_path / "run", record(f"sqlite:///{folder}/mlflow.db"))
-    recorder.start_shipping()
+    recorder = RunRecorder(tmp_path / "run", record(f"sqlite:///{folder}/mlflow.db"))
+    recorder.start_uploading()
     until(lambda: half_made(folder))
     report = recorder.close("FAILED", "early", timeout_seconds=0.1)
     assert report.run_id is None
@@ -123,16 +123,16 @@ def test_one_that_was_killed_half_way_is_made_up_for_by_the_next(
     path, modules = odd_folder / "mlflow.db", tmp_path_factory.mktemp("modules")
     monkeypatch.setenv("PYTHONPATH", str(modules), prepend=os.pathsep)
     (modules / "mlflow.py").write_text(SLOW)
-    first = database.start_creating(path)
+    first = mlflow_database.start_creating(path)
     assert first is not None
     until(lambda: half_made(odd_folder))
     first.kill()
     first.communicate()
-    assert [file.name for file in half_made(odd_folder)] == [database.FRESH]
+    assert [file.name for file in half_made(odd_folder)] == [mlflow_database.FRESH]
     assert not path.exists()
 
     (modules / "mlflow.py").write_text(FAKE_MLFLOW.format(then="connection.close()"))
-    second = database.start_creating(path)
+    second = mlflow_database.start_creating(path)
     assert second is not None
     _, errors = second.communicate(timeout=60)
     assert second.returncode == 0, errors.decode()

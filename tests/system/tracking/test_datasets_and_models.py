@@ -5,12 +5,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from paceline.tracking import metrics, remote
-from paceline.tracking.cursor import CURSOR_FILE
-from paceline.tracking.models import CheckpointModel
-from paceline.tracking.points import Point
-from paceline.tracking.record import RunRecord
-from paceline.tracking.recorder import Recorder, sync
+from paceline.tracking import metrics, mlflow_client
+from paceline.tracking.checkpoint_models import CheckpointModel
+from paceline.tracking.metric_points import MetricPoint
+from paceline.tracking.run_record import RunRecord
+from paceline.tracking.run_recorder import RunRecorder, sync
+from paceline.tracking.upload_cursor import CURSOR_FILE
 from support.tracking.faulty_proxy import FaultyProxy
 from support.tracking.recording import MakeRecord
 
@@ -29,7 +29,7 @@ def model(step: int = 40, run_id: str = "", **values: float) -> CheckpointModel:
 
 def inputs_of(record: RunRecord, run_id: str) -> list[dict[str, Any]]:
     """What MLflow has of a run's data sets."""
-    found = remote.connect(record.uri).get_run(run_id).inputs.dataset_inputs
+    found = mlflow_client.connect(record.uri).get_run(run_id).inputs.dataset_inputs
     return [
         {
             "name": each.dataset.name,
@@ -44,7 +44,7 @@ def inputs_of(record: RunRecord, run_id: str) -> list[dict[str, Any]]:
 
 def models_of(record: RunRecord) -> list[Any]:
     """All models in a record's experiment, by step."""
-    client = remote.connect(record.uri)
+    client = mlflow_client.connect(record.uri)
     experiment = client.get_experiment_by_name(record.experiment)
     assert experiment is not None
     found = client.search_logged_models([experiment.experiment_id])
@@ -54,7 +54,7 @@ def models_of(record: RunRecord) -> list[Any]:
 def test_data_sets_are_inputs_of_the_run(tmp_path: Path, sqlite_uri: str, record: MakeRecord) -> None:
     params = {"data.path": "my.data:load", "data.args.root": f"s3://me:{CANARY}@bucket", "data.micro_batch_size": 8}
     run = record(sqlite_uri, params=params)
-    recorder = Recorder(tmp_path / "run", run)
+    recorder = RunRecorder(tmp_path / "run", run)
     recorder.add_datasets(SETS)
     report = recorder.close("FINISHED")
     assert report.unsent == 0
@@ -64,7 +64,7 @@ def test_data_sets_are_inputs_of_the_run(tmp_path: Path, sqlite_uri: str, record
     assert found["training"]["digest"] == "a" * 36
     assert found["training"]["profile"] == {"num_rows": 4000, "fingerprint": "a" * 64}
     assert found["validation"]["source"] == {"path": "my.data:load", "args.root": "s3://***@bucket"}
-    same = Recorder(tmp_path / "same", record(sqlite_uri, run_id="same"))
+    same = RunRecorder(tmp_path / "same", record(sqlite_uri, run_id="same"))
     same.add_datasets({"training": SETS["training"], "validation": SETS["training"]})
     [one] = inputs_of(run, str(same.close("FINISHED").run_id))
     assert {"training", "validation"} <= set(one["context"].split())
@@ -72,8 +72,8 @@ def test_data_sets_are_inputs_of_the_run(tmp_path: Path, sqlite_uri: str, record
 
 def test_kept_checkpoints_are_external_models_of_the_run(tmp_path: Path, sqlite_uri: str, record: MakeRecord) -> None:
     run = record(sqlite_uri)
-    recorder = Recorder(tmp_path / "run", run)
-    recorder.append([Point("val/loss", 0.5, 40, 1040), Point("val/loss", 0.4, 80, 1080)])
+    recorder = RunRecorder(tmp_path / "run", run)
+    recorder.append([MetricPoint("val/loss", 0.5, 40, 1040), MetricPoint("val/loss", 0.4, 80, 1080)])
     recorder.add_model(model(40, val__loss=0.5))
     recorder.add_model(model(80, val__loss=0.4, val__bad=float("nan")))
     report = recorder.close("FINISHED")
@@ -84,7 +84,7 @@ def test_kept_checkpoints_are_external_models_of_the_run(tmp_path: Path, sqlite_
     assert second.tags[metrics.CHECKPOINT_SHA256] == f"{80:064d}"
     assert second.tags["mlflow.model.isExternal"] == "true"
     assert [(each.key, each.value, each.step) for each in second.metrics] == [("val/loss", 0.4, 80)]
-    client = remote.connect(run.uri)
+    client = mlflow_client.connect(run.uri)
     outputs = client.get_run(str(report.run_id)).outputs.model_outputs
     assert {(output.model_id, output.step) for output in outputs} == {(first.model_id, 40), (second.model_id, 80)}
     assert [each.step for each in client.get_metric_history(str(report.run_id), "val/loss")] == [40, 80]
@@ -94,14 +94,14 @@ def test_kept_checkpoints_are_external_models_of_the_run(tmp_path: Path, sqlite_
 def test_however_often_they_are_sent_they_are_there_once(tmp_path: Path, sqlite_uri: str, record: MakeRecord) -> None:
     run, folder = record(sqlite_uri), tmp_path / "run"
     for _ in range(2):  # a resumed run adds them again
-        recorder = Recorder(folder, run)
-        recorder.append([Point("val/loss", 0.5, 40, 1040)])
+        recorder = RunRecorder(folder, run)
+        recorder.append([MetricPoint("val/loss", 0.5, 40, 1040)])
         for _ in range(2):
             recorder.add_datasets(SETS)
             recorder.add_model(model(40, val__loss=0.5))
         report = recorder.close("FINISHED")
     assert (folder / "journal.jsonl").read_text().count('"datasets"') == 1
-    client = remote.connect(run.uri)
+    client = mlflow_client.connect(run.uri)
     (made,) = models_of(run)
     client.finalize_logged_model(made.model_id, "PENDING")  # as if its registration had been cut short
     (folder / CURSOR_FILE).unlink()
@@ -117,16 +117,16 @@ def test_the_best_trials_checkpoint_belongs_to_the_trial_and_shows_at_its_sweep(
 ) -> None:
     parent = record(sqlite_uri, run_id="sweep", name="the sweep")
     trial = record(sqlite_uri, run_id="sweep/0003", name="0003 lr=0.1", parent="sweep")
-    one, other = Recorder(tmp_path / "parent", parent), Recorder(tmp_path / "trial", trial)
-    one.start_shipping()
-    other.append([Point("val/loss", 0.5, 40, 1040)])
+    one, other = RunRecorder(tmp_path / "parent", parent), RunRecorder(tmp_path / "trial", trial)
+    one.start_uploading()
+    other.append([MetricPoint("val/loss", 0.5, 40, 1040)])
     of_trial = other.close("FINISHED")
     one.add_model(model(40, "sweep/0003", val__loss=0.5))
     of_parent = one.close("FINISHED")
     (found,) = models_of(parent)
     assert found.source_run_id == of_trial.run_id
     assert found.tags[metrics.RUN_ID] == "sweep/0003"
-    client = remote.connect(parent.uri)
+    client = mlflow_client.connect(parent.uri)
     for report in (of_trial, of_parent):
         run = client.get_run(str(report.run_id))
         assert [output.model_id for output in run.outputs.model_outputs] == [found.model_id]
@@ -137,18 +137,18 @@ def test_a_trial_that_mlflow_does_not_know_holds_up_nothing(
     tmp_path: Path, sqlite_uri: str, record: MakeRecord
 ) -> None:
     run = record(sqlite_uri)
-    recorder = Recorder(tmp_path / "run", run)
+    recorder = RunRecorder(tmp_path / "run", run)
     recorder.add_model(model(40, "sweep/0003", val__loss=0.5))
     report = recorder.close("FINISHED", timeout_seconds=20)
     assert report.unsent == 0
     assert models_of(run)[0].source_run_id == report.run_id
-    assert "val/loss" not in remote.connect(run.uri).get_run(str(report.run_id)).data.metrics
+    assert "val/loss" not in mlflow_client.connect(run.uri).get_run(str(report.run_id)).data.metrics
 
 
 def test_through_a_server_that_fails_they_arrive_once(tmp_path: Path, proxy: FaultyProxy, record: MakeRecord) -> None:
     run = record(proxy.uri)
-    recorder = Recorder(tmp_path / "run", run)
-    recorder.append([Point("val/loss", 0.5, 40, 1040)])
+    recorder = RunRecorder(tmp_path / "run", run)
+    recorder.append([MetricPoint("val/loss", 0.5, 40, 1040)])
     recorder.add_datasets(SETS)
     recorder.add_model(model(40, val__loss=0.5))
     for place in ("log-inputs", "logged-models", "outputs", "log-batch"):
@@ -159,14 +159,14 @@ def test_through_a_server_that_fails_they_arrive_once(tmp_path: Path, proxy: Fau
     assert len(proxy.hits) == 8
     assert len(models_of(run)) == 1
     assert len(inputs_of(run, str(report.run_id))) == 2
-    assert len(remote.connect(run.uri).get_metric_history(str(report.run_id), "val/loss")) == 1
+    assert len(mlflow_client.connect(run.uri).get_metric_history(str(report.run_id), "val/loss")) == 1
 
 
 def test_checkpoints_are_registered_where_artifacts_cannot_be_stored(
     tmp_path: Path, sqlite_uri: str, record: MakeRecord
 ) -> None:
     run = record(sqlite_uri)
-    recorder = Recorder(tmp_path / "run", run)
+    recorder = RunRecorder(tmp_path / "run", run)
     place = tmp_path / "mlruns"
     shutil.rmtree(place, ignore_errors=True)
     place.write_text("a file where the folder should be")

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from paceline.tracking import metrics
-from paceline.tracking.points import Point
-from paceline.tracking.server import free_port
+from paceline.tracking.metric_points import MetricPoint
+from paceline.tracking.mlflow_server import free_port
 from support.tracking import killing
 from support.tracking.killing import (
     DETERMINED,
@@ -27,13 +27,13 @@ from support.tracking.killing import (
     undisturbed,
 )
 
-VICTIMS = ("driver", "server", "shipper")
+VICTIMS = ("driver", "server", "uploader")
 SCENES = [(1, 3), *(pytest.param(seed, 5, marks=pytest.mark.slow) for seed in range(2, 7))]
 """Seed, and how often something is killed."""
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[Point]]:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[MetricPoint]]:
     """The training that nothing happens to."""
     result, points = undisturbed(tmp_path_factory.mktemp("whole") / "run")
     assert sorted(point.step for point in points if point.key == metrics.TRAIN_LOSS) == list(range(1, STEPS + 1))
@@ -44,7 +44,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], lis
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("seed", "kills"), SCENES)
 def test_whatever_dies_mlflow_has_each_point_once(
-    tmp_path: Path, prepared_database: Path, whole: tuple[dict[str, Any], list[Point]], seed: int, kills: int
+    tmp_path: Path, prepared_database: Path, whole: tuple[dict[str, Any], list[MetricPoint]], seed: int, kills: int
 ) -> None:
     port = free_port(25_300 + os.getpid() % 5_000)
     with scene(tmp_path, prepared_database, port, IN_PROCESS) as (training, server, proxy):
@@ -57,7 +57,9 @@ def test_whatever_dies_mlflow_has_each_point_once(
 # Whether the comparison sees what it is there for
 
 
-TAKEN = [Point(key, 1.0 / step, step, 1000 + step) for step in range(1, 6) for key in (metrics.TRAIN_LOSS, "speed")]
+TAKEN = [
+    MetricPoint(key, 1.0 / step, step, 1000 + step) for step in range(1, 6) for key in (metrics.TRAIN_LOSS, "speed")
+]
 GOOD = InMlflow(["Default", killing.NAME], ["FINISHED"], TAKEN)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.tracking.server import free_port
+from paceline.tracking.mlflow_server import free_port
 from support.tracking.killing import complaints, moments, play, read_mlflow, scene, undisturbed
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(2400)]

@@ -14,9 +14,9 @@ PROGRAM = """
 import json, os, sys
 from pathlib import Path
 
-from paceline.tracking.points import Point
-from paceline.tracking.record import RunRecord
-from paceline.tracking.recorder import Recorder
+from paceline.tracking.metric_points import MetricPoint
+from paceline.tracking.run_record import RunRecord
+from paceline.tracking.run_recorder import RunRecorder
 
 KEYS = "train/loss", "val/loss", "lr", "samples_per_second"
 
@@ -27,11 +27,12 @@ def resident_bytes():
 
 def run(number, points, ships):
     record = RunRecord(f"run-{number}", f"run {number}", URI, "memory", picture=False)
-    recorder = Recorder(FOLDER / str(number), record)
+    recorder = RunRecorder(FOLDER / str(number), record)
     if ships:
-        recorder.start_shipping()
+        recorder.start_uploading()
     for first in range(0, points, 1000):
-        recorder.append([Point(KEYS[step % 4], 1.0 / (step + 1), step, step) for step in range(first, first + 1000)])
+        steps = range(first, first + 1000)
+        recorder.append([MetricPoint(KEYS[step % 4], 1.0 / (step + 1), step, step) for step in steps])
     before = resident_bytes()
     if ships:
         report = recorder.close("FINISHED")

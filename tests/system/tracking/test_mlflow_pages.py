@@ -8,7 +8,7 @@ from playwright.sync_api import Page, expect
 from paceline.sweeps.results.pictures import PICTURES
 from paceline.tracking.metrics import VALIDATION_EPOCH as VALIDATION
 from paceline.tracking.metrics import axis_metric
-from paceline.tracking.store import run_url
+from paceline.tracking.tracking_uri import run_url
 from paceline.tuneups.pictures import PICTURES as TUNEUP_PICTURES
 from support.browser.pages import (
     card,

@@ -9,9 +9,9 @@ from urllib.parse import quote
 import pytest
 
 from paceline.errors import EnvironmentFault
-from paceline.tracking.points import Point
-from paceline.tracking.recorder import Recorder
-from paceline.tracking.registry import Version, register
+from paceline.tracking.metric_points import MetricPoint
+from paceline.tracking.model_registry import Version, register
+from paceline.tracking.run_recorder import RunRecorder
 from support.tracking.answering import answering
 from support.tracking.recording import MakeRecord
 
@@ -58,8 +58,8 @@ def test_the_credentials_are_those_of_the_environment(
 
 
 def test_the_page_is_one_that_opens(server_uri: str, record: MakeRecord, tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "tracking", record(server_uri))
-    recorder.append([Point("train/loss", 1.0, 1, 1)])
+    recorder = RunRecorder(tmp_path / "tracking", record(server_uri))
+    recorder.append([MetricPoint("train/loss", 1.0, 1, 1)])
     assert recorder.close("FINISHED").error is None
     with_password = server_uri.replace("://", f"://me:{quote(PASSWORD, safe='')}@")
     version = registered(tmp_path / "tracking", with_password, "my digits #1?")

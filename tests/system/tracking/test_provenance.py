@@ -13,7 +13,7 @@ from paceline.tracking import git_state, metrics
 from paceline.tracking.environment import environment_text
 from paceline.tracking.git_state import GitState
 from paceline.tracking.provenance import GIT_DIFF, launch_tags, provenance
-from paceline.tracking.record import RunRecord
+from paceline.tracking.run_record import RunRecord
 
 CANARY = "canary-S3cr3t"
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from paceline.tracking import metrics, remote
-from paceline.tracking.cursor import ShipReport
-from paceline.tracking.record import RunRecord, sweep_tags, trial_tags
-from paceline.tracking.recorder import Recorder
-from paceline.tracking.store import run_url
+from paceline.tracking import metrics, mlflow_client
+from paceline.tracking.run_record import RunRecord, sweep_tags, trial_tags
+from paceline.tracking.run_recorder import RunRecorder
+from paceline.tracking.tracking_uri import run_url
+from paceline.tracking.upload_cursor import UploadReport
 from support.tracking.faulty_proxy import FaultyProxy
 from support.tracking.recording import MakeRecord, points, steps_of, until
 
@@ -21,7 +21,7 @@ def everything_of(about: RunRecord, uri: str) -> dict[str, list[str]]:
     """
     from mlflow.entities import ViewType
 
-    client = remote.connect(uri)
+    client = mlflow_client.connect(uri)
     experiments = [
         each for each in client.search_experiments(ViewType.ALL) if each.name in (about.experiment, "Default")
     ]
@@ -39,8 +39,8 @@ def test_a_server_that_is_away_whenever_the_run_is_opened_has_one_run_in_the_end
 ) -> None:
     about = record(proxy.uri)
     proxy.order("refuse", "", 10_000)  # at the start
-    first = Recorder(tmp_path / "run", about)
-    first.start_shipping()
+    first = RunRecorder(tmp_path / "run", about)
+    first.start_uploading()
     first.append(points(1, 4))
     until(lambda: first.report().error)
     assert (first.report().unsent, first.report().url) == (3, None)
@@ -49,15 +49,15 @@ def test_a_server_that_is_away_whenever_the_run_is_opened_has_one_run_in_the_end
     for path in ("experiments/get-by-name", "experiments/create", "runs/search", "runs/create", "log-batch"):
         for fault in (503, "drop"):
             proxy.order(fault, path, 1)
-    second = Recorder(tmp_path / "run", about)
-    second.start_shipping()
+    second = RunRecorder(tmp_path / "run", about)
+    second.start_uploading()
     second.append(points(1, 7))
     until(lambda: second.report().run_id and not second.report().unsent)
     for fault in (503, "drop"):
         proxy.order(fault, "", 2)  # in mid-run
     second.append(points(7, 10))
     second.abandon()  # and once more, before it has noticed
-    third = Recorder(tmp_path / "run", about)
+    third = RunRecorder(tmp_path / "run", about)
     third.append(points(8, 13))
     report = third.close("FINISHED")
     assert (report.unsent, report.error) == (0, None)
@@ -66,7 +66,7 @@ def test_a_server_that_is_away_whenever_the_run_is_opened_has_one_run_in_the_end
     assert steps_of(server_uri, report.run_id) == list(range(1, 13))
 
 
-def closing_at_once(recorders: list[Recorder]) -> list[ShipReport]:
+def closing_at_once(recorders: list[RunRecorder]) -> list[UploadReport]:
     """Close records side by side; their reports, in the same order."""
     with ThreadPoolExecutor(len(recorders)) as threads:
         return list(threads.map(lambda recorder: recorder.close("FINISHED", timeout_seconds=240), recorders))
@@ -84,7 +84,7 @@ def test_a_sweep_and_its_trials_that_start_at_once_are_one_run_each(
         for number in range(1 if apart else 4)
     ]
     recorders = [
-        Recorder(tmp_path / each.run_id.replace("/", "-"), each, apart) for each in (*about, parent)
+        RunRecorder(tmp_path / each.run_id.replace("/", "-"), each, apart) for each in (*about, parent)
     ]  # the parent last
     for recorder in recorders:
         recorder.append(points(1, 5))
@@ -93,5 +93,5 @@ def test_a_sweep_and_its_trials_that_start_at_once_are_one_run_each(
     expected = {"Default": [], parent.experiment: ["sweep", *(each.run_id for each in about)]}
     assert everything_of(parent, sqlite_uri) == expected
     for report in reports[:-1]:
-        tags = remote.connect(sqlite_uri).get_run(str(report.run_id)).data.tags
+        tags = mlflow_client.connect(sqlite_uri).get_run(str(report.run_id)).data.tags
         assert tags[metrics.PARENT_RUN] == reports[-1].run_id

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import EnvironmentFault
-from paceline.tracking import remote
-from paceline.tracking.probing import probe
-from paceline.tracking.recorder import Recorder, sync
+from paceline.tracking import mlflow_client
+from paceline.tracking.run_recorder import RunRecorder, sync
+from paceline.tracking.store_probe import probe
 from support.golden import Golden
 from support.tracking.faulty_proxy import FaultyProxy
 from support.tracking.recording import MakeRecord, artifacts_of, points, runs_of, steps_of, until
@@ -34,8 +34,8 @@ def test_everything_arrives_exactly_once(
     for path, fault in faults.items():
         proxy.order(fault, path, 2)
     about = record(proxy.uri, params={"lr": 0.1}, artifacts={"config.yaml": "name: a"})
-    recorder = Recorder(tmp_path / "run", about)
-    recorder.start_shipping()
+    recorder = RunRecorder(tmp_path / "run", about)
+    recorder.start_uploading()
     for start in range(1, 41, 10):
         before = len(proxy.requests)
         recorder.append(points(start, start + 10))
@@ -46,7 +46,7 @@ def test_everything_arrives_exactly_once(
     assert (report.unsent, report.error) == (0, None)
     assert runs_of(about) == [report.run_id]
     assert steps_of(proxy.uri, report.run_id) == list(range(1, 41))
-    run = remote.connect(proxy.uri).get_run(str(report.run_id))
+    run = mlflow_client.connect(proxy.uri).get_run(str(report.run_id))
     assert (run.info.status, run.data.params) == ("FINISHED", {"lr": "0.1"})
     assert artifacts_of(proxy.uri, report.run_id) == {"config.yaml", "loss_curve.png"}
 
@@ -58,7 +58,7 @@ def test_a_create_that_was_repeated_on_the_way_leaves_one_run(
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
     proxy.order("drop", "runs/create", 1)
     about = record(proxy.uri)
-    report = Recorder(tmp_path / "run", about).close("FINISHED")
+    report = RunRecorder(tmp_path / "run", about).close("FINISHED")
     assert sum("runs/create" in request for request in proxy.requests) == 2
     assert runs_of(about) == [report.run_id]
 
@@ -67,7 +67,7 @@ def test_a_server_that_never_answers_does_not_hold_up_the_end(
     tmp_path: Path, proxy: FaultyProxy, server_uri: str, record: MakeRecord
 ) -> None:
     proxy.order("sleep", "", 1000)
-    recorder = Recorder(tmp_path / "run", record(proxy.uri))
+    recorder = RunRecorder(tmp_path / "run", record(proxy.uri))
     recorder.append(points(1, 11))
     report = recorder.close("FINISHED", timeout_seconds=300)  # the test itself would be given up before
     assert report.unsent == 13  # the points, the picture, the note and the status
@@ -75,7 +75,7 @@ def test_a_server_that_never_answers_does_not_hold_up_the_end(
     later = sync(tmp_path / "run", server_uri)
     assert (later.unsent, later.error) == (0, None)
     assert steps_of(server_uri, later.run_id) == list(range(1, 11))
-    assert remote.connect(server_uri).get_run(str(later.run_id)).info.status == "FINISHED"
+    assert mlflow_client.connect(server_uri).get_run(str(later.run_id)).info.status == "FINISHED"
 
 
 # Asked before anything starts

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from paceline.tracking import metrics, remote, shipping
-from paceline.tracking.connection import Connection
-from paceline.tracking.cursor import CURSOR_FILE, ShipReport
-from paceline.tracking.points import Point
-from paceline.tracking.record import RunRecord, sweep_tags, trial_state_tags, trial_tags
-from paceline.tracking.recorder import TRIAL_STATUS, Recorder
+from paceline.tracking import metrics, mlflow_client, mlflow_uploader
+from paceline.tracking.metric_points import MetricPoint
+from paceline.tracking.mlflow_connection import Connection
+from paceline.tracking.run_record import RunRecord, sweep_tags, trial_state_tags, trial_tags
+from paceline.tracking.run_recorder import TRIAL_STATUS, RunRecorder
 from paceline.tracking.sweep_note import Objective, TrialRow, sweep_note, sweep_points
 from paceline.tracking.trials_table import trials_csv
+from paceline.tracking.upload_cursor import CURSOR_FILE, UploadReport
 from support.tracking.markdown import best_of
 from support.tracking.recording import MakeRecord, artifacts_of, points, runs_of, steps_of, stored, until
 
@@ -36,10 +36,10 @@ def trial(about: RunRecord, number: int, **changes: object) -> RunRecord:
     return RunRecord(**{"uri": about.uri, "experiment": about.experiment, **given, **changes})  # type: ignore[arg-type]
 
 
-def run_trial(folder: Path, about: RunRecord, taken: list[Point], state: str) -> ShipReport:
-    recorder = Recorder(folder, about)
+def run_trial(folder: Path, about: RunRecord, taken: list[MetricPoint], state: str) -> UploadReport:
+    recorder = RunRecorder(folder, about)
     recorder.set_tags(trial_state_tags("running"))
-    recorder.start_shipping()
+    recorder.start_uploading()
     recorder.append(taken)
     recorder.set_tags(trial_state_tags(state))
     return recorder.close(TRIAL_STATUS.get(state, "KILLED"), None if state == "finished" else f"it was {state}")
@@ -48,10 +48,10 @@ def run_trial(folder: Path, about: RunRecord, taken: list[Point], state: str) ->
 def test_a_sweep_that_crashed_and_was_opened_again(tmp_path: Path, sqlite_uri: str, record: MakeRecord) -> None:
     """It has a trial of each state."""
     about, folder = record(sqlite_uri, tags=sweep_tags("s"), picture=False), tmp_path / "sweep"
-    parent = Recorder(folder / "tracking", about)
-    parent.start_shipping()
+    parent = RunRecorder(folder / "tracking", about)
+    parent.start_uploading()
 
-    def run_trials() -> list[ShipReport]:
+    def run_trials() -> list[UploadReport]:
         return [
             run_trial(folder / state, trial(about, number), points(1, 5 + number), state)
             for number, state in enumerate(ENDINGS, 1)
@@ -66,7 +66,7 @@ def test_a_sweep_that_crashed_and_was_opened_again(tmp_path: Path, sqlite_uri: s
     for count in range(1, 6):
         parent.append(sweep_points(dict.fromkeys(list(ENDINGS)[:count], 1), best, 1_000 + count))
     # as after a crash: the parent was never closed, and the steps are computed again
-    parent = Recorder(folder / "tracking", about)
+    parent = RunRecorder(folder / "tracking", about)
     parent.append(sweep_points(dict.fromkeys(ENDINGS, 1), best, 9_000))
     (folder / "finished" / CURSOR_FILE).unlink()
     again = run_trials()
@@ -76,7 +76,7 @@ def test_a_sweep_that_crashed_and_was_opened_again(tmp_path: Path, sqlite_uri: s
     assert [(one.unsent, one.error) for one in [*reports, *again, closed]] == [(0, None)] * 11
     assert [one.run_id for one in again] == [one.run_id for one in reports]
     assert sorted(runs_of(about)) == sorted(str(one.run_id) for one in [closed, *reports])
-    client = remote.connect(about.uri)
+    client = mlflow_client.connect(about.uri)
     children = client.search_runs([str(closed.experiment_id)], f"tags.`mlflow.parentRunId` = '{closed.run_id}'")
     assert {run.info.run_id for run in children} == {one.run_id for one in reports}
     for number, (state, status) in enumerate(ENDINGS.items(), 1):
@@ -109,26 +109,26 @@ def test_a_child_waits_for_its_parent(
     looked: list[str] = []
     look = Connection.run_id
     monkeypatch.setattr(Connection, "run_id", lambda self, *given: (looked.append(given[1]), look(self, *given))[1])
-    child = Recorder(tmp_path / "child", trial(about, 1))
+    child = RunRecorder(tmp_path / "child", trial(about, 1))
     child.append(points(1, 3))
-    child.start_shipping()
+    child.start_uploading()
     until(lambda: len(looked) > 2)
     assert set(looked) == {about.run_id}
     assert (child.report().run_id, child.report().error) == (None, None)
-    parent = Recorder(tmp_path / "parent", about)
-    parent.start_shipping()
+    parent = RunRecorder(tmp_path / "parent", about)
+    parent.start_uploading()
     report = child.close("FINISHED")
     assert (report.unsent, report.error) == (0, None)
-    run = remote.connect(sqlite_uri).get_run(str(report.run_id))
+    run = mlflow_client.connect(sqlite_uri).get_run(str(report.run_id))
     assert run.data.tags[metrics.PARENT_RUN] == parent.close("FINISHED").run_id
 
 
 def test_a_parent_that_never_comes_is_an_error_and_no_hanging(
     tmp_path: Path, sqlite_uri: str, record: MakeRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shipping, "PARENT_SECONDS", 0.3)
+    monkeypatch.setattr(mlflow_uploader, "PARENT_SECONDS", 0.3)
     about = record(sqlite_uri)
-    child = Recorder(tmp_path / "child", trial(about, 1))
+    child = RunRecorder(tmp_path / "child", trial(about, 1))
     report = child.close("FINISHED", timeout_seconds=5)  # opening the database alone takes a second on a busy machine
     assert about.run_id in str(report.error)
     assert report.run_id is None
@@ -139,12 +139,12 @@ def test_a_parent_that_was_deleted_in_mlflow_gets_its_later_children(
     tmp_path: Path, sqlite_uri: str, record: MakeRecord
 ) -> None:
     about = record(sqlite_uri)
-    parent = Recorder(tmp_path / "parent", about)
-    parent.start_shipping()
+    parent = RunRecorder(tmp_path / "parent", about)
+    parent.start_uploading()
     first = run_trial(tmp_path / "1", trial(about, 1), points(1, 3), "finished")
-    client = remote.connect(sqlite_uri)
+    client = mlflow_client.connect(sqlite_uri)
     client.delete_run(client.get_run(str(first.run_id)).data.tags[metrics.PARENT_RUN])
-    parent.append([Point(metrics.trials_metric("finished"), 1.0, 1, 1)])
+    parent.append([MetricPoint(metrics.trials_metric("finished"), 1.0, 1, 1)])
     report = parent.close("FINISHED")
     later = run_trial(tmp_path / "2", trial(about, 2), points(1, 3), "finished")
     assert client.get_run(str(later.run_id)).data.tags[metrics.PARENT_RUN] == report.run_id
@@ -156,8 +156,8 @@ def test_a_child_takes_few_requests(
     from mlflow import MlflowClient
 
     about = record(sqlite_uri)
-    parent = Recorder(tmp_path / "parent", about)
-    parent.start_shipping()
+    parent = RunRecorder(tmp_path / "parent", about)
+    parent.start_uploading()
     run_trial(tmp_path / "1", trial(about, 1), points(1, 3), "finished")
     parent.close("FINISHED")  # its thread would make requests of its own meanwhile
     calls: list[str] = []
@@ -174,7 +174,7 @@ def test_a_child_takes_few_requests(
 
     for name in ("get_experiment_by_name", "search_runs", "create_run", "log_batch", "get_run", "set_terminated"):
         monkeypatch.setattr(MlflowClient, name, counted(name))
-    recorder = Recorder(tmp_path / "2", trial(about, 2))
+    recorder = RunRecorder(tmp_path / "2", trial(about, 2))
     recorder.append(points(1, 31, since=int(time.time() * 1000) - 31))
     assert recorder.close("FINISHED").unsent == 0
     assert calls == ["search_runs", "create_run", "log_batch", "set_terminated"]

@@ -10,34 +10,36 @@ from typing import Any
 
 import pytest
 
-from paceline.cluster.desk import Desk
-from paceline.cluster.reporters import DeskReporter
+from paceline.cluster.reporters import InProcessReporter
+from paceline.cluster.run_coordinator import RunCoordinator
 from paceline.config.experiment import validate
 from paceline.engine.build import build_trainer
 from paceline.engine.dist_context import DistContext
-from paceline.tracking.record import RunRecord
-from paceline.tracking.recorder import Recorder
+from paceline.tracking.run_record import RunRecord
+from paceline.tracking.run_recorder import RunRecorder
 
 SHARE = 0.01
 """Of a step, at the most, for recording."""
 
 
 @contextmanager
-def reporter_to(folder: Path, uri: str) -> Iterator[tuple[DeskReporter, Desk]]:
-    desk = Desk(folder, RunRecord("cost", "cost", uri, "cost", picture=False), ships_apart=True)
-    desk.ship()
-    reporter = DeskReporter(desk, lambda: None)
+def reporter_to(folder: Path, uri: str) -> Iterator[tuple[InProcessReporter, RunCoordinator]]:
+    coordinator = RunCoordinator(
+        folder, RunRecord("cost", "cost", uri, "cost", picture=False), uploads_in_own_process=True
+    )
+    coordinator.start_uploading()
+    reporter = InProcessReporter(coordinator, lambda: None)
     try:
-        yield reporter, desk
+        yield reporter, coordinator
     finally:
         reporter.close()
-        desk.abandon()
+        coordinator.abandon()
 
 
 class Timed:
     """A reporter that takes the time within each of its calls, and when the calls for metrics were made."""
 
-    def __init__(self, inner: DeskReporter) -> None:
+    def __init__(self, inner: InProcessReporter) -> None:
         self._inner = inner
         self.steps: list[float] = []
         """When each step was reported."""
@@ -65,25 +67,25 @@ def test_training_spends_less_than_a_hundredth_of_its_steps_on_recording(tmp_pat
     data = {"name": "synthetic", "shape": [1, 28, 28], "num_samples": 1920, "global_batch_size": 32}
     sections = {"trainer": {"epochs": 1, "log_every_n_steps": 1}, "scaling": {"num_workers": 0}}
     config = validate({"name": "share", "model": {"name": "cnn", "in_channels": 1}, "data": data, **sections})
-    with reporter_to(tmp_path / "tracking", sqlite_uri) as (reporter, desk):
+    with reporter_to(tmp_path / "tracking", sqlite_uri) as (reporter, coordinator):
         timed = Timed(reporter)
         build_trainer(config, DistContext.current(), timed).fit()  # type: ignore[arg-type]  # it passes everything on
     assert len(timed.steps) >= 60
-    assert len(list(desk.history())) > 5 * len(timed.steps)
+    assert len(list(coordinator.history())) > 5 * len(timed.steps)
     step_seconds = statistics.median(later - sooner for sooner, later in pairwise(timed.steps))
     assert statistics.median(timed.spent[:-1]) < SHARE * step_seconds
 
 
 def test_nobody_who_trains_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    append = Recorder.append
+    append = RunRecorder.append
 
-    def slowly(recorder: Recorder, points: Any) -> int:
+    def slowly(recorder: RunRecorder, points: Any) -> int:
         time.sleep(0.5)
         return append(recorder, points)
 
-    monkeypatch.setattr(Recorder, "append", slowly)
-    monkeypatch.setattr(Recorder, "start_shipping", lambda recorder: None)
-    with reporter_to(tmp_path / "tracking", "http://127.0.0.1:9") as (reporter, desk):
+    monkeypatch.setattr(RunRecorder, "append", slowly)
+    monkeypatch.setattr(RunRecorder, "start_uploading", lambda recorder: None)
+    with reporter_to(tmp_path / "tracking", "http://127.0.0.1:9") as (reporter, coordinator):
         slowest = 0.0
         for step in range(200):
             began = time.perf_counter()
@@ -92,4 +94,4 @@ def test_nobody_who_trains_waits_for_the_disk(tmp_path: Path, monkeypatch: pytes
             time.sleep(0.005)
         assert slowest < 0.4
         assert reporter.recorded(30)
-        assert len(list(desk.history())) == 200
+        assert len(list(coordinator.history())) == 200

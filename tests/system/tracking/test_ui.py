@@ -19,18 +19,18 @@ from threading import Event, Thread
 import psutil
 import pytest
 
-from paceline.tracking import remote
-from paceline.tracking.database import sqlite_uri
-from paceline.tracking.points import Point
-from paceline.tracking.recorder import Recorder
-from paceline.tracking.server import free_port
+from paceline.tracking import mlflow_client
+from paceline.tracking.metric_points import MetricPoint
+from paceline.tracking.mlflow_database import sqlite_uri
+from paceline.tracking.mlflow_server import free_port
+from paceline.tracking.run_recorder import RunRecorder
 from support.tracking.recording import MakeRecord, until
 
 
 @contextmanager
 def ui_on(uri: str, port: int, *prefix: str) -> Iterator["subprocess.Popen[str]"]:
     """`paceline ui` as a process of its own, of whose server nothing is left in the end."""
-    program = f"import sys; from paceline.tracking.server import ui; sys.exit(ui({uri!r}, {port}))"
+    program = f"import sys; from paceline.tracking.mlflow_server import ui; sys.exit(ui({uri!r}, {port}))"
     command = [*prefix, sys.executable, "-u", "-c", program]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         try:
@@ -69,8 +69,8 @@ def test_the_page_shows_the_runs_of_a_folder_with_an_odd_name_and_ctrl_c_ends_al
 ) -> None:
     shutil.copy(prepared_database, odd_folder / "mlflow.db")
     uri = sqlite_uri(odd_folder / "mlflow.db")
-    recorder = Recorder(odd_folder / "run", record(uri, artifacts={"config.yaml": "name: shown"}))
-    recorder.append([Point("train/loss", 1.0, 1, 1)])
+    recorder = RunRecorder(odd_folder / "run", record(uri, artifacts={"config.yaml": "name: shown"}))
+    recorder.append([MetricPoint("train/loss", 1.0, 1, 1)])
     report = recorder.close("FINISHED")
     assert (report.unsent, report.error) == (0, None)
     assert {file.name for file in odd_folder.iterdir()} == {"mlflow.db", "mlruns", "run"}
@@ -88,7 +88,9 @@ def test_the_page_shows_the_runs_of_a_folder_with_an_odd_name_and_ctrl_c_ends_al
             assert {file["path"] for file in listed["files"]} == {"config.yaml", "loss_curve.png"}
             artifact = read(f"{address}/get-artifact?run_id={report.run_id}&path=config.yaml")
             assert artifact == b"name: shown"
-            client = remote.connect(address)  # what somebody else logs goes to where the server keeps such things
+            client = mlflow_client.connect(
+                address
+            )  # what somebody else logs goes to where the server keeps such things
             other = client.create_run(client.create_experiment("somebody else's"))
             client.log_text(other.info.run_id, "text", "note.txt")
             os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the whole group gets it

@@ -8,14 +8,14 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from paceline.tracking import remote
-from paceline.tracking.connection import shared
-from paceline.tracking.links import newest
-from paceline.tracking.record import RunRecord, sweep_tags
-from paceline.tracking.recorder import Recorder
-from paceline.tracking.server import ui
-from paceline.tracking.store import run_url, view_url
-from paceline.tracking.views import RUNS_VIEW, TAG_PREFIX, run_views, sweep_view_id, sweep_views
+from paceline.tracking import mlflow_client
+from paceline.tracking.mlflow_connection import shared
+from paceline.tracking.mlflow_server import ui
+from paceline.tracking.mlflow_views import RUNS_VIEW, TAG_PREFIX, run_views, sweep_view_id, sweep_views
+from paceline.tracking.review_links import newest
+from paceline.tracking.run_record import RunRecord, sweep_tags
+from paceline.tracking.run_recorder import RunRecorder
+from paceline.tracking.tracking_uri import run_url, view_url
 from support.tracking.recording import DEAD, MakeRecord
 from support.tracking.stories import BATCH, LR, RULE, SWEEP, story
 
@@ -25,7 +25,7 @@ LATER = 5_000_000_000_000
 
 def closed(folder: Path, about: RunRecord) -> tuple[str, str]:
     """Record a run; MLflow's ids of its experiment and of itself."""
-    report = Recorder(folder, about).close("FINISHED")
+    report = RunRecorder(folder, about).close("FINISHED")
     assert (report.unsent, report.error) == (0, None)
     return str(report.experiment_id), str(report.run_id)
 
@@ -50,7 +50,7 @@ def test_a_view_is_set_once(
         shared(sqlite_uri).forget()  # as another process would begin
     experiment_id, _ = closed(tmp_path / "run", record(sqlite_uri, views=sweep_views(story(BATCH))))
     assert sent[2:] == [TAG_PREFIX + sweep_view_id(SWEEP)]
-    tags = remote.connect(sqlite_uri).get_experiment(experiment_id).tags
+    tags = mlflow_client.connect(sqlite_uri).get_experiment(experiment_id).tags
     assert tags[sent[2]] == sweep_views(story(BATCH))[sent[2]]
     assert RunRecord.load(tmp_path / "run").views == sweep_views(story(BATCH))
 
@@ -58,7 +58,7 @@ def test_a_view_is_set_once(
 def test_a_view_that_is_refused_does_not_hold_up_the_run(tmp_path: Path, sqlite_uri: str, record: MakeRecord) -> None:
     views = {TAG_PREFIX + "x" * 300: "no key may be so long", **run_views()}
     experiment_id, _ = closed(tmp_path, record(sqlite_uri, views=views))
-    assert set(remote.connect(sqlite_uri).get_experiment(experiment_id).tags) & set(views) == set(run_views())
+    assert set(mlflow_client.connect(sqlite_uri).get_experiment(experiment_id).tags) & set(views) == set(run_views())
 
 
 def test_the_newest_runs_are_found_with_the_views_that_the_server_serves(

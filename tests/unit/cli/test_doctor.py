@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from paceline import doctor
-from paceline.doctor import Check, diagnose
+from paceline.doctor import DoctorCheck, diagnose
 
 GPU_LINE = "NVIDIA H100, 81559 MiB"
 
@@ -21,7 +21,7 @@ def _nothing_is_running(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, stdout=""))
 
 
-def named(checks: list[Check], name: str) -> Check:
+def named(checks: list[DoctorCheck], name: str) -> DoctorCheck:
     return next(check for check in checks if check.name == name)
 
 

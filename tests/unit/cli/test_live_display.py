@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from paceline.cluster import experiment
-from paceline.cluster.listener import Progress, SilentListener
+from paceline.cluster import train
+from paceline.cluster.listener import RunProgress, SilentListener
 from paceline.config.experiment import validate
 from paceline.display import LiveListener, event_text, numbers, print_rows, watched
 from support.golden import Golden
@@ -19,7 +19,7 @@ def test_only_warnings_in_a_pipe(capfd: pytest.CaptureFixture[str]) -> None:
     with watched("run") as listener:
         listener.stage("starting")
         listener.planned([("steps", "12"), ("warning", "x has no effect [no-effect]")])
-        listener.progress(Progress(3, 10, 20.0, {"train/loss": 0.5}))
+        listener.progress(RunProgress(3, 10, 20.0, {"train/loss": 0.5}))
         listener.event("checkpoint", {"step": 3})
         listener.event("warning", {"code": "no-validation", "message": "the validation set is empty " * 9})
     out, err = capfd.readouterr()
@@ -33,7 +33,7 @@ def test_lines_in_a_notebook(
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     with watched("run") as listener, redirect_stdout(sys.stderr):
         listener.stage("starting")
-        listener.progress(Progress(3, 10, 20.0, {"train/loss": 0.5}))
+        listener.progress(RunProgress(3, 10, 20.0, {"train/loss": 0.5}))
     out, err = capfd.readouterr()
     assert len(out.splitlines()) == 2
     golden("\n".join(line.split("s  ", 1)[1] for line in out.splitlines()))
@@ -42,8 +42,8 @@ def test_lines_in_a_notebook(
 
 @pytest.mark.parametrize("is_long", [False, True])
 def test_a_speed_that_was_not_measured_is_left_out(is_long: bool) -> None:
-    assert numbers(Progress(3, 10, 0.0, {"train/loss": 0.5}), is_long) == ("loss 0.5" if is_long else "loss 0.5000")
-    assert "samples/s" in numbers(Progress(3, 10, 20.0, {"train/loss": 0.5}), is_long)
+    assert numbers(RunProgress(3, 10, 0.0, {"train/loss": 0.5}), is_long) == ("loss 0.5" if is_long else "loss 0.5000")
+    assert "samples/s" in numbers(RunProgress(3, 10, 20.0, {"train/loss": 0.5}), is_long)
 
 
 def test_the_weights_that_a_run_starts_from_are_named() -> None:
@@ -59,11 +59,11 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_listener_of_the_caller_replaces_the_display(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Any] = []
-    monkeypatch.setattr(experiment, "_train", lambda *arguments: given.append(arguments[-1]))
+    monkeypatch.setattr(train, "_train", lambda *arguments: given.append(arguments[-1]))
     config = validate({"name": "x", "model": {"path": dict}, "data": {"path": list, "global_batch_size": 1}})
     mine = SilentListener()
-    experiment.train(config, listener=mine)
-    experiment.train(config)
+    train.train(config, listener=mine)
+    train.train(config)
     assert given[0] is mine
     assert given[1] is not mine
 

@@ -88,6 +88,6 @@ def test_a_port_out_of_range_is_refused(command: Callable[..., Ended], port: str
 @pytest.mark.parametrize("port", [0, 65535])
 def test_a_port_that_is_one_is_taken(command: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch, port: int) -> None:
     serve = Mock(return_value=0)
-    monkeypatch.setattr("paceline.tracking.server.ui", serve)
+    monkeypatch.setattr("paceline.tracking.mlflow_server.ui", serve)
     assert command("ui", "--port", str(port)).code == 0
     assert serve.call_args.args[1] == port

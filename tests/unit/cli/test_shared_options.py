@@ -9,16 +9,16 @@ import pytest
 from rich.console import Console
 
 from paceline.cli import COMMANDS, parse, run
-from paceline.cluster.listener import Progress
+from paceline.cluster.listener import RunProgress
 from paceline.config.experiment import validate
 from paceline.config.loading import load_config
 from paceline.display import PlainListener, QuietListener
 from paceline.runs.finding import find_run
 from paceline.sweeps.display import PlainSweepListener, QuietSweepListener
-from paceline.sweeps.trials import Trial
+from paceline.sweeps.trial import Trial
 
 CONFIG = "name: x\nmodel: {name: cnn}\ndata: {name: mnist5k, global_batch_size: 8}\n"
-PROGRESS = Progress(3, 10, 20.0, {"train/loss": 0.5, "val/loss": 0.25, "lr": 0.125})
+PROGRESS = RunProgress(3, 10, 20.0, {"train/loss": 0.5, "val/loss": 0.25, "lr": 0.125})
 
 
 def console() -> Console:
@@ -56,7 +56,7 @@ def test_verbose_shows_each_metric_of_each_report() -> None:
         shown = console()
         listener = PlainListener(shown, verbose)
         for step in (3, 4):
-            listener.progress(Progress(step, 10, 20.0, PROGRESS.metrics))
+            listener.progress(RunProgress(step, 10, 20.0, PROGRESS.metrics))
         lines = written(shown)
         assert len(lines) == (2 if verbose else 1)
         assert all(("0.125" in line) == verbose for line in lines)

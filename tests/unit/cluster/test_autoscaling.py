@@ -11,7 +11,7 @@ import yaml
 from paceline.cluster import autoscaling
 from paceline.cluster.autoscaling import Autoscaler, autoscaler_of, autoscaler_text, config_on_head
 from paceline.cluster.nodes import Node, named, nodes_text
-from paceline.cluster.placing import NodeType, Room
+from paceline.cluster.placement import NodeType, Room
 from support.golden import Golden
 
 CONFIG = {

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from paceline.cluster.result import RunResult
+from paceline.cluster.run_result import RunResult
 from support.cluster.local_runs import local_config
 
 NAN = float("nan")

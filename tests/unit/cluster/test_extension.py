@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.cluster.experiment import make_record, prepare_launch, train
-from paceline.cluster.identity import ClaimedRun, claim_run
-from paceline.cluster.in_process import assignment
+from paceline.cluster.run_identity import ClaimedRun, claim_run
+from paceline.cluster.train import make_record, prepare_launch, train
+from paceline.cluster.train_in_process import worker_spec
 from paceline.config.derived import derive
 from paceline.engine.checkpoint import Snapshot, write_checkpoint
 from paceline.errors import ConfigError, Problem
 from paceline.tracking import metrics
-from support.cluster.desks import Events
+from support.cluster.coordinators import Events
 from support.cluster.local_runs import enter_folder, local_config
 from support.golden import Golden
 
@@ -146,7 +146,7 @@ def test_the_processes_that_train_know_where_the_finished_run_ended(
     for changes, intent, step in [({"trainer__epochs": 4}, "extend", 8), ({"name": "other"}, "continue", None)]:
         launch = prepare_launch(config(**changes), intent, None, Events())
         launch.run.release()
-        assert assignment(launch).extended_from_step == step
+        assert worker_spec(launch).extended_from_step == step
 
 
 @pytest.mark.parametrize("other", [{"fork": True}, {"new": True}])

@@ -1,4 +1,5 @@
-"""Metrics that the desk could not take while training went on come with the final report, and dropped ones are told."""
+"""Metrics that the coordinator could not take while training went on come with the final report, and dropped ones are
+told."""
 
 import threading
 import time
@@ -13,19 +14,19 @@ import ray.train.torch
 import torch
 from ray.exceptions import ActorUnavailableError, GetTimeoutError
 
-from paceline.cluster import on_ray, outbox, worker
-from paceline.cluster.desk import Desk, read_outcome
-from paceline.cluster.experiment import _conclude, prepare_launch
-from paceline.cluster.last_words import LastWords
-from paceline.cluster.launch import Launch
-from paceline.cluster.outbox import Outbox
-from paceline.cluster.reporters import DeskReporter
+from paceline.cluster import metric_buffer, train_on_ray, train_worker
+from paceline.cluster.final_report import FinalReport
+from paceline.cluster.metric_buffer import MetricBuffer
+from paceline.cluster.reporters import InProcessReporter
+from paceline.cluster.run_coordinator import RunCoordinator, read_outcome
+from paceline.cluster.train import _conclude, prepare_launch
+from paceline.cluster.train_launch import TrainLaunch
 from paceline.engine.build import build_trainer
 from paceline.engine.dist_context import DistContext
 from paceline.tracking import metrics
-from paceline.tracking.points import Reading
-from paceline.tracking.recorder import Recorder, has_ended
-from support.cluster.desks import Events, no_space, open_desk, tags_of, warnings_of
+from paceline.tracking.metric_points import MetricReading
+from paceline.tracking.run_recorder import RunRecorder, has_ended
+from support.cluster.coordinators import Events, no_space, open_coordinator, tags_of, warnings_of
 from support.cluster.local_runs import enter_folder, local_config
 from support.golden import Golden
 from support.toys import toy_config
@@ -47,20 +48,20 @@ ENDING = {
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox, "GATHER_SECONDS", 0.01)
-    monkeypatch.setattr(outbox, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(metric_buffer, "GATHER_SECONDS", 0.01)
+    monkeypatch.setattr(metric_buffer, "RETRY_SECONDS", 0.01)
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return open_desk(tmp_path / "run")
+def coordinator(tmp_path: Path) -> RunCoordinator:
+    return open_coordinator(tmp_path / "run")
 
 
 class PlayedActor:
-    """A desk that answers when somebody waits for it; its metrics do not get through while it is away."""
+    """A coordinator that answers when somebody waits for it; its metrics do not get through while it is away."""
 
-    def __init__(self, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.desk = desk
+    def __init__(self, coordinator: RunCoordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.coordinator = coordinator
         for kind in ("enter", "begin", "metrics", "finish"):
             setattr(self, kind, SimpleNamespace(remote=lambda *given, kind=kind: (kind, given)))
         context = SimpleNamespace(current_actor=None)
@@ -72,54 +73,56 @@ class PlayedActor:
         kind, given = message
         if kind == "metrics":
             raise ActorUnavailableError("it is being started again", None)
-        return getattr(self.desk, kind)(*given)
+        return getattr(self.coordinator, kind)(*given)
 
 
 @pytest.mark.parametrize("status", ["finished", "failed"])
 def test_metrics_that_the_desk_was_away_for_come_with_the_final_report(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, status: str
+    coordinator: RunCoordinator, monkeypatch: pytest.MonkeyPatch, status: str
 ) -> None:
     ending = ENDING if status == "finished" else {"status": "failed", "failure": {"reason": "no"}}
 
-    def trains(assignment: Any, ranks: Any, reporter: Any) -> dict[str, Any]:
+    def trains(worker_spec: Any, ranks: Any, reporter: Any) -> dict[str, Any]:
         for step in (1, 2, 3):
             reporter.metrics(step, {"train/loss": 1.0 / step})
         return dict(ending)
 
-    monkeypatch.setattr(worker, "run_rank", trains)
-    worker.train_on_worker({"desk": PlayedActor(desk, monkeypatch), "assignment": None})
-    assert desk.history() == [("train/loss", 1.0 / step, step) for step in (1, 2, 3)]
-    assert desk.outcome() == read_outcome(desk._folder) == ending
-    assert desk.view(0).metrics == {"train/loss": 1.0 / 3}
+    monkeypatch.setattr(train_worker, "run_rank", trains)
+    train_worker.train_on_worker({"coordinator": PlayedActor(coordinator, monkeypatch), "worker_spec": None})
+    assert coordinator.history() == [("train/loss", 1.0 / step, step) for step in (1, 2, 3)]
+    assert coordinator.outcome() == read_outcome(coordinator._folder) == ending
+    assert coordinator.view(0).metrics == {"train/loss": 1.0 / 3}
 
 
-def test_known_readings_count_once_and_the_report_of_another_rank_keeps_none_away(desk: Desk) -> None:
+def test_known_readings_count_once_and_the_report_of_another_rank_keeps_none_away(coordinator: RunCoordinator) -> None:
     failed = {"status": "failed", "failure": {"reason": "rank 1"}}
-    readings = [Reading(step, step, {"train/loss": 1.0}) for step in (1, 2, 3)]
-    desk.metrics(readings[:2])
-    desk.finish(failed)
-    for _ in range(2):  # a desk that dies before it answers is asked again
-        desk.finish(LastWords(ENDING, readings).message())
-    assert [step for _, _, step in desk.history()] == [1, 2, 3]
-    assert desk.outcome() == failed
+    readings = [MetricReading(step, step, {"train/loss": 1.0}) for step in (1, 2, 3)]
+    coordinator.metrics(readings[:2])
+    coordinator.finish(failed)
+    for _ in range(2):  # a coordinator that dies before it answers is asked again
+        coordinator.finish(FinalReport(ENDING, readings).message())
+    assert [step for _, _, step in coordinator.history()] == [1, 2, 3]
+    assert coordinator.outcome() == failed
 
 
-def test_a_full_disk_at_the_end_is_reported(desk: Desk, monkeypatch: pytest.MonkeyPatch, golden: Golden) -> None:
-    monkeypatch.setattr(Recorder, "append", no_space)
-    desk.finish(LastWords(ENDING, [Reading(1, 1, {"train/loss": 1.0})]).message())
-    assert "unrecorded" in warnings_of(desk)
-    golden("\n".join(details["message"] for _, details in desk.view(0).events))
-    assert desk.outcome() == ENDING
+def test_a_full_disk_at_the_end_is_reported(
+    coordinator: RunCoordinator, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    monkeypatch.setattr(RunRecorder, "append", no_space)
+    coordinator.finish(FinalReport(ENDING, [MetricReading(1, 1, {"train/loss": 1.0})]).message())
+    assert "unrecorded" in warnings_of(coordinator)
+    golden("\n".join(details["message"] for _, details in coordinator.view(0).events))
+    assert coordinator.outcome() == ENDING
 
 
 # More than is kept
 
 
 def test_dropped_readings_are_reported_once_counted_and_never_taken_for_safe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox, "MOST_READINGS", 100)
+    monkeypatch.setattr(metric_buffer, "MOST_READINGS", 100)
     told: list[str] = []
     is_away = [True]
-    mine = Outbox(lambda readings: not is_away[0], lambda: told.append("full"))
+    mine = MetricBuffer(lambda readings: not is_away[0], lambda: told.append("full"))
     for step in range(250):
         mine.put(step, {"a": 1.0})
     assert [reading.step for reading in mine.unsafe()] == list(range(100))
@@ -134,45 +137,45 @@ def test_dropped_readings_are_reported_once_counted_and_never_taken_for_safe(mon
 
 
 def test_the_watcher_and_mlflow_are_reported_how_many_readings_were_dropped(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, golden: Golden
+    coordinator: RunCoordinator, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
-    monkeypatch.setattr(outbox, "MOST_READINGS", 10)
-    reporter = DeskReporter(desk, lambda: None)
+    monkeypatch.setattr(metric_buffer, "MOST_READINGS", 10)
+    reporter = InProcessReporter(coordinator, lambda: None)
     with monkeypatch.context() as patch:
-        patch.setattr(Desk, "record", lambda self, readings: False)
+        patch.setattr(RunCoordinator, "record", lambda self, readings: False)
         for step in range(25):
             reporter.metrics(step, {"a": 1.0})
-    assert warnings_of(desk) == ["readings-dropped"]
-    desk.finish(reporter.last_words(dict(ENDING)))
-    _, details = desk.view(0).events[-1]
+    assert warnings_of(coordinator) == ["readings-dropped"]
+    coordinator.finish(reporter.final_report(dict(ENDING)))
+    _, details = coordinator.view(0).events[-1]
     assert (details["code"], details["readings"]) == ("readings-dropped", 15)
-    golden("\n".join(details["message"] for _, details in desk.view(0).events))
-    assert tags_of(desk._folder)[metrics.NOT_RECORDED].startswith("15 ")
-    assert len(desk.history()) == 10
+    golden("\n".join(details["message"] for _, details in coordinator.view(0).events))
+    assert tags_of(coordinator._folder)[metrics.NOT_RECORDED].startswith("15 ")
+    assert len(coordinator.history()) == 10
 
 
-# A desk that does not answer at all
+# A coordinator that does not answer at all
 
 
 @pytest.fixture
-def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launch]:
+def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TrainLaunch]:
     enter_folder(tmp_path, monkeypatch)
     made = prepare_launch(local_config(), "continue", None, Events())
     yield made
     made.run.release()
 
 
-def closing_of(launch: Launch, hurry: threading.Event) -> dict[str, Any]:
+def closing_of(launch: TrainLaunch, hurry: threading.Event) -> dict[str, Any]:
     close = SimpleNamespace(remote=lambda *given: None)
-    return on_ray._close(launch, SimpleNamespace(close=close), ("FINISHED", None), 0.0, hurry)
+    return train_on_ray._close(launch, SimpleNamespace(close=close), ("FINISHED", None), 0.0, hurry)
 
 
 @pytest.mark.parametrize("error", [GetTimeoutError("Get timed out"), ActorUnavailableError("away", None)])
 def test_a_finished_training_gives_its_result_though_the_desk_does_not_answer(
-    launch: Launch, monkeypatch: pytest.MonkeyPatch, error: Exception
+    launch: TrainLaunch, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    recorder = Recorder(launch.run.folder.tracking, launch.record)
-    recorder.append([point for step in (1, 2) for point in Reading(step, step, {"train/loss": 0.5}).points()])
+    recorder = RunRecorder(launch.run.folder.tracking, launch.record)
+    recorder.append([point for step in (1, 2) for point in MetricReading(step, step, {"train/loss": 0.5}).points()])
 
     def silent(*_: Any, **__: Any) -> Any:
         raise error
@@ -190,10 +193,10 @@ def test_a_finished_training_gives_its_result_though_the_desk_does_not_answer(
 
 @pytest.mark.parametrize("is_concluded", [True, False])
 def test_the_result_comes_once_the_end_is_written_down_when_nobody_waits_for_mlflow(
-    launch: Launch, monkeypatch: pytest.MonkeyPatch, is_concluded: bool
+    launch: TrainLaunch, monkeypatch: pytest.MonkeyPatch, is_concluded: bool
 ) -> None:
-    recorder = Recorder(launch.run.folder.tracking, launch.record)
-    recorder.append(Reading(1, 1, {"train/loss": 0.5}).points())
+    recorder = RunRecorder(launch.run.folder.tracking, launch.record)
+    recorder.append(MetricReading(1, 1, {"train/loss": 0.5}).points())
     if is_concluded:
         recorder.conclude("FINISHED")
     looks: list[float] = []
@@ -218,11 +221,11 @@ def test_the_result_comes_once_the_end_is_written_down_when_nobody_waits_for_mlf
 # Metrics in a checkpoint
 
 
-class StopsAt(DeskReporter):
+class StopsAt(InProcessReporter):
     """Asks to stop at a step."""
 
-    def __init__(self, desk: Desk, step: int | None = None) -> None:
-        super().__init__(desk, lambda: None)
+    def __init__(self, coordinator: RunCoordinator, step: int | None = None) -> None:
+        super().__init__(coordinator, lambda: None)
         self._stop_at, self._step = step, 0
 
     def metrics(self, step: int, values: Any) -> None:
@@ -233,35 +236,36 @@ class StopsAt(DeskReporter):
         return self._stop_at is not None and self._step >= self._stop_at
 
 
-def train(run: Path, stop_at: int | None = None) -> Desk:
-    desk = open_desk(run / "tracking")
-    reporter = StopsAt(desk, stop_at)
+def train(run: Path, stop_at: int | None = None) -> RunCoordinator:
+    coordinator = open_coordinator(run / "tracking")
+    reporter = StopsAt(coordinator, stop_at)
     config = toy_config(trainer__log_every_n_steps=1, checkpoint={"every_n_steps": 3})
     build_trainer(config, DistContext.current(), reporter, run / "checkpoints").fit()
     reporter.close(0.1)
-    return desk
+    return coordinator
 
 
 @pytest.mark.parametrize("known", [0, 5])
 def test_nothing_is_lost_when_the_desk_dies_with_the_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: int
 ) -> None:
-    """The disk of the record takes points up to a step, as if the desk had died then; that of the checkpoints works."""
-    monkeypatch.setattr(outbox, "READINGS_PER_DELIVERY", 1)
-    append = Recorder.append
+    """The disk of the record takes points up to a step, as if the coordinator had died then; that of the checkpoints
+    works."""
+    monkeypatch.setattr(metric_buffer, "READINGS_PER_DELIVERY", 1)
+    append = RunRecorder.append
 
-    def fails(recorder: Recorder, points: Any) -> int:
+    def fails(recorder: RunRecorder, points: Any) -> int:
         return no_space() if any(point.step > known for point in points) else append(recorder, points)
 
     run = tmp_path / "runs" / "toy" / "r1"
     with monkeypatch.context() as patch:
-        patch.setattr(Recorder, "append", fails)
+        patch.setattr(RunRecorder, "append", fails)
         before = train(run, stop_at=6)
         assert {step for _, _, step in before.history()} == set(range(1, known + 1))
         before.abandon()
     resumed = int(time.time() * 1000)
-    desk = train(run)
-    points = [point for point in desk._recorder.history() if point.key == "train/loss"]
+    coordinator = train(run)
+    points = [point for point in coordinator._recorder.history() if point.key == "train/loss"]
     assert [point.step for point in points] == list(range(1, 13))
     assert [point.timestamp_ms < resumed for point in points] == [True] * 6 + [False] * 6
     whole = train(tmp_path / "runs" / "toy" / "r2")

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.cluster.experiment import prepare_launch, train
-from paceline.cluster.identity import ClaimedRun, RunFolder, claim_run
 from paceline.cluster.initial_weights import adopt_weights, find_weights, pin_weights
+from paceline.cluster.run_identity import ClaimedRun, RunFolder, claim_run
+from paceline.cluster.train import prepare_launch, train
 from paceline.engine.checkpoint import Snapshot, write_checkpoint
 from paceline.errors import ConfigError, Problem
-from support.cluster.desks import Events
+from support.cluster.coordinators import Events
 from support.cluster.local_runs import enter_folder, local_config
 from support.golden import Golden
 

@@ -15,7 +15,7 @@ from paceline.cluster.user_code import runtime_env
 from paceline.config.experiment import validate
 from paceline.config.own_techniques import own_techniques
 from paceline.errors import ConfigError, EnvironmentFault, Problem
-from paceline.sweeps.planning.points import make_points
+from paceline.sweeps.planning.planned_trials import plan_trials
 from support.cluster.job_project import CONFIG, FILE, NET, SECRET, SWEEP, enter_project, paceline_submit
 from support.golden import Golden
 
@@ -26,7 +26,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def plan(*overrides: str, file: str = FILE, **given: Any) -> JobPlan:
-    return plan_job(file, overrides, check_sweep=make_points, **given)
+    return plan_job(file, overrides, check_sweep=plan_trials, **given)
 
 
 def problems_of(*overrides: str, **given: Any) -> tuple[Problem, ...]:
@@ -112,7 +112,7 @@ def test_options_of_another_command_are_refused(arguments: list[str]) -> None:
         ("tracking.uri=sqlite:///mlflow.db", "tracking-uri", "tracking.uri"),
         ("tracking.uri=ftp://host", "tracking-uri", "tracking.uri"),
         ("trainer.epochs=x", "wrong-type", "trainer.epochs"),
-        ("sweep={space: {optimizer.lr: [-1, 1]}}", "sweep-point", "sweep.space.optimizer.lr"),
+        ("sweep={space: {optimizer.lr: [-1, 1]}}", "sweep-trial", "sweep.space.optimizer.lr"),
         ("model.path=own_net:bild", "import", "model.path"),
         ("tuneup={techniques: {mine: {model.path: 'own_net:bild'}}}", "import", "tuneup.techniques.mine"),
         ("tuneup={techniques: {mine: {model.args.widht: 8}}}", "unknown-key", "tuneup.techniques.mine"),

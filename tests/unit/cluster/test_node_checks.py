@@ -19,7 +19,7 @@ from paceline.cluster.node_checks import (
 )
 from paceline.cluster.node_probe import Answers, Questions, answer, written_name
 from paceline.cluster.nodes import Node
-from paceline.cluster.placing import Room
+from paceline.cluster.placement import Room
 from paceline.cluster.readiness import places_of
 from paceline.config.loading import load_config
 from paceline.errors import EnvironmentFault

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from paceline.callbacks.callback import Callback, Control, TrainContext
-from paceline.cluster.experiment import train
 from paceline.cluster.listener import SilentListener
+from paceline.cluster.train import train
 from support.cluster.local_runs import enter_folder, local_config
 from support.toys import tensors
 

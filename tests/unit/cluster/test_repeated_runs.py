@@ -5,8 +5,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from paceline.cluster.assignment import Assignment
-from paceline.cluster.worker import run_here
+from paceline.cluster.train_worker import run_here
+from paceline.cluster.worker_spec import WorkerSpec
 from paceline.engine.reporter import MemoryReporter
 from support.toys import net, toy_config
 
@@ -24,8 +24,8 @@ def test_the_peak_memory_is_that_of_the_run_alone(tmp_path: Path) -> None:
     for model in (hungry_net, net):
         config = toy_config(model__path=model)
         objects = {section: getattr(config, section).path for section in ("model", "data", "task")}
-        assignment = Assignment(config.model_dump_json(), objects, checkpoints=str(tmp_path / model.__name__))
-        ending = run_here(assignment, torch.device("cpu"), MemoryReporter())
+        worker_spec = WorkerSpec(config.model_dump_json(), objects, checkpoints=str(tmp_path / model.__name__))
+        ending = run_here(worker_spec, torch.device("cpu"), MemoryReporter())
         assert ending["status"] == "finished", ending
         peaks.append(ending["peak_memory_bytes"])
     assert peaks[0] - peaks[1] > HELD_BYTES / 2

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from paceline.cluster.experiment import record_params
+from paceline.cluster.train import record_params
 from paceline.config.derived import derive
 from paceline.config.experiment import validate
 from paceline.config.ignored import ignored_settings

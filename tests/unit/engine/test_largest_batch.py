@@ -96,7 +96,7 @@ def test_memory_of_a_failed_trial_is_released() -> None:
 
     def body() -> None:
         thing = nn.Module()
-        thing.itself = [thing]  # type: ignore[assignment]
+        thing.itself = [thing]  # type: ignore[worker_spec]
         kept.append(weakref.ref(thing))
         inner(thing)
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from paceline.cluster.result import RunResult
+from paceline.cluster.run_result import RunResult
 from paceline.engine.redundant_bias import remove_redundant_bias
 from support.toys import fit, tensors, toy_config
 

@@ -15,8 +15,8 @@ from paceline.reports.page import drawn_chart
 from paceline.reports.row_charts import Ratio, bar_chart, ratio_chart
 from paceline.runs.report.run_charts import run_charts
 from paceline.tracking import metrics
-from paceline.tracking.curves import curves_of
-from paceline.tracking.points import Point
+from paceline.tracking.metric_points import MetricPoint
+from paceline.tracking.thinned_curves import curves_of
 from support.reports.page import Node, parsed
 
 
@@ -168,11 +168,11 @@ def test_bars_are_as_long_as_their_shares() -> None:
 # Which curves of a run are drawn
 
 
-def values(key: str, *figures: float) -> list[Point]:
-    return [Point(key, value, step, step) for step, value in enumerate(figures, 1)]
+def values(key: str, *figures: float) -> list[MetricPoint]:
+    return [MetricPoint(key, value, step, step) for step, value in enumerate(figures, 1)]
 
 
-def titles(*curves: list[Point]) -> list[str]:
+def titles(*curves: list[MetricPoint]) -> list[str]:
     charts = run_charts(curves_of([point for curve in curves for point in curve]))
     return [parsed(chart.svg).one("svg").attributes["aria-label"] for chart in charts]
 

@@ -83,7 +83,7 @@ def test_secrets_are_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e308])
 def test_values_that_are_hardly_numbers(tmp_path: Path, value: float) -> None:
     trials = some_trials()[:4]
-    trials[:2] = [trial(number, value, **trials[number].overrides) for number in range(2)]
+    trials[:2] = [trial(number, value, **trials[number].params) for number in range(2)]
     page_of(made_sweep(tmp_path, trials))
     points = [*curve(value, (10, 20)), *curve(0.3, (30, 40)), *curve(value, (10, 20), "val/accuracy")]
     page_of(made_run(tmp_path, points))
@@ -118,7 +118,7 @@ def test_torn_damaged_and_missing_files(tmp_path: Path, golden: Golden) -> None:
 def test_a_folder_that_cannot_be_understood_is_an_error(tmp_path: Path) -> None:
     found = made_sweep(tmp_path, some_trials()[:2])
     log, text = found.folder / "log.jsonl", (found.folder / "log.jsonl").read_bytes()
-    log.write_bytes(text + b'{"n":99,"kind":"trial","id":"0099","overrides":{},"colour":"blue"}\n')
+    log.write_bytes(text + b'{"n":99,"kind":"trial","id":"0099","params":{},"colour":"blue"}\n')
     with pytest.raises(EnvironmentFault, match=re.escape(str(found.folder))):  # as of another version
         report_of(found)
     log.unlink()

@@ -11,9 +11,9 @@ from paceline.engine.manifest import MANIFEST
 from paceline.runs.finding import FoundRun
 from paceline.tracking import metrics
 from paceline.tracking.journal import Journal
-from paceline.tracking.note import summary
-from paceline.tracking.points import Point
+from paceline.tracking.metric_points import MetricPoint
 from paceline.tracking.provenance import config_not_in_commit
+from paceline.tracking.run_note import summary
 from support.golden import Golden
 from support.reports.folders import curve, made_run, page_of, stamped
 from support.reports.page import Node, sections
@@ -61,14 +61,14 @@ def test_stragglers_and_what_the_speed_was_measured_on_are_shown(tmp_path: Path)
 
 
 def test_the_peak_of_the_memory_is_the_highest_of_all_attempts(tmp_path: Path) -> None:
-    peaks = [Point(metrics.PEAK_MEMORY_BYTES, size * 2.0**20, n, n) for n, size in enumerate((771, 768))]
+    peaks = [MetricPoint(metrics.PEAK_MEMORY_BYTES, size * 2.0**20, n, n) for n, size in enumerate((771, 768))]
     page = page_of(made_run(tmp_path, peaks))
     assert [node.text for node in page.classes("tile") if "771" in node.text]
     assert max(filter(None, page.one("tr", data_metric=metrics.PEAK_MEMORY_BYTES).values)) == 771 * 2**20
 
 
 def test_a_best_value_without_a_checkpoint_says_so(tmp_path: Path, golden: Golden) -> None:
-    losses = [Point("val/loss", value, step, step) for step, value in ((100, 0.3), (144, 0.1), (192, 0.2))]
+    losses = [MetricPoint("val/loss", value, step, step) for step, value in ((100, 0.3), (144, 0.1), (192, 0.2))]
     found, told = made_run(tmp_path, losses), []
     for step in (None, 192, 144):
         if step is not None:
@@ -91,7 +91,7 @@ def at(moment: str) -> int:
 
 def points(key: str, first: int, last: int, moment: str) -> list[tuple[str, dict[str, object]]]:
     """Journal entries of a metric at every tenth step, a second after each other."""
-    found = [Point(key, 1.0, step, at(moment) + 100 * step) for step in range(first, last + 1, 10)]
+    found = [MetricPoint(key, 1.0, step, at(moment) + 100 * step) for step in range(first, last + 1, 10)]
     return [("point", point.to_json()) for point in found]
 
 

@@ -102,7 +102,7 @@ def test_a_recorded_picture_is_shown_rather_than_computed_again(tmp_path: Path) 
 
 def test_the_front_has_the_numbers_of_the_ranking(tmp_path: Path) -> None:
     trials = [trial(n, 0.9 - n / 10, **{"optimizer.lr": 0.1 + n}) for n in range(4)]
-    trials[2] = trial(2, 0.1, **trials[2].overrides)  # dominated by 3
+    trials[2] = trial(2, 0.1, **trials[2].params)  # dominated by 3
     own = config(sweep={"space": {"optimizer.lr": [0.1, 1.1, 2.1, 3.1]}, "metric": "val/accuracy"})
     page = page_of(made_sweep(tmp_path, trials, own=own))
     assert places_of(trials, [("val/accuracy", "max")]) == {"0000": 1, "0001": 2, "0003": 3, "0002": 4}

@@ -91,6 +91,6 @@ def test_a_run_is_found_by_its_id_in_mlflow(storage: Path) -> None:
     for place, number in ((f"mnist/{OLD}", 1), (f"mnist/{SWEEP}/trials/0001", 2)):
         tracking = storage / place / "tracking"
         tracking.mkdir(exist_ok=True)
-        (tracking / "shipped.json").write_text(json.dumps({"run_id": f"{number:032x}"}))
+        (tracking / "uploaded.json").write_text(json.dumps({"run_id": f"{number:032x}"}))
     assert find_run(f"{1:032x}").folder == storage / "mnist" / OLD
     assert find_run(f"{2:032x}").folder == storage / "mnist" / SWEEP / "trials" / "0001"

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from paceline.cluster.identity import RunFolder
+from paceline.cluster.run_identity import RunFolder
 from paceline.runs.elsewhere import recorded_elsewhere
-from paceline.tracking.record import RunRecord
+from paceline.tracking.run_record import RunRecord
 from support.golden import Golden
 
 HERE, THERE = "sqlite:////data/mlflow.db", "http://127.0.0.1:5999"

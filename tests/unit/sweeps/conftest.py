@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from paceline.sweeps.desk import books
-from paceline.tracking import shipping
+from paceline.sweeps.coordinator import sweep_recorder
+from paceline.tracking import mlflow_uploader
 from support.sweeps.simulation import SimulatedSweep
 
 
@@ -15,7 +15,7 @@ from support.sweeps.simulation import SimulatedSweep
 def _mlflow_does_not_answer() -> Iterator[None]:
     """It is not even imported, which a thread would do beside the next tests: what is tested does not wait for it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shipping.Shipper, "_open", _refuse)
+        patch.setattr(mlflow_uploader.MlflowUploader, "_open", _refuse)
         yield
 
 
@@ -26,5 +26,5 @@ def _refuse(self: Any) -> None:
 @pytest.fixture
 def new_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., SimulatedSweep]:
     """Makes a simulated sweep in the folder `sweep`; called again, a later launch of it."""
-    monkeypatch.setattr(books, "CHILD_CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr(sweep_recorder, "CHILD_CLOSE_SECONDS", 0.05)
     return lambda **given: SimulatedSweep(tmp_path / "sweep", **given)

@@ -11,8 +11,8 @@ import pytest
 from paceline.config.loading import load_config
 from paceline.sweeps.results.closing import best_config
 from paceline.sweeps.results.record import artifacts_of, note_of, rows_of
-from paceline.sweeps.section import section_of
-from paceline.sweeps.trials import Trial
+from paceline.sweeps.sweep_section import section_of
+from paceline.sweeps.trial import Trial
 from support.sweeps.configs import sweep_config
 from support.sweeps.launches import launch_of
 
@@ -20,10 +20,10 @@ CANARY = "hunter2hunter2"
 MEASURES = {"seconds": 2.0, "samples": 100, "steps": 10, "samples_per_second": 50.0, "peak_memory_bytes": 1000}
 
 
-def trial(number: int = 0, **overrides: Any) -> Trial:
+def trial(number: int = 0, **params: Any) -> Trial:
     given: dict[str, Any] = {**MEASURES, "seconds": 2.0 + number}
-    overrides = overrides or {"optimizer.lr": 0.2}
-    return Trial(f"{number:04d}", overrides, state="finished", metrics={"val/accuracy": 0.5}, **given)
+    params = params or {"optimizer.lr": 0.2}
+    return Trial(f"{number:04d}", params, state="finished", metrics={"val/accuracy": 0.5}, **given)
 
 
 @pytest.mark.parametrize(("metric", "value"), MEASURES.items())
@@ -67,9 +67,9 @@ def test_artifacts_hold_no_secrets_and_all_else(tmp_path: Path) -> None:
     assert set(artifacts) == {"trials.json", "trials.csv", "best.yaml"}
     assert [name for name, data in artifacts.items() if CANARY.encode() in data] == []
     first, second, failed, last = json.loads(artifacts["trials.json"])
-    assert first["overrides"] == {"model.args.password": "***", "optimizer.lr": 0.1}
-    assert second["overrides"] == {"model.args": {"password": "***", "width": [1, 2]}}
-    assert last["overrides"] == {"model.args": {"users": [{"token": "***"}, 4]}}
+    assert first["params"] == {"model.args.password": "***", "optimizer.lr": 0.1}
+    assert second["params"] == {"model.args": {"password": "***", "width": [1, 2]}}
+    assert last["params"] == {"model.args": {"users": [{"token": "***"}, 4]}}
     assert failed["reason"] == "OSError: password=***"
     rows = list(csv.DictReader(io.StringIO(artifacts["trials.csv"].decode())))
     assert [row["optimizer.lr"] for row in rows] == ["0.1", "", "0.2", ""]

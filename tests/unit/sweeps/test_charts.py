@@ -26,9 +26,9 @@ from paceline.sweeps.results.pictures import (
     pareto_pair,
     pictures_of,
 )
-from paceline.sweeps.section import section_of
-from paceline.sweeps.trials import Trial
-from paceline.tracking.points import Point
+from paceline.sweeps.sweep_section import section_of
+from paceline.sweeps.trial import Trial
+from paceline.tracking.metric_points import MetricPoint
 from support.sweeps.configs import sweep_config
 from support.sweeps.pictures import ACCURACY, BATCH, GRID, LR, RULE, grid_trials, points, trial
 
@@ -123,7 +123,7 @@ def test_curves_are_over_samples_and_bands_over_seeds() -> None:
     assert list(best.mean) == pytest.approx([2.0, 1.05, 0.5])
 
 
-def line_of(trials: list[Trial], histories: dict[str, list[Point]]) -> Curve:
+def line_of(trials: list[Trial], histories: dict[str, list[MetricPoint]]) -> Curve:
     """The curve of trials with one setting."""
     [line] = curves_of(sweep_config({LR: [1, 2]}), trials, ACCURACY, histories, "train/loss")
     return line
@@ -149,7 +149,7 @@ def test_samples_follow_from_the_batch_size_where_no_trial_has_them() -> None:
 
 def test_long_curves_are_thinned_to_means_and_keep_their_ends() -> None:
     values = [float(n % 2) for n in range(10 * MOST_POINTS + 7)]
-    histories = {"0000": [*points("train/loss", values), Point("train/loss", math.nan, 999_999, 1)]}
+    histories = {"0000": [*points("train/loss", values), MetricPoint("train/loss", math.nan, 999_999, 1)]}
     line = line_of([trial(0, {LR: 1}, 0.5)], histories)
     assert len(line.x) == len(line.mean) == MOST_POINTS
     assert line.mean == pytest.approx(0.5, abs=0.05)
@@ -159,7 +159,7 @@ def test_long_curves_are_thinned_to_means_and_keep_their_ends() -> None:
 def test_histories_of_few_settings_are_read_however_many_there_are() -> None:
     read: list[str] = []
 
-    class Recorded(dict[str, list[Point]]):
+    class Recorded(dict[str, list[MetricPoint]]):
         def get(self, name: str, default: Any = None) -> Any:
             read.append(name)
             return points("train/loss", [2, 1])

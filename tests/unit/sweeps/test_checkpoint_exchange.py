@@ -9,9 +9,9 @@ import torch
 
 from paceline.engine.checkpoint import Snapshot, prune, write_checkpoint
 from paceline.engine.manifest import numbered, verify
-from paceline.sweeps.search import checkpoints as exchange
-from paceline.sweeps.search.checkpoints import adopt, is_same, pin
-from support.cluster.desks import no_space
+from paceline.sweeps.search import pinned_checkpoints as exchange
+from paceline.sweeps.search.pinned_checkpoints import adopt, is_same, pin
+from support.cluster.coordinators import no_space
 
 
 def checkpoint(trial: Path, step: int, weight: float = 1.0) -> Path:

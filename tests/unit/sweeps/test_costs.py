@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from paceline.cluster.assignment import Assignment
-from paceline.sweeps.costs import SweepCosts, unit_of
-from paceline.sweeps.desk import timing
-from paceline.sweeps.desk.timing import GroupTimes
-from paceline.sweeps.groups import Groups
-from paceline.sweeps.trials import Trial
-from paceline.sweeps.work import GroupShape, WantedGroup, Work
-from paceline.tracking import points
+from paceline.cluster.worker_spec import WorkerSpec
+from paceline.sweeps.coordinator import group_times
+from paceline.sweeps.coordinator.group_times import GroupTimes
+from paceline.sweeps.messages import Attempt, GroupShape, WantedGroup
+from paceline.sweeps.sweep_costs import SweepCosts, unit_of
+from paceline.sweeps.trial import Trial
+from paceline.sweeps.worker_group_manager import WorkerGroupManager
+from paceline.tracking import metric_points
 from paceline.tracking.costs import Goal, Ledger, Reached, Unit
-from paceline.tracking.points import Reading
+from paceline.tracking.metric_points import MetricReading
 from support.sweeps.fake_actor import FakeActor
 from support.sweeps.simulation import (
     ONE,
@@ -46,16 +46,16 @@ class Clock:
 
     monotonic = time
 
-    def measure(self, step: int = 1, **values: float) -> Reading:
+    def measure(self, step: int = 1, **values: float) -> MetricReading:
         """Values of a step that are taken now; `val/` stands before their names."""
-        return Reading(step, int(self.now * 1000), {f"val/{name}": value for name, value in values.items()})
+        return MetricReading(step, int(self.now * 1000), {f"val/{name}": value for name, value in values.items()})
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(timing, "time", clock)
-    monkeypatch.setattr(points, "time", clock)
+    monkeypatch.setattr(group_times, "time", clock)
+    monkeypatch.setattr(metric_points, "time", clock)
     return clock
 
 
@@ -98,7 +98,7 @@ class PaidSweep(SimulatedSweep):
 def after_a_second(then: Training) -> Training:
     """Report progress, and do something a second later."""
 
-    async def train(sweep: SimulatedSweep, work: Work) -> None:
+    async def train(sweep: SimulatedSweep, work: Attempt) -> None:
         assert isinstance(sweep, PaidSweep)
         await sweep.coordinator.progress(work.trial_id, work.attempt, 1, 1.0)
         await sweep.pass_second()
@@ -170,7 +170,7 @@ def test_costs_of_an_interrupted_launch_are_kept(tmp_path: Path, clock: Clock) -
 def test_costs_to_the_target_include_earlier_trials(tmp_path: Path, clock: Clock) -> None:
     sweep = PaidSweep(tmp_path, clock)
 
-    async def reaches_it(sweep: SimulatedSweep, work: Work) -> None:
+    async def reaches_it(sweep: SimulatedSweep, work: Attempt) -> None:
         await sweep.coordinator.metrics(work.trial_id, work.attempt, [clock.measure(accuracy=0.95)])
         await after_a_second(finishes)(sweep, work)
 
@@ -258,14 +258,14 @@ def test_gpus_are_the_unit_as_soon_as_there_are_some(tmp_path: Path) -> None:
 def test_energy_is_known_where_no_gpu_is_shared(
     costs: Callable[..., SweepCosts], monkeypatch: pytest.MonkeyPatch, shapes: list[GroupShape], is_known: bool
 ) -> None:
-    monkeypatch.setattr(Groups, "_trainer", lambda self, wanted: SimpleNamespace(fit=lambda: None))
-    groups = Groups(FakeActor(), Path("nowhere"), Assignment("{}"), print, "GPU")
+    monkeypatch.setattr(WorkerGroupManager, "_trainer", lambda self, wanted: SimpleNamespace(fit=lambda: None))
+    groups = WorkerGroupManager(FakeActor(), Path("nowhere"), WorkerSpec("{}"), print, "GPU")
     groups.follow([WantedGroup(slot, 1, shape) for slot, shape in enumerate(shapes)])
     assert groups.have_whole_gpus is is_known
     groups.join(5.0)
     times = GroupTimes(GOAL)
     for trial in ("0000", "0001"):
-        times.measure(trial, 1, Reading(1, 1, {"energy_joules": 50.0, "val/accuracy": 0.95}))
+        times.measure(trial, 1, MetricReading(1, 1, {"energy_joules": 50.0, "val/accuracy": 0.95}))
     ledger = costs(times, unit="GPU", whole=groups.have_whole_gpus).ledger([])
     assert ledger.joules == (100.0 if is_known else None)
     assert ledger.reached is not None

@@ -20,16 +20,16 @@ from paceline.sweeps.display import (
     watched_sweep,
 )
 from paceline.sweeps.results.ranking import Objective
-from paceline.sweeps.trials import Trial, TrialState
+from paceline.sweeps.trial import Trial, TrialState
 
 OBJECTIVES: list[Objective] = [("val/accuracy", "max")]
 
 
 def trial(number: int, state: TrialState, accuracy: float | None = None, **changes: Any) -> Trial:
-    overrides = {"data.global_batch_size": 64 * number, "optimizer.lr_scaling": "[red]linear"}
+    params = {"data.global_batch_size": 64 * number, "optimizer.lr_scaling": "[red]linear"}
     given = {"steps": {"pending": 0, "running": 250}.get(state, 1000), "total_steps": 1000, "samples_per_second": 12345}
     metrics = {} if accuracy is None else {"val/accuracy": accuracy}
-    return Trial(f"{number:04}", overrides, state, "", metrics, **{**given, **changes})
+    return Trial(f"{number:04}", params, state, "", metrics, **{**given, **changes})
 
 
 def sweep(total: int, ended: int, running: int) -> list[Trial]:

@@ -9,27 +9,27 @@ import pytest
 from ray.exceptions import RayActorError
 
 from paceline.errors import EnvironmentFault, RunFailed
-from paceline.sweeps import running
-from paceline.sweeps.desk.rules import Rules
-from paceline.sweeps.folder import SweepFolder
-from paceline.sweeps.groups import Groups
-from paceline.sweeps.running import Running
+from paceline.sweeps import sweep_on_ray
+from paceline.sweeps.coordinator.sweep_rules import SweepRules
+from paceline.sweeps.messages import SweepView
 from paceline.sweeps.sweep import _result
-from paceline.sweeps.trials import Point, Trial
-from paceline.sweeps.work import SweepView
-from support.cluster.desks import no_space
+from paceline.sweeps.sweep_folder import SweepFolder
+from paceline.sweeps.sweep_on_ray import SweepDriver
+from paceline.sweeps.trial import PlannedTrial, Trial
+from paceline.sweeps.worker_group_manager import WorkerGroupManager
+from support.cluster.coordinators import no_space
 from support.sweeps.configs import sweep_config
 from support.sweeps.fake_actor import FakeActor, patch_ray_get
 from support.sweeps.launches import RecordingListener, launch_of
 
-POINTS = [Point("0000", {"optimizer.lr": 0.1}), Point("0001", {"optimizer.lr": 0.2})]
-FINISHED = [Trial(point.id, point.overrides, state="finished", metrics={"val/accuracy": 0.5}) for point in POINTS]
+POINTS = [PlannedTrial("0000", {"optimizer.lr": 0.1}), PlannedTrial("0001", {"optimizer.lr": 0.2})]
+FINISHED = [Trial(point.id, point.params, state="finished", metrics={"val/accuracy": 0.5}) for point in POINTS]
 
 
 @pytest.fixture(autouse=True)
 def _without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     patch_ray_get(monkeypatch)
-    monkeypatch.setattr(running, "POLL_SECONDS", 0.001)
+    monkeypatch.setattr(sweep_on_ray, "POLL_SECONDS", 0.001)
 
 
 class FakeTune(Thread):
@@ -64,8 +64,8 @@ class Scene:
         self.launch = launch_of(config, folder, POINTS, self.listener)  # type: ignore[arg-type]
         self.statuses_at_close: list[str] = []
         self.coordinator = FakeActor(view=self._view, close=self._close, trials=FINISHED)
-        self.groups = Mock(spec=Groups)
-        self.driver = Running(self.launch, self.coordinator, self.groups, lambda: self.tune)  # type: ignore[arg-type, return-value]
+        self.groups = Mock(spec=WorkerGroupManager)
+        self.driver = SweepDriver(self.launch, self.coordinator, self.groups, lambda: self.tune)  # type: ignore[arg-type, return-value]
 
     def _view(self, *_: int) -> Any:
         return self.views.pop(0) if len(self.views) > 1 else self.views[0]
@@ -95,7 +95,7 @@ def test_checkpoint_that_takes_long_is_waited_for(tmp_path: Path, golden: Any) -
 
 
 def test_checkpoint_is_not_waited_for_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "SAVE_SECONDS", 0.05)
+    monkeypatch.setattr(sweep_on_ray, "SAVE_SECONDS", 0.05)
     scene = Scene(tmp_path, [view([], over="interrupted", busy=1)])
     assert scene.driver.run().status == "interrupted"
 
@@ -111,7 +111,7 @@ def test_trials_stop_when_tune_has_failed(tmp_path: Path) -> None:
 
 
 def test_sweep_with_a_metric_that_no_trial_reports_is_over(tmp_path: Path, golden: Any) -> None:
-    rules = Rules(objectives=(("val/acc", "max"),), seats=1, max_failures=0, fresh_processes=False)
+    rules = SweepRules(objectives=(("val/acc", "max"),), slots=1, max_failures=0, fresh_processes=False)
     fault = rules.never_reported(FINISHED[0], [])
     scene = Scene(tmp_path, [view(FINISHED[:1], over=fault, fault=fault)], metric="train/acc", mode="max")
     closing = scene.driver.run()
@@ -131,7 +131,7 @@ def test_full_disk_at_the_end_is_a_fault_and_the_sweep_can_be_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = Scene(tmp_path, [view(FINISHED)])
-    monkeypatch.setattr(running, "write_best", no_space)
+    monkeypatch.setattr(sweep_on_ray, "write_best", no_space)
     monkeypatch.setattr(SweepFolder, "write", no_space)
     with pytest.raises(EnvironmentFault):
         scene.driver.run()

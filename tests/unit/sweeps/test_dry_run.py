@@ -11,11 +11,11 @@ import pytest
 from paceline.cluster.preflight import Resources
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import ConfigError
-from paceline.sweeps.folder import claim_sweep
-from paceline.sweeps.log import SweepLog
 from paceline.sweeps.planning import forecast
 from paceline.sweeps.planning.dry_run import FIRST_ROWS, LAST_ROWS, dry_run
-from paceline.sweeps.trials import Trial
+from paceline.sweeps.sweep_folder import claim_sweep
+from paceline.sweeps.sweep_log import SweepLog
+from paceline.sweeps.trial import Trial
 from support.sweeps.configs import RATES, sweep_config
 
 DATA = {"name": "synthetic", "num_samples": 640, "num_validation_samples": 8, "global_batch_size": 64}
@@ -58,7 +58,7 @@ class DryRun:
 
     def column(self, name: str) -> list[Any]:
         """A field of each point."""
-        return [point[name] for point in self.json["points"]]
+        return [point[name] for point in self.json["trials"]]
 
     def row(self, label: str) -> str:
         """The text of the one line with a label."""
@@ -92,9 +92,9 @@ def record_sweep(name: str, *trials: Trial, data: dict[str, Any] | None = None) 
     log.close()
 
 
-def trained(number: int, samples: int, speed: float, epochs: float = 1.0, **overrides: Any) -> Trial:
+def trained(number: int, samples: int, speed: float, epochs: float = 1.0, **params: Any) -> Trial:
     metrics = {"epoch": epochs}
-    return Trial(f"{number:04d}", overrides, "finished", metrics=metrics, samples=samples, samples_per_second=speed)
+    return Trial(f"{number:04d}", params, "finished", metrics=metrics, samples=samples, samples_per_second=speed)
 
 
 def record_run(name: str, data: dict[str, Any] | None = None, **outcome: Any) -> None:
@@ -108,9 +108,9 @@ def record_run(name: str, data: dict[str, Any] | None = None, **outcome: Any) ->
 def test_each_point_has_a_row(run: Run, golden: Any) -> None:
     linear = {"optimizer": {"name": "sgd", "lr": 0.1, "lr_scaling": "linear", "base_batch_size": 64}, "seed": 5}
     found = run({"data.global_batch_size": [64, 128]}, base=linear, seeds=2)
-    assert found["points"][2] == {
+    assert found["trials"][2] == {
         "id": "0002",
-        "overrides": {"data.global_batch_size": 128, "seed": 5},
+        "params": {"data.global_batch_size": 128, "seed": 5},
         "lr": 0.2,
         "global_batch_size": 128,
         "micro_batch_size": 64,
@@ -119,7 +119,7 @@ def test_each_point_has_a_row(run: Run, golden: Any) -> None:
         "samples": 1920,
         "warnings": [],
     }
-    assert (found["trials"], found["total_samples"]) == (4, 4 * SAMPLES)
+    assert (found["num_trials"], found["total_samples"]) == (4, 4 * SAMPLES)
     estimates = [f"estimated_{what}" for what in ("seconds", "core_seconds", "gpu_seconds", "from")]
     assert [found[key] for key in ("rungs", "unfinished", *estimates)] == [None] * 6
     assert list(Path().iterdir()) == []
@@ -129,8 +129,8 @@ def test_each_point_has_a_row(run: Run, golden: Any) -> None:
 def test_skipped_points_have_a_reason(run: Run, golden: Any) -> None:
     space = {"scaling.num_workers": [1, 3]}
     found = run(space, invalid="skip")
-    assert [(one["id"], one["overrides"]) for one in found["skipped"]] == [("0001", {"scaling.num_workers": 3})]
-    assert (found["trials"], found.column("id")) == (1, ["0000"])
+    assert [(one["id"], one["params"]) for one in found["skipped"]] == [("0001", {"scaling.num_workers": 3})]
+    assert (found["num_trials"], found.column("id")) == (1, ["0000"])
     golden(found.row("skipped"))
     with pytest.raises(ConfigError):
         dry_run(config_of(space), as_json=False)
@@ -139,7 +139,7 @@ def test_skipped_points_have_a_reason(run: Run, golden: Any) -> None:
 def test_warning_is_shown_once_for_all_its_points(run: Run, golden: Any) -> None:
     found = run({**RATES, "lr_scheduler.warmup_steps": [1, 99]}, base={"lr_scheduler": {"name": "constant"}})
     assert [len(warnings) for warnings in found.column("warnings")] == [0, 1, 0, 1]
-    assert found["warnings"] == found["points"][1]["warnings"]
+    assert found["warnings"] == found["trials"][1]["warnings"]
     golden(found.row("warning"))
     switched = run({"optimizer.name": ["adamw", "lamb"]}, base={"optimizer": {"name": "sgd", "momentum": 0.9}})
     lines = [line for line in switched.lines if line.startswith("warning")]
@@ -263,10 +263,10 @@ def test_unfinished_sweep_is_found(run: Run, golden: Any) -> None:
 def test_random_points_are_known_and_those_of_optuna_are_not(run: Run, golden: Any) -> None:
     space = {"optimizer.lr": {"loguniform": [0.001, 1]}, "trainer.precision": ["32-true", "bf16-mixed"]}
     drawn = run(space, search="random", num_samples=5)
-    assert len(drawn.table) == len(drawn["points"]) == drawn["trials"] == 5
+    assert len(drawn.table) == len(drawn["trials"]) == drawn["num_trials"] == 5
     record_run("20260102-000000-aaaaaa", samples_per_second=20.0)
     chosen = run(space, search="optuna", num_samples=5, seeds=2)
-    assert (chosen["points"], chosen["trials"], chosen["total_samples"]) == ([], 10, 10 * SAMPLES)
+    assert (chosen["trials"], chosen["num_trials"], chosen["total_samples"]) == ([], 10, 10 * SAMPLES)
     assert chosen["estimated_core_seconds"] == pytest.approx(10 * SAMPLES / 20 * 2)
     golden("\n".join([chosen.row("samples"), chosen.row("search")]))
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from paceline.sweeps.desk import watchdog
+from paceline.sweeps.coordinator import watchdog
 from support.sweeps.simulation import ONE, TWO, SimulatedSweep, finishes, play, rung, simulated
 
 

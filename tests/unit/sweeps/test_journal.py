@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from paceline.errors import EnvironmentFault
-from paceline.sweeps.log import SweepHistory, SweepLog, read_log
-from paceline.sweeps.trials import Trial
+from paceline.sweeps.sweep_log import SweepHistory, SweepLog, read_log
+from paceline.sweeps.trial import Trial
 
 TRIAL = Trial(
     "0003",
@@ -85,9 +85,9 @@ def test_rung_that_was_asked_again_counts_once(tmp_path: Path) -> None:
         '{"n":9,"kind":"rung","id":"0003","values":{"val/loss":"x"}}',
         '{"n":9,"kind":"answer"}',
         '{"n":9,"kind":"trial","id":"0003"}',
-        '{"n":9,"kind":"trial","id":"0003","overrides":5}',
-        '{"n":9,"kind":"trial","id":"0003","overrides":{},"steps":"x"}',
-        '{"n":9,"kind":"trial","id":"0003","overrides":{},"metrics":{"val/loss":null}}',
+        '{"n":9,"kind":"trial","id":"0003","params":5}',
+        '{"n":9,"kind":"trial","id":"0003","params":{},"steps":"x"}',
+        '{"n":9,"kind":"trial","id":"0003","params":{},"metrics":{"val/loss":null}}',
         "[1]",
     ],
 )
@@ -105,7 +105,7 @@ def test_line_that_is_no_entry_is_passed_over(tmp_path: Path, line: str) -> None
 
 def test_entry_of_another_version_is_an_error(tmp_path: Path, golden: Any) -> None:
     for field, unknown in (('"state":"resting"', "state resting"), ('"colour":"blue"', "colour")):
-        (tmp_path / "log.jsonl").write_text(f'{{"n":1,"kind":"trial","id":"0003","overrides":{{}},{field}}}\n')
+        (tmp_path / "log.jsonl").write_text(f'{{"n":1,"kind":"trial","id":"0003","params":{{}},{field}}}\n')
         with pytest.raises(EnvironmentFault) as caught:
             read_log(tmp_path)
         assert (caught.value.code, caught.value.fields["unknown"]) == ("other-version", unknown)

@@ -10,7 +10,7 @@ import pytest
 
 from paceline import load_sweep
 from paceline.errors import ConfigError, EnvironmentFault
-from paceline.sweeps.folder import claim_sweep
+from paceline.sweeps.sweep_folder import claim_sweep
 from paceline.tracking import metrics
 from support.sweeps.configs import sweep_config
 from support.sweeps.finished import TRIALS, leave_sweep, record_sweep

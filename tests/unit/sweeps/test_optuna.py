@@ -11,12 +11,12 @@ from ray import tune
 from ray.tune.experiment import Experiment
 from ray.tune.search import SearchGenerator
 
-from paceline.sweeps.planning.point_checks import PointCheck
-from paceline.sweeps.planning.points import make_points
-from paceline.sweeps.search.suggest import OptunaPoints
-from paceline.sweeps.search.tune_config import point_of
-from paceline.sweeps.section import section_of
-from paceline.sweeps.trials import Point, Trial, TrialState
+from paceline.sweeps.planning.params_checks import ParamsCheck
+from paceline.sweeps.planning.planned_trials import plan_trials
+from paceline.sweeps.search.optuna_search import OptunaSearch
+from paceline.sweeps.search.tune_config import planned_trial_of
+from paceline.sweeps.sweep_section import section_of
+from paceline.sweeps.trial import PlannedTrial, Trial, TrialState
 from support.sweeps.configs import sweep_config
 
 BASE: dict[str, Any] = {"model": {"name": "cnn"}, "data": {"name": "mnist5k", "global_batch_size": 64}}
@@ -24,9 +24,9 @@ LR = {"optimizer.lr": {"uniform": [0.001, 1.0]}}
 FINISHED = "FINISHED"
 
 
-def square(overrides: Mapping[str, Any]) -> dict[str, float]:
+def square(params: Mapping[str, Any]) -> dict[str, float]:
     """Best where the learning rate is 0.3."""
-    return {"val/loss": (overrides["optimizer.lr"] - 0.3) ** 2}
+    return {"val/loss": (params["optimizer.lr"] - 0.3) ** 2}
 
 
 def ids(*numbers: int) -> list[str]:
@@ -47,51 +47,51 @@ class Search:
         section = {"search": "optuna", "num_samples": 6, **fields}
         self.config = sweep_config(space, {**BASE, **(base or {})}, **section)
         self.trials = {trial.id: trial for trial in known}
-        self.handed: list[Point] = []
-        self.points = OptunaPoints(self.config, slots, known, lambda: list(self.trials.values()), self._skip)
+        self.handed: list[PlannedTrial] = []
+        self.optuna = OptunaSearch(self.config, slots, known, lambda: list(self.trials.values()), self._skip)
 
-    def _skip(self, point: Point, reason: str) -> None:
-        self.trials[point.id] = Trial(point.id, point.overrides, "skipped", reason)
+    def _skip(self, point: PlannedTrial, reason: str) -> None:
+        self.trials[point.id] = Trial(point.id, point.params, "skipped", reason)
 
     def has_next(self, tune_id: str = "tune") -> bool:
         """Whether a point is handed out."""
-        made = self.points.suggest(tune_id)
+        made = self.optuna.suggest(tune_id)
         if not isinstance(made, dict):
             assert made in (None, FINISHED)
             return False
-        point = point_of(made, section_of(self.config))
+        point = planned_trial_of(made, section_of(self.config))
         self.handed.append(point)
-        self.trials[point.id] = Trial(point.id, point.overrides, "running")
+        self.trials[point.id] = Trial(point.id, point.params, "running")
         return True
 
-    def next(self, tune_id: str = "tune") -> Point:
+    def next(self, tune_id: str = "tune") -> PlannedTrial:
         """The point that is handed out."""
         assert self.has_next(tune_id)
         return self.handed[-1]
 
     def end(
-        self, point: Point, metrics: Mapping[str, float], state: TrialState = "finished", tune_id: str = "tune"
+        self, point: PlannedTrial, metrics: Mapping[str, float], state: TrialState = "finished", tune_id: str = "tune"
     ) -> None:
         """A trial has ended."""
         self.trials[point.id] = replace(self.trials[point.id], state=state, metrics=dict(metrics))
-        self.points.on_trial_complete(tune_id, {"val/loss": 99.0})
+        self.optuna.on_trial_complete(tune_id, {"val/loss": 99.0})
 
     def run(self, objective: Callable[[Mapping[str, Any]], Mapping[str, float]] = square) -> list[Trial]:
         """The whole sweep, one trial at a time."""
         while self.has_next():
-            self.end(self.handed[-1], objective(self.handed[-1].overrides))
+            self.end(self.handed[-1], objective(self.handed[-1].params))
         return [self.trials[id] for id in sorted(self.trials)]
 
     def resumed(self, *ids: str, **fields: Any) -> "Search":
         """A later launch that knows some of the trials; by default all."""
         known = tuple(self.trials[id] for id in ids or self.trials)
-        sweep = self.points._sweep
+        sweep = self.optuna._sweep
         return Search(sweep.space, known, **{"num_samples": sweep.num_samples, **fields})
 
     @property
     def told(self) -> list[Any]:
         """What Optuna knows: the values of each of its trials, None for those that failed or go on."""
-        return [trial.values for trial in self.points._study.trials]
+        return [trial.values for trial in self.optuna._study.trials]
 
 
 def test_as_many_valid_points_as_asked_for() -> None:
@@ -104,35 +104,37 @@ def test_as_many_valid_points_as_asked_for() -> None:
         "model": [{"name": "mlp", "hidden": [8]}, {"name": "cnn"}],
     }
     search = Search(space, num_samples=15)
-    trials, check = search.run(), PointCheck(search.config)
+    trials, check = search.run(), ParamsCheck(search.config)
     assert [trial.id for trial in trials] == ids(*range(15))
     for trial in trials:
-        assert check.problems(trial.overrides) == []
-        assert list(trial.overrides) == list(space)
-        assert type(trial.overrides["data.global_batch_size"]) is type(trial.overrides["trainer.epochs"]) is int
-        assert trial.overrides["trainer.epochs"] < 4
-        assert trial.overrides["model"] in space["model"]
-    assert search.points.suggest("more") == FINISHED
-    assert len({str(trial.overrides) for trial in trials}) > 10
+        assert check.problems(trial.params) == []
+        assert list(trial.params) == list(space)
+        assert type(trial.params["data.global_batch_size"]) is type(trial.params["trainer.epochs"]) is int
+        assert trial.params["trainer.epochs"] < 4
+        assert trial.params["model"] in space["model"]
+    assert search.optuna.suggest("more") == FINISHED
+    assert len({str(trial.params) for trial in trials}) > 10
 
 
 def test_seed_decides_what_is_proposed() -> None:
-    rates = [[trial.overrides for trial in Search(base={"seed": seed}).run()] for seed in (1, 1, 2)]
+    rates = [[trial.params for trial in Search(base={"seed": seed}).run()] for seed in (1, 1, 2)]
     assert rates[0] == rates[1] != rates[2]
 
 
 def test_optuna_finds_better_points_than_chance() -> None:
     space = {"optimizer.lr": {"uniform": [0.001, 1.0]}, "optimizer.momentum": {"uniform": [0.0, 0.99]}}
 
-    def bowl(overrides: Mapping[str, Any]) -> dict[str, float]:
-        return {"val/loss": (overrides["optimizer.lr"] - 0.3) ** 2 + (overrides["optimizer.momentum"] - 0.8) ** 2}
+    def bowl(params: Mapping[str, Any]) -> dict[str, float]:
+        return {"val/loss": (params["optimizer.lr"] - 0.3) ** 2 + (params["optimizer.momentum"] - 0.8) ** 2}
 
     best, drawn = 0.0, 0.0
     for seed in range(3):
         trials = Search(space, base={"seed": seed}, num_samples=30).run(bowl)
         best += min(trial.metrics["val/loss"] for trial in trials)
-        points = make_points(sweep_config(space, {**BASE, "seed": seed}, search="random", num_samples=30)).points
-        drawn += min(bowl(point.overrides)["val/loss"] for point in points)
+        points = plan_trials(
+            sweep_config(space, {**BASE, "seed": seed}, search="random", num_samples=30)
+        ).planned_trials
+        drawn += min(bowl(point.params)["val/loss"] for point in points)
     assert best < drawn / 2
 
 
@@ -143,17 +145,17 @@ def test_skipped_points_count() -> None:
         "trainer.gradient_accumulation_steps": [1, 8],
     }
     search = Search(space, num_samples=12, invalid="skip")
-    trials = search.run(lambda overrides: {"val/loss": overrides["optimizer.lr"]})
+    trials = search.run(lambda params: {"val/loss": params["optimizer.lr"]})
     skipped = [trial for trial in trials if trial.state == "skipped"]
     assert 0 < len(skipped) < len(trials) == len(search.told) == 12
-    assert all(trial.overrides["data.global_batch_size"] == 100 and trial.reason for trial in skipped)
+    assert all(trial.params["data.global_batch_size"] == 100 and trial.reason for trial in skipped)
     assert not {point.id for point in search.handed} & {trial.id for trial in skipped}
 
 
 def test_seeds_are_averaged_before_optuna_is_told() -> None:
     search = Search(slots=3, seeds=3, num_samples=2, base={"seed": 5})
     points = [search.next(name) for name in "abc"]
-    assert [(point.id, point.overrides["seed"]) for point in points] == list(zip(ids(0, 1, 2), (5, 6, 7), strict=True))
+    assert [(point.id, point.params["seed"]) for point in points] == list(zip(ids(0, 1, 2), (5, 6, 7), strict=True))
     assert len({str(point.setting) for point in points}) == 1
     for name, point, loss in zip("acb", points, [1.0, 2.0, 6.0], strict=True):
         assert search.told == [None]
@@ -175,13 +177,13 @@ def test_only_finite_values_of_trials_that_trained_count(seeds: int, endings: li
     for loss, state in endings:
         search.end(search.next(), {} if loss is None else {"val/loss": loss}, state)
     assert search.told == told
-    assert search.points.suggest("more") == FINISHED
+    assert search.optuna.suggest("more") == FINISHED
 
 
 def test_several_objectives_have_their_directions() -> None:
     search = Search(metric=["val/loss", "val/accuracy"], num_samples=8)
-    search.run(lambda overrides: {**square(overrides), "val/accuracy": overrides["optimizer.lr"]})
-    assert [direction.name for direction in search.points._study.directions] == ["MINIMIZE", "MAXIMIZE"]
+    search.run(lambda params: {**square(params), "val/accuracy": params["optimizer.lr"]})
+    assert [direction.name for direction in search.optuna._study.directions] == ["MINIMIZE", "MAXIMIZE"]
     assert all(len(values) == 2 for values in search.told)
 
 
@@ -203,9 +205,9 @@ def test_later_launch_begins_with_unfinished_points() -> None:
 def test_later_launch_does_not_repeat_points() -> None:
     search = Search(num_samples=10)
     for _ in range(4):
-        search.end(search.next(), square(search.handed[-1].overrides))
+        search.end(search.next(), square(search.handed[-1].params))
     trials = search.resumed().run()
-    assert len({trial.overrides["optimizer.lr"] for trial in trials}) == len(trials) == 10
+    assert len({trial.params["optimizer.lr"] for trial in trials}) == len(trials) == 10
 
 
 def test_later_launch_completes_the_seeds_of_a_point() -> None:
@@ -214,9 +216,9 @@ def test_later_launch_completes_the_seeds_of_a_point() -> None:
     search.next()  # the third seed has not begun
     later = search.resumed(seeds=3)
     assert later.told == [None]
-    trials = later.run(lambda overrides: {"val/loss": 4.0})
+    trials = later.run(lambda params: {"val/loss": 4.0})
     assert [trial.id for trial in trials] == ids(*range(6))
-    assert [trial.overrides["seed"] for trial in trials] == [0, 1, 2] * 2
+    assert [trial.params["seed"] for trial in trials] == [0, 1, 2] * 2
     assert later.told == [[3.0], [4.0]]
 
 
@@ -233,20 +235,20 @@ def test_skipped_and_failed_points_stay_so_in_a_later_launch() -> None:
     known = (Trial("0000", {"optimizer.lr": 0.1}, "skipped", "why"), Trial("0001", {"optimizer.lr": 0.2}, "oom"))
     search = Search({"optimizer.lr": [0.1, 0.2]}, known)
     assert search.told == []
-    assert len(search.run(lambda overrides: {"val/loss": 1.0})) == 6
+    assert len(search.run(lambda params: {"val/loss": 1.0})) == 6
     assert [point.id for point in search.handed] == ids(2, 3, 4, 5)
 
 
 def test_mappings_in_a_list_come_back_after_a_resume() -> None:
     models = [{"name": "mlp", "hidden": [8]}, {"name": "mlp", "hidden": [16]}, {"name": "cnn"}]
     search = Search({"model": models})
-    assert search.next().overrides["model"] in models
+    assert search.next().params["model"] in models
     assert search.resumed().next() == search.handed[0]
 
 
 def test_search_runs_in_tunes_own_search_generator(tmp_path: Path) -> None:
     search = Search(slots=3, num_samples=7)
-    generator = SearchGenerator(search.points)
+    generator = SearchGenerator(search.optuna)
     generator.add_configurations(Experiment("sweep", tune.Trainable, num_samples=10**6, config={"of": "Tune"}))
     rng = random.Random(3)
     running: list[Any] = []
@@ -254,9 +256,9 @@ def test_search_runs_in_tunes_own_search_generator(tmp_path: Path) -> None:
     while not generator.is_finished() or running:
         trial = generator.next_trial()
         if trial is not None:
-            point = point_of(trial.config, section_of(search.config))
+            point = planned_trial_of(trial.config, section_of(search.config))
             begun.append(point.id)
-            search.trials[point.id] = Trial(point.id, point.overrides, "running")
+            search.trials[point.id] = Trial(point.id, point.params, "running")
             running.append(trial)
             assert len(running) <= 3
         elif running:
@@ -266,5 +268,5 @@ def test_search_runs_in_tunes_own_search_generator(tmp_path: Path) -> None:
             generator.on_trial_complete(ended.trial_id, {"val/loss": 1.0})
     assert begun == ids(*range(7))
     assert None not in search.told
-    search.points.save_to_dir(str(tmp_path))  # the journal of the sweep has all
+    search.optuna.save_to_dir(str(tmp_path))  # the journal of the sweep has all
     assert list(tmp_path.iterdir()) == []

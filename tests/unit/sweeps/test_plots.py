@@ -11,7 +11,7 @@ from paceline.reports.figure import Picture, color_map
 from paceline.sweeps.results import plots
 from paceline.sweeps.results.parallel_coordinates import parallel_coordinates
 from paceline.sweeps.results.ranking import Objective
-from paceline.sweeps.trials import Trial, TrialState
+from paceline.sweeps.trial import Trial, TrialState
 
 ACCURACY: list[Objective] = [("val/accuracy", "max")]
 BOTH: list[Objective] = [("val/accuracy", "max"), ("seconds", "min")]
@@ -19,8 +19,8 @@ BOTH: list[Objective] = [("val/accuracy", "max"), ("seconds", "min")]
 
 def trial(id: int, x: Any, y: Any, accuracy: float, state: TrialState = "finished", **more: Any) -> Trial:
     seconds = more.pop("seconds", 1.0)
-    overrides = {"data.global_batch_size": x, "optimizer.lr_scaling": y, **more}
-    return Trial(f"{id:04}", overrides, state, metrics={"val/accuracy": accuracy}, seconds=seconds)
+    params = {"data.global_batch_size": x, "optimizer.lr_scaling": y, **more}
+    return Trial(f"{id:04}", params, state, metrics={"val/accuracy": accuracy}, seconds=seconds)
 
 
 def heatmap(trials: list[Trial], objectives: list[Objective] = ACCURACY, metric: Any = None) -> Picture:
@@ -153,7 +153,7 @@ def test_parallel_coordinates_have_a_line_for_each_setting() -> None:
     picture = parallel_coordinates(trials, ("val/accuracy", "max"))
     axes = picture.axes[0]
     lines = [line for line in axes.lines if len(line.get_xdata()) == 2 and line.get_marker() == "o"]
-    finished = {(each.overrides["data.global_batch_size"], each.overrides["optimizer.lr_scaling"]) for each in trials}
+    finished = {(each.params["data.global_batch_size"], each.params["optimizer.lr_scaling"]) for each in trials}
     assert len(lines) == len(finished) - 2  # the pruned and the failed one
     assert [label.get_text() for label in axes.get_xticklabels()] == ["global_batch_size", "lr_scaling"]
     (best,) = [line for line in lines if line.get_linewidth() == 3.0]

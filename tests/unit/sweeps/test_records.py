@@ -9,22 +9,22 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.cluster.desk import OUTCOME, Desk
-from paceline.cluster.last_words import LastWords
+from paceline.cluster.final_report import FinalReport
+from paceline.cluster.run_coordinator import OUTCOME, RunCoordinator
 from paceline.engine.checkpoint import Snapshot, write_checkpoint
-from paceline.sweeps.desk import books
-from paceline.sweeps.log import SweepLog
-from paceline.sweeps.trials import Trial
-from paceline.sweeps.work import Work
+from paceline.sweeps.coordinator import sweep_recorder
+from paceline.sweeps.messages import Attempt
+from paceline.sweeps.sweep_log import SweepLog
+from paceline.sweeps.trial import Trial
 from paceline.tracking import metrics
-from paceline.tracking.cursor import ShipReport
-from paceline.tracking.history import read_points
 from paceline.tracking.journal import JOURNAL_FILE, Journal
-from paceline.tracking.points import Point, Reading
-from paceline.tracking.record import RunRecord
-from paceline.tracking.recorder import Recorder
-from paceline.tracking.shipping import Shipper
-from support.cluster.desks import NOWHERE, entries_of
+from paceline.tracking.metric_points import MetricPoint, MetricReading
+from paceline.tracking.mlflow_uploader import MlflowUploader
+from paceline.tracking.point_history import read_points
+from paceline.tracking.run_record import RunRecord
+from paceline.tracking.run_recorder import RunRecorder
+from paceline.tracking.upload_cursor import UploadReport
+from support.cluster.coordinators import NOWHERE, entries_of
 from support.sweeps.simulation import ONE, SimulatedSweep, ending, ends_with, finishes, full_disk, play, simulated
 
 
@@ -33,17 +33,17 @@ class FakeMlflow:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, unsent: int = 0) -> None:
         self.closed: list[tuple[str, str, str | None]] = []
-        close = Recorder.close
+        close = RunRecorder.close
 
-        def closes(recorder: Recorder, status: Any, reason: Any = None, *rest: Any, **named: Any) -> ShipReport:
+        def closes(recorder: RunRecorder, status: Any, reason: Any = None, *rest: Any, **named: Any) -> UploadReport:
             self.closed.append((recorder._record.run_id, status, reason))
             return close(recorder, status, reason, *rest, **named)
 
-        monkeypatch.setattr(Recorder, "close", closes)
-        report = ShipReport("http://page", "1", "run", unsent, None)
-        monkeypatch.setattr(Shipper, "start", lambda shipper: None)
-        monkeypatch.setattr(Shipper, "finish", lambda shipper, seconds: report)
-        monkeypatch.setattr(Shipper, "finish_patiently", lambda shipper, seconds: report)
+        monkeypatch.setattr(RunRecorder, "close", closes)
+        report = UploadReport("http://page", "1", "run", unsent, None)
+        monkeypatch.setattr(MlflowUploader, "start", lambda uploader: None)
+        monkeypatch.setattr(MlflowUploader, "finish", lambda uploader, seconds: report)
+        monkeypatch.setattr(MlflowUploader, "finish_patiently", lambda uploader, seconds: report)
 
 
 ENDED = Trial("0000", {"optimizer.lr": 0.1}, state="diverged", reason="the loss is nan")
@@ -53,8 +53,10 @@ def leave_open(sweep: SimulatedSweep, *trials: Trial) -> None:
     """Leave what a launch leaves whose process died after these trials had ended."""
     log = SweepLog(sweep.folder)
     for trial in trials:
-        order = sweep.order(trial.id)
-        Desk(Path(order.folder) / "tracking", order.record).metrics([Reading(1, 1, {"val/accuracy": 0.5})])
+        spec = sweep.spec(trial.id)
+        RunCoordinator(Path(spec.folder) / "tracking", spec.record).metrics(
+            [MetricReading(1, 1, {"val/accuracy": 0.5})]
+        )
         log.trial(trial)
     log.close()
 
@@ -130,10 +132,10 @@ async def test_best_value_is_the_mean_over_the_seeds(sweep: SimulatedSweep) -> N
 
 @simulated()
 async def test_trouble_of_a_record_is_a_warning_once_in_a_while(sweep: SimulatedSweep) -> None:
-    async def with_trouble(sweep: SimulatedSweep, work: Work) -> None:
+    async def with_trouble(sweep: SimulatedSweep, work: Attempt) -> None:
         with full_disk(work.trial_id):
             for step in range(50):
-                reading = Reading(step, 1, {"val/accuracy": 0.5})
+                reading = MetricReading(step, 1, {"val/accuracy": 0.5})
                 assert not await sweep.coordinator.metrics(work.trial_id, work.attempt, [reading])
         await sweep.coordinator.event(work.trial_id, work.attempt, "warning", {"message": "slow"})
         await finishes(sweep, work)
@@ -158,10 +160,10 @@ def test_only_the_final_checkpoint_of_the_best_trial_is_recorded_as_a_model(tmp_
             snapshot = Snapshot(step, {"model": {"weight": torch.full((3,), float(step))}}, {"step": step})
             write_checkpoint(folder / "checkpoints", snapshot)
         own = replace(record, run_id=f"{tmp_path.name}/{trial.id}", parent=tmp_path.name)
-        Recorder(folder / "tracking", own).append([Point("val/loss", 0.2, 8, 1008)])
+        RunRecorder(folder / "tracking", own).append([MetricPoint("val/loss", 0.2, 8, 1008)])
 
     async def close() -> None:
-        opened = books.Books(tmp_path, record, [("val/loss", "min")])
+        opened = sweep_recorder.SweepRecorder(tmp_path, record, [("val/loss", "min")])
         for trial in trials:
             opened.note(trial)
         await opened.close("FINISHED", None, "the note", {}, 0.1)
@@ -174,13 +176,13 @@ def test_only_the_final_checkpoint_of_the_best_trial_is_recorded_as_a_model(tmp_
 
 
 @pytest.mark.parametrize("status", ["finished", "failed"])
-@simulated(points=1)
+@simulated(num_trials=1)
 async def test_metrics_that_come_with_the_end_are_recorded_once(sweep: SimulatedSweep, status: str) -> None:
-    readings = [Reading(step, step, {"train/loss": 1.0 / step}) for step in (1, 2, 3)]
+    readings = [MetricReading(step, step, {"train/loss": 1.0 / step}) for step in (1, 2, 3)]
 
-    async def cut_off_at_the_end(sweep: SimulatedSweep, work: Work) -> None:
+    async def cut_off_at_the_end(sweep: SimulatedSweep, work: Attempt) -> None:
         await sweep.coordinator.metrics(work.trial_id, work.attempt, readings[:1])
-        last = LastWords(ending(status), readings, lost=7)
+        last = FinalReport(ending(status), readings, lost=7)
         await sweep.coordinator.finish(work.trial_id, work.attempt, last.message())
 
     sweep.trainings["0000"] = [cut_off_at_the_end]

@@ -17,7 +17,7 @@ from paceline.errors import EnvironmentFault
 from paceline.sweeps.results import labels, ranking
 from paceline.sweeps.results.ranking import Objective
 from paceline.sweeps.results.result import SweepResult
-from paceline.sweeps.trials import Trial, TrialState
+from paceline.sweeps.trial import Trial, TrialState
 from support.reports.page import parsed
 
 Objectives = tuple[Objective, ...]
@@ -25,8 +25,8 @@ ACCURACY: Objectives = (("val/accuracy", "max"),)
 BOTH: Objectives = (("val/accuracy", "max"), ("seconds", "min"))
 
 
-def trial(id: int, accuracy: float, state: TrialState = "finished", seconds: float = 1.0, **overrides: Any) -> Trial:
-    axes = {f"data.{key}" if key != "seed" else key: value for key, value in overrides.items()}
+def trial(id: int, accuracy: float, state: TrialState = "finished", seconds: float = 1.0, **params: Any) -> Trial:
+    axes = {f"data.{key}" if key != "seed" else key: value for key, value in params.items()}
     return Trial(f"{id:04}", axes, state, metrics={"val/accuracy": accuracy}, seconds=seconds)
 
 
@@ -109,7 +109,7 @@ def test_settings_differ_by_value_and_type() -> None:
     values: list[Any] = [1, 1.0, True, "1", None, [1, 2], {"a": 1}]
     trials = [trial(number, 0.5, thing=value) for number, value in enumerate(values)]
     assert len(ranking.aggregate(trials, ["val/accuracy"])) == len(values)
-    again = [replace(one, overrides={"seed": 3, **one.overrides}) for one in trials]
+    again = [replace(one, params={"seed": 3, **one.params}) for one in trials]
     assert [len(summary.trials) for summary in ranking.aggregate(trials + again, [])] == [2] * len(values)
 
 
@@ -218,7 +218,7 @@ def lines_of(rows: list[tuple[str, str]], label: str) -> list[str]:
 
 def test_ranking_shows_the_best_settings_first_and_how_many_there_are() -> None:
     trials = [t for width in range(25) for t in seeds(2 * width, [width / 100, width / 50], width=width)]
-    trials = [replace(one, samples_per_second=1000.0 * (1 + one.overrides["seed"])) for one in trials]
+    trials = [replace(one, samples_per_second=1000.0 * (1 + one.params["seed"])) for one in trials]
     found = result([*trials[:-1], replace(trials[-1], state="failed")])
     _, *lines, last = lines_of(found.rows(), "ranking")
     assert lines[0].split() == ["1", "0047", "width=23", "0.345", "±", "0.16", "2", "1,500"]

@@ -3,9 +3,9 @@
 import asyncio
 from typing import Any
 
-from paceline.sweeps.trials import Point
-from paceline.sweeps.work import Report
-from paceline.tracking.recorder import JOURNAL_FILE
+from paceline.sweeps.messages import TrialReport
+from paceline.sweeps.trial import PlannedTrial
+from paceline.tracking.run_recorder import JOURNAL_FILE
 from support.sweeps.simulation import SimulatedSweep, ending, play, rung, simulated, until_stopped, with_rungs
 
 
@@ -13,7 +13,7 @@ from support.sweeps.simulation import SimulatedSweep, ending, play, rung, simula
 async def test_rung_is_reported_once_and_its_answer_reaches_the_workers(sweep: SimulatedSweep) -> None:
     sweep.trainings = {"0000": [with_rungs(1, 3)]}
     first = await sweep.run("0000")
-    assert first == Report("running", rung(1), "step-1")
+    assert first == TrialReport("running", rung(1), "step-1")
     assert not first.is_over
     assert (await sweep.run("0000")).values["step"] == 3
     assert (await sweep.run("0000")).state == "finished"
@@ -83,7 +83,7 @@ async def test_nothing_changes_a_trial_that_has_ended(sweep: SimulatedSweep) -> 
     for _ in range(2):
         await coordinator.prune("0000", "too late")
         await coordinator.give_up("0000", "too late")
-        await coordinator.skip(Point("0000", {}), "too late")
+        await coordinator.skip(PlannedTrial("0000", {}), "too late")
         await asyncio.gather(coordinator.leave("0000"), coordinator.leave("0000"))
         assert (await sweep.run("0000")).values["samples"] == 100
         await sweep.until_records_are_closed()  # after which little is known of it
@@ -101,7 +101,7 @@ async def test_trial_leaves_and_comes_back_with_other_values(sweep: SimulatedSwe
     # from the checkpoint of another trial, which was less far
     assert [(await sweep.run("0000", **{"optimizer.lr": 0.7})).values["step"] for _ in range(2)] == [3, 4]
     trial = await sweep.trial("0000")
-    assert (trial.overrides, trial.attempts) == ({"optimizer.lr": 0.7}, 2)
+    assert (trial.params, trial.attempts) == ({"optimizer.lr": 0.7}, 2)
     assert (await sweep.run("0000", **{"optimizer.lr": 0.7})).state == "finished"
     assert "optimizer.lr: 0.1 -> 0.7 at step 6" in (sweep.tracking() / JOURNAL_FILE).read_text()
 

@@ -13,12 +13,12 @@ import pytest
 from ray.tune.schedulers import AsyncHyperBandScheduler, MedianStoppingRule
 
 from paceline.config.experiment import ExperimentConfig
-from paceline.sweeps.desk.trial_run import end_values
-from paceline.sweeps.log import SweepHistory
-from paceline.sweeps.planning.point_checks import PointCheck
+from paceline.sweeps.coordinator.running_trial import end_values
+from paceline.sweeps.planning.params_checks import ParamsCheck
 from paceline.sweeps.search.schedulers import OwnDraws, build_scheduler
-from paceline.sweeps.search.tune_config import point_of, tune_config
-from paceline.sweeps.trials import Point, Trial, TrialState
+from paceline.sweeps.search.tune_config import planned_trial_of, tune_config
+from paceline.sweeps.sweep_log import SweepHistory
+from paceline.sweeps.trial import PlannedTrial, Trial, TrialState
 from support.sweeps.configs import RATES, sweep_config
 
 BASE: dict[str, Any] = {"model": {"name": "cnn"}, "data": {"name": "mnist5k"}, "optimizer": {"name": "sgd"}}
@@ -241,33 +241,33 @@ def _seeded() -> None:
 )
 def test_pbt_proposes_values_of_each_axis(axis: str, values: Any, is_right: Callable[[Any], bool]) -> None:
     config, scheduler = pbt({axis: values})
-    check = PointCheck(config)
+    check = ParamsCheck(config)
     rng = random.Random(2)
     drawn = values[0] if isinstance(values, list) else config.sweep.space[axis].sample(rng)  # type: ignore[union-attr]
     good, bad = Tuned("0001"), Tuned("0000")
-    good.config, bad.config = (tune_config(Point(id, {axis: drawn}), config.sweep) for id in ("0001", "0000"))
+    good.config, bad.config = (tune_config(PlannedTrial(id, {axis: drawn}), config.sweep) for id in ("0001", "0000"))
     seen = set()
     for _ in range(100):
         new, _ = scheduler._get_new_config(bad, good)
-        point = point_of(new, config.sweep)
+        point = planned_trial_of(new, config.sweep)
         assert point.id == "0000"
-        value = point.overrides[axis]
+        value = point.params[axis]
         assert is_right(value), value
         assert type(value) in (int, float)
-        assert check.problems(point.overrides) == []
+        assert check.problems(point.params) == []
         seen.add(value)
-        good.config = tune_config(Point("0001", point.overrides), config.sweep)
+        good.config = tune_config(PlannedTrial("0001", point.params), config.sweep)
     assert len(seen) > 2
-    assert bad.config == tune_config(Point("0000", {axis: drawn}), config.sweep)
+    assert bad.config == tune_config(PlannedTrial("0000", {axis: drawn}), config.sweep)
 
 
 def test_pbt_proposes_only_valid_configs() -> None:
     config, scheduler = pbt({"optimizer.lr": [0.1, -1.0], "optimizer.momentum": [0.5, 0.9]}, invalid="skip")
-    check = PointCheck(config)
+    check = ParamsCheck(config)
     good, bad = Tuned("0001", {"optimizer.lr": 0, "optimizer.momentum": 1}), Tuned("0000")
-    proposals = [point_of(scheduler._get_new_config(bad, good)[0], config.sweep).overrides for _ in range(50)]
-    assert all(check.problems(overrides) == [] for overrides in proposals)
-    assert {overrides["optimizer.lr"] for overrides in proposals} == {0.1}
+    proposals = [planned_trial_of(scheduler._get_new_config(bad, good)[0], config.sweep).params for _ in range(50)]
+    assert all(check.problems(params) == [] for params in proposals)
+    assert {params["optimizer.lr"] for params in proposals} == {0.1}
 
 
 def exploited(launch: Launch, time: float, values: Sequence[float]) -> list[str]:

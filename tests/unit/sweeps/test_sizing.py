@@ -11,9 +11,9 @@ from paceline.cluster.preflight import Resources, cluster_resources, warn_of_fix
 from paceline.config.experiment import ExperimentConfig
 from paceline.data.synthetic import SyntheticConfig
 from paceline.errors import ConfigError, EnvironmentFault
-from paceline.sweeps.planning.plan import Plan
+from paceline.sweeps.messages import GroupShape
 from paceline.sweeps.planning.sizing import (
-    PointConfigs,
+    TrialConfigs,
     first_rung,
     fitting_shapes,
     group_shape,
@@ -21,14 +21,14 @@ from paceline.sweeps.planning.sizing import (
     slots_for,
     trial_length,
 )
-from paceline.sweeps.section import section_of
+from paceline.sweeps.planning.slot_plan import SlotPlan
 from paceline.sweeps.sweep import sweep
-from paceline.sweeps.trials import Point
-from paceline.sweeps.work import GroupShape
+from paceline.sweeps.sweep_section import section_of
+from paceline.sweeps.trial import PlannedTrial
 from support.sweeps.configs import RATES, sweep_config
 from support.sweeps.launches import RecordingListener, launch_of
 
-POINTS = [Point("0000", {"optimizer.lr": 0.1}), Point("0001", {"data.global_batch_size": 64})]
+POINTS = [PlannedTrial("0000", {"optimizer.lr": 0.1}), PlannedTrial("0001", {"data.global_batch_size": 64})]
 OWN_DATA = {"path": "support.sweeps.user_code:build_anything", "global_batch_size": 32}
 
 
@@ -107,17 +107,17 @@ def test_data_of_points_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> No
     asked = []
     sizes = SyntheticConfig.sizes
     monkeypatch.setattr(SyntheticConfig, "sizes", lambda self: (asked.append(self), sizes(self))[1])
-    configs = PointConfigs(config())
+    configs = TrialConfigs(config())
     assert [each.data.global_batch_size for each in configs.of(POINTS)] == [32, 64]
     assert (configs.longest(POINTS, "samples"), len(asked)) == (640, 1)
-    assert configs.longest([*POINTS, Point("0002", {"data.num_samples": 1280})], "samples") == 1280
+    assert configs.longest([*POINTS, PlannedTrial("0002", {"data.num_samples": 1280})], "samples") == 1280
     assert len(asked) == 2
     # one that took over another one's values
-    assert configs.of([Point("0000", {"optimizer.lr": 0.4})])[0].optimizer.lr == 0.4
+    assert configs.of([PlannedTrial("0000", {"optimizer.lr": 0.4})])[0].optimizer.lr == 0.4
 
 
 def test_sweep_without_known_points_is_sized_by_its_config() -> None:
-    configs = PointConfigs(config())
+    configs = TrialConfigs(config())
     assert [each.sweep for each in configs.of([])] == [None]
     assert (configs.longest([], "epochs"), configs.longest([], "seconds")) == (1, math.inf)
 
@@ -136,7 +136,7 @@ def test_resources_of_a_cluster_are_those_of_its_living_nodes(monkeypatch: pytes
 def test_plan_settles_slots_and_rungs(tmp_path: Path) -> None:
     section = {"scheduler": "asha", "rung_factor": 4, "metric": "val/loss"}
     each = config(sweep=section, scaling={"num_workers": 2, "use_gpu": False}, trainer={"epochs": 4})
-    plan = Plan(launch_of(each, tmp_path, POINTS), Resources(5.0, 0.0))
+    plan = SlotPlan(launch_of(each, tmp_path, POINTS), Resources(5.0, 0.0))
     assert (plan.slots, plan.shapes, plan.length) == (2, [GroupShape(2, 1.0, 0.0, "pack")] * 2, 4 * 640)
     assert plan.rungs == {"first": plan.length / 16, "factor": 4, "unit": "samples"}
 
@@ -158,7 +158,7 @@ def test_length_of_a_trial_with_data_of_unknown_size(trainer: dict[str, Any], ep
 def test_first_rung_in_epochs_needs_no_size_of_the_data(scheduler: str, rung: float) -> None:
     section = {"scheduler": scheduler, "budget_unit": "epochs"}
     own = config(data=OWN_DATA, trainer={"epochs": 18}, sweep=section)
-    assert first_rung(section_of(own), PointConfigs(own).longest([], "epochs")) == pytest.approx(rung)
+    assert first_rung(section_of(own), TrialConfigs(own).longest([], "epochs")) == pytest.approx(rung)
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from paceline.sweeps.desk.rules import is_hopeless
-from paceline.sweeps.trials import Point
-from paceline.sweeps.work import Work
-from paceline.tracking.points import Reading
-from support.cluster.desks import no_space
+from paceline.sweeps.coordinator.sweep_rules import is_hopeless
+from paceline.sweeps.messages import Attempt
+from paceline.sweeps.trial import PlannedTrial
+from paceline.tracking.metric_points import MetricReading
+from support.cluster.coordinators import no_space
 from support.sweeps.simulation import (
     ONE,
     SimulatedSweep,
@@ -131,9 +131,9 @@ async def test_metric_that_no_trial_reports_is_a_fault(sweep: SimulatedSweep, go
 def evaluates(*readings: dict[str, float]) -> Training:
     """Report so much, then train until told to stop."""
 
-    async def train(sweep: SimulatedSweep, work: Work) -> None:
+    async def train(sweep: SimulatedSweep, work: Attempt) -> None:
         for step, values in enumerate(readings, start=1):
-            await sweep.coordinator.metrics(work.trial_id, work.attempt, [Reading(step, 1, values)])
+            await sweep.coordinator.metrics(work.trial_id, work.attempt, [MetricReading(step, 1, values)])
         await until_stopped(sweep, work)
 
     return train
@@ -185,7 +185,7 @@ async def test_metric_that_one_trial_lacks_is_no_fault(sweep: SimulatedSweep) ->
     assert (await sweep.view()).fault == ""
 
 
-@simulated(points=3, slots=2)
+@simulated(num_trials=3, slots=2)
 async def test_groups_without_trials_to_come_are_ended(sweep: SimulatedSweep) -> None:
     async def wanted() -> int:
         return sum(group.shape is not None for group in (await sweep.view()).groups)
@@ -195,7 +195,7 @@ async def test_groups_without_trials_to_come_are_ended(sweep: SimulatedSweep) ->
     last = asyncio.create_task(sweep.run("0001"))
     await sweep.run("0000")
     assert await wanted() == 2
-    await sweep.coordinator.skip(Point("0002", {"optimizer.lr": -1}), "it is not above 0")
+    await sweep.coordinator.skip(PlannedTrial("0002", {"optimizer.lr": -1}), "it is not above 0")
     assert await wanted() == 1
     await sweep.until(lambda: len(sweep.alive) == 1)
     await sweep.coordinator.request_stop()
@@ -255,7 +255,7 @@ async def test_trial_that_cannot_be_recorded_is_left_for_later(
     sweep: SimulatedSweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("paceline.sweeps.desk.hall.TrialDesk", no_space)
+        patch.setattr("paceline.sweeps.coordinator.slot_scheduler.TrialCoordinator", no_space)
         assert (await sweep.run("0000")).state == "pending"
     assert "trial-not-recorded" in await sweep.warnings()
     assert await sweep.states() == {"0000": "pending"}

@@ -10,7 +10,7 @@ from paceline import cli
 from paceline.errors import OK, TRIALS_FAILED, ConfigError, EnvironmentFault
 from paceline.sweeps.launch import SweepLaunch
 from paceline.sweeps.results.result import SweepResult
-from paceline.sweeps.trials import Trial, TrialState
+from paceline.sweeps.trial import Trial, TrialState
 
 CONFIG = """\
 name: tiny

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from paceline.cluster.experiment import record_params
-from paceline.cluster.identity import ClaimedRun, Intent, claim_run
+from paceline.cluster.run_identity import ClaimedRun, Intent, claim_run
+from paceline.cluster.train import record_params
 from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import ConfigError, EnvironmentFault, Problem
-from paceline.sweeps.folder import SweepFolder, claim_sweep
-from paceline.sweeps.planning.points import trial_config
+from paceline.sweeps.planning.planned_trials import trial_config
+from paceline.sweeps.sweep_folder import SweepFolder, claim_sweep
 from support.sweeps.configs import sweep_config
 
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from paceline.engine.failure import describe
-from paceline.sweeps.desk import tracebacks
-from paceline.sweeps.desk.tracebacks import kept_text, naming_its_place, own_place
-from paceline.tracking import recorder
+from paceline.sweeps.coordinator import tracebacks
+from paceline.sweeps.coordinator.tracebacks import kept_text, naming_its_place, own_place
+from paceline.tracking import run_recorder
 from paceline.tracking.journal import JOURNAL_FILE, Journal
-from support.cluster.desks import no_space
+from support.cluster.coordinators import no_space
 from support.sweeps.simulation import SimulatedSweep, ending, ends_with, simulated
 
 CANARY = "hunter2hunter2"
@@ -37,7 +37,7 @@ async def test_failed_trial_keeps_its_traceback_without_secrets(sweep: Simulated
 async def test_full_disk_costs_the_traceback_alone(sweep: SimulatedSweep, monkeypatch: pytest.MonkeyPatch) -> None:
     sweep.trainings = {"0000": [ends_with("failed", traceback_text=TEXT)]}
     with monkeypatch.context() as patch:
-        patch.setattr(recorder, "write_durably", no_space)
+        patch.setattr(run_recorder, "write_durably", no_space)
         assert (await sweep.run("0000")).state == "failed"
     assert "traceback-not-written" in await sweep.warnings()
     assert (await sweep.run("0001")).state == "finished"

@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from paceline.cluster.assignment import Assignment, TrialPart
 from paceline.cluster.preflight import Resources
 from paceline.cluster.python_objects import python_objects, with_objects
+from paceline.cluster.worker_spec import TrialWorkerSpec, WorkerSpec
 from paceline.config.experiment import ExperimentConfig
 from paceline.data.synthetic import SyntheticConfig
 from paceline.errors import EnvironmentFault
-from paceline.sweeps.search.orders import OrderMaker
+from paceline.sweeps.messages import TrialReport
 from paceline.sweeps.search.trainable import STATE, TrialTrainable
+from paceline.sweeps.search.trial_specs import TrialSpecBuilder
 from paceline.sweeps.search.tune_config import TRIAL
-from paceline.sweeps.trials import Point
-from paceline.sweeps.work import Report
+from paceline.sweeps.trial import PlannedTrial
 from support.sweeps.configs import RATES, sweep_config
 from support.sweeps.fake_actor import FakeActor, patch_ray_get
 from support.sweeps.user_code import LargeModel
@@ -28,32 +28,32 @@ DATA = {"name": "synthetic", "num_samples": 64, "num_validation_samples": 8, "gl
 CONFIG = sweep_config(base={"data": DATA})
 
 
-def maker_of(base: ExperimentConfig) -> OrderMaker:
-    assignment = Assignment(base.model_dump_json(), python_objects(base)).travelling()
-    return OrderMaker(assignment, "/sweep", "sweep", "http://127.0.0.1:9", "run", {}, Resources(2.0, 0.0))
+def spec_builder_of(base: ExperimentConfig) -> TrialSpecBuilder:
+    worker_spec = WorkerSpec(base.model_dump_json(), python_objects(base)).travelling()
+    return TrialSpecBuilder(worker_spec, "/sweep", "sweep", "http://127.0.0.1:9", "run", {}, Resources(2.0, 0.0))
 
 
 @pytest.fixture
-def maker() -> OrderMaker:
+def maker() -> TrialSpecBuilder:
     """For a config with a Python object as its model."""
-    return maker_of(with_objects(CONFIG, model=LargeModel(), data=None, task=None))
+    return spec_builder_of(with_objects(CONFIG, model=LargeModel(), data=None, task=None))
 
 
-def config_of(maker: OrderMaker, overrides: dict[str, Any]) -> Any:
+def config_of(maker: TrialSpecBuilder, params: dict[str, Any]) -> Any:
     """The config of a trial as its workers have it."""
-    part: TrialPart = pickle.loads(maker.make(Point("0000", overrides)).assignment)
+    part: TrialWorkerSpec = pickle.loads(maker.make(PlannedTrial("0000", params)).worker_spec)
     return maker.base.for_trial(part).config()
 
 
-def test_python_objects_do_not_travel_with_each_trial(maker: OrderMaker) -> None:
+def test_python_objects_do_not_travel_with_each_trial(maker: TrialSpecBuilder) -> None:
     assert len(pickle.dumps(maker.base)) > 1_000_000
-    assert len(maker.make(Point("0000", {"optimizer.lr": 0.2})).assignment) < 50_000
+    assert len(maker.make(PlannedTrial("0000", {"optimizer.lr": 0.2})).worker_spec) < 50_000
     trial = config_of(maker, {"optimizer.lr": 0.2})
     assert trial.optimizer.lr == 0.2
     assert type(trial.model.path) is LargeModel
 
 
-def test_axis_replaces_a_python_object_by_a_component(maker: OrderMaker) -> None:
+def test_axis_replaces_a_python_object_by_a_component(maker: TrialSpecBuilder) -> None:
     assert config_of(maker, {"model.name": "cnn"}).model.name == "cnn"
     assert config_of(maker, {"model.path": PATH}).model.path == PATH
 
@@ -62,22 +62,22 @@ def test_maker_travels_and_asks_data_for_their_sizes_once(monkeypatch: pytest.Mo
     asked = []
     sizes = SyntheticConfig.sizes
     monkeypatch.setattr(SyntheticConfig, "sizes", lambda self: (asked.append(self), sizes(self))[1])
-    maker = pickle.loads(pickle.dumps(maker_of(CONFIG)))
-    assert {maker.make(Point("0000", {"optimizer.lr": rate})).total_steps for rate in (0.1, 0.2, 0.3)} == {2}
+    maker = pickle.loads(pickle.dumps(spec_builder_of(CONFIG)))
+    assert {maker.make(PlannedTrial("0000", {"optimizer.lr": rate})).total_steps for rate in (0.1, 0.2, 0.3)} == {2}
     assert len(asked) == 1
 
 
-@pytest.mark.parametrize("overrides", [{"model.args.password": CANARY}, {"model.args": {"password": CANARY}}])
-def test_secret_is_not_in_the_record_of_a_trial(overrides: dict[str, Any]) -> None:
+@pytest.mark.parametrize("params", [{"model.args.password": CANARY}, {"model.args": {"password": CANARY}}])
+def test_secret_is_not_in_the_record_of_a_trial(params: dict[str, Any]) -> None:
     base = CONFIG.with_overrides({"model": {"path": PATH, "args": {"password": CANARY}}})
-    record = maker_of(base).make(Point("0000", overrides)).record
+    record = spec_builder_of(base).make(PlannedTrial("0000", params)).record
     assert "password" in record.name
     assert CANARY[:6] not in repr(record)
 
 
 def trainable_at(coordinator: FakeActor) -> TrialTrainable:
     trainable = TrialTrainable.__new__(TrialTrainable)
-    trainable.setup(tuned(0.1), coordinator, maker_of(CONFIG))
+    trainable.setup(tuned(0.1), coordinator, spec_builder_of(CONFIG))
     return trainable
 
 
@@ -87,15 +87,15 @@ def tuned(rate: float) -> dict[str, Any]:
 
 def test_trainable_makes_an_order_once_for_each_point(monkeypatch: pytest.MonkeyPatch) -> None:
     patch_ray_get(monkeypatch)
-    coordinator = FakeActor(run_to_rung=Report("running"))
+    coordinator = FakeActor(run_to_rung=TrialReport("running"))
     trainable = trainable_at(coordinator)
     trainable.step()
     trainable.step()
     trainable.reset_config(tuned(0.2))
     trainable.step()
-    orders = [order for order, _ in coordinator.calls("run_to_rung")]
-    assert orders[0] is orders[1]
-    assert [order.point.overrides["optimizer.lr"] for order in orders] == [0.1, 0.1, 0.2]
+    specs = [spec for spec, _ in coordinator.calls("run_to_rung")]
+    assert specs[0] is specs[1]
+    assert [spec.planned.params["optimizer.lr"] for spec in specs] == [0.1, 0.1, 0.2]
 
 
 def test_trial_whose_data_are_gone_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_trial_whose_data_are_gone_is_skipped(monkeypatch: pytest.MonkeyPatch) -
 
     patch_ray_get(monkeypatch)
     monkeypatch.setattr(SyntheticConfig, "sizes", gone)
-    coordinator = FakeActor(run_to_rung=Report("running"))
+    coordinator = FakeActor(run_to_rung=TrialReport("running"))
     assert trainable_at(coordinator).step()[STATE] == "skipped"
     [skip] = coordinator.calls("skip")
-    assert skip == [Point("0000", {"optimizer.lr": 0.1}), "the data set is not there any more"]
+    assert skip == [PlannedTrial("0000", {"optimizer.lr": 0.1}), "the data set is not there any more"]

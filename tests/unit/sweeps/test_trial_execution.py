@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from paceline.sweeps.trials import Point, Trial
-from paceline.tracking.points import Reading
+from paceline.sweeps.trial import PlannedTrial, Trial
+from paceline.tracking.metric_points import MetricReading
 from support.sweeps.simulation import (
     ONE,
     TWO,
@@ -92,7 +92,7 @@ async def test_reports_of_an_earlier_attempt_change_nothing(sweep: SimulatedSwee
     await sweep.until(lambda: len(sweep.taken) == 2)
     coordinator = sweep.coordinator
     await coordinator.begin("0000", 1, "cpu")
-    assert await coordinator.metrics("0000", 1, [Reading(9, 1, {"val/accuracy": 0.99})])
+    assert await coordinator.metrics("0000", 1, [MetricReading(9, 1, {"val/accuracy": 0.99})])
     assert await coordinator.progress("0000", 1, 9, 1.0)  # it is to stop
     assert not await coordinator.rung("0000", 1, rung(9))
     assert [await coordinator.may_commit("0000", attempt) for attempt in (1, 2)] == [False, True]
@@ -121,11 +121,11 @@ async def test_trial_of_another_shape_gets_another_group_and_the_earlier_one_lea
 @simulated()
 async def test_skipped_point_is_a_trial_that_never_runs(sweep: SimulatedSweep) -> None:
     sweep.trainings = {"0001": [with_rungs(1)]}
-    await sweep.coordinator.skip(Point("0000", {"optimizer.lr": -1}), "it is not above 0")
+    await sweep.coordinator.skip(PlannedTrial("0000", {"optimizer.lr": -1}), "it is not above 0")
     assert (await sweep.run("0000")).state == "skipped"
     await sweep.run("0001")
     await sweep.coordinator.leave("0001")
-    await sweep.coordinator.skip(Point("0001", {"optimizer.lr": -1}), "it is not above 0")
+    await sweep.coordinator.skip(PlannedTrial("0001", {"optimizer.lr": -1}), "it is not above 0")
     await sweep.close()
     trials = sweep.history().trials
     assert {id: trial.state for id, trial in trials.items()} == {"0000": "skipped", "0001": "skipped"}
@@ -158,7 +158,7 @@ async def test_failed_trial_keeps_its_metrics_and_how_far_it_came(
     reason = "the loss is nan at step 10"
 
     async def fails(sweep: SimulatedSweep, work: Any) -> None:
-        await sweep.coordinator.metrics(work.trial_id, work.attempt, [Reading(1, 1, {"val/accuracy": 0.2})])
+        await sweep.coordinator.metrics(work.trial_id, work.attempt, [MetricReading(1, 1, {"val/accuracy": 0.2})])
         await sweep.coordinator.finish(work.trial_id, work.attempt, ending("failed", kind=kind, reason=reason))
 
     sweep.trainings = {"0000": [fails]}
@@ -169,7 +169,7 @@ async def test_failed_trial_keeps_its_metrics_and_how_far_it_came(
     assert (event["trial"], event["state"], event["reason"]) == ("0000", state, reason)
 
 
-@simulated(points=4)
+@simulated(num_trials=4)
 async def test_view_holds_only_what_has_changed_since_a_version(sweep: SimulatedSweep) -> None:
     sweep.trainings = {"0002": [until_stopped]}
     await sweep.run("0000")

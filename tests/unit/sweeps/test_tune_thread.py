@@ -11,12 +11,12 @@ import pytest
 import ray
 
 from paceline.errors import EnvironmentFault
-from paceline.sweeps.log import SweepHistory
-from paceline.sweeps.search import tuning
-from paceline.sweeps.search.tune_config import TRIAL, point_of, tune_config
-from paceline.sweeps.search.tuning import TuneThread, Tuning, require_this_node
-from paceline.sweeps.section import section_of
-from paceline.sweeps.trials import Point
+from paceline.sweeps.search import tune_thread
+from paceline.sweeps.search.tune_config import TRIAL, planned_trial_of, tune_config
+from paceline.sweeps.search.tune_thread import TuneSetup, TuneThread, require_this_node
+from paceline.sweeps.sweep_log import SweepHistory
+from paceline.sweeps.sweep_section import section_of
+from paceline.sweeps.trial import PlannedTrial
 from support.sweeps.configs import RATES, sweep_config
 from support.sweeps.fake_actor import FakeActor
 
@@ -43,7 +43,7 @@ def tune_settings() -> dict[str, str]:
 
 
 def thread_of(tuner: FakeTuner, monkeypatch: pytest.MonkeyPatch, folder: Path) -> TuneThread:
-    thread = TuneThread(Tuning(sweep_config(), [], 3, 0.0, 0.0, SweepHistory(), folder), FakeActor(), None)  # type: ignore[arg-type]
+    thread = TuneThread(TuneSetup(sweep_config(), [], 3, 0.0, 0.0, SweepHistory(), folder), FakeActor(), None)  # type: ignore[arg-type]
     monkeypatch.setattr(thread, "_tuner", lambda: tuner)
     return thread
 
@@ -68,7 +68,7 @@ def test_thread_ends_early_and_forgets_it(tmp_path: Path, monkeypatch: pytest.Mo
     thread = thread_of(tuner, monkeypatch, tmp_path)
     thread.start()
     assert tuner.runs.wait(10)
-    stopper = tuning._UntilOver(str(tmp_path))
+    stopper = tune_thread._UntilOver(str(tmp_path))
     assert not stopper.stop_all()
     thread.finish_early()
     assert stopper.stop_all()
@@ -81,7 +81,7 @@ def test_thread_ends_early_and_forgets_it(tmp_path: Path, monkeypatch: pytest.Mo
 def test_trial_that_tune_gives_up_is_reported(golden: Any) -> None:
     coordinator = FakeActor()
     trial = SimpleNamespace(config={TRIAL: {"id": "0007"}}, get_error=lambda: RuntimeError("its actor died\nmore"))
-    tuning._Prunings(coordinator, "asha", "samples").on_trial_error(1, [], trial)
+    tune_thread._Prunings(coordinator, "asha", "samples").on_trial_error(1, [], trial)
     [[id, reason]] = coordinator.calls("give_up")
     assert id == "0007"
     golden(reason)
@@ -89,7 +89,7 @@ def test_trial_that_tune_gives_up_is_reported(golden: Any) -> None:
 
 def test_second_sweep_from_one_node_is_refused(monkeypatch: pytest.MonkeyPatch, golden: Any) -> None:
     resources: dict[str, float] = {}
-    monkeypatch.setattr(tuning, "FREE_SECONDS", 0.0)
+    monkeypatch.setattr(tune_thread, "FREE_SECONDS", 0.0)
     monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "10.0.0.1")
     monkeypatch.setattr(ray, "available_resources", lambda: resources)
     with pytest.raises(EnvironmentFault) as caught:
@@ -109,16 +109,18 @@ USER_CODE = {"model": {"path": "json:loads"}}
 
 def test_tune_sees_places_instead_of_the_values_of_lists() -> None:
     sweep = section_of(sweep_config({"model.args.s": ["s3://me@host/data", SECRET], **RATES}, USER_CODE))
-    point = Point("0007", {"model.args.s": SECRET, "optimizer.lr": 0.1, "seed": 4})
+    point = PlannedTrial("0007", {"model.args.s": SECRET, "optimizer.lr": 0.1, "seed": 4})
     made = tune_config(point, sweep)
     assert made == {"trial": {"id": "0007", "values": {"model.args.s": 1, "optimizer.lr": 0, "seed": 4}}}
-    assert point_of(made, sweep) == point
+    assert planned_trial_of(made, sweep) == point
 
 
 @pytest.mark.parametrize("value", [1, True, "1", [1], {"b": 1, "a": [True]}, None])
 def test_values_that_are_alike_are_kept_apart(value: Any) -> None:
     values = [True, 1, "1", None, [1], {"a": [1], "b": 1}, {"a": [True], "b": 1}]
     sweep = section_of(sweep_config({"model.args.x": values}, USER_CODE))
-    found = point_of(tune_config(Point("0000", {"model.args.x": value}), sweep), sweep).overrides["model.args.x"]
+    found = planned_trial_of(tune_config(PlannedTrial("0000", {"model.args.x": value}), sweep), sweep).params[
+        "model.args.x"
+    ]
     assert (found, type(found)) == (value, type(value))
     assert json.dumps(found, sort_keys=True) == json.dumps(value, sort_keys=True)

@@ -11,25 +11,27 @@ from typing import Any
 import pytest
 import ray
 
-from paceline.cluster.assignment import Assignment
-from paceline.sweeps import groups
-from paceline.sweeps.groups import Groups
-from paceline.sweeps.work import GroupShape, WantedGroup
+from paceline.cluster.worker_spec import WorkerSpec
+from paceline.sweeps import worker_group_manager
+from paceline.sweeps.messages import GroupShape, WantedGroup
+from paceline.sweeps.worker_group_manager import WorkerGroupManager
 from support.sweeps.fake_actor import FakeActor, patch_ray_get
 
 SHAPE = GroupShape(1, 1.0, 0.0, "pack")
 
 
 class Driver:
-    """Groups with fake trainers."""
+    """WorkerGroupManager with fake trainers."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.coordinator = FakeActor()
         self.may_end: list[Event] = []
         """Of each trainer, which does nothing until then."""
         self.warnings: list[str] = []
-        self.groups = Groups(self.coordinator, Path("nowhere"), Assignment("{}"), self.warnings.append, "core")
-        monkeypatch.setattr(Groups, "_trainer", self._trainer)
+        self.groups = WorkerGroupManager(
+            self.coordinator, Path("nowhere"), WorkerSpec("{}"), self.warnings.append, "core"
+        )
+        monkeypatch.setattr(WorkerGroupManager, "_trainer", self._trainer)
 
     def _trainer(self, wanted: Any) -> Any:
         self.may_end.append(may_end := Event())
@@ -84,7 +86,7 @@ def test_workers_of_a_group_that_does_not_leave_are_killed(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, golden: Any
 ) -> None:
     """They hold the cores that the next group of their slot waits for."""
-    monkeypatch.setattr(groups, "LEAVING_SECONDS", 0.05)
+    monkeypatch.setattr(worker_group_manager, "LEAVING_SECONDS", 0.05)
     monkeypatch.setattr(ray, "kill", lambda worker: (killed.append(worker), driver.may_end[0].set()))
     killed: list[str] = []
     workers: list[bytes] = []

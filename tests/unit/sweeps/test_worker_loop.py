@@ -9,19 +9,19 @@ import torch
 import torch.distributed as dist
 from ray.exceptions import ActorUnavailableError
 
-from paceline.cluster import outbox
-from paceline.cluster.assignment import Assignment, TrialPart
-from paceline.cluster.last_words import LastWords
-from paceline.cluster.serving import _Works
+from paceline.cluster import metric_buffer
+from paceline.cluster.final_report import FinalReport
+from paceline.cluster.warm_worker import _Works
+from paceline.cluster.worker_spec import TrialWorkerSpec, WorkerSpec
 from paceline.config.experiment import validate
 from paceline.engine.dist_context import DistContext
-from paceline.sweeps import worker
-from paceline.sweeps.work import Work
+from paceline.sweeps import slot_worker
+from paceline.sweeps.messages import Attempt
 from support.sweeps.fake_actor import FakeActor, patch_ray_get
 from support.sweeps.simulation import ending
 
 TIMEOUT_SECONDS = 10.0
-WORK = Work(1, "0000", 1, b"", 60.0)
+WORK = Attempt(1, "0000", 1, b"", 60.0)
 
 
 def test_other_ranks_leave_when_the_first_is_turned_away() -> None:
@@ -58,10 +58,10 @@ def broken(**_: Any) -> torch.nn.Module:
     raise TypeError("no such model")
 
 
-def run(coordinator: FakeActor, part: TrialPart, assignment: Assignment) -> list[Any]:
+def run(coordinator: FakeActor, part: TrialWorkerSpec, worker_spec: WorkerSpec) -> list[Any]:
     """Run a trial in this process; returns trial, attempt and message of its end."""
-    work = Work(1, "0000", 1, pickle.dumps(part), 60.0)
-    worker._run(work, assignment, coordinator, DistContext.current(torch.device("cpu")))
+    work = Attempt(1, "0000", 1, pickle.dumps(part), 60.0)
+    slot_worker._run(work, worker_spec, coordinator, DistContext.current(torch.device("cpu")))
     [end] = coordinator.calls("finish")
     return list(end)
 
@@ -70,7 +70,7 @@ def test_end_names_the_users_line_that_failed(monkeypatch: pytest.MonkeyPatch) -
     patch_ray_get(monkeypatch)
     config = validate({"name": "run", "model": {"path": broken}, "data": {"name": "synthetic"}})
     text = config.model_copy(update={"sweep": None}).model_dump_json()
-    trial, attempt, end = run(FakeActor(), TrialPart(text, kept=("model",)), Assignment("", {"model": broken}))
+    trial, attempt, end = run(FakeActor(), TrialWorkerSpec(text, kept=("model",)), WorkerSpec("", {"model": broken}))
     assert (trial, attempt, end["status"]) == ("0000", 1, "failed")
     line = broken.__code__.co_firstlineno + 2
     assert end["failure"]["reason"] == f"TypeError: no such model (test_worker_loop.py:{line} in broken)"
@@ -79,15 +79,15 @@ def test_end_names_the_users_line_that_failed(monkeypatch: pytest.MonkeyPatch) -
 
 def test_metrics_that_were_not_recorded_come_with_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     patch_ray_get(monkeypatch)
-    monkeypatch.setattr(outbox, "GATHER_SECONDS", 0.01)
+    monkeypatch.setattr(metric_buffer, "GATHER_SECONDS", 0.01)
 
-    def trains(assignment: Any, ranks: Any, reporter: Any) -> dict[str, Any]:
+    def trains(worker_spec: Any, ranks: Any, reporter: Any) -> dict[str, Any]:
         reporter.metrics(3, {"train/loss": 0.5})
         return ending()
 
-    monkeypatch.setattr(worker, "run_rank", trains)
+    monkeypatch.setattr(slot_worker, "run_rank", trains)
     coordinator = FakeActor(metrics=ActorUnavailableError("it is being started again", None))
-    _, _, message = run(coordinator, TrialPart("{}"), Assignment("{}", {}))
-    last = LastWords.read(message)
+    _, _, message = run(coordinator, TrialWorkerSpec("{}"), WorkerSpec("{}", {}))
+    last = FinalReport.read(message)
     assert last.ending == ending()
     assert [(reading.step, reading.values) for reading in last.unrecorded] == [(3, {"train/loss": 0.5})]

@@ -3,11 +3,11 @@
 import math
 from itertools import pairwise
 
-from paceline.tracking.curves import MOST_STRETCHES, Curve
+from paceline.tracking.thinned_curves import MOST_STRETCHES, ThinnedCurve
 
 
-def added(values: list[tuple[int, float]]) -> Curve:
-    curve = Curve()
+def added(values: list[tuple[int, float]]) -> ThinnedCurve:
+    curve = ThinnedCurve()
     for step, value in values:
         curve.add(step, value)
     return curve

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from paceline.tracking.history import Histories, read_points
 from paceline.tracking.journal import JOURNAL_FILE, Journal, can_lock
-from paceline.tracking.points import Point
+from paceline.tracking.metric_points import MetricPoint
+from paceline.tracking.point_history import Histories, read_points
 from support.tracking.journals import items, numbers
 
 
@@ -195,7 +195,7 @@ NO_ENTRIES = [
 def test_a_line_that_is_no_entry_costs_only_itself(
     tmp_path: Path, line: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    taken = [Point("a", value, step, 1) for step, value in ((1, 0.5), (2, math.nan), (3, math.inf))]
+    taken = [MetricPoint("a", value, step, 1) for step, value in ((1, 0.5), (2, math.nan), (3, math.inf))]
     for place in (1, 3):  # in the middle, and at the end
         journal = Journal(tmp_path / str(place) / JOURNAL_FILE)
         journal.append([("point", point.to_json()) for point in taken])
@@ -214,14 +214,14 @@ def test_a_line_that_is_no_entry_costs_only_itself(
 
 
 POINTS = [
-    Point("train/loss", 2.5, 1, 10),
-    Point("val/loss", math.inf, 1, 11),
-    Point('odd "key", \\ ü', 1.0, 2, 12),
-    Point("train/loss", 2.0, 2, 13),
+    MetricPoint("train/loss", 2.5, 1, 10),
+    MetricPoint("val/loss", math.inf, 1, 11),
+    MetricPoint('odd "key", \\ ü', 1.0, 2, 12),
+    MetricPoint("train/loss", 2.0, 2, 13),
 ]
 
 
-def write(folder: Path, points: list[Point]) -> Path:
+def write(folder: Path, points: list[MetricPoint]) -> Path:
     journal = Journal(folder / JOURNAL_FILE)
     journal.append([("tags", {"tags": {"a": 'no "kind":"point" of its own'}})])
     journal.append([("point", point.to_json()) for point in points])

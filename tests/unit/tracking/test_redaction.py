@@ -17,10 +17,10 @@ from paceline.sweeps.results.labels import LONGEST_VALUE as LONGEST_LABEL
 from paceline.sweeps.results.labels import value_text
 from paceline.tracking import metrics
 from paceline.tracking.markdown import code, escaped
-from paceline.tracking.note import summary
 from paceline.tracking.note_parts import LONGEST_VALUE, changes_part
 from paceline.tracking.provenance import command_line
-from paceline.tracking.record import RunRecord, clean_tags
+from paceline.tracking.run_note import summary
+from paceline.tracking.run_record import RunRecord, clean_tags
 from paceline.tracking.sweep_note import Objective, TrialRow, sweep_note
 
 CANARY = "9f2kQz71canary"

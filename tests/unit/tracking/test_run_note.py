@@ -8,16 +8,16 @@ from PIL import Image
 
 from paceline.reports import theme
 from paceline.tracking import metrics
-from paceline.tracking.curves import curves_of
-from paceline.tracking.note import summary
-from paceline.tracking.picture import loss_curve
-from paceline.tracking.points import Point
+from paceline.tracking.loss_picture import loss_curve
+from paceline.tracking.metric_points import MetricPoint
+from paceline.tracking.run_note import summary
+from paceline.tracking.thinned_curves import curves_of
 from support.golden import Golden
 from support.tracking.markdown import blocks_of, outside_blocks, table_of
 
 
-def curve(key: str, values: list[float]) -> list[Point]:
-    return [Point(key, value, step, step) for step, value in enumerate(values, 1)]
+def curve(key: str, values: list[float]) -> list[MetricPoint]:
+    return [MetricPoint(key, value, step, step) for step, value in enumerate(values, 1)]
 
 
 def has_color(picture: Path, color: str) -> bool:
@@ -44,7 +44,7 @@ def test_the_note_has_last_and_best_values(golden: Golden) -> None:
         *curve("val/loss", [2.0, 1.0, 1.5]),
         *curve("val/accuracy", [0.5, 0.9, 0.8]),
         *curve("samples_per_second", [1000.0, 12345.0]),
-        Point("samples_per_second_overall", 9876.0, 3, 3),
+        MetricPoint("samples_per_second_overall", 9876.0, 3, 3),
         *curve("peak_memory_bytes", [2.0**30, 1.5 * 2**30]),
         *curve("tracking/lag_seconds", [1.0, 2.0]),
         *curve("rank_seconds/max", [1.0, 2.0]),
@@ -75,7 +75,7 @@ def test_a_run_without_an_overall_speed_has_that_of_its_last_window_in_the_note(
 
 def test_the_words_of_users_cannot_become_markup() -> None:
     reason = "```\n<script>alert(1)</script>\n```"
-    note = summary("<img src=x>|**b**", curves_of([Point("a|<b>", 1.0, 1, 1)]), "FAILED", reason, {})
+    note = summary("<img src=x>|**b**", curves_of([MetricPoint("a|<b>", 1.0, 1, 1)]), "FAILED", reason, {})
     assert "<img" not in note
     assert "**b**" not in note
     assert table_of(note)[0][0] == r"a\|&lt;b&gt;"

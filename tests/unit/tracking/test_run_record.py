@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from paceline.tracking import metrics
-from paceline.tracking.record import DamagedRecord, RunRecord, flatten
+from paceline.tracking.run_record import DamagedRecord, RunRecord, flatten
 from support.golden import Golden
 
 CANARY = "canary-S3cr3t"

@@ -11,7 +11,7 @@ from paceline.engine.monitoring.host_monitor import HostMonitor
 from paceline.engine.monitoring.own_time import HostTime
 from paceline.engine.reporter import MemoryReporter
 from paceline.tracking import metrics
-from paceline.tracking.comparing import differences, read_stamp
+from paceline.tracking.speed_stamps import differences, read_stamp
 from support.golden import Golden
 
 STAMP: dict[str, Any] = {

@@ -9,7 +9,7 @@ import pytest
 
 from paceline.tracking import metrics
 from paceline.tracking.note_parts import LONGEST_VALUE, MOST_CHANGES, changes_part, pictures_part
-from paceline.tracking.record import TAG_LENGTH
+from paceline.tracking.run_record import TAG_LENGTH
 from paceline.tracking.sweep_note import Objective, TrialRow, sweep_note, sweep_points
 from paceline.tracking.trials_table import trials_csv
 from support.golden import Golden

@@ -11,11 +11,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from paceline.tracking.connection import Connection
-from paceline.tracking.links import review_url
 from paceline.tracking.metrics import axis_metric
-from paceline.tracking.store import view_url
-from paceline.tracking.views import TAG_LENGTH, TAG_PREFIX, Axis, run_views, sweep_view_id, sweep_views
+from paceline.tracking.mlflow_connection import Connection
+from paceline.tracking.mlflow_views import TAG_LENGTH, TAG_PREFIX, ViewAxis, run_views, sweep_view_id, sweep_views
+from paceline.tracking.review_links import review_url
+from paceline.tracking.tracking_uri import view_url
 from support.tracking.recording import DEAD, MakeRecord
 from support.tracking.stories import BATCH, LR, RULE, SWEEP, story
 
@@ -110,7 +110,7 @@ def test_the_second_objective_is_what_the_first_one_costs() -> None:
 
 def test_odd_names_break_neither_the_json_nor_the_search() -> None:
     odd = "a`b'\"</script><script>$ü\n"
-    tags = sweep_views(story(Axis(odd, True), Axis(odd + "2", False), objectives=((odd, "max"),), name=odd))
+    tags = sweep_views(story(ViewAxis(odd, True), ViewAxis(odd + "2", False), objectives=((odd, "max"),), name=odd))
     envelope, state = opened(tags)
     assert envelope["name"].endswith(f"{odd} {SWEEP}")
     told = json.dumps([state["selectedColumns"], state["orderByKey"], state["compareRunCharts"]], ensure_ascii=False)
@@ -120,7 +120,7 @@ def test_odd_names_break_neither_the_json_nor_the_search() -> None:
 
 def test_a_view_fits_the_tag_however_many_axes_there_are() -> None:
     rng = random.Random(0)
-    axes = [Axis("".join(rng.choices("abcdefghijklmnopqrstuvwxyz.", k=200)), True) for _ in range(100)]
+    axes = [ViewAxis("".join(rng.choices("abcdefghijklmnopqrstuvwxyz.", k=200)), True) for _ in range(100)]
     _, state = opened(sweep_views(story(*axes)))
     assert 0 < len(cards(state, "PARALLEL")[0]["selectedMetrics"]) <= 9
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from paceline.cluster.interrupts import terminating_interrupts
+from paceline.cluster.signals import terminating_interrupts
 from paceline.errors import ConfigError, EnvironmentFault, RunFailed
 from paceline.tuneups.bench import Bench
 from paceline.tuneups.clock import Clock

@@ -7,7 +7,7 @@ from markupsafe import Markup
 from paceline.reports.page import Chart, drawn_chart
 from paceline.reports.text import counted
 from paceline.tracking import metrics
-from paceline.tracking.curves import Curve
+from paceline.tracking.thinned_curves import ThinnedCurve
 
 MOST_CHARTS = 60
 MOST_LINES = 6
@@ -31,7 +31,7 @@ _LEFT_OUT = (
 _UNITS = ("seconds", "bytes", "fraction", "percent", "watts", "celsius", "megahertz", "megabytes")
 
 
-def run_charts(curves: Mapping[str, Curve], resumes: Sequence[int] = ()) -> list[Chart]:
+def run_charts(curves: Mapping[str, ThinnedCurve], resumes: Sequence[int] = ()) -> list[Chart]:
     """Draw a chart for each group of metrics of which one has at least `LEAST_POINTS` values.
 
     Args:
@@ -75,7 +75,7 @@ def _group(key: str) -> str:
     return prefix if any(unit in prefix for unit in _UNITS) else key
 
 
-def _chart(title: str, curves: Mapping[str, Curve], resumes: Sequence[int]) -> Chart | None:
+def _chart(title: str, curves: Mapping[str, ThinnedCurve], resumes: Sequence[int]) -> Chart | None:
     from paceline.reports.line_chart import ChartLine, line_chart
 
     dashed = _dashed(curves)
@@ -89,7 +89,7 @@ def _breaks(key: str, resumes: Sequence[int]) -> Sequence[int]:
     return () if key.startswith(("train/", "val/")) or key == metrics.LR else resumes
 
 
-def _dashed(curves: Mapping[str, Curve]) -> set[str]:
+def _dashed(curves: Mapping[str, ThinnedCurve]) -> set[str]:
     """Metrics that lie on an earlier one, and would hide it."""
     places = [curve.places for curve in curves.values()]
     same = {key for number, key in enumerate(curves) if places[number] in places[:number]}

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.desk import read_outcome
-from paceline.cluster.identity import RunFolder
+from paceline.cluster.run_coordinator import read_outcome
+from paceline.cluster.run_identity import RunFolder
 from paceline.direction import default_mode
 from paceline.engine.manifest import MANIFEST, numbered
 from paceline.errors import EnvironmentFault
@@ -20,11 +20,11 @@ from paceline.runs.report.origin import origin_values
 from paceline.runs.report.run_charts import run_charts
 from paceline.runs.report.speed_comparison import stamp_facts, stragglers
 from paceline.tracking import metrics
+from paceline.tracking.artifact_uploads import ARTIFACT_FOLDER
 from paceline.tracking.costs import Ledger
-from paceline.tracking.curves import Curve, Place
 from paceline.tracking.provenance import config_not_in_commit
 from paceline.tracking.recorded_run import CONFIG_FILE, RecordedRun, ledger_of, read_run
-from paceline.tracking.uploads import ARTIFACT_FOLDER
+from paceline.tracking.thinned_curves import Place, ThinnedCurve
 
 LONGEST_REASON = 4000
 MOST_STEPS = 5
@@ -71,7 +71,7 @@ class MetricRow:
     """A row of the table of metrics."""
 
     key: str
-    curve: Curve
+    curve: ThinnedCurve
 
     @property
     def best(self) -> Place | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from paceline.reports.page import Fact
 from paceline.tracking import metrics
-from paceline.tracking.comparing import differences, read_stamp
+from paceline.tracking.speed_stamps import differences, read_stamp
 
 MOST_REASONS = 12
 NAMED = 8

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from paceline.reports.text import metric_text
 from paceline.sweeps.results import labels, ranking, trial_texts
 from paceline.sweeps.results.ranking import Objective, SettingSummary
-from paceline.sweeps.trials import Trial
-from paceline.tracking.record import param_text
+from paceline.sweeps.trial import Trial
+from paceline.tracking.run_record import param_text
 
 MOST_ROWS = 1000
 """Settings that the table shows."""
@@ -69,12 +69,12 @@ def ranking_of(
     """
     keys = trial_texts.axis_keys(trials)
     names = labels.short_names(keys)
-    axes = {key: all(labels.is_number(each.overrides[key]) for each in trials if key in each.overrides) for key in keys}
+    axes = {key: all(labels.is_number(each.params[key]) for each in trials if key in each.params) for key in keys}
     goals = [metric for metric, _ in objectives]
     measures = [measure for measure in _MEASURES if measure not in goals]
     doubt = f" {DOUBT}" if is_speed_doubtful else ""
     marks = {"samples_per_second": doubt, "seconds": f"{doubt} {LOADING}"}
-    has_seeds = any("seed" in trial.overrides for trial in trials)
+    has_seeds = any("seed" in trial.params for trial in trials)
     headings = [
         ("#", True),
         *((names[key], is_number) for key, is_number in axes.items()),

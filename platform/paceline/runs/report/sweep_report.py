@@ -25,12 +25,12 @@ from paceline.sweeps.results.ranking import SettingSummary
 from paceline.sweeps.results.record import without_secrets
 from paceline.sweeps.results.reopening import sweep_in
 from paceline.sweeps.results.result import SweepResult
-from paceline.sweeps.trials import ENDED, NOT_TRAINED, TROUBLE, Trial
+from paceline.sweeps.trial import ENDED, NOT_TRAINED, TROUBLE, Trial
 from paceline.tracking import metrics
 from paceline.tracking.costs import Ledger
-from paceline.tracking.points import Point
-from paceline.tracking.record import flatten, param_text
+from paceline.tracking.metric_points import MetricPoint
 from paceline.tracking.recorded_run import RecordedRun, ledger_of, read_run
+from paceline.tracking.run_record import flatten, param_text
 
 LONGEST_NAME = 140
 """Characters of a setting in a sentence."""
@@ -70,15 +70,15 @@ class StateCost:
     share: float
 
 
-class ThinnedHistories(Mapping[str, Sequence[Point]]):
+class ThinnedHistories(Mapping[str, Sequence[MetricPoint]]):
     """By the id of a trial its points, thinned out."""
 
     def __init__(self, trials: Mapping[str, RecordedRun]) -> None:
         self._trials = trials
 
-    def __getitem__(self, trial_id: str) -> list[Point]:
+    def __getitem__(self, trial_id: str) -> list[MetricPoint]:
         curves = self._trials[trial_id].curves
-        return [Point(key, y, round(x), 0) for key, curve in curves.items() for x, y in curve.means]
+        return [MetricPoint(key, y, round(x), 0) for key, curve in curves.items() for x, y in curve.means]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._trials)
@@ -152,7 +152,7 @@ class SweepReport:
     def seeds(self) -> str:
         """Number of finished seeds of the best setting."""
         best = self.ranked[0]
-        return counted(len(best.finished), "seed" if any("seed" in each.overrides for each in best.trials) else "trial")
+        return counted(len(best.finished), "seed" if any("seed" in each.params for each in best.trials) else "trial")
 
     @property
     def states(self) -> str:
@@ -240,7 +240,7 @@ class SweepReport:
         result, endings = self.result, self.endings
         unfinished = trial_texts.counts_text(result.trials, _UNFINISHED)
         has_best = bool(self.ranked) and bool(self.command or self.changes or self.best_yaml)
-        tip = "Point at a line, a dot or a cell to see its setting and value."
+        tip = "MetricPoint at a line, a dot or a cell to see its setting and value."
         own = [
             PageSection("ranking", "Ranking", ranking_rule(result.objectives)),
             PageSection("pictures", "Pictures", tip),
@@ -325,8 +325,7 @@ def sweep_report(folder: Path) -> SweepReport:
     with readable(folder):
         stored = sweep_in(folder)
     visible = tuple(
-        replace(trial, overrides=without_secrets(trial.overrides), reason=redact(trial.reason))
-        for trial in stored.trials
+        replace(trial, params=without_secrets(trial.params), reason=redact(trial.reason)) for trial in stored.trials
     )
     result = replace(stored, trials=visible)
     keys = set(keys_of(result.objectives))

@@ -1,1 +1,1 @@
-"""Before the first trial: the points, whether they can run and where, and what the sweep is going to cost."""
+"""Before the first trial: planned trials, their checks, memory, slots and the forecast of the cost."""

@@ -1,4 +1,4 @@
-"""`paceline sweep --dry-run`: every point and what it comes to, and what the sweep is going to cost."""
+"""`paceline sweep --dry-run`: every planned trial with its derived values, and the forecast of the cost."""
 
 import json
 from collections import Counter
@@ -11,11 +11,11 @@ from paceline.config.space import Range
 from paceline.errors import BAD_ENVIRONMENT, OK
 from paceline.redaction import redact, redact_values
 from paceline.reports.text import number_text
-from paceline.sweeps.folder import UnfinishedSweep
+from paceline.sweeps.messages import GroupShape
 from paceline.sweeps.planning.forecast import Cost, Forecast, RungPlan, forecast
-from paceline.sweeps.planning.preview import PointRow
+from paceline.sweeps.planning.preview import PlannedTrialRow
 from paceline.sweeps.results.labels import setting_text, short_names, value_text
-from paceline.sweeps.work import GroupShape
+from paceline.sweeps.sweep_folder import UnfinishedSweep
 
 FIRST_ROWS = 50
 LAST_ROWS = 5
@@ -27,7 +27,7 @@ _BATCH = {
     "trainer.gradient_accumulation_steps": ("accumulation", "gradient_accumulation_steps"),
 }
 """Key of the config: heading and attribute of what is derived."""
-_POINT_FIELDS = (
+_TRIAL_FIELDS = (
     "lr",
     "global_batch_size",
     "micro_batch_size",
@@ -39,7 +39,7 @@ _POINT_FIELDS = (
 
 
 def dry_run(config: ExperimentConfig, as_json: bool, address: str | None = None, new: bool = False) -> int:
-    """Check all points of a sweep and print them. Starts nothing.
+    """Check all trials of a sweep and print them. Starts nothing.
 
     Returns the exit code: that of a lacking environment where this machine cannot run the sweep.
 
@@ -50,7 +50,7 @@ def dry_run(config: ExperimentConfig, as_json: bool, address: str | None = None,
         new: an unfinished sweep is not resumed.
 
     Raises:
-        ConfigError: something about the config or its points is wrong.
+        ConfigError: something about the config or its trials is wrong.
     """
     found = forecast(config, address, new)
     code = BAD_ENVIRONMENT if found.slots.fault else OK
@@ -69,13 +69,13 @@ def dry_run(config: ExperimentConfig, as_json: bool, address: str | None = None,
 def _as_json(found: Forecast) -> dict[str, Any]:
     cost, rungs = found.cost, found.rungs
     return {
-        "points": [_point_json(row) for row in found.preview.rows],
+        "trials": [_trial_json(row) for row in found.preview.rows],
         "skipped": [
-            {"id": trial.id, "overrides": redact_values(trial.overrides), "reason": redact(trial.reason)}
+            {"id": trial.id, "params": redact_values(trial.params), "reason": redact(trial.reason)}
             for trial in found.made.skipped
         ],
         "warnings": list(_warning_counts(found)),
-        "trials": found.trials,
+        "num_trials": found.trials,
         "slots": found.slots.number,
         "fault": found.slots.fault or None,
         "unfinished": asdict(found.unfinished) if found.unfinished else None,
@@ -91,15 +91,13 @@ def _as_json(found: Forecast) -> dict[str, Any]:
     }
 
 
-def _point_json(row: PointRow) -> dict[str, Any]:
-    return {"id": row.id, "overrides": redact_values(row.overrides)} | {
-        name: getattr(row, name) for name in _POINT_FIELDS
-    }
+def _trial_json(row: PlannedTrialRow) -> dict[str, Any]:
+    return {"id": row.id, "params": redact_values(row.params)} | {name: getattr(row, name) for name in _TRIAL_FIELDS}
 
 
-def _table(rows: Sequence[PointRow]) -> tuple[list[str], list[list[str]]]:
+def _table(rows: Sequence[PlannedTrialRow]) -> tuple[list[str], list[list[str]]]:
     """Headings and cells; of many rows those at both ends."""
-    keys = list(dict.fromkeys(key for row in rows for key in row.overrides))
+    keys = list(dict.fromkeys(key for row in rows for key in row.params))
     batch = [entry for key, entry in _BATCH.items() if key not in keys and _varies(rows, entry[1])]
     names = short_names(keys)
     heading = ["id", *names.values(), "peak lr", *(title for title, _ in batch), "steps", "samples"]
@@ -111,12 +109,12 @@ def _table(rows: Sequence[PointRow]) -> tuple[list[str], list[list[str]]]:
     return heading, cells
 
 
-def _varies(rows: Sequence[PointRow], attribute: str) -> bool:
+def _varies(rows: Sequence[PlannedTrialRow], attribute: str) -> bool:
     return len({getattr(row, attribute) for row in rows}) > 1
 
 
-def _cells(row: PointRow, keys: Sequence[str], batch: Sequence[str]) -> list[str]:
-    own = redact_values(row.overrides)
+def _cells(row: PlannedTrialRow, keys: Sequence[str], batch: Sequence[str]) -> list[str]:
+    own = redact_values(row.params)
     settings = [value_text(own[key]) if key in own else "" for key in keys]
     derived = [_count_text(getattr(row, name)) for name in (*batch, "total_steps", "samples")]
     return [row.id, *settings, "own" if row.lr is None else f"{row.lr:.4g}", *derived]
@@ -130,7 +128,7 @@ def _skipped(found: Forecast) -> list[tuple[str, str]]:
     skipped = found.made.skipped
     names = short_names(found.sweep.space)
     lines = [
-        ("skipped", f"{trial.id} ({setting_text(redact_values(trial.overrides), names)}): {trial.reason}")
+        ("skipped", f"{trial.id} ({setting_text(redact_values(trial.params), names)}): {trial.reason}")
         for trial in skipped
     ]
     hidden = len(lines) - FIRST_ROWS - LAST_ROWS
@@ -142,13 +140,13 @@ def _skipped(found: Forecast) -> list[tuple[str, str]]:
 def _warnings(found: Forecast) -> list[tuple[str, str]]:
     total = len(found.preview.rows)
     return [
-        ("warning", text if number in (0, total) else f"{number:,} of {total:,} points: {text}")
+        ("warning", text if number in (0, total) else f"{number:,} of {total:,} trials: {text}")
         for text, number in _warning_counts(found).items()
     ]
 
 
 def _warning_counts(found: Forecast) -> dict[str, int]:
-    """Each warning once, with the number of points that it is about; 0 for one about the sweep as a whole."""
+    """Each warning once, with the number of trials that it is about; 0 for one about the sweep as a whole."""
     counts = Counter(text for row in found.preview.rows for text in row.warnings)
     return {**dict.fromkeys(found.notes, 0), **counts}
 
@@ -210,7 +208,7 @@ def _search_text(found: Forecast) -> str:
         return f"{sweep.search}, for the {goals}"
     names = short_names(sweep.space)
     axes = ", ".join(f"{names[key]} {_axis_text(axis)}" for key, axis in sweep.space.items())
-    return f"optuna, for the {goals}; it chooses each point by those before it: {axes}"
+    return f"optuna, for the {goals}; it chooses each trial by those before it: {axes}"
 
 
 def _axis_text(axis: Any) -> str:

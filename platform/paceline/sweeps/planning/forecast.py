@@ -1,4 +1,4 @@
-"""What a sweep is going to do and to cost, as far as it is known before it starts."""
+"""Forecast of a sweep's trials, time and cost, as far as they are known before it starts."""
 
 import math
 import warnings
@@ -7,30 +7,30 @@ from dataclasses import dataclass
 from itertools import count, islice, takewhile
 from pathlib import Path
 
-from paceline.cluster.desk import read_outcome
 from paceline.cluster.preflight import local_resources, storage_folder
-from paceline.cluster.session import on_cluster
+from paceline.cluster.ray_session import on_cluster
+from paceline.cluster.run_coordinator import read_outcome
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import missing_modules
 from paceline.config.overrides import ConfigWarning
 from paceline.config.sweep import StopConfig, SweepConfig
 from paceline.errors import ConfigError, EnvironmentFault
-from paceline.sweeps.folder import SWEEPS, UnfinishedSweep, find_unfinished
-from paceline.sweeps.log import read_log
-from paceline.sweeps.planning.points import Points, make_points
-from paceline.sweeps.planning.preview import Preview, describe_points
-from paceline.sweeps.planning.recorded import RecordedSizes
-from paceline.sweeps.planning.sizing import PointConfigs, first_rung, fitting_shapes, group_shape, slots_for
-from paceline.sweeps.section import section_of, trial_count
-from paceline.sweeps.trials import Point
-from paceline.sweeps.work import GroupShape
+from paceline.sweeps.messages import GroupShape
+from paceline.sweeps.planning.planned_trials import PlannedTrials, plan_trials
+from paceline.sweeps.planning.preview import Preview, describe_trials
+from paceline.sweeps.planning.recorded_sizes import RecordedSizes
+from paceline.sweeps.planning.sizing import TrialConfigs, first_rung, fitting_shapes, group_shape, slots_for
+from paceline.sweeps.sweep_folder import SWEEPS, UnfinishedSweep, find_unfinished
+from paceline.sweeps.sweep_log import read_log
+from paceline.sweeps.sweep_section import section_of, trial_count
+from paceline.sweeps.trial import PlannedTrial
 
 MOST_RUNGS = 100
 """Rungs that are shown, at most."""
 
 
 @dataclass(frozen=True)
-class Slots:
+class SlotForecast:
     """How many trials are going to run side by side, each on a worker group of its own."""
 
     number: int | None
@@ -38,7 +38,7 @@ class Slots:
     fault: str
     """Why this machine cannot run the sweep; empty when it can."""
     shapes: list[GroupShape]
-    """Of each point; a single one where the points are not known."""
+    """Of each trial; a single one where the trials are not known."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,13 @@ class Forecast:
     """Everything that is reported about a sweep before it starts."""
 
     sweep: SweepConfig
-    made: Points
+    made: PlannedTrials
     preview: Preview
     notes: list[str]
-    """What was warned of while the points were made."""
+    """What was warned of while the trials were made."""
     trials: int
     """Those that will be trained, at the most."""
-    slots: Slots
+    slots: SlotForecast
     rungs: RungPlan | None
     samples: int | None
     """Training samples of all trials, if none of them ends early; None where that is not known."""
@@ -112,7 +112,7 @@ def forecast(config: ExperimentConfig, address: str | None = None, new: bool = F
         new: an unfinished sweep is not resumed.
 
     Raises:
-        ConfigError: something about the config or its points is wrong.
+        ConfigError: something about the config or its trials is wrong.
     """
     section = section_of(config)
     if problems := missing_modules(config.model_dump()):
@@ -120,46 +120,46 @@ def forecast(config: ExperimentConfig, address: str | None = None, new: bool = F
     home = storage_folder(config) / config.name
     config = SWEEPS.with_weights(config, home, "new" if new else "continue")
     made, notes = _made(config)
-    trials = len(made.points) or trial_count(section)
+    trials = len(made.planned_trials) or trial_count(section)
     recorded = RecordedSizes(home)
-    preview = describe_points(config, made.points, recorded)
-    configs = PointConfigs(config)
-    slots = _slots(section, configs.of(made.points), trials, address)
-    samples = preview.total_samples if made.points else _samples_unseen(config, trials, recorded)
+    preview = describe_trials(config, made.planned_trials, recorded)
+    configs = TrialConfigs(config)
+    slots = _slots(section, configs.of(made.planned_trials), trials, address)
+    samples = preview.total_samples if made.planned_trials else _samples_unseen(config, trials, recorded)
     speed = recorded_speed(home)
     cost = None if speed is None or samples is None else _cost(preview, samples, slots, speed)
     rungs = None
     if section.scheduler != "none":
-        rungs = _rungs(section, configs.longest(made.points, section.budget_unit))
+        rungs = _rungs(section, configs.longest(made.planned_trials, section.budget_unit))
     source = " and ".join(recorded.sources)
     unfinished = None if new else find_unfinished(config, home)
     return Forecast(section, made, preview, notes, trials, slots, rungs, samples, source, cost, unfinished)
 
 
-def _made(config: ExperimentConfig) -> tuple[Points, list[str]]:
+def _made(config: ExperimentConfig) -> tuple[PlannedTrials, list[str]]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConfigWarning)
-        made = make_points(config)
+        made = plan_trials(config)
     return made, [str(warning.message) for warning in caught]
 
 
 def _samples_unseen(config: ExperimentConfig, trials: int, recorded: RecordedSizes) -> int | None:
-    """Samples of trials whose points are not known yet, as if they were trained as the config stands."""
-    each = describe_points(config, [Point("", {})], recorded).total_samples
+    """Samples of trials whose trials are not known yet, as if they were trained as the config stands."""
+    each = describe_trials(config, [PlannedTrial("", {})], recorded).total_samples
     return None if each is None else each * trials
 
 
-def _slots(section: SweepConfig, configs: Sequence[ExperimentConfig], trials: int, address: str | None) -> Slots:
+def _slots(section: SweepConfig, configs: Sequence[ExperimentConfig], trials: int, address: str | None) -> SlotForecast:
     available = local_resources()
     shapes = [group_shape(each, available) for each in configs]
     asked = None if section.slots == "auto" else min(section.slots, max(trials, 1))
     if on_cluster(address):
-        return Slots(asked, "", shapes)
+        return SlotForecast(asked, "", shapes)
     try:
         fitting_shapes(configs, available, "this machine")
-        return Slots(slots_for(section, shapes, available, trials), "", shapes)
+        return SlotForecast(slots_for(section, shapes, available, trials), "", shapes)
     except EnvironmentFault as error:  # it may be meant for another machine
-        return Slots(asked, error.message, shapes)
+        return SlotForecast(asked, error.message, shapes)
 
 
 def _rungs(section: SweepConfig, length: float) -> RungPlan:
@@ -205,7 +205,7 @@ def _run_speed(folder: Path) -> Speed | None:
     return Speed(float(value), f"run {folder.name}")
 
 
-def _cost(preview: Preview, samples: int, slots: Slots, speed: Speed) -> Cost:
+def _cost(preview: Preview, samples: int, slots: SlotForecast, speed: Speed) -> Cost:
     amounts = [row.samples or 0 for row in preview.rows] or [samples]
     seconds = [amount / speed.samples_per_second for amount in amounts]
     return Cost(

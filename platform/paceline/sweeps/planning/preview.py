@@ -1,4 +1,4 @@
-"""What the points of a sweep come to, as shown before it starts."""
+"""Derived values of planned trials, shown before the sweep starts."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -8,17 +8,17 @@ from typing import Any
 from paceline.config.derived import Derived, derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import ConfigError
-from paceline.sweeps.planning.points import trial_config
-from paceline.sweeps.planning.recorded import RecordedSizes
-from paceline.sweeps.trials import Point
+from paceline.sweeps.planning.planned_trials import trial_config
+from paceline.sweeps.planning.recorded_sizes import RecordedSizes
+from paceline.sweeps.trial import PlannedTrial
 
 
 @dataclass(frozen=True)
-class PointRow:
-    """What follows from one point. What is only known when the data are loaded, or from trial steps, is None."""
+class PlannedTrialRow:
+    """What follows from one trial. What is only known when the data are loaded, or from trial steps, is None."""
 
     id: str
-    overrides: Mapping[str, Any]
+    params: Mapping[str, Any]
     lr: float | None
     """Peak learning rate, scaled to the global batch size; None where the module's own optimizer has it."""
     lr_rule: str
@@ -36,35 +36,35 @@ class PointRow:
 
 @dataclass(frozen=True)
 class Preview:
-    """What follows from the points of a sweep."""
+    """What follows from the trials of a sweep."""
 
-    rows: list[PointRow]
+    rows: list[PlannedTrialRow]
     total_samples: int | None
-    """Training samples of all points, if none of them ends early; None where that of one is not known, or where there
-    are no points yet."""
+    """Training samples of all trials, if none of them ends early; None where that of one is not known, or where there
+    are no trials yet."""
 
 
-def describe_points(
-    config: ExperimentConfig, points: Sequence[Point], recorded: RecordedSizes | None = None
+def describe_trials(
+    config: ExperimentConfig, planned_trials: Sequence[PlannedTrial], recorded: RecordedSizes | None = None
 ) -> Preview:
-    """Batch sizes, learning rate, steps and samples of each point.
+    """Batch sizes, learning rate, steps and samples of each trial.
 
     Args:
         recorded: what is known of data whose size is only known when they are loaded.
 
     Raises:
-        ConfigError: one is no valid config; those that `make_points` returns are.
+        ConfigError: one is no valid config; those that `plan_trials` returns are.
     """
-    rows = [_row(trial_config(config, point.overrides), point, recorded) for point in points]
+    rows = [_row(trial_config(config, planned.params), planned, recorded) for planned in planned_trials]
     samples = [row.samples for row in rows if row.samples is not None]
     return Preview(rows, sum(samples) if rows and len(samples) == len(rows) else None)
 
 
-def _row(config: ExperimentConfig, point: Point, recorded: RecordedSizes | None) -> PointRow:
+def _row(config: ExperimentConfig, planned: PlannedTrial, recorded: RecordedSizes | None) -> PlannedTrialRow:
     derived = _derived(config, recorded)
-    return PointRow(
-        id=point.id,
-        overrides=point.overrides,
+    return PlannedTrialRow(
+        id=planned.id,
+        params=planned.params,
         lr=derived.lr,
         lr_rule=derived.lr_rule,
         global_batch_size=derived.batch.global_batch_size,

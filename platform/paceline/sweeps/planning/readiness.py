@@ -1,4 +1,4 @@
-"""Whether a cluster is ready for the worker groups of a sweep."""
+"""Checks that a cluster is ready for the worker groups of a sweep."""
 
 from typing import TYPE_CHECKING
 

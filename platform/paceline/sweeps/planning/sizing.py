@@ -1,11 +1,11 @@
-"""How much a sweep needs: the data's sizes, the worker groups of its points, how many fit side by side, and rungs."""
+"""Resources of a sweep: sizes of its data, shapes of its worker groups, number of slots, first rung."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from paceline.cluster import placing
-from paceline.cluster.placing import Room, workers_on
+from paceline.cluster import placement
+from paceline.cluster.placement import Room, workers_on
 from paceline.cluster.preflight import Resources, of_fixed_size, requested, too_few_gpus, uses_gpu
 from paceline.config.data import Sizes
 from paceline.config.derived import derive
@@ -14,9 +14,9 @@ from paceline.config.sections import TrainerConfig
 from paceline.config.sweep import SweepConfig
 from paceline.data.base import DataConfig
 from paceline.errors import ConfigError, EnvironmentFault, Problem
-from paceline.sweeps.planning.points import trial_config
-from paceline.sweeps.trials import Point
-from paceline.sweeps.work import GroupShape
+from paceline.sweeps.messages import GroupShape
+from paceline.sweeps.planning.planned_trials import trial_config
+from paceline.sweeps.trial import PlannedTrial
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class KnownSizes:
         return self._known[key]
 
 
-class PointConfigs:
-    """The configs of a sweep's points, each validated once, however often they are looked at."""
+class TrialConfigs:
+    """The configs of a sweep's trials, each validated once, however often they are looked at."""
 
     def __init__(self, config: ExperimentConfig) -> None:
         self._config = config
@@ -47,40 +47,40 @@ class PointConfigs:
         self._known: dict[tuple[str, str], ExperimentConfig] = {}
         self._lengths: dict[tuple[str, str], tuple[float, float]] = {}
 
-    def of(self, points: Sequence[Point]) -> list[ExperimentConfig]:
-        """The config of each point; of the sweep itself where no point is known.
+    def of(self, planned_trials: Sequence[PlannedTrial]) -> list[ExperimentConfig]:
+        """The config of each trial; of the sweep itself where no trial is known.
 
         Raises:
             ConfigError: one is no valid config.
         """
-        return [self._config_of(point) for point in points or [_AS_IT_STANDS]]
+        return [self._config_of(planned) for planned in planned_trials or [_AS_IT_STANDS]]
 
-    def longest(self, points: Sequence[Point], unit: str) -> float:
+    def longest(self, planned_trials: Sequence[PlannedTrial], unit: str) -> float:
         """How long the longest trial is, in `budget_unit`; infinite for seconds, and where that is not known."""
         if unit == "seconds":
             return math.inf
-        lengths = [self._length_of(point) for point in points or [_AS_IT_STANDS]]
+        lengths = [self._length_of(planned) for planned in planned_trials or [_AS_IT_STANDS]]
         return max(epochs if unit == "epochs" else samples for epochs, samples in lengths)
 
-    def _config_of(self, point: Point) -> ExperimentConfig:
-        key = _key(point)
+    def _config_of(self, planned: PlannedTrial) -> ExperimentConfig:
+        key = _key(planned)
         if key not in self._known:
-            self._known[key] = trial_config(self._config, point.overrides)
+            self._known[key] = trial_config(self._config, planned.params)
         return self._known[key]
 
-    def _length_of(self, point: Point) -> tuple[float, float]:
-        key = _key(point)
+    def _length_of(self, planned: PlannedTrial) -> tuple[float, float]:
+        key = _key(planned)
         if key not in self._lengths:
-            config = self._config_of(point)
+            config = self._config_of(planned)
             self._lengths[key] = trial_length(config, self._sizes.of(config))
         return self._lengths[key]
 
 
-_AS_IT_STANDS = Point("", {})
+_AS_IT_STANDS = PlannedTrial("", {})
 
 
-def _key(point: Point) -> tuple[str, str]:
-    return point.id, repr(point.overrides)
+def _key(planned: PlannedTrial) -> tuple[str, str]:
+    return planned.id, repr(planned.params)
 
 
 def trial_length(config: ExperimentConfig, sizes: Sizes | None) -> tuple[float, float]:
@@ -200,7 +200,7 @@ def _check_fit(config: ExperimentConfig, shape: GroupShape, available: Resources
 
 def groups_that_fit(shape: GroupShape, available: Resources) -> int:
     """How many worker groups of a shape there is room for at the same time. A worker takes what it has of one node."""
-    return placing.groups_that_fit(shape.request(), _rooms(available))
+    return placement.groups_that_fit(shape.request(), _rooms(available))
 
 
 def _rooms(available: Resources) -> list[Room]:

@@ -18,7 +18,7 @@ from paceline.reports.text import number_text
 from paceline.sweeps.results import labels, ranking
 from paceline.sweeps.results.curves import Curve, Values
 from paceline.sweeps.results.ranking import Objective
-from paceline.sweeps.trials import Trial
+from paceline.sweeps.trial import Trial
 
 NAME_WIDTH = 38
 LOG_FROM = 10.0
@@ -170,13 +170,13 @@ def field_of(trials: Sequence[Trial], objective: Objective, x: str, y: str) -> F
     Raises:
         ValueError: no finished trial has the objective.
     """
-    shown = [trial for trial in trials if x in trial.overrides and y in trial.overrides]
+    shown = [trial for trial in trials if x in trial.params and y in trial.params]
     best_first = ranking.ranked(shown, [objective])
     if not best_first:
         raise ValueError(f"no finished trial has {objective[0]}, so there is nothing to draw")
     places = [(summary.setting[x], summary.setting[y]) for summary in best_first]
     valued = {trial.id for summary in best_first for trial in summary.trials}
-    others = [(trial.overrides[x], trial.overrides[y]) for trial in shown if trial.id not in valued]
+    others = [(trial.params[x], trial.params[y]) for trial in shown if trial.id not in valued]
     values = [summary.spreads[objective[0]].mean for summary in best_first]
     return Field([place[0] for place in places], [place[1] for place in places], values, others, places[0])
 

@@ -10,10 +10,10 @@ from paceline.config.loading import dump_yaml
 from paceline.config.shareable import shareable
 from paceline.durable import write_durably
 from paceline.errors import ConfigError
-from paceline.sweeps.folder import SweepFolder
-from paceline.sweeps.planning.points import trial_config
+from paceline.sweeps.planning.planned_trials import trial_config
 from paceline.sweeps.results.ranking import Objective, best_trial, value_of
-from paceline.sweeps.trials import ENDED, Trial
+from paceline.sweeps.sweep_folder import SweepFolder
+from paceline.sweeps.trial import ENDED, Trial
 from paceline.tracking.costs import Ledger
 
 
@@ -25,7 +25,7 @@ class Closing:
     """`finished`, `stopped` or `interrupted`."""
     trials: list[Trial]
     report: dict[str, Any] = field(default_factory=dict)
-    """A `ShipReport` of the sweep's own run."""
+    """A `UploadReport` of the sweep's own run."""
     fault: str = ""
     """Why it could not continue; empty when it could."""
     cost: Ledger | None = None
@@ -47,7 +47,7 @@ def best_config(config: ExperimentConfig, trials: Sequence[Trial], objectives: S
     best = best_trial(list(trials), list(objectives))
     if best is None:
         return None
-    chosen = trial_config(config, best.overrides).with_overrides({"name": f"{config.name[:95]}-best"})
+    chosen = trial_config(config, best.params).with_overrides({"name": f"{config.name[:95]}-best"})
     try:
         text = dump_yaml(shareable(chosen))
     except ConfigError:  # a Python object in place of a component

@@ -10,12 +10,12 @@ import numpy as np
 from paceline.config.experiment import ExperimentConfig
 from paceline.sweeps.results import labels, ranking, trial_texts
 from paceline.sweeps.results.ranking import Objective, SettingSummary
-from paceline.sweeps.trials import Trial
+from paceline.sweeps.trial import Trial
 from paceline.tracking import metrics
-from paceline.tracking.points import Point
+from paceline.tracking.metric_points import MetricPoint
 
 Values = np.ndarray[tuple[int], np.dtype[np.float64]]
-Histories = Mapping[str, Sequence[Point]]
+Histories = Mapping[str, Sequence[MetricPoint]]
 """By the id of a trial, its points."""
 
 MOST_POINTS = 200
@@ -115,7 +115,7 @@ def _samples_per_step(config: ExperimentConfig, trial: Trial) -> float | None:
     """How many samples an optimizer step takes; None where that is not known. Settings may differ in it."""
     if trial.state in ("finished", "pruned") and trial.steps and trial.samples:
         return trial.samples / trial.steps
-    given = trial.overrides.get("data.global_batch_size", config.data.global_batch_size)
+    given = trial.params.get("data.global_batch_size", config.data.global_batch_size)
     return float(given) if isinstance(given, int | float) and not isinstance(given, bool) and given > 0 else None
 
 

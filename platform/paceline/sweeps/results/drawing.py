@@ -8,7 +8,7 @@ from pathlib import Path
 from paceline.config.experiment import ExperimentConfig
 from paceline.redaction import redact
 from paceline.sweeps.results.pictures import histories_of, pictures_of, warm_up
-from paceline.sweeps.trials import ENDED, Trial
+from paceline.sweeps.trial import ENDED, Trial
 
 logger = logging.getLogger(__name__)
 

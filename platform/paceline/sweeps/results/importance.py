@@ -1,4 +1,4 @@
-"""How much of what a sweep found depends on which axis."""
+"""Importance of each axis for a sweep's metric (functional ANOVA)."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from paceline.config.space import LogUniform, Range
 from paceline.config.sweep import SweepConfig
 from paceline.sweeps.results import labels, ranking, trial_texts
 from paceline.sweeps.results.ranking import Objective
-from paceline.sweeps.trials import Trial
+from paceline.sweeps.trial import Trial
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -31,7 +31,7 @@ FAR_OFF = 3.0
 def varied_axes(trials: Sequence[Trial]) -> list[str]:
     """The axes that have at least two values among the trials, in the order in which they come up."""
     keys = trial_texts.axis_keys(trials)
-    return [key for key in keys if len({_same(trial.overrides.get(key)) for trial in trials}) > 1]
+    return [key for key in keys if len({_same(trial.params.get(key)) for trial in trials}) > 1]
 
 
 def importances(section: SweepConfig, trials: Sequence[Trial], objective: Objective) -> dict[str, float]:

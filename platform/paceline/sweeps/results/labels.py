@@ -50,14 +50,14 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def setting_text(overrides: Mapping[str, Any], names: Mapping[str, str]) -> str:
-    """All overrides in one line: `global_batch_size=256, lr_scaling=linear`."""
-    return ", ".join(f"{names.get(key, key)}={value_text(value)}" for key, value in overrides.items())
+def setting_text(params: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    """All params in one line: `global_batch_size=256, lr_scaling=linear`."""
+    return ", ".join(f"{names.get(key, key)}={value_text(value)}" for key, value in params.items())
 
 
-def values_text(overrides: Mapping[str, Any], keys: Iterable[str]) -> str:
+def values_text(params: Mapping[str, Any], keys: Iterable[str]) -> str:
     """The values alone, in the order of the keys: `256, linear`; a dash for one that is not there."""
-    return ", ".join(value_text(overrides[key]) if key in overrides else "-" for key in keys)
+    return ", ".join(value_text(params[key]) if key in params else "-" for key in keys)
 
 
 def state_text(state: str) -> str:

@@ -13,7 +13,7 @@ from paceline.sweeps.results import labels, ranking, trial_texts
 from paceline.sweeps.results.charts import color_range, direction_text
 from paceline.sweeps.results.importance import varied_axes
 from paceline.sweeps.results.ranking import Objective
-from paceline.sweeps.trials import Trial
+from paceline.sweeps.trial import Trial
 
 MAX_TICKS = 9
 """Values of an axis that are written beside it."""

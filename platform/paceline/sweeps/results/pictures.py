@@ -12,8 +12,8 @@ from paceline.sweeps.results import importance, labels, ranking, trial_texts
 from paceline.sweeps.results.curves import Histories, has_samples, keys_of, panels
 from paceline.sweeps.results.importance import importances, is_log, varied_axes
 from paceline.sweeps.results.ranking import Objective
-from paceline.sweeps.trials import Trial
-from paceline.tracking import history
+from paceline.sweeps.trial import Trial
+from paceline.tracking import point_history
 
 if TYPE_CHECKING:
     from paceline.reports.figure import Picture
@@ -87,7 +87,7 @@ def histories_of(folder: Path, trials: Sequence[Trial], objectives: Sequence[Obj
         folder: the sweep's own.
     """
     folders = {trial.id: folder / "trials" / trial.id / "tracking" for trial in trials}
-    return history.Histories(folders, keys_of(objectives))
+    return point_history.Histories(folders, keys_of(objectives))
 
 
 def warm_up(config: ExperimentConfig) -> None:
@@ -164,7 +164,7 @@ def heatmap_axes(trials: Sequence[Trial], shares: Mapping[str, float]) -> tuple[
 
 
 def _values(trials: Sequence[Trial], axis: str) -> list[object]:
-    return [trial.overrides[axis] for trial in trials if axis in trial.overrides]
+    return [trial.params[axis] for trial in trials if axis in trial.params]
 
 
 def _is_scale(config: ExperimentConfig, trials: Sequence[Trial], axis: str) -> bool:

@@ -17,7 +17,7 @@ from paceline.sweeps.results import labels, ranking, trial_texts
 from paceline.sweeps.results.charts import color_range, direction_text
 from paceline.sweeps.results.curves import places_of
 from paceline.sweeps.results.ranking import Objective, SettingSummary
-from paceline.sweeps.trials import Trial
+from paceline.sweeps.trial import Trial
 
 MOST_TEXTS = 400
 """Up to this many cells, each one says its value."""
@@ -63,7 +63,7 @@ def heatmap(
     if column == row:
         raise ValueError(f"both axes of the heatmap are {column} (choose two of: {', '.join(keys)})")
     objective = _objective(metric or objectives[0], trials, objectives)
-    shown = [trial for trial in trials if column in trial.overrides and row in trial.overrides]
+    shown = [trial for trial in trials if column in trial.params and row in trial.params]
     grid = _grid(shown, objective, column, row)
     names = labels.short_names(keys)
     picture = Picture(min(4.5 + 0.95 * len(grid.columns), 16), min(2.4 + 0.7 * len(grid.rows), 12))
@@ -214,7 +214,7 @@ def _summary_text(summary: SettingSummary, metric: str) -> str:
 
 def _places(trials: Sequence[Trial], key: str) -> dict[Any, Any]:
     """The values of an axis by what tells them apart: numbers ascending, then the others as they first come up."""
-    found = {_same(trial.overrides[key]): trial.overrides[key] for trial in sorted(trials, key=ranking.place)}
+    found = {_same(trial.params[key]): trial.params[key] for trial in sorted(trials, key=ranking.place)}
     numbers = sorted(same for same in found if isinstance(same, float))
     return {**{number: found[number] for number in numbers}, **found}
 
@@ -226,7 +226,7 @@ def _same(value: Any) -> float | str:
 
 
 def _cell(trial: Trial, column: str, row: str, columns: dict[Any, Any], rows: dict[Any, Any]) -> tuple[int, int]:
-    return list(rows).index(_same(trial.overrides[row])), list(columns).index(_same(trial.overrides[column]))
+    return list(rows).index(_same(trial.params[row])), list(columns).index(_same(trial.params[column]))
 
 
 def _draw_grid(axes: Axes, grid: Grid, objective: Objective) -> AxesImage:

@@ -1,4 +1,4 @@
-"""Which trials of a sweep are the best: by one metric, by several at once, and over repeated seeds."""
+"""Ranking of trials: by one metric, by several at once, and over repeated seeds."""
 
 import json
 import math
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from paceline.sweeps.trials import Trial
+from paceline.sweeps.trial import Trial
 
 Mode = Literal["min", "max"]
 Objective = tuple[str, Mode]
@@ -175,7 +175,7 @@ def _spread(trials: Sequence[Trial], metric: str) -> Spread:
 def _seeds(summary: SettingSummary, metric: str) -> int:
     """Different seeds that have a value: a point that a search drew twice is no more certain than another one."""
     valued = [trial for trial in summary.finished if value_of(trial, metric) is not None]
-    return len({str(trial.overrides.get("seed")) for trial in valued})
+    return len({str(trial.params.get("seed")) for trial in valued})
 
 
 def _mean_losses(summary: SettingSummary, objectives: Sequence[Objective]) -> tuple[float, ...]:

@@ -1,4 +1,4 @@
-"""What the sweep's own MLflow run records."""
+"""Contents of the sweep's own MLflow run."""
 
 import shlex
 import sys
@@ -11,19 +11,19 @@ from paceline.config.loading import dump_yaml
 from paceline.config.shareable import secrets_of, shareable
 from paceline.config.space import Range
 from paceline.redaction import redact, redact_values
-from paceline.sweeps.planning.points import trial_config
+from paceline.sweeps.planning.planned_trials import trial_config
 from paceline.sweeps.results.closing import trials_json
 from paceline.sweeps.results.labels import is_number
 from paceline.sweeps.results.ranking import MEASURES, best_trial, value_of
-from paceline.sweeps.trials import Trial
+from paceline.sweeps.trial import Trial
 from paceline.tracking.costs import Ledger
-from paceline.tracking.cursor import CURSOR_FILE, Cursor
+from paceline.tracking.mlflow_views import SweepStory, ViewAxis, sweep_views
 from paceline.tracking.note_parts import pictures_part
 from paceline.tracking.provenance import command_line, launch_tags, provenance
-from paceline.tracking.record import RunRecord, flatten, param_text, sweep_tags
+from paceline.tracking.run_record import RunRecord, flatten, param_text, sweep_tags
 from paceline.tracking.sweep_note import Objective, TrialRow, sweep_note
 from paceline.tracking.trials_table import trials_csv
-from paceline.tracking.views import Axis, SweepStory, sweep_views
+from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor
 
 if TYPE_CHECKING:
     from paceline.sweeps.launch import SweepLaunch
@@ -51,7 +51,7 @@ def story_of(launch: "SweepLaunch") -> SweepStory:
     """What the saved view of the sweep is about."""
     section = launch.sweep
     axes = [
-        Axis(key, isinstance(axis, Range) or all(map(is_number, axis)), isinstance(axis, Range))
+        ViewAxis(key, isinstance(axis, Range) or all(map(is_number, axis)), isinstance(axis, Range))
         for key, axis in section.space.items()
     ]
     return SweepStory(launch.folder.run_id, launch.config.name, section.objectives, axes, section.seeds)
@@ -75,8 +75,8 @@ def rows_of(launch: "SweepLaunch", trials: Sequence[Trial]) -> list[TrialRow]:
             samples=trial.samples,
             samples_per_second=trial.samples_per_second,
             seconds=trial.seconds,
-            workers=int(trial.overrides.get("scaling.num_workers", workers) or 1),
-            seed=str(trial.overrides.get("seed", "")),
+            workers=int(trial.params.get("scaling.num_workers", workers) or 1),
+            seed=str(trial.params.get("seed", "")),
         )
         for trial in trials
     ]
@@ -105,7 +105,7 @@ def note_of(
     best = best_trial(trials, launch.sweep.objectives)
     command = f"paceline train {shlex.quote(str(launch.folder.best_config))}" if best is not None else ""
     about = best.id if best else None, command, ledger, changes_of(launch.config, best) if best else None
-    run_id = Cursor.load(launch.folder.tracking / CURSOR_FILE).run_id if pictures else ""
+    run_id = UploadCursor.load(launch.folder.tracking / CURSOR_FILE).run_id if pictures else ""
     rows = rows_of(launch, trials)  # as they are: hidden first, settings with different secrets would be one
     return sweep_note(
         launch.config.name, status, reason, objectives, rows, *about, pictures_part(pictures or {}, run_id)
@@ -114,7 +114,7 @@ def note_of(
 
 def changes_of(config: ExperimentConfig, best: Trial) -> dict[str, tuple[str, str]]:
     """What the config of a trial has in place of the sweep's own, by dotted key: both values as text."""
-    chosen = trial_config(config, best.overrides)
+    chosen = trial_config(config, best.params)
     before, after = (flatten(each.model_dump(mode="json", exclude={"sweep", "tuneup"})) for each in (config, chosen))
     keys = [key for key in dict.fromkeys([*after, *before]) if before.get(key) != after.get(key)]
     texts = [{key: param_text(values.get(key)) for key in keys} for values in (before, after)]
@@ -124,9 +124,7 @@ def changes_of(config: ExperimentConfig, best: Trial) -> dict[str, tuple[str, st
 
 def artifacts_of(launch: "SweepLaunch", trials: Sequence[Trial], best: str | None) -> dict[str, bytes]:
     """The files of the sweep's own run: all trials as JSON and as a table, and the best config; without secrets."""
-    hidden = [
-        replace(trial, overrides=without_secrets(trial.overrides), reason=redact(trial.reason)) for trial in trials
-    ]
+    hidden = [replace(trial, params=without_secrets(trial.params), reason=redact(trial.reason)) for trial in trials]
     files = {"trials.json": trials_json(hidden), "trials.csv": trials_csv(_table_rows(launch, trials)).encode()}
     return files if best is None else {**files, "best.yaml": redact(best).encode()}
 

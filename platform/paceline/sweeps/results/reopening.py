@@ -12,20 +12,20 @@ from paceline.config.imports import with_absent_objects
 from paceline.config.shareable import secrets_of
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.redaction import learn
-from paceline.sweeps.folder import SweepFolder
-from paceline.sweeps.log import read_log
 from paceline.sweeps.results.result import SweepResult
-from paceline.sweeps.section import section_of
-from paceline.sweeps.trials import Trial
+from paceline.sweeps.sweep_folder import SweepFolder
+from paceline.sweeps.sweep_log import read_log
+from paceline.sweeps.sweep_section import section_of
+from paceline.sweeps.trial import Trial
 from paceline.tracking import metrics
 from paceline.tracking.costs import Ledger
-from paceline.tracking.cursor import CURSOR_FILE, Cursor
 from paceline.tracking.journal import Journal
-from paceline.tracking.links import review_url
-from paceline.tracking.record import RunRecord
-from paceline.tracking.recorder import JOURNAL_FILE
-from paceline.tracking.store import is_http, run_url
-from paceline.tracking.views import sweep_view_id
+from paceline.tracking.mlflow_views import sweep_view_id
+from paceline.tracking.review_links import review_url
+from paceline.tracking.run_record import RunRecord
+from paceline.tracking.run_recorder import JOURNAL_FILE
+from paceline.tracking.tracking_uri import is_http, run_url
+from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def _last_launch(folder: Path, is_running: bool) -> _Launch:
             end = entry.content["time_ms"] / 1000
         elif entry.kind == "tags":
             over = entry.content["tags"].get(metrics.STATUS_REASON, over)
-    cursor = Cursor.load(folder / CURSOR_FILE)
+    cursor = UploadCursor.load(folder / CURSOR_FILE)
     url = run_url(record.uri, cursor.experiment_id, cursor.run_id) if cursor.run_id else None
     seconds = max(end - record.start_time_ms / 1000, 0.0)
     review = review_url(record.uri, cursor.experiment_id, sweep_view_id(record.run_id))

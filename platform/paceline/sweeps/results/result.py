@@ -1,4 +1,4 @@
-"""What a sweep gives back to Python."""
+"""`SweepResult`: a finished sweep in Python."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from paceline.cluster.listener import UI_HINT
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import EnvironmentFault
 from paceline.redaction import redact, redact_tree
-from paceline.sweeps.planning.points import trial_config
+from paceline.sweeps.planning.planned_trials import trial_config
 from paceline.sweeps.results import labels, ranking, trial_texts
 from paceline.sweeps.results.ranking import Objective, SettingSummary
-from paceline.sweeps.section import trial_count
-from paceline.sweeps.trials import ENDED, TROUBLE, Trial, TrialState
+from paceline.sweeps.sweep_section import trial_count
+from paceline.sweeps.trial import ENDED, TROUBLE, Trial, TrialState
 from paceline.tracking.costs import Ledger
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class SweepResult:
     @property
     def best_config(self) -> ExperimentConfig | None:
         """The config that trains the best trial again; None when there is none. After PBT it has the last values."""
-        return trial_config(self.config, self.best.overrides) if self.best else None
+        return trial_config(self.config, self.best.params) if self.best else None
 
     def load_model(self, *, model: Any = None) -> "nn.Module":
         """The model of the best trial with its final weights, on the CPU, in eval mode. Runs the code that the config
@@ -288,7 +288,7 @@ class SweepResult:
     @cached_property
     def _ranking(self) -> list[list[str]]:
         """The best settings as cells of text, best first, after a row of headings."""
-        seeds = "seeds" if any("seed" in trial.overrides for trial in self.trials) else "trials"
+        seeds = "seeds" if any("seed" in trial.params for trial in self.trials) else "trials"
         speed = [] if SPEED in self._shown_metrics else ["samples/s"]
         heading = ["rank", "trial", "setting", *self._shown_metrics, seeds, *speed]
         return [heading, *(self._cells(rank, each) for rank, each in enumerate(self._ranked[:RANKED_ROWS], 1))]
@@ -337,7 +337,7 @@ class SweepResult:
 
     @property
     def _columns(self) -> list[str]:
-        seed = ["seed"] if any("seed" in trial.overrides for trial in self.trials) else []
+        seed = ["seed"] if any("seed" in trial.params for trial in self.trials) else []
         metrics = [name for name in ranking.metric_names(self.trials) if name not in ranking.MEASURES]
         ends = ["samples", "steps", "seconds", "samples_per_second", "peak_memory_bytes", "attempts", "weights_sha256"]
         return ["id", *trial_texts.axis_keys(self.trials), *seed, "state", "reason", *metrics, *ends]
@@ -360,7 +360,7 @@ def _labelled(label: str, texts: Sequence[str]) -> list[tuple[str, str]]:
 def _trial_row(trial: Trial) -> dict[str, Any]:
     measures = {name: ranking.value_of(trial, name) for name in ranking.MEASURES}
     own = {key: getattr(trial, key) for key in ("id", "state", "reason", "attempts", "weights_sha256")}
-    return {**trial.metrics, **trial.overrides, **measures, **own}
+    return {**trial.metrics, **trial.params, **measures, **own}
 
 
 def _setting_row(summary: SettingSummary) -> dict[str, Any]:

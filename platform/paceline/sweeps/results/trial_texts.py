@@ -6,7 +6,7 @@ from typing import get_args
 
 from paceline.sweeps.results.labels import setting_text, shortened, spread_text, state_text
 from paceline.sweeps.results.ranking import Spread
-from paceline.sweeps.trials import Trial, TrialState
+from paceline.sweeps.trial import Trial, TrialState
 
 NAMED_TRIALS = 3
 """How many trials of one reason are named, at most."""
@@ -14,7 +14,7 @@ NAMED_TRIALS = 3
 
 def axis_keys(trials: Iterable[Trial]) -> list[str]:
     """The dotted keys that the trials vary, the seed left out, in the order in which they first come up."""
-    return list(dict.fromkeys(key for trial in trials for key in trial.overrides if key != "seed"))
+    return list(dict.fromkeys(key for trial in trials for key in trial.params if key != "seed"))
 
 
 def counts_text(trials: Sequence[Trial], states: Sequence[str] = get_args(TrialState)) -> str:
@@ -33,8 +33,8 @@ def summary_text(best: Trial, spreads: Mapping[str, Spread], names: Mapping[str,
     """
     count = max(spread.n for spread in spreads.values())
     values = [f"{metric} {spread_text(spread.mean, spread.std, spread.n)}" for metric, spread in spreads.items()]
-    over = f" over {count} {'seeds' if 'seed' in best.overrides else 'trials'}" if count > 1 else ""
-    setting = setting_text(best.setting if count > 1 else best.overrides, names)
+    over = f" over {count} {'seeds' if 'seed' in best.params else 'trials'}" if count > 1 else ""
+    setting = setting_text(best.setting if count > 1 else best.params, names)
     return f"{best.id}{f' ({setting})' if setting else ''}: {', '.join(values)}{over}"
 
 

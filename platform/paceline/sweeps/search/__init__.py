@@ -1,1 +1,1 @@
-"""Ray Tune at work: which points come next, which trials continue, and what Tune runs for each of them."""
+"""Ray Tune at work: which trials come next, which continue, and the trainable that Tune runs."""

@@ -1,4 +1,4 @@
-"""Tune's schedulers, made from a sweep's config, and told what an earlier launch has seen."""
+"""Tune's schedulers, built from a sweep's config and given the results of earlier launches."""
 
 import logging
 import math
@@ -22,11 +22,11 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.config.space import LogUniform, Number, QUniform, RandInt, Range, Uniform
 from paceline.config.sweep import SweepConfig
 from paceline.engine.rungs import ROUNDING
-from paceline.sweeps.desk.trial_run import end_values
-from paceline.sweeps.log import SweepHistory
-from paceline.sweeps.planning.point_checks import PointCheck
-from paceline.sweeps.search.tune_config import TRIAL, id_of, point_of, tune_config
-from paceline.sweeps.trials import Point
+from paceline.sweeps.coordinator.running_trial import end_values
+from paceline.sweeps.planning.params_checks import ParamsCheck
+from paceline.sweeps.search.tune_config import TRIAL, id_of, planned_trial_of, tune_config
+from paceline.sweeps.sweep_log import SweepHistory
+from paceline.sweeps.trial import PlannedTrial
 
 
 def build_scheduler(config: ExperimentConfig, first_rung: float, length: float, history: SweepHistory) -> Any:
@@ -161,7 +161,7 @@ class CheckedPBT(PBTHooks, PopulationBasedTraining):  # type: ignore[misc]
         logging.getLogger("ray.tune.schedulers.pbt").setLevel(logging.WARNING)  # it tells each of its steps
         assert base.sweep is not None
         self._sweep = base.sweep
-        self._check = PointCheck(base)
+        self._check = ParamsCheck(base)
         self._draws = OwnDraws(base.seed)
         self._past: dict[str, list[dict[str, Any]]] = {}
 
@@ -184,13 +184,13 @@ class CheckedPBT(PBTHooks, PopulationBasedTraining):  # type: ignore[misc]
         self, trial: Any, source: Any, config: dict[str, Any], operations: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Keep the proposal within its axes; take the values of `source` as they are where it is not valid."""
-        overrides = dict(point_of(config, self._sweep).overrides)
+        params = dict(planned_trial_of(config, self._sweep).params)
         for name, axis in self._sweep.ranges.items():
-            overrides[name] = _within(axis, overrides[name])
-        if self._check.problems(overrides):  # not together with the others: continue with the values that work
-            overrides, operations = dict(point_of(source.config, self._sweep).overrides), {}
+            params[name] = _within(axis, params[name])
+        if self._check.problems(params):  # not together with the others: continue with the values that work
+            params, operations = dict(planned_trial_of(source.config, self._sweep).params), {}
         # what is taken over are the values, not who it is
-        return {**config, **tune_config(Point(_own_id(trial), overrides), self._sweep)}, operations
+        return {**config, **tune_config(PlannedTrial(_own_id(trial), params), self._sweep)}, operations
 
 
 def _within(axis: Range, value: Any) -> Number:

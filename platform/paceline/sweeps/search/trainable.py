@@ -1,4 +1,4 @@
-"""What Ray Tune runs: a trial, from rung to rung, on whatever worker group the desk gives it."""
+"""The trainable that Ray Tune runs: a trial from rung to rung, on the slot that the coordinator assigns."""
 
 import json
 import math
@@ -11,10 +11,10 @@ import ray
 from ray import tune
 
 from paceline.errors import ConfigError, EnvironmentFault
-from paceline.sweeps.search.checkpoints import adopt, pin
-from paceline.sweeps.search.orders import OrderMaker
-from paceline.sweeps.search.tune_config import point_of
-from paceline.sweeps.work import Order, Report
+from paceline.sweeps.messages import TrialReport, TrialSpec
+from paceline.sweeps.search.pinned_checkpoints import adopt, pin
+from paceline.sweeps.search.trial_specs import TrialSpecBuilder
+from paceline.sweeps.search.tune_config import planned_trial_of
 
 POINTER = "checkpoint.json"
 STATE = "state"
@@ -28,23 +28,23 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
     What goes wrong is a result, not an exception, which would cost the process.
     """
 
-    _order: Order | None
-    """Of the point as it is; made when it is first needed."""
+    _spec: TrialSpec | None
+    """Of the trial as it is; made when it is first needed."""
 
-    def setup(self, config: dict[str, Any], desk: Any = None, maker: OrderMaker | None = None) -> None:
-        assert maker is not None
-        assert maker.config.sweep is not None
-        self._desk, self._maker, self._sweep = desk, maker, maker.config.sweep
+    def setup(self, config: dict[str, Any], coordinator: Any = None, specs: TrialSpecBuilder | None = None) -> None:
+        assert specs is not None
+        assert specs.config.sweep is not None
+        self._coordinator, self._specs, self._sweep = coordinator, specs, specs.config.sweep
         self._take_up(config)
 
     def step(self) -> dict[str, Any]:
         """Train to the next rung, or to the end."""
         try:
-            self._order = self._order or self._maker.make(self._point)
+            self._spec = self._spec or self._specs.make(self._planned)
         except (ConfigError, EnvironmentFault) as error:
-            ray.get(self._desk.skip.remote(self._point, _reason(error)))
-            return self._result(Report("skipped"))
-        report: Report = ray.get(self._desk.run_to_rung.remote(self._order, self._visit))
+            ray.get(self._coordinator.skip.remote(self._planned, _reason(error)))
+            return self._result(TrialReport("skipped"))
+        report: TrialReport = ray.get(self._coordinator.run_to_rung.remote(self._spec, self._visit))
         self._checkpoint = report.checkpoint
         return self._result(report)
 
@@ -70,17 +70,17 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
 
     def cleanup(self) -> None:
         with suppress(ray.exceptions.RayActorError):  # the sweep is over
-            ray.get(self._desk.leave.remote(self._point.id, self._visit))
+            ray.get(self._coordinator.leave.remote(self._planned.id, self._visit))
 
     def _take_up(self, config: dict[str, Any]) -> None:
-        self._point = point_of(config, self._sweep)
-        self._folder = Path(self._maker.folder) / "trials" / self._point.id
+        self._planned = planned_trial_of(config, self._sweep)
+        self._folder = Path(self._specs.folder) / "trials" / self._planned.id
         self._checkpoint = ""
-        self._order = None
+        self._spec = None
         # tells this stay from others: Tune may continue with the trial in another process before this one has left it
         self._visit: str = uuid.uuid4().hex
 
-    def _result(self, report: Report) -> dict[str, Any]:
+    def _result(self, report: TrialReport) -> dict[str, Any]:
         # schedulers look for the metric in each result, and leave out what is not a number
         missing = dict.fromkeys((*self._sweep.metrics, self._sweep.budget_unit), math.nan)
         missing[self._sweep.budget_unit] = 0.0

@@ -1,4 +1,4 @@
-"""How a point stands in Tune's config: `{"trial": {"id": ..., "values": {axis: value}}}`, values of lists by place.
+"""A planned trial in Tune's config: `{"trial": {"id": ..., "values": {axis: value}}}`, listed values by index.
 
 Tune writes its configs into Ray's own files, which are not the sweep's to guard, and a listed value may be a secret.
 """
@@ -8,28 +8,28 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline.config.sweep import SweepConfig
-from paceline.sweeps.trials import Point
+from paceline.sweeps.trial import PlannedTrial
 
 TRIAL = "trial"
 
 
-def tune_config(point: Point, sweep: SweepConfig) -> dict[str, Any]:
-    """The config that Tune gets for a point of the sweep."""
-    values = {name: _place(value, sweep.lists.get(name)) for name, value in point.overrides.items()}
-    return {TRIAL: {"id": point.id, "values": values}}
+def tune_config(planned: PlannedTrial, sweep: SweepConfig) -> dict[str, Any]:
+    """The config that Tune gets for a trial of the sweep."""
+    values = {name: _place(value, sweep.lists.get(name)) for name, value in planned.params.items()}
+    return {TRIAL: {"id": planned.id, "values": values}}
 
 
-def point_of(config: Mapping[str, Any], sweep: SweepConfig) -> Point:
+def planned_trial_of(config: Mapping[str, Any], sweep: SweepConfig) -> PlannedTrial:
     """The inverse of `tune_config`."""
     lists = sweep.lists
     values = config[TRIAL]["values"]
-    return Point(
+    return PlannedTrial(
         id_of(config), {name: lists[name][value] if name in lists else value for name, value in values.items()}
     )
 
 
 def id_of(config: Mapping[str, Any]) -> str:
-    """The id of the point, such as `0007`."""
+    """The id of the trial, such as `0007`."""
     return str(config[TRIAL]["id"])
 
 

@@ -1,0 +1,365 @@
+"""The coordinator of a run: workers report to it, it records, and the driver watches it.
+
+One per run, in the driver's process when training is there too, else in an actor on the driver's node.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from paceline.cluster.final_report import FinalReport, lost_text
+from paceline.cluster.kept_checkpoints import kept_checkpoints, stored_checkpoints
+from paceline.cluster.reported_tags import ReportedTags
+from paceline.cluster.run_costs import CostUnits, RunCosts
+from paceline.durable import write_durably
+from paceline.errors import EnvironmentFault, text_of
+from paceline.redaction import redact_tree
+from paceline.storage.working_copies import RunStore
+from paceline.tracking import metrics
+from paceline.tracking.costs import COST_FILE, Ledger
+from paceline.tracking.metric_points import MetricPoint, MetricReading
+from paceline.tracking.run_record import RunRecord
+from paceline.tracking.run_recorder import RunRecorder
+from paceline.tracking.stored_length import hurry, stored_bytes
+
+Status = Literal["FINISHED", "FAILED", "KILLED"]
+
+OUTCOME = "outcome.json"
+HINT_OF_UNRECORDED = "`paceline sync` takes up those that the newest checkpoint keeps"
+
+
+def unrecorded_text(step: int) -> str:
+    """What is said of metrics that could not be recorded, from an optimizer step on."""
+    return f"the metrics from step {step} on could not be recorded, and are lost; {HINT_OF_UNRECORDED}"
+
+
+@dataclass
+class RunView:
+    """What a watcher has not seen yet, and the newest progress."""
+
+    events: list[tuple[str, dict[str, Any]]]
+    step: int
+    samples_per_second: float
+    metrics: dict[str, float] = field(default_factory=dict)
+    ended: bool = False
+    """Whether training has told how it ended."""
+
+
+def read_outcome(folder: Path) -> dict[str, Any] | None:
+    """How training ended, as a coordinator wrote it down; None when it did not, or when the file is damaged."""
+    try:
+        outcome = json.loads((folder / OUTCOME).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return outcome if isinstance(outcome, dict) and _is_whole(outcome) else None
+
+
+def _is_whole(outcome: Mapping[str, Any]) -> bool:
+    """Whether what is there of an outcome is what it should be."""
+    counts = [outcome[name] for name in ("step", "epoch", "samples", "peak_memory_bytes") if name in outcome]
+    values, failure = outcome.get("metrics", {}), outcome.get("failure", {})
+    return (
+        isinstance(outcome.get("status"), str)
+        and all(isinstance(count, int) for count in counts)
+        and isinstance(outcome.get("samples_per_second", 0.0), (int, float))
+        and isinstance(values, dict)
+        and all(isinstance(value, (int, float)) for value in values.values())
+        and isinstance(failure, dict)
+        and isinstance(failure.get("reason", ""), str)
+    )
+
+
+def forget_outcome(folder: Path) -> None:
+    """Remove what the coordinator of an earlier launch of the same run wrote down.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    (folder / OUTCOME).unlink(missing_ok=True)
+
+
+class RunCoordinator:
+    """Takes what rank 0 reports. Metrics are durable once `metrics` has returned that they are.
+
+    One coordinator belongs to one launch, so it is also what tells the launch's worker groups from those of others: see
+    `enter` and `may_commit`.
+    """
+
+    registers_checkpoints = True
+    """Whether MLflow is to know, at the end, the checkpoints that are kept."""
+
+    def __init__(
+        self,
+        folder: Path,
+        record: RunRecord,
+        on_event: Callable[[str, dict[str, Any]], None] | None = None,
+        counting: CostUnits | None = None,
+        uploads_in_own_process: bool = False,
+        store: RunStore | None = None,
+    ) -> None:
+        """Open the run's record in `folder`.
+
+        Args:
+            on_event: is given each event, its kind and its details, in place of the watcher; none is kept then.
+            counting: how the run's cost is counted; None: somebody else does that.
+            uploads_in_own_process: this process trains, so that another one is to talk to MLflow.
+            store: where the run is kept when that is an object store.
+
+        Raises:
+            OSError: the folder cannot be written to.
+        """
+        self._folder = folder
+        self._store = store
+        self._recorder = RunRecorder(folder, record, uploads_in_own_process)
+        self._outcome = read_outcome(folder)  # this coordinator may be one that died and was started again
+        self._workers: list[bytes] = []
+        self._dismissed = False
+        self._events: list[tuple[str, dict[str, Any]]] = []
+        self._on_event = on_event or (lambda kind, details: self._events.append((kind, details)))
+        self._view = RunView([], 0, 0.0)
+        self._stop = False
+        self._reported_tags = ReportedTags(self.tag)
+        self._is_in_trouble = False
+        self._costs: RunCosts | None = None
+        self._ledger: Ledger | None = None
+        if counting is not None:
+            self.start_counting(counting)
+
+    def begin(self, device: str, workers: int | None = None) -> None:
+        """The workers are there, and training is being set up.
+
+        Args:
+            device: what they compute on.
+            workers: how many there are; None: as many as were asked for.
+        """
+        if self._costs is not None:
+            self._costs.begin(workers)
+        self.event("stage", {"text": "building the model and loading the data"})
+        self.tag({metrics.DEVICE: device})
+        self.start_uploading()
+
+    def start_uploading(self) -> None:
+        """Begin to send what is recorded; imports MLflow, in a thread, which takes seconds."""
+        self._recorder.start_uploading()
+
+    def metrics(self, readings: Sequence[MetricReading]) -> bool:
+        """Take what was measured, in the order of the steps, and record it; see `record`."""
+        for reading in readings:
+            self.note(reading.step, reading.values, reading.age_seconds)
+        return self.record(readings)
+
+    def note(self, step: int, values: Mapping[str, float], age_seconds: float = 0.0) -> None:
+        """Let the watcher see the values of a step, which were taken so long ago."""
+        self._view.step = max(step, self._view.step)
+        self._view.metrics.update(values)
+        self._view.samples_per_second = values.get("samples_per_second", self._view.samples_per_second)
+        if self._costs is not None:
+            self._costs.measure(step, values, age_seconds)
+
+    def record(self, readings: Sequence[MetricReading]) -> bool:
+        """Make readings durable; returns whether they are. Those that are not may be given again, with later ones.
+
+        Never raises: training continues regardless.
+        """
+        try:
+            self._recorder.append([point for reading in readings for point in reading.points()])
+        except OSError as error:
+            if not self._is_in_trouble:
+                message = f"the metrics of step {readings[0].step} could not be recorded: {error}"
+                self._warn("not-written", f"{message}; they are kept, and tried again")
+            self._is_in_trouble = True
+            return False
+        self._is_in_trouble = False
+        if self._costs is not None:  # here, where nobody who trains waits for the disk
+            self._costs.save_sometimes()
+        self.start_uploading()  # a coordinator that was started again has not been told to
+        return True
+
+    def progress(self, step: int, samples_per_second: float) -> bool:
+        """A sign of life; returns whether the run should stop."""
+        self._view.step, self._view.samples_per_second = step, samples_per_second
+        return self._stop
+
+    def event(self, kind: str, details: dict[str, Any]) -> None:
+        """Something worth telling the watcher, or the record alone: the data of the run, the machines of its ranks,
+        what its speed is measured on, and a rank that the others wait for, of which a warning tells the watcher."""
+        if kind == "datasets":
+            self._record_datasets(details)
+            return
+        if self._reported_tags.take(kind, details) and kind != "initial_weights":
+            return
+        self._on_event(kind, details)
+        if kind == "batch":
+            self.tag({key: str(details[name]) for key, name in metrics.FOUND_SIZES.items()})
+        elif kind == "stopped_early":
+            self.tag({metrics.STOPPED_EARLY: details["text"]})
+        elif kind == "optimizer":
+            self.tag({metrics.OPTIMIZER: details["text"]})
+
+    def tag(self, tags: Mapping[str, str]) -> None:
+        """Set tags of the run; one that cannot be recorded is reported to the watcher."""
+        try:
+            self._recorder.set_tags(tags)
+        except OSError as error:
+            self._warn("not-written", f"{', '.join(tags)} could not be recorded: {error}")
+
+    def request_stop(self) -> None:
+        """Ask the run to save its state and end."""
+        self._stop = True
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether `request_stop` has been called."""
+        return self._stop
+
+    def secure(self, end: int | None = None) -> tuple[int, bool]:
+        """Have the record put into the run's store soon.
+
+        Args:
+            end: as far as it has to be there, as an earlier call gave it; None: all that there is by now.
+
+        Returns:
+            That, and whether it is there.
+        """
+        end = self._recorder.size if end is None else end
+        stored = stored_bytes(self._folder)
+        # without the mark the working copy was removed: the driver is gone, and nobody brings the rest there
+        is_there = self._store is None or (stored is not None and stored >= end)
+        if not is_there:
+            hurry(self._folder)
+        return end, is_there
+
+    def enter(self, worker: bytes) -> bool:
+        """A worker process reports for work, with its actor's pickled handle; whether there is any left to do."""
+        self._workers.append(worker)
+        return self._outcome is None and not self._dismissed
+
+    def may_commit(self) -> bool:
+        """Whether the launch still continues, so that its rank 0 may put a checkpoint in place."""
+        return not self._dismissed
+
+    def dismiss(self) -> list[bytes]:
+        """The launch is over, whatever its workers do; returns their handles."""
+        self._dismissed = self._stop = True
+        return self._workers
+
+    def finish(self, outcome: Mapping[str, Any]) -> None:
+        """How training ended, from rank 0 or from the rank that failed; the first word stays.
+
+        Args:
+            outcome: with what could not be recorded before, see `FinalReport`. That is recorded now.
+        """
+        words = FinalReport.read(outcome)
+        if words.unrecorded and not self.metrics(words.unrecorded):
+            self._warn("unrecorded", unrecorded_text(words.unrecorded[0].step))
+        self.note_lost(words.lost)
+        if self._outcome is not None:
+            return
+        self._outcome = _without_secrets(words.ending)
+        self.count(words.ending)
+        try:
+            write_durably(self._folder / OUTCOME, json.dumps(self._outcome).encode())
+        except OSError as error:  # the file only serves a coordinator that has to start again
+            self._warn("not-written", f"how training ended could not be written down: {error}")
+
+    def _warn(self, code: str, message: str, **details: Any) -> None:
+        self.event("warning", {"code": code, "message": message, **details})
+
+    def note_lost(self, readings: int) -> None:
+        """So many readings did not come here, and will not: tell the watcher and MLflow, unless it is none."""
+        if readings:
+            self.tag({metrics.NOT_RECORDED: lost_text(readings)})
+            self._warn("readings-dropped", lost_text(readings), readings=readings)
+
+    def outcome(self) -> dict[str, Any] | None:
+        """How training ended; None while it continues, or when it died without a word."""
+        return self._outcome
+
+    def view(self, seen_events: int) -> RunView:
+        """The state of things for a watcher that has seen so many events."""
+        view = self._view
+        ended = self._outcome is not None
+        return RunView(self._events[seen_events:], view.step, view.samples_per_second, dict(view.metrics), ended)
+
+    def history(self) -> list[tuple[str, float, int]]:
+        """All recorded points: (key, value, step)."""
+        return [(point.key, point.value, point.step) for point in self._recorder.history()]
+
+    def abandon(self) -> None:
+        """End without another word: what is not in MLflow stays in the journal."""
+        self._recorder.abandon()
+
+    def start_counting(self, counting: CostUnits) -> None:
+        """Count what the run costs."""
+        self._costs = RunCosts(self._folder, counting)
+
+    def count(self, outcome: Mapping[str, Any]) -> None:
+        """Training is over: take in what its time went into."""
+        if self._costs is not None:
+            self._costs.end(outcome.get("seconds", {}), outcome.get("elapsed_seconds"))
+
+    def cost(self) -> Ledger | None:
+        """What the run has cost, once it was closed; None when that is not counted."""
+        return self._ledger
+
+    def close(
+        self, status: Status, reason: str | None, timeout_seconds: float, allocated: float | None = None
+    ) -> dict[str, Any]:
+        """Ship what is left and end the MLflow run; returns a `UploadReport` as a mapping, with the
+        `straggler` that was named.
+
+        Args:
+            allocated: unit-seconds that this launch has had, as its driver has measured them.
+        """
+        self.start_uploading()
+        self._record_cost(allocated)
+        if status == "FINISHED" and self.registers_checkpoints:  # otherwise it may continue, and remove them
+            self._record_checkpoints()
+        try:
+            report = self._recorder.close(status, reason, timeout_seconds, None, self._ledger)
+        except OSError as error:  # no room for the last words: what is in the journal is sent all the same
+            report = self._recorder.close(status, reason, timeout_seconds, None, self._ledger)
+            report = replace(report, error=f"the end of the run could not be recorded: {error}")
+        return {**asdict(report), "straggler": "\n".join(self._reported_tags.stragglers)}
+
+    def stop_waiting(self) -> None:
+        """Let `close` wait for MLflow no longer, now or later; what is not sent stays in the journal."""
+        self._recorder.stop_waiting()
+
+    def _record_datasets(self, sets: Mapping[str, Any]) -> None:
+        try:
+            self._recorder.add_datasets(sets)
+        except OSError as error:
+            self._warn("not-written", f"the data sets could not be recorded: {error}")
+
+    def _record_checkpoints(self) -> None:
+        try:
+            points = self._recorder.history()
+            if self._store is None:
+                models = kept_checkpoints(self._folder.parent / "checkpoints", points)
+            else:
+                models = stored_checkpoints(self._store, points)
+            for model in models:
+                self._recorder.add_model(model)
+        except (OSError, EnvironmentFault) as error:
+            self._warn("not-written", f"the checkpoints could not be recorded: {text_of(error)}")
+
+    def _record_cost(self, allocated: float | None) -> None:
+        if self._costs is None:
+            return
+        self._ledger = ledger = self._costs.ledger(allocated)
+        step, now = self._view.step, int(time.time() * 1000)
+        try:
+            self._costs.save(ledger)
+            self._recorder.add_artifact(COST_FILE, json.dumps(ledger.to_json(), indent=1).encode())
+            self._recorder.append([MetricPoint(key, value, step, now) for key, value in ledger.metrics().items()])
+        except OSError as error:
+            self._warn("not-written", f"what the run cost could not be recorded: {error}")
+
+
+def _without_secrets(ending: dict[str, Any]) -> dict[str, Any]:
+    """How training ended, with its failure hidden once more: a worker does not know the secrets of the command line."""
+    return {**ending, "failure": redact_tree(ending["failure"])} if "failure" in ending else ending

@@ -1,0 +1,344 @@
+"""`train`: one experiment from config to result.
+
+claim the run  ->  record at hand  ->  train here or on Ray  ->  close the record  ->  RunResult
+"""
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.cluster.initial_weights import adopt_weights, pin_weights, with_initial_weights
+from paceline.cluster.listener import Events, Listener, WarningLog
+from paceline.cluster.preflight import (
+    check_this_machine,
+    storage_of,
+    worker_threads,
+    writable,
+)
+from paceline.cluster.python_objects import with_objects, with_parts
+from paceline.cluster.ray_session import on_cluster
+from paceline.cluster.run_coordinator import forget_outcome
+from paceline.cluster.run_identity import ClaimedRun, Intent, RunFolder, claim_run, intent_of
+from paceline.cluster.run_result import RunResult
+from paceline.cluster.train_launch import CLOSE_SECONDS, TrainLaunch
+from paceline.cluster.worker_errors import error_of
+from paceline.config.derived import Derived, derive
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.lightning import unused_sections
+from paceline.config.loading import dump_yaml, missing_modules
+from paceline.config.shareable import secrets_of, shareable
+from paceline.errors import ConfigError, EnvironmentFault, Problem
+from paceline.places import default_address
+from paceline.redaction import learn
+from paceline.storage.address import StoreAddress, is_address
+from paceline.tracking import metrics as metric_keys
+from paceline.tracking.mlflow_views import RUNS_VIEW, run_views
+from paceline.tracking.provenance import command_line, provenance
+from paceline.tracking.review_links import review_url
+from paceline.tracking.run_record import RunRecord, flatten
+from paceline.tracking.store_probe import HINT_OF_SILENCE, probe
+from paceline.tracking.tracking_uri import (
+    ENVIRONMENT_VARIABLE,
+    is_http,
+    is_sqlite,
+    sqlite_file,
+    start_creating,
+    tracking_uri,
+)
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from paceline.callbacks.callback import Callback
+    from paceline.tasks.base import Task
+
+_KEPT = "the metrics stay in the run's journal until it answers"
+OFFLINE_CLOSE_SECONDS = 5.0
+"""How long the end of a run waits for MLflow when that did not answer at the start. Where it still has not, the end
+waits for a second at the most."""
+
+
+def train(
+    config: ExperimentConfig,
+    *,
+    model: "Callable[..., nn.Module] | str | None" = None,
+    data: "Callable[..., Any] | Mapping[str, Any] | Sequence[Any] | None" = None,
+    task: "Callable[..., Task] | str | None" = None,
+    optimizer: "Callable[..., Optimizer] | str | None" = None,
+    lr_scheduler: "Callable[..., float] | str | None" = None,
+    metrics: Mapping[str, Any] | None = None,
+    callbacks: "Sequence[Callback | Callable[..., Callback] | str]" = (),
+    resume: bool = False,
+    new: bool = False,
+    fork: bool = False,
+    extend: bool = False,
+    init_from: str | Path | None = None,
+    address: str | None = None,
+    wait_seconds: float = 0.0,
+    listener: Listener | None = None,
+) -> RunResult:
+    """Run one experiment. The newest unfinished run of its name is continued, unless another one is asked for.
+
+    Args:
+        config: from `load_config`.
+        model: a callable that returns a `torch.nn.Module`, in place of the config's `model`; called with the config's
+            `model.args`, where it has some. Likewise the other two.
+        data: a callable that returns `(train, validation)` or a mapping of data sets, or what it would return, in place
+            of the config's `data.name` or `data.path`; batch sizes and loader settings stay.
+        task: a callable that takes `model` and returns a `Task`, in place of the config's `task`.
+        optimizer: a torch-style optimizer class, in place of the config's; `lr` and the like stay.
+        lr_scheduler: a function `factor(step, total_steps)`, in place of the config's.
+        metrics: by name, callables that return a metric object; beside the config's.
+        callbacks: `Callback` objects, or callables that return one; beside the config's.
+        resume: start no new run, only continue an unfinished one.
+        new: start a new run, even if there is an unfinished one.
+        fork: branch off an unfinished run of this name whose config differs.
+        extend: train the newest finished run of this name further, to the length that the config asks for, as a new run
+            that begins with its last checkpoint. An unfinished extension is continued. At most one of these four.
+        init_from: in place of the config's `model.weights`: a run or a file whose weights a new run starts from.
+        address: a Ray cluster's address; by default PACELINE_ADDRESS, else a private local Ray, or inside a submitted
+            job its cluster.
+        wait_seconds: how long to wait for nodes to join a cluster that is too small, and for what others have taken of
+            it. 0: one that can never hold the run is an error at once; nodes of an autoscaler are waited for anyhow.
+        listener: gets stages, progress and warnings. By default they are shown on a terminal and in a notebook;
+            elsewhere, only warnings are written to stderr. `SilentListener()` of `paceline.cluster.listener` shows
+            nothing.
+
+    Raises:
+        ConfigError: something about the config is wrong, or it differs from the unfinished run's; or `fork` is set and
+            the newest run of the name is finished; or there is nothing to resume or to extend.
+        EnvironmentFault: GPUs, cores, MLflow, data or disk are lacking.
+        RunFailed: training failed.
+    """
+    config = with_objects(config, model=model, data=data, task=task)
+    config = with_parts(config, optimizer, lr_scheduler, metrics or {}, callbacks)
+    config = with_initial_weights(config, init_from)
+    learn(secrets_of(config))
+    address = address or default_address()
+    intent = intent_of(resume=resume, new=new, fork=fork, extend=extend)
+    if listener is not None:
+        return _train(config, intent, address, wait_seconds, listener)
+    from paceline.display import watched  # rich takes a moment to import
+
+    with watched(config.name) as shown:
+        return _train(config, intent, address, wait_seconds, shown)
+
+
+def _train(
+    config: ExperimentConfig,
+    intent: Intent,
+    address: str | None,
+    wait_seconds: float,
+    listener: Listener,
+) -> RunResult:
+    start = time.monotonic()
+    log = WarningLog(listener)
+    prepared = prepare_launch(config, intent, address, log)
+    launch = replace(prepared, began=start, wait_seconds=wait_seconds)
+    try:
+        ending, closing = _runner(config)(launch)
+        launch.run.folder.add_warnings(log.warnings)
+        launch.run.settle(lambda text: log.event("warning", {"code": "record-not-stored", "message": text}))
+        result = _conclude(launch, ending, closing, time.monotonic() - start)
+        return replace(result, warnings=launch.run.folder.add_warnings(log.warnings))
+    finally:
+        launch.run.release()
+
+
+def prepare_launch(config: ExperimentConfig, intent: Intent, address: str | None, listener: Listener) -> TrainLaunch:
+    """Check what can be checked, and claim the run. Starts nothing."""
+    if problems := missing_modules(config.model_dump()):
+        raise ConfigError(problems)
+    storage = storage_of(config)
+    if on_cluster(address):
+        require_shared_places(config)
+    uri = tracking_uri(config.tracking, Path.cwd())
+    close_seconds = close_seconds_of(uri, config.tracking.offline, listener)
+    if not on_cluster(address):
+        check_this_machine(config)
+    derived = derive(config, config.data.sizes())
+    listener.planned(derived.lines())
+    run = _claim(config, storage, intent, listener)
+    try:
+        config = adopt_weights(config, run.folder.read().get("config", {}))
+        if run.resumed and run.store is None and not any(run.folder.checkpoints.glob("step-*")):
+            pin_weights(config)  # they are loaded again
+        with writable(run.folder.path):
+            forget_outcome(run.folder.tracking)
+        start_creating(uri)
+        record = make_record(config, run, uri, derived)
+    except BaseException:
+        run.release()
+        raise
+    return TrainLaunch(config, run, record, derived, address, listener, close_seconds)
+
+
+def _claim(
+    config: ExperimentConfig,
+    storage: Path | StoreAddress,
+    intent: Intent,
+    listener: Listener,
+) -> ClaimedRun[RunFolder]:
+    def warn(message: str) -> None:
+        listener.event("warning", {"code": "starts-from-scratch", "message": message})
+
+    if isinstance(storage, Path):
+        return claim_run(config, storage, intent, warn)
+    from paceline.cluster.stored_runs import claim_stored_run
+
+    listener.stage(f"looking into {storage.bare}")
+    return claim_stored_run(config, storage, intent, listener.stage, warn)
+
+
+def close_seconds_of(uri: str, offline: str, listener: Events) -> float:
+    """How long the end of a run is to wait for MLflow, which is asked whether it is there.
+
+    Raises:
+        EnvironmentFault: it does not answer, and `tracking.offline` is `refuse`.
+    """
+    try:
+        probe(uri)
+    except EnvironmentFault as error:
+        if offline == "refuse":
+            raise
+        reason = error.message.removesuffix(f"; {HINT_OF_SILENCE}")
+        listener.event("warning", {"code": "mlflow-offline", "message": f"{reason}; {_KEPT}"})
+        return OFFLINE_CLOSE_SECONDS
+    return CLOSE_SECONDS
+
+
+def require_shared_places(config: ExperimentConfig, environment: Mapping[str, str] = os.environ) -> None:
+    """For a cluster: a job's working folder is Ray's cache and goes away; on another machine it never was this one.
+
+    Args:
+        environment: variables of the driver, which may name the tracking address.
+
+    Raises:
+        ConfigError: the runs or their record would be kept in the working folder.
+    """
+    hint = "name a place that outlives the job and that every node reaches"
+    problems = [
+        Problem("storage", _no_shared_storage(config), "storage.path", hint=hint),
+        Problem("tracking-uri", _no_shared_tracking(config, environment), "tracking.uri", hint=hint),
+    ]
+    if problems := [problem for problem in problems if problem.reason]:
+        raise ConfigError(problems)
+
+
+def _no_shared_storage(config: ExperimentConfig) -> str:
+    path = config.storage.path
+    if path is None:
+        return "must be set when training on a cluster"
+    if not is_address(path) and not Path(path).expanduser().is_absolute():
+        return f"must be an absolute path when training on a cluster; {path!r} is in the working folder"
+    return ""
+
+
+def _no_shared_tracking(config: ExperimentConfig, environment: Mapping[str, str]) -> str:
+    uri = config.tracking.uri or environment.get(ENVIRONMENT_VARIABLE, "").strip()
+    if not uri:
+        return f"must be set when training on a cluster, here or as {ENVIRONMENT_VARIABLE}"
+    file = sqlite_file(uri) if is_sqlite(uri) else None
+    if file is not None and not file.is_absolute():
+        source = "" if config.tracking.uri else f", as {ENVIRONMENT_VARIABLE} says"
+        return f"must be an absolute path when training on a cluster; {str(file)!r}{source} is in the working folder"
+    return ""
+
+
+def make_record(config: ExperimentConfig, run: ClaimedRun[RunFolder], uri: str, derived: Derived) -> RunRecord:
+    """What MLflow records of the run before it starts."""
+    origin = provenance(command_line(sys.argv), git_diff=config.tracking.git_diff)
+    return RunRecord(
+        run_id=run.folder.run_id,
+        name=config.name,
+        uri=uri,
+        experiment=config.tracking.experiment or config.name,
+        params=record_params(config, derived),
+        tags={**origin.tags, **_origin_tags(run.folder.read())},
+        artifacts={"config.yaml": dump_yaml(shareable(config)), **origin.artifacts},
+        secrets=secrets_of(config),
+        views=run_views(),
+    )
+
+
+def _origin_tags(content: Mapping[str, Any]) -> dict[str, str]:
+    """The run that a run begins with, from its file."""
+    tags = {
+        metric_keys.FORKED_FROM: content.get("forked_from"),
+        metric_keys.EXTENDED_FROM: content.get("extended_from"),
+    }
+    return {key: str(run_id) for key, run_id in tags.items() if run_id}
+
+
+def record_params(config: ExperimentConfig, derived: Derived) -> dict[str, Any]:
+    """The config and what follows from it, by dotted key, as MLflow's params; without what runs pass over."""
+    numbers = {
+        "derived.world_size": derived.batch.world_size,
+        "derived.global_batch_size": derived.batch.global_batch_size,
+        "derived.micro_batch_size": derived.batch.micro_batch_size,
+        "derived.gradient_accumulation_steps": derived.batch.gradient_accumulation_steps,
+        "derived.lr": derived.lr,
+        "derived.total_steps": derived.total_steps,
+        "derived.threads_per_worker": worker_threads(config),
+    }
+    unused = {"sweep", "tuneup", *unused_sections(config)}
+    return {**flatten(shareable(config).model_dump(mode="json", exclude=unused)), **numbers}
+
+
+def _runner(config: ExperimentConfig) -> Callable[[TrainLaunch], tuple[dict[str, Any], dict[str, Any]]]:
+    if config.scaling.num_workers == 0:
+        from paceline.cluster.train_in_process import train_in_process
+
+        return train_in_process
+    from paceline.cluster.train_on_ray import train_on_ray
+
+    return train_on_ray
+
+
+def _conclude(launch: TrainLaunch, ending: dict[str, Any], closing: dict[str, Any], seconds: float) -> RunResult:
+    run = launch.run.folder
+    if closing["report"]["error"]:
+        place = run.path if launch.run.store is None else str(launch.run.store.shown_address())
+        text = unsent_text(closing["report"]["error"], place)
+        launch.listener.event("warning", {"code": "unsent", "message": text, "place": str(place)})
+    if ending["status"] == "failed":
+        raise error_of(ending["failure"])
+    return RunResult(
+        run_id=run.run_id,
+        name=launch.config.name,
+        status="interrupted" if ending["stopped"] else "finished",
+        metrics=ending["metrics"],
+        steps=ending["step"],
+        samples_per_second=ending["samples_per_second"],
+        peak_memory_bytes=ending["peak_memory_bytes"],
+        wall_seconds=seconds,
+        checkpoint=ending["checkpoint"],
+        weights_sha256=ending["weights_sha256"],
+        config=launch.config,
+        folder=run.path,
+        mlflow_url=closing["report"]["url"],
+        mlflow_run_id=closing["report"]["run_id"],
+        review_url=review_url(launch.record.uri, closing["report"]["experiment_id"], RUNS_VIEW),
+        needs_ui=not is_http(launch.record.uri),
+        points=tuple((key, value, step) for key, value, step in closing["history"]),
+        cost=closing["cost"],
+        stopped_early=ending.get("stopped_early"),
+        straggler=closing["report"].get("straggler", ""),
+    )
+
+
+def unsent_text(reason: str, place: Path | str) -> str:
+    """What is said at the end when MLflow lacks something, and which command sends it.
+
+    Args:
+        place: the run's folder, or its address.
+    """
+    if isinstance(place, Path) and place.is_relative_to(Path.cwd()):
+        place = place.relative_to(Path.cwd())
+    return f"MLflow does not have everything: {reason}; `paceline sync {shlex.quote(str(place))}` sends the rest"

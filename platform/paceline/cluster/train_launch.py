@@ -1,0 +1,52 @@
+"""One launch of a run: everything that is settled before the first process starts, and how it ended."""
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline.cluster.listener import Listener
+from paceline.cluster.run_coordinator import Status
+from paceline.cluster.run_identity import ClaimedRun, RunFolder
+from paceline.config.derived import Derived
+from paceline.config.experiment import ExperimentConfig
+from paceline.redaction import redact
+from paceline.tracking.run_record import RunRecord
+
+CLOSE_SECONDS = 60.0
+"""How long the end of a run waits for MLflow; what is unsent by then stays in the journal."""
+
+
+@dataclass(frozen=True)
+class TrainLaunch:
+    """Everything that is settled before the first process is started."""
+
+    config: ExperimentConfig
+    run: ClaimedRun[RunFolder]
+    record: RunRecord
+    derived: Derived
+    address: str | None
+    listener: Listener
+    close_seconds: float = CLOSE_SECONDS
+    """How long the end of the run waits for MLflow."""
+    began: float = field(default_factory=time.monotonic)
+    """When the command began with it, of `time.monotonic`."""
+    wait_seconds: float = 0.0
+    """How long a cluster that lacks room is waited for."""
+
+    def note_ending(self, ending: dict[str, Any]) -> None:
+        """Write down how training ended, before anything else can go wrong."""
+        status = {"finished": "finished", "stopped": "interrupted"}.get(ending["status"], "failed")
+        try:
+            self.run.folder.write(status=status)
+        except OSError as error:
+            message = f"that the run is {status} could not be written to {self.run.folder.path}: {error}"
+            self.listener.event("warning", {"code": "not-written", "message": message})
+
+
+def closing_status(ending: dict[str, Any]) -> tuple[Status, str | None]:
+    """MLflow's status of a run that ended so, and the reason."""
+    if ending["status"] == "finished":
+        return "FINISHED", None
+    if ending["status"] == "stopped":
+        return "KILLED", "stopped by the user"
+    return "FAILED", redact(ending["failure"]["reason"])  # a worker elsewhere does not know this machine's secrets

@@ -1,0 +1,295 @@
+"""Training on Ray: one TorchTrainer, whose workers run the engine, and one coordinator actor that they report to."""
+
+import os
+import pickle
+import sys
+import threading
+import time
+from contextlib import redirect_stdout, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.cluster.preflight import check_resources, cluster_resources, writable
+from paceline.cluster.ray_session import connected, connecting_text, is_private, on_cluster, prepare_environment
+from paceline.cluster.readiness import ready_to_train
+from paceline.cluster.run_coordinator import RunCoordinator, read_outcome
+from paceline.cluster.run_costs import CostUnits
+from paceline.cluster.signals import first_interrupt_calls
+from paceline.cluster.train_in_process import ProgressFeed, counting, worker_spec
+from paceline.cluster.train_launch import TrainLaunch, closing_status
+from paceline.cluster.trainer_thread import TrainerThread, first_line
+from paceline.cluster.user_code import runtime_env
+from paceline.cluster.worker_output import only_worker_output
+from paceline.config.experiment import ExperimentConfig
+from paceline.errors import EnvironmentFault
+from paceline.tracking.costs import Ledger
+from paceline.tracking.journal import JOURNAL_FILE, Journal
+from paceline.tracking.metric_points import MetricPoint
+from paceline.tracking.run_recorder import STOPPED_WAITING, has_ended
+from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor, UploadReport, report_of
+
+if TYPE_CHECKING:
+    from ray.train.torch import TorchTrainer
+
+POLL_SECONDS = 0.25
+LEAVE_SECONDS = 4.0
+"""How long Ray Train may take to end a group whose run has ended. On a Ray that stays up, a failed group has this time,
+too: if the driver ended its processes at once, Ray Train would take them for lost ones and start the group again, and
+the new one would hold resources for seconds, only to find that there is nothing left to do."""
+ANSWER_SECONDS = 5.0
+"""How long the coordinator may take to answer a question that costs it nothing."""
+DISMISS_SECONDS = 2.0
+"""The same at the very end, when someone may have pressed Ctrl-C for the second time."""
+CONCLUDE_SECONDS = 10.0
+"""How long the coordinator may take to write down how the run ended, when nobody wants to wait for MLflow."""
+
+
+def train_on_ray(launch: TrainLaunch) -> tuple[dict[str, Any], dict[str, Any]]:
+    """How training ended, and how its record was closed."""
+    prepare_environment()
+    warm_up = threading.Thread(target=import_ray_train, name="import-ray-train")
+    launch.listener.stage(connecting_text(launch.address))
+    packed = runtime_env(launch.config) if launch.address else None
+    warm_up.start()
+    if on_cluster(launch.address):
+        warm_up.join()  # connecting takes no time to import in, and may take a job's working folder away from torch
+    try:
+        return _connected(launch, packed, warm_up)
+    finally:
+        warm_up.join()  # the end of the process would break an import off with a traceback
+
+
+def _connected(
+    launch: TrainLaunch, packed: dict[str, Any] | None, warm_up: threading.Thread
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    import ray
+
+    stays_up = ray.is_initialized()
+    # what workers print arrives on this process's stdout, where only the result belongs
+    with redirect_stdout(sys.stderr), connected(launch.address, packed), only_worker_output():
+        where = "the cluster" if on_cluster(launch.address) else "this machine"
+        if not is_private():
+            ready_to_train(launch.config, launch.wait_seconds, launch.listener)
+        use_gpu = check_resources(launch.config, cluster_resources(), where)
+        asked = counting(launch, use_gpu, time.monotonic())
+        coordinator = _start_run_coordinator(launch, asked)
+        try:
+            launch.listener.stage("starting the workers (usually 30 to 90 s on a small machine)")
+            warm_up.join()
+            if is_private():
+                _start_coordinator()
+            return _train(launch, coordinator, use_gpu, asked, stays_up)
+        finally:
+            _dismiss(coordinator)
+
+
+def _train(
+    launch: TrainLaunch, coordinator: Any, use_gpu: bool, asked: CostUnits, stays_up: bool
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    fitting = TrainerThread(make_trainer(launch, coordinator, use_gpu))
+    hurry = threading.Event()
+    # around it all: between training and the end of its record, too, a signal must not throw the result away
+    with first_interrupt_calls(hurry.set):
+        ending = _follow(launch, coordinator, fitting)
+        launch.note_ending(ending)
+        launch.listener.stage("recording the run in MLflow")
+        # of an elastic run, only the coordinator knows how many workers there have been
+        allocated = None if launch.config.scaling.is_elastic else asked.allocated
+        closing = _close(launch, coordinator, closing_status(ending), allocated, hurry)
+    if ending["status"] != "failed" or stays_up:
+        fitting.join(LEAVE_SECONDS)
+    return ending, closing
+
+
+def import_ray_train() -> None:
+    """Import what makes a TorchTrainer, which takes seconds; done while Ray starts."""
+    import paceline.cluster.lean_trainer  # noqa: F401
+
+
+def _start_coordinator() -> None:
+    from paceline.cluster.lean_trainer import start_autoscaling_coordinator
+
+    start_autoscaling_coordinator()
+
+
+def _start_run_coordinator(launch: TrainLaunch, asked: CostUnits) -> Any:
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    actor = ray.remote(RunCoordinator).options(
+        num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=here
+    )
+    return actor.remote(launch.run.folder.tracking, launch.record, counting=asked, store=launch.run.store)
+
+
+def _dismiss(coordinator: Any) -> None:
+    """End what is left of this launch, before another one may claim the run.
+
+    Ray may stay up (a notebook's), and a group may still be training: after a second Ctrl-C, or when it is stuck. Its
+    processes are ended here. Should one escape (the coordinator did not answer, or the controller has just started it),
+    it finds its coordinator dead: then it neither begins to train nor puts a checkpoint in place, and nothing that it
+    reports reaches the run's journal.
+    """
+    import ray
+
+    try:
+        with suppress(ray.exceptions.RayError):
+            for worker in ray.get(coordinator.dismiss.remote(), timeout=DISMISS_SECONDS):
+                ray.kill(pickle.loads(worker))
+    finally:
+        with suppress(ray.exceptions.RayError):
+            ray.kill(coordinator)
+
+
+def _follow(launch: TrainLaunch, coordinator: Any, fitting: TrainerThread) -> dict[str, Any]:
+    """Let the trainer run in its thread, and show what the coordinator has to tell; how training ended."""
+    feed = ProgressFeed(launch.listener, launch.derived.total_steps)
+    with first_interrupt_calls(lambda: coordinator.request_stop.remote()):
+        fitting.start()
+        coordinator.start_uploading.remote()  # imports while Ray Train starts its first processes one after the other
+        while fitting.is_alive() and not _show(launch, coordinator, feed):
+            fitting.join(POLL_SECONDS)
+    _show(launch, coordinator, feed)
+    return _ending(launch, coordinator, fitting)
+
+
+def _show(launch: TrainLaunch, coordinator: Any, feed: ProgressFeed) -> bool:
+    """Show what is new; whether training has told how it ended.
+
+    Raises:
+        EnvironmentFault: the coordinator could not open the run's record.
+    """
+    import ray
+
+    try:
+        view = feed.show(lambda seen: ray.get(coordinator.view.remote(seen), timeout=ANSWER_SECONDS))
+    except ray.exceptions.RayError as error:
+        if getattr(error, "actor_init_failed", False):
+            folder = launch.run.folder.tracking
+            message = f"the run cannot be recorded in {folder}: {_last_line(error)}"
+            raise EnvironmentFault(message, "record-not-writable", folder=str(folder)) from None
+        return False  # the coordinator is busy or being restarted: the next look comes soon
+    return bool(view.ended)
+
+
+def _ending(launch: TrainLaunch, coordinator: Any, fitting: TrainerThread) -> dict[str, Any]:
+    ending = _outcome(coordinator, launch.run.folder.tracking)
+    if ending is not None:
+        if ending["status"] == "failed":
+            failure = ending["failure"]
+            code = failure.get("problem_code") or "run-failed"
+            launch.listener.event("failed", {"reason": failure["reason"], "code": code})
+        return ending
+    reason = first_line(fitting.error) if fitting.error else "the workers ended without a result"
+    failure = {"rank": -1, "reason": reason, "traceback_text": str(fitting.error or ""), "exit_code": 1}
+    return {"status": "failed", "failure": failure}
+
+
+def _outcome(coordinator: Any, folder: Path) -> dict[str, Any] | None:
+    """What the workers told the coordinator; from its file when it does not answer."""
+    import ray
+
+    try:
+        return ray.get(coordinator.outcome.remote(), timeout=ANSWER_SECONDS)  # type: ignore[no-any-return]
+    except ray.exceptions.RayError:
+        return read_outcome(folder)
+
+
+def _last_line(error: BaseException) -> str:
+    """Where Ray puts the exception of an actor, below its traceback."""
+    return next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
+
+
+def _close(
+    launch: TrainLaunch,
+    coordinator: Any,
+    status: tuple[str, str | None],
+    allocated: float | None,
+    hurry: threading.Event,
+) -> dict[str, Any]:
+    """How the record was closed; when the coordinator does not tell, from what it has left: training is over and saved.
+
+    Args:
+        hurry: once it is set, MLflow is waited for no longer, only the end of the run's own record.
+    """
+    import ray
+
+    timeout_seconds, tracking = launch.close_seconds, launch.run.folder.tracking
+    deadline = time.monotonic() + timeout_seconds + 30
+    try:
+        closing = coordinator.close.remote(*status, timeout_seconds, allocated)
+        while not ray.wait([closing], timeout=POLL_SECONDS)[0] and time.monotonic() < deadline:
+            if hurry.is_set():
+                deadline = min(deadline, time.monotonic() + CONCLUDE_SECONDS)
+                if has_ended(tracking):
+                    return _left_in(tracking, launch.record.uri, STOPPED_WAITING)
+        report = ray.get(closing, timeout=0)
+        history, cost = ray.get([coordinator.history.remote(), coordinator.cost.remote()], timeout=30)
+        return {"report": report, "history": history, "cost": cost}
+    except ray.exceptions.RayError as error:
+        return _left_in(tracking, launch.record.uri, STOPPED_WAITING if hurry.is_set() else first_line(error))
+
+
+def _left_in(folder: Path, uri: str, error: str) -> dict[str, Any]:
+    """How the record in a folder stands whose coordinator does not answer: it is on this machine."""
+    points: list[tuple[str, float, int]] = []
+    report = UploadReport(None, None, None, 0, error)
+    with suppress(OSError):
+        journal = Journal(folder / JOURNAL_FILE)
+        entries = [MetricPoint.from_json(entry.content) for entry in journal.scan() if entry.kind == "point"]
+        points = [(point.key, point.value, point.step) for point in entries]
+        report = report_of(UploadCursor.load(folder / CURSOR_FILE), uri, journal, error)
+    return {"report": asdict(report), "history": points, "cost": Ledger.read(folder)}
+
+
+def make_trainer(launch: TrainLaunch, coordinator: Any, use_gpu: bool) -> "TorchTrainer":
+    """The TorchTrainer of a run."""
+    from ray.train import FailureConfig, LoggingConfig, RunConfig
+
+    from paceline.cluster.lean_trainer import LeanTorchTrainer
+    from paceline.cluster.process_group import torch_config
+    from paceline.cluster.train_worker import train_on_worker
+
+    # relative paths in the config mean the folder of the command
+    os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
+    config = launch.config
+    trainer = LeanTorchTrainer(
+        train_on_worker,
+        train_loop_config={"worker_spec": worker_spec(launch).travelling(), "coordinator": coordinator},
+        torch_config=torch_config(use_gpu, config.parallel.timeout_seconds, is_private()),
+        scaling_config=ray_scaling(config, use_gpu),
+        run_config=RunConfig(
+            # a name of its own for each launch: Ray would silently resume one that it knows
+            name=f"launch-{time.time_ns()}",
+            storage_path=str(_ray_folder(launch.run.folder.path)),
+            failure_config=FailureConfig(max_failures=config.scaling.max_failures, controller_failure_limit=3),
+            logging_config=LoggingConfig(log_level="ERROR"),
+        ),
+    )
+    trainer.private = is_private()
+    return trainer
+
+
+def ray_scaling(config: ExperimentConfig, use_gpu: bool) -> Any:
+    """Our scaling section in Ray's words."""
+    from ray.train import ScalingConfig
+
+    scaling = config.scaling
+    per_worker = {"CPU": scaling.cpus_per_worker}
+    if use_gpu:
+        per_worker["GPU"] = 1.0 if scaling.gpus_per_worker == "auto" else scaling.gpus_per_worker
+    return ScalingConfig(
+        num_workers=(scaling.min_workers, scaling.num_workers) if scaling.is_elastic else scaling.num_workers,
+        use_gpu=use_gpu,
+        resources_per_worker=per_worker,
+        placement_strategy=scaling.placement.upper(),
+    )
+
+
+def _ray_folder(run: Path) -> Path:
+    folder = run / "ray"
+    with writable(run):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder

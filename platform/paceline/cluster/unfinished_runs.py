@@ -1,0 +1,85 @@
+"""The choice between continuing the newest unfinished sweep or tune-up of a name and starting a new one."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic
+
+from paceline.cluster.config_difference import config_difference
+from paceline.cluster.initial_weights import adopt_weights, pin_weights
+from paceline.cluster.run_identity import Folder, Intent, new_run, nothing_to_resume, other_config
+from paceline.config.experiment import ExperimentConfig
+from paceline.errors import EnvironmentFault
+
+
+@dataclass(frozen=True)
+class Unfinished(Generic[Folder]):
+    """How unfinished ones of a kind are found and continued."""
+
+    kind: type[Folder]
+    word: str
+    """What a user calls it."""
+    may_differ: Sequence[str]
+    """Keys and sections of the config that may differ when it is continued."""
+    has_begun: Callable[[Folder], bool]
+    """Whether there is anything in it that would be lost."""
+    over: Collection[str] = ("finished",)
+    """The status of those that are never continued."""
+
+    def newest(self, home: Path) -> Folder | None:
+        """The newest one of a name, when it is unfinished.
+
+        Args:
+            home: `<storage>/<name>`.
+        """
+        for path in sorted(home.iterdir(), reverse=True):
+            if (path / self.kind.FILE).exists():
+                folder = self.kind(path)
+                return None if folder.read().get("status") in self.over else folder
+        return None
+
+    def with_weights(self, config: ExperimentConfig, home: Path, intent: Intent) -> ExperimentConfig:
+        """The config with `model.weights` pinned: as the unfinished one has it, or else as it is now.
+
+        Raises:
+            ConfigError: there are no such weights.
+        """
+        unfinished = self.newest(home) if home.is_dir() and intent != "new" else None
+        stored = unfinished.read().get("config") if unfinished is not None else None
+        if isinstance(stored, Mapping):
+            config = adopt_weights(config, stored, of_sweep=True)
+        return pin_weights(config, of_sweep=True)
+
+    def difference(self, folder: Folder, config: ExperimentConfig) -> Mapping[str, tuple[Any, Any]]:
+        """What differs between its config and another one, and may not: dotted key to (its value, the other's).
+
+        Raises:
+            EnvironmentFault: its file is damaged.
+        """
+        known = folder.read().get("config")
+        if not isinstance(known, Mapping):
+            hint = f"put it back from a copy, or move {folder.path} away to start again"
+            file = folder.path / self.kind.FILE
+            raise EnvironmentFault(f"{file} is damaged: {hint}", "run-file-damaged", file=str(file))
+        return config_difference(known, config.model_dump(mode="json"), self.may_differ)
+
+    def choose(self, home: Path, config: ExperimentConfig, intent: Intent) -> tuple[Folder, bool]:
+        """The folder to work in, and whether it is that of an earlier launch.
+
+        Raises:
+            ConfigError: the unfinished one has another config, or there is none to resume.
+            EnvironmentFault: the file of the unfinished one is damaged.
+        """
+        unfinished = None if intent == "new" else self.newest(home)
+        if unfinished is None and intent == "resume":
+            raise nothing_to_resume(self.word, home)
+        if unfinished is None:
+            return new_run(home, config, self.kind), False
+        difference = self.difference(unfinished, config)
+        if difference and (intent == "resume" or self.has_begun(unfinished)):
+            hint = "undo the change to continue it, or start again with --new"
+            raise other_config(self.word, config.name, unfinished, difference, hint)
+        if difference:
+            return new_run(home, config, self.kind), False
+        unfinished.write(status="running")
+        return unfinished, True

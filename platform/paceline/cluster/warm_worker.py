@@ -1,0 +1,104 @@
+"""The loop of each process of a warm worker group: one piece of work after the other, until there is none left."""
+
+import pickle
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch.distributed as dist
+
+from paceline._compat.torch import default_store
+from paceline.engine.dist_context import DistContext
+from paceline.engine.fresh import ProcessState, fresh_process_group
+from paceline.starting_folder import drop_starting_folder
+
+LISTEN_SECONDS = 60.0
+"""How long a rank listens to its store in one go; only then does it notice that it was told to end."""
+
+
+class WorkItem(Protocol):
+    """What a worker group takes from its coordinator."""
+
+    @property
+    def number(self) -> int:
+        """Counts what the group has taken, from 1."""
+
+    @property
+    def timeout_seconds(self) -> float:
+        """How long a collective operation may take."""
+
+
+def serve(loop_config: dict[str, Any], run: Callable[[Any, DistContext], None]) -> None:
+    """What a training function of Ray Train comes to whose workers are to stay: one call per worker process.
+
+    Each piece of work is run as if it were the first: in a process group of its own, with all flags as at the start.
+
+    Args:
+        loop_config: `coordinator`, an actor with the methods `enter` and `take` of
+            `sweeps.coordinator.group_desk.GroupReports`; `slot` and `generation`, which say which of its groups this
+            is.
+        run: does one piece of work, on all ranks.
+    """
+    import ray
+    import ray.train.torch
+
+    drop_starting_folder()
+    coordinator, slot, generation = (loop_config[key] for key in ("coordinator", "slot", "generation"))
+    store, backend = default_store(), dist.get_backend_config()
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    device = ray.train.torch.get_device()
+    me = ray.cloudpickle.dumps(ray.get_runtime_context().current_actor)
+    incarnation = ask(coordinator.enter.remote(slot, generation, rank, me))
+    works = _Works(store, rank, lambda: ask(coordinator.take.remote(slot, generation, incarnation)))
+    if incarnation is None:
+        works.turn_away()
+        return
+    state = ProcessState()
+    while (work := works.next()) is not None:
+        with fresh_process_group(store, f"trial/{work.number}", rank, world_size, str(backend), work.timeout_seconds):
+            run(work, DistContext.current(device))
+        state.restore()
+
+
+def ask(answer: Any) -> Any:
+    """The coordinator's answer; None when all is over and the coordinator gone."""
+    import ray
+
+    with suppress(ray.exceptions.ActorDiedError):
+        return ray.get(answer)
+    return None
+
+
+class _Works:
+    """What a group does, one after the other: rank 0 takes it from the coordinator, and tells the others through the
+    store."""
+
+    def __init__(self, store: Any, rank: int, take: Callable[[], WorkItem | None]) -> None:
+        self._store = store
+        self._rank = rank
+        self._take = take
+        self._number = 0
+
+    def next(self) -> WorkItem | None:
+        """The next trial; None: the group is to leave. Every rank must call it."""
+        self._number += 1
+        key = f"work/{self._number}"
+        if self._rank == 0:
+            # the ranks have met in the trial before, so that all of them have read what it was
+            self._store.delete_key(f"work/{self._number - 1}")
+            work = self._take()
+            self._store.set(key, pickle.dumps(work))
+            return work
+        return pickle.loads(self._listen(key))  # type: ignore[no-any-return]
+
+    def turn_away(self) -> None:
+        """The coordinator has no work for this group: rank 0 tells the others, which may have been let in before it."""
+        if self._rank == 0:
+            self._store.set("work/1", pickle.dumps(None))
+
+    def _listen(self, key: str) -> bytes:
+        while True:
+            with suppress(dist.DistStoreError):  # a time-out; a lost connection is another error
+                self._store.wait([key], timedelta(seconds=LISTEN_SECONDS))
+                return bytes(self._store.get(key))

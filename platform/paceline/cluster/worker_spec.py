@@ -1,0 +1,70 @@
+"""Everything that a worker process needs to train. Light to import, since it passes through processes without torch."""
+
+import json
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from paceline.config.components import subtree
+from paceline.config.experiment import ExperimentConfig, validate
+from paceline.config.imports import make_importable
+from paceline.config.shareable import secrets_of
+from paceline.redaction import learn
+from paceline.storage.working_copies import RunStore
+
+
+@dataclass(frozen=True)
+class TrialWorkerSpec:
+    """What of an worker_spec is a trial's own, in plain values; the rest is the same for all trials of a sweep."""
+
+    config_json: str
+    kept: tuple[str, ...] = ()
+    """The sections whose Python object the trial keeps: an axis may put a component or a path in its place."""
+    checkpoints: str = ""
+    rungs: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """The work of a training process. Travels to the workers."""
+
+    config_json: str
+    objects: Mapping[str, Any] | bytes = field(default_factory=dict)
+    """The user's Python objects that stand in the config in place of import paths, by section; pickled to travel,
+    since unpickling may need `import_folders`."""
+    checkpoints: str = ""
+    import_folders: tuple[str, ...] = ()
+    rungs: Mapping[str, Any] | None = None
+    """Where a trial of a sweep stops to be compared with the others: the fields of `engine.rungs.Rungs`."""
+    store: RunStore | None = None
+    """Where the checkpoints count; each machine has a working copy of its own then, in place of `checkpoints`."""
+    extended_from_step: int | None = None
+    """The last step of the finished run that this one trains further; None: it does not."""
+    kept: tuple[str, ...] | None = None
+    """Those of the sections with `objects` whose object stands in the config; None: all."""
+
+    def travelling(self) -> "WorkerSpec":
+        """The same with its objects pickled."""
+        from ray import cloudpickle
+
+        return replace(self, objects=cloudpickle.dumps(self.objects))
+
+    def for_trial(self, part: TrialWorkerSpec) -> "WorkerSpec":
+        """The same for one trial of the sweep that this is the base of."""
+        return replace(
+            self, config_json=part.config_json, kept=part.kept, checkpoints=part.checkpoints, rungs=part.rungs
+        )
+
+    def config(self) -> ExperimentConfig:
+        """The config, validated again where it is used."""
+        make_importable([Path(folder) for folder in self.import_folders])
+        objects = pickle.loads(self.objects) if isinstance(self.objects, bytes) else self.objects
+        tree = json.loads(self.config_json)
+        for section, value in objects.items():
+            if self.kept is None or section in self.kept:
+                subtree(tree, section)["path"] = value
+        config = validate(tree)
+        learn(secrets_of(config))
+        return config

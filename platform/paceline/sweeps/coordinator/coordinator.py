@@ -1,0 +1,248 @@
+"""`SweepCoordinator`: the methods that the driver and Tune's trainables call.
+
+Tune's trainables:   run_to_rung -> TrialReport        leave
+worker groups:       enter -> take -> metrics, progress, rung ... -> finish -> take ...
+the driver:          view, prune, give_up, request_stop, group_failed, group_ended, close
+
+An actor on the driver's node. All methods run on one event loop, so that none needs a lock.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from paceline.cluster.run_coordinator import Status
+from paceline.sweeps.coordinator.group_reports import GroupReports
+from paceline.sweeps.coordinator.group_times import Spent
+from paceline.sweeps.coordinator.running_trial import RunningTrial, end_values
+from paceline.sweeps.coordinator.slot_scheduler import SlotScheduler
+from paceline.sweeps.coordinator.sweep_recorder import SweepRecorder
+from paceline.sweeps.coordinator.sweep_rules import SweepRules
+from paceline.sweeps.coordinator.watchdog import watch
+from paceline.sweeps.messages import GroupShape, SweepView, TrialReport, TrialSpec
+from paceline.sweeps.results.ranking import place
+from paceline.sweeps.trial import ENDED, PlannedTrial, Trial
+from paceline.tracking.run_record import RunRecord
+
+NOT_NOW = TrialReport("pending")
+"""For a trial that does not begin, or continue, in this launch."""
+
+
+class SweepCoordinator(GroupReports):
+    """Holds the state of a sweep while it continues."""
+
+    def __init__(self, folder: Path, record: RunRecord, rules: SweepRules, num_trials: int | None) -> None:
+        """Open the sweep's journal and its record.
+
+        Args:
+            num_trials: how many trials there will be at the most; None: nobody knows.
+
+        Raises:
+            OSError: the folder cannot be written to.
+        """
+        recorder = SweepRecorder(folder, record, rules.objectives)
+        super().__init__(SlotScheduler(rules, recorder, num_trials), recorder)
+        self._watch: asyncio.Task[None] | None = None
+
+    # --- the driver ----------------------------------------------------------------------------------------------
+
+    async def prepare(self, shapes: Sequence[GroupShape]) -> None:
+        """Want the groups of the first trials at once, and begin to upload the record."""
+        for slot, shape in zip(self._slots, shapes if not self._scheduler.over else (), strict=False):
+            slot.renew(shape)
+        self._recorder.begin()
+        self._watch = asyncio.create_task(watch(self._scheduler))
+
+    async def view(self, seen_events: int, since: int = 0) -> SweepView:
+        """The state of things for a watcher that has seen so many events.
+
+        Args:
+            since: the version that the watcher knows; it is sent only trials that have changed since. 0: all.
+        """
+        trials = self._recorder.changed_since(since)
+        for run in [slot.run for slot in self._slots if slot.run is not None and slot.is_busy]:
+            trials[run.trial.id] = replace(run.trial, seconds=run.seconds)
+        return SweepView(
+            trials=sorted(trials.values(), key=place),
+            events=self._recorder.events[seen_events:],
+            groups=[slot.wanted for slot in self._slots],
+            over=self._scheduler.over,
+            fault=self._scheduler.fault,
+            busy=sum(slot.is_busy for slot in self._slots),
+            version=self._recorder.version,
+        )
+
+    async def prune(self, trial_id: str, reason: str) -> None:
+        """Tune's scheduler has decided that a trial is not worth going on with."""
+        run = self._scheduler.runs.get(trial_id)
+        if run is None or run.has_ended:
+            return
+        run.stop("pruned", reason)
+        self._scheduler.stop_if_idle(run)
+        await self._scheduler.notify()
+
+    async def give_up(self, trial_id: str, reason: str) -> None:
+        """Tune has given up a trial, since its own part of it failed: the trial ends as failed, whatever it does.
+
+        Its workers hear of it with their next sign of life. One that has not come to the coordinator is left for a
+        later launch.
+        """
+        run, known = self._scheduler.runs.get(trial_id), self._recorder.trials.get(trial_id)
+        if run is not None and not run.has_ended:
+            self._scheduler.end(run, "failed", reason)
+        elif run is None and known is not None and known.state not in ENDED:
+            self._recorder.trial(replace(known, state="failed", reason=reason))
+            self._recorder.tell("ended", trial=trial_id, state="failed", reason=reason)
+        elif run is None and known is None:
+            self._recorder.tell("warning", code="trial-not-begun", message=f"trial {trial_id} did not begin: {reason}")
+        self._scheduler.release_surplus_groups()
+        await self._scheduler.notify()
+
+    async def request_stop(self) -> None:
+        """The user wants to stop: what is running saves its state, and can be resumed."""
+        await self._scheduler.stop_all("interrupted")
+
+    async def end_early(self, reason: str) -> None:
+        """A limit of the sweep is reached: what is running saves its state, and can be resumed."""
+        await self._scheduler.stop_all(reason)
+
+    async def group_failed(self, slot_number: int, generation: int, reason: str) -> None:
+        """A worker group could not be started, or gave up. A trial that it was at work on is taken up by another."""
+        slot = self._slots[slot_number]
+        if slot.is_current(generation):
+            await self._failures.has_failed(slot, reason)
+
+    async def group_started(self, slot_number: int, generation: int, units: float) -> None:
+        """The driver has asked for the group that a slot wants, which has so many cores or GPUs."""
+        self._scheduler.times.start(slot_number, generation, units)
+
+    async def group_ended(self, slot_number: int, generation: int) -> None:
+        """Nothing is left of the group that a slot had: its workers' processes have ended."""
+        self._slots[slot_number].workers.pop(generation, None)
+        self._scheduler.times.end(slot_number, generation)
+
+    async def spent(self) -> Spent:
+        """What the groups of this launch have spent their time on until now."""
+        return self._scheduler.times.spent()
+
+    async def let_groups_go(self) -> None:
+        """Let nothing begin any more, and groups leave that are not at work on a trial."""
+        self._scheduler.over = self._scheduler.over or "closed"
+        self._scheduler.release_surplus_groups()
+        await self._scheduler.notify()
+
+    async def workers_of(self, slot_number: int, generation: int) -> list[bytes]:
+        """The pickled handles of the workers of one group, as far as they are known."""
+        return list(self._slots[slot_number].workers.get(generation, []))
+
+    async def workers(self) -> list[bytes]:
+        """The pickled handles of all workers that may still be there, those of earlier groups among them."""
+        return [worker for slot in self._slots for group in slot.workers.values() for worker in group]
+
+    async def close(
+        self,
+        status: Status,
+        reason: str | None,
+        note: str,
+        artifacts: Mapping[str, bytes],
+        timeout_seconds: float,
+        costs: Mapping[str, float] | None = None,
+    ) -> dict[str, Any]:
+        """Let all groups go, close all records and upload what is left; returns a `UploadReport` of the sweep's own run
+        as a mapping.
+
+        Args:
+            costs: metrics that tell what the sweep has cost.
+        """
+        self._scheduler.over = self._scheduler.over or "closed"
+        if self._watch is not None:
+            self._watch.cancel()
+        for run in [run for run in self._scheduler.runs.values() if not run.has_ended]:
+            if run.begun is not None:  # its workers do not answer
+                run.end("pending", "its workers did not stop in time")
+            elif run.trial.state == "running":
+                run.end("pending", reason or "")
+            self._scheduler.release(run)
+            self._recorder.trial(run.trial)
+            told = run.trial.reason or reason or "the sweep ended"
+            self._recorder.close_record(run.trial.id, run.coordinator, "KILLED", told, timeout_seconds)
+        self._scheduler.release_surplus_groups()
+        await self._scheduler.notify()
+        self._recorder.take_costs(costs or {})
+        return await self._recorder.close(status, reason, note, artifacts, timeout_seconds)
+
+    async def trials(self) -> list[Trial]:
+        """All trials, with the result."""
+        return (await self.view(0)).trials
+
+    # --- Tune's trainables ---------------------------------------------------------------------------------------
+
+    async def run_to_rung(self, spec: TrialSpec, visit: str = "") -> TrialReport:
+        """Let a trial begin, or continue; returns when it stands at a rung or has ended.
+
+        Args:
+            visit: tells one stay of the trial at a trainable from another. One that comes while the trial stands at a
+                rung may bring it another checkpoint, so that it takes a slot again.
+        """
+        known = self._recorder.trials.get(spec.planned.id)
+        if known is not None and self._has_ended(known.id):
+            return TrialReport(known.state, end_values(known, self._scheduler.rung_of(known.id)))
+        run = None if self._scheduler.over else self._scheduler.runs.get(spec.planned.id) or self._scheduler.open(spec)
+        if run is None:
+            return NOT_NOW
+        run.calls += 1
+        call = run.calls
+        has_place = run.slot is not None or run.is_displaced
+        if has_place and run.is_told and visit != run.visit:
+            await self._scheduler.vacate(run)
+            has_place = False
+        run.visit = visit
+        if not has_place:
+            run.spec = spec
+            await self._scheduler.assign(run, call)
+        elif run.rung is not None and run.is_told:
+            run.leave_rung()
+            self._recorder.answer(run.trial.id)
+            await self._scheduler.notify()
+        return await self._news(run, call)
+
+    async def _news(self, run: RunningTrial, call: int) -> TrialReport:
+        """Wait until there is something to tell Tune; a trial that loses its slot meanwhile gets another one."""
+
+        def is_over() -> bool:
+            return run.calls != call or run.has_news
+
+        await self._scheduler.until(lambda: is_over() or run.is_displaced)
+        while not is_over() and not self._scheduler.over:
+            await self._scheduler.assign(run, call)
+            await self._scheduler.until(lambda: is_over() or run.is_displaced)
+        return run.report() if run.calls == call else NOT_NOW
+
+    async def skip(self, planned: PlannedTrial, reason: str) -> None:
+        """A trial that was chosen turned out to be no valid config."""
+        run = self._scheduler.runs.get(planned.id)
+        if run is not None and not run.has_ended:
+            run.stop("skipped", reason)
+            self._scheduler.stop_if_idle(run)
+        elif run is None and not self._has_ended(planned.id):
+            self._recorder.trial(Trial(planned.id, dict(planned.params), state="skipped", reason=reason))
+        self._scheduler.release_surplus_groups()
+        await self._scheduler.notify()
+
+    async def leave(self, trial_id: str, visit: str = "") -> None:
+        """Let a trial save its state and give up its slot; it may come back later.
+
+        Args:
+            visit: as given to `run_to_rung`; nothing is done when the trial has gone on elsewhere meanwhile.
+        """
+        run = self._scheduler.runs.get(trial_id)
+        if run is None or run.visit != visit:
+            return
+        run.calls += 1  # nobody waits for it any more
+        await self._scheduler.vacate(run)
+
+    def _has_ended(self, trial_id: str) -> bool:
+        known = self._recorder.trials.get(trial_id)
+        return known is not None and known.state in ENDED

@@ -1,0 +1,97 @@
+"""Worker groups that die or do not start: consequences for their trials and slots."""
+
+from paceline.sweeps.coordinator.slot import Slot
+from paceline.sweeps.coordinator.slot_scheduler import SlotScheduler
+
+MAX_LAUNCH_FAILURES = 3
+"""How often in a row worker groups may fail to start before the sweep gives up, when there is none at work."""
+MAX_IDLE_STARTS = 3
+"""How often in a row a group may be started again without getting to a trial."""
+
+
+class GroupFailures:
+    """Counts what goes wrong with groups."""
+
+    def __init__(self, scheduler: SlotScheduler) -> None:
+        self._scheduler = scheduler
+        self._launch_failures = 0
+
+    async def has_started(self, slot: Slot) -> bool:
+        """A group was started, or started again; returns whether it is to stay."""
+        if slot.idle_starts >= MAX_IDLE_STARTS:
+            await self.has_failed(slot, f"the worker group died {MAX_IDLE_STARTS} times before it began a trial")
+            return False
+        slot.incarnation += 1
+        slot.idle_starts += 1
+        slot.has_lived = True
+        self._interrupt(slot, "")
+        await self._scheduler.notify()
+        return True
+
+    def is_at_work(self, slot: Slot) -> None:
+        """A group was heard of while it is at work on a trial."""
+        slot.idle_starts = 0
+        slot.was_used = True
+        self._launch_failures = 0
+        if slot.run is not None:
+            slot.run.displacements = 0
+
+    async def has_failed(self, slot: Slot, reason: str) -> None:
+        """A group could not be started, or was given up. Its trial gets another group, unless that was once too
+        often."""
+        was_used = slot.was_used
+        self._interrupt(slot, reason)
+        is_the_trials = not was_used and slot.run is not None and slot.run.displacements > 0
+        if is_the_trials:
+            self._give_up_trial(slot, reason)
+        if was_used:
+            slot.renew(slot.shape)
+        elif not any(other.has_lived for other in self._scheduler.open_slots if other is not slot):
+            await self._try_again(slot, reason)
+        elif not is_the_trials:
+            self._retire(slot, reason)
+        self._scheduler.release_surplus_groups()
+        await self._scheduler.notify()
+
+    def _give_up_trial(self, slot: Slot, reason: str) -> None:
+        """A trial has cost one slot already: that it gets no group here either must not cost another one."""
+        assert slot.run is not None
+        self._scheduler.end(slot.run, "failed", reason)
+        slot.renew(None)
+
+    def _retire(self, slot: Slot, reason: str) -> None:
+        left = len(self._scheduler.open_slots) - 1
+        groups = "worker group" if left == 1 else "worker groups"
+        message = f"the sweep continues with {left} {groups}, one more failed: {reason}"
+        self._scheduler.recorder.tell("warning", code="slot-lost", message=message, slots_left=left)
+        run, slot.run = slot.run, None
+        slot.retire()
+        if run is not None:
+            run.displace()
+            self._scheduler.recorder.trial(run.trial)
+            self._scheduler.stop_if_idle(run)
+
+    async def _try_again(self, slot: Slot, reason: str) -> None:
+        self._launch_failures += 1
+        slot.renew(slot.shape)
+        if self._launch_failures >= MAX_LAUNCH_FAILURES:
+            self._scheduler.fault = self._scheduler.fault or reason
+            await self._scheduler.stop_all(reason)
+
+    def _interrupt(self, slot: Slot, reason: str) -> None:
+        """The processes are gone that were at work on this slot's trial, if any."""
+        run = slot.run
+        if run is None or run.begun is None:
+            return
+        was_at_work = run.is_confirmed
+        run.stop_clock()
+        run.failures += was_at_work
+        is_once_too_often = run.failures > self._scheduler.rules.max_failures
+        if was_at_work and not is_once_too_often:
+            self._scheduler.recorder.tell("restarted", trial=run.trial.id, failures=run.failures)
+        self._scheduler.recorder.trial(run.trial)
+        if is_once_too_often:
+            times = "once" if run.failures == 1 else f"{run.failures} times"
+            self._scheduler.end(run, "failed", reason or f"its workers died {times}")
+        else:
+            self._scheduler.stop_if_idle(run)

@@ -1,0 +1,208 @@
+"""Assigns trials to slots: a trial waits for a slot, takes it, releases it, and ends."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from paceline.sweeps.coordinator.group_times import GroupTimes
+from paceline.sweeps.coordinator.running_trial import RunningTrial
+from paceline.sweeps.coordinator.slot import Slot, choose_slot
+from paceline.sweeps.coordinator.sweep_recorder import SweepRecorder
+from paceline.sweeps.coordinator.sweep_rules import SweepRules
+from paceline.sweeps.coordinator.trial_coordinator import TrialCoordinator
+from paceline.sweeps.messages import TrialSpec
+from paceline.sweeps.trial import Trial, TrialState
+
+TROUBLE_SECONDS = 60.0
+"""How often the trouble that a trial's record has is reported, at the most."""
+
+
+class SlotScheduler:
+    """The trials of a sweep that continue, and their slots.
+
+    Args:
+        num_trials: how many trials there will be at the most; None: nobody knows.
+    """
+
+    def __init__(self, rules: SweepRules, recorder: SweepRecorder, num_trials: int | None) -> None:
+        self.rules, self.recorder = rules, recorder
+        self.runs: dict[str, RunningTrial] = {}
+        self.times = GroupTimes(rules.goal)
+        self.slots = [Slot(number, times=self.times) for number in range(rules.slots)]
+        self.over = next(filter(None, map(rules.target_reached, recorder.trials.values())), "")
+        """Why the sweep ends before its last trial; empty while it continues."""
+        self.fault = ""
+        """Why the sweep cannot continue; empty when it can."""
+        self._num_trials = num_trials
+        self._changed = asyncio.Condition()
+
+    def open(self, spec: TrialSpec) -> RunningTrial | None:
+        """Open the record of a trial: a new one, or one that an earlier launch has left unfinished. None when that
+        cannot be written down; a later launch runs it."""
+        planned = spec.planned
+        known = self.recorder.trials.get(planned.id) or Trial(planned.id, dict(planned.params))
+        trial = replace(known, params=dict(planned.params), total_steps=spec.total_steps, reason="")
+        trial = replace(trial, mlflow_run_id="")  # its record is open again
+        try:
+            coordinator = TrialCoordinator(Path(spec.folder) / "tracking", spec.record, self._listener(trial.id))
+            coordinator.note_axes(0, trial.params)
+            run = RunningTrial(spec, trial, coordinator)
+        except OSError as error:
+            self.recorder.note(replace(trial, state="pending", reason=f"it cannot be recorded: {error}"))
+            message = f"trial {trial.id} did not begin, it cannot be recorded: {error}"
+            self.recorder.tell("warning", code="trial-not-recorded", message=message)
+            return None
+        run.reached = self.rung_of(trial.id)
+        self.runs[trial.id] = run
+        self.recorder.trial(trial)
+        return run
+
+    def _listener(self, trial_id: str) -> Callable[[str, dict[str, Any]], None]:
+        told = -TROUBLE_SECONDS
+
+        def listen(kind: str, details: dict[str, Any]) -> None:
+            nonlocal told
+            if kind == "warning" and time.monotonic() - told >= TROUBLE_SECONDS:
+                told = time.monotonic()
+                self.recorder.tell(kind, **details, trial=trial_id)
+
+        return listen
+
+    @property
+    def open_slots(self) -> list[Slot]:
+        """The slots that may have a group."""
+        return [slot for slot in self.slots if not slot.is_retired]
+
+    def slot_of(self, run: RunningTrial) -> Slot | None:
+        """The slot that a trial has, if any."""
+        return None if run.slot is None else self.slots[run.slot]
+
+    def rung_of(self, trial_id: str) -> dict[str, float]:
+        """The values at the rung that a trial reached last; none if it has reached none."""
+        run = self.runs.get(trial_id)
+        return run.reached if run is not None else self.recorder.last_rungs.get(trial_id, {})
+
+    async def assign(self, run: RunningTrial, call: int) -> None:
+        """Find a slot for a trial, and see to it that there is a group that suits; none if it is not to begin."""
+        spec = run.spec
+        fresh = spec.needs_fresh_processes or self.rules.fresh_processes
+
+        def is_off() -> bool:
+            return bool(self.over) or run.has_ended or run.calls != call
+
+        await self.until(lambda: is_off() or any(slot.is_free for slot in self.slots))
+        slot = choose_slot(self.slots, spec.shape, fresh)
+        if is_off() or slot is None:
+            return
+        if not slot.suits(spec.shape, fresh):
+            slot.renew(spec.shape)
+        slot.give_to(run)
+        self.recorder.trial(run.trial)
+        await self.notify()
+
+    async def vacate(self, run: RunningTrial) -> None:
+        """Have a trial's workers save its state and release it."""
+        assignment = run.assignments
+        if run.slot is not None or run.is_displaced:
+            if run.stopping is None:
+                run.stop("paused", "")
+            self.stop_if_idle(run)
+        await self.notify()
+        await self.until(lambda: run.slot is None or run.assignments != assignment)
+
+    def stop_overdue(self, run: RunningTrial) -> bool:
+        """Stop a trial if it has had its time; returns whether it had."""
+        limit = self.rules.trial_seconds
+        if limit is None or run.seconds <= limit or run.stopping is not None:
+            return False
+        run.stop("pruned", f"stopped after {run.seconds:.0f} s, as sweep.stop.trial_seconds says")
+        return True
+
+    def stop_if_idle(self, run: RunningTrial) -> None:
+        """Stop a trial that is to stop now, if no group is at work on it."""
+        if run.stopping is None or run.begun is not None:
+            return
+        run.end(*run.stopping)
+        self.settle(run)
+
+    def end(self, run: RunningTrial, state: TrialState, reason: str) -> None:
+        """End a trial without a word of its workers."""
+        run.end(state, reason)
+        self.settle(run)
+
+    def settle(self, run: RunningTrial) -> None:
+        """A trial's workers have released it: write down how it stands, and free its slot."""
+        self.release(run)
+        if run.has_ended:
+            self.recorder.end(run.trial, run.coordinator, lambda: self._forget(run))
+            self.check_objectives(run.trial)
+            self.over = self.over or self.rules.target_reached(run.trial)
+            if self.rules.target_reached(run.trial):
+                self._mark_all("pruned", self.over)
+        else:
+            self.recorder.trial(run.trial)
+        self.release_surplus_groups()
+
+    def check_objectives(self, trial: Trial) -> None:
+        """End the sweep if its metrics are none of those that its trials report: it could not tell which is best."""
+        if reason := self.rules.never_reported(trial, self.recorder.trials.values()):
+            self.fault = self.fault or reason
+            self.over = self.over or reason
+            self._mark_all("pending", reason)
+
+    def _forget(self, run: RunningTrial) -> None:
+        """Keep of a trial that has ended only what is still asked for."""
+        self.recorder.last_rungs[run.trial.id] = run.reached
+        self.runs.pop(run.trial.id, None)
+
+    def release(self, run: RunningTrial) -> None:
+        """Free a trial's slot."""
+        slot, run.slot = self.slot_of(run), None
+        if slot is None:
+            return
+        slot.run = None
+        if self.rules.fresh_processes or run.spec.needs_fresh_processes:
+            slot.renew(None)
+
+    def release_surplus_groups(self) -> None:
+        """Let the groups go that nobody is going to need."""
+        free = [slot for slot in self.slots if slot.run is None and slot.shape is not None]
+        surplus = len(free) - self._still_to_come()
+        for slot in free[:surplus] if surplus > 0 else []:
+            slot.renew(None)
+
+    def _still_to_come(self) -> int:
+        """How many trials may yet need a slot."""
+        if self.over:
+            return 0
+        if self._num_trials is None:
+            return len(self.open_slots)
+        occupied = sum(slot.run is not None for slot in self.slots)
+        return max(0, self._num_trials - self.recorder.endings.total() - occupied)
+
+    async def stop_all(self, reason: str) -> None:
+        """The sweep is over: let nothing begin, and what is running save its state and stop."""
+        self.over = self.over or reason
+        self._mark_all("pending", reason)
+        self.release_surplus_groups()
+        await self.notify()
+
+    def _mark_all(self, state: TrialState, reason: str) -> None:
+        """Stop all trials; those that have not begun are left for a later launch."""
+        for run in list(self.runs.values()):
+            if not run.has_ended and run.stopping is None:
+                run.stop(state if run.trial.attempts else "pending", reason)
+                self.stop_if_idle(run)
+
+    async def notify(self) -> None:
+        """Something has changed: let everybody who waits look."""
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until a condition holds; it is looked at whenever something has changed."""
+        async with self._changed:
+            await self._changed.wait_for(condition)

@@ -1,0 +1,222 @@
+"""Records of a sweep: its log, its own MLflow run, its trials' runs, and events for the driver."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from paceline.cluster.kept_checkpoints import kept_checkpoints
+from paceline.cluster.run_coordinator import RunCoordinator, Status
+from paceline.redaction import redact
+from paceline.sweeps.coordinator.record_closer import RecordCloser
+from paceline.sweeps.results.ranking import Objective, best_trial, ranked
+from paceline.sweeps.sweep_log import SweepLog
+from paceline.sweeps.trial import ENDED, Trial
+from paceline.tracking.journal import JOURNAL_FILE, Journal
+from paceline.tracking.metric_points import MetricPoint
+from paceline.tracking.run_record import RunRecord, trial_state_tags
+from paceline.tracking.run_recorder import TRIAL_STATUS, RunRecorder
+from paceline.tracking.sweep_note import sweep_points
+
+CHILD_CLOSE_SECONDS = 30.0
+"""How long a trial's record waits for MLflow; what is unsent by then stays in its journal."""
+PARENT_SECONDS = 1.0
+"""How often the sweep's own record is notified of the trials, at the most: to find the best one takes a look at all."""
+
+
+class SweepRecorder:
+    """What is written down of a sweep. A full disk is reported to the watcher, and holds up nothing."""
+
+    def __init__(self, folder: Path, record: RunRecord, objectives: Sequence[Objective]) -> None:
+        """Open the sweep's journal and its record.
+
+        Raises:
+            OSError: the folder cannot be written to.
+        """
+        self._folder, self._uri = folder, record.uri
+        self._objectives = objectives
+        self._log = SweepLog(folder)
+        self._parent = RunRecorder(folder / "tracking", record)
+        self._parent_told = -PARENT_SECONDS
+        self._parent_timer: asyncio.TimerHandle | None = None
+        self._closings = RecordCloser()
+        self.trials: dict[str, Trial] = {}
+        """All trials that are known, by id."""
+        self.endings: Counter[str] = Counter()
+        """How many trials have ended in each state."""
+        self.version = 1
+        """Grows with every change of a trial."""
+        self._versions: dict[str, int] = {}  # by trial, the newest last
+        for trial in self._log.history.trials.values():
+            # the launch that ran it is gone
+            self.note(replace(trial, state="pending") if trial.state == "running" else trial)
+        self.last_rungs = self._log.history.last_rungs
+        """What is known of trials that are not under way: the values at the rung that each reached last."""
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        """For the watcher."""
+
+    def begin(self) -> None:
+        """Begin to upload the sweep's own record, and what earlier launches have left open of their trials' records."""
+        self._parent.start_uploading()
+        self._close_left_open()
+
+    def _close_left_open(self) -> None:
+        """Close the records of trials that have ended, and that MLflow does not have all of."""
+        for trial in self.trials.values():
+            if trial.state in ENDED and trial.state != "skipped" and not trial.mlflow_run_id:
+                folder = self._folder / "trials" / trial.id / "tracking"
+                self._closings.close_anew(folder, self._uri, trial, CHILD_CLOSE_SECONDS, self._when_closed(trial.id))
+
+    def tell(self, kind: str, **details: Any) -> None:
+        """Let the watcher know something."""
+        self.events.append((kind, details))
+
+    def note(self, trial: Trial) -> None:
+        """Keep in mind how a trial stands, without writing it down; its reason without secrets."""
+        trial = replace(trial, reason=redact(trial.reason)) if trial.reason else trial
+        known = self.trials.get(trial.id)
+        if known is None or known.state not in ENDED:
+            self.endings.update([trial.state] if trial.state in ENDED else [])
+        self.trials[trial.id] = trial
+        self.version += 1
+        self._versions.pop(trial.id, None)
+        self._versions[trial.id] = self.version
+
+    def trial(self, trial: Trial) -> None:
+        """Write down how a trial stands."""
+        self.note(trial)
+        # if it fails, a later launch would run it once more, and find it finished by its checkpoint
+        self._write(lambda: self._log.trial(self.trials[trial.id]), f"how trial {trial.id} stands")
+
+    def changed_since(self, version: int) -> dict[str, Trial]:
+        """The trials that have changed since a version, by id."""
+        changed = {}
+        for trial_id in reversed(self._versions):
+            if self._versions[trial_id] <= version:
+                break
+            changed[trial_id] = self.trials[trial_id]
+        return changed
+
+    def rung(self, trial_id: str, values: Mapping[str, float]) -> None:
+        """Write down that a trial has come to a rung."""
+        self._write(lambda: self._log.rung(trial_id, values), f"the rung of trial {trial_id}")
+
+    def answer(self, trial_id: str) -> None:
+        """Write down that a trial has its decision at its rung."""
+        self._write(lambda: self._log.answer(trial_id), f"the rung of trial {trial_id}")
+
+    def end(self, trial: Trial, coordinator: RunCoordinator, when_closed: Callable[[], None]) -> None:
+        """A trial has ended: write that down, and close its record in the background."""
+        self.trial(trial)
+        self._tell_parent_soon()
+        coordinator.tag(trial_state_tags(trial.state))
+        status = TRIAL_STATUS.get(trial.state, "KILLED")
+        self.close_record(trial.id, coordinator, status, trial.reason or None, CHILD_CLOSE_SECONDS, when_closed)
+        if trial.reason:
+            self.tell("ended", trial=trial.id, state=trial.state, reason=trial.reason)
+
+    def close_record(
+        self,
+        trial_id: str,
+        coordinator: RunCoordinator,
+        status: Status,
+        reason: str | None,
+        timeout_seconds: float,
+        when_closed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Close a trial's record in the background, which takes `CHILD_CLOSE_SECONDS` at the most."""
+        seconds = min(timeout_seconds, CHILD_CLOSE_SECONDS)
+        self._closings.close(coordinator, status, reason, seconds, self._when_closed(trial_id, when_closed))
+
+    async def close(
+        self, status: Status, reason: str | None, note: str, artifacts: Mapping[str, bytes], timeout_seconds: float
+    ) -> dict[str, Any]:
+        """Close the sweep's own record while those of the trials are closed; returns a `UploadReport` as a mapping."""
+        if self._parent_timer is not None:
+            self._tell_parent()
+        words = status, reason, note, artifacts, timeout_seconds
+        others = asyncio.create_task(self._closings.finish(timeout_seconds))
+        report = await asyncio.to_thread(self._close_parent, *words)
+        await others
+        if not report["unsent"]:  # MLflow is there now; it was away for too long when some of the trials ended
+            self._close_left_open()
+            await self._closings.finish(timeout_seconds)
+        self._closings.give_up()
+        return report
+
+    def _close_parent(
+        self, status: Status, reason: str | None, note: str, artifacts: Mapping[str, bytes], timeout_seconds: float
+    ) -> dict[str, Any]:
+        error = ""
+        try:
+            for path, data in artifacts.items():
+                self._parent.add_artifact(path, data)
+            self._add_best_checkpoint()
+            report = self._parent.close(status, reason, timeout_seconds, note)
+        except OSError as trouble:  # no room for the last words: what is in the journal is sent all the same
+            error = f"the end of the sweep could not be recorded: {trouble}"
+            report = self._close_without_words(status, timeout_seconds)
+        return {**asdict(report), **({"error": error} if error else {})}
+
+    def _add_best_checkpoint(self) -> None:
+        """Have the final checkpoint of the best trial registered: those of all others would only be in the way."""
+        best = best_trial(list(self.trials.values()), self._objectives)
+        if best is None:
+            return
+        folder = self._folder / "trials" / best.id
+        entries = Journal(folder / "tracking" / JOURNAL_FILE).read()
+        points = [MetricPoint.from_json(entry.content) for entry in entries if entry.kind == "point"]
+        for model in kept_checkpoints(folder / "checkpoints", points, f"{self._folder.name}/{best.id}")[:1]:
+            self._parent.add_model(model)
+
+    def _close_without_words(self, status: Status, timeout_seconds: float) -> Any:
+        try:
+            return self._parent.close(status, None, timeout_seconds)
+        except OSError:  # the record counts as closed now: another call only sends
+            return self._parent.close(status, None, timeout_seconds)
+
+    def _when_closed(self, trial_id: str, then: Callable[[], None] = lambda: None) -> Callable[[dict[str, Any]], None]:
+        def closed(report: dict[str, Any]) -> None:
+            if report["run_id"] and report["unsent"] == 0:  # otherwise a later launch sends the rest
+                self.trial(replace(self.trials[trial_id], mlflow_run_id=report["run_id"]))
+            if report["error"]:
+                message = f"MLflow does not have all of trial {trial_id}: {report['error']}"
+                self.tell("warning", code="unsent", message=message)
+            then()
+
+        return closed
+
+    def _tell_parent_soon(self) -> None:
+        if self._parent_timer is None:
+            seconds = max(0.0, self._parent_told + PARENT_SECONDS - time.monotonic())
+            self._parent_timer = asyncio.get_running_loop().call_later(seconds, self._tell_parent)
+
+    def _tell_parent(self) -> None:
+        if self._parent_timer is not None:
+            self._parent_timer.cancel()
+        self._parent_timer, self._parent_told = None, time.monotonic()
+        self._write(self._append_to_parent, "how many trials have ended")
+
+    def take_costs(self, costs: Mapping[str, float]) -> None:
+        """Let the sweep's own record have what the sweep has cost, as metrics."""
+        step, now = self.endings.total(), int(time.time() * 1000)
+        points = [MetricPoint(key, value, step, now) for key, value in costs.items()]
+        self._write(lambda: self._parent.append(points), "what the sweep cost")
+
+    def _append_to_parent(self) -> None:
+        """Let the sweep's own record have the best setting's values so far, each the mean over its seeds, and how many
+        trials ended in which way."""
+        best = next(iter(ranked(list(self.trials.values()), self._objectives)), None)
+        values = (
+            {metric: spread.mean for metric, spread in best.spreads.items() if spread.n} if best is not None else {}
+        )
+        self._parent.append(sweep_points(self.endings, values, int(time.time() * 1000)))
+
+    def _write(self, write: Callable[[], object], what: str) -> None:
+        try:
+            write()
+        except OSError as error:
+            self.tell("warning", code="not-written", message=f"{what} could not be written down: {error}")

@@ -1,0 +1,71 @@
+"""The part of a sweep's config that its coordinator needs."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from paceline.sweeps.results.ranking import MEASURES, Objective
+from paceline.sweeps.trial import Trial
+from paceline.tracking.costs import Goal
+
+EVALUATED = "val/"
+"""How the names begin of metrics that every evaluation reports."""
+_NEVER_REPORTED = "sweep.metric: no trial reports"
+
+
+def is_hopeless(fault: str) -> bool:
+    """Whether a sweep that could not continue for this reason never can: it needs another config."""
+    return fault.startswith(_NEVER_REPORTED)
+
+
+def _is_of_evaluation(name: str, known: Iterable[str]) -> bool:
+    """Return True if the first evaluation would have reported a metric: other metrics may be logged at any later step.
+
+    One without a prefix is such a metric when the evaluation reported it with its prefix.
+    """
+    return name.startswith(EVALUATED) or f"{EVALUATED}{name}" in known
+
+
+@dataclass(frozen=True)
+class SweepRules:
+    """What the coordinator has to know of the sweep's config."""
+
+    objectives: tuple[Objective, ...]
+    slots: int
+    max_failures: int
+    fresh_processes: bool
+    """Whether each trial gets processes of its own."""
+    target: float | None = None
+    """The sweep is over once a trial's first objective is as good as this."""
+    trial_seconds: float | None = None
+    """A trial is over after so long on worker groups."""
+    goal: Goal | None = None
+    """The cost to reach this is reported."""
+
+    def never_reported(self, trial: Trial, others: Iterable[Trial]) -> str:
+        """Why nothing can be compared, since a trial has finished, or has been evaluated, without a metric of the sweep
+        that no other has either; empty when it can. A value that is not finite counts as reported."""
+        if all(name in trial.metrics or name in MEASURES for name, _ in self.objectives):
+            return ""
+        known = {name for each in others for name in each.metrics}.union(trial.metrics, MEASURES)
+        if trial.state == "finished":
+            absent = (name for name, _ in self.objectives if name not in known)
+        elif any(name.startswith(EVALUATED) for name in trial.metrics):
+            absent = (name for name, _ in self.objectives if name not in known and _is_of_evaluation(name, known))
+        else:
+            return ""
+        name = next(absent, None)
+        if name is None:
+            return ""
+        near = get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        return f"{_NEVER_REPORTED} {name!r} ({hint}reported: {', '.join(sorted(known))})"
+
+    def target_reached(self, trial: Trial) -> str:
+        """Why the sweep is over because of a trial; empty when it is not."""
+        metric, mode = self.objectives[0]
+        value = trial.metrics.get(metric)
+        if trial.state != "finished" or self.target is None or value is None:
+            return ""
+        is_reached = value >= self.target if mode == "max" else value <= self.target
+        return f"trial {trial.id} reached the target: {metric} is {value:.6g}" if is_reached else ""

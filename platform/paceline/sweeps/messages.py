@@ -1,0 +1,120 @@
+"""Messages between the processes of a sweep: Tune's trainables, the coordinator, the worker groups and the driver."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline.cluster.placement import Request
+from paceline.sweeps.trial import PlannedTrial, Trial
+from paceline.tracking.costs import Unit
+from paceline.tracking.run_record import RunRecord
+
+
+@dataclass(frozen=True)
+class GroupShape:
+    """What a worker group is made of. Trials of one shape take turns in one group."""
+
+    num_workers: int
+    cpus_per_worker: float
+    gpus_per_worker: float
+    """0: the workers train on CPU."""
+    placement: str
+
+    @property
+    def cpus(self) -> float:
+        """Cores that the group reserves."""
+        return self.num_workers * self.cpus_per_worker
+
+    @property
+    def gpus(self) -> float:
+        """GPUs that the group reserves."""
+        return self.num_workers * self.gpus_per_worker
+
+    @property
+    def has_whole_gpus(self) -> bool:
+        """Whether it trains on GPUs, and shares none of them."""
+        return self.gpus_per_worker >= 1 and float(self.gpus_per_worker).is_integer()
+
+    def request(self, groups: int = 1) -> Request:
+        """So many of these groups, as a request to the cluster's nodes."""
+        return Request(self.num_workers, self.cpus_per_worker, self.gpus_per_worker, self.placement, groups)
+
+    def units(self, unit: Unit) -> float:
+        """How much of it the group reserves, so that a group on CPU costs no GPUs."""
+        return self.gpus if unit == "GPU" else self.cpus
+
+
+@dataclass(frozen=True)
+class TrialSpec:
+    """A trial, with everything settled that its workers and its record need."""
+
+    planned: PlannedTrial
+    shape: GroupShape
+    needs_fresh_processes: bool
+    """Whether no other trial may have run in its processes before."""
+    worker_spec: bytes
+    """The pickled `Assignment`; opened by the workers alone."""
+    record: RunRecord
+    folder: str
+    """Where the trial keeps its journal and its checkpoints."""
+    total_steps: int | None
+    timeout_seconds: float
+    """How long a collective operation of its workers may take."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What a worker group takes from the coordinator."""
+
+    number: int
+    """Counts what the group has taken, from 1."""
+    trial_id: str
+    attempt: int
+    worker_spec: bytes
+    timeout_seconds: float
+
+
+@dataclass(frozen=True)
+class WantedGroup:
+    """The worker group that a slot of the coordinator wants to have."""
+
+    slot: int
+    generation: int
+    """Grows whenever the slot wants another group; groups of earlier generations leave by themselves."""
+    shape: GroupShape | None
+    """None: the slot needs no group any more."""
+
+
+@dataclass(frozen=True)
+class SweepView:
+    """The state of a sweep, for the driver."""
+
+    trials: list[Trial]
+    """Those that have begun, and those that an earlier launch has left behind; only those that have changed, when the
+    watcher said which version it knows."""
+    events: list[tuple[str, dict[str, Any]]]
+    """What the watcher has not seen yet."""
+    groups: list[WantedGroup]
+    over: str = ""
+    """Why the sweep ends before its last trial: a stop condition, or the user; empty while it continues."""
+    fault: str = ""
+    """Why no worker group can be started; empty when they can."""
+    busy: int = 0
+    """How many slots have a trial that a worker group has taken, and that has not ended there."""
+    version: int = 0
+    """Grows with every change of a trial. What the watcher names the next time, to be sent only what is newer."""
+
+
+@dataclass(frozen=True)
+class TrialReport:
+    """What Tune gets about a trial, at a rung or at its end."""
+
+    state: str
+    values: dict[str, float] = field(default_factory=dict)
+    """`samples`, `epochs`, `seconds`, and the newest value of each metric."""
+    checkpoint: str = ""
+    """The newest one at a rung."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the trial has ended, or will not continue in this launch."""
+        return self.state != "running"

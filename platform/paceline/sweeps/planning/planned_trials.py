@@ -1,0 +1,121 @@
+"""Planned trials: made from the sweep's space, each checked as a whole config before anything runs."""
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import product
+from random import Random
+from typing import Any
+
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.overrides import ConfigWarning
+from paceline.config.sweep import SweepConfig
+from paceline.errors import ConfigError, Problem
+from paceline.sweeps.planning.params_checks import FailingParams, ParamsCheck, check_axes, refusal
+from paceline.sweeps.trial import PlannedTrial, Trial
+
+Setting = dict[str, Any]
+"""Axis to value."""
+
+
+@dataclass(frozen=True)
+class PlannedTrials:
+    """What a sweep is to try, and what it passes over."""
+
+    planned_trials: list[PlannedTrial]
+    """In the order in which they are to begin; none with `search: optuna`, which chooses them as it goes."""
+    skipped: list[Trial]
+    """Those that are no valid config, with the reason; numbered together with the trials."""
+
+
+def plan_trials(config: ExperimentConfig) -> PlannedTrials:
+    """All trials of a config's sweep, each of them checked.
+
+    A grid's come in the order of the axes as written, the first one slowest and the seeds fastest, but with those that
+    need the same workers side by side. Drawn ones follow from the config's `seed`: more of them begin with the same.
+    With optuna there are none yet; each axis is then checked by itself.
+
+    Warns, once each, of keys that are dropped where an axis switches a component.
+
+    Raises:
+        ConfigError: the config has no sweep; or, unless `sweep.invalid` is `skip`, some trials are no valid config; or
+            none is.
+    """
+    sweep = config.sweep
+    if sweep is None:
+        hint = "write what to try out, such as sweep: {space: {optimizer.lr: [0.01, 0.1]}}"
+        raise ConfigError([Problem("missing-key", "is missing: there is nothing to try out", "sweep", hint=hint)])
+    check = ParamsCheck(config)
+    with _each_warning_once():
+        if sweep.search == "optuna":
+            check_axes(check, sweep)
+            return PlannedTrials([], [])
+        settings = _grid(sweep) if sweep.search == "grid" else _drawn(sweep, config.seed)
+        failing = [FailingParams(setting, check.problems(setting)) for setting in settings]
+    invalid = [each for each in failing if each.problems]
+    if invalid and (sweep.invalid == "refuse" or len(invalid) == len(failing)):
+        raise refusal(invalid, may_skip=len(invalid) < len(failing))
+    return _numbered(failing, _seeds(config, sweep))
+
+
+def trial_config(config: ExperimentConfig, params: Mapping[str, Any]) -> ExperimentConfig:
+    """The config of one trial: the sweep's own without its section `sweep`, with a trial's params.
+
+    Does not warn of keys that go with a component: `plan_trials` has said so.
+
+    Raises:
+        ConfigError: it is no valid config.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConfigWarning)
+        # without the space, which may be long, before all of it is copied
+        return config.model_copy(update={"sweep": None}).with_overrides(params)
+
+
+def _grid(sweep: SweepConfig) -> list[Setting]:
+    settings = [dict(zip(sweep.lists, values, strict=True)) for values in product(*sweep.lists.values())]
+    groups: dict[str, int] = {}
+    for setting in settings:
+        groups.setdefault(_group(setting), len(groups))
+    return sorted(settings, key=lambda setting: groups[_group(setting)])
+
+
+def _group(setting: Setting) -> str:
+    """Stands for the workers that a setting needs."""
+    return repr([value for axis, value in setting.items() if axis.partition(".")[0] == "scaling"])
+
+
+def _drawn(sweep: SweepConfig, seed: int) -> list[Setting]:
+    rng = Random(seed)
+    return [
+        {name: rng.choice(axis) if isinstance(axis, list) else axis.sample(rng) for name, axis in sweep.space.items()}
+        for _ in range(sweep.num_samples or 0)
+    ]
+
+
+def _seeds(config: ExperimentConfig, sweep: SweepConfig) -> list[Setting]:
+    if sweep.seeds == 1:
+        return [{}]
+    return [{"seed": config.seed + number} for number in range(sweep.seeds)]
+
+
+def _numbered(checked: Iterable[FailingParams], seeds: list[Setting]) -> PlannedTrials:
+    made = PlannedTrials([], [])
+    each = ((one, {**one.setting, **seed}) for one in checked for seed in seeds)
+    for number, (one, params) in enumerate(each):
+        if one.problems:
+            made.skipped.append(Trial(f"{number:04d}", params, state="skipped", reason=one.reason()))
+        else:
+            made.planned_trials.append(PlannedTrial(f"{number:04d}", params))
+    return made
+
+
+@contextmanager
+def _each_warning_once() -> Iterator[None]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ConfigWarning)
+        yield
+    told = dict.fromkeys((warning.category, str(warning.message)) for warning in caught)
+    for category, text in told:
+        warnings.warn(text, category, stacklevel=4)  # the line that called plan_trials

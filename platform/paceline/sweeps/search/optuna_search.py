@@ -1,0 +1,221 @@
+"""Optuna as Tune's search algorithm: proposals are checked, and seeds are averaged."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from ray.tune.search import Searcher
+
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.space import LogUniform, QUniform, RandInt, Uniform
+from paceline.sweeps.planning.params_checks import FailingParams, ParamsCheck
+from paceline.sweeps.results.ranking import place, value_of
+from paceline.sweeps.search.tune_config import place_in, tune_config
+from paceline.sweeps.trial import ENDED, TROUBLE, PlannedTrial, Trial
+
+if TYPE_CHECKING:
+    import optuna
+
+MOST_IN_VAIN = 100
+"""How many proposals in a row may be no valid config before the search gives up."""
+
+
+@dataclass
+class _Proposal:
+    """What Optuna proposed: one setting, with a trial for each seed."""
+
+    asked: "optuna.trial.Trial"
+    planned_trials: list[PlannedTrial]
+    open: set[str] = field(default_factory=set)
+    """Ids of its trials that have not ended."""
+
+
+class OptunaSearch(Searcher):  # type: ignore[misc]
+    """Tune's searcher over Optuna's TPE sampler.
+
+    Args:
+        known: the trials of earlier launches; Optuna gets those that ended, the others are handed out first.
+        trials: gives all trials of the sweep as they stand.
+        skip: told of a proposal that is no valid config, and why.
+    """
+
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        slots: int,
+        known: Sequence[Trial],
+        trials: Callable[[], Sequence[Trial]],
+        skip: Callable[[PlannedTrial, str], None],
+    ) -> None:
+        sweep = config.sweep
+        assert sweep is not None
+        assert sweep.num_samples is not None
+        super().__init__(metric=sweep.metrics[0], mode=sweep.objectives[0][1])
+        self._config, self._sweep, self._slots = config, sweep, slots
+        self._trials, self._skip = trials, skip
+        self._check = ParamsCheck(config)
+        # the number of those that are known: the same seed again would propose the same again
+        numbers = {self._number(trial) for trial in known}
+        self._study = _study(config, len(numbers))
+        self._numbers = [number for number in range(sweep.num_samples) if number not in numbers]
+        """Those of the proposals that are still to be made, each with an id for each seed."""
+        self._distributions = {name: _distribution(axis) for name, axis in sweep.space.items()}
+        self._proposals: list[_Proposal] = []
+        self._waiting: list[PlannedTrial] = []
+        self._running: dict[str, PlannedTrial] = {}
+        self._recall(known)
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        """The next trial, for Tune's trial; None when all slots are taken, FINISHED when there are enough."""
+        if len(self._running) >= self._slots:
+            return None
+        if not self._waiting and not self._propose():
+            return str(Searcher.FINISHED)
+        planned = self._waiting.pop(0)
+        self._running[trial_id] = planned
+        return tune_config(planned, self._sweep)
+
+    def on_trial_result(self, trial_id: str, result: Mapping[str, Any]) -> None:
+        """Rungs are the scheduler's business."""
+
+    def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
+        """A trial of ours has ended; once the last seed of its setting has, Optuna gets it."""
+        planned = self._running.pop(trial_id, None)
+        for proposal in self._proposals:
+            if planned is not None and planned.id in proposal.open:
+                proposal.open.remove(planned.id)
+                if not proposal.open:
+                    self._tell(proposal)
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing to save: the sweep's journal has it all."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Nothing to restore."""
+
+    def _propose(self) -> bool:
+        for _ in range(min(MOST_IN_VAIN, len(self._numbers))):
+            asked = self._study.ask(self._distributions)
+            planned_trials = self._over_seeds(self._numbers.pop(0), self._overrides(asked.params))
+            failing = FailingParams(planned_trials[0].params, self._check.problems(planned_trials[0].params))
+            if not failing.problems:
+                self._proposals.append(_Proposal(asked, planned_trials, {planned.id for planned in planned_trials}))
+                self._waiting += planned_trials
+                return True
+            self._study.tell(asked, state=_states().FAIL)
+            for planned in planned_trials:
+                self._skip(planned, failing.reason())
+        return False
+
+    def _overrides(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        lists = self._sweep.lists
+        return {name: lists[name][params[name]] if name in lists else params[name] for name in self._sweep.space}
+
+    def _over_seeds(self, number: int, params: Mapping[str, Any]) -> list[PlannedTrial]:
+        """The trials of a proposal: one for each seed, with ids that follow from its number."""
+        seeds = self._sweep.seeds
+        owns = [{"seed": self._config.seed + seed} if seeds > 1 else {} for seed in range(seeds)]
+        return [PlannedTrial(f"{number * seeds + seed:04d}", {**params, **own}) for seed, own in enumerate(owns)]
+
+    def _number(self, trial: Trial) -> int:
+        """That of the proposal which a trial belongs to."""
+        return int(trial.id) // self._sweep.seeds
+
+    def _tell(self, proposal: _Proposal) -> None:
+        ids = {planned.id for planned in proposal.planned_trials}
+        values = _values([trial for trial in self._trials() if trial.id in ids], self._sweep.metrics)
+        if values is None:
+            self._study.tell(proposal.asked, state=_states().FAIL)
+        else:
+            self._study.tell(proposal.asked, values)
+
+    def _recall(self, known: Sequence[Trial]) -> None:
+        """Take up what an earlier launch has left."""
+        proposals: dict[int, dict[str, Trial]] = {}
+        for trial in sorted(known, key=place):
+            proposals.setdefault(self._number(trial), {})[trial.id] = trial
+        for number, trials in proposals.items():
+            setting = next(iter(trials.values())).setting
+            planned_trials = self._over_seeds(number, {name: setting[name] for name in self._sweep.space})
+            unfinished = [
+                planned
+                for planned in planned_trials
+                if planned.id not in trials or trials[planned.id].state not in ENDED
+            ]
+            if all(trial.state == "skipped" for trial in trials.values()):
+                continue
+            if unfinished:
+                self._ask_again(self._params(setting), planned_trials, unfinished)
+            elif (values := _values(list(trials.values()), self._sweep.metrics)) is not None:
+                self._add(self._params(setting), values)
+
+    def _ask_again(
+        self, params: dict[str, Any], planned_trials: list[PlannedTrial], unfinished: list[PlannedTrial]
+    ) -> None:
+        self._study.enqueue_trial(params)
+        asked = self._study.ask(self._distributions)
+        self._proposals.append(_Proposal(asked, planned_trials, {planned.id for planned in unfinished}))
+        self._waiting += unfinished
+
+    def _add(self, params: dict[str, Any], values: list[float]) -> None:
+        import optuna
+
+        trial = optuna.trial.create_trial(params=params, distributions=self._distributions, values=values)
+        self._study.add_trial(trial)
+
+    def _params(self, setting: Mapping[str, Any]) -> dict[str, Any]:
+        lists = self._sweep.lists
+        return {
+            name: place_in(lists[name], setting[name]) if name in lists else setting[name] for name in self._sweep.space
+        }
+
+
+def _values(trials: Sequence[Trial], metrics: Sequence[str]) -> list[float] | None:
+    """The mean of each metric over the trials that have it; None where none has. A pruned trial counts with its
+    newest values: it was stopped because they were bad."""
+    counted = [trial for trial in trials if trial.state not in (*TROUBLE, "skipped")]
+    values = []
+    for metric in metrics:
+        known = [value for trial in counted if (value := value_of(trial, metric)) is not None]
+        if not known:
+            return None
+        values.append(fmean(known))
+    return values
+
+
+def _study(config: ExperimentConfig, known: int) -> "optuna.Study":
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    assert config.sweep is not None
+    minimize, maximize = optuna.study.StudyDirection.MINIMIZE, optuna.study.StudyDirection.MAXIMIZE
+    directions = [minimize if mode == "min" else maximize for _, mode in config.sweep.objectives]
+    return optuna.create_study(
+        directions=directions, sampler=optuna.samplers.TPESampler(seed=(config.seed + known) % 2**32)
+    )
+
+
+def _states() -> Any:
+    import optuna
+
+    return optuna.trial.TrialState
+
+
+def _distribution(axis: Any) -> "optuna.distributions.BaseDistribution":
+    """An axis in Optuna's words; a list by the places of its values, which may be mappings."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if isinstance(axis, list):
+        return CategoricalDistribution(tuple(range(len(axis))))
+    if isinstance(axis, LogUniform):
+        return FloatDistribution(*axis.bounds, log=True)
+    if isinstance(axis, RandInt):
+        return IntDistribution(*axis.bounds)
+    if isinstance(axis, QUniform):
+        (low, high), step = axis.bounds, axis.step
+        if isinstance(low, int) and isinstance(high, int) and isinstance(step, int):
+            return IntDistribution(low, high, step=step)
+        return FloatDistribution(low, high, step=step)
+    assert isinstance(axis, Uniform)
+    return FloatDistribution(*axis.bounds)

@@ -1,0 +1,215 @@
+"""Ray Tune at work on a sweep, in a thread of the driver."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import tune
+
+from paceline.cluster.trainer_thread import first_line
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.sweep import SweepConfig
+from paceline.errors import EnvironmentFault
+from paceline.sweeps.search.schedulers import build_scheduler
+from paceline.sweeps.search.trainable import STATE, TrialTrainable
+from paceline.sweeps.search.trial_specs import TrialSpecBuilder
+from paceline.sweeps.search.tune_config import TRIAL, id_of, tune_config
+from paceline.sweeps.sweep_log import SweepHistory
+from paceline.sweeps.trial import PlannedTrial, Trial
+
+ACTOR_FAILURES = 3
+"""How often Tune starts its part of a trial again; the trial itself continues meanwhile."""
+
+FREE_SECONDS = 10.0
+"""How long a sweep that has just ended on this node may take to give back what its part of Tune held."""
+
+_ENVIRONMENT = {
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # the sweep has a journal of its own
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a trial that failed has no metric
+    "TUNE_GLOBAL_CHECKPOINT_S": "86400",  # nothing is restored from Tune's own files
+    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
+    "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": "86400",  # trials wait for a slot: that is how it works
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",
+}
+
+MOST_PENDING = "TUNE_MAX_PENDING_TRIALS_PG"
+
+
+@dataclass(frozen=True)
+class TuneSetup:
+    """What Tune is asked to do."""
+
+    config: ExperimentConfig
+    planned_trials: Sequence[PlannedTrial]
+    """What is left to do, in its order; empty when the trials are chosen while the sweep continues."""
+    slots: int
+    first_rung: float
+    length: float
+    """Of the longest trial, in the sweep's `budget_unit`."""
+    history: SweepHistory
+    folder: Path
+    """For Tune's own files."""
+
+
+class TuneThread(threading.Thread):
+    """`Tuner.fit()` in a thread, which keeps Tune from taking over the signals."""
+
+    def __init__(self, tuning: TuneSetup, coordinator: Any, specs: TrialSpecBuilder) -> None:
+        super().__init__(name="ray-tune-fit", daemon=True)
+        self.error: BaseException | None = None
+        self._tuning, self._coordinator, self._specs = tuning, coordinator, specs
+        self._id = str(tuning.folder)
+
+    def run(self) -> None:
+        try:
+            with _environment(self._tuning.slots):
+                self._tuner().fit()
+        except (Exception, SystemExit) as error:  # Ray raises SystemExit here when it is shut down
+            self.error = error
+        finally:
+            _OVER.discard(self._id)
+
+    def finish_early(self) -> None:
+        """Start no more trials, and release those that are running."""
+        if self.is_alive():
+            _OVER.add(self._id)
+
+    def leave(self, seconds: float) -> None:
+        """End early, and wait for that, but no longer than this."""
+        self.finish_early()
+        self.join(seconds)
+
+    def _tuner(self) -> tune.Tuner:
+        tuning, sweep = self._tuning, self._tuning.config.sweep
+        assert sweep is not None
+        trainable = tune.with_parameters(TrialTrainable, coordinator=self._coordinator, specs=self._specs)
+        return tune.Tuner(
+            tune.with_resources(trainable, _one_of(tuning.slots)),
+            param_space=_param_space(tuning.planned_trials, sweep),
+            tune_config=tune.TuneConfig(
+                num_samples=1 if tuning.planned_trials else -1,
+                search_alg=None if tuning.planned_trials else self._searcher(),
+                scheduler=build_scheduler(tuning.config, tuning.first_rung, tuning.length, tuning.history),
+                reuse_actors=True,
+                trial_dirname_creator=_folder_name,
+            ),
+            run_config=tune.RunConfig(
+                name="tune",
+                storage_path=str(tuning.folder),
+                verbose=0,
+                stop=_UntilOver(self._id),
+                callbacks=[_Prunings(self._coordinator, sweep.scheduler, sweep.budget_unit)],
+                failure_config=tune.FailureConfig(max_failures=ACTOR_FAILURES),
+            ),
+        )
+
+    def _searcher(self) -> Any:
+        from paceline.sweeps.search.optuna_search import OptunaSearch
+
+        tuning, coordinator = self._tuning, self._coordinator
+        trials: Callable[[], list[Trial]] = lambda: ray.get(coordinator.trials.remote())  # noqa: E731
+        known = list(tuning.history.trials.values())
+        return OptunaSearch(tuning.config, tuning.slots, known, trials, lambda *args: coordinator.skip.remote(*args))
+
+
+def _one_of(slots: int) -> tune.PlacementGroupFactory:
+    """Resources on this node of which there is room for as many as slots, whatever else it has.
+
+    Each node has one unit of a resource with its own name.
+    """
+    return tune.PlacementGroupFactory([{_here(): _share(slots)}])
+
+
+def _here() -> str:
+    return f"node:{ray.util.get_node_ip_address()}"
+
+
+def _share(slots: int) -> float:
+    return int(10_000 / slots) / 10_000
+
+
+def require_this_node(slots: int) -> None:
+    """Make sure that Tune's part of so many trials finds room on this node, where it would otherwise wait for ever.
+
+    Raises:
+        EnvironmentFault: another sweep's Tune has it.
+    """
+    end = time.monotonic() + FREE_SECONDS
+    while ray.available_resources().get(_here(), 0.0) < _share(slots) * slots - 1e-6:
+        if time.monotonic() > end:
+            raise EnvironmentFault(
+                "another sweep runs from this node of the Ray cluster: wait for its end, or start this one from "
+                "another node",
+                "node-in-use",
+            )
+        time.sleep(0.2)
+
+
+def _param_space(planned_trials: Sequence[PlannedTrial], sweep: SweepConfig) -> dict[str, Any]:
+    trials = [tune_config(planned, sweep)[TRIAL] for planned in planned_trials]
+    return {TRIAL: tune.grid_search(trials)} if trials else {}
+
+
+def _folder_name(trial: Any) -> str:
+    return f"trial-{id_of(trial.config)}"
+
+
+_OVER: set[str] = set()
+"""The sweeps of this process that are to end. Not in the stopper itself, which Tune copies and pickles."""
+
+
+@contextmanager
+def _environment(slots: int) -> Iterator[None]:
+    """Tune's settings for the length of the body; those of `_ENVIRONMENT` that are set already stay as they are."""
+    names = (*_ENVIRONMENT, MOST_PENDING)
+    before = {name: os.environ.get(name) for name in names}
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    os.environ[MOST_PENDING] = str(slots)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = old
+
+
+class _UntilOver(tune.Stopper):  # type: ignore[misc]
+    """Ends the experiment when `finish_early` was called."""
+
+    def __init__(self, sweep: str) -> None:
+        self._sweep = sweep
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
+        return self._sweep in _OVER
+
+
+class _Prunings(tune.Callback):  # type: ignore[misc]
+    """Tells the coordinator of trials that the scheduler has ended, and of those that Tune has lost. Runs in the
+    driver."""
+
+    def __init__(self, coordinator: Any, scheduler: str, unit: str) -> None:
+        self._coordinator, self._scheduler, self._unit = coordinator, scheduler, unit
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        last = trial.last_result or {}
+        if last.get(STATE) == "running":
+            reason = f"{self._scheduler} ended it at {last.get(self._unit, 0):,.6g} {self._unit}"
+            self._coordinator.prune.remote(id_of(trial.config), reason)
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        error = trial.get_error()
+        why = f": {first_line(error)}" if error is not None else ""
+        self._coordinator.give_up.remote(id_of(trial.config), f"Ray Tune gave up its part of the trial{why}")

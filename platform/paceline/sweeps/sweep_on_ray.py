@@ -1,0 +1,317 @@
+"""A sweep on Ray: the coordinator, its worker groups and Tune, side by side until the last trial has ended."""
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.cluster.preflight import cluster_resources, writable
+from paceline.cluster.ray_session import (
+    connected,
+    connecting_text,
+    is_private,
+    on_cluster,
+    prepare_environment,
+    stay_in,
+)
+from paceline.cluster.signals import first_interrupt_calls
+from paceline.cluster.trainer_thread import first_line
+from paceline.cluster.user_code import runtime_env
+from paceline.cluster.worker_output import only_worker_output
+from paceline.errors import RunFailed
+from paceline.sweeps.coordinator.actor import coordinator_of
+from paceline.sweeps.coordinator.sweep_rules import is_hopeless
+from paceline.sweeps.messages import SweepView
+from paceline.sweeps.planning.readiness import ready_to_sweep
+from paceline.sweeps.planning.slot_plan import SlotPlan, base_of, spec_builder_of
+from paceline.sweeps.results.closing import Closing, best_config, status_of, write_best
+from paceline.sweeps.results.drawing import Drawing
+from paceline.sweeps.results.pictures import PICTURES
+from paceline.sweeps.results.ranking import place
+from paceline.sweeps.results.record import artifacts_of, note_of
+from paceline.sweeps.sweep_costs import SweepCosts, unit_of
+from paceline.sweeps.trial import Trial
+from paceline.tracking.costs import COST_FILE, Ledger, Unit, goal_of
+
+if TYPE_CHECKING:
+    from paceline.sweeps.launch import SweepLaunch
+    from paceline.sweeps.search.tune_thread import TuneThread
+    from paceline.sweeps.worker_group_manager import WorkerGroupManager
+
+POLL_SECONDS = 0.2
+LEAVE_SECONDS = 6.0
+"""How long Ray may take to end its groups, and Tune, at the end; then their processes are ended."""
+SAVE_SECONDS = 300.0
+"""How long trials that were told to stop may take to save their states."""
+_TUNES_FOLDER = "tune-"
+"""How the folders begin that Tune writes to; each launch has one of its own."""
+
+
+def run_on_ray(launch: "SweepLaunch") -> Closing:
+    """Run what is left of a sweep.
+
+    Raises:
+        KeyboardInterrupt: it was told to end at once; it can be resumed.
+    """
+    prepare_environment()
+    warm_up = threading.Thread(target=_import_ray_parts, name="import-ray-train")
+    warm_up.start()
+    if on_cluster(launch.address):
+        warm_up.join()  # connecting takes no time to import in, and two threads would find modules half made
+    import ray
+
+    launch.listener.stage(connecting_text(launch.address))
+    packed = runtime_env(launch.config) if launch.address else None
+    with connected(launch.address, packed), only_worker_output():
+        if launch.has_work and not is_private():
+            ready_to_sweep(launch)
+        plan = SlotPlan(launch, cluster_resources())
+        if not is_private():
+            _require_this_node(plan.slots)
+        with coordinator_of(launch, plan) as coordinator:
+            launch.listener.stage(f"starting {plan.slots} worker group{'s' if plan.slots > 1 else ''}")
+            warm_up.join()
+            if is_private():
+                _start_coordinator()
+            try:
+                return _run(launch, plan, coordinator)
+            except ray.exceptions.RayActorError as error:
+                reason = f"the process that holds the sweep together has died: {first_line(error)}"
+                raise RunFailed(f"{reason}; the same command resumes it") from None
+
+
+def _import_ray_parts() -> None:
+    # takes seconds; done while Ray starts
+    import paceline.cluster.lean_trainer
+    import paceline.sweeps.search.tune_thread  # noqa: F401
+
+
+def _require_this_node(slots: int) -> None:
+    from paceline.sweeps.search.tune_thread import require_this_node
+
+    require_this_node(slots)
+
+
+def _start_coordinator() -> None:
+    from paceline.cluster.lean_trainer import start_autoscaling_coordinator
+
+    start_autoscaling_coordinator()
+
+
+def _run(launch: "SweepLaunch", plan: SlotPlan, coordinator: Any) -> Closing:
+    from paceline.sweeps.search.tune_thread import TuneSetup, TuneThread
+    from paceline.sweeps.worker_group_manager import WorkerGroupManager
+
+    base = base_of(launch)
+    folder = _ray_folder(launch.folder.path)
+    unit = unit_of(plan.shapes if launch.has_work else [], launch.folder.tracking)
+    groups = WorkerGroupManager(coordinator, folder, base, _warns(launch), unit)
+    tuning = TuneSetup(
+        config=launch.config,
+        planned_trials=launch.left,
+        slots=plan.slots,
+        first_rung=plan.first_rung,
+        length=plan.length,
+        history=launch.history,
+        folder=folder / f"{_TUNES_FOLDER}{time.time_ns()}",
+    )
+    costs = _costs(launch, coordinator, groups, unit)
+    try:
+        return SweepDriver(
+            launch,
+            coordinator,
+            groups,
+            lambda: TuneThread(tuning, coordinator, spec_builder_of(launch, plan, base)),
+            costs,
+        ).run()
+    finally:
+        _forget_tunes_files(folder)
+
+
+def _warns(launch: "SweepLaunch") -> Callable[[str], None]:
+    return lambda message: launch.listener.event("warning", {"code": "group-killed", "message": message})
+
+
+def _costs(launch: "SweepLaunch", coordinator: Any, groups: "WorkerGroupManager", unit: Unit) -> SweepCosts:
+    import ray
+
+    tracking = launch.config.tracking
+    return SweepCosts(
+        launch.folder.tracking,
+        unit,
+        tracking.price_per_hour,
+        goal_of(launch.config),
+        lambda: groups.allocated,
+        lambda: ray.get(coordinator.spent.remote()),
+        lambda: groups.have_whole_gpus,
+    )
+
+
+class SweepDriver:
+    """The driver's part, while the sweep continues."""
+
+    def __init__(
+        self,
+        launch: "SweepLaunch",
+        coordinator: Any,
+        groups: "WorkerGroupManager",
+        make_tune: Callable[[], "TuneThread"],
+        costs: SweepCosts | None = None,
+    ) -> None:
+        self._costs = costs
+        self._launch, self._coordinator, self._groups, self._make_tune = launch, coordinator, groups, make_tune
+        self._start = time.monotonic()
+        self._seen_events = 0
+        self._version = 0
+        self._trials: dict[str, Trial] = {}
+        self._fault = ""
+        self._is_out_of_time = False
+        self._has_told_end = False
+        self._drawing = Drawing()
+
+    def run(self) -> Closing:
+        """Follow the sweep to its end, and close its records.
+
+        Raises:
+            KeyboardInterrupt: it was told to end at once.
+        """
+        with first_interrupt_calls(lambda: self._coordinator.request_stop.remote()):
+            if self._launch.has_work:
+                self._tune_all()
+                self._wait_for_states()
+        return self._close(self._look())
+
+    def _tune_all(self) -> None:
+        tune = self._make_tune()
+        self._groups.follow(self._look().groups)
+        tune.start()
+        try:
+            while tune.is_alive():
+                tune.join(POLL_SECONDS)
+                if self._turn().over:
+                    tune.finish_early()
+        finally:
+            tune.leave(LEAVE_SECONDS)
+        if tune.error is not None and not self._look().over and not self._fault:
+            self._fault = f"{type(tune.error).__name__}: {tune.error}"
+            self._coordinator.end_early.remote(self._fault)
+
+    def _wait_for_states(self) -> None:
+        """Tune has released its trials, some of which may still be saving their states."""
+        end = time.monotonic() + SAVE_SECONDS
+        while self._turn().busy and time.monotonic() < end:
+            time.sleep(POLL_SECONDS)
+
+    def _turn(self) -> SweepView:
+        view = self._look()
+        self._groups.follow(view.groups)
+        self._launch.listener.trials(view.trials)
+        self._drawing.prepare(self._launch.config, view.trials)
+        if self._costs is not None:
+            self._costs.save_sometimes(view.trials)
+        self._tell_end(view)
+        limit = self._launch.sweep.stop.wall_seconds
+        if limit is not None and not view.over and time.monotonic() - self._start > limit:
+            self._is_out_of_time = True
+            self._coordinator.end_early.remote(f"stopped after {limit:g} s, as sweep.stop.wall_seconds says")
+        if view.fault:
+            self._fault = view.fault
+            self._coordinator.end_early.remote(view.fault)
+        return view
+
+    def _tell_end(self, view: SweepView) -> None:
+        if view.over and view.busy and not self._has_told_end:
+            self._has_told_end = True
+            saving = "running trials save their states; Ctrl-C again ends at once"
+            self._launch.listener.stage(f"stopping ({view.over}): {saving}")
+
+    def _look(self) -> SweepView:
+        """The state of things, with all trials: the coordinator tells of those that have changed."""
+        import ray
+
+        stay_in(self._launch.working_folder)  # here since Tune, in its thread, asks for it now and then
+        view: SweepView = ray.get(self._coordinator.view.remote(self._seen_events, self._version))
+        for kind, details in view.events:
+            self._seen_events += 1
+            self._launch.listener.event(kind, details)
+        self._version = view.version
+        self._trials |= {trial.id: trial for trial in view.trials}
+        return replace(view, trials=sorted(self._trials.values(), key=place))
+
+    def _close(self, view: SweepView) -> Closing:
+        import ray
+
+        launch = self._launch
+        status = status_of(view.trials, launch.total + len(launch.skipped), view.over)
+        best = best_config(launch.config, view.trials, launch.sweep.objectives)
+        self._write_best(best)
+        launch.listener.stage("recording the sweep in MLflow")
+        self._drawing.start(launch.folder.path, launch.config, view.trials)
+        ledger = self._settle(view)
+        pictures = self._drawing.finish()
+        artifacts = {**artifacts_of(launch, view.trials, best), **pictures}
+        costs: dict[str, float] = {}
+        if ledger is not None:
+            artifacts[COST_FILE] = json.dumps(ledger.to_json(), indent=1).encode()
+            costs = ledger.metrics()
+        mlflow_status = "FINISHED" if status == "finished" else "KILLED"
+        note = note_of(launch, view.trials, status, view.over, ledger, {name: PICTURES[name] for name in pictures})
+        report = ray.get(
+            self._coordinator.close.remote(
+                mlflow_status, view.over or None, note, artifacts, launch.close_seconds, costs
+            )
+        )
+        trials: list[Trial] = ray.get(self._coordinator.trials.remote())
+        self._groups.join(LEAVE_SECONDS)
+        # last: whoever is killed before continues with the sweep, and closes it then
+        with writable(launch.folder.path):
+            launch.folder.write(status="interrupted" if self._can_go_on(status) else "finished")
+        return Closing(status, trials, report, self._fault, ledger)
+
+    def _settle(self, view: SweepView) -> Ledger | None:
+        """What the sweep has cost; groups that leave are waited for, since they cost until then."""
+        if self._costs is None:
+            return None
+        if not view.busy:  # those whose workers hang are let go, and waited for, at the end
+            self._coordinator.let_groups_go.remote()
+            self._groups.join(LEAVE_SECONDS)
+        try:
+            self._costs.save(view.trials)
+        except OSError as error:  # what MLflow is to know is still to come
+            why = error.strerror or error
+            message = f"what the sweep cost could not be written: {why}"
+            self._launch.listener.event("warning", {"code": "cost-not-written", "message": message})
+        return self._costs.ledger(view.trials)
+
+    def _write_best(self, best: str | None) -> None:
+        try:
+            write_best(self._launch.folder, best)
+        except OSError as error:  # what MLflow is to know is still to come
+            why = error.strerror or error
+            message = f"the best config could not be written: {why}"
+            self._launch.listener.event("warning", {"code": "best-config-not-written", "message": message})
+
+    def _can_go_on(self, status: str) -> bool:
+        """Whether the same command is to continue with the sweep; otherwise it starts a new one, with any config."""
+        if is_hopeless(self._fault):
+            return False
+        return status == "interrupted" or self._is_out_of_time or bool(self._fault)
+
+
+def _ray_folder(sweep: Path) -> Path:
+    """Where Ray writes. Tune writes settings there as they are, secrets of theirs included: for its owner alone."""
+    folder = sweep / "ray"
+    with writable(sweep):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _forget_tunes_files(folder)
+    return folder
+
+
+def _forget_tunes_files(folder: Path) -> None:
+    """Remove what Tune has written, in this launch or in one that was killed: a sweep resumes from its own log."""
+    for each in folder.glob(f"{_TUNES_FOLDER}*"):
+        shutil.rmtree(each, ignore_errors=True)

@@ -1,0 +1,177 @@
+"""Worker groups of a sweep, started and ended by the driver as the coordinator's slots want them."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.cluster.trainer_thread import TrainerThread, first_line
+from paceline.cluster.worker_spec import WorkerSpec
+from paceline.sweeps.coordinator.actor import kill_workers
+from paceline.sweeps.messages import GroupShape, WantedGroup
+from paceline.tracking.costs import Unit
+
+if TYPE_CHECKING:
+    from ray.train.torch import TorchTrainer
+
+START_TIMEOUT_SECONDS = 1800
+"""Of the process group that Ray Train makes. Each trial has one of its own, with the time-out of its config."""
+LEAVING_SECONDS = 30.0
+"""How long a group that was told to leave may take. Then its workers are killed: they hold what the next one needs."""
+
+
+@dataclass
+class _Group:
+    slot: int
+    generation: int
+    fitting: TrainerThread
+    units: float
+    """How many of what the sweep's cost is counted in."""
+    began: float
+    """When it was asked for."""
+    left: float = 0.0
+    """When it was told to leave, or its workers were killed."""
+
+    @property
+    def allocated(self) -> float:
+        """Unit-seconds so far."""
+        return self.units * (time.monotonic() - self.began)
+
+
+class WorkerGroupManager:
+    """One TorchTrainer for each slot; it lives as long as its slot wants groups of that shape.
+
+    Args:
+        base: what the worker_specs of all trials have in common.
+        warn: told of what the watcher is to know.
+        unit: what the sweep's cost is counted in.
+    """
+
+    def __init__(
+        self, coordinator: Any, folder: Path, base: WorkerSpec, warn: Callable[[str], None], unit: Unit
+    ) -> None:
+        self._coordinator, self._folder, self._base, self._warn = coordinator, folder, base, warn
+        self._unit = unit
+        self._shapes: set[GroupShape] = set()
+        self._groups: dict[int, _Group] = {}
+        self._leaving: list[_Group] = []
+        self._ended_allocated = 0.0
+
+    @property
+    def allocated(self) -> float:
+        """Core- or GPU-seconds of all groups so far, from the moment each was asked for until nothing is left of it."""
+        return self._ended_allocated + sum(group.allocated for group in [*self._groups.values(), *self._leaving])
+
+    @property
+    def have_whole_gpus(self) -> bool:
+        """Whether all groups so far have trained on GPUs, and have shared none of them."""
+        return all(shape.has_whole_gpus for shape in self._shapes)
+
+    def follow(self, wanted: Sequence[WantedGroup]) -> None:
+        """Start what is wanted and not there; tell the coordinator of what has failed. Called a few times a second."""
+        for each in wanted:
+            group = self._groups.get(each.slot)
+            if group is not None and group.generation != each.generation:
+                group.left = time.monotonic()
+                self._leaving.append(self._groups.pop(each.slot))
+                group = None
+            if group is None and each.shape is not None:
+                self._groups[each.slot] = self._start(each)
+            elif group is not None and not group.fitting.is_alive():
+                self._tell_failure(each, group)
+        self._look_after_leaving()
+
+    def join(self, seconds: float) -> None:
+        """Wait for groups that have been told to leave, but no longer than this."""
+        end = time.monotonic() + seconds
+        self._leaving += self._groups.values()
+        self._groups = {}
+        for group in self._leaving:
+            group.fitting.join(max(0.0, end - time.monotonic()))
+        self._tell_ended()
+
+    def _look_after_leaving(self) -> None:
+        self._tell_ended()
+        for group in self._leaving:
+            if time.monotonic() - group.left > LEAVING_SECONDS:
+                self._end(group)
+
+    def _end(self, group: _Group) -> None:
+        """Kill the workers of a group that hangs. One whose workers have yet to come lets them leave when they do."""
+        import ray
+
+        group.left = time.monotonic()
+        workers = ray.get(self._coordinator.workers_of.remote(group.slot, group.generation))
+        if workers:
+            self._warn(
+                f"the workers of group {group.slot} were told to leave, and are killed since they were still there "
+                f"{LEAVING_SECONDS:g} s later"
+            )
+            kill_workers(workers)
+
+    def _tell_ended(self) -> None:
+        """Let the coordinator forget the workers of groups that are gone: what it knows at the end is killed."""
+        ended = [group for group in self._leaving if not group.fitting.is_alive()]
+        for group in ended:
+            self._coordinator.group_ended.remote(group.slot, group.generation)
+            self._ended_allocated += group.allocated
+        self._leaving = [group for group in self._leaving if group not in ended]
+
+    def _start(self, wanted: WantedGroup) -> _Group:
+        began = time.monotonic()
+        assert wanted.shape is not None
+        self._shapes.add(wanted.shape)
+        units = wanted.shape.units(self._unit)
+        self._coordinator.group_started.remote(wanted.slot, wanted.generation, units)
+        fitting = TrainerThread(self._trainer(wanted))
+        group = _Group(wanted.slot, wanted.generation, fitting, units, began)
+        group.fitting.start()
+        return group
+
+    def _tell_failure(self, wanted: WantedGroup, group: _Group) -> None:
+        error = group.fitting.error
+        reason = first_line(error) if error is not None else "the worker group left without being told to"
+        self._coordinator.group_failed.remote(wanted.slot, wanted.generation, f"the worker group ended: {reason}")
+
+    def _trainer(self, wanted: WantedGroup) -> "TorchTrainer":
+        from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
+
+        from paceline.cluster.lean_trainer import LeanTorchTrainer
+        from paceline.cluster.process_group import torch_config
+        from paceline.cluster.ray_session import is_private
+        from paceline.sweeps.slot_worker import serve_trials
+
+        # relative paths in the config mean the folder of the command
+        os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
+        shape = wanted.shape
+        assert shape is not None
+        use_gpu = shape.gpus_per_worker > 0
+        resources = {"CPU": shape.cpus_per_worker, **({"GPU": shape.gpus_per_worker} if use_gpu else {})}
+        trainer = LeanTorchTrainer(
+            serve_trials,
+            train_loop_config={
+                "coordinator": self._coordinator,
+                "base": self._base,
+                "slot": wanted.slot,
+                "generation": wanted.generation,
+            },
+            torch_config=torch_config(use_gpu, START_TIMEOUT_SECONDS, is_private()),
+            scaling_config=ScalingConfig(
+                num_workers=shape.num_workers,
+                use_gpu=use_gpu,
+                resources_per_worker=resources,
+                placement_strategy=shape.placement.upper(),
+            ),
+            run_config=RunConfig(
+                # a name of its own for each group: Ray would silently resume one that it knows
+                name=f"group-{wanted.slot}-{wanted.generation}-{time.time_ns()}",
+                storage_path=str(self._folder),
+                # the limit is each trial's own, see the coordinator
+                failure_config=FailureConfig(max_failures=-1, controller_failure_limit=3),
+                logging_config=LoggingConfig(log_level="ERROR"),
+            ),
+        )
+        trainer.private = is_private()
+        return trainer

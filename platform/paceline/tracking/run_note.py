@@ -1,0 +1,83 @@
+"""The note on a run's page in MLflow: its result, and how to reproduce it."""
+
+from collections.abc import Mapping
+
+from paceline.direction import default_mode
+from paceline.tracking import metrics
+from paceline.tracking.costs import Ledger
+from paceline.tracking.markdown import code, escaped, number
+from paceline.tracking.provenance import config_not_in_commit
+from paceline.tracking.thinned_curves import Place, ThinnedCurve
+
+_UNITS = {
+    metrics.SAMPLES_PER_SECOND: "samples/s, since the point before",
+    metrics.SAMPLES_PER_SECOND_OVERALL: "samples/s, without the warm-up",
+    metrics.STEP_SECONDS: "s",
+    metrics.ENERGY_JOULES: "J",
+}
+_RESULTS = ("train/", "val/")
+"""How the keys begin that come first in the table."""
+_RANKED = (*_RESULTS, metrics.SAMPLES_PER_SECOND)
+"""How the keys begin of which one value is better than another; of the rest there is a last one only."""
+_LEFT_OUT = ("cost/", "axis/", "system/", "tracking/", "rank_seconds/", metrics.VALIDATION_EPOCH)
+"""How the keys begin that have a table of their own, are a setting, or are about machines, or for them."""
+
+
+def summary(
+    name: str,
+    curves: Mapping[str, ThinnedCurve],
+    status: str,
+    reason: str | None,
+    tags: Mapping[str, str],
+    ledger: Ledger | None = None,
+) -> str:
+    """Markdown with the outcome, a table of final and best metrics, the cost, and the command that runs it again."""
+    parts = [f"## {escaped(name)}", _outcome(curves, status)]
+    if reason:
+        parts.append(code(reason))
+    if curves:
+        parts.append(_table(curves))
+    if ledger is not None:
+        parts.append(ledger.markdown())
+    parts.append(_reproduction(tags))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _outcome(curves: Mapping[str, ThinnedCurve], status: str) -> str:
+    steps = max((curve.newest[0] for curve in curves.values()), default=0)
+    rate = curves.get(metrics.SAMPLES_PER_SECOND_OVERALL) or curves.get(metrics.SAMPLES_PER_SECOND)
+    speed = f", {rate.newest[1]:,.0f} samples/s" if rate else ""
+    return f"**{status.lower()}** after {steps:,.0f} optimizer steps{speed}."
+
+
+def _table(curves: Mapping[str, ThinnedCurve]) -> str:
+    rows = ["| metric | last | best | at step |", "|---|---:|---:|---:|"]
+    shown = [key for key in curves if not key.startswith(_LEFT_OUT)]
+    for key in sorted(shown, key=lambda each: (not each.startswith(_RESULTS), each)):
+        best = _best(key, curves[key]) if key.startswith(_RANKED) else None
+        better = f"{number(best[1])} | {best[0]:.0f}" if best else " | "
+        rows.append(f"| {escaped(key)} | {_with_unit(key, curves[key].newest[1])} | {better} |")
+    return "\n".join(rows)
+
+
+def _with_unit(key: str, value: float) -> str:
+    if key.endswith("_bytes"):
+        return f"{value / 2**20:,.0f} MiB"
+    return f"{number(value)} {_UNITS[key]}" if key in _UNITS else number(value)
+
+
+def _reproduction(tags: Mapping[str, str]) -> str:
+    command = tags.get(metrics.COMMAND)
+    if not command:
+        return ""
+    commit = tags.get(metrics.GIT_COMMIT)
+    lines = [f"git checkout {commit}"] if commit else []
+    changed = " (files had been changed since that commit)" if tags.get(metrics.GIT_DIRTY) == "true" else ""
+    block = code("\n".join([*lines, command]))
+    missing = config_not_in_commit(tags)
+    hint = f"That commit does not have {escaped(missing)} as it was: take the artifact config.yaml in its place."
+    return f"To get it again{changed}:\n\n{block}" + (f"\n\n{hint}" if missing else "")
+
+
+def _best(key: str, curve: ThinnedCurve) -> Place | None:
+    return curve.lowest if default_mode(key) == "min" else curve.highest

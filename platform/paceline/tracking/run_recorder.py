@@ -1,0 +1,323 @@
+"""The one writer of a run's record: durable in the run's folder first, then uploaded to MLflow."""
+
+import json
+import logging
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, get_args
+
+from paceline.durable import write_durably
+from paceline.redaction import learn, redact, redact_bytes
+from paceline.tracking import checkpoint_models, datasets, metrics
+from paceline.tracking.artifact_uploads import ARTIFACT_FOLDER
+from paceline.tracking.costs import Ledger
+from paceline.tracking.error_causes import silence_of
+from paceline.tracking.journal import JOURNAL_FILE as JOURNAL_FILE
+from paceline.tracking.journal import Entry, Journal
+from paceline.tracking.loss_picture import loss_curve
+from paceline.tracking.metric_points import MetricPoint
+from paceline.tracking.mlflow_uploader import MlflowUploader
+from paceline.tracking.run_note import summary
+from paceline.tracking.run_record import RECORD_FILE, RunRecord, clean_tags
+from paceline.tracking.step_marks import fresh_points, raise_mark
+from paceline.tracking.thinned_curves import ThinnedCurve, curves_of
+from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor, UploadReport, report_of
+from paceline.tracking.uploader_process import UploaderProcess, can_upload_in_own_process
+
+logger = logging.getLogger(__name__)
+
+LOSS_CURVE = "loss_curve.png"
+SILENT_SECONDS = 1.0
+"""How long the end of a run waits for an MLflow that has never answered."""
+STOPPED_WAITING = "the end was not waited for"
+LOOK_SECONDS = 0.1
+"""How soon the end of a run notices that it is to wait no longer."""
+FinalStatus = Literal["FINISHED", "FAILED", "KILLED"]
+TRIAL_STATUS: Mapping[str, FinalStatus] = {
+    "finished": "FINISHED",
+    "failed": "FAILED",
+    "oom": "FAILED",
+    "diverged": "FAILED",
+}
+"""MLflow's status of a sweep's trial by its state; any other state, such as `pruned` or `stopped`, is `KILLED`."""
+
+
+class RunRecorder:
+    """Takes what a run has to tell, and sees to it that MLflow has it exactly once.
+
+    Lives in one process at a time, on the driver's node: in the training process itself, or in an actor. Opened again
+    on the same folder after a crash or for a resumed run, it resumes where the journal ends. Its methods may be called
+    from several threads. None of them waits for MLflow, except `close`.
+    """
+
+    def __init__(self, folder: Path, record: RunRecord, apart: bool = False) -> None:
+        """Open or create the run's record in `folder`, which is best one of its own.
+
+        Args:
+            apart: send it to MLflow from a process of its own, where this one has better things to do with its cores.
+
+        Raises:
+            OSError: the folder cannot be written to.
+        """
+        learn(record.secrets)
+        self._folder = folder
+        self._record = record
+        self._journal = Journal(folder / JOURNAL_FILE, self._take_up)
+        self._lock = threading.RLock()
+        self._marks: dict[str, int] = {}
+        self._closed = self._hurries = False
+        status = self._replay()
+        changed = _changed_params(folder, record)
+        record.save(folder)
+        self._resumed_after_end = status not in (None, "RUNNING")
+        if self._resumed_after_end:
+            self._append_status("RUNNING")
+        if changed:
+            self.set_tags({metrics.CHANGED_PARAMS: "\n".join(changed)})
+        for path, text in record.artifacts.items():
+            self.add_artifact(path, text.encode())
+        kind = UploaderProcess if apart and can_upload_in_own_process(folder) else MlflowUploader
+        self._uploader: MlflowUploader | UploaderProcess = kind(folder, record, self._journal)
+
+    def append(self, points: Sequence[MetricPoint]) -> int:
+        """Add points; they are on disk when this returns. Returns how many were new.
+
+        A point whose step is not above the last one of its key is dropped: after a crash a run computes some steps
+        again, and the first value stays the one.
+
+        Raises:
+            OSError: the disk is full or gone; none of the points was added.
+        """
+        with self._lock, self._journal.alone():
+            marks = dict(self._marks)
+            fresh = fresh_points(marks, points)
+            self._journal.append([("point", point.to_json()) for point in fresh])
+            self._marks = marks
+        return len(fresh)
+
+    def add_artifact(self, path: str, data: bytes) -> None:
+        """Add a file, or replace it; unchanged content is not sent again. On disk when this returns.
+
+        Secrets in a text are hidden.
+
+        Args:
+            path: relative path with forward slashes, under which MLflow shows it.
+        """
+        place = PurePosixPath(path)
+        if place.is_absolute() or ".." in place.parts or not place.name:
+            raise ValueError(f"an artifact's path must be relative and without '..', not {path!r}")
+        file = self._folder / ARTIFACT_FOLDER / place
+        data = redact_bytes(data)
+        with self._lock:
+            if path in self._artifacts and file.is_file() and file.read_bytes() == data:
+                return
+            write_durably(file, data)
+            self._journal.append([("artifact", {"path": str(place)})])
+            self._artifacts.add(path)
+
+    def set_tags(self, tags: Mapping[str, str]) -> None:
+        """Set tags of the run, over older values; secrets in them are hidden. On disk when this returns."""
+        with self._lock:
+            self._journal.append([("tags", {"tags": clean_tags(tags)})])
+
+    def add_datasets(self, sets: Mapping[str, Any]) -> None:
+        """Tell which data the run was trained and validated on, see `datasets.datasets_entry`; the same again is
+        nothing new. On disk when this returns."""
+        self._add_once(datasets.KIND, datasets.datasets_entry(self._record, sets))
+
+    def add_model(self, model: checkpoint_models.CheckpointModel) -> None:
+        """Have a checkpoint registered that is kept; the same again is nothing new. On disk when this returns."""
+        self._add_once(checkpoint_models.KIND, model.entry())
+
+    def _add_once(self, kind: str, content: Mapping[str, Any]) -> None:
+        with self._lock, self._journal.alone():
+            if _identity(kind, content) not in self._told:
+                self._journal.append([(kind, content)])
+                self._told.add(_identity(kind, content))
+
+    @property
+    def size(self) -> int:
+        """Bytes of the journal that are on disk."""
+        return self._journal.size
+
+    def history(self) -> Iterator[MetricPoint]:
+        """The points so far, each read from the journal as it is asked for: in the order they came, one for each key
+        and step."""
+        entries = self._journal.read(stop=self._journal.size)
+        return (MetricPoint.from_json(entry.content) for entry in entries if entry.kind == "point")
+
+    def start_uploading(self) -> None:
+        """Start the thread that imports MLflow and sends the journal. Best called once training is under way."""
+        self._uploader.start()
+
+    def report(self) -> UploadReport:
+        """How far the record has come into MLflow; at once, whatever MLflow does."""
+        return self._uploader.report()
+
+    def close(
+        self,
+        status: FinalStatus,
+        reason: str | None = None,
+        timeout_seconds: float = 60.0,
+        note: str | None = None,
+        ledger: Ledger | None = None,
+    ) -> UploadReport:
+        """End the run: draw its picture, sum it up, and send what is left, but wait no longer than the timeout.
+
+        What is unsent then stays in the journal: `sync` sends it, and so does a resumed run. A second call only waits.
+        Where MLflow has never answered, and still does not, that is found out within a second.
+
+        Args:
+            note: Markdown for the run's page, in place of the summary of its points.
+            ledger: what the run has cost, for that summary.
+        """
+        self.conclude(status, reason, note, ledger)
+        self.start_uploading()
+        silence = self._silence()
+        if silence is not None:
+            self._uploader.abandon()
+        report = self._finish(0.0 if silence is not None else timeout_seconds)
+        self._journal.close()
+        return report if silence is None else replace(report, error=silence)
+
+    def stop_waiting(self) -> None:
+        """Let `close` wait for MLflow no longer, now or later. May be called by a signal's handler."""
+        self._hurries = True  # and nothing else: the thread that a handler interrupts may hold any lock
+
+    def _finish(self, timeout_seconds: float) -> UploadReport:
+        reports: list[UploadReport] = []
+        waiting = threading.Thread(target=lambda: reports.append(self._uploader.finish(timeout_seconds)), daemon=True)
+        waiting.start()
+        while waiting.is_alive() and not self._hurries:
+            waiting.join(LOOK_SECONDS)
+        if reports:
+            return reports[0]
+        self._uploader.abandon()
+        return replace(self._uploader.report(), error=STOPPED_WAITING)
+
+    def _silence(self) -> str | None:
+        """Why it would be in vain to wait for MLflow; None where it would not."""
+        report = self._uploader.report()
+        if report.run_id is not None:  # it has answered once
+            return None
+        silence = silence_of(self._record.uri, SILENT_SECONDS)
+        return None if silence is None else report.error or silence
+
+    def conclude(
+        self, status: FinalStatus, reason: str | None = None, note: str | None = None, ledger: Ledger | None = None
+    ) -> None:
+        """End the run as `close` does, but send nothing. A second call does nothing.
+
+        Raises:
+            OSError: the disk is full or gone.
+        """
+        if not self._closed:
+            self._closed = True
+            self._conclude(status, reason, note, ledger)
+
+    def abandon(self) -> None:
+        """Send no more, and wait for nothing: what is unsent stays in the journal."""
+        self._uploader.abandon()
+        self._journal.close()
+
+    def _replay(self) -> str | None:
+        """Take up what the journal holds; returns the run's last status in it."""
+        self._artifacts: set[str] = set()
+        self._told: set[str] = set()
+        status = None
+        for entry in self._journal.scan():
+            self._take_up(entry)
+            if entry.kind == "status":
+                status = entry.content["status"]
+        return status
+
+    def _take_up(self, entry: Entry) -> None:
+        """Keep in mind what the journal has: an earlier process has written it, or one that is about to end."""
+        if entry.kind == "point":
+            raise_mark(self._marks, MetricPoint.from_json(entry.content))
+        elif entry.kind == "artifact":
+            self._artifacts.add(entry.content["path"])
+        elif entry.kind in (datasets.KIND, checkpoint_models.KIND):
+            self._told.add(_identity(entry.kind, entry.content))
+
+    def _append_status(self, status: str) -> None:
+        self._journal.append([("status", {"status": status, "time_ms": time.time_ns() // 1_000_000})])
+
+    def _conclude(self, status: FinalStatus, reason: str | None, note: str | None, ledger: Ledger | None) -> None:
+        curves = curves_of(self.history())
+        if note is None:
+            note = summary(self._record.name, curves, status, reason, self._record.tags, ledger)
+        tags = {metrics.NOTE: note}
+        if reason or self._resumed_after_end:  # an earlier end's reason must not outlive it
+            tags[metrics.STATUS_REASON] = reason or ""
+        with self._lock:
+            self.set_tags(tags)
+            self._append_status(status)
+        # last, since it takes long: whatever ends this process meanwhile, how the run ended is written down
+        if self._record.picture and not curves.keys().isdisjoint((metrics.TRAIN_LOSS, metrics.VAL_LOSS)):
+            self._draw(curves)
+
+    def _draw(self, curves: Mapping[str, ThinnedCurve]) -> None:
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                file = Path(folder) / LOSS_CURVE
+                loss_curve(curves, file, self._record.name)
+                self.add_artifact(LOSS_CURVE, file.read_bytes())
+        except Exception as error:  # a picture is no reason to fail a run
+            logger.warning("the loss curve could not be drawn: %s", redact(str(error)))
+
+
+def sync(folder: Path, uri: str | None = None, patience_seconds: float = 30.0) -> UploadReport:
+    """Send to MLflow what a run's recorder could not. For a run that is not running any more.
+
+    What MLflow has lost, or another store does not have yet, is sent again; there is nothing that it would have twice.
+
+    Args:
+        folder: the recorder's folder.
+        uri: MLflow's address; by default the one that the run was started with, less its credentials.
+        patience_seconds: how long to wait for MLflow when nothing gets on.
+    """
+    journal = Journal(folder / JOURNAL_FILE)
+    for _ in journal.scan():
+        pass
+    uploader = MlflowUploader(folder, RunRecord.load(folder, uri), journal, tells_lag=False)
+    uploader.start()
+    report = uploader.finish_patiently(patience_seconds)
+    journal.close()
+    return report
+
+
+def unsent(folder: Path) -> int:
+    """Entries of the journal in a recorder's folder that MLflow does not have, going by what was sent before."""
+    journal = Journal(folder / JOURNAL_FILE)
+    for _ in journal.scan():
+        pass
+    return report_of(UploadCursor.load(folder / CURSOR_FILE), "", journal, None).unsent
+
+
+def has_ended(folder: Path) -> bool:
+    """Whether the record in a recorder's folder tells how the run ended."""
+    status = None
+    for entry in Journal(folder / JOURNAL_FILE).read():
+        if entry.kind == "status":
+            status = entry.content["status"]
+    return status in get_args(FinalStatus)
+
+
+def _changed_params(folder: Path, record: RunRecord) -> list[str]:
+    """What params differ from those of the launch before: the record holds the newest ones alone."""
+    try:
+        before = json.loads((folder / RECORD_FILE).read_bytes())["params"]
+        known = {str(key): str(value) for key, value in before.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
+    after = record.params
+    return [f"{key}: {known[key]} -> {after[key]}" for key in after if known.get(key, after[key]) != after[key]]
+
+
+def _identity(kind: str, content: Mapping[str, Any]) -> str:
+    return json.dumps([kind, content], sort_keys=True)

@@ -1,0 +1,192 @@
+"""Uploads a journal from a separate, low-priority process, for a process that trains.
+
+MLflow is seconds of pure Python to import, and some milliseconds at each request: in the process that trains, all of
+it would hold up the training. That process says only when to end; what the other one finds out stands in the cursor's
+file.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from paceline.tracking.backoff import Backoff
+from paceline.tracking.journal import JOURNAL_FILE, Journal, can_lock
+from paceline.tracking.mlflow_uploader import MlflowUploader
+from paceline.tracking.run_record import RunRecord
+from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor, UploadReport, report_of
+
+logger = logging.getLogger(__name__)
+
+NICENESS = 10
+"""What trains goes first."""
+POLL_SECONDS = 0.5
+"""How soon the process notices that the one that trains is gone, should its pipe still be open somewhere."""
+LONGEST_RESTART_SECONDS = 300.0
+"""How long a process that keeps dying is left alone, at the most: each start costs seconds of a core."""
+FINISH = "finish\n"
+_PROGRAM = (
+    "import json, sys; order = json.loads(sys.stdin.readline()); sys.path[:] = order['path']; "
+    "from paceline.tracking.uploader_process import main; main(order)"
+)
+
+
+def can_upload_in_own_process(folder: Path) -> bool:
+    """Whether a process of its own can upload the journal in a folder: there has to be a Python to start, which a
+    program that embeds one may not have, and the file system has to have locks, since both processes append."""
+    return bool(sys.executable) and can_lock(folder)
+
+
+class UploaderProcess:
+    """The part of a `MlflowUploader` in the process that trains."""
+
+    def __init__(self, folder: Path, record: RunRecord, journal: Journal) -> None:
+        self._folder = folder
+        self._record = record
+        self._journal = journal
+        self._process: subprocess.Popen[str] | None = None
+        self._backoff = Backoff(LONGEST_RESTART_SECONDS)
+        self._trouble: str | None = None
+        """Why there is no process; None when there is one, or nobody has wanted one yet."""
+        self._began = 0.0
+        self._is_over = self._is_complete = False
+        self._lock = threading.RLock()
+
+    def start(self) -> None:
+        """Start the process, which ends with this one, however that comes about.
+
+        A second call only looks after it: one that has died is started again, after a while. Never raises: what it
+        would have sent is safe in the journal.
+        """
+        with self._lock:
+            if not self._is_over and not self._is_alive() and not self._backoff.wait_seconds:
+                self._begin()
+
+    def finish(self, timeout_seconds: float) -> UploadReport:
+        """Send what is left, wait for it no longer than the timeout, and end the process."""
+        if self._process is not None or self._trouble is not None:
+            self._finish(timeout_seconds)
+        report = self.report()
+        if self._is_over and not self._is_complete and report.error is None:
+            return replace(report, error=f"not everything was sent within {timeout_seconds:g} s")
+        return report
+
+    def abandon(self) -> None:
+        """End the process at once, and for good."""
+        with self._lock:
+            self._is_over = True
+            if self._process is not None:
+                self._process.kill()
+                self._process.wait()
+                _close_pipe(self._process)
+
+    def report(self) -> UploadReport:
+        """How far things are, as the process has last written it down."""
+        if not self._is_over:
+            self._is_alive()
+        cursor = UploadCursor.load(self._folder / CURSOR_FILE)
+        return report_of(cursor, self._record.uri, self._journal, self._trouble or cursor.error or None)
+
+    def _finish(self, timeout_seconds: float) -> None:
+        deadline = time.monotonic() + timeout_seconds
+        self._backoff.hurry()
+        while not self._is_over:
+            self.start()
+            self._say(FINISH)
+            seconds = max(0.0, deadline - time.monotonic())
+            if (process := self._process) is None:
+                time.sleep(min(seconds, self._backoff.wait_seconds))
+            else:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._is_complete = process.wait(seconds) == 0
+            self._is_alive()
+            if self._is_complete or time.monotonic() >= deadline:
+                self.abandon()
+        with contextlib.suppress(OSError), self._journal.alone():  # it may have added something itself
+            pass
+
+    def _is_alive(self) -> bool:
+        """Whether there is a process; takes note of how one has ended that was not told to."""
+        with self._lock:
+            if self._process is None:
+                return False
+            code = self._process.poll()
+            if code is None:
+                return True
+            _close_pipe(self._process)
+            self._process = None
+            if time.monotonic() - self._began > LONGEST_RESTART_SECONDS:
+                self._backoff.succeeded()
+            if code != 0 and not self._is_over:
+                self._failed(f"the upload process ended with {code}")
+            return False
+
+    def _begin(self) -> None:
+        # the address may hold credentials: a command line can be read by everyone on the machine
+        order = {
+            "path": sys.path,
+            "folder": str(self._folder.absolute()),
+            "uri": self._record.uri,
+            "starter": os.getpid(),
+        }
+        command = [sys.executable, "-P", "-c", _PROGRAM]
+        try:
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        except OSError as error:
+            self._failed(f"the upload process could not be started: {error}")
+            return
+        self._trouble, self._began = None, time.monotonic()
+        self._say(json.dumps(order) + "\n")
+
+    def _failed(self, trouble: str) -> None:
+        self._backoff.failed()
+        self._trouble = trouble
+        logger.warning("metrics do not reach MLflow for now, they are kept in %s: %s", self._journal.path, trouble)
+
+    def _say(self, text: str) -> None:
+        if self._process is None:
+            return
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError, ValueError):  # it has died, or ended: the report tells what is left
+            self._process.stdin.write(text)
+            self._process.stdin.flush()
+
+
+def _close_pipe(process: "subprocess.Popen[str]") -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(OSError):
+        process.stdin.close()
+
+
+def main(order: Mapping[str, Any]) -> None:
+    """Entry point of the process: upload until told to finish, and end when the process that started this one does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C in the terminal is for the one that trains
+    os.nice(NICENESS)
+    folder = Path(order["folder"])
+    uploader = MlflowUploader(folder, RunRecord.load(folder, order["uri"]), Journal(folder / JOURNAL_FILE))
+    uploader.start()
+    threading.Thread(target=_end_with, args=(order["starter"],), daemon=True).start()
+    for line in sys.stdin:
+        if line == FINISH:
+            threading.Thread(target=_finish, args=(uploader,), daemon=True).start()
+    os._exit(1)  # the pipe has closed, wherever the upload stands: whoever continues sends the rest
+
+
+def _finish(uploader: MlflowUploader) -> None:
+    uploader.finish(threading.TIMEOUT_MAX)
+    os._exit(0)
+
+
+def _end_with(starter: int) -> None:
+    while os.getppid() == starter:
+        time.sleep(POLL_SECONDS)
+    os._exit(1)

@@ -1,0 +1,358 @@
+"""What is settled, checked and written down before the first process is started, and how a run in this process ends."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from paceline.cluster import train_worker
+from paceline.cluster.preflight import check_this_machine
+from paceline.cluster.python_objects import with_objects as with_all_objects
+from paceline.cluster.run_coordinator import RunCoordinator
+from paceline.cluster.run_identity import RunFolder, claim_run
+from paceline.cluster.run_result import RunResult
+from paceline.cluster.train import prepare_launch, require_shared_places, train
+from paceline.cluster.train_in_process import train_in_process, worker_spec
+from paceline.cluster.train_launch import TrainLaunch
+from paceline.config.experiment import validate
+from paceline.errors import ConfigError, EnvironmentFault, RunFailed
+from paceline.runs.reopening import load_run
+from paceline.tasks._classification import Classification
+from support.cluster.coordinators import Events, no_space
+from support.cluster.local_runs import enter_folder
+from support.cluster.local_runs import local_config as config
+from support.configs import problems_of
+from support.golden import Golden
+
+CANARY = "canary-S3cr3t"
+SERVER = "127.0.0.1:9"
+
+
+@pytest.fixture(autouse=True)
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder. No server answers."""
+
+    def probe(uri: str) -> None:
+        if uri.startswith(("http", "postgresql")):
+            raise EnvironmentFault("MLflow does not answer", "mlflow-unreachable")
+
+    monkeypatch.setattr("paceline.cluster.train.probe", probe)
+    return enter_folder(tmp_path, monkeypatch)
+
+
+def prepare(run: Any, **options: Any) -> TrainLaunch:
+    settings: dict[str, Any] = {"intent": "continue", "address": None, "listener": Events()}
+    return prepare_launch(run, **{**settings, **options})
+
+
+def released(run: Any, **options: Any) -> TrainLaunch:
+    launch = prepare(run, **options)
+    launch.run.release()
+    return launch
+
+
+def is_free(work: Path) -> bool:
+    """Whether the name of the run can be claimed."""
+    try:
+        claim_run(config(), work / "runs").release()
+    except EnvironmentFault:
+        return False
+    return True
+
+
+# Credentials
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://user:{canary}@{host}/ml",
+        "http://{host}/?key={canary}",
+        "postgresql://{host}/mlflow?user=me&password={canary}",
+    ],
+)
+def test_the_tracking_credentials_go_to_the_recorder_and_nowhere_else(address: str) -> None:
+    uri = address.format(canary=CANARY, host=SERVER)
+    launch = released(config(tracking__uri=uri, tracking__offline="allow"))
+    written = (launch.run.folder.path / "run.json").read_text()
+    sent_to_workers = worker_spec(launch).config_json
+    assert launch.record.uri.rstrip("/") == uri.rstrip("/")
+    for text in (written, sent_to_workers, repr(launch.record.params), launch.record.artifacts["config.yaml"]):
+        assert CANARY not in text
+        assert "***" not in text
+        assert SERVER in text
+    assert validate(json.loads(sent_to_workers)).name == "run"
+    assert launch.listener.warnings == ["mlflow-offline"]  # type: ignore[attr-defined]
+
+
+def test_a_resumed_run_takes_the_credentials_of_its_own_command() -> None:
+    first = released(config(tracking__uri=f"http://user:old@{SERVER}", tracking__offline="allow"))
+    uri = f"http://user:{CANARY}@{SERVER}"
+    second = released(config(tracking__uri=uri, tracking__offline="allow"))
+    assert second.run.resumed
+    assert second.run.folder == first.run.folder
+    assert second.record.uri == uri
+
+
+def test_the_difference_to_an_unfinished_run_shows_no_secret(work: Path) -> None:
+    def claim(secret: str) -> None:
+        run = config(model={"path": "own:net", "args": {"api_key": secret, "source": f"http://me:{secret}@host/x"}})
+        (claim_run(run, work / "runs").folder.checkpoints / "step-1").mkdir(parents=True)
+
+    claim(CANARY)
+    with pytest.raises(ConfigError) as caught:
+        claim(f"another-{CANARY}")
+    assert "model.args.api_key" in {problem.key for problem in caught.value.problems}
+    assert CANARY not in str(caught.value)
+    assert "@host/x" in str(caught.value)
+
+
+# Places
+
+
+ELSEWHERE = {"storage__path": "/shared/runs", "tracking__uri": "http://mlflow:5000"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "keys"),
+    [
+        ({}, []),
+        ({"tracking__uri": "sqlite:////shared/mlflow.db"}, []),
+        ({"storage__path": "s3://bucket/runs"}, []),
+        ({"storage__path": "~/runs"}, []),
+        ({"storage__path": None, "tracking__uri": None}, ["storage.path", "tracking.uri"]),
+        ({"storage__path": "./runs", "tracking__uri": "sqlite:///mlflow.db"}, ["storage.path", "tracking.uri"]),
+    ],
+)
+def test_a_cluster_needs_places_outside_the_working_folder(changes: dict[str, Any], keys: list[str]) -> None:
+    run = config(**{**ELSEWHERE, **changes})
+    if not keys:
+        require_shared_places(run)
+        return
+    assert [problem.key for problem in problems_of(require_shared_places, run)] == keys
+
+
+@pytest.mark.parametrize("in_job", [False, True], ids=["--address", "a submitted job"])
+def test_a_relative_place_is_refused_at_launch(monkeypatch: pytest.MonkeyPatch, in_job: bool, golden: Golden) -> None:
+    if in_job:
+        monkeypatch.setenv("RAY_JOB_ID", "01000000")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
+    with pytest.raises(ConfigError) as caught:
+        prepare(config(storage__path="runs"), address=None if in_job else "10.0.0.1:6379")
+    assert [(problem.code, problem.key) for problem in caught.value.problems] == [
+        ("storage", "storage.path"),
+        ("tracking-uri", "tracking.uri"),
+    ]
+    if in_job:
+        golden(str(caught.value))
+
+
+# What is lacking
+
+
+def test_a_missing_module_is_found_in_a_config_made_in_python() -> None:
+    run = config(model={"path": "no_such_module:net"}, task={"path": "no_such_package.tasks:Own"})
+    assert [problem.key for problem in problems_of(prepare, run)] == ["task.path", "model.path"]
+
+
+def test_torch_says_how_many_gpus_this_process_has(monkeypatch: pytest.MonkeyPatch, golden: Golden) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    with pytest.raises(EnvironmentFault) as few:
+        check_this_machine(config(scaling__use_gpu=True))
+    assert (few.value.code, few.value.fields["asked"], few.value.fields["available"]) == ("too-few-gpus", 1, 0)
+    golden(str(few.value), "GPUs")
+    with pytest.raises(EnvironmentFault) as precision:
+        check_this_machine(config(trainer__precision="16-mixed", scaling__use_gpu="auto"))
+    assert precision.value.code == "precision-needs-gpu"
+    golden(str(precision.value), "precision")
+    check_this_machine(config(scaling__use_gpu="auto"))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    check_this_machine(config(scaling__use_gpu=True))
+
+
+def test_a_gpu_that_torch_does_not_see_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices: list[str] = []
+
+    def run_here(worker_spec: Any, device: torch.device, reporter: Any) -> dict[str, Any]:
+        devices.append(device.type)
+        return {"status": "finished"}
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr(train_worker, "run_here", run_here)
+    monkeypatch.setattr(RunCoordinator, "close", lambda self, *arguments: {})
+    launch = prepare(config(scaling__use_gpu="auto"))
+    train_in_process(launch)
+    launch.run.release()
+    assert devices == ["cpu"]
+
+
+def test_a_full_disk_is_reported_and_the_name_is_free_again(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "write", no_space)
+        with pytest.raises(EnvironmentFault) as caught:
+            prepare(config())
+    assert caught.value.code == "folder-not-writable"
+    assert str(caught.value.fields["folder"]).startswith(str(work / "runs"))
+    assert is_free(work)
+
+
+@pytest.mark.parametrize("file", ["outcome.json", "journal.jsonl"])
+def test_a_record_that_cannot_be_written_is_reported_and_the_name_is_free_again(work: Path, file: str) -> None:
+    first = released(config())
+    (first.run.folder.tracking / file).mkdir(parents=True)
+    with pytest.raises(EnvironmentFault) as caught:
+        train(config(), listener=Events())
+    assert (caught.value.code, caught.value.exit_code) == ("folder-not-writable", 3)
+    assert first.run.folder.run_id in str(caught.value.fields["folder"])
+    assert is_free(work)
+
+
+def test_a_disk_that_is_full_at_the_end_does_not_lose_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = Events()
+    launch = released(config(), listener=events)
+    monkeypatch.setattr(RunFolder, "write", no_space)
+    launch.note_ending({"status": "finished"})
+    assert events.warnings == ["not-written"]
+
+
+# How a run in this process ends
+
+
+@pytest.fixture
+def closed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """What MLflow would have been told at the end."""
+    given: list[tuple[Any, ...]] = []
+
+    def close(self: RunCoordinator, *arguments: Any) -> dict[str, Any]:
+        given.append(arguments)
+        return {"error": "", "url": "", "run_id": ""}
+
+    monkeypatch.setattr(RunCoordinator, "close", close)
+    return given
+
+
+def status_of(work: Path) -> str:
+    (file,) = (work / "runs").rglob("run.json")
+    return str(json.loads(file.read_text())["status"])
+
+
+def exiting() -> Any:
+    sys.exit()
+
+
+def interrupting() -> Any:
+    raise KeyboardInterrupt
+
+
+def frozen() -> nn.Module:
+    return nn.Linear(2, 2).requires_grad_(False)
+
+
+def test_code_that_ends_the_program_is_a_failed_run(work: Path, closed: list[tuple[Any, ...]], golden: Golden) -> None:
+    with pytest.raises(RunFailed) as caught:
+        train(config(), model=exiting, listener=Events())
+    golden(str(caught.value))
+    assert "in exiting" in caught.value.traceback_text
+    assert status_of(work) == "failed"
+    assert closed[0][0] == "FAILED"
+
+
+@pytest.mark.usefixtures("closed")
+def test_an_interrupt_while_the_model_is_built_leaves_the_run_interrupted(work: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(config(), model=interrupting, listener=Events())
+    assert status_of(work) == "interrupted"
+    assert is_free(work)
+
+
+@pytest.mark.usefixtures("closed")
+def test_an_error_of_ours_comes_without_a_traceback() -> None:
+    with pytest.raises(RunFailed, match="frozen") as caught:
+        train(config(), model=frozen, listener=Events())
+    assert (caught.value.traceback_text, caught.value.code) == ("", "nothing-to-train")
+
+
+def test_the_end_names_the_command_that_sends_the_rest(golden: Golden) -> None:
+    events = Events()
+    offline = config(tracking__uri=f"http://{SERVER}", tracking__offline="allow", trainer__max_steps=2)
+    small = offline.with_overrides({"model.in_features": 8, "data.shape": [8], "data.num_samples": 64})
+    result = train(small, listener=events)
+    assert events.warnings == ["mlflow-offline", "unsent"]
+    assert [text.split()[-1] for text in result.warnings] == ["[mlflow-offline]", "[unsent]"]
+    assert load_run(result.folder).warnings == result.warnings
+    golden(str(events.events[-1][1]["message"]).replace(result.run_id, "<id>"))
+
+
+# Python objects, and the result
+
+
+def build(width: int = 64) -> nn.Module:
+    return nn.Linear(8, width)
+
+
+@pytest.mark.parametrize(
+    ("objects", "code", "key"),
+    [
+        ({"model": nn.Linear(2, 2)}, "not-a-builder", "model"),
+        ({"model": 3}, "not-a-builder", "model"),
+        ({"task": Classification(nn.Linear(2, 2))}, "not-a-builder", "task"),
+        ({"data": TensorDataset(torch.zeros(3, 2))}, "not-two-sets", "data"),
+        ({"data": ([1], [2], [3])}, "not-two-sets", "data"),
+    ],
+    ids=["model", "number", "task", "data set", "three"],
+)
+def test_an_object_in_place_of_its_builder_is_refused(objects: Any, code: str, key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        with_objects(config(), **objects)
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.key) == (code, key)
+
+
+def with_objects(run: Any, **objects: Any) -> Any:
+    return with_all_objects(run, **{"model": None, "data": None, "task": None, **objects})
+
+
+@pytest.mark.parametrize(
+    ("model", "width"), [({"path": "own:build", "args": {"width": 128}}, 128), ({"name": "mlp"}, 64)]
+)
+def test_a_callable_gets_the_arguments_that_the_config_has_for_it(model: dict[str, Any], width: int) -> None:
+    assert with_objects(config(model=model), model=build).model.build().out_features == width
+
+
+def test_data_given_as_a_pair_take_no_arguments() -> None:
+    own = {"path": "own:data", "args": {"samples": 2000}, "global_batch_size": 64}
+    changed = with_objects(config(data=own), data=([1, 2], [3]))
+    assert changed.data.call() == ([1, 2], [3])
+    assert changed.data.global_batch_size == 64
+
+
+def test_the_result_shows_losses_and_accuracy_first_and_stragglers_by_line() -> None:
+    metrics = {
+        "rank_seconds/max": 0.2,
+        "val/accuracy": 0.98,
+        "train/loss": 0.05,
+        "val/loss": 0.06,
+        "lr": 0.1,
+        "validation_epoch": 2.0,
+    }
+    fixed = {"run_id": "r", "name": "n", "status": "finished", "steps": 12, "samples_per_second": 1234.5}
+    ends = {"peak_memory_bytes": 3 * 2**20, "wall_seconds": 4.0, "checkpoint": "", "weights_sha256": ""}
+    result = RunResult(**fixed, **ends, metrics=metrics, config=config(), folder=Path(), straggler="one\ntwo")
+    rows = result.rows()
+    assert rows[0] == ("run", "n/r")
+    assert rows[2:5] == [("train/loss", "0.05"), ("val/accuracy", "0.98"), ("val/loss", "0.06")]
+    assert not {"lr", "validation_epoch", "rank_seconds/max"} & {label for label, _ in rows}
+    assert [text for label, text in rows if label == "straggler"] == ["one", "two"]
+    assert (rows[1], result.to_json()["stopped_early"]) == (("status", "finished after 12 steps"), None)
+    early = replace(result, stopped_early="stopped early after 12 of 30 steps by mine.Limit")
+    assert early.rows()[1] == ("status", early.stopped_early)
+    assert early.to_json()["stopped_early"] == early.stopped_early
