@@ -162,3 +162,22 @@ def test_no_module_imports_itself_through_others() -> None:
     # the package itself only says where its names are
     sources = {module_of(file): file.read_text() for file in MODULES if file != PACKAGE / "__init__.py"}
     assert cycles_in(sources) == []
+
+
+def duplicate_classes(sources: Mapping[str, str]) -> dict[str, list[str]]:
+    """Public classes of the same name in several modules, with the modules."""
+    found: dict[str, list[str]] = {}
+    for module, code in sources.items():
+        for node in ast.parse(code).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(module)
+    return {name: modules for name, modules in found.items() if len(modules) > 1}
+
+
+def test_a_planted_duplicate_class_is_found() -> None:
+    sources = {"a": "class Run: ...", "b": "class Run: ...\nclass _Own: ...", "c": "class _Own: ..."}
+    assert duplicate_classes(sources) == {"Run": ["a", "b"]}
+
+
+def test_no_two_public_classes_share_a_name() -> None:
+    assert duplicate_classes({module_of(file): file.read_text() for file in MODULES}) == {}

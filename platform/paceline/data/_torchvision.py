@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, Subset
 
 from paceline.data._random import fixed_order
-from paceline.data._torchvision_sets import Source
+from paceline.data._torchvision_sets import TorchvisionSource
 from paceline.errors import EnvironmentFault
 
 # What torchvision raises when files are missing or broken, a download fails or a reader is not installed.
@@ -20,7 +20,7 @@ _FAILURES = (RuntimeError, OSError, ValueError, ImportError, EOFError)
 
 
 def open_parts(
-    name: str, source: Source, root: str, download: bool, transforms: tuple[Any, Any] = (None, None)
+    name: str, source: TorchvisionSource, root: str, download: bool, transforms: tuple[Any, Any] = (None, None)
 ) -> tuple[Dataset[Any], Dataset[Any]]:
     """The training and validation parts of a set.
 

@@ -11,7 +11,7 @@ from paceline.config.data import Sizes
 
 
 @dataclass(frozen=True)
-class Source:
+class TorchvisionSource:
     """One of torchvision's data sets: how it spells its two parts, and how many samples they hold."""
 
     train: Mapping[str, Any]
@@ -26,20 +26,20 @@ class Source:
     """Whether the class has a `download` argument."""
 
 
-def _flagged(sizes: Sizes, mean: tuple[float, ...], std: tuple[float, ...], **fixed: Any) -> Source:
-    return Source({"train": True, **fixed}, {"train": False, **fixed}, sizes, mean, std)
+def _flagged(sizes: Sizes, mean: tuple[float, ...], std: tuple[float, ...], **fixed: Any) -> TorchvisionSource:
+    return TorchvisionSource({"train": True, **fixed}, {"train": False, **fixed}, sizes, mean, std)
 
 
-def _split(train: str, validation: str, sizes: Sizes, downloads: bool = True, **fixed: Any) -> Source:
-    return Source({"split": train, **fixed}, {"split": validation, **fixed}, sizes, downloads=downloads)
+def _split(train: str, validation: str, sizes: Sizes, downloads: bool = True, **fixed: Any) -> TorchvisionSource:
+    return TorchvisionSource({"split": train, **fixed}, {"split": validation, **fixed}, sizes, downloads=downloads)
 
 
-def _whole(count: int) -> Source:
+def _whole(count: int) -> TorchvisionSource:
     held_out = count // 5
-    return Source({}, None, Sizes(count - held_out, held_out))
+    return TorchvisionSource({}, None, Sizes(count - held_out, held_out))
 
 
-SMALL: Mapping[str, Source] = {
+SMALL: Mapping[str, TorchvisionSource] = {
     "MNIST": _flagged(Sizes(60_000, 10_000), (0.1307,), (0.3081,)),
     "FashionMNIST": _flagged(Sizes(60_000, 10_000), (0.2860,), (0.3530,)),
     "KMNIST": _flagged(Sizes(60_000, 10_000), (0.1918,), (0.3483,)),
@@ -48,20 +48,20 @@ SMALL: Mapping[str, Source] = {
     "USPS": _flagged(Sizes(7_291, 2_007), (0.2469,), (0.2989,)),
     "CIFAR10": _flagged(Sizes(50_000, 10_000), (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     "CIFAR100": _flagged(Sizes(50_000, 10_000), (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
-    "SVHN": Source(
+    "SVHN": TorchvisionSource(
         {"split": "train"},
         {"split": "test"},
         Sizes(73_257, 26_032),
         (0.4377, 0.4438, 0.4728),
         (0.1980, 0.2010, 0.1970),
     ),
-    "STL10": Source(
+    "STL10": TorchvisionSource(
         {"split": "train"}, {"split": "test"}, Sizes(5_000, 8_000), (0.4467, 0.4398, 0.4066), (0.2603, 0.2566, 0.2713)
     ),
 }
 """Sets of small images, which are held in memory as bytes."""
 
-PHOTOS: Mapping[str, Source] = {
+PHOTOS: Mapping[str, TorchvisionSource] = {
     "CLEVRClassification": _split("train", "val", Sizes(70_000, 15_000)),
     "Caltech101": _whole(8_677),
     "Caltech256": _whole(30_607),
@@ -73,7 +73,7 @@ PHOTOS: Mapping[str, Source] = {
     "Flowers102": _split("train", "val", Sizes(1_020, 1_020)),
     "Food101": _split("train", "test", Sizes(75_750, 25_250)),
     "GTSRB": _split("train", "test", Sizes(26_640, 12_630)),
-    "INaturalist": Source({"version": "2021_train"}, {"version": "2021_valid"}, Sizes(2_686_843, 100_000)),
+    "INaturalist": TorchvisionSource({"version": "2021_train"}, {"version": "2021_valid"}, Sizes(2_686_843, 100_000)),
     "ImageNet": _split("train", "val", Sizes(1_281_167, 50_000), downloads=False),
     "Imagenette": _split("train", "val", Sizes(9_469, 3_925)),
     "OxfordIIITPet": _split("trainval", "test", Sizes(3_680, 3_669)),

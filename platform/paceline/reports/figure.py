@@ -152,5 +152,5 @@ def plain_text(text: str) -> str:
 
 
 def color_map(mode: str) -> Colormap:
-    """Return the colors of values: brighter is better, and they are told apart without red and green as well."""
+    """Return the colors of values: brighter is better, and can be distinguished without red and green as well."""
     return colormaps["viridis" if mode == "max" else "viridis_r"].with_extremes(bad="none")

@@ -12,8 +12,8 @@ from paceline.cluster.run_identity import RunFolder
 from paceline.durable import write_durably
 from paceline.engine.unrecorded import UNRECORDED
 from paceline.errors import EnvironmentFault
-from paceline.runs.progress import unheard
 from paceline.runs.sync import Synced, SyncReport, sync_folder
+from paceline.runs.sync_progress import unheard
 from paceline.storage.address import parse
 from paceline.storage.lease import Lease
 from paceline.storage.read_copies import runs_below

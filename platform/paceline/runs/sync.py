@@ -21,7 +21,7 @@ from paceline.errors import EnvironmentFault
 from paceline.redaction import redact
 from paceline.runs.alone import alone_with
 from paceline.runs.left_open import Owner, damaged
-from paceline.runs.progress import Progress, unheard
+from paceline.runs.sync_progress import SyncProgress, unheard
 from paceline.sweeps.sweep_folder import SweepFolder
 from paceline.sweeps.sweep_log import SweepHistory
 from paceline.tracking.costs import COST_FILE, Ledger
@@ -131,7 +131,7 @@ def sync_folder(folder: str | Path, uri: str | None = None, tell: Callable[[str]
         if each.record.uri in silent:
             synced.append(Synced(each.folder, "left", 0, _unsent(each.tracking), "MLflow does not answer"))
     answering = [each for each in found if each.record.uri not in silent]
-    with Progress(len(answering), PATIENCE_SECONDS, tell) as progress:
+    with SyncProgress(len(answering), PATIENCE_SECONDS, tell) as progress:
         for home, group in groupby(answering, lambda each: each.owner.home):
             synced += _sync_home(home, list(group), progress)
     return SyncReport(tuple(synced), tuple(silent.values()))
@@ -199,7 +199,7 @@ def _silent(uris: set[str], tell: Callable[[str], object]) -> dict[str, str]:
 # --- the runs of one name ----------------------------------------------------------------------------------------
 
 
-def _sync_home(home: Path, found: list[_Found], progress: Progress) -> list[Synced]:
+def _sync_home(home: Path, found: list[_Found], progress: SyncProgress) -> list[Synced]:
     try:
         with nobody_works_on(home) as nobody:
             return _sync_all(found, nobody, progress)
@@ -207,7 +207,7 @@ def _sync_home(home: Path, found: list[_Found], progress: Progress) -> list[Sync
         return [Synced(each.folder, "left", 0, None, f"{home} cannot be written to: {error}") for each in found]
 
 
-def _sync_all(found: list[_Found], nobody: bool, progress: Progress) -> list[Synced]:
+def _sync_all(found: list[_Found], nobody: bool, progress: SyncProgress) -> list[Synced]:
     synced: dict[Path, Synced] = {}
     ready: list[_Found] = []
     for each in found:
@@ -238,7 +238,7 @@ def _is_missing(synced: Synced | None) -> bool:
     return synced is not None and synced.state == "left" and synced.run_id is None
 
 
-def _sync_one(found: _Found, missing: set[str], progress: Progress) -> Synced:
+def _sync_one(found: _Found, missing: set[str], progress: SyncProgress) -> Synced:
     try:
         with alone_with(found.tracking) as is_alone:
             synced = _send(found, missing) if is_alone else _sent_by_another(found)

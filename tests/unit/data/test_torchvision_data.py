@@ -14,7 +14,7 @@ from PIL import Image
 
 from paceline.config.data import Sizes
 from paceline.data import _torchvision
-from paceline.data._torchvision_sets import PHOTOS, SMALL, Source
+from paceline.data._torchvision_sets import PHOTOS, SMALL, TorchvisionSource
 from paceline.data.torchvision import PhotoTorchvisionConfig, SmallTorchvisionConfig
 from paceline.errors import EnvironmentFault
 
@@ -145,7 +145,7 @@ class Downloading:
 def test_only_missing_files_are_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torchvision.datasets, "SVHN", Downloading)
     monkeypatch.setattr(Downloading, "downloads", [], raising=False)
-    source = Source({"split": "train"}, {"split": "test"}, Sizes(1, 1))
+    source = TorchvisionSource({"split": "train"}, {"split": "test"}, Sizes(1, 1))
     for _ in range(2):
         _torchvision._open("SVHN", str(tmp_path / "new"), True, source.train)
     assert Downloading.downloads == [True]

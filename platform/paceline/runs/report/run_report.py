@@ -55,7 +55,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Attempt:
+class AttemptRow:
     """One launch of a run that was resumed."""
 
     number: int
@@ -170,7 +170,7 @@ class RunReport:
         return self.recorded.tags.get(metrics.STATUS_REASON, "")[:LONGEST_REASON]
 
     @property
-    def attempts(self) -> list[Attempt]:
+    def attempts(self) -> list[AttemptRow]:
         """The launches of a run that was resumed; empty for one that was not."""
         resumes = self.recorded.resumes
         starts = [self.started_ms, *(each.began_ms for each in resumes)]
@@ -178,7 +178,7 @@ class RunReport:
         steps = [0, *(each.step for each in resumes), self.recorded.newest_step]
         states = [*(_STATUS.get(each.ending, "lost") for each in resumes), self.status]
         found = [
-            Attempt(at + 1, start, steps[at], steps[at + 1], _seconds(start, ends[at]), states[at])
+            AttemptRow(at + 1, start, steps[at], steps[at + 1], _seconds(start, ends[at]), states[at])
             for at, start in enumerate(starts)
         ]
         return found if resumes else []

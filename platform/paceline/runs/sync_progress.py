@@ -13,7 +13,7 @@ def unheard(text: str) -> None:
     """Takes what nobody wants to be told."""
 
 
-class Progress:
+class SyncProgress:
     """Counts the records that have been sent, and tells of it while that continues.
 
     Args:
@@ -30,7 +30,7 @@ class Progress:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sync-progress", daemon=True)
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "SyncProgress":
         if self._records:
             wait = f"up to {self._patience_seconds:g} s without an answer"
             self._tell(f"sending {_counted(self._records)} ({wait}; importing MLflow takes some seconds)")
