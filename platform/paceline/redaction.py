@@ -2,28 +2,32 @@
 
 A secret is known by its key (`password: ...`), by its shape (`ghp_...`), or by its value, see `secret_values`: those
 of the environment's variables with a telling name, and those that the config or the command has under a telling key.
+A key such as `token` is doubtful: what reads as a name there (`pad_token: "<|endoftext|>"`) is left.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import unescape
 from typing import Any
 
 from paceline.secret_values import (
+    DOUBTFUL_WORDS,
     IN_QUERY,
     SHORTEST,
     URL_QUERY,
     URL_USER,
     WORDS,
+    is_existing_path,
+    is_name,
     known,
     passwords_in,
     remember,
-    says_nothing,
 )
 
 HIDDEN = "***"
 _BEGINNINGS = (
     *("password", "passwd", "pwd", "passphrase", "secret", "token", "credential", "authorization", "bearer"),
-    *(f"{word}{sign}key" for word in ("api", "access", "private") for sign in ("", "_", "-", " ")),
+    *(f"{word}{sign}key" for word in ("api", "access", "private", "account") for sign in ("", "_", "-", " ")),
     *("sig=", "signature="),
 )
 """How what the next patterns find begins, in lower case: to look for these is many times as fast."""
@@ -38,9 +42,15 @@ _HEADER = re.compile(
     r"(?i)((?:authorization\\{0,4}[\"']?[ \t]*[:=][ \t]*\\{0,4}[\"']?(?:basic|bearer|token|digest)|bearer)[ \t]+)"
     r"(?=[^\s\d]{0,200}\d)[^\s,}\"']{8,}"
 )
+_END = re.compile(r"[).;!?]*(?:(?<!^)</?[A-Za-z].*)?$", re.DOTALL)
+"""The end of a sentence or of a call, and the next tag of a page, which belong to no value."""
+_CODE = re.compile(r"[A-Za-z_][\w.]{0,100}[(\[]")
+_DOUBTFUL = re.compile(rf"(?i){DOUBTFUL_WORDS}")
 _IN_QUERY = re.compile(rf"(?i)({IN_QUERY}=)[^&\s'\"]+")
 _KEY_PART = re.compile(r"[\w.-]*")
 _KEY_LENGTH = 100
+_LONGEST_NAME = 300
+"""Characters of the longest text that may be a name or code."""
 _WORD_LENGTH = 16
 """Characters of the longest of the words, and of a sign behind it."""
 # The others begin with what is looked for fast, and no search that fails may be long: on a long word, they would
@@ -64,16 +74,22 @@ _SHAPES = (
     _shape("hf_", r"[A-Za-z0-9]{20,255}"),  # Hugging Face
     _shape("xox", r"[abeoprs]-[A-Za-z0-9-]{10,255}"),  # Slack
     _shape("AIza", r"[0-9A-Za-z_-]{35}"),  # Google
-    _shape("sk-", r"(?:ant-|proj-)?[A-Za-z0-9]{20,255}"),
+    _shape("sk-", r"(?:(?:ant|proj|svcacct|admin)-[A-Za-z0-9_-]{20,255}|[A-Za-z0-9]{20,255})"),  # OpenAI, Anthropic
+    _shape("dapi", r"[0-9a-f]{32}(?:-\d)?(?![0-9A-Za-z])"),  # Databricks
+    _shape("nvapi-", r"[A-Za-z0-9_-]{40,255}"),  # NVIDIA
+    _shape("pypi-", r"AgE[A-Za-z0-9_-]{40,255}"),
     # a JSON web token; where a search that fails could be long, each run is looked at from its beginning alone
     _shape("eyJ", r"[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?", r"A-Za-z0-9_\-"),
 )
 _KEYS_ALONE = (
-    r"(?:pass|auth|passwords|passphrases|secrets|(?:api|access|private)[ _-]?keys|"
-    r"(?:encryption|signing|ssh|account|storage|master|auth|license)[ _-]?key)"
+    r"(?:passwords|passphrases|secrets|(?:api|access|private)[ _-]?keys|"
+    r"(?:encryption|signing|ssh|master|auth|license)[ _-]?key)"
 )
 """What is telling as a config's key, but too common in other texts. `tokens` is not: models have lists of them."""
-_SECRET_KEY = re.compile(rf"(?i)(?:^|[._-]|(?-i:(?<=[a-z0-9])(?=[A-Z])))(?:{WORDS}|{_KEYS_ALONE})$")
+_DOUBTFUL_KEY = rf"(?:{DOUBTFUL_WORDS}|pass|auth|storage[ _-]?key)"
+_SECRET_KEY = re.compile(
+    rf"(?i)(?:^|[._-]|(?-i:(?<=[a-z0-9])(?=[A-Z])))(?:(?P<doubtful>{_DOUBTFUL_KEY})|{WORDS}|{_KEYS_ALONE})$"
+)
 
 
 def redact(text: str) -> str:
@@ -137,6 +153,19 @@ def without_credentials(uri: str) -> str:
     return f"{base}?{kept}" if kept else base
 
 
+def names_in(value: Any, key: str = "") -> Iterator[str]:
+    """Yield what a tree shows: its keys, and its texts that are not secret."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield str(name)
+            yield from names_in(inner, _key_below(key, str(name)))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from names_in(inner, key)
+    elif isinstance(value, str) and not _is_secret(key, value):
+        yield without_credentials(value)
+
+
 def secrets_in(value: Any, key: str = "") -> Iterator[str]:
     """The values that a tree holds under keys such as `api_key`, and the passwords of its addresses."""
     if isinstance(value, Mapping):
@@ -160,7 +189,8 @@ def secrets_among(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def _is_secret(key: str, value: str) -> bool:
-    return len(value) >= SHORTEST and _SECRET_KEY.search(key) is not None
+    found = _SECRET_KEY.search(key) if len(value) >= SHORTEST else None
+    return found is not None and not (found["doubtful"] and is_name(value))
 
 
 def _secret_places(arguments: Sequence[str]) -> Iterator[int]:
@@ -168,7 +198,7 @@ def _secret_places(arguments: Sequence[str]) -> Iterator[int]:
     for place, argument in enumerate(arguments):
         option = arguments[place - 1] if place else ""
         is_value = option.startswith("-") and "=" not in option and not argument.startswith("--")
-        if (is_value and _is_secret(option, argument) and not says_nothing(argument)) or _assigned_name(argument):
+        if (is_value and _is_secret(option, argument) and not is_existing_path(argument)) or _assigned_name(argument):
             yield place
 
 
@@ -180,7 +210,8 @@ def _assigned_name(argument: str) -> str:
 
 def _key_below(key: str, name: str) -> str:
     """The key that says more of a value: that of the mapping which it is in, or its own."""
-    return key if _SECRET_KEY.search(key) else name
+    own, above = _SECRET_KEY.search(name), _SECRET_KEY.search(key)
+    return name if above is None or (above["doubtful"] and own is not None) else key
 
 
 def _without_values(text: str) -> str:
@@ -210,8 +241,18 @@ def _assigned_at(text: str, start: int) -> re.Match[str] | None:
     """What is to be hidden behind a word that begins there: what stands before it is a group."""
     found = _HEADER.match(text, start) if text[start] in "aAbB" else None
     found = found or _ASSIGNED.match(text, start)
+    if found and _DOUBTFUL.match(text, start) and _is_name_or_code(text[found.end(1) : found.end()]):
+        found = None
     in_query = _IN_QUERY.match(text, start) if found or "=" in text[start : start + _WORD_LENGTH] else None
     return in_query if in_query and _is_in_query(text, start) else found
+
+
+def _is_name_or_code(value: str) -> bool:
+    """Return True for a name as texts and pages have it (`&lt;|endoftext|&gt;</td>`), and for an expression."""
+    if len(value) > _LONGEST_NAME:
+        return False
+    plain = _END.sub("", unescape(value).replace("\\", ""))
+    return is_name(plain.strip("\"'")) or _CODE.match(value) is not None
 
 
 def _is_in_query(text: str, start: int) -> bool:

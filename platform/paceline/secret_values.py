@@ -1,4 +1,9 @@
-"""Which values are secrets: those of variables with a telling name, of addresses, and those of configs and commands."""
+"""Which values are secrets: those of variables with a telling name, of addresses, and those of configs and commands.
+
+A value is searched for in every text, metric names included, so it must not be an ordinary word. Some keys say for
+certain that their value is a secret (`password`, `api_key`), others are doubtful: a model has a `pad_token` as well.
+Below a doubtful key, a value that reads as a name is not a secret.
+"""
 
 import json
 import os
@@ -11,9 +16,11 @@ from urllib.parse import quote, quote_plus, unquote
 
 SHORTEST = 8
 """Characters of the shortest value that is taken for a secret: `pad_token: <pad>` is not one."""
+DOUBTFUL_WORDS = r"(?:token|pwd)"
+"""What the name of a secret may end with, and other names too."""
 WORDS = (
-    r"(?:password|passwd|pwd|passphrase|secret|token|api[ _-]?key|access[ _-]?key|secret[ _-]?key|private[ _-]?key|"
-    r"credentials?|authorization)"
+    rf"(?:password|passwd|passphrase|secret|(?:api|access|secret|private|account)[ _-]?key|credentials?|authorization|"
+    rf"{DOUBTFUL_WORDS})"
 )
 """What the name of a secret ends with."""
 IN_QUERY = rf"(?:{WORDS}|sig|signature)"
@@ -26,12 +33,19 @@ URL_USER = re.compile(
 """What stands before an address's host. A password may have slashes, and so may the path behind a port have an `@`:
 a web address with a number there is taken for the latter, and what no host can have for the former."""
 URL_QUERY = re.compile(rf"(?i)[?&][\w.-]*{IN_QUERY}=[^&\s'\"]+")
-_SECRET_NAME = re.compile(
-    r"(?i)PASSWORD|PASSWD|PASSPHRASE|_(?:PWD|PASS)(?:_|$)|TOKEN(?:_|$)|SECRET|_KEY(?:_|$)|^KEY$|APIKEY|CREDENTIAL"
+_CERTAIN_NAME = re.compile(
+    r"(?i)PASSWORD|PASSWD|PASSPHRASE|_(?:PWD|PASS)(?:_|$)|SECRET|(?:API|ACCESS|PRIVATE)_?KEY|CREDENTIAL"
 )
-_OURS = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
-"""Variables that hold nothing else: 4 characters are enough."""
-_SAYS_NOTHING = re.compile(r"(?i)(?:true|false|none|null|default|disabled?|enabled?|required|optional)$")
+_DOUBTFUL_NAME = re.compile(r"(?i)TOKEN(?:_|$)|_KEY(?:_|$)|^KEY$")
+_WORD = r"(?:[A-Z]?[a-z]{1,20}|[A-Z]{1,20})"
+_PIECE = (
+    rf"(?:(?:{_WORD}|[A-Z]?[a-z]{{2,12}}(?:[A-Z][a-z]{{2,12}}){{1,4}})(?:\d{{1,3}}[a-z]?)?|\d{{1,3}}[A-Za-z]{{0,2}})"
+)
+_NAME = re.compile(
+    rf"(?:[/~.]{{0,3}}{_PIECE}(?:[_./:|-]{{1,3}}{_PIECE})*[/:]?"  # gpt2-medium, val/loss, BatchNorm2d, ./data/train
+    r"|<[^<>\s]{1,60}>|\[[^\[\]\s]{1,60}\])"  # <|endoftext|>, [MASK]
+)
+_LONGEST_NAME = 200
 _PATH = re.compile(r"(?i)[/~.]|[a-z]:\\")
 """How paths begin; secrets may begin so as well."""
 _PATHS_NAME = re.compile(r"(?i)(?:FILE|PATH|DIR|DIRECTORY|FOLDER|HOME|ROOT|SOCK|CREDENTIALS?)S?$")
@@ -53,8 +67,8 @@ _known: tuple[object, int, Known] = (None, -1, Known())
 
 
 def remember(values: Iterable[str]) -> None:
-    """Take these values for secrets from now on, but for paths that exist and for words that say nothing."""
-    _learned.update(value for value in values if len(value) >= SHORTEST and not says_nothing(value))
+    """Take these values for secrets from now on, but for short ones, words, and paths that exist."""
+    _learned.update(value for value in values if _can_be_searched_for(value))
 
 
 def known() -> Known:
@@ -81,33 +95,37 @@ def passwords_in(text: str) -> Iterator[str]:
     yield from dict.fromkeys(form for value in (*passwords, *tokens) for form in (value, unquote(value)))
 
 
-def says_nothing(value: str) -> bool:
-    """Whether a value is not secret, wherever it stands: a word such as `default`, or the path of something."""
-    return _SAYS_NOTHING.match(value) is not None or _is_there(value)
+def is_name(value: str) -> bool:
+    """Return True if a value reads as the name of something: words with separators and small numbers, or a special
+    token such as `<|endoftext|>`. Generated tokens and passwords do not."""
+    return len(value) <= _LONGEST_NAME and _NAME.fullmatch(value) is not None
 
 
-def _environment_secrets() -> Iterator[str]:
-    for name, value in os.environ.items():
-        if name in _OURS and len(value) >= SHORTEST // 2:
-            yield value
-        candidates = [value] if _SECRET_NAME.search(name) and not _names_path(name, value) else []
-        for each in (*candidates, *passwords_in(value)):
-            if len(each) >= SHORTEST and not says_nothing(each):
-                yield each
-
-
-def _names_path(variable: str, value: str) -> bool:
-    return _PATHS_NAME.search(variable) is not None and _PATH.match(value) is not None
-
-
-def _is_there(value: str) -> bool:
-    """Whether it is the path of something."""
+def is_existing_path(value: str) -> bool:
+    """Return True if a value is the path of a file or folder that is there."""
     if not _PATH.match(value):
         return False
     try:
         return Path(value).expanduser().exists()
     except (OSError, ValueError, RuntimeError):  # too long, or of no user
         return False
+
+
+def _can_be_searched_for(value: str) -> bool:
+    """Return True if a secret is so unusual that other texts have it only where the secret is meant."""
+    return len(value) >= SHORTEST and not re.fullmatch(_WORD, value) and not is_existing_path(value)
+
+
+def _environment_secrets() -> Iterator[str]:
+    for name, value in os.environ.items():
+        is_certain = _CERTAIN_NAME.search(name) is not None
+        is_secret = is_certain or (_DOUBTFUL_NAME.search(name) is not None and not is_name(value))
+        candidates = [value] if is_secret and not _names_path(name, value) else []
+        yield from filter(_can_be_searched_for, (*candidates, *passwords_in(value)))
+
+
+def _names_path(variable: str, value: str) -> bool:
+    return _PATHS_NAME.search(variable) is not None and _PATH.match(value) is not None
 
 
 def _forms(value: str) -> tuple[str, ...]:

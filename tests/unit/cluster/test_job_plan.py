@@ -124,6 +124,13 @@ def test_a_wrong_value_is_found(override: str, code: str, key: str) -> None:
     assert (code, key) in {(problem.code, problem.key) for problem in problems_of(override)}
 
 
+@pytest.mark.parametrize(("key", "value"), [("pad_token", "<|endoftext|>"), ("auth", "attention")])
+def test_an_override_that_only_sounds_secret_is_accepted(key: str, value: str) -> None:
+    Path("own_net.py").write_text(f"import torch\n\n\ndef build({key}=''):\n    return torch.nn.Linear(8, 4)\n")
+    override = f"model.args.{key}={value}"
+    assert override in shlex.split(plan(override).entrypoint)
+
+
 def test_a_wrong_job_is_found_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     assert [problem.code for problem in problems_of(kind="sweep")] == ["sweep"]
