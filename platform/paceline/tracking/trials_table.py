@@ -2,22 +2,41 @@
 
 import csv
 import io
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 
 from paceline.tracking.run_record import param_text
 from paceline.tracking.sweep_note import TrialRow
 
+_NUMBER = re.compile(r"(?i)[+-]?(?:\d+\.?\d*(?:e[+-]?\d+)?|\.\d+(?:e[+-]?\d+)?|inf(?:inity)?|nan)")
+# Also behind what separates cells where a spreadsheet does not expect commas.
+_FORMULA = re.compile(r"(^|[;\t])(?=[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20])")
+
 
 def trials_csv(rows: Sequence[TrialRow]) -> str:
-    """All trials as a table for a spreadsheet: a column for each key of the settings and for each metric."""
+    """All trials as a table for a spreadsheet: a column for each key of the settings and for each metric.
+
+    Texts that a spreadsheet would compute as formulas begin with a `'`, see OWASP's page on CSV injection.
+    """
     keys = list(dict.fromkeys(key for row in rows for key in row.setting))
     measured = sorted({key for row in rows for key in row.metrics})
     own = ["samples", "samples_per_second", "seconds", "workers"]
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    table.writerow(["id", "state", "reason", *keys, *measured, *own])
+    table.writerow(_cells(["id", "state", "reason", *keys, *measured, *own]))
     for row in rows:
         settings = [param_text(row.setting[key]) if key in row.setting else "" for key in keys]
         values = [row.metrics.get(key, "") for key in measured]
-        table.writerow([row.id, row.state, row.reason, *settings, *values, *(getattr(row, key) for key in own)])
+        table.writerow(_cells([row.id, row.state, row.reason, *settings, *values, *(getattr(row, key) for key in own)]))
     return text.getvalue()
+
+
+def _cells(values: Iterable[object]) -> list[object]:
+    return [_without_formula(value) if isinstance(value, str) else value for value in values]
+
+
+def _without_formula(text: str) -> str:
+    if _NUMBER.fullmatch(text):
+        return text
+    safe = _FORMULA.sub(r"\1'", text)
+    return safe.replace("\r\n", "\n").replace("\r", "\n")  # the writer would not quote it, and the row would end there
