@@ -265,7 +265,7 @@ class SweepDriver:
                 mlflow_status, view.over or None, note, artifacts, launch.close_seconds, costs
             )
         )
-        trials: list[Trial] = ray.get(self._coordinator.trials.remote())
+        trials = self._look().trials  # with the warnings about records that were closed last
         self._groups.join(LEAVE_SECONDS)
         # last: whoever is killed before continues with the sweep, and closes it then
         with writable(launch.folder.path):

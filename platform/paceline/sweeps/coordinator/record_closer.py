@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.cluster.run_coordinator import RunCoordinator, Status
-from paceline.errors import text_of
+from paceline.errors import PacelineError, text_of
 from paceline.sweeps.trial import Trial
 from paceline.tracking.run_record import RECORD_FILE, RunRecord, trial_state_tags
 from paceline.tracking.run_recorder import TRIAL_STATUS, RunRecorder, has_ended, sync
@@ -45,8 +45,7 @@ class RecordCloser:
             folder: holds the trial's record. Without one there is nothing to do.
             uri: MLflow's address.
         """
-        if (folder / RECORD_FILE).exists():
-            self._begin(lambda: _close_anew(folder, uri, trial, timeout_seconds), when_closed)
+        self._begin(lambda: _close_anew(folder, uri, trial, timeout_seconds), when_closed)
 
     async def finish(self, timeout_seconds: float) -> None:
         """Wait for those that have begun; those that are not done by then are left for a later launch."""
@@ -63,14 +62,29 @@ class RecordCloser:
         task.add_done_callback(self._tasks.discard)
 
     async def _close(self, close: Callable[[], dict[str, Any]], when_closed: Closed) -> None:
-        try:
-            report = await asyncio.get_running_loop().run_in_executor(self._threads, close)
-        except (OSError, ValueError, TypeError) as error:  # the two latter: a record that cannot be read
-            report = {"run_id": None, "unsent": 1, "error": text_of(error)}
-        when_closed(report)
+        when_closed(await asyncio.get_running_loop().run_in_executor(self._threads, _report_of, close))
+
+
+def _report_of(close: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Close a record; what goes wrong is in its report.
+
+    An exception of any kind, SystemExit included, is the trouble of one trial: it would end the coordinator's event
+    loop, or leave the trial open without a word.
+    """
+    try:
+        return close()
+    except BaseException as error:
+        kind = "" if isinstance(error, OSError | PacelineError) else f"{type(error).__name__}: "
+        return _unsent(1, f"{kind}{text_of(error)}")
+
+
+def _unsent(entries: int, error: str = "") -> dict[str, Any]:
+    return {"run_id": None, "unsent": entries, "error": error}
 
 
 def _close_anew(folder: Path, uri: str, trial: Trial, timeout_seconds: float) -> dict[str, Any]:
+    if not (folder / RECORD_FILE).exists():
+        return _unsent(0)
     if has_ended(folder):  # when the trial ended stays as it is
         return asdict(sync(folder, uri, timeout_seconds))
     recorder = RunRecorder(folder, RunRecord.load(folder, uri))

@@ -112,7 +112,7 @@ class SweepRecorder:
         """A trial has ended: write that down, and close its record in the background."""
         self.trial(trial)
         self._tell_parent_soon()
-        coordinator.tag(trial_state_tags(trial.state))
+        self._write(lambda: coordinator.tag(trial_state_tags(trial.state)), f"the state of trial {trial.id}")
         status = TRIAL_STATUS.get(trial.state, "KILLED")
         self.close_record(trial.id, coordinator, status, trial.reason or None, CHILD_CLOSE_SECONDS, when_closed)
         if trial.reason:
@@ -154,7 +154,7 @@ class SweepRecorder:
         try:
             for path, data in artifacts.items():
                 self._parent.add_artifact(path, data)
-            self._add_best_checkpoint()
+            self._write(self._add_best_checkpoint, "the best trial's checkpoint")
             report = self._parent.close(status, reason, timeout_seconds, note)
         except OSError as trouble:  # no room for the last words: what is in the journal is sent all the same
             error = f"the end of the sweep could not be recorded: {trouble}"
@@ -183,8 +183,8 @@ class SweepRecorder:
             if report["run_id"] and report["unsent"] == 0:  # otherwise a later launch sends the rest
                 self.trial(replace(self.trials[trial_id], mlflow_run_id=report["run_id"]))
             if report["error"]:
-                message = f"MLflow does not have all of trial {trial_id}: {report['error']}"
-                self.tell("warning", code="unsent", message=message)
+                message = f"MLflow does not have all of it: {report['error']}"
+                self.tell("warning", code="unsent", message=message, trial=trial_id)
             then()
 
         return closed
@@ -218,5 +218,6 @@ class SweepRecorder:
     def _write(self, write: Callable[[], object], what: str) -> None:
         try:
             write()
-        except OSError as error:
-            self.tell("warning", code="not-written", message=f"{what} could not be written down: {error}")
+        except Exception as error:  # of any kind: it is the trouble of one entry, and the sweep continues
+            kind = "" if isinstance(error, OSError) else f"{type(error).__name__}: "
+            self.tell("warning", code="not-written", message=f"{what} could not be written down: {kind}{error}")
