@@ -46,6 +46,7 @@ def _compared_by(config: ExperimentSchema, names: list[str]) -> Iterator[tuple[s
     compared = []
     if config.sweep is not None and not any(axis.partition(".")[0] in CHOOSE_METRICS for axis in config.sweep.space):
         compared += [("sweep.metric", metric) for metric in config.sweep.metrics]
+        compared += [(f"sweep.constraints.{metric}", metric) for metric in config.sweep.constraints or ()]
     if config.tuneup is not None and config.tuneup.metric is not None:
         compared.append(("tuneup.metric", config.tuneup.metric))
     # the others, such as train/loss and samples_per_second, come from training

@@ -9,6 +9,7 @@ from pydantic_core import ErrorDetails
 
 from paceline.config.base import Component, Section
 from paceline.config.components import COMPONENT_LISTS, COMPONENT_SECTIONS, components_in, is_component
+from paceline.config.constraints import CONSTRAINT_ERROR
 from paceline.config.documentation import documentation
 from paceline.config.fields import chosen_class, component_names, nearest_key, section_class
 from paceline.config.hints import NOT_FINITE, choices, either, hint_for, listed, near_and_all, show
@@ -136,6 +137,8 @@ def _explain_one(key: Key, errors: list[ErrorDetails], tree: Any) -> Problem:
         return _component_problem(key, error["input"])
     if kind == AXIS_ERROR:
         return Problem("bad-axis", error["ctx"]["reason"], dotted(key), hint=error["ctx"]["hint"])
+    if kind == CONSTRAINT_ERROR:
+        return Problem("bad-constraint", error["ctx"]["reason"], dotted(key), hint=error["ctx"]["hint"])
     if kind == "value_error":
         code = "import-path" if key[-1:] == ("path",) else "bad-value"
         return Problem(code, str(error.get("ctx", {}).get("error", error["msg"])), dotted(key))

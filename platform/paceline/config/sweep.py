@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from paceline.config.base import Section
+from paceline.config.constraints import Constraint, Limit
 from paceline.config.effects import NotWith
 from paceline.config.limits import Metric, Target
 from paceline.config.sections import Auto
@@ -49,6 +50,11 @@ class SweepConfig(Section):
     """Whether the metric is to be as small (`min`) or as large (`max`) as possible; a list for a list of metrics.
     `null`: `min` for a metric with `loss`, `error`, `perplexity`, `seconds`, `bytes`, `joules` or `wait` in its name,
     else `max`."""
+    constraints: dict[Metric, Limit] | None = None
+    """Limits that the best trial has to keep, by metric: `<=`, `<`, `>=` or `>` and a number, such as
+    `{val/loss: "< 0.5"}`. Metrics in bytes take B, KiB, MiB, GiB, TiB, KB, MB, GB and TB, as in
+    `{peak_memory_bytes: "<= 8GiB"}`, metrics in seconds ms, s, min and h. A finished trial without the metric breaks
+    the constraint. `null` disables."""
     search: Literal["grid", "random", "optuna"] = "grid"
     """Which trials are run: all combinations of the lists (`grid`), `num_samples` that are drawn (`random`), or
     `num_samples` each of which is chosen from the results of those before it (`optuna`)."""
@@ -101,6 +107,11 @@ class SweepConfig(Section):
         """Each metric, and whether it is to be small or large."""
         modes = [self.mode] if isinstance(self.mode, str) else self.mode or map(default_mode, self.metrics)
         return list(zip(self.metrics, modes, strict=True))
+
+    @property
+    def limits(self) -> list[Constraint]:
+        """The constraints, ready to be compared with values."""
+        return [Constraint.parse(metric, limit) for metric, limit in (self.constraints or {}).items()]
 
     @property
     def lists(self) -> dict[str, list[Any]]:

@@ -4,6 +4,9 @@ from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any
 
+from pydantic_core import PydanticCustomError
+
+from paceline.config.constraints import Constraint
 from paceline.config.disagreement import Disagreement, contradiction
 from paceline.config.experiment_schema import ExperimentSchema
 from paceline.config.fields import is_key, nearest_key, value_types
@@ -17,6 +20,7 @@ LARGEST_SWEEP = 10_000
 """Trials of the largest sweep."""
 SPACE, SEARCH, SCHEDULER, SAMPLES = "sweep.space", "sweep.search", "sweep.scheduler", "sweep.num_samples"
 METRIC, MODE, SEEDS, FIRST_RUNG = "sweep.metric", "sweep.mode", "sweep.seeds", "sweep.first_rung"
+CONSTRAINTS = "sweep.constraints"
 NOT_COMPUTED = ("name", "storage", "tracking", "checkpoint", "sweep", "tuneup")
 """What decides where and how trials are kept, and nothing of what they compute."""
 PBT_SECTIONS = ("optimizer", "lr_scheduler")
@@ -102,6 +106,16 @@ def _objectives(config: ExperimentSchema, sweep: SweepConfig) -> Iterator[Disagr
     if len(metrics) > 1 and sweep.scheduler != "none":
         reason = f"{sweep.scheduler} compares trials by one metric, not by {len(metrics)}"
         yield contradiction(reason, "write scheduler: none, or keep one metric", SCHEDULER, METRIC)
+
+
+def _constraints(config: ExperimentSchema, sweep: SweepConfig) -> Iterator[Disagreement]:
+    for metric, limit in (sweep.constraints or {}).items():
+        try:
+            Constraint.parse(metric, limit)
+        except PydanticCustomError as error:
+            context = error.context or {}
+            key = f"{CONSTRAINTS}.{metric}"
+            yield Disagreement(Problem("bad-constraint", context["reason"], key, hint=context["hint"]), (key,))
 
 
 def _search(config: ExperimentSchema, sweep: SweepConfig) -> Iterator[Disagreement]:
@@ -192,6 +206,7 @@ _CHECKS: tuple[Callable[[ExperimentSchema, SweepConfig], Iterator[Disagreement]]
     _axes_are_used,
     _seeds,
     _objectives,
+    _constraints,
     _search,
     _size,
     _rungs,

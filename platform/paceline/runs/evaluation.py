@@ -105,6 +105,6 @@ def _best_trial(sweep: FoundRun) -> Path:
     if result.best is None:
         metric = result.objectives[0][0]
         raise EnvironmentFault(
-            f"the {sweep} has no best trial: none finished with {metric}", "no-finished-trial", metric=metric
+            f"the {sweep} has no best trial: {result.why_no_best}", "no-finished-trial", metric=metric
         )
     return sweep.folder / TRIALS / result.best.id

@@ -176,7 +176,7 @@ def _of_sweep(sweep: FoundRun) -> tuple[FoundRun, Objective]:
     if result.best is None:
         metric = result.objectives[0][0]
         raise EnvironmentFault(
-            f"the {sweep} has no best trial: none finished with {metric}", "no-finished-trial", metric=metric
+            f"the {sweep} has no best trial: {result.why_no_best}", "no-finished-trial", metric=metric
         )
     return find_run(result.folder / "trials" / result.best.id), result.objectives[0]
 

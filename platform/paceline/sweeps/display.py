@@ -162,7 +162,7 @@ class PlainSweepListener(PlainListener):
                 value = ranking.value_of(trial, self.objectives[0][0])
                 result = "" if value is None else f", {self.objectives[0][0]} {number_text(value)}"
                 setting = labels.setting_text(redact_tree(trial.params), names)
-                self._line(f"trial {trial.id} ({setting}): {labels.state_text(trial.state)}{result}")
+                self._line(f"trial {trial.id} ({setting}): {labels.outcome_text(trial.state, trial.broken)}{result}")
 
     def _tell_wait(self, has_begun: bool, now: float) -> None:
         if not has_begun and self._waiting.text and now - self._last_wait >= PLAIN_WAIT_SECONDS:
@@ -240,7 +240,8 @@ class LiveSweepListener(PlainSweepListener):
         self._add_table(text, view)
         hidden = sum(trial.state == "running" for trial in view) - RUNNING_ROWS
         text.append(f"and {hidden} more running\n" if hidden > 0 else "", "dim")
-        return text.append(f"best so far: {best or 'none has finished yet'}")
+        none = "each finished trial breaks a constraint" if self._best[0] else "none has finished yet"
+        return text.append(f"best so far: {best or none}")
 
     def _best_of(self, view: Sequence[Trial], now: float) -> str:
         finished, (known, since, text) = sum(trial.state == "finished" for trial in view), self._best
@@ -292,7 +293,7 @@ class LiveSweepListener(PlainSweepListener):
             f"{trial.steps:,}/{f'{trial.total_steps:,}' if trial.total_steps else '?'}",
             "" if value is None else number_text(value),
             f"{trial.samples_per_second:,.0f}" if trial.samples_per_second else "",
-            labels.state_text(trial.state),
+            "infeasible" if trial.is_feasible is False else labels.state_text(trial.state),
         ]
 
 

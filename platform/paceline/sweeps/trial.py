@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from paceline.config.constraints import Violations, broken_by
 from paceline.reports.text import number_text
 from paceline.sweeps.results import labels
 
@@ -65,15 +66,28 @@ class Trial:
     checkpoint: str = ""
     """Folder of its newest checkpoint."""
     mlflow_run_id: str = ""
+    violations: Violations = field(default_factory=dict)
+    """By constraint of the sweep, by how much the trial breaks it; known once it has ended."""
 
     @property
     def setting(self) -> dict[str, Any]:
         """The params without the seed: what the seeds of one trial have in common."""
         return {key: value for key, value in self.params.items() if key != "seed"}
 
+    @property
+    def broken(self) -> list[str]:
+        """The constraints of the sweep that it breaks, such as `val/loss < 0.5`."""
+        return broken_by(self.violations)
+
+    @property
+    def is_feasible(self) -> bool | None:
+        """True if it has finished and keeps all constraints of the sweep; None while it has not finished."""
+        return not self.broken if self.state == "finished" else None
+
     def to_json(self) -> dict[str, Any]:
         """The trial as plain JSON values, as `paceline sweep --json` prints it."""
         fields = {key: getattr(self, key) for key in JSON_FIELDS}
+        fields |= {"feasible": self.is_feasible, "broken": self.broken}
         # JSON knows no NaN
         metrics = {key: value if math.isfinite(value) else None for key, value in self.metrics.items()}
         return {**fields, "params": dict(self.params), "metrics": metrics}
@@ -83,7 +97,7 @@ class Trial:
         first = sorted(self.metrics, key=lambda name: not name.startswith("val/"))[:SHOWN_METRICS]
         metrics = ", ".join(f"{name} {number_text(self.metrics[name])}" for name in first)
         reason = labels.shortened(" ".join(self.reason.split()), labels.LONGEST_REASON)
-        parts = [f"{self.id} {labels.state_text(self.state)}", setting, metrics, reason]
+        parts = [f"{self.id} {labels.outcome_text(self.state, self.broken)}", setting, metrics, reason]
         return f"<Trial {'; '.join(filter(None, parts))}>"
 
 

@@ -9,6 +9,7 @@ from math import inf, isfinite
 from statistics import fmean, stdev
 from typing import Any, Literal
 
+from paceline.config.constraints import Violations, broken_by, broken_by_seeds
 from paceline.redaction import redact, redact_values
 from paceline.tracking import metrics
 from paceline.tracking.costs import Ledger
@@ -60,6 +61,13 @@ class TrialRow:
     """Processes that worked on it at the same time."""
     seed: str = ""
     """What tells trials of one setting apart; a point that a search drew twice has the same one."""
+    violations: Violations = field(default_factory=dict)
+    """By constraint of the sweep, by how much the trial breaks it."""
+
+    @property
+    def broken(self) -> list[str]:
+        """The constraints that it breaks."""
+        return broken_by(self.violations)
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,11 @@ class _Setting:
     @cached_property
     def finished(self) -> list[TrialRow]:
         return [row for row in self.rows if row.state == "finished"]
+
+    @cached_property
+    def broken(self) -> list[str]:
+        """The constraints that it breaks."""
+        return broken_by_seeds([row.violations for row in self.finished])
 
     @property
     def text(self) -> str:
@@ -85,14 +98,14 @@ class _Setting:
 
     def rank(self, objectives: Sequence[Objective]) -> tuple[float, ...]:
         """Sorts the better ones first; after them those with fewer finished seeds, whose value may be luck, then those
-        whose trials got to a value without finishing, and the others last."""
+        that break a constraint, those whose trials got to a value without finishing, and the others last."""
         first = objectives[0].metric
         valued = [row for row in self.finished if _finite([row], first)]
         if not valued:
             return (1.0,) if self.newest(first) else (2.0,)
         means = [(self.values(goal.metric), goal.mode) for goal in objectives]
         losses = [(fmean(values) if mode == "min" else -fmean(values)) if values else inf for values, mode in means]
-        return 0.0, -len({row.seed for row in valued}), *losses
+        return 0.0, float(bool(self.broken)), -len({row.seed for row in valued}), *losses
 
     def shown(self, metric: str) -> str:
         """Mean and spread of a metric over the seeds; empty when no trial finished with it."""
@@ -106,6 +119,8 @@ class _Setting:
         return ", ".join(map(number, values[:MOST_VALUES])) + (", ..." if len(values) > MOST_VALUES else "")
 
     def states(self) -> str:
+        if self.broken:
+            return escaped(f"infeasible: {', '.join(self.broken)}")
         counted = Counter(row.state for row in self.rows)
         if len(counted) == 1:
             return escaped(self.rows[0].state)
@@ -202,10 +217,13 @@ def _note(
 
 def _answer(objectives: Sequence[Objective], settings: list[_Setting], best: str | None) -> str:
     """The best setting, and what it is better than."""
-    ranked = [one for one in settings if objectives and one.values(objectives[0].metric)]
+    valued = [one for one in settings if objectives and one.values(objectives[0].metric)]
+    ranked = [one for one in valued if not one.broken]
     chosen = next((one for one in ranked if any(row.id == best for row in one.rows)), None)
     if best is None and ranked:
         chosen = ranked[0]
+    if chosen is None and valued:
+        return f"**No best setting**: all {len(valued)} finished settings break a constraint."
     if chosen is None:
         return "**No best setting yet**: no trial has finished with a value."
     values = ", ".join(f"{escaped(goal.metric)} {chosen.shown(goal.metric)}" for goal in objectives)
@@ -235,7 +253,8 @@ def _table(objectives: Sequence[Objective], settings: list[_Setting], shown: int
     for place, setting in enumerate(settings[:shown], 1):
         values = [setting.shown(goal.metric) or setting.newest(goal.metric) for goal in objectives]
         rate = [setting.rate()] * has_rate
-        rank = "" if objectives and not setting.values(objectives[0].metric) else str(place)
+        is_ranked = not objectives or (setting.values(objectives[0].metric) and not setting.broken)
+        rank = str(place) if is_ranked else ""
         lines.append(_line([rank, setting.text, *values, *rate, setting.states(), str(len(setting.rows))]))
     left = len(settings) - shown
     return "\n".join(lines) + (f"\n\n... and {left} more" if left else "")

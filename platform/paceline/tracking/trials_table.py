@@ -16,6 +16,7 @@ _FORMULA = re.compile(r"(^|[;\t])(?=[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20])")
 def trials_csv(rows: Sequence[TrialRow]) -> str:
     """All trials as a table for a spreadsheet: a column for each key of the settings and for each metric.
 
+    A sweep with constraints has two more: if a finished trial is feasible, and which constraints a trial breaks.
     Texts that a spreadsheet would compute as formulas begin with a `'`, see OWASP's page on CSV injection.
     """
     keys = list(dict.fromkeys(key for row in rows for key in row.setting))
@@ -23,11 +24,15 @@ def trials_csv(rows: Sequence[TrialRow]) -> str:
     own = ["samples", "samples_per_second", "seconds", "workers"]
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    table.writerow(_cells(["id", "state", "reason", *keys, *measured, *own]))
+    constrained = ["feasible", "broken"] if any(row.violations for row in rows) else []
+    table.writerow(_cells(["id", "state", "reason", *constrained, *keys, *measured, *own]))
     for row in rows:
         settings = [param_text(row.setting[key]) if key in row.setting else "" for key in keys]
         values = [row.metrics.get(key, "") for key in measured]
-        table.writerow(_cells([row.id, row.state, row.reason, *settings, *values, *(getattr(row, key) for key in own)]))
+        feasible = param_text(not row.broken) if row.state == "finished" else ""
+        outcome = [feasible, "; ".join(row.broken)] if constrained else []
+        counts = (getattr(row, key) for key in own)
+        table.writerow(_cells([row.id, row.state, row.reason, *outcome, *settings, *values, *counts]))
     return text.getvalue()
 
 

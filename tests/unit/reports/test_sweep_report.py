@@ -231,3 +231,25 @@ def test_a_comparison_counts_trials() -> None:
     assert found.doubt
     unknown = compare_speeds({"0": {}, "1": stamped()}, "0")
     assert (unknown.is_known, unknown.doubt) == (False, "")
+
+
+def test_infeasible_settings_are_shown_and_are_not_the_best(tmp_path: Path) -> None:
+    broken = [
+        replace(each, violations={"val/loss < 1": 0.1 if each.id in ("0004", "0005") else -0.1})
+        for each in some_trials()
+    ]
+    page = page_of(made_sweep(tmp_path, broken))
+    answer = page.classes("answer")[0]
+    assert answer.classes("headline")[0].attributes["data-trials"] == "0006 0007"
+    assert answer.one(data_infeasible=None).attributes["data-infeasible"] == "1"
+    rows = {row.attributes["data-setting"]: row for row in page.one(id="ranking").all("tr", data_setting=None)}
+    assert (rows["0004 0005"].cells[0], rows["0006 0007"].cells[0]) == ("", "1")
+    assert any("no: val/loss" in cell for cell in rows["0004 0005"].cells)
+
+
+def test_a_report_without_a_feasible_setting_says_so(tmp_path: Path) -> None:
+    broken = [replace(each, violations={"val/loss < 1": 0.1}) for each in some_trials()]
+    page = page_of(made_sweep(tmp_path, broken))
+    headline = page.classes("answer")[0].classes("headline")[0]
+    assert headline.attributes["data-infeasible"] == "5"
+    assert "best" not in sections(page)

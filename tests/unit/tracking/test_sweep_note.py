@@ -60,6 +60,18 @@ def test_the_note_begins_with_the_answer_and_ranks_the_settings(golden: Golden) 
     assert best_of(note_of(rows, best="0100")) == "optimizer.lr=0.1"
 
 
+def test_settings_that_break_a_constraint_have_no_place_and_are_not_the_best() -> None:
+    broken = {"val/loss < 1": 0.5}
+    rows = [row(0, 0.9, violations=broken), row(1, 0.5), row(2, 0.7), row(3, 0.99, state="pruned")]
+    assert best_of(note_of(rows)) == "lr=2"
+    lines = [(cells[0], cells[1], cells[4]) for cells in table_of(note_of(rows))]
+    assert [line[:2] for line in lines] == [("1", "lr=2"), ("2", "lr=1"), ("", "lr=0"), ("", "lr=3")]
+    assert lines[2][2].startswith("infeasible: val/loss")
+    assert "break a constraint" in note_of(rows[:1])
+    seeds = [row(0, 0.9, 1, seed="0", violations=broken), row(1, 0.9, 1, seed="1", violations={"val/loss < 1": -0.6})]
+    assert best_of(note_of([*seeds, row(2, 0.5)])) == "lr=1"
+
+
 def test_settings_with_fewer_seeds_come_last_among_those_with_a_value() -> None:
     rows = [row(0, 0.99, 1, seed="0"), row(1, None, 1, seed="1", state="failed")]
     rows += [row(2, 0.5, 2, seed="0"), row(3, 0.7, 2, seed="1"), row(4, 0.65, 3, seed="0"), row(5, 0.65, 3, seed="1")]

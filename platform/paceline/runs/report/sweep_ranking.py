@@ -75,28 +75,31 @@ def ranking_of(
     doubt = f" {DOUBT}" if is_speed_doubtful else ""
     marks = {"samples_per_second": doubt, "seconds": f"{doubt} {LOADING}"}
     has_seeds = any("seed" in trial.params for trial in trials)
+    has_constraints = any(trial.violations for trial in trials)
     headings = [
         ("#", True),
         *((names[key], is_number) for key, is_number in axes.items()),
         *((metric, True) for metric in goals),
         *((_MEASURES[measure] + marks.get(measure, ""), True) for measure in measures),
+        *([("feasible", False)] if has_constraints else []),
         ("seeds" if has_seeds else "finished", True),
         ("trials", False),
     ]
     every = [*ranked, *others]
     rows = [
-        RankedRow(_cells(place, place <= len(ranked), each, axes, goals, measures), each.trials)
+        RankedRow(_cells(place, place <= len(ranked), each, axes, goals, measures, has_constraints), each.trials)
         for place, each in enumerate(every[:MOST_ROWS], 1)
     ]
     return Ranking(headings, rows, max(len(every) - MOST_ROWS, 0), "seconds" in measures)
 
 
-def ranking_rule(objectives: Sequence[Objective]) -> str:
+def ranking_rule(objectives: Sequence[Objective], has_constraints: bool = False) -> str:
     """Return a line about the order of the settings."""
+    broken = " then those that break a constraint," if has_constraints else ""
     (metric, mode), *further = objectives
     words = f"By the mean of {metric} over the finished seeds, {'highest' if mode == 'max' else 'lowest'} first"
     words += f"; among equals by {', '.join(name for name, _ in further)}" if further else ""
-    return f"{words}. Settings with fewer finished seeds follow, those without a result are last."
+    return f"{words}. Settings with fewer finished seeds follow,{broken} those without a result are last."
 
 
 def _cells(
@@ -106,13 +109,15 @@ def _cells(
     axes: Mapping[str, bool],
     goals: Sequence[str],
     measures: Sequence[str],
+    has_constraints: bool,
 ) -> list[Cell]:
     done, total = len(summary.finished), len(summary.trials)
     return [
-        Cell(str(place) if is_ranked else "", place),
+        Cell(str(place) if is_ranked and not summary.broken else "", place),
         *(_axis_cell(summary, key, is_number) for key, is_number in axes.items()),
         *(_metric_cell(summary, metric) for metric in goals),
         *(_mean_cell(summary, measure) for measure in measures),
+        *([_feasible_cell(summary)] if has_constraints else []),
         Cell(str(done) if done == total else f"{done} of {total}", done),
     ]
 
@@ -136,6 +141,13 @@ def _metric_cell(summary: SettingSummary, metric: str) -> Cell:
     newest = [value for trial in summary.trials if (value := ranking.value_of(trial, metric)) is not None]
     texts = [metric_text(value, metric) for value in newest[:3]]
     return Cell(", ".join(texts), newest[0] if newest else None, is_quiet=True)
+
+
+def _feasible_cell(summary: SettingSummary) -> Cell:
+    """Whether a finished setting keeps all constraints, else those that it breaks."""
+    if summary.broken:
+        return Cell(f"no: {', '.join(summary.broken)}", is_number=False)
+    return Cell("yes" if summary.finished else "", is_number=False)
 
 
 def _mean_cell(summary: SettingSummary, measure: str) -> Cell:

@@ -96,10 +96,20 @@ class SweepReport:
     trials: Mapping[str, RecordedRun]
     """By id, the trials' records, with the curves that are drawn."""
     ranked: Sequence[SettingSummary]
-    """The settings with a result, best first."""
+    """The settings with a result, best first, those last that break a constraint."""
     others: Sequence[SettingSummary]
     """Those without one, in the order of their trials."""
     ledger: Ledger | None
+
+    @cached_property
+    def feasible(self) -> list[SettingSummary]:
+        """The settings with a result that keep all constraints, best first."""
+        return [summary for summary in self.ranked if not summary.broken]
+
+    @property
+    def best(self) -> SettingSummary | None:
+        """The best setting; None without a result that keeps all constraints."""
+        return self.feasible[0] if self.feasible else None
 
     @cached_property
     def names(self) -> dict[str, str]:
@@ -109,10 +119,10 @@ class SweepReport:
     @cached_property
     def speeds(self) -> SpeedComparison | None:
         """Comparison of the finished trials' speeds; None where none has a result."""
-        if not self.ranked:
+        if self.best is None:
             return None
         tags = {trial.id: self.trials[trial.id].tags for trial in self.result.trials if trial.state == "finished"}
-        return compare_speeds(tags, ranking.best_seed(self.ranked[0], self.result.objectives).id)
+        return compare_speeds(tags, ranking.best_seed(self.best, self.result.objectives).id)
 
     @property
     def speed_doubt(self) -> str:
@@ -133,25 +143,25 @@ class SweepReport:
     @property
     def best_values(self) -> str:
         """The objectives of the best setting."""
-        return ", ".join(f"{metric} {self.spread(self.ranked[0], metric)}" for metric, _ in self.result.objectives)
+        return ", ".join(f"{metric} {self.spread(self.feasible[0], metric)}" for metric, _ in self.result.objectives)
 
     @property
     def worst(self) -> SettingSummary:
         """By the first objective alone, whatever the number of seeds."""
         metric, mode = self.result.objectives[0]
         choose = min if mode == "max" else max
-        return choose(self.ranked[1:], key=lambda summary: summary.spreads[metric].mean)
+        return choose(self.feasible[1:], key=lambda summary: summary.spreads[metric].mean)
 
     @property
     def is_tied(self) -> bool:
         """True where the first two differ by less than their seeds do."""
-        one, other = (summary.spreads[self.metric] for summary in self.ranked[:2])
+        one, other = (summary.spreads[self.metric] for summary in self.feasible[:2])
         return one.n > 1 and other.n > 1 and abs(one.mean - other.mean) <= max(one.std, other.std)
 
     @property
     def seeds(self) -> str:
         """Number of finished seeds of the best setting."""
-        best = self.ranked[0]
+        best = self.feasible[0]
         return counted(len(best.finished), "seed" if any("seed" in each.params for each in best.trials) else "trial")
 
     @property
@@ -239,10 +249,10 @@ class SweepReport:
         """Return the HTML file."""
         result, endings = self.result, self.endings
         unfinished = trial_texts.counts_text(result.trials, _UNFINISHED)
-        has_best = bool(self.ranked) and bool(self.command or self.changes or self.best_yaml)
+        has_best = bool(self.feasible) and bool(self.command or self.changes or self.best_yaml)
         tip = "MetricPoint at a line, a dot or a cell to see its setting and value."
         own = [
-            PageSection("ranking", "Ranking", ranking_rule(result.objectives)),
+            PageSection("ranking", "Ranking", ranking_rule(result.objectives, result.has_constraints)),
             PageSection("pictures", "Pictures", tip),
             PageSection("best", "Best config") if has_best else None,
             PageSection("unfinished", "Trials that did not finish", unfinished) if endings else None,
@@ -288,10 +298,10 @@ class SweepReport:
 
     def _tiles(self) -> Iterator[Tile]:
         trials = self.result.trials
-        if self.ranked:
+        if self.best is not None:
             metric, mode = self.result.objectives[0]
             better = "higher is better" if mode == "max" else "lower is better"
-            yield Tile(f"best {metric}", self.spread(self.ranked[0], metric), better)
+            yield Tile(f"best {metric}", self.spread(self.best, metric), better)
         states = dict.fromkeys((*ENDED, "running", "paused", "pending"))
         rest = trial_texts.counts_text(trials, [state for state in states if state != "finished"])
         finished = sum(trial.state == "finished" for trial in trials)

@@ -53,6 +53,7 @@ def _rules(launch: "SweepLaunch", slots: int) -> SweepRules:
         fresh_processes=section.isolation == "process",
         target=section.stop.target,
         trial_seconds=section.stop.trial_seconds,
+        constraints=tuple(section.limits),
         goal=goal_of(launch.config),
     )
 

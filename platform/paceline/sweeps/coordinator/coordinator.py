@@ -42,7 +42,7 @@ class SweepCoordinator(GroupReports):
         Raises:
             OSError: the folder cannot be written to.
         """
-        recorder = SweepRecorder(folder, record, rules.objectives)
+        recorder = SweepRecorder(folder, record, rules.objectives, rules.constraints)
         super().__init__(SlotScheduler(rules, recorder, num_trials), recorder)
         self._watch: asyncio.Task[None] | None = None
 

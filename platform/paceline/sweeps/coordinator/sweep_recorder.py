@@ -10,11 +10,12 @@ from typing import Any
 
 from paceline.cluster.kept_checkpoints import kept_checkpoints
 from paceline.cluster.run_coordinator import RunCoordinator, Status
+from paceline.config.constraints import Constraint
 from paceline.redaction import redact
 from paceline.sweeps.coordinator.record_closer import RecordCloser
-from paceline.sweeps.results.ranking import Objective, best_trial, ranked
+from paceline.sweeps.results.ranking import Objective, best_setting, best_trial, with_violations
 from paceline.sweeps.sweep_log import SweepLog
-from paceline.sweeps.trial import ENDED, Trial
+from paceline.sweeps.trial import ENDED, NOT_TRAINED, Trial
 from paceline.tracking.journal import JOURNAL_FILE, Journal
 from paceline.tracking.metric_points import MetricPoint
 from paceline.tracking.run_record import RunRecord, trial_state_tags
@@ -30,14 +31,20 @@ PARENT_SECONDS = 1.0
 class SweepRecorder:
     """What is written down of a sweep. A full disk is reported to the watcher, and holds up nothing."""
 
-    def __init__(self, folder: Path, record: RunRecord, objectives: Sequence[Objective]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        record: RunRecord,
+        objectives: Sequence[Objective],
+        constraints: Sequence[Constraint] = (),
+    ) -> None:
         """Open the sweep's journal and its record.
 
         Raises:
             OSError: the folder cannot be written to.
         """
         self._folder, self._uri = folder, record.uri
-        self._objectives = objectives
+        self._objectives, self._constraints = objectives, constraints
         self._log = SweepLog(folder)
         self._parent = RunRecorder(folder / "tracking", record)
         self._parent_told = -PARENT_SECONDS
@@ -75,8 +82,11 @@ class SweepRecorder:
         self.events.append((kind, details))
 
     def note(self, trial: Trial) -> None:
-        """Keep in mind how a trial stands, without writing it down; its reason without secrets."""
+        """Keep in mind how a trial stands, without writing it down; its reason without secrets. One that has ended says
+        which constraints it breaks."""
         trial = replace(trial, reason=redact(trial.reason)) if trial.reason else trial
+        if self._constraints and trial.state in ENDED and trial.state not in NOT_TRAINED:
+            trial = with_violations(trial, self._constraints)
         known = self.trials.get(trial.id)
         if known is None or known.state not in ENDED:
             self.endings.update([trial.state] if trial.state in ENDED else [])
@@ -209,7 +219,7 @@ class SweepRecorder:
     def _append_to_parent(self) -> None:
         """Let the sweep's own record have the best setting's values so far, each the mean over its seeds, and how many
         trials ended in which way."""
-        best = next(iter(ranked(list(self.trials.values()), self._objectives)), None)
+        best = best_setting(list(self.trials.values()), self._objectives)
         values = (
             {metric: spread.mean for metric, spread in best.spreads.items() if spread.n} if best is not None else {}
         )

@@ -4,13 +4,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from paceline.sweeps.results.ranking import MEASURES, Objective
+from paceline.config.constraints import Constraint
+from paceline.sweeps.results.ranking import MEASURES, Objective, with_violations
 from paceline.sweeps.trial import Trial
 from paceline.tracking.costs import Goal
 
 EVALUATED = "val/"
 """How the names begin of metrics that every evaluation reports."""
-_NEVER_REPORTED = "sweep.metric: no trial reports"
+_NEVER_REPORTED = ("sweep.metric: no trial reports", "sweep.constraints: no trial reports")
+"""How the reason begins where a metric of the objectives, and where one of the constraints, is never reported."""
 
 
 def is_hopeless(fault: str) -> bool:
@@ -39,19 +41,23 @@ class SweepRules:
     """The sweep is over once a trial's first objective is as good as this."""
     trial_seconds: float | None = None
     """A trial is over after so long on worker groups."""
+    constraints: tuple[Constraint, ...] = ()
+    """The best trial keeps all of them."""
     goal: Goal | None = None
     """The cost to reach this is reported."""
 
     def never_reported(self, trial: Trial, others: Iterable[Trial]) -> str:
         """Why nothing can be compared, since a trial has finished, or has been evaluated, without a metric of the sweep
         that no other has either; empty when it can. A value that is not finite counts as reported."""
-        if all(name in trial.metrics or name in MEASURES for name, _ in self.objectives):
+        goals = {name for name, _ in self.objectives}
+        compared = dict.fromkeys([*(name for name, _ in self.objectives), *(own.metric for own in self.constraints)])
+        if all(name in trial.metrics or name in MEASURES for name in compared):
             return ""
         known = {name for each in others for name in each.metrics}.union(trial.metrics, MEASURES)
         if trial.state == "finished":
-            absent = (name for name, _ in self.objectives if name not in known)
+            absent = (name for name in compared if name not in known)
         elif any(name.startswith(EVALUATED) for name in trial.metrics):
-            absent = (name for name, _ in self.objectives if name not in known and _is_of_evaluation(name, known))
+            absent = (name for name in compared if name not in known and _is_of_evaluation(name, known))
         else:
             return ""
         name = next(absent, None)
@@ -59,13 +65,16 @@ class SweepRules:
             return ""
         near = get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
-        return f"{_NEVER_REPORTED} {name!r} ({hint}reported: {', '.join(sorted(known))})"
+        start = _NEVER_REPORTED[name not in goals]
+        return f"{start} {name!r} ({hint}reported: {', '.join(sorted(known))})"
 
     def target_reached(self, trial: Trial) -> str:
         """Why the sweep is over because of a trial; empty when it is not."""
         metric, mode = self.objectives[0]
         value = trial.metrics.get(metric)
         if trial.state != "finished" or self.target is None or value is None:
+            return ""
+        if with_violations(trial, self.constraints).broken:
             return ""
         is_reached = value >= self.target if mode == "max" else value <= self.target
         return f"trial {trial.id} reached the target: {metric} is {value:.6g}" if is_reached else ""

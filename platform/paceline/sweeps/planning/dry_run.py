@@ -204,6 +204,7 @@ def _group_text(shape: GroupShape) -> str:
 def _search_text(found: Forecast) -> str:
     sweep = found.sweep
     goals = ", ".join(f"{'lowest' if mode == 'min' else 'highest'} {metric}" for metric, mode in sweep.objectives)
+    goals += "".join(f", with {limit.text}" for limit in sweep.limits)
     if sweep.search != "optuna":
         return f"{sweep.search}, for the {goals}"
     names = short_names(sweep.space)

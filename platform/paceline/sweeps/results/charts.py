@@ -42,7 +42,8 @@ class Field:
     """Means over the seeds; one for each place of `x` and `y`."""
     others: list[tuple[Any, Any]]
     """The places of trials that have not finished with a value."""
-    best: tuple[Any, Any]
+    best: tuple[Any, Any] | None
+    """None where each setting breaks a constraint."""
 
 
 def curves(panels: Mapping[str, Sequence[Curve]], unit: str, title: str = "") -> Picture:
@@ -178,7 +179,8 @@ def field_of(trials: Sequence[Trial], objective: Objective, x: str, y: str) -> F
     valued = {trial.id for summary in best_first for trial in summary.trials}
     others = [(trial.params[x], trial.params[y]) for trial in shown if trial.id not in valued]
     values = [summary.spreads[objective[0]].mean for summary in best_first]
-    return Field([place[0] for place in places], [place[1] for place in places], values, others, places[0])
+    best = None if best_first[0].broken else places[0]
+    return Field([place[0] for place in places], [place[1] for place in places], values, others, best)
 
 
 def field(data: Field, objective: Objective, names: tuple[str, str], logs: tuple[bool, bool]) -> Picture:
@@ -205,15 +207,17 @@ def field(data: Field, objective: Objective, names: tuple[str, str], logs: tuple
         for x, y, value in zip(data.x, data.y, data.values, strict=True)
     ]
     picture.tip(dots, texts[::-1])
-    best = to_x[_key(data.best[0])], to_y[_key(data.best[1])]
-    axes.scatter(*best, s=210, facecolor="none", edgecolor=theme.BEST, linewidth=2.5, label="best")
+    if data.best is not None:
+        best = to_x[_key(data.best[0])], to_y[_key(data.best[1])]
+        axes.scatter(*best, s=210, facecolor="none", edgecolor=theme.BEST, linewidth=2.5, label="best")
     axes.set_xlabel(plain(names[0]))
     axes.set_ylabel(plain(names[1]))
     axes.set_title(plain(f"{objective[0]} of {len(data.values)} finished settings", 60), loc="left", fontsize=10)
     axes.margins(0.06)
     dress(axes)
     picture.colorbar(dots, ax=axes, label=direction_text(objective), extend=_extend(data.values, low, high))
-    picture.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    if data.best is not None or data.others:
+        picture.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     return picture
 
 

@@ -92,6 +92,7 @@ def curves_of(
         lines = [_line(histories, trial, key, _samples_per_step(config, trial) or usual) for trial in chosen]
         if lines := [line for line in lines if line is not None]:
             name = labels.setting_text(summary.setting, names) or "as configured"
+            name += " (infeasible)" if summary.broken else ""
             curves.append(_curve(name, lines, places.get(summary.trials[0].id)))
     return sorted(curves, key=lambda curve: curve.place or math.inf)
 

@@ -65,6 +65,11 @@ def state_text(state: str) -> str:
     return _STATE_WORDS.get(state, state)
 
 
+def outcome_text(state: str, broken: Sequence[str]) -> str:
+    """A state in words, of a finished trial with the constraints that it breaks: `infeasible: val/loss < 0.5`."""
+    return f"infeasible: {', '.join(broken)}" if broken and state == "finished" else state_text(state)
+
+
 def spread_text(mean: float, std: float, n: int) -> str:
     """A mean, with its deviation where several trials were finished: `0.9731 ± 0.0012`."""
     shown = std if std > 1e-12 * abs(mean) else 0.0  # equal values differ from their own mean by rounding

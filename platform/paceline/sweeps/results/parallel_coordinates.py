@@ -42,7 +42,7 @@ def parallel_coordinates(trials: Sequence[Trial], objective: Objective) -> Pictu
     drawing = picture.add_subplot()
     for index in reversed(range(len(settings))):
         places = [column.place(settings[index].setting[axis]) for axis, column in zip(axes, columns, strict=True)]
-        width = 3.0 if index == 0 else 1.2
+        width = 3.0 if index == 0 and not settings[0].broken else 1.2
         drawing.plot(range(len(axes)), places, color=colors(scale(values[index])), linewidth=width, marker="o")
     for number, column in enumerate(columns):
         _draw_axis(drawing, number, column)

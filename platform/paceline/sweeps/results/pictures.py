@@ -116,11 +116,11 @@ def _pareto(trials: Sequence[Trial], objectives: Sequence[Objective]) -> "Pictur
 
 def pareto_pair(trials: Sequence[Trial], objectives: Sequence[Objective]) -> tuple[Objective, Objective] | None:
     """Return the metrics of the Pareto chart: the second objective or a cost, and the first one; None where fewer than
-    two settings have both."""
+    two settings have both, or each breaks a constraint."""
     costs = [*objectives[1:2], *((cost, ranking.MEASURES[cost]) for cost in COSTS)]
     for cost in costs:
         pair = cost, objectives[0]
-        if cost[0] != objectives[0][0] and _places_of(trials, pair) > 1:
+        if cost[0] != objectives[0][0] and _places_of(trials, pair) > 1 and ranking.front(trials, pair):
             return pair
     return None
 

@@ -39,7 +39,8 @@ class Grid:
     texts: dict[tuple[int, int], str]
     settings: dict[tuple[int, int], str]
     """Shown under the pointer, with the text."""
-    best: tuple[int, int]
+    best: tuple[int, int] | None
+    """None where each setting breaks a constraint."""
 
 
 def heatmap(
@@ -101,25 +102,30 @@ def pareto(
         ValueError: a metric is missing or unknown, or no finished trial has both; the message says what there is.
     """
     pair = _pair(trials, objectives, x, y)
-    complete, incomplete = ranking.by_completeness(trials, pair)
+    settings = ranking.by_completeness(trials, pair)
     # numbered as the sweep ranks them, whatever is to the right
     ranks = [metric for metric, _ in objectives]
     by_rank = sorted(pair, key=lambda own: ranks.index(own[0]) if own[0] in ranks else len(ranks))
     numbers = places_of(trials, objectives)
     front = sorted(ranking.front(trials, by_rank), key=lambda each: numbers.get(each.trials[0].id, len(trials)))
     if not front:
-        raise ValueError(f"no finished trial has both {pair[0][0]} and {pair[1][0]}{_how_they_stand(trials)}")
+        that = " and keeps the constraints" if settings.infeasible else ""
+        raise ValueError(f"no finished trial has both {pair[0][0]} and {pair[1][0]}{that}{_how_they_stand(trials)}")
     picture = Picture(10, 5)
     axes = picture.add_subplot()
     names = labels.short_names(trial_texts.axis_keys(trials))
-    every = [*complete, *incomplete]
+    every = [*settings.complete, *settings.incomplete, *settings.infeasible]
     inside = _inside(axes, _points(front, pair), _points(every, pair))
-    framed = [summary for summary, is_inside in zip(complete, inside, strict=False) if is_inside]
+    framed = [summary for summary, is_inside in zip(settings.complete, inside, strict=False) if is_inside]
     dots = axes.scatter(*_points(framed, pair), color=theme.FAINT, s=28, label="other settings")
     picture.tip(dots, [_tip(summary, pair, names) for summary in framed])
-    if incomplete:
-        places = _points(incomplete, pair)
+    if settings.incomplete:
+        places = _points(settings.incomplete, pair)
         axes.scatter(*places, facecolor="none", edgecolor=theme.FAINT, s=28, label="fewer seeds finished: not compared")
+    if settings.infeasible:
+        crosses = axes.scatter(*_points(settings.infeasible, pair), marker="x", color=theme.QUIET, s=28)
+        crosses.set_label("infeasible: break a constraint")
+        picture.tip(crosses, [_tip(summary, pair, names) for summary in settings.infeasible])
     _draw_front(picture, axes, front, pair, numbers, names)
     axes.set_xlabel(direction_text(pair[0]))
     axes.set_ylabel(direction_text(pair[1]))
@@ -202,14 +208,15 @@ def _grid(trials: Sequence[Trial], objective: Objective, column: str, row: str) 
         text = "no value" if trial.state == "finished" else labels.state_text(trial.state)
         states.setdefault(at[trial.id], []).append(plain(text, 13))
     empty = {cell: "\n".join(dict.fromkeys(words)) for cell, words in states.items() if cell not in texts}
-    best = at[best_first[0].trials[0].id]
+    best = None if best_first[0].broken else at[best_first[0].trials[0].id]
     return Grid(list(columns.values()), list(rows.values()), values, {**texts, **empty}, settings, best)
 
 
 def _summary_text(summary: SettingSummary, metric: str) -> str:
     spread = summary.spreads[metric]
     text = labels.spread_text(spread.mean, spread.std, spread.n).replace(" ± ", "\n± ")
-    return text + (f"\n{spread.n} of {len(summary.trials)}" if spread.n < len(summary.trials) else "")
+    text += f"\n{spread.n} of {len(summary.trials)}" if spread.n < len(summary.trials) else ""
+    return text + ("\ninfeasible" if summary.broken else "")
 
 
 def _places(trials: Sequence[Trial], key: str) -> dict[Any, Any]:
@@ -238,8 +245,9 @@ def _draw_grid(axes: Axes, grid: Grid, objective: Objective) -> AxesImage:
         ticks(shown, [plain(labels.value_text(places_of_axis[index])) for index in shown])
     if len(grid.columns) > 8:
         axes.tick_params(axis="x", rotation=45)
-    row, column = grid.best
-    axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor=theme.BEST, linewidth=3))
+    if grid.best is not None:
+        row, column = grid.best
+        axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor=theme.BEST, linewidth=3))
     if grid.values.size <= MOST_TEXTS:
         _write_texts(axes, grid, image)
     return image
@@ -291,7 +299,8 @@ def _draw_front(
 
 def _tip(summary: SettingSummary, pair: Sequence[Objective], names: Mapping[str, str]) -> str:
     values = [f"{metric} {number_text(summary.spreads[metric].mean)}" for metric, _ in pair]
-    return "\n".join([labels.setting_text(summary.setting, names) or "as configured", *values])
+    broken = [f"breaks {text}" for text in summary.broken]
+    return "\n".join([labels.setting_text(summary.setting, names) or "as configured", *values, *broken])
 
 
 def _points(settings: Iterable[SettingSummary], pair: Sequence[Objective]) -> tuple[list[float], list[float]]:

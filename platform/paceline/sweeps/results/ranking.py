@@ -3,9 +3,11 @@
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
+from paceline.config.constraints import Constraint, broken_by_seeds
 from paceline.sweeps.trial import Trial
 
 Mode = Literal["min", "max"]
@@ -46,12 +48,25 @@ class SettingSummary:
     spreads: Mapping[str, Spread]
     """By metric, over the finished trials."""
 
+    @cached_property
+    def broken(self) -> list[str]:
+        """The constraints of the sweep that it breaks, see `broken_by_seeds`."""
+        return broken_by_seeds([trial.violations for trial in self.finished])
+
 
 def value_of(trial: Trial, metric: str) -> float | None:
     """A metric, or one of `MEASURES`, of a trial; None when it is not there or not finite."""
     own = getattr(trial, metric) if metric in MEASURES else None
     value = own or trial.metrics.get(metric, own)
     return value if value is not None and math.isfinite(value) else None
+
+
+def with_violations(trial: Trial, constraints: Sequence[Constraint]) -> Trial:
+    """A trial that has ended, with the constraints that it breaks. One that did not finish may lack a metric."""
+    values = {constraint: value_of(trial, constraint.metric) for constraint in constraints}
+    is_finished = trial.state == "finished"
+    known = {own.text: own.violation(value) for own, value in values.items() if is_finished or value is not None}
+    return replace(trial, violations=known)
 
 
 def metric_names(trials: Iterable[Trial]) -> list[str]:
@@ -91,36 +106,47 @@ def aggregate(trials: Sequence[Trial], metrics: Sequence[str]) -> list[SettingSu
 def ranked(trials: Sequence[Trial], objectives: Sequence[Objective]) -> list[SettingSummary]:
     """The settings with a finished trial whose first objective is finite, best first.
 
-    A setting with fewer finished seeds than the others comes after them: what is left of it may be its luck. Among
-    those with as many, the mean of the first objective decides, then those of the further ones, then the order.
+    Those that break a constraint come after all others. A setting with fewer finished seeds than the others comes after
+    them: what is left of it may be its luck. Among those with as many, the mean of the first objective decides, then
+    those of the further ones, then the order.
     """
     first = objectives[0][0]
     settings = aggregate(sorted(trials, key=place), [metric for metric, _ in objectives])
     usable = [summary for summary in settings if summary.spreads[first].n]
-    return sorted(usable, key=lambda summary: (-_seeds(summary, first), *_mean_losses(summary, objectives)))
+    return sorted(
+        usable,
+        key=lambda summary: (bool(summary.broken), -_seeds(summary, first), *_mean_losses(summary, objectives)),
+    )
+
+
+def best_setting(trials: Sequence[Trial], objectives: Sequence[Objective]) -> SettingSummary | None:
+    """The first of `ranked`; None where there is none, or each setting breaks a constraint."""
+    settings = ranked(trials, objectives)
+    return settings[0] if settings and not settings[0].broken else None
 
 
 def best_trial(trials: Sequence[Trial], objectives: Sequence[Objective]) -> Trial | None:
-    """The best finished trial by the first objective; None without one whose value is finite.
+    """The best finished trial by the first objective that keeps all constraints; None without one whose value is
+    finite.
 
-    With repeated seeds: the best seed of the first of `ranked`.
+    With repeated seeds: the best seed of the best setting.
     """
-    settings = ranked(trials, objectives)
-    return best_seed(settings[0], objectives) if settings else None
+    best = best_setting(trials, objectives)
+    return best_seed(best, objectives) if best is not None else None
 
 
 def best_seed(summary: SettingSummary, objectives: Sequence[Objective]) -> Trial:
-    """The best finished trial of a setting which has one."""
-    return min(summary.finished, key=lambda trial: (*_losses(trial, objectives), place(trial)))
+    """The best finished trial of a setting which has one; where some keep all constraints, of these."""
+    return min(summary.finished, key=lambda trial: (bool(trial.broken), *_losses(trial, objectives), place(trial)))
 
 
 def front(trials: Sequence[Trial], objectives: Sequence[Objective]) -> list[SettingSummary]:
     """The settings that no other one betters in one objective without being worse in another, best in the first first.
 
-    Only finished trials count in which every objective is finite, and only settings with as many finished seeds as the
-    most complete one. For a single objective it is just the best setting.
+    Only finished trials count in which every objective is finite, and only settings that keep all constraints, with as
+    many finished seeds as the most complete one. For a single objective it is just the best setting.
     """
-    complete, _ = by_completeness(trials, objectives)
+    complete = by_completeness(trials, objectives).complete
     losses = {id(summary): _mean_losses(summary, objectives) for summary in complete}
     found: list[SettingSummary] = []
     # whatever betters a setting comes before it, so that those found so far are enough to compare with
@@ -130,15 +156,29 @@ def front(trials: Sequence[Trial], objectives: Sequence[Objective]) -> list[Sett
     return found[:1] if len(objectives) == 1 else found
 
 
-def by_completeness(
-    trials: Sequence[Trial], objectives: Sequence[Objective]
-) -> tuple[list[SettingSummary], list[SettingSummary]]:
-    """The settings with the most finished seeds, and those with fewer; of trials in which every objective is finite."""
+@dataclass(frozen=True)
+class Comparable:
+    """Settings by whether they can be compared in several objectives."""
+
+    complete: list[SettingSummary]
+    """Those that keep all constraints, with the most finished seeds."""
+    incomplete: list[SettingSummary]
+    """Those with fewer."""
+    infeasible: list[SettingSummary]
+    """Those that break a constraint."""
+
+
+def by_completeness(trials: Sequence[Trial], objectives: Sequence[Objective]) -> Comparable:
+    """The settings of trials in which every objective is finite."""
     names = [metric for metric, _ in objectives]
     settings = aggregate(sorted(_usable(trials, objectives), key=place), names)
-    seeds = [_seeds(summary, names[0]) for summary in settings]
-    found = [(summary, count == max(seeds)) for summary, count in zip(settings, seeds, strict=True)]
-    return [summary for summary, is_full in found if is_full], [summary for summary, is_full in found if not is_full]
+    feasible = [(summary, _seeds(summary, names[0])) for summary in settings if not summary.broken]
+    most = max((count for _, count in feasible), default=0)
+    return Comparable(
+        [summary for summary, count in feasible if count == most],
+        [summary for summary, count in feasible if count < most],
+        [summary for summary in settings if summary.broken],
+    )
 
 
 def pareto(trials: Sequence[Trial], objectives: Sequence[Objective]) -> list[Trial]:

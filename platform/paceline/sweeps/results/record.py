@@ -77,6 +77,7 @@ def rows_of(launch: "SweepLaunch", trials: Sequence[Trial]) -> list[TrialRow]:
             seconds=trial.seconds,
             workers=int(trial.params.get("scaling.num_workers", workers) or 1),
             seed=str(trial.params.get("seed", "")),
+            violations=trial.violations,
         )
         for trial in trials
     ]

@@ -1,5 +1,6 @@
 """`SweepResult`: a finished sweep in Python."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +13,7 @@ from paceline.cluster.listener import UI_HINT
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import EnvironmentFault
 from paceline.redaction import redact, redact_tree
+from paceline.reports.text import counted
 from paceline.sweeps.planning.planned_trials import trial_config
 from paceline.sweeps.results import labels, ranking, trial_texts
 from paceline.sweeps.results.ranking import Objective, SettingSummary
@@ -101,13 +103,27 @@ class SweepResult:
         summaries.sort(key=lambda summary: order.get(summary.trials[0].id, len(order)))
         of_each = ("mean", "std") if any(len(summary.finished) > 1 for summary in summaries) else ("mean",)
         figures = [f"{name} {figure}" for name in names for figure in of_each]
-        columns = [*trial_texts.axis_keys(self.trials), "trials", "n", *figures]
+        feasible = ["feasible"] if self.has_constraints else []
+        columns = [*trial_texts.axis_keys(self.trials), "trials", "n", *feasible, *figures]
         return pd.DataFrame(_in_columns([_setting_row(summary) for summary in summaries], columns))
 
     @cached_property
     def best(self) -> Trial | None:
-        """The best finished trial by the first objective, see `ranking.best_trial`; None when there is none."""
+        """The best finished trial by the first objective that keeps all constraints, see `ranking.best_trial`; None
+        when there is none."""
         return ranking.best_trial(self.trials, self.objectives)
+
+    @property
+    def has_constraints(self) -> bool:
+        """Whether the sweep has constraints, and a trial has ended that may break them."""
+        return any(trial.violations for trial in self.trials)
+
+    @property
+    def why_no_best(self) -> str:
+        """Why there is no best trial."""
+        if self._ranked:
+            return f"all {counted(len(self._ranked), 'finished setting')} break a constraint of sweep.constraints"
+        return f"no trial finished with {self.objectives[0][0]}"
 
     @property
     def best_config(self) -> ExperimentConfig | None:
@@ -122,14 +138,15 @@ class SweepResult:
             model: see `RunResult.load_model`.
 
         Raises:
-            EnvironmentFault: no trial has finished, or its checkpoint is gone.
+            EnvironmentFault: there is no best trial, or its checkpoint is gone.
             UnusableCode: see `RunResult.load_model`.
         """
         from paceline.engine.manifest import numbered
         from paceline.engine.rebuilding import rebuild
 
         if self.best is None or self.best_config is None:
-            raise EnvironmentFault(f"the sweep {self.name}/{self.sweep_id} has no finished trial", "no-finished-trial")
+            message = f"the sweep {self.name}/{self.sweep_id} has no best trial: {self.why_no_best}"
+            raise EnvironmentFault(message, "no-finished-trial")
         checkpoints = self.folder / "trials" / self.best.id / "checkpoints"  # where it is now, if it was moved
         newest = next((path for _, path in numbered(checkpoints)), checkpoints)
         return rebuild(self.best_config, newest, model)
@@ -239,8 +256,9 @@ class SweepResult:
             ("sweep", f"{self.name}/{self.sweep_id}"),
             ("status", _STATUS_WORDS.get(self.status, self.status)),
             ("trials", self._counts),
-            ("best", best_text(self.trials, self.objectives) or "none: no trial finished with its metric"),
+            ("best", best_text(self.trials, self.objectives) or f"none: {self.why_no_best}"),
             ("best config", self.best_config_path or "none"),
+            *([("constraints", self._constraints_text)] if self.has_constraints else []),
             *(self._front_rows() if len(self.objectives) > 1 else []),
             ("wall time", f"{self.wall_seconds:.1f} s"),
             *(self.cost.lines() if self.cost else []),
@@ -248,6 +266,14 @@ class SweepResult:
         hint = UI_HINT if self.needs_ui else ""
         links = {"MLflow": self.mlflow_url, "review": self.review_url}
         return rows + [(label, f"{url}{hint}") for label, url in links.items() if url]
+
+    @property
+    def _constraints_text(self) -> str:
+        """Each constraint, and how many finished trials break it."""
+        finished = [trial for trial in self._in_order if trial.state == "finished"]
+        broken = Counter(text for trial in finished for text in trial.broken)
+        texts = dict.fromkeys(text for trial in self._in_order for text in trial.violations)
+        return ", ".join(f"{text} (broken by {broken[text]} of {len(finished)})" for text in texts)
 
     @property
     def _counts(self) -> str:
@@ -290,7 +316,8 @@ class SweepResult:
         """The best settings as cells of text, best first, after a row of headings."""
         seeds = "seeds" if any("seed" in trial.params for trial in self.trials) else "trials"
         speed = [] if SPEED in self._shown_metrics else ["samples/s"]
-        heading = ["rank", "trial", "setting", *self._shown_metrics, seeds, *speed]
+        feasible = ["feasible"] if self.has_constraints else []
+        heading = ["rank", "trial", "setting", *self._shown_metrics, *feasible, seeds, *speed]
         return [heading, *(self._cells(rank, each) for rank, each in enumerate(self._ranked[:RANKED_ROWS], 1))]
 
     @property
@@ -306,11 +333,13 @@ class SweepResult:
         texts = [labels.spread_text(spread.mean, spread.std, spread.n) if spread.n else "" for spread in spreads]
         count, total = spreads[0].n, len(summary.trials)
         speeds = [trial.samples_per_second for trial in summary.finished if trial.samples_per_second]
+        feasible = [f"no: {', '.join(summary.broken)}" if summary.broken else "yes"] if self.has_constraints else []
         return [
-            str(rank),
+            "" if summary.broken else str(rank),
             ranking.best_seed(summary, self.objectives).id,
             labels.setting_text(redact_tree(summary.setting), self._names),
             *texts,
+            *feasible,
             str(count) if count == total else f"{count} of {total}",
             *([] if SPEED in self._shown_metrics else [f"{fmean(speeds):,.0f}" if speeds else ""]),
         ]
@@ -340,13 +369,14 @@ class SweepResult:
         seed = ["seed"] if any("seed" in trial.params for trial in self.trials) else []
         metrics = [name for name in ranking.metric_names(self.trials) if name not in ranking.MEASURES]
         ends = ["samples", "steps", "seconds", "samples_per_second", "peak_memory_bytes", "attempts", "weights_sha256"]
-        return ["id", *trial_texts.axis_keys(self.trials), *seed, "state", "reason", *metrics, *ends]
+        constraints = ["feasible", "broken"] if self.has_constraints else []
+        return ["id", *trial_texts.axis_keys(self.trials), *seed, "state", "reason", *constraints, *metrics, *ends]
 
 
 def best_text(trials: Sequence[Trial], objectives: Sequence[Objective]) -> str:
     """The best setting in one line, see `trial_texts.summary_text`; empty when there is none."""
-    settings = ranking.ranked(trials, objectives)
-    return _summary_text(settings[0], objectives, labels.short_names(trial_texts.axis_keys(trials))) if settings else ""
+    best = ranking.best_setting(trials, objectives)
+    return _summary_text(best, objectives, labels.short_names(trial_texts.axis_keys(trials))) if best else ""
 
 
 def _summary_text(summary: SettingSummary, objectives: Sequence[Objective], names: Mapping[str, str]) -> str:
@@ -360,14 +390,16 @@ def _labelled(label: str, texts: Sequence[str]) -> list[tuple[str, str]]:
 def _trial_row(trial: Trial) -> dict[str, Any]:
     measures = {name: ranking.value_of(trial, name) for name in ranking.MEASURES}
     own = {key: getattr(trial, key) for key in ("id", "state", "reason", "attempts", "weights_sha256")}
-    return {**trial.metrics, **trial.params, **measures, **own}
+    outcome = {"feasible": trial.is_feasible, "broken": ", ".join(trial.broken)}
+    return {**trial.metrics, **trial.params, **measures, **own, **outcome}
 
 
 def _setting_row(summary: SettingSummary) -> dict[str, Any]:
     means = {f"{name} mean": spread.mean for name, spread in summary.spreads.items()}
     deviations = {f"{name} std": spread.std for name, spread in summary.spreads.items()}
     counts = {"trials": len(summary.trials), "n": len(summary.finished)}
-    return {**summary.setting, **counts, **means, **deviations}
+    is_feasible = not summary.broken if summary.finished else None
+    return {**summary.setting, **counts, "feasible": is_feasible, **means, **deviations}
 
 
 def _in_columns(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> dict[str, list[Any]]:

@@ -18,9 +18,13 @@ def axis_keys(trials: Iterable[Trial]) -> list[str]:
 
 
 def counts_text(trials: Sequence[Trial], states: Sequence[str] = get_args(TrialState)) -> str:
-    """How many trials are in each of the states, those that occur: `29 finished, 1 failed`."""
+    """How many trials are in each of the states, those that occur: `29 finished (3 infeasible), 1 failed`."""
     counts = Counter[str](trial.state for trial in trials)
-    return ", ".join(f"{counts[state]} {state_text(state)}" for state in states if counts[state])
+    infeasible = sum(trial.is_feasible is False for trial in trials)
+    of_these = {"finished": f" ({infeasible} infeasible)" if infeasible else ""}
+    return ", ".join(
+        f"{counts[state]} {state_text(state)}{of_these.get(state, '')}" for state in states if counts[state]
+    )
 
 
 def summary_text(best: Trial, spreads: Mapping[str, Spread], names: Mapping[str, str]) -> str:
