@@ -270,3 +270,31 @@ def test_search_runs_in_tunes_own_search_generator(tmp_path: Path) -> None:
     assert None not in search.told
     search.optuna.save_to_dir(str(tmp_path))  # the journal of the sweep has all
     assert list(tmp_path.iterdir()) == []
+
+
+CONSTRAINED = {"constraints": {"val/accuracy": ">= 0.5"}}
+
+
+def test_optuna_knows_by_how_much_a_setting_breaks_each_constraint() -> None:
+    search = Search(seeds=2, num_samples=3, **CONSTRAINED)
+    for f1 in (0.3, 0.5):
+        search.end(search.next(), {"val/loss": 1.0, "val/accuracy": f1})
+    search.end(search.next(), {"val/loss": 1.0, "val/accuracy": 0.7})
+    search.end(search.next(), {"val/loss": 1.0}, "pruned")
+    search.end(search.next(), {"val/loss": 1.0})  # it has finished without the metric
+    search.end(search.next(), {"val/loss": 1.0, "val/accuracy": 0.9})
+    known = [list(trial.constraints.values()) for trial in search.optuna._study.trials]
+    assert known == [[pytest.approx(0.1)], [pytest.approx(-0.2)], [float("inf")]]
+    later = search.resumed(seeds=2, num_samples=4, **CONSTRAINED)
+    assert [list(trial.constraints.values()) for trial in later.planned_trials._study.trials] == known
+
+
+def test_optuna_avoids_infeasible_points() -> None:
+    def narrow(params: Mapping[str, Any]) -> dict[str, float]:
+        return {**square(params), "val/accuracy": params["optimizer.lr"]}
+
+    def infeasible(**fields: Any) -> int:
+        trials = Search(num_samples=40, **fields).run(narrow)
+        return sum(trial.params["optimizer.lr"] < 0.5 for trial in trials[20:])
+
+    assert infeasible(**CONSTRAINED) <= 8 < infeasible()

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from ray.tune.search import Searcher
 
+from paceline.config.constraints import Violations, mean_violations
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.space import LogUniform, QUniform, RandInt, Uniform
 from paceline.sweeps.planning.params_checks import FailingParams, ParamsCheck
-from paceline.sweeps.results.ranking import place, value_of
+from paceline.sweeps.results.ranking import place, value_of, with_violations
 from paceline.sweeps.search.tune_config import place_in, tune_config
 from paceline.sweeps.trial import ENDED, TROUBLE, PlannedTrial, Trial
 
@@ -53,7 +54,7 @@ class OptunaSearch(Searcher):  # type: ignore[misc]
         assert sweep.num_samples is not None
         super().__init__(metric=sweep.metrics[0], mode=sweep.objectives[0][1])
         self._config, self._sweep, self._slots = config, sweep, slots
-        self._trials, self._skip = trials, skip
+        self._trials, self._skip, self._limits = trials, skip, sweep.limits
         self._check = ParamsCheck(config)
         # the number of those that are known: the same seed again would propose the same again
         numbers = {self._number(trial) for trial in known}
@@ -124,11 +125,18 @@ class OptunaSearch(Searcher):  # type: ignore[misc]
 
     def _tell(self, proposal: _Proposal) -> None:
         ids = {planned.id for planned in proposal.planned_trials}
-        values = _values([trial for trial in self._trials() if trial.id in ids], self._sweep.metrics)
+        trials = [trial for trial in self._trials() if trial.id in ids]
+        values = _values(trials, self._sweep.metrics)
         if values is None:
             self._study.tell(proposal.asked, state=_states().FAIL)
         else:
+            for text, violation in self._violations(trials).items():
+                proposal.asked.set_constraint(text, violation)
             self._study.tell(proposal.asked, values)
+
+    def _violations(self, trials: Sequence[Trial]) -> Violations:
+        """By how much a setting breaks each constraint: the mean over the trials that it is compared by."""
+        return mean_violations(with_violations(trial, self._limits).violations for trial in _counted(trials))
 
     def _recall(self, known: Sequence[Trial]) -> None:
         """Take up what an earlier launch has left."""
@@ -148,7 +156,7 @@ class OptunaSearch(Searcher):  # type: ignore[misc]
             if unfinished:
                 self._ask_again(self._params(setting), planned_trials, unfinished)
             elif (values := _values(list(trials.values()), self._sweep.metrics)) is not None:
-                self._add(self._params(setting), values)
+                self._add(self._params(setting), values, self._violations(list(trials.values())))
 
     def _ask_again(
         self, params: dict[str, Any], planned_trials: list[PlannedTrial], unfinished: list[PlannedTrial]
@@ -158,10 +166,12 @@ class OptunaSearch(Searcher):  # type: ignore[misc]
         self._proposals.append(_Proposal(asked, planned_trials, {planned.id for planned in unfinished}))
         self._waiting += unfinished
 
-    def _add(self, params: dict[str, Any], values: list[float]) -> None:
+    def _add(self, params: dict[str, Any], values: list[float], violations: Violations) -> None:
         import optuna
 
-        trial = optuna.trial.create_trial(params=params, distributions=self._distributions, values=values)
+        trial = optuna.trial.create_trial(
+            params=params, distributions=self._distributions, values=values, constraints=dict(violations)
+        )
         self._study.add_trial(trial)
 
     def _params(self, setting: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,14 +184,17 @@ class OptunaSearch(Searcher):  # type: ignore[misc]
 def _values(trials: Sequence[Trial], metrics: Sequence[str]) -> list[float] | None:
     """The mean of each metric over the trials that have it; None where none has. A pruned trial counts with its
     newest values: it was stopped because they were bad."""
-    counted = [trial for trial in trials if trial.state not in (*TROUBLE, "skipped")]
     values = []
     for metric in metrics:
-        known = [value for trial in counted if (value := value_of(trial, metric)) is not None]
+        known = [value for trial in _counted(trials) if (value := value_of(trial, metric)) is not None]
         if not known:
             return None
         values.append(fmean(known))
     return values
+
+
+def _counted(trials: Sequence[Trial]) -> list[Trial]:
+    return [trial for trial in trials if trial.state not in (*TROUBLE, "skipped")]
 
 
 def _study(config: ExperimentConfig, known: int) -> "optuna.Study":
