@@ -4,17 +4,19 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from paceline.private_files import make_folder, open_private
+
 
 def write_synced(path: Path, data: bytes) -> None:
     """Write a file and wait until it is on the disk. For files that nobody looks for yet: a crash can tear it."""
-    _write(path, data, 0o666)
+    _write(path, data)
 
 
 def write_pieces_synced(path: Path, pieces: Iterable[tuple[int, memoryview]]) -> None:
     """Write pieces of a file at their offsets and wait until they are on the disk. Other processes may write the rest
     at the same time."""
     # write-only: a network file system would else read the page around a piece, and write back stale bytes of others
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    descriptor = open_private(path, os.O_WRONLY | os.O_CREAT)
     try:
         for offset, data in pieces:
             while data:
@@ -28,11 +30,11 @@ def write_pieces_synced(path: Path, pieces: Iterable[tuple[int, memoryview]]) ->
 def write_durably(path: Path, data: bytes) -> None:
     """Put a file in place at once and for good: readers see the old content or the new, even after a crash.
 
-    Only the owner may read it. Folders that are missing are made.
+    Folders that are missing are made.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.new")
-    _write(temporary, data, 0o600)
+    _write(temporary, data)
     temporary.replace(path)
     sync_folder(path.parent)
 
@@ -53,8 +55,8 @@ def write_all(descriptor: int, data: bytes) -> None:
         rest = rest[os.write(descriptor, rest) :]
 
 
-def _write(path: Path, data: bytes, mode: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+def _write(path: Path, data: bytes) -> None:
+    descriptor = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         write_all(descriptor, data)
         os.fsync(descriptor)

@@ -32,6 +32,7 @@ from paceline.config.loading import Overrides
 from paceline.config.shareable import secrets_of, shareable
 from paceline.errors import ConfigError, Problem, RunFailed
 from paceline.places import default_address, place_of
+from paceline.private_files import make_folder
 from paceline.redaction import learn, redact, redact_tree
 from paceline.storage.address import is_address, parse
 
@@ -151,7 +152,7 @@ def _predict(run: TrainedRun, name: str, file: Path, folder: Path, options: Eval
     options = replace(options, objects=replace(options.objects, metrics={}))
     parts = folder / "parts"
     with writable(folder):
-        parts.mkdir(mode=0o700, parents=True)
+        make_folder(parts)
     with _shared_parts(run, parts, options.address) as place:
         checkpoint, launch = _prepare(run, [name], options, folder, place)
         samples = int(_values(launch)["samples"])

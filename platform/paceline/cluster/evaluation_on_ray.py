@@ -24,6 +24,7 @@ from paceline.cluster.train_on_ray import (
 from paceline.cluster.trainer_thread import TrainerThread, first_line
 from paceline.cluster.user_code import runtime_env
 from paceline.cluster.worker_output import only_worker_output
+from paceline.private_files import make_folder
 
 if TYPE_CHECKING:
     from ray.train.torch import TorchTrainer
@@ -58,7 +59,7 @@ class EvaluationResults:
 def evaluate_on_ray(launch: EvaluationLaunch) -> dict[str, Any]:
     """How the workers ended, see `evaluation_worker.evaluate_rank`."""
     with writable(launch.folder):
-        launch.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(launch.folder)
     prepare_environment()
     warm_up = threading.Thread(target=import_ray_train, name="import-ray-train")
     launch.listener.stage(connecting_text(launch.address))

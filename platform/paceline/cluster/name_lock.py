@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO
 
 from paceline.errors import EnvironmentFault
+from paceline.private_files import make_folder, open_lock
 
 LOCK = ".lock"
 """File in the folder of a name, which is locked while something of that name is at work."""
@@ -38,8 +39,8 @@ def lock_home(home: Path) -> IO[str]:
         EnvironmentFault: one does.
         OSError: the folder cannot be written to.
     """
-    home.mkdir(parents=True, exist_ok=True)
-    lock = (home / LOCK).open("a+")
+    make_folder(home)
+    lock = open(home / LOCK, "a+", opener=open_lock)  # noqa: SIM115  # the caller closes it
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         in_place = _is_in_place(lock, home / LOCK)

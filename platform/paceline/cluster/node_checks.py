@@ -12,6 +12,7 @@ from paceline.cluster.listener import Events
 from paceline.cluster.node_probe import Answers, Questions, all_of, answer, forget, is_seen, run_on, written_name
 from paceline.cluster.nodes import Node
 from paceline.errors import EnvironmentFault
+from paceline.private_files import make_folder, write_private
 from paceline.storage.address import is_address
 
 ANSWER_SECONDS = 30.0
@@ -169,8 +170,8 @@ def file_in(storage: str) -> Iterator[str]:
     folder, token = Path(storage), f"{_FILE}{secrets.token_hex(8)}"
     lacking = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / token).write_text(token)
+        make_folder(folder)
+        write_private(folder / token, token.encode())
     except OSError as error:
         message = f"the folder {folder} is not writable: {error.strerror or error}"
         raise EnvironmentFault(message, "folder-not-writable", folder=str(folder)) from error

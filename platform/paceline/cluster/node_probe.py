@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import EnvironmentFault
+from paceline.private_files import write_private
 from paceline.tracking.environment import package_version
 
 SIGHT_SECONDS = 3.0
@@ -105,7 +106,7 @@ def _look_at_storage(questions: Questions, mark: str) -> str:
             return "is another folder there"
         if (folder / questions.token).read_text() != questions.token:
             return "is another folder there"
-        (folder / written_name(questions.token, mark)).write_text(questions.token)
+        write_private(folder / written_name(questions.token, mark), questions.token.encode())
     except OSError as error:
         return f"cannot be used there: {error.strerror or error}"
     return ""

@@ -28,6 +28,7 @@ from paceline.config.shareable import shareable
 from paceline.durable import write_durably
 from paceline.engine.manifest import numbered
 from paceline.errors import ConfigError, EnvironmentFault, Problem
+from paceline.private_files import make_folder, restrict
 from paceline.storage.working_copies import RunStore
 
 Intent = Literal["continue", "resume", "new", "fork", "extend"]
@@ -292,8 +293,8 @@ def new_run(
     """
     folder = kind(home / _new_id(origin))
     for _, checkpoint in numbered(checkpoints) if checkpoints is not None else ():
-        shutil.copytree(checkpoint, folder.checkpoints / checkpoint.name, copy_function=link_or_copy)
-    folder.path.mkdir(parents=True, exist_ok=True)
+        place_checkpoint(checkpoint, folder.checkpoints)
+    make_folder(folder.path)
     remember_folders(folder.path)
     # last: a folder without it is no run yet
     entries = {} if origin is None else origin.entries()
@@ -309,6 +310,14 @@ def _new_id(origin: Origin | None) -> str:
         run_id = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{fraction:04x}{secrets.token_hex(1)}"
         if origin is None or run_id > origin.run_id:
             return run_id
+
+
+def place_checkpoint(checkpoint: Path, folder: Path) -> Path:
+    """Link or copy a checkpoint into another run's folder of checkpoints."""
+    make_folder(folder)
+    shutil.copytree(checkpoint, folder / checkpoint.name, copy_function=link_or_copy)
+    restrict(folder / checkpoint.name)
+    return folder / checkpoint.name
 
 
 def link_or_copy(source: str, target: str) -> None:

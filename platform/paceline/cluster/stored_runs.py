@@ -9,7 +9,6 @@ are not in the store yet. Otherwise it is replaced by what the store has.
 
 import json
 import secrets
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,9 +26,9 @@ from paceline.cluster.run_identity import (
     Warn,
     check_start_from_scratch,
     forks,
-    link_or_copy,
     new_run,
     nothing_to_resume,
+    place_checkpoint,
 )
 from paceline.config.experiment import ExperimentConfig
 from paceline.durable import write_durably
@@ -197,8 +196,7 @@ class _Claiming:
         folder = new_run(self._home, self._config, RunFolder, origin)
         run = replace(self.base, run_id=folder.run_id)
         if checkpoint is not None:
-            own = folder.checkpoints / checkpoint.name
-            shutil.copytree(checkpoint, own, copy_function=link_or_copy)
+            own = place_checkpoint(checkpoint, folder.checkpoints)
             StoredCheckpoints(run).put(own, lambda: True)
         note_stored(folder.tracking, 0)
         self._claim(run, folder.read())  # last: without its file it is no run yet

@@ -23,6 +23,7 @@ from paceline.cluster.user_code import runtime_env
 from paceline.cluster.worker_output import only_worker_output
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import EnvironmentFault
+from paceline.private_files import make_folder
 from paceline.tracking.costs import Ledger
 from paceline.tracking.journal import JOURNAL_FILE, Journal
 from paceline.tracking.metric_points import MetricPoint
@@ -291,5 +292,5 @@ def ray_scaling(config: ExperimentConfig, use_gpu: bool) -> Any:
 def _ray_folder(run: Path) -> Path:
     folder = run / "ray"
     with writable(run):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(folder)
     return folder

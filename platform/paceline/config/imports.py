@@ -20,6 +20,7 @@ from paceline.config.hints import nearest
 from paceline.config.plain import check_args
 from paceline.config.top_names import top_names
 from paceline.errors import ConfigError, Problem, UnusableCode
+from paceline.private_files import write_private
 
 LIGHTNING_TASK = "paceline.adapters:LightningTask"
 PATH_PATTERN = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$"
@@ -318,7 +319,7 @@ def remember_folders(folder: Path) -> None:
     Raises:
         OSError: the folder cannot be written to.
     """
-    (folder / CODE_FILE).write_text(json.dumps({"import_folders": user_folders()}, indent=1))
+    write_private(folder / CODE_FILE, json.dumps({"import_folders": user_folders()}, indent=1).encode())
 
 
 def remembered_folders(folder: Path) -> list[Path]:

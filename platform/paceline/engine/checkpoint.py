@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save
 from paceline.durable import sync_folder, write_synced
 from paceline.engine.manifest import STATE, BrokenCheckpoint, numbered, set_aside, verify, write_manifest
 from paceline.errors import EnvironmentFault
+from paceline.private_files import make_folder
 
 START_FROM_SCRATCH = "start from scratch with --new"
 """Hint of errors about a checkpoint that does not fit."""
@@ -43,7 +44,7 @@ class Snapshot:
 
     def write_tensors(self, folder: Path) -> None:
         """Make the folder, and write a file for each part of the state."""
-        folder.mkdir(parents=True)
+        make_folder(folder)
         for name, tensors in self.tensors.items():
             if tensors or name == "model":
                 write_synced(folder / f"{name}.safetensors", save(dict(tensors)))

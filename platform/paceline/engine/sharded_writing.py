@@ -30,6 +30,7 @@ from paceline.durable import write_pieces_synced, write_synced
 from paceline.engine.checkpoint import Snapshot
 from paceline.engine.dist_context import DistContext
 from paceline.engine.layout import Replicated, Rows
+from paceline.private_files import make_folder
 from paceline.safetensors_header import TensorEntry, lay_out
 
 POLL_SECONDS = 0.05
@@ -152,7 +153,7 @@ class ShardedSnapshot(Snapshot):
     def write_tensors(self, folder: Path) -> None:
         """Write rank 0's rows and wait for those of the others."""
         with self.messages.reported(self._key(READY)):
-            folder.mkdir(parents=True)
+            make_folder(folder)
         work_of_all = [partial(self._write, folder)]
         work_of_all += [partial(self._receive, rank) for rank in range(1, self.ranks.world_size)]
         # the folder must not be removed while a rank writes to it, so all are waited for also after a failure
@@ -192,7 +193,7 @@ def can_share_files(folder: Path, ranks: DistContext, round_seconds: float) -> b
     file = folder / ".shared-file-test"
 
     def create() -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         write_synced(file, bytes(ranks.world_size))
 
     def holds_all() -> None:

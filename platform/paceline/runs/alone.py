@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from paceline.private_files import open_lock
+
 LOCK_FILE = ".sync"
 
 
@@ -16,7 +18,7 @@ def alone_with(tracking: Path) -> Iterator[bool]:
     Raises:
         OSError: the folder cannot be written to.
     """
-    with (tracking / LOCK_FILE).open("a") as lock:
+    with open(tracking / LOCK_FILE, "a", opener=open_lock) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -9,6 +9,7 @@ from filelock import FileLock
 from paceline.durable import write_durably
 from paceline.engine.manifest import MANIFEST, BrokenCheckpoint
 from paceline.errors import EnvironmentFault
+from paceline.private_files import file_mode, make_folder
 from paceline.storage.address import StoreAddress, parse
 from paceline.storage.remote_folder import RemoteFolder
 from paceline.storage.stored_checkpoints import StoredCheckpoints
@@ -32,8 +33,8 @@ def copied_run(text: str) -> tuple[Path, RunStore]:
     """
     run, status = _found(parse(text, "RUN"))
     folder = _folder_of(run)
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with FileLock(folder.parent / f".{run.run_id}.lock"):
+    make_folder(folder)
+    with FileLock(folder.parent / f".{run.run_id}.lock", mode=file_mode(folder.parent)):
         RecordCopy(RemoteFolder(run.address), folder / TRACKING).replace()
         checkpoints = folder / CHECKPOINTS
         kept = {f"step-{step}": data for step, _, data in StoredCheckpoints(run, checkpoints).kept()}
@@ -41,7 +42,6 @@ def copied_run(text: str) -> tuple[Path, RunStore]:
             if path.name not in kept:
                 shutil.rmtree(path)
         for name, data in kept.items():
-            (checkpoints / name).mkdir(parents=True, exist_ok=True)
             write_durably(checkpoints / name / MANIFEST, data)
         write_durably(folder / STATUS, status)
     return folder, run

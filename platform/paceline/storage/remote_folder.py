@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from paceline.private_files import open_private
 from paceline.storage.address import StoreAddress
 from paceline.storage.filesystem import files_below, folders_in, open_store
 from paceline.storage.store_faults import StoreFault, fault_of, is_final, silence
@@ -101,9 +102,12 @@ class RemoteFolder:
 
         def download(store: Any, place: str) -> bool:
             try:
-                with store.open_input_stream(f"{place}/{name}") as stream, file.open("wb") as target:
-                    while chunk := stream.read(CHUNK_BYTES):
-                        target.write(chunk)
+                with (
+                    store.open_input_stream(f"{place}/{name}") as source,
+                    open(file, "wb", opener=open_private) as copy,
+                ):
+                    while chunk := source.read(CHUNK_BYTES):
+                        copy.write(chunk)
             except FileNotFoundError:
                 return False
             return True

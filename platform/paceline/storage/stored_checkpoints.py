@@ -14,6 +14,7 @@ from filelock import FileLock
 
 from paceline.durable import sync_folder, write_durably
 from paceline.engine.manifest import MANIFEST, BrokenCheckpoint, numbered, set_aside, verify
+from paceline.private_files import file_mode, make_folder, write_private
 from paceline.storage.lease import Lease
 from paceline.storage.remote_folder import RemoteFolder
 from paceline.storage.store_faults import StoreFault
@@ -94,7 +95,7 @@ class StoredCheckpoints:
         Raises:
             StoreFault: the store cannot be used.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         with self._alone():
             self._drop_strange_copies()
             self._set_broken_copies_aside(on_broken)
@@ -156,7 +157,7 @@ class StoredCheckpoints:
             BrokenCheckpoint: the one in the store is not whole.
         """
         remote, final = self._remote / f"step-{step}", self.folder / f"step-{step}"
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         with self._alone():
             data = remote.read(MANIFEST)
             if data is None:
@@ -165,7 +166,7 @@ class StoredCheckpoints:
                 return final
             temporary = self.folder / f".step-{step}.fetching"
             shutil.rmtree(temporary, ignore_errors=True)
-            temporary.mkdir()
+            make_folder(temporary)
             try:
                 _download(remote, data, temporary)
                 shutil.rmtree(final, ignore_errors=True)
@@ -202,7 +203,7 @@ class StoredCheckpoints:
                     shutil.rmtree(path, ignore_errors=True)
 
     def _alone(self) -> FileLock:
-        return FileLock(self.folder / LOCK)
+        return FileLock(self.folder / LOCK, mode=file_mode(self.folder))
 
 
 def _files_of(manifest: bytes) -> Mapping[str, int]:
@@ -239,5 +240,5 @@ def _download(remote: RemoteFolder, manifest: bytes, folder: Path) -> None:
             raise BrokenCheckpoint(f"{name} {found}")
     for name in _files_of(manifest):
         remote.download(name, folder / name)
-    (folder / MANIFEST).write_bytes(manifest)
+    write_private(folder / MANIFEST, manifest)
     verify(folder)

@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 from paceline.durable import write_durably
+from paceline.private_files import make_folder
 from paceline.storage.remote_folder import RemoteFolder
 from paceline.storage.working_copies import TRACKING
 from paceline.tracking.journal import JOURNAL_FILE
@@ -84,7 +85,7 @@ class RecordCopy:
         """
         names = sorted(self._remote.files())
         shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder.mkdir(parents=True, mode=0o700)
+        make_folder(self._folder)
         for name in names:
             is_known = name == JOURNAL_FILE and journal is not None
             data = journal if is_known else self._remote.read(name)

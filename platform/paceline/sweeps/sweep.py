@@ -23,6 +23,7 @@ from paceline.config.loading import missing_modules
 from paceline.config.shareable import secrets_of
 from paceline.errors import ConfigError, RunFailed
 from paceline.places import default_address
+from paceline.private_files import make_folder
 from paceline.redaction import learn, redact
 from paceline.sweeps.coordinator.sweep_rules import is_hopeless
 from paceline.sweeps.launch import SweepLaunch
@@ -142,7 +143,7 @@ def _prepare(config: ExperimentConfig, intent: Intent, address: str | None, list
     try:
         start_creating(uri)
         with writable(claimed.folder.path):
-            claimed.folder.trials.mkdir(parents=True, exist_ok=True)
+            make_folder(claimed.folder.trials)
             ended = read_log(claimed.folder.path).ended
             fit = fitting(config, made, ended, listener)
             _write_skipped(claimed.folder.path, fit.made.skipped)

@@ -23,6 +23,7 @@ from paceline.cluster.trainer_thread import first_line
 from paceline.cluster.user_code import runtime_env
 from paceline.cluster.worker_output import only_worker_output
 from paceline.errors import RunFailed
+from paceline.private_files import make_folder
 from paceline.sweeps.coordinator.actor import coordinator_of
 from paceline.sweeps.coordinator.sweep_rules import is_hopeless
 from paceline.sweeps.messages import SweepView
@@ -306,7 +307,7 @@ def _ray_folder(sweep: Path) -> Path:
     """Where Ray writes. Tune writes settings there as they are, secrets of theirs included: for its owner alone."""
     folder = sweep / "ray"
     with writable(sweep):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(folder)
     _forget_tunes_files(folder)
     return folder
 

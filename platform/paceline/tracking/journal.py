@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.durable import sync_folder, write_all
+from paceline.private_files import make_folder, open_private
 from paceline.tracking.journal_entries import is_count, is_whole
 
 logger = logging.getLogger(__name__)
@@ -163,8 +164,8 @@ class Journal:
 
     def _open(self) -> int:
         if self._descriptor is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            make_folder(self.path.parent)
+            self._descriptor = open_private(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             sync_folder(self.path.parent)
         return self._descriptor
 

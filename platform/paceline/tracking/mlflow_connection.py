@@ -6,6 +6,7 @@ import time
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from paceline.private_files import make_folder
 from paceline.tracking import metrics
 from paceline.tracking.mlflow_client import connect, disconnect, is_refused
 from paceline.tracking.run_record import RunRecord
@@ -172,4 +173,6 @@ def _artifact_location(record: RunRecord) -> str | None:
     folder = re.sub(r"[^\w.-]", "_", record.experiment)
     if folder != record.experiment or folder.startswith("."):
         folder = f"{folder[:80].lstrip('.')}-{sha256(record.experiment.encode()).hexdigest()[:8]}"
-    return (database.parent / "mlruns" / folder).as_uri()
+    artifacts = database.parent / "mlruns" / folder
+    make_folder(artifacts)  # MLflow itself would let everybody read them
+    return artifacts.as_uri()

@@ -11,6 +11,7 @@ from types import FrameType
 from urllib.parse import urlsplit
 
 from paceline.errors import EnvironmentFault
+from paceline.private_files import open_private
 from paceline.redaction import redact
 from paceline.tracking.review_links import newest
 from paceline.tracking.store_probe import probe
@@ -59,7 +60,7 @@ def start_server(uri: str, port: int, host: str = "127.0.0.1", log: Path | None 
     database = sqlite_file(uri)
     folder = database.parent if database else Path.cwd()
     environment.setdefault("MLFLOW_ARTIFACTS_DESTINATION", (folder.absolute() / "mlartifacts").as_uri())
-    output = subprocess.DEVNULL if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    output = subprocess.DEVNULL if log is None else open_private(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         return subprocess.Popen(
             command,

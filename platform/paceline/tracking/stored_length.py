@@ -8,6 +8,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from paceline.private_files import make_folder, write_private
+
 MARK = ".stored"
 """Holds how many bytes of the journal are in the store. A run that is in no store has no such file."""
 WANTED = ".wanted"
@@ -26,16 +28,16 @@ def stored_bytes(folder: Path) -> int | None:
 
 def note_stored(folder: Path, size: int) -> None:
     """So many bytes are in the store."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     temporary = folder / f"{MARK}.new"
-    temporary.write_text(str(size))
+    write_private(temporary, str(size).encode())
     os.replace(temporary, folder / MARK)
 
 
 def hurry(folder: Path) -> None:
     """Have the rest put into the store soon."""
     with suppress(OSError):
-        (folder / WANTED).touch()
+        write_private(folder / WANTED, b"")
 
 
 def is_hurried(folder: Path) -> bool:

@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from paceline.private_files import write_private
 from paceline.tracking.journal import Journal
 from paceline.tracking.journal_entries import is_artifact_path, is_count
 from paceline.tracking.tracking_uri import run_url
@@ -88,7 +89,7 @@ class UploadCursor:
     def save(self, path: Path) -> None:
         """Replace the file. Not fsynced: an older cursor only means sending some entries again."""
         temporary = path.with_name(f".{path.name}.new")
-        temporary.write_text(json.dumps(asdict(self)))
+        write_private(temporary, json.dumps(asdict(self)).encode())
         temporary.replace(path)
 
 

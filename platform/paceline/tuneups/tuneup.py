@@ -28,6 +28,7 @@ from paceline.durable import write_durably
 from paceline.errors import ConfigError, EnvironmentFault, coded
 from paceline.linting.apart import TIMEOUT_SECONDS, LintApart
 from paceline.places import default_address
+from paceline.private_files import make_folder
 from paceline.redaction import learn
 from paceline.tracking.tracking_uri import is_http, start_creating, tracking_uri
 from paceline.tuneups.bench import open_bench
@@ -170,7 +171,7 @@ def _measure(
     notes = [*_tell_of_earlier(folder, log, listener), *_lint(config, listener)]
     clock = Clock((config.tuneup or TuneupConfig()).budget_seconds, 0.0, spent)
     with writable(folder.path):
-        folder.ray.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(folder.ray)
     with open_bench(config, launch.address, launch.wait_seconds, folder.ray, listener) as bench:
         return TuneupCourse(config, ResumableBench(bench, log, spent), clock, listener, notes).run()
 

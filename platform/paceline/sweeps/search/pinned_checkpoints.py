@@ -6,6 +6,7 @@ from pathlib import Path
 
 from paceline.cluster.run_identity import link_or_copy
 from paceline.engine.manifest import MANIFEST, numbered
+from paceline.private_files import make_folder, restrict
 
 PINS = 3
 """How many pinned checkpoints of a trial stay: another one may be about to take over the last but one."""
@@ -65,7 +66,9 @@ def _place(checkpoint: Path, target: Path) -> bool:
     temporary = target.with_name(f".{target.name}.linking")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
+        make_folder(target.parent)
         shutil.copytree(checkpoint, temporary, copy_function=link_or_copy)
+        restrict(temporary)
         if not is_same(checkpoint, temporary):  # it was being pruned meanwhile
             return False
         if target.exists():
