@@ -15,11 +15,10 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -82,19 +81,47 @@ def main() -> None:
     os.environ["MLFLOW_LOGGING_LEVEL"] = "ERROR"
     os.chdir(path.parent)  # MLflow's own default experiment keeps its artifacts relative to here
     os.nice(NICENESS)
-    with _alone(path) as token:
+    sys.path.append(str(Path(__file__).parents[2]))  # the package may be importable in the starter alone
+    with _alone(path):
         if not path.exists():
-            create(path, path.parent / f".mlflow-{token}")
+            create(path, path.parent / f".mlflow-{_token(path)}")
+
+
+def _token(path: Path) -> str:
+    """What this machine and this user alone have for the database."""
+    place = f"{socket.gethostname()}|{os.getuid()}|{path.resolve()}"
+    return hashlib.sha256(place.encode()).hexdigest()[:16]
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[str]:
-    """Of all programs for this database on this machine, only one is in the body. Gives it a token of its own."""
-    place = f"{socket.gethostname()}|{os.getuid()}|{path.resolve()}"
-    token = hashlib.sha256(place.encode()).hexdigest()[:16]
-    with (Path(tempfile.gettempdir()) / f"paceline-database-{token}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield token
+def _alone(path: Path) -> Iterator[None]:
+    """Of all programs for this database, only one is in the body at a time; of several where a file system has no
+    locks, the first one to end wins."""
+    place = path.with_name(f".{path.name}.lock")  # beside it: whoever can take it there may write the database, too
+    lock = _locked(place)
+    try:
+        yield
+    finally:
+        place.unlink(missing_ok=True)
+        os.close(lock)
+
+
+def _locked(place: Path) -> int:
+    """Open and lock a file; one that its last owner has removed meanwhile does not count.
+
+    Raises:
+        OSError: it cannot be opened, or is a symbolic link.
+    """
+    from paceline.private_files import open_lock
+
+    while True:
+        lock = open_lock(place, os.O_RDWR | os.O_CREAT)
+        with suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock), place.lstat()):
+                return lock
+        os.close(lock)
 
 
 def create(path: Path, workplace: Path) -> None:
@@ -106,11 +133,14 @@ def create(path: Path, workplace: Path) -> None:
     """
     from mlflow import MlflowClient
 
+    from paceline.private_files import file_mode, make_folder
+
     shutil.rmtree(workplace, ignore_errors=True)
-    workplace.mkdir()
+    make_folder(workplace)
     try:
         # relative: with `%` or `?` in the address, MLflow would make a folder of that name
         MlflowClient(f"sqlite:///{workplace.name}/{FRESH}").search_experiments(max_results=1)
+        (workplace / FRESH).chmod(file_mode(path.parent))  # what SQLite puts beside it gets the same mode
         _put_in_place(workplace / FRESH, path)
     finally:
         shutil.rmtree(workplace, ignore_errors=True)
