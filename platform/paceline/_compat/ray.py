@@ -11,6 +11,7 @@ from paceline._compat.private_names import required
 
 PRIVATE = (
     "ray._private.authentication.http_token_authentication",
+    "ray._private.ray_constants.ENABLE_RAY_CLUSTER",
     "ray._private.ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV",
     "ray._private.ray_logging.global_worker_stdstream_dispatcher.add_handler",
     "ray._private.ray_logging.global_worker_stdstream_dispatcher.remove_handler",
@@ -22,6 +23,7 @@ PRIVATE = (
     "ray.autoscaler._private.kuberay.autoscaling_config._derive_autoscaling_config_from_ray_cr",
     "ray.autoscaler._private.kuberay.node_provider.KubernetesHttpApiClient",
     "ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator.get_or_create_autoscaling_coordinator",
+    "ray.init._temp_dir",
     "ray.job_config.JobConfig._runtime_env_has_working_dir",
     "ray.job_submission.JobSubmissionClient._do_request",
     "ray.train.torch.TorchTrainer._create_default_callbacks",
@@ -70,6 +72,24 @@ def job_without_folders() -> Any:
             return True
 
     return JobWithoutFolders()
+
+
+def init_private(folder: Path, **options: Any) -> None:
+    """Start a Ray of this process's own, which listens on 127.0.0.1 alone and keeps its files in `folder`.
+
+    `ray.init` takes the machine's address even where `_node_ip_address` names 127.0.0.1, unless this switch is off, as
+    Ray has it on Windows and macOS. For the folder there is no public argument. Without these names, everybody who
+    reaches the machine reaches this Ray.
+    """
+    import ray
+    from ray._private import ray_constants
+
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        ray.init(address="local", _temp_dir=str(folder), **options)
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
 
 
 @contextmanager

@@ -5,11 +5,13 @@ used and nowhere else.
 """
 
 import inspect
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -56,6 +58,7 @@ PRIVATE = (
     "torch.distributed.distributed_c10d._get_default_store",
     "torch.distributed.distributed_c10d._set_pg_timeout",
     "torch.distributed.pipelining.ScheduleGPipe._step_microbatches",
+    "torch.distributed.rendezvous._create_c10d_store",
     "torch.distributed.tensor.DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache_clear",
     "torch.nn.Module._apply",
     "torch.nn.Module._buffers",
@@ -475,6 +478,38 @@ def default_store() -> Any:
     A second `TCPStore` would need a port of its own that every rank knows.
     """
     return required("torch.distributed.distributed_c10d._get_default_store")()
+
+
+def listen_on_master_address() -> None:
+    """Have the store of the next default process group listen at the address that the ranks know it by.
+
+    torch's server listens on all interfaces and answers everybody. It takes a socket that is bound elsewhere, but no
+    rendezvous passes one on. Without this name the store stays open to the network.
+    """
+    rendezvous: Any = import_module("torch.distributed.rendezvous")  # the package has a function of that name
+    create = rendezvous._create_c10d_store
+
+    def create_bound(
+        hostname: str, port: int, rank: int, world_size: int, timeout: timedelta, use_libuv: bool = True
+    ) -> Any:
+        bound = _bound_socket(hostname, port) if rank == 0 and use_libuv else None
+        if bound is None:
+            return create(hostname, port, rank, world_size, timeout, use_libuv)
+        descriptor = bound.detach()  # the store closes it
+        return rendezvous.TCPStore(
+            hostname, port, world_size, True, timeout, multi_tenant=True, master_listen_fd=descriptor, use_libuv=True
+        )
+
+    rendezvous._create_c10d_store = create_bound
+
+
+def _bound_socket(hostname: str, port: int) -> socket.socket | None:
+    """A socket that listens at an address; None where it is not an address of this machine, as behind NAT."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(hostname, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family, backlog=1024)  # as many ranks may come at once
+    except OSError:
+        return None
 
 
 def abort_process_group() -> None:

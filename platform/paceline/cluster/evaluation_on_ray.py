@@ -152,7 +152,7 @@ def _make_trainer(launch: EvaluationLaunch, box: Any, use_gpu: bool) -> "TorchTr
     trainer = LeanTorchTrainer(
         evaluate_on_worker,
         train_loop_config={"request": launch.request.travelling(), "box": box},
-        torch_config=torch_config(use_gpu, config.parallel.timeout_seconds, is_private()),
+        torch_config=torch_config(use_gpu, config.parallel.timeout_seconds),
         scaling_config=ray_scaling(config, use_gpu),
         run_config=RunConfig(
             name=f"evaluation-{time.time_ns()}",

@@ -5,6 +5,7 @@ from typing import Any
 import ray.util
 from ray.train.torch import TorchConfig
 
+from paceline._compat.torch import listen_on_master_address
 from paceline.cluster.network_interfaces import use_interface
 
 
@@ -23,44 +24,35 @@ def import_what_would_keep_the_group() -> None:
     import torch.distributed.nn.functional  # noqa: F401
 
 
+def prepare_for_group() -> None:
+    """Prepare a worker for the process group that it is about to join."""
+    import_what_would_keep_the_group()
+    use_the_nodes_interface()
+    listen_on_master_address()
+
+
 _TorchBackend: Any = TorchConfig().backend_cls
 
 
 class _Backend(_TorchBackend):  # type: ignore[misc]
     def on_start(self, worker_group: Any, backend_config: TorchConfig) -> None:
-        worker_group.execute(import_what_would_keep_the_group)
-        super().on_start(worker_group, backend_config)
-
-
-class _NodesBackend(_Backend):
-    def on_start(self, worker_group: Any, backend_config: TorchConfig) -> None:
-        worker_group.execute(use_the_nodes_interface)
+        worker_group.execute(prepare_for_group)
         super().on_start(worker_group, backend_config)
 
 
 class GroupConfig(TorchConfig):  # type: ignore[misc]
-    """Ray Train's process group, but one that a rank can give up."""
+    """Ray Train's process group, but one that a rank can give up, over the interface of each node."""
 
     @property
     def backend_cls(self) -> type[_Backend]:
         return _Backend
 
 
-class NodesGroupConfig(TorchConfig):  # type: ignore[misc]
-    """The same over the interface of each node."""
-
-    @property
-    def backend_cls(self) -> type[_Backend]:
-        return _NodesBackend
-
-
-def torch_config(use_gpu: bool, timeout_seconds: float, private: bool) -> TorchConfig:
+def torch_config(use_gpu: bool, timeout_seconds: float) -> TorchConfig:
     """How the workers of a group find each other.
 
     Args:
         use_gpu: whether they train on GPUs; what stays on CPU goes over gloo.
         timeout_seconds: how long one waits for another.
-        private: whether all are on this machine alone, where nothing is to be chosen.
     """
-    kind = GroupConfig if private else NodesGroupConfig
-    return kind(backend="cpu:gloo,cuda:nccl" if use_gpu else "gloo", timeout_s=int(timeout_seconds))
+    return GroupConfig(backend="cpu:gloo,cuda:nccl" if use_gpu else "gloo", timeout_s=int(timeout_seconds))

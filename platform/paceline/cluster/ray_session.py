@@ -4,12 +4,13 @@ import logging
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from paceline._compat.ray import disable_uv_hook, job_without_folders
+from paceline._compat.ray import disable_uv_hook, init_private, job_without_folders
+from paceline.cluster.private_ray import private_ray_folder
 from paceline.errors import EnvironmentFault
 
 UV_HOOK = "RAY_ENABLE_UV_RUN_RUNTIME_ENV"
@@ -109,19 +110,19 @@ def connected(address: str | None, runtime_env: dict[str, Any] | None = None) ->
         return
     _require_answer(address)
     require_sendable(runtime_env or {})
-    try:
-        _init(address, runtime_env)
-    except Exception as error:  # Ray raises a plain one when its node takes more than 30 s to come up
-        code = "ray-unreachable" if on_cluster(address) else "ray-not-started"
-        raise EnvironmentFault(_unreached(address, error), code, address=address) from None
-    try:
-        if on_cluster(address):
-            yield
-        else:
-            with _alone():
-                yield
-    finally:
-        ray.shutdown()
+    with ExitStack() as closing:
+        try:
+            if on_cluster(address):
+                _join(address, runtime_env)
+            else:
+                _start_private(closing.enter_context(private_ray_folder()))
+        except Exception as error:  # Ray raises a plain one when its node takes more than 30 s to come up
+            code = "ray-unreachable" if on_cluster(address) else "ray-not-started"
+            raise EnvironmentFault(_unreached(address, error), code, address=address) from None
+        closing.callback(ray.shutdown)
+        if not on_cluster(address):
+            closing.enter_context(_alone())
+        yield
 
 
 @contextmanager
@@ -162,29 +163,33 @@ def _unreached(address: str | None, error: Exception) -> str:
     return f"a local Ray could not be started: {str(error).rstrip().rstrip('.')}{hint}"
 
 
-def _init(address: str | None, runtime_env: dict[str, Any] | None) -> None:
-    """Call `ray.init`; a private Ray that does not come up in time, as on a busy machine, gets a second attempt."""
+def _start_private(folder: Path) -> None:
+    """Start a private Ray; one that does not come up in time, as on a busy machine, gets a second attempt."""
     import ray
 
+    # the dashboard's processes would take seconds to start, and nobody knows its address
+    options = {"include_dashboard": False, "job_config": job_without_folders(), **_QUIET}
     try:
-        ray.init(**_init_options(address, runtime_env))
+        init_private(folder, **options)
     except Exception as error:
-        if on_cluster(address) or not _timed_out(error):
+        if not _timed_out(error):
             raise
         ray.shutdown()
-        ray.init(**_init_options(address, runtime_env))
+        init_private(folder, **options)
+
+
+def _join(address: str | None, runtime_env: dict[str, Any] | None) -> None:
+    """Join the cluster at an address, or the one that this job was submitted to."""
+    import ray
+
+    if address is None:
+        ray.init(**_QUIET)
+    else:
+        ray.init(address=address, runtime_env=runtime_env or {}, **_QUIET)
 
 
 def _timed_out(error: Exception) -> bool:
     return "timed out" in str(error)
 
 
-def _init_options(address: str | None, runtime_env: dict[str, Any] | None) -> dict[str, Any]:
-    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "configure_logging": True}
-    if address is not None:
-        return {"address": address, "runtime_env": runtime_env or {}, **quiet}
-    if in_submitted_job():
-        return quiet
-    # "local", since without it Ray would join whatever cluster a stale address file names; the dashboard's processes
-    # would take seconds to start, and nobody knows its address
-    return {"address": "local", "include_dashboard": False, "job_config": job_without_folders(), **quiet}
+_QUIET: dict[str, Any] = {"logging_level": logging.ERROR, "configure_logging": True}

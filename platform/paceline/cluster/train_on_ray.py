@@ -259,7 +259,7 @@ def make_trainer(launch: TrainLaunch, coordinator: Any, use_gpu: bool) -> "Torch
     trainer = LeanTorchTrainer(
         train_on_worker,
         train_loop_config={"worker_spec": worker_spec(launch).travelling(), "coordinator": coordinator},
-        torch_config=torch_config(use_gpu, config.parallel.timeout_seconds, is_private()),
+        torch_config=torch_config(use_gpu, config.parallel.timeout_seconds),
         scaling_config=ray_scaling(config, use_gpu),
         run_config=RunConfig(
             # a name of its own for each launch: Ray would silently resume one that it knows

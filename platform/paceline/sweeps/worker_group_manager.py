@@ -157,7 +157,7 @@ class WorkerGroupManager:
                 "slot": wanted.slot,
                 "generation": wanted.generation,
             },
-            torch_config=torch_config(use_gpu, START_TIMEOUT_SECONDS, is_private()),
+            torch_config=torch_config(use_gpu, START_TIMEOUT_SECONDS),
             scaling_config=ScalingConfig(
                 num_workers=shape.num_workers,
                 use_gpu=use_gpu,

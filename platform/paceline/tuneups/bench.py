@@ -236,7 +236,7 @@ def _trainer(
     trainer = LeanTorchTrainer(
         serve_jobs,
         train_loop_config={"coordinator": coordinator, "base": base, "slot": 0, "generation": 0},
-        torch_config=torch_config(use_gpu, START_TIMEOUT_SECONDS, is_private()),
+        torch_config=torch_config(use_gpu, START_TIMEOUT_SECONDS),
         scaling_config=ray_scaling(of_fixed_size(config), use_gpu),
         run_config=RunConfig(
             name=f"tuneup-{time.time_ns()}",  # Ray would silently resume a name that it knows

@@ -1,11 +1,15 @@
 """The private names of Ray that Paceline uses are there, and do what it relies on. No cluster is started."""
 
 import inspect
+import re
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock, patch
 
+import ray
+from ray._private import node, worker
 from ray.job_submission import JobSubmissionClient
 from ray.tune.schedulers import AsyncHyperBandScheduler, MedianStoppingRule, PopulationBasedTraining
 
@@ -27,7 +31,7 @@ def pbt(kind: type = PopulationBasedTraining) -> Any:
 
 
 def uv_hook_is_read_late() -> None:
-    from ray._private import ray_constants, worker
+    from ray._private import ray_constants
 
     assert "ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV" in inspect.getsource(worker)
     with patch.object(ray_constants, "RAY_ENABLE_UV_RUN_RUNTIME_ENV", True):
@@ -35,8 +39,31 @@ def uv_hook_is_read_late() -> None:
         assert ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV is False
 
 
+def a_private_ray_takes_the_loopback_address() -> None:
+    from ray._private import ray_constants, services
+
+    given: list[Any] = []
+
+    def init(**options: Any) -> None:
+        own = services.resolve_ip_for_localhost("127.0.0.1")
+        given.append((own, ray.util.get_node_ip_address(), options))
+
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    with patch("ray.init", init), patch.object(worker, "_global_node", None):
+        compat.init_private(Path("/folder"), include_dashboard=False)
+    options = {"address": "local", "_temp_dir": "/folder", "include_dashboard": False}
+    assert given == [("127.0.0.1", "127.0.0.1", options)]
+    assert ray_constants.ENABLE_RAY_CLUSTER is before
+    source = inspect.getsource(node.Node.__init__)
+    assert "node_ip_address = ray.util.get_node_ip_address()" in source, "a node asks for its address elsewhere"
+
+
+def hidden_options_of_init() -> Any:
+    """An object with an attribute for each option that `ray.init` takes out of its keyword arguments."""
+    return SimpleNamespace(**dict.fromkeys(re.findall(r'kwargs\.pop\(\s*"(\w+)"', inspect.getsource(ray.init))))
+
+
 def driver_folders_are_added_unless_there_is_a_working_dir() -> None:
-    from ray._private import worker
     from ray.job_config import JobConfig
 
     source = inspect.getsource(worker.connect)
@@ -47,7 +74,6 @@ def driver_folders_are_added_unless_there_is_a_working_dir() -> None:
 
 
 def worker_lines_are_handed_over() -> None:
-    from ray._private import worker
     from ray._private.ray_logging import global_worker_stdstream_dispatcher as dispatcher
 
     assert f'"{compat.RAY_HANDLER}"' in inspect.getsource(worker.connect)
@@ -175,6 +201,7 @@ KUBERAY = "ray.autoscaler._private.kuberay"
 ASHA = "ray.tune.schedulers.AsyncHyperBandScheduler"
 PBT = "ray.tune.schedulers.PopulationBasedTraining"
 BEHAVIOUR: dict[str, Callable[[], None]] = {
+    "ray._private.ray_constants.ENABLE_RAY_CLUSTER": a_private_ray_takes_the_loopback_address,
     "ray._private.ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV": uv_hook_is_read_late,
     "ray._private.ray_logging.global_worker_stdstream_dispatcher": worker_lines_are_handed_over,
     "ray._private.runtime_env.packaging": loggers_are_named_after_modules,
@@ -193,6 +220,7 @@ BEHAVIOUR: dict[str, Callable[[], None]] = {
 `unit/cluster/test_job_plan.py`."""
 
 SAMPLES: dict[str, Callable[[], Any]] = {
+    "ray.init": hidden_options_of_init,
     ASHA: asha,
     f"{ASHA}._brackets": lambda: asha()._brackets[0],
     "ray.tune.schedulers.MedianStoppingRule": lambda: MedianStoppingRule(**OPTIONS),

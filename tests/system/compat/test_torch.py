@@ -2,14 +2,17 @@
 
 import inspect
 import logging
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -484,6 +487,34 @@ def store_is_the_groups() -> None:
         assert compat.default_store().get("key") == b"value"
 
 
+def store_listens_at_its_address() -> None:
+    rendezvous: Any = import_module("torch.distributed.rendezvous")
+
+    def listening() -> set[tuple[str, int]]:
+        sockets = psutil.Process().net_connections("tcp")
+        return {tuple(each.laddr) for each in sockets if each.status == psutil.CONN_LISTEN}
+
+    before = listening()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with patch.object(rendezvous, "_create_c10d_store", rendezvous._create_c10d_store):
+        compat.listen_on_master_address()
+        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1)
+        try:
+            assert ("127.0.0.1", port) in listening() - before
+            assert not [place for place in listening() - before if place[0] in ("::", "0.0.0.0")]
+            compat.default_store().clone().set("key", "value")
+            assert compat.default_store().get("key") == b"value"
+        finally:
+            dist.destroy_process_group()
+    timeout = timedelta(seconds=5)
+    with patch.object(rendezvous, "_create_c10d_store", lambda *given: given):
+        compat.listen_on_master_address()
+        create = rendezvous._create_c10d_store
+        assert create("192.0.2.77", 1, 0, 2, timeout) == ("192.0.2.77", 1, 0, 2, timeout, True), "not this machine's"
+        assert create("127.0.0.1", port, 1, 2, timeout) == ("127.0.0.1", port, 1, 2, timeout, True)
+
+
 def aborted_group_is_gone() -> None:
     with process_group():
         compat.abort_process_group()
@@ -554,6 +585,7 @@ BEHAVIOUR: dict[str, Callable[[], None]] = {
     f"{C10D}._get_default_store": store_is_the_groups,
     f"{C10D}._set_pg_timeout": group_has_a_timeout,
     "torch.distributed.pipelining.ScheduleGPipe._step_microbatches": micro_batches_are_taken,
+    "torch.distributed.rendezvous._create_c10d_store": store_listens_at_its_address,
     "torch.distributed.tensor.DTensor._op_dispatcher": sharding_caches_are_emptied,
     f"{MODULE}._apply": conversions_go_through_the_replacement,
     f"{MODULE}._buffers": buffers_can_be_replaced,
@@ -595,6 +627,7 @@ def _iterator() -> Any:
 SAMPLES: dict[str, Callable[[], Any]] = {
     MODULE: nn.Identity,
     "torch.compile": lambda: torch.compile(nn.Identity()),
+    "torch.distributed.rendezvous": lambda: import_module("torch.distributed.rendezvous"),
     "torch.optim.Adam": lambda: torch.optim.Adam([nn.Parameter(torch.ones(1))], fused=True),
     "torch.utils.data.DataLoader": lambda: DataLoader([1]),  # type: ignore[arg-type]
     "torch.utils.data.DataLoader._iterator": _iterator,

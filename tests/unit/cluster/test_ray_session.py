@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import ray
 
-from paceline.cluster import ray_session
+from paceline.cluster import private_ray, ray_session
 from paceline.cluster.ray_session import UV_HOOK, WATCHER, connected, is_private, prepare_environment, stay_in
 from paceline.errors import EnvironmentFault
 from support.golden import Golden
@@ -15,9 +15,11 @@ HEAD = "127.0.0.1:6379"
 
 
 @pytest.fixture(autouse=True)
-def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
+def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
     """The options that Ray was started with, and not ended since."""
     given: list[dict[str, object]] = []
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "ray"))
+    monkeypatch.setattr(private_ray, "LONGEST_SOCKET", 1000)
     monkeypatch.setattr(ray_session, "answers", lambda address: address.endswith(HEAD))
     monkeypatch.setattr(ray, "is_initialized", lambda: bool(given))
     monkeypatch.setattr(ray, "init", lambda **options: given.append(options))
@@ -38,7 +40,7 @@ def test_workers_are_not_started_through_uv_though_ray_was_imported_first(monkey
 
 @pytest.mark.parametrize("private", [True, False])
 def test_settings_of_a_private_ray_end_with_it(
-    private: bool, started: list[dict[str, object]], monkeypatch: pytest.MonkeyPatch
+    private: bool, started: list[dict[str, object]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(WATCHER, raising=False)
     address = None if private else HEAD
@@ -46,9 +48,11 @@ def test_settings_of_a_private_ray_end_with_it(
         assert started[0]["address"] == (address or "local")
         assert is_private() == private
         assert os.environ.get(WATCHER) == ("0" if private else None)
+        assert len(list((tmp_path / "ray").glob("*"))) == private
     assert not started
     assert not is_private()
     assert WATCHER not in os.environ
+    assert not list((tmp_path / "ray").glob("*"))
 
 
 def test_a_folder_that_is_too_large_is_refused_before_ray_packs_it(

@@ -1,0 +1,72 @@
+"""Folders of private Rays: one for each, in the system's temporary folder, for this user alone.
+
+Ray opens the folders of its sessions, with its sockets and logs, to everybody on the machine, and never removes them.
+"""
+
+import fcntl
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+PREFIX = "paceline-"
+DEFAULT_ROOT = Path("/tmp")
+LONGEST_SOCKET = 103
+"""Characters that a socket's path may have on any system."""
+_SOCKET = "session_2000-01-01_00-00-00_000000_0000000/sockets/plasma_store"
+"""The longest path that Ray makes in the folder."""
+
+
+@contextmanager
+def private_ray_folder() -> Iterator[Path]:
+    """Make a folder for a private Ray that starts and ends in the body; remove those of private Rays that have died.
+
+    The folder of a body that fails is left, for the sake of Ray's logs, until another private Ray starts.
+    """
+    root = _root()
+    root.mkdir(parents=True, exist_ok=True)
+    remove_dead_folders(root)
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=root))  # a name that nobody can guess and take first
+    lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield folder
+        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(lock)
+
+
+def remove_dead_folders(root: Path) -> None:
+    """Remove this user's folders of private Rays whose driver and node have both ended."""
+    for folder in root.glob(f"{PREFIX}*"):
+        with suppress(OSError):  # another command removes it as well, or it is another user's
+            _remove_if_dead(folder)
+
+
+def _root() -> Path:
+    """The folder that Ray itself would take, unless the paths of its sockets became too long there."""
+    root = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or DEFAULT_ROOT)
+    longest = root / f"{PREFIX}00000000" / _SOCKET
+    return root if len(os.fsencode(longest)) <= LONGEST_SOCKET else DEFAULT_ROOT
+
+
+def _remove_if_dead(folder: Path) -> None:
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if os.fstat(opened).st_uid != os.geteuid():
+            return
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)  # its driver holds the lock as long as it lives
+        if not any(map(_is_answered, folder.glob("session_*/sockets/raylet*"))):
+            shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(opened)
+
+
+def _is_answered(address: Path) -> bool:
+    """Whether a process listens at a socket: Ray's node may outlive its driver by some seconds."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex(str(address)) == 0

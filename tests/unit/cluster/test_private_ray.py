@@ -1,0 +1,79 @@
+"""Folders of private Rays: made for this user alone, and removed once nothing of theirs runs any more."""
+
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from paceline.cluster import private_ray
+from paceline.cluster.private_ray import LONGEST_SOCKET, PREFIX, private_ray_folder, remove_dead_folders
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The system's temporary folder."""
+    monkeypatch.setattr(private_ray, "LONGEST_SOCKET", 1000)  # the folders of tests have long names
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    return tmp_path
+
+
+def abandoned(root: Path, name: str = "abandoned") -> Path:
+    """The folder of a private Ray, with a session in it."""
+    folder = root / f"{PREFIX}{name}"
+    (folder / "session_1" / "logs").mkdir(parents=True)
+    (folder / "session_1" / "logs" / "raylet.out").write_text("...")
+    return folder
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """As the driver of a private Ray has it locked."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    yield
+    os.close(descriptor)
+
+
+def test_a_folder_is_the_users_alone_and_removed_at_the_end(root: Path) -> None:
+    with private_ray_folder() as folder:
+        assert folder.parent == root
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        (folder / "session_1").mkdir()
+    assert os.listdir(root) == []
+
+
+def test_a_folder_of_a_failed_body_stays_until_the_next_private_ray(root: Path) -> None:
+    with pytest.raises(ZeroDivisionError), private_ray_folder() as failed:
+        raise ZeroDivisionError
+    assert failed.is_dir()
+    with private_ray_folder() as folder:
+        assert list(root.iterdir()) == [folder]
+
+
+def test_only_a_dead_private_ray_of_this_user_is_removed(root: Path) -> None:
+    dead, alive, foreign, elsewhere = (abandoned(root, name) for name in ("dead", "alive", "foreign", "elsewhere"))
+    others = root / "session_1"
+    others.mkdir()
+    os.chown(foreign, 12345, 12345) if os.geteuid() == 0 else foreign.rename(root / "foreign")
+    kept = elsewhere.rename(root / "kept")
+    elsewhere.symlink_to(kept)
+    with locked(alive):
+        remove_dead_folders(root)
+    assert not dead.exists()
+    assert len(list(root.iterdir())) == 5
+    for folder in (alive, kept):
+        assert (folder / "session_1" / "logs" / "raylet.out").exists()
+    remove_dead_folders(root)
+    assert not alive.exists()
+
+
+def test_the_paths_of_sockets_stay_short_enough_for_the_system(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(private_ray, "LONGEST_SOCKET", LONGEST_SOCKET)
+    monkeypatch.setattr(private_ray, "DEFAULT_ROOT", root)
+    monkeypatch.setenv("RAY_TMPDIR", f"/{'x' * 40}")
+    with private_ray_folder() as folder:
+        assert folder.parent == root
