@@ -41,7 +41,7 @@ VARIABLES = {
         "next, then `http://127.0.0.1:8265`.",
         "RAY_AUTH_MODE": "`token`: the cluster asks for a token, which is in `~/.ray/auth_token` or in the file that "
         "`RAY_AUTH_TOKEN_PATH` names.",
-        "RAY_TMPDIR": "Folder of Ray's sessions. Default: `/tmp`.",
+        "RAY_TMPDIR": "Where a private Ray makes its folder. Default: `/tmp`, also where a longer name would not fit.",
         "RAY_worker_niceness": "Niceness of the workers on this machine. Paceline sets 0; Ray's default is 15.",
         "GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME": "Network interface of the exchange between workers, on each node.",
     },

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from paceline.private_files import PRIVATE_FILE, make_folder
+
 PREFIX = "paceline-"
 DEFAULT_ROOT = Path("/tmp")
 LONGEST_SOCKET = 103
@@ -44,6 +46,22 @@ def remove_dead_folders(root: Path) -> None:
     for folder in root.glob(f"{PREFIX}*"):
         with suppress(OSError):  # another command removes it as well, or it is another user's
             _remove_if_dead(folder)
+
+
+@contextmanager
+def private_token() -> Iterator[None]:
+    """Keep the token of this user's Rays from others, also one that a Ray started in the body writes: it lets everybody
+    on the machine read it, and whoever has it can run code as this user."""
+    with suppress(OSError, RuntimeError):  # a home that cannot be written to has no token, either
+        make_folder(Path.home() / ".ray")
+    _protect_token()
+    yield
+    _protect_token()
+
+
+def _protect_token() -> None:
+    with suppress(OSError, RuntimeError):
+        (Path.home() / ".ray" / "auth_token").chmod(PRIVATE_FILE)
 
 
 def _root() -> Path:

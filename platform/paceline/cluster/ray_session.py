@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from paceline._compat.ray import disable_uv_hook, init_private, job_without_folders
-from paceline.cluster.private_ray import private_ray_folder
+from paceline.cluster.private_ray import private_ray_folder, private_token
 from paceline.errors import EnvironmentFault
 
 UV_HOOK = "RAY_ENABLE_UV_RUN_RUNTIME_ENV"
@@ -115,7 +115,9 @@ def connected(address: str | None, runtime_env: dict[str, Any] | None = None) ->
             if on_cluster(address):
                 _join(address, runtime_env)
             else:
-                _start_private(closing.enter_context(private_ray_folder()))
+                folder = closing.enter_context(private_ray_folder())
+                with private_token():
+                    _start_private(folder)
         except Exception as error:  # Ray raises a plain one when its node takes more than 30 s to come up
             code = "ray-unreachable" if on_cluster(address) else "ray-not-started"
             raise EnvironmentFault(_unreached(address, error), code, address=address) from None

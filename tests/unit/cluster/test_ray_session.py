@@ -55,6 +55,30 @@ def test_settings_of_a_private_ray_end_with_it(
     assert not list((tmp_path / "ray").glob("*"))
 
 
+@pytest.mark.parametrize("is_there", [False, True])
+def test_the_token_that_ray_writes_is_the_users_alone(
+    is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    token = tmp_path / ".ray" / "auth_token"
+    modes = []
+
+    def init(**options: object) -> None:
+        modes.append(token.stat().st_mode & 0o777 if is_there else token.parent.stat().st_mode & 0o777)
+        if not is_there:
+            token.write_text("secret")
+            token.chmod(0o644)  # as Ray does
+
+    if is_there:
+        token.parent.mkdir()
+        token.write_text("secret")
+        token.chmod(0o644)
+    monkeypatch.setattr(ray, "init", init)
+    with connected(None):
+        assert modes == [0o600 if is_there else 0o700]
+        assert token.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_folder_that_is_too_large_is_refused_before_ray_packs_it(
     tmp_path: Path, started: list[dict[str, object]], golden: Golden
 ) -> None:
