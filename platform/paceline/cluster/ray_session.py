@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from paceline._compat.ray import disable_uv_hook, init_private, job_without_folders
 from paceline.cluster.private_ray import private_ray_folder, private_token
+from paceline.cluster.signals import hangup_held_back
 from paceline.errors import EnvironmentFault
 
 UV_HOOK = "RAY_ENABLE_UV_RUN_RUNTIME_ENV"
@@ -112,12 +113,13 @@ def connected(address: str | None, runtime_env: dict[str, Any] | None = None) ->
     require_sendable(runtime_env or {})
     with ExitStack() as closing:
         try:
-            if on_cluster(address):
-                _join(address, runtime_env)
-            else:
-                folder = closing.enter_context(private_ray_folder())
-                with private_token():
-                    _start_private(folder)
+            with hangup_held_back():
+                if on_cluster(address):
+                    _join(address, runtime_env)
+                else:
+                    folder = closing.enter_context(private_ray_folder())
+                    with private_token():
+                        _start_private(folder)
         except Exception as error:  # Ray raises a plain one when its node takes more than 30 s to come up
             code = "ray-unreachable" if on_cluster(address) else "ray-not-started"
             raise EnvironmentFault(_unreached(address, error), code, address=address) from None

@@ -58,10 +58,10 @@ class SeparateProcess:
             raise
 
     def _start(self, module: str, environment: dict[str, str]) -> None:
-        """Start it with SIGINT held back, which it inherits: Ctrl-C reaches it, too, and may do so before it could say
-        what is to become of it. We are interrupted, and end it."""
+        """Start it with SIGINT and SIGHUP held back, which it inherits: Ctrl-C reaches it, too, and may do so before it
+        could say what is to become of it. We are interrupted, and end it."""
         descriptor = self._left_behind.fileno()
-        held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", module, str(descriptor), str(os.getpid())],

@@ -180,8 +180,9 @@ def keep_as_is(batch: Any) -> Any:
 
 
 def ignore_interrupts(worker: int) -> None:
-    # A Ctrl-C in a terminal reaches the loader processes too, but the state is yet to be saved.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A Ctrl-C in a terminal, and its end, reach the loader processes too, but the state is yet to be saved.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _ask(

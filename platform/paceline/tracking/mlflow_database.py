@@ -75,7 +75,8 @@ def main() -> None:
     """Entry point of the program."""
     path, starter = Path(sys.argv[1]), int(sys.argv[2])
     signal.signal(signal.SIGTERM, _stop)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C in the terminal is for the starter, which may continue
+    for number in (signal.SIGINT, signal.SIGHUP):  # these of the terminal are for the starter, which may continue
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(starter,), daemon=True).start()
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     os.environ["MLFLOW_LOGGING_LEVEL"] = "ERROR"

@@ -169,7 +169,8 @@ def _close_pipe(process: "subprocess.Popen[str]") -> None:
 
 def main(order: Mapping[str, Any]) -> None:
     """Entry point of the process: upload until told to finish, and end when the process that started this one does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C in the terminal is for the one that trains
+    for number in (signal.SIGINT, signal.SIGHUP):  # a Ctrl-C in the terminal, and its end, are for the one that trains
+        signal.signal(number, signal.SIG_IGN)
     os.nice(NICENESS)
     folder = Path(order["folder"])
     uploader = MlflowUploader(folder, RunRecord.load(folder, order["uri"]), Journal(folder / JOURNAL_FILE))

@@ -1,4 +1,4 @@
-"""Ctrl-C in a terminal goes to the command and to all processes of its Ray. Slow: run with `-m slow`."""
+"""Ctrl-C in a terminal, and its end, go to the command and to all processes of its Ray. Slow: run with `-m slow`."""
 
 import json
 import os
@@ -24,7 +24,8 @@ scaling: {num_workers: 2}
 """
 
 
-def test_ctrl_c_saves_and_the_same_command_resumes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_the_terminal_s_signal_saves_and_the_same_command_resumes(tmp_path: Path, number: signal.Signals) -> None:
     (tmp_path / "terminal.yaml").write_text(CONFIG)
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "RAY_"))}
 
@@ -40,7 +41,7 @@ def test_ctrl_c_saves_and_the_same_command_resumes(tmp_path: Path) -> None:
     first = start()
     try:
         wait_until(lambda: bool(saved()) or first.poll() is not None, 240)
-        os.killpg(first.pid, signal.SIGINT)  # as a terminal does, to the whole foreground group
+        os.killpg(first.pid, number)  # as a terminal does, to the whole foreground group
         shown, _ = first.communicate(timeout=90)
     finally:
         first.kill()
