@@ -1,4 +1,7 @@
-"""A checkpoint's manifest: which files it has, their sizes and SHA-256. Whatever has a valid one is whole."""
+"""A checkpoint's manifest: which files it has, their sizes and SHA-256. Whatever has a valid one is whole.
+
+A manifest can be written for any files. So their formats are checked, too: nothing but safetensors and JSON is read.
+"""
 
 import json
 import shutil
@@ -58,7 +61,7 @@ def write_manifest(folder: Path, step: int) -> None:
 
 
 def verify(folder: Path) -> int:
-    """The step of a checkpoint whose every file is as its manifest says.
+    """The step of a checkpoint whose every file is as its manifest says, and in the format of its name.
 
     Raises:
         BrokenCheckpoint: it is not, or there is no readable manifest.
@@ -73,8 +76,18 @@ def verify(folder: Path) -> int:
         raise BrokenCheckpoint(
             f"{MANIFEST} does not name {' and '.join(missing)}", "incomplete-manifest", missing=missing
         )
+    if strange := [name for name in entries if Path(name).name != name]:
+        raise BrokenCheckpoint(
+            f"{MANIFEST} names {strange[0]!r}, which is not a file name", "unreadable-file", file=MANIFEST
+        )
+    if unnamed := sorted({path.name for path in folder.glob("*.safetensors")} - entries.keys()):
+        raise BrokenCheckpoint(f"{MANIFEST} does not name {unnamed[0]}", "incomplete-manifest", missing=unnamed)
     for name, entry in entries.items():
         _verify_file(folder / name, entry)
+        if name.endswith(".safetensors"):
+            _verify_tensors(folder / name)
+        elif name.endswith(".json"):
+            _verify_values(folder / name, step)
     return step
 
 
@@ -90,6 +103,29 @@ def _verify_file(path: Path, entry: FileEntry) -> None:
         raise BrokenCheckpoint(message, "wrong-size", file=path.name)
     if found.sha256 != entry.sha256:
         raise BrokenCheckpoint(f"{path.name} does not have the SHA-256 of the manifest", "wrong-hash", file=path.name)
+
+
+def _verify_tensors(path: Path) -> None:
+    from safetensors import SafetensorError, safe_open  # it takes numpy along
+
+    try:
+        with safe_open(path, framework="numpy"):  # reads the header
+            pass
+    except (SafetensorError, OSError) as error:
+        raise BrokenCheckpoint(
+            f"{path.name} is not a safetensors file: {error}", "wrong-format", file=path.name
+        ) from None
+
+
+def _verify_values(path: Path, step: int) -> None:
+    try:
+        values = json.loads(path.read_bytes())
+        found = values["position"]["step"] if path.name == STATE else step
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        message = f"{path.name} is not what it should be: {type(error).__name__}: {error}"
+        raise BrokenCheckpoint(message, "wrong-format", file=path.name) from None
+    if found != step:
+        raise BrokenCheckpoint(f"{path.name} is that of step {found!r}, not {step}", "wrong-format", file=path.name)
 
 
 def set_aside(path: Path) -> None:

@@ -1,6 +1,7 @@
 """Checkpoints: whole or set aside, never a bit off, and no reason to end a run."""
 
 import json
+import pickle
 import re
 import shutil
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.engine.manifest import MANIFEST, BrokenCheckpoint, verify
+from paceline.engine.manifest import MANIFEST, BrokenCheckpoint, verify, write_manifest
 from paceline.engine.reporter import MemoryReporter
 from paceline.engine.state import weights_sha256
 from paceline.engine.unrecorded import UNRECORDED
@@ -95,6 +96,87 @@ def test_a_manifest_that_is_none_makes_a_broken_checkpoint(tmp_path: Path, chang
     fit(toy_config(), checkpoints=tmp_path)
     file = tmp_path / "step-12" / "MANIFEST.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    with pytest.raises(BrokenCheckpoint) as caught:
+        verify(tmp_path / "step-12")
+    assert caught.value.code == code
+
+
+class Payload:
+    """Leaves a file behind when it is unpickled."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.file,)
+
+
+def forge(folder: Path, change: Callable[[Path], None]) -> None:
+    """Change a checkpoint, and write the manifest of it again."""
+    change(folder)
+    write_manifest(folder, int(folder.name.removeprefix("step-")))
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("model.safetensors", "wrong-format"),
+        ("optimizer.safetensors", "wrong-format"),
+        ("component.mine.safetensors", "wrong-format"),
+        ("state.json", "wrong-format"),
+        (UNRECORDED, "wrong-format"),
+    ],
+)
+def test_a_pickle_with_a_forged_manifest_is_set_aside_and_never_read(tmp_path: Path, name: str, code: str) -> None:
+    """The manifest vouches for the bytes; whoever can write them can write a manifest, too."""
+    runs = tmp_path / "checkpoints"
+    _, whole, _ = fit(toy_config(), checkpoints=runs)
+    payload = pickle.dumps(Payload(tmp_path / "unpickled"))
+    forge(runs / "step-12", lambda folder: (folder / name).write_bytes(payload) and None)
+    with pytest.raises(BrokenCheckpoint) as caught:
+        verify(runs / "step-12")
+    assert (caught.value.code, caught.value.fields["file"]) == (code, name)
+    trainer, outcome, reporter = fit(toy_config(), checkpoints=runs)
+    assert len(trainer.state.task.seen) == 6
+    assert outcome.weights_sha256 == whole.weights_sha256
+    assert "step-12.broken" in steps_in(runs)
+    assert [details["code"] for kind, details in reporter.events if kind == "warning"] == ["broken-checkpoint"]
+    assert not (tmp_path / "unpickled").exists()
+    pickle.loads(payload)
+    assert (tmp_path / "unpickled").exists(), "the payload is harmless"
+
+
+def put_tensors_beside(folder: Path) -> None:
+    (folder / "component.mine.safetensors").write_bytes(b"anything")
+
+
+def name_a_file_elsewhere(folder: Path) -> None:
+    file = folder / MANIFEST
+    manifest = json.loads(file.read_text())
+    manifest["files"]["../step-6/state.json"] = manifest["files"]["state.json"]
+    file.write_text(json.dumps(manifest))
+
+
+def take_the_state_of_another_step(folder: Path) -> None:
+    state = json.loads((folder / "state.json").read_text())
+    state["position"]["step"] = 11
+    (folder / "state.json").write_text(json.dumps(state))
+    write_manifest(folder, 12)
+
+
+@pytest.mark.parametrize(
+    ("damage", "code"),
+    [
+        (put_tensors_beside, "incomplete-manifest"),
+        (name_a_file_elsewhere, "unreadable-file"),
+        (take_the_state_of_another_step, "wrong-format"),
+    ],
+)
+def test_what_the_manifest_does_not_vouch_for_is_not_read(
+    tmp_path: Path, damage: Callable[[Path], None], code: str
+) -> None:
+    fit(toy_config(), checkpoints=tmp_path)
+    damage(tmp_path / "step-12")
     with pytest.raises(BrokenCheckpoint) as caught:
         verify(tmp_path / "step-12")
     assert caught.value.code == code
