@@ -1,9 +1,10 @@
 """`paceline sweep`: run many trials of one experiment."""
 
 import argparse
-import json
+from contextlib import ExitStack
 from typing import Any
 
+from paceline.cli.answer import answering
 from paceline.cli.options import (
     add_cluster,
     add_config,
@@ -46,7 +47,8 @@ def _sweep_with(config: Any, options: argparse.Namespace) -> int:
 
     section = section_of(config)
     shown = section.objectives, config.name, trial_count(section)
-    with open_sweep_display(*shown, options.quiet, options.verbose) as display:
+    with ExitStack() as stack:
+        display = stack.enter_context(open_sweep_display(*shown, options.quiet, options.verbose))
         result = sweep(
             config,
             resume=options.resume,
@@ -54,11 +56,8 @@ def _sweep_with(config: Any, options: argparse.Namespace) -> int:
             address=options.address,
             wait_seconds=options.wait_for_resources,
             listener=display.listener,
+            on_result=answering(stack, options.json, lambda result: display.print_result(result.rows())),
         )
-    if options.json:
-        print(json.dumps(result.to_json()))
-    else:
-        display.print_result(result.rows())
     if result.status == "interrupted":
         return INTERRUPTED
     return TRIALS_FAILED if result.failed else OK

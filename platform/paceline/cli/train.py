@@ -3,10 +3,11 @@
 import argparse
 import json
 import sys
-from contextlib import redirect_stdout
+from contextlib import ExitStack, redirect_stdout
 from dataclasses import asdict
 from typing import Any
 
+from paceline.cli.answer import answering
 from paceline.cli.options import (
     add_cluster,
     add_config,
@@ -48,8 +49,10 @@ def _train_with(config: Any, options: argparse.Namespace) -> int:
     from paceline.cluster.train import train
     from paceline.display import open_display
 
-    # the user's code may print, and on stdout only the result belongs
-    with open_display(config.name, options.quiet, options.verbose) as display, redirect_stdout(sys.stderr):
+    with ExitStack() as shown:
+        display = shown.enter_context(open_display(config.name, options.quiet, options.verbose))
+        # the user's code may print, and on stdout only the result belongs
+        shown.enter_context(redirect_stdout(sys.stderr))
         result = train(
             config,
             resume=options.resume,
@@ -59,11 +62,8 @@ def _train_with(config: Any, options: argparse.Namespace) -> int:
             address=options.address,
             wait_seconds=options.wait_for_resources,
             listener=display.listener,
+            on_result=answering(shown, options.json, lambda result: display.print_result(result.rows())),
         )
-    if options.json:
-        print(json.dumps(result.to_json()))
-    else:
-        display.print_result(result.rows())
     return INTERRUPTED if result.status == "interrupted" else OK
 
 

@@ -2,8 +2,10 @@
 
 import argparse
 import json
+from contextlib import ExitStack
 from typing import Any
 
+from paceline.cli.answer import answering
 from paceline.cli.options import (
     add_cluster,
     add_config,
@@ -46,19 +48,17 @@ def _tuneup_with(config: Any, options: argparse.Namespace) -> int:
     from paceline.tuneups.display import open_tuneup_display
     from paceline.tuneups.tuneup import tuneup
 
-    with open_tuneup_display(config, options.quiet, options.verbose) as display:
-        result = tuneup(
+    with ExitStack() as shown:
+        display = shown.enter_context(open_tuneup_display(config, options.quiet, options.verbose))
+        tuneup(
             config,
             resume=options.resume,
             new=options.new,
             address=options.address,
             wait_seconds=options.wait_for_resources,
             listener=display.listener,
+            on_result=answering(shown, options.json, display.print_result),
         )
-    if options.json:
-        print(json.dumps(result.to_json()))
-    else:
-        display.print_result(result)
     return OK
 
 

@@ -119,7 +119,7 @@ class RunCoordinator:
         self._dismissed = False
         self._events: list[tuple[str, dict[str, Any]]] = []
         self._on_event = on_event or (lambda kind, details: self._events.append((kind, details)))
-        self._view = RunView([], 0, 0.0)
+        self._view = RunView([], (self._outcome or {}).get("step", 0), 0.0)
         self._stop = False
         self._reported_tags = ReportedTags(self.tag)
         self._is_in_trouble = False

@@ -124,6 +124,7 @@ class RunCosts:
             for part, spent in seconds.items():
                 self._parts[part if part in RUN_PARTS else "training"] += spent * self._units
         self._enter("closing")
+        self._save_if_possible()  # a launch that only records this training has nothing else to go by
 
     def ledger(self, allocated: float | None = None) -> Ledger:
         """All launches so far, this one until now.

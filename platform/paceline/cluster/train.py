@@ -1,6 +1,6 @@
 """`train`: one experiment from config to result.
 
-claim the run  ->  record at hand  ->  train here or on Ray  ->  close the record  ->  RunResult
+claim the run  ->  record at hand  ->  train here or on Ray  ->  close the record  ->  RunResult  ->  concluded
 """
 
 import os
@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.cluster.finished_training import finished_training, record_finished
 from paceline.cluster.initial_weights import adopt_weights, pin_weights, with_initial_weights
 from paceline.cluster.listener import Events, Listener, WarningLog
 from paceline.cluster.preflight import (
@@ -82,8 +83,12 @@ def train(
     address: str | None = None,
     wait_seconds: float = 0.0,
     listener: Listener | None = None,
+    on_result: Callable[[RunResult], object] | None = None,
 ) -> RunResult:
     """Run one experiment. The newest unfinished run of its name is continued, unless another one is asked for.
+
+    A run is finished once its result was given. If the program dies between the end of training and that, the same call
+    gives the result without training again.
 
     Args:
         config: from `load_config`.
@@ -109,6 +114,7 @@ def train(
         listener: gets stages, progress and warnings. By default they are shown on a terminal and in a notebook;
             elsewhere, only warnings are written to stderr. `SilentListener()` of `paceline.cluster.listener` shows
             nothing.
+        on_result: is called with the result before the run counts as finished, such as to store it elsewhere.
 
     Raises:
         ConfigError: something about the config is wrong, or it differs from the unfinished run's; or `fork` is set and
@@ -123,11 +129,11 @@ def train(
     address = address or default_address()
     intent = intent_of(resume=resume, new=new, fork=fork, extend=extend)
     if listener is not None:
-        return _train(config, intent, address, wait_seconds, listener)
+        return _train(config, intent, address, wait_seconds, listener, on_result)
     from paceline.display import watched  # rich takes a moment to import
 
     with watched(config.name) as shown:
-        return _train(config, intent, address, wait_seconds, shown)
+        return _train(config, intent, address, wait_seconds, shown, on_result)
 
 
 def _train(
@@ -136,17 +142,23 @@ def _train(
     address: str | None,
     wait_seconds: float,
     listener: Listener,
+    on_result: Callable[[RunResult], object] | None,
 ) -> RunResult:
     start = time.monotonic()
     log = WarningLog(listener)
     prepared = prepare_launch(config, intent, address, log)
     launch = replace(prepared, began=start, wait_seconds=wait_seconds)
     try:
-        ending, closing = _runner(config)(launch)
+        ending, closing = _runner(launch)(launch)
         launch.run.folder.add_warnings(log.warnings)
         launch.run.settle(lambda text: log.event("warning", {"code": "record-not-stored", "message": text}))
-        result = _conclude(launch, ending, closing, time.monotonic() - start)
-        return replace(result, warnings=launch.run.folder.add_warnings(log.warnings))
+        result = _result(launch, ending, closing, time.monotonic() - start)
+        result = replace(result, warnings=launch.run.folder.add_warnings(log.warnings))
+        if on_result is not None:
+            on_result(result)
+        if ending["status"] == "finished":
+            launch.conclude()
+        return result
     finally:
         launch.run.release()
 
@@ -169,14 +181,16 @@ def prepare_launch(config: ExperimentConfig, intent: Intent, address: str | None
         config = adopt_weights(config, run.folder.read().get("config", {}))
         if run.resumed and run.store is None and not any(run.folder.checkpoints.glob("step-*")):
             pin_weights(config)  # they are loaded again
-        with writable(run.folder.path):
-            forget_outcome(run.folder.tracking)
+        ending = finished_training(run, config)
+        if ending is None:
+            with writable(run.folder.path):
+                forget_outcome(run.folder.tracking)
         start_creating(uri)
         record = make_record(config, run, uri, derived)
     except BaseException:
         run.release()
         raise
-    return TrainLaunch(config, run, record, derived, address, listener, close_seconds)
+    return TrainLaunch(config, run, record, derived, address, listener, close_seconds, ending=ending)
 
 
 def _claim(
@@ -291,8 +305,10 @@ def record_params(config: ExperimentConfig, derived: Derived) -> dict[str, Any]:
     return {**flatten(shareable(config).model_dump(mode="json", exclude=unused)), **numbers}
 
 
-def _runner(config: ExperimentConfig) -> Callable[[TrainLaunch], tuple[dict[str, Any], dict[str, Any]]]:
-    if config.scaling.num_workers == 0:
+def _runner(launch: TrainLaunch) -> Callable[[TrainLaunch], tuple[dict[str, Any], dict[str, Any]]]:
+    if launch.ending is not None:
+        return record_finished
+    if launch.config.scaling.num_workers == 0:
         from paceline.cluster.train_in_process import train_in_process
 
         return train_in_process
@@ -301,7 +317,7 @@ def _runner(config: ExperimentConfig) -> Callable[[TrainLaunch], tuple[dict[str,
     return train_on_ray
 
 
-def _conclude(launch: TrainLaunch, ending: dict[str, Any], closing: dict[str, Any], seconds: float) -> RunResult:
+def _result(launch: TrainLaunch, ending: dict[str, Any], closing: dict[str, Any], seconds: float) -> RunResult:
     run = launch.run.folder
     if closing["report"]["error"]:
         place = run.path if launch.run.store is None else str(launch.run.store.shown_address())

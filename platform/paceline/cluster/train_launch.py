@@ -32,10 +32,22 @@ class TrainLaunch:
     """When the command began with it, of `time.monotonic`."""
     wait_seconds: float = 0.0
     """How long a cluster that lacks room is waited for."""
+    ending: dict[str, Any] | None = None
+    """How training ended in an earlier launch that did not live to conclude the run; None: there is training left."""
 
     def note_ending(self, ending: dict[str, Any]) -> None:
-        """Write down how training ended, before anything else can go wrong."""
-        status = {"finished": "finished", "stopped": "interrupted"}.get(ending["status"], "failed")
+        """Write down that training was interrupted or has failed, before anything else can go wrong.
+
+        Training that has finished is in the coordinator's outcome; the run itself is finished once it is concluded.
+        """
+        if ending["status"] != "finished":
+            self._write("interrupted" if ending["status"] == "stopped" else "failed")
+
+    def conclude(self) -> None:
+        """Write down that the run is finished: its command has answered, and the same command starts a new one."""
+        self._write("finished")
+
+    def _write(self, status: str) -> None:
         try:
             self.run.folder.write(status=status)
         except OSError as error:

@@ -5,6 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
+from paceline.cluster.finished_training import has_finished
 from paceline.cluster.run_coordinator import read_outcome
 from paceline.cluster.run_identity import RunFolder
 from paceline.config.experiment import ExperimentConfig
@@ -104,12 +105,13 @@ class Owner:
                 return Ending(TRIAL_STATUS.get(trial.state, "KILLED"), trial.reason or None, trial.state)
             return self._gone()
         status = "running" if self.kind == "other" else self._status()
-        if status == "finished":
+        outcome = (read_outcome(self.folder / "tracking") if self.kind == "run" else None) or {"status": ""}
+        if status == "finished" or has_finished(outcome):
             return Ending("FINISHED")
         if status == "interrupted":
             return Ending("KILLED", STOPPED)
         if status == "failed":
-            failure = (read_outcome(self.folder / "tracking") or {}).get("failure", {})
+            failure = outcome.get("failure", {})
             return Ending("FAILED", failure.get("reason") or "it failed")
         return self._gone()
 

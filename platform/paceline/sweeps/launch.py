@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from paceline.cluster.preflight import writable
 from paceline.cluster.run_identity import ClaimedRun
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.sweep import SweepConfig
@@ -42,6 +43,15 @@ class SweepLaunch:
     def folder(self) -> SweepFolder:
         """Where the sweep keeps everything."""
         return self.claimed.folder
+
+    def conclude(self) -> None:
+        """Write down that the sweep is finished: its command has answered, and the same command starts a new one.
+
+        Raises:
+            EnvironmentFault: the folder cannot be written to.
+        """
+        with writable(self.folder.path):
+            self.folder.write(status="finished")
 
     @property
     def left(self) -> list[PlannedTrial]:

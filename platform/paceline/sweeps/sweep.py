@@ -1,7 +1,7 @@
 """`sweep`: many trials of one experiment, from config to result.
 
 claim the sweep  ->  trials  ->  coordinator, worker groups and Tune, side by side  ->  close the records  ->
-SweepResult
+SweepResult ->  concluded
 """
 
 import sys
@@ -61,6 +61,7 @@ def sweep(
     address: str | None = None,
     wait_seconds: float = 0.0,
     listener: SweepListener | None = None,
+    on_result: Callable[[SweepResult], object] | None = None,
 ) -> SweepResult:
     """Run the trials of the config's `sweep` section.
 
@@ -79,6 +80,7 @@ def sweep(
         wait_seconds: how long to wait for a cluster that is too small or busy, see `train`.
         listener: gets stages and trials. By default they are shown on a terminal and in a notebook; elsewhere, only
             warnings are written to stderr.
+        on_result: is called with the result before the sweep counts as finished, see `train`.
 
     Raises:
         ConfigError: something about the config is wrong, or it differs from the unfinished sweep's.
@@ -93,12 +95,12 @@ def sweep(
     learn(secrets_of(config))
     address = address or default_address()
     if listener is not None:
-        return _sweep(config, intent_of(resume=resume, new=new), address, wait_seconds, listener)
+        return _sweep(config, intent_of(resume=resume, new=new), address, wait_seconds, listener, on_result)
     from paceline.sweeps.display import watched_sweep  # rich takes a moment to import
 
     section = section_of(config)
     with watched_sweep(section.objectives, config.name, trial_count(section)) as shown:
-        return _sweep(config, intent_of(resume=resume, new=new), address, wait_seconds, shown)
+        return _sweep(config, intent_of(resume=resume, new=new), address, wait_seconds, shown, on_result)
 
 
 def _plain(metric: str | Sequence[str] | None) -> str | list[str] | None:
@@ -111,11 +113,18 @@ def _sweep(
     address: str | None,
     wait_seconds: float,
     listener: SweepListener,
+    on_result: Callable[[SweepResult], object] | None,
 ) -> SweepResult:
     start = time.monotonic()
     launch = replace(_prepare(config, intent, address, listener), wait_seconds=wait_seconds)
     try:
-        return _run(launch, start)
+        closing = _run(launch)
+        result = _result(launch, closing, time.monotonic() - start)
+        if on_result is not None:
+            on_result(result)
+        if not closing.goes_on:
+            launch.conclude()
+        return result
     finally:
         launch.claimed.release()
 
@@ -191,15 +200,14 @@ def _plan_lines(launch: SweepLaunch) -> list[tuple[str, str]]:
     return lines
 
 
-def _run(launch: SweepLaunch, start: float) -> SweepResult:
+def _run(launch: SweepLaunch) -> Closing:
     from paceline.sweeps.sweep_on_ray import run_on_ray
 
     if not launch.has_work:
         launch.listener.stage("all trials have ended")
     # what workers print arrives on this process's stdout, where only the result belongs
     with redirect_stdout(sys.stderr):
-        closing = run_on_ray(launch)
-    return _result(launch, closing, time.monotonic() - start)
+        return run_on_ray(launch)
 
 
 def _incomplete(trials: Sequence[Trial]) -> str:

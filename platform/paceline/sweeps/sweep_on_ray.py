@@ -268,10 +268,11 @@ class SweepDriver:
         )
         trials = self._look().trials  # with the warnings about records that were closed last
         self._groups.join(LEAVE_SECONDS)
-        # last: whoever is killed before continues with the sweep, and closes it then
-        with writable(launch.folder.path):
-            launch.folder.write(status="interrupted" if self._can_go_on(status) else "finished")
-        return Closing(status, trials, report, self._fault, ledger)
+        goes_on = self._can_go_on(status)
+        if goes_on or self._fault:  # else it is finished once its command has answered
+            with writable(launch.folder.path):
+                launch.folder.write(status="interrupted" if goes_on else "finished")
+        return Closing(status, trials, report, self._fault, ledger, goes_on)
 
     def _settle(self, view: SweepView) -> Ledger | None:
         """What the sweep has cost; groups that leave are waited for, since they cost until then."""

@@ -65,6 +65,7 @@ def tuneup(
     address: str | None = None,
     wait_seconds: float = 0.0,
     listener: Watcher | None = None,
+    on_result: Callable[[TuneupResult], object] | None = None,
 ) -> TuneupResult:
     """Measure which techniques help this config here, and recommend a config of those that do.
 
@@ -80,6 +81,7 @@ def tuneup(
         wait_seconds: how long to wait for a cluster that is too small or busy, see `train`.
         listener: gets stages and benchmarks. By default they are shown on a terminal and in a notebook; elsewhere, only
             warnings are written to stderr.
+        on_result: is called with the result before the tune-up counts as finished, see `train`.
 
     Raises:
         ConfigError: something about the config is wrong, or it differs from the unfinished tune-up's.
@@ -90,7 +92,7 @@ def tuneup(
     config = with_objects(config, model=model, data=data, task=task)
     learn(secrets_of(config))
     address = address or default_address()
-    launch = TuneupLaunch(intent_of(resume=resume, new=new), address, wait_seconds)
+    launch = TuneupLaunch(intent_of(resume=resume, new=new), address, wait_seconds, on_result)
     if listener is not None:
         return _tuneup(config, launch, listener, spent)
     from paceline.tuneups.display import watched_tuneup  # rich takes a moment to import
@@ -106,6 +108,7 @@ class TuneupLaunch:
     intent: Intent
     address: str | None
     wait_seconds: float
+    on_result: Callable[[TuneupResult], object] | None
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,12 @@ def _tuneup(config: ExperimentConfig, launch: TuneupLaunch, listener: Watcher, s
             with terminating_interrupts():
                 findings = _measure(config, prepared, launch, listener, spent)
             with terminating_interrupts():  # Ray has taken SIGTERM for itself
-                return _conclude(config, prepared, findings, listener, spent)
+                result = _result(config, prepared, findings, listener, spent)
+                if launch.on_result is not None:
+                    launch.on_result(result)
+                with _not_lost(findings), writable(claimed.folder.path):
+                    claimed.folder.write(status="finished", wall_seconds=result.wall_seconds)
+                return result
     except BaseException as error:
         with suppress(OSError):
             claimed.folder.write(status="failed" if isinstance(error, BaselineFailed) else "interrupted")
@@ -196,7 +204,7 @@ def _not_lost(findings: Findings) -> Iterator[None]:
         raise EnvironmentFault(told, "findings-not-written", **fields) from fault
 
 
-def _conclude(
+def _result(
     config: ExperimentConfig, prepared: Prepared, findings: Findings, listener: Watcher, spent: SpentTime
 ) -> TuneupResult:
     folder = prepared.folder
@@ -212,8 +220,6 @@ def _conclude(
         report = tell_mlflow(folder, record, findings, prepared.close_seconds)
     if report.error:
         listener.event("warning", {"code": "unsent", "message": unsent_text(report.error, folder.path)})
-    with _not_lost(findings), writable(folder.path):
-        folder.write(status="finished", wall_seconds=spent.exact)
     return TuneupResult(
         tuneup_id=folder.run_id,
         name=config.name,

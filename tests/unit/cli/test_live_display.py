@@ -59,7 +59,7 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_listener_of_the_caller_replaces_the_display(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Any] = []
-    monkeypatch.setattr(train, "_train", lambda *arguments: given.append(arguments[-1]))
+    monkeypatch.setattr(train, "_train", lambda *arguments: given.append(arguments[4]))
     config = validate({"name": "x", "model": {"path": dict}, "data": {"path": list, "global_batch_size": 1}})
     mine = SilentListener()
     train.train(config, listener=mine)

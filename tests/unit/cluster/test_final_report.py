@@ -19,7 +19,7 @@ from paceline.cluster.final_report import FinalReport
 from paceline.cluster.metric_buffer import MetricBuffer
 from paceline.cluster.reporters import InProcessReporter
 from paceline.cluster.run_coordinator import RunCoordinator, read_outcome
-from paceline.cluster.train import _conclude, prepare_launch
+from paceline.cluster.train import _result, prepare_launch
 from paceline.cluster.train_launch import TrainLaunch
 from paceline.engine.build import build_trainer
 from paceline.engine.dist_context import DistContext
@@ -183,7 +183,7 @@ def test_a_finished_training_gives_its_result_though_the_desk_does_not_answer(
     monkeypatch.setattr(ray, "get", silent)
     monkeypatch.setattr(ray, "wait", lambda *given, **named: (["the answer"], []))
     closing = closing_of(launch, threading.Event())
-    result = _conclude(launch, dict(ENDING), closing, 1.0)
+    result = _result(launch, dict(ENDING), closing, 1.0)
     assert (result.status, result.weights_sha256, result.steps) == ("finished", "ab", 3)
     assert result.points == (("train/loss", 0.5, 1), ("train/loss", 0.5, 2))
     assert closing["report"]["unsent"] > 2
@@ -213,7 +213,7 @@ def test_the_result_comes_once_the_end_is_written_down_when_nobody_waits_for_mlf
     closing = closing_of(launch, hurry)
     assert len(looks) == (1 if is_concluded else 4)
     assert has_ended(launch.run.folder.tracking)
-    result = _conclude(launch, dict(ENDING), closing, 1.0)
+    result = _result(launch, dict(ENDING), closing, 1.0)
     assert (result.status, result.points) == ("finished", (("train/loss", 0.5, 1),))
     assert launch.listener.warnings == ["unsent"]  # type: ignore[attr-defined]
 

@@ -220,7 +220,7 @@ def test_a_disk_that_is_full_at_the_end_does_not_lose_the_result(monkeypatch: py
     events = Events()
     launch = released(config(), listener=events)
     monkeypatch.setattr(RunFolder, "write", no_space)
-    launch.note_ending({"status": "finished"})
+    launch.note_ending({"status": "stopped"})
     assert events.warnings == ["not-written"]
 
 

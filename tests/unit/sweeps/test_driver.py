@@ -133,8 +133,9 @@ def test_full_disk_at_the_end_is_a_fault_and_the_sweep_can_be_resumed(
     scene = Scene(tmp_path, [view(FINISHED)])
     monkeypatch.setattr(sweep_on_ray, "write_best", no_space)
     monkeypatch.setattr(SweepFolder, "write", no_space)
+    scene.driver.run()
     with pytest.raises(EnvironmentFault):
-        scene.driver.run()
+        scene.launch.conclude()
     assert scene.coordinator.calls("close")  # MLflow has it all the same
     assert scene.listener.warnings == ["best-config-not-written"]
     assert scene.status == "running"
@@ -157,6 +158,8 @@ def test_driver_asks_only_for_what_has_changed_and_finishes_once_the_record_is_c
     first, second = FINISHED
     scene = Scene(tmp_path, [view([second], version=3), view([first], version=5), view([], version=5)])
     assert scene.driver.run().status == "finished"
-    assert (scene.statuses_at_close, scene.status) == (["running"], "finished")
+    assert (scene.statuses_at_close, scene.status) == (["running"], "running")
+    scene.launch.conclude()
+    assert scene.status == "finished"
     assert [version for _, version in scene.coordinator.calls("view")][:3] == [0, 3, 5]
     assert scene.launch.folder.best_config.exists()

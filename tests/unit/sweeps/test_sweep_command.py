@@ -9,6 +9,7 @@ import pytest
 from paceline import cli
 from paceline.errors import OK, TRIALS_FAILED, ConfigError, EnvironmentFault
 from paceline.sweeps.launch import SweepLaunch
+from paceline.sweeps.results.closing import Closing
 from paceline.sweeps.results.result import SweepResult
 from paceline.sweeps.trial import Trial, TrialState
 
@@ -101,13 +102,14 @@ def test_more_than_this_machine_has_is_refused(sweep: Any, override: str) -> Non
 def test_failed_trials_change_the_exit_code(
     sweep: Any, states: list[TrialState], exit_code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ended(launch: SweepLaunch, start: float) -> SweepResult:
+    def ended(launch: SweepLaunch, *given: Any) -> SweepResult:
         trials = tuple(Trial(f"{n:04}", {"optimizer.lr": n + 1.0}, state) for n, state in enumerate(states))
         objectives = tuple(launch.sweep.objectives)
         folder = launch.folder
         return SweepResult(folder.run_id, "tiny", "finished", trials, objectives, launch.config, folder.path, "", 1.0)
 
-    monkeypatch.setattr("paceline.sweeps.sweep._run", ended)
+    monkeypatch.setattr("paceline.sweeps.sweep._run", lambda launch: Closing("finished", []))
+    monkeypatch.setattr("paceline.sweeps.sweep._result", ended)
     code, out, _ = sweep("tiny.yaml", "--json")
     assert code == exit_code
     assert [trial["state"] for trial in json.loads(out)["trials"]] == states

@@ -30,6 +30,8 @@ class Closing:
     """Why it could not continue; empty when it could."""
     cost: Ledger | None = None
     """What it took, all launches together."""
+    goes_on: bool = False
+    """Whether the same command continues with the sweep; otherwise it starts a new one, with any config."""
 
 
 def status_of(trials: Sequence[Trial], total: int, over: str) -> str:
