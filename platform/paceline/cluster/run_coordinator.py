@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from paceline.cluster.final_report import FinalReport, lost_text
 from paceline.cluster.kept_checkpoints import kept_checkpoints, stored_checkpoints
+from paceline.cluster.removed_folder import CODE
 from paceline.cluster.reported_tags import ReportedTags
 from paceline.cluster.run_costs import CostUnits, RunCosts
 from paceline.durable import write_durably
@@ -123,6 +124,8 @@ class RunCoordinator:
         self._stop = False
         self._reported_tags = ReportedTags(self.tag)
         self._is_in_trouble = False
+        self._is_removed = False
+        """Whether the run's folder was seen to be removed."""
         self._costs: RunCosts | None = None
         self._ledger: Ledger | None = None
         if counting is not None:
@@ -173,6 +176,8 @@ class RunCoordinator:
             self._is_in_trouble = True
             return False
         self._is_in_trouble = False
+        if self._recorder.was_removed and not self._is_removed:
+            self._note_removed()
         if self._costs is not None:  # here, where nobody who trains waits for the disk
             self._costs.save_sometimes()
         self.start_uploading()  # a coordinator that was started again has not been told to
@@ -267,6 +272,15 @@ class RunCoordinator:
 
     def _warn(self, code: str, message: str, **details: Any) -> None:
         self.event("warning", {"code": code, "message": message, **details})
+
+    def _note_removed(self) -> None:
+        """Somebody has removed the run's folder: have training save its state and end, and MLflow told the rest."""
+        self._is_removed = self._stop = True
+        try:
+            self._recorder.restore()
+        except OSError as error:
+            self._warn("not-written", f"the record could not be written again: {error}")
+        self._warn(CODE, f"the run's folder was removed, and training ends: {self._folder.parent}")
 
     def note_lost(self, readings: int) -> None:
         """So many readings did not come here, and will not: tell the watcher and MLflow, unless it is none."""

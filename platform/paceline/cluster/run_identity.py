@@ -1,5 +1,6 @@
 """A run's identity: its folder, its status, and whether the same command continues with an unfinished one."""
 
+import errno
 import json
 import os
 import secrets
@@ -106,6 +107,11 @@ class RunFolder:
             hint = f"put it back from a copy, or move {self.path} away to start again"
             raise EnvironmentFault(f"{file} is damaged: {hint}", "run-file-damaged", file=str(file)) from None
 
+    @property
+    def is_removed(self) -> bool:
+        """True once somebody has removed it, or its file."""
+        return not (self.path / self.FILE).exists()
+
     def add_warnings(self, warnings: Iterable[str]) -> tuple[str, ...]:
         """Keep warnings in its file beside those of earlier launches; returns all of them, each once."""
         known = self.read().get("warnings", [])
@@ -116,9 +122,16 @@ class RunFolder:
         return tuple(found)
 
     def write(self, **changes: Any) -> None:
-        """Change entries of its file, all or nothing. Only the owner may read it: a config may hold secrets."""
-        content = json.dumps({**self.read(), **changes}, indent=1)
-        write_durably(self.path / self.FILE, content.encode())
+        """Change entries of its file, all or nothing. Only the owner may read it: a config may hold secrets.
+
+        Raises:
+            FileNotFoundError: the file was removed. What would be left of it is no run.
+            OSError: it cannot be written.
+        """
+        content = {**self.read(), **changes}
+        if "config" not in content:
+            raise FileNotFoundError(errno.ENOENT, "it was removed", str(self.path / self.FILE))
+        write_durably(self.path / self.FILE, json.dumps(content, indent=1).encode())
 
 
 Folder = TypeVar("Folder", bound=RunFolder)

@@ -324,7 +324,7 @@ def _result(launch: TrainLaunch, ending: dict[str, Any], closing: dict[str, Any]
         text = unsent_text(closing["report"]["error"], place)
         launch.listener.event("warning", {"code": "unsent", "message": text, "place": str(place)})
     if ending["status"] == "failed":
-        raise error_of(ending["failure"])
+        raise ending["error"] if "error" in ending else error_of(ending["failure"])
     return RunResult(
         run_id=run.run_id,
         name=launch.config.name,

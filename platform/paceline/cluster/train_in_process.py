@@ -36,8 +36,7 @@ def train_in_process(launch: TrainLaunch) -> tuple[dict[str, Any], dict[str, Any
         )
     # around it all: between training and the end of its record, too, a signal must not throw the result away
     with first_interrupt_calls(coordinator.stop_waiting):
-        ending = _trained(launch, coordinator)
-        launch.note_ending(ending)
+        ending = launch.note_ending(_trained(launch, coordinator))
         launch.listener.stage("recording the run in MLflow")
         status, reason = closing_status(ending)
         report = coordinator.close(status, reason, launch.close_seconds)

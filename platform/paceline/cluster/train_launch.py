@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.cluster.listener import Listener
+from paceline.cluster.removed_folder import run_removed
 from paceline.cluster.run_coordinator import Status
 from paceline.cluster.run_identity import ClaimedRun, RunFolder
 from paceline.config.derived import Derived
@@ -35,13 +36,20 @@ class TrainLaunch:
     ending: dict[str, Any] | None = None
     """How training ended in an earlier launch that did not live to conclude the run; None: there is training left."""
 
-    def note_ending(self, ending: dict[str, Any]) -> None:
+    def note_ending(self, ending: dict[str, Any]) -> dict[str, Any]:
         """Write down that training was interrupted or has failed, before anything else can go wrong.
 
         Training that has finished is in the coordinator's outcome; the run itself is finished once it is concluded.
+
+        Returns:
+            How the run ended: as training did, or failed, with the `error`, if its folder is gone.
         """
+        if self.run.folder.is_removed:
+            error = run_removed(self.run.folder.path, ending.get("checkpoint", ""))
+            return {"status": "failed", "failure": {"reason": error.message}, "error": error}
         if ending["status"] != "finished":
             self._write("interrupted" if ending["status"] == "stopped" else "failed")
+        return ending
 
     def conclude(self) -> None:
         """Write down that the run is finished: its command has answered, and the same command starts a new one."""

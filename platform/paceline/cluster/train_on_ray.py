@@ -92,8 +92,7 @@ def _train(
     hurry = threading.Event()
     # around it all: between training and the end of its record, too, a signal must not throw the result away
     with first_interrupt_calls(hurry.set):
-        ending = _follow(launch, coordinator, fitting)
-        launch.note_ending(ending)
+        ending = launch.note_ending(_follow(launch, coordinator, fitting))
         launch.listener.stage("recording the run in MLflow")
         # of an elastic run, only the coordinator knows how many workers there have been
         allocated = None if launch.config.scaling.is_elastic else asked.allocated

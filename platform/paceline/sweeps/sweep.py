@@ -16,6 +16,7 @@ from paceline.cluster.initial_weights import with_initial_weights
 from paceline.cluster.preflight import local_resources, storage_folder, warn_of_fixed_size, writable
 from paceline.cluster.python_objects import with_objects
 from paceline.cluster.ray_session import on_cluster
+from paceline.cluster.removed_folder import folder_removed
 from paceline.cluster.run_identity import Intent, intent_of
 from paceline.cluster.train import close_seconds_of, require_shared_places, unsent_text
 from paceline.config.experiment import ExperimentConfig
@@ -218,6 +219,8 @@ def _incomplete(trials: Sequence[Trial]) -> str:
 
 
 def _result(launch: SweepLaunch, closing: Closing, seconds: float) -> SweepResult:
+    if launch.folder.is_removed:
+        raise folder_removed("sweep", launch.folder.path, "The same command starts a new one")
     if closing.fault:
         failed = RunFailed(redact(f"the sweep cannot continue: {closing.fault}"), "")
         if is_hopeless(closing.fault):

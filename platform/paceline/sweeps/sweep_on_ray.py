@@ -48,6 +48,7 @@ LEAVE_SECONDS = 6.0
 """How long Ray may take to end its groups, and Tune, at the end; then their processes are ended."""
 SAVE_SECONDS = 300.0
 """How long trials that were told to stop may take to save their states."""
+_REMOVED = "its folder was removed"
 _TUNES_FOLDER = "tune-"
 """How the folders begin that Tune writes to; each launch has one of its own."""
 
@@ -219,9 +220,10 @@ class SweepDriver:
         if limit is not None and not view.over and time.monotonic() - self._start > limit:
             self._is_out_of_time = True
             self._coordinator.end_early.remote(f"stopped after {limit:g} s, as sweep.stop.wall_seconds says")
-        if view.fault:
-            self._fault = view.fault
-            self._coordinator.end_early.remote(view.fault)
+        fault = view.fault or (_REMOVED if self._launch.folder.is_removed else "")
+        if fault:
+            self._fault = fault
+            self._coordinator.end_early.remote(fault)
         return view
 
     def _tell_end(self, view: SweepView) -> None:
@@ -259,17 +261,17 @@ class SweepDriver:
         if ledger is not None:
             artifacts[COST_FILE] = json.dumps(ledger.to_json(), indent=1).encode()
             costs = ledger.metrics()
-        mlflow_status = "FINISHED" if status == "finished" else "KILLED"
+        mlflow_status, reason = "FINISHED" if status == "finished" else "KILLED", view.over
+        if launch.folder.is_removed:
+            mlflow_status, reason = "FAILED", self._fault or _REMOVED
         note = note_of(launch, view.trials, status, view.over, ledger, {name: PICTURES[name] for name in pictures})
         report = ray.get(
-            self._coordinator.close.remote(
-                mlflow_status, view.over or None, note, artifacts, launch.close_seconds, costs
-            )
+            self._coordinator.close.remote(mlflow_status, reason or None, note, artifacts, launch.close_seconds, costs)
         )
         trials = self._look().trials  # with the warnings about records that were closed last
         self._groups.join(LEAVE_SECONDS)
         goes_on = self._can_go_on(status)
-        if goes_on or self._fault:  # else it is finished once its command has answered
+        if (goes_on or self._fault) and not launch.folder.is_removed:  # else finished once its command has answered
             with writable(launch.folder.path):
                 launch.folder.write(status="interrupted" if goes_on else "finished")
         return Closing(status, trials, report, self._fault, ledger, goes_on)

@@ -19,6 +19,8 @@ from paceline.tracking.journal_entries import is_count, is_whole
 logger = logging.getLogger(__name__)
 
 JOURNAL_FILE = "journal.jsonl"
+COPY_BYTES = 1 << 20
+"""How much of a removed journal is written again at once."""
 TAIL_BYTES = 4096
 """How much is read at once in search of the beginning of a line; most are far shorter."""
 
@@ -63,6 +65,8 @@ class Journal:
         """Bytes that are durable; only as far may they be handed on. 0 until the journal was scanned or appended to."""
         self.last_sequence = 0
         """Number of the newest durable entry."""
+        self.was_removed = False
+        """Whether the file was removed, or replaced, since it was opened; then it was written again."""
         self._on_foreign = on_foreign
         self._descriptor: int | None = None
         self._lock = threading.RLock()
@@ -101,11 +105,15 @@ class Journal:
             OSError: the file cannot be written to.
         """
         with self._lock:
-            descriptor = self._open()
+            descriptor, removed = self._open(), None
             if not self._depth:
+                if not _is_in_place(descriptor, self.path):
+                    descriptor, removed = self._open_again(), descriptor
                 self._is_locked = _lock(descriptor, fcntl.LOCK_EX)
             self._depth += 1
             try:
+                if removed is not None:
+                    self._restore(descriptor, removed)
                 if self._depth == 1:
                     self._catch_up(descriptor)
                 yield descriptor
@@ -165,9 +173,35 @@ class Journal:
     def _open(self) -> int:
         if self._descriptor is None:
             make_folder(self.path.parent)
-            self._descriptor = open_private(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            self._descriptor = open_private(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
             sync_folder(self.path.parent)
         return self._descriptor
+
+    def _open_again(self) -> int:
+        """Open the file that is under the name: nobody will ever read what is added to one that was removed."""
+        removed, self._descriptor = self._descriptor, None
+        try:
+            return self._open()
+        except OSError:
+            self._descriptor = removed
+            raise
+
+    def _restore(self, descriptor: int, removed: int) -> None:
+        """Write what the removed file has into the new one, unless another process has done so, and close it."""
+        logger.warning("%s was removed or replaced, and is written again", self.path)
+        self.was_removed = True
+        try:
+            if os.fstat(descriptor).st_size:
+                self.size = self.last_sequence = 0  # all that it has is to be read
+                return
+            _lock(removed, fcntl.LOCK_EX)  # who has not noticed yet may still append to it
+            offset = 0
+            while data := os.pread(removed, COPY_BYTES, offset):
+                write_all(descriptor, data)
+                offset += len(data)
+            os.fsync(descriptor)
+        finally:
+            os.close(removed)
 
     def _catch_up(self, descriptor: int) -> None:
         """Read what has been added since this object last looked, and cut off what a crash has torn."""
@@ -205,6 +239,13 @@ class Journal:
         if not is_count(number) or not isinstance(kind, str) or not self._is_whole(kind, content):
             return None
         return Entry(number, kind, content, end)
+
+
+def _is_in_place(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def can_lock(folder: Path) -> bool:

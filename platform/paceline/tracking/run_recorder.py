@@ -140,6 +140,19 @@ class RunRecorder:
                 self._told.add(_identity(kind, content))
 
     @property
+    def was_removed(self) -> bool:
+        """Whether the journal was removed since it was opened. What comes later is in a new one."""
+        return self._journal.was_removed
+
+    def restore(self) -> None:
+        """Write again what the folder needs beside the journal, so that what comes later can be sent.
+
+        Raises:
+            OSError: the folder cannot be written to.
+        """
+        self._record.save(self._folder)
+
+    @property
     def size(self) -> int:
         """Bytes of the journal that are on disk."""
         return self._journal.size
@@ -257,6 +270,8 @@ class RunRecorder:
         with self._lock:
             self.set_tags(tags)
             self._append_status(status)
+            if self.was_removed:
+                self.restore()
         # last, since it takes long: whatever ends this process meanwhile, how the run ended is written down
         if self._record.picture and not curves.keys().isdisjoint((metrics.TRAIN_LOSS, metrics.VAL_LOSS)):
             self._draw(curves)

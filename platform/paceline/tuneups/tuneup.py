@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.cluster.preflight import check_this_machine, storage_folder, warn_of_fixed_size, writable
 from paceline.cluster.python_objects import with_objects
 from paceline.cluster.ray_session import on_cluster
+from paceline.cluster.removed_folder import folder_removed
 from paceline.cluster.run_identity import Intent, intent_of
 from paceline.cluster.signals import terminating_interrupts
 from paceline.cluster.train import close_seconds_of, require_shared_places, unsent_text
@@ -209,6 +210,9 @@ def _result(
 ) -> TuneupResult:
     folder = prepared.folder
     text = recommended_yaml(config, findings)
+    with _not_lost(findings):
+        if folder.is_removed:
+            raise folder_removed("tune-up", folder.path)
     with _not_lost(findings), writable(folder.path):
         write_durably(folder.findings, json.dumps(findings_json(findings), indent=1).encode())
         if text is not None:

@@ -1,5 +1,6 @@
 """The driver's part of a sweep: how it follows Tune to its end, and what it leaves."""
 
+import shutil
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -77,7 +78,7 @@ class Scene:
     @property
     def status(self) -> str:
         """In the sweep's folder."""
-        return str(self.launch.folder.read()["status"])
+        return str(self.launch.folder.read().get("status", ""))
 
 
 def view(trials: list[Trial], **changes: Any) -> SweepView:
@@ -125,6 +126,19 @@ def test_sweep_with_a_metric_that_no_trial_reports_is_over(tmp_path: Path, golde
 def test_sweep_whose_groups_did_not_start_can_be_resumed(tmp_path: Path) -> None:
     scene = Scene(tmp_path, [view(FINISHED, over="no GPU", fault="no GPU")])
     assert (scene.driver.run().fault, scene.status) == ("no GPU", "interrupted")
+
+
+def test_sweep_whose_folder_is_removed_ends_early_with_an_error(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, [view([]), view([], busy=1), view([]), view(FINISHED)])
+    shutil.rmtree(scene.launch.folder.path)
+    closing = scene.driver.run()
+    assert scene.coordinator.calls("end_early")
+    assert scene.coordinator.calls("close")[0][0] == "FAILED"
+    with pytest.raises(EnvironmentFault) as caught:
+        _result(scene.launch, closing, 1.0)
+    assert (caught.value.code, caught.value.exit_code) == ("run-folder-removed", 3)
+    assert caught.value.fields["folder"] == str(scene.launch.folder.path)
+    assert not (scene.launch.folder.path / SweepFolder.FILE).exists()
 
 
 def test_full_disk_at_the_end_is_a_fault_and_the_sweep_can_be_resumed(
