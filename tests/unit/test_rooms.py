@@ -42,7 +42,7 @@ FORBIDDEN = {
     **dict.fromkeys(
         (
             *("errors.py", "durable.py", "direction.py", "safetensors_header.py", "starting_folder.py"),
-            "secret_values.py",
+            *("full_disk.py", "secret_values.py"),
         ),
         (*HEAVY, "paceline"),
     ),

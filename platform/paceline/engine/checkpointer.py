@@ -125,7 +125,7 @@ class Checkpointer:
                 "checkpoint-lost",
                 step=step,
                 newest=None if writer.last is None else writer.last.name,
-            )
+            ) from writer.error
 
     def close(self) -> None:
         """End the writer's thread once it is done; also after an error."""

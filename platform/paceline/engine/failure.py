@@ -26,9 +26,10 @@ from paceline.engine.dist_context import DistContext
 from paceline.engine.outcome import Diverged
 from paceline.engine.trial_steps import is_out_of_memory
 from paceline.errors import FAILED, PacelineError, text_of
+from paceline.full_disk import is_full_disk
 
 Result = TypeVar("Result")
-Kind = Literal["error", "diverged", "oom"]
+Kind = Literal["error", "diverged", "oom", "full_disk"]
 
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 5.0
@@ -58,7 +59,8 @@ class Failure:
     problem_code: str = ""
     """Code of an error of ours, of a ConfigError that of its first problem; empty for an error of the user's code."""
     kind: Kind = "error"
-    """`diverged`: the loss or the weights are not finite. `oom`: there was not enough memory, on a GPU or the host."""
+    """`diverged`: the loss or the weights are not finite. `oom`: there was not enough memory, on a GPU or the host.
+    `full_disk`: a disk took no more, see `is_full_disk`; with more room, the same training succeeds."""
 
 
 class RankFailed(RuntimeError):
@@ -108,12 +110,14 @@ def describe(error: BaseException, rank: int) -> Failure:
 
 
 def kind_of(error: BaseException) -> Kind:
-    """Whether training diverged or ran out of memory, or failed in another way."""
+    """Tell errors apart by what is to be done about them."""
     if isinstance(error, Diverged):
         return "diverged"
     # samples that do not fit into the cache are reported by an error of ours, on behalf of another one
     told_for = error.__cause__ if isinstance(error, PacelineError) else error
-    return "oom" if isinstance(told_for, NoRoom) or (told_for and is_out_of_memory(told_for)) else "error"
+    if isinstance(told_for, NoRoom) or (told_for and is_out_of_memory(told_for)):
+        return "oom"
+    return "full_disk" if is_full_disk(error) else "error"
 
 
 def _storable(text: str, length: int) -> str:

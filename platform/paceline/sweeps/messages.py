@@ -98,6 +98,8 @@ class SweepView:
     """Why the sweep ends before its last trial: a stop condition, or the user; empty while it continues."""
     fault: str = ""
     """Why no worker group can be started; empty when they can."""
+    disk_full: str = ""
+    """Why trials are left for a later launch: a disk was full; empty when none was."""
     busy: int = 0
     """How many slots have a trial that a worker group has taken, and that has not ended there."""
     version: int = 0

@@ -22,7 +22,7 @@ from paceline.cluster.train import close_seconds_of, require_shared_places, unse
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import missing_modules
 from paceline.config.shareable import secrets_of
-from paceline.errors import ConfigError, RunFailed
+from paceline.errors import ConfigError, EnvironmentFault, RunFailed
 from paceline.places import default_address
 from paceline.private_files import make_folder
 from paceline.redaction import learn, redact
@@ -218,9 +218,20 @@ def _incomplete(trials: Sequence[Trial]) -> str:
     return f"{lacking} trial{'s are' if lacking > 1 else ' is'} incomplete" if lacking else ""
 
 
+def _disk_full(launch: SweepLaunch, closing: Closing) -> EnvironmentFault:
+    left = launch.total + len(launch.skipped) - sum(trial.state in ENDED for trial in closing.trials)
+    message = (
+        f"the sweep stopped with {left} trial{'' if left == 1 else 's'} left, since a disk is full: "
+        f"{closing.disk_full.rstrip('.')}. Once there is room, the same command resumes the sweep"
+    )
+    return EnvironmentFault(redact(message), "disk-full", left=left, folder=str(launch.folder.path))
+
+
 def _result(launch: SweepLaunch, closing: Closing, seconds: float) -> SweepResult:
     if launch.folder.is_removed:
         raise folder_removed("sweep", launch.folder.path, "The same command starts a new one")
+    if closing.disk_full:
+        raise _disk_full(launch, closing)
     if closing.fault:
         failed = RunFailed(redact(f"the sweep cannot continue: {closing.fault}"), "")
         if is_hopeless(closing.fault):

@@ -5,6 +5,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,8 @@ from paceline.cluster.signals import first_interrupt_calls
 from paceline.cluster.trainer_thread import first_line
 from paceline.cluster.user_code import runtime_env
 from paceline.cluster.worker_output import only_worker_output
-from paceline.errors import RunFailed
+from paceline.errors import EnvironmentFault, RunFailed
+from paceline.full_disk import is_full_disk
 from paceline.private_files import make_folder
 from paceline.sweeps.coordinator.actor import coordinator_of
 from paceline.sweeps.coordinator.sweep_rules import is_hopeless
@@ -171,6 +173,7 @@ class SweepDriver:
         self._version = 0
         self._trials: dict[str, Trial] = {}
         self._fault = ""
+        self._disk_full = ""
         self._is_out_of_time = False
         self._has_told_end = False
         self._drawing = Drawing()
@@ -200,6 +203,7 @@ class SweepDriver:
             tune.leave(LEAVE_SECONDS)
         if tune.error is not None and not self._look().over and not self._fault:
             self._fault = f"{type(tune.error).__name__}: {tune.error}"
+            self._disk_full = self._fault if is_full_disk(tune.error) else ""
             self._coordinator.end_early.remote(self._fault)
 
     def _wait_for_states(self) -> None:
@@ -271,10 +275,11 @@ class SweepDriver:
         trials = self._look().trials  # with the warnings about records that were closed last
         self._groups.join(LEAVE_SECONDS)
         goes_on = self._can_go_on(status)
+        disk_full = "" if status == "finished" or view.over == "interrupted" else self._disk_full or view.disk_full
         if (goes_on or self._fault) and not launch.folder.is_removed:  # else finished once its command has answered
-            with writable(launch.folder.path):
+            with suppress(EnvironmentFault) if disk_full else nullcontext(), writable(launch.folder.path):
                 launch.folder.write(status="interrupted" if goes_on else "finished")
-        return Closing(status, trials, report, self._fault, ledger, goes_on)
+        return Closing(status, trials, report, self._fault, disk_full, ledger, goes_on)
 
     def _settle(self, view: SweepView) -> Ledger | None:
         """What the sweep has cost; groups that leave are waited for, since they cost until then."""

@@ -1,5 +1,6 @@
 """The driver's part of a sweep: how it follows Tune to its end, and what it leaves."""
 
+import errno
 import shutil
 from pathlib import Path
 from threading import Event, Thread
@@ -153,6 +154,31 @@ def test_full_disk_at_the_end_is_a_fault_and_the_sweep_can_be_resumed(
     assert scene.coordinator.calls("close")  # MLflow has it all the same
     assert scene.listener.warnings == ["best-config-not-written"]
     assert scene.status == "running"
+
+
+@pytest.mark.parametrize(
+    ("over", "fault", "disk_full"), [("full", "full", "full"), ("", "", "full"), ("interrupted", "", "")]
+)
+def test_driver_knows_that_trials_are_left_for_want_of_room(
+    tmp_path: Path, over: str, fault: str, disk_full: str
+) -> None:
+    scene = Scene(tmp_path, [view(FINISHED[:1], over=over, fault=fault, disk_full="full")])
+    closing = scene.driver.run()
+    assert (closing.fault, closing.disk_full, scene.status) == (fault, disk_full, "interrupted")
+
+
+def test_all_trials_have_finished_though_one_found_the_disk_full(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, [view(FINISHED, disk_full="full")])
+    assert (scene.driver.run().disk_full, scene.status) == ("", "finished")
+
+
+def test_full_disk_of_tune_is_no_failure_of_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(tmp_path, [view([])], FakeTune(OSError(errno.ENOSPC, "No space left on device")))
+    monkeypatch.setattr(SweepFolder, "write", no_space)  # the same disk
+    closing = scene.driver.run()
+    assert closing.disk_full == closing.fault
+    assert "No space left" in closing.disk_full
+    assert scene.status == "running"  # a later launch finds that nobody is at work on it
 
 
 @pytest.mark.parametrize("error", [RayActorError(), KeyboardInterrupt()])

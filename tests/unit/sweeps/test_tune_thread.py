@@ -1,5 +1,6 @@
 """Ray Tune's thread and its config: how it ends, what it leaves in the environment, and which values Tune sees."""
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import ray
+from ray.exceptions import RayTaskError
 
 from paceline.errors import EnvironmentFault
 from paceline.sweeps.search import tune_thread
@@ -80,11 +82,24 @@ def test_thread_ends_early_and_forgets_it(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_trial_that_tune_gives_up_is_reported(golden: Any) -> None:
     coordinator = FakeActor()
-    trial = SimpleNamespace(config={TRIAL: {"id": "0007"}}, get_error=lambda: RuntimeError("its actor died\nmore"))
+    trial = SimpleNamespace(
+        config={TRIAL: {"id": "0007"}}, get_pickled_error=lambda: RuntimeError("its actor died\nmore")
+    )
     tune_thread._Prunings(coordinator, "asha", "samples").on_trial_error(1, [], trial)
     [[id, reason]] = coordinator.calls("give_up")
     assert id == "0007"
     golden(reason)
+
+
+def test_trial_for_which_tune_finds_a_disk_full_is_not_given_up() -> None:
+    coordinator = FakeActor()
+    error = RayTaskError("save", "OSError", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))).as_instanceof_cause()
+    trial = SimpleNamespace(config={TRIAL: {"id": "0007"}}, get_pickled_error=lambda: error)
+    tune_thread._Prunings(coordinator, "asha", "samples").on_trial_error(1, [], trial)
+    [[id, reason]] = coordinator.calls("found_disk_full")
+    assert id == "0007"
+    assert "No space left" in reason
+    assert not coordinator.calls("give_up")
 
 
 def test_second_sweep_from_one_node_is_refused(monkeypatch: pytest.MonkeyPatch, golden: Any) -> None:

@@ -70,6 +70,7 @@ class SweepCoordinator(GroupReports):
             groups=[slot.wanted for slot in self._slots],
             over=self._scheduler.over,
             fault=self._scheduler.fault,
+            disk_full=self._scheduler.disk.reason,
             busy=sum(slot.is_busy for slot in self._slots),
             version=self._recorder.version,
         )
@@ -97,6 +98,17 @@ class SweepCoordinator(GroupReports):
             self._recorder.tell("ended", trial=trial_id, state="failed", reason=reason)
         elif run is None and known is None:
             self._recorder.tell("warning", code="trial-not-begun", message=f"trial {trial_id} did not begin: {reason}")
+        self._scheduler.release_surplus_groups()
+        await self._scheduler.notify()
+
+    async def found_disk_full(self, trial_id: str, reason: str) -> None:
+        """Tune's own part of a trial found the disk of the driver's node full: the trial is left for a later launch,
+        whatever its workers do."""
+        run = self._scheduler.runs.get(trial_id)
+        if run is not None and not run.has_ended:
+            self._scheduler.end(run, "pending", reason)
+        if not self._has_ended(trial_id):
+            self._scheduler.found_disk_full(trial_id, reason)
         self._scheduler.release_surplus_groups()
         await self._scheduler.notify()
 
@@ -191,6 +203,7 @@ class SweepCoordinator(GroupReports):
             return TrialReport(known.state, end_values(known, self._scheduler.rung_of(known.id)))
         run = None if self._scheduler.over else self._scheduler.runs.get(spec.planned.id) or self._scheduler.open(spec)
         if run is None:
+            await self._scheduler.notify()  # the sweep may have ended since it could not be recorded
             return NOT_NOW
         run.calls += 1
         call = run.calls

@@ -154,6 +154,8 @@ class GroupReports:
             self._scheduler.times.turn_to(slot.number, slot.generation, WAITING)
         run.conclude(words.ending)
         self._scheduler.settle(run)
+        if run.trial.state == "pending" and words.ending["status"] == "failed":
+            self._scheduler.found_disk_full(trial_id, run.trial.reason)
         await self._scheduler.notify()
 
     # --- within --------------------------------------------------------------------------------------------------

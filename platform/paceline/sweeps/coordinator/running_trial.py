@@ -12,8 +12,8 @@ from paceline.sweeps.trial import ENDED, Trial, TrialState
 from paceline.tracking import metrics
 from paceline.tracking.run_record import TAG_LENGTH, param_text
 
-FAILED_AS: dict[str, TrialState] = {"error": "failed", "diverged": "diverged", "oom": "oom"}
-"""The state of a trial whose failure is of this kind."""
+FAILED_AS: dict[str, TrialState] = {"error": "failed", "diverged": "diverged", "oom": "oom", "full_disk": "pending"}
+"""The state of a trial whose failure is of this kind. One that found a disk full succeeds once there is room."""
 _AT_STEP = re.compile(r"\bat step (\d+)")
 
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from paceline.full_disk import is_full_disk
+from paceline.sweeps.coordinator.disk_room import DiskRoom
 from paceline.sweeps.coordinator.group_times import GroupTimes
 from paceline.sweeps.coordinator.running_trial import RunningTrial
 from paceline.sweeps.coordinator.slot import Slot, choose_slot
@@ -36,6 +38,7 @@ class SlotScheduler:
         """Why the sweep ends before its last trial; empty while it continues."""
         self.fault = ""
         """Why the sweep cannot continue; empty when it can."""
+        self.disk = DiskRoom(recorder.folder)
         self._num_trials = num_trials
         self._changed = asyncio.Condition()
 
@@ -54,6 +57,8 @@ class SlotScheduler:
             self.recorder.note(replace(trial, state="pending", reason=f"it cannot be recorded: {error}"))
             message = f"trial {trial.id} did not begin, it cannot be recorded: {error}"
             self.recorder.tell("warning", code="trial-not-recorded", message=message)
+            if is_full_disk(error):
+                self.found_disk_full(trial.id, f"it cannot be recorded: {error}")
             return None
         run.reached = self.rung_of(trial.id)
         self.runs[trial.id] = run
@@ -136,6 +141,8 @@ class SlotScheduler:
     def settle(self, run: RunningTrial) -> None:
         """A trial's workers have released it: write down how it stands, and free its slot."""
         self.release(run)
+        if run.trial.state == "finished":
+            self.disk.was_found()
         if run.has_ended:
             self.recorder.end(run.trial, run.coordinator, lambda: self._forget(run))
             self.check_objectives(run.trial)
@@ -152,6 +159,17 @@ class SlotScheduler:
             self.fault = self.fault or reason
             self.over = self.over or reason
             self._mark_all("pending", reason)
+
+    def found_disk_full(self, trial_id: str, reason: str) -> None:
+        """A trial is left for a later launch, since a disk is full. End the sweep if that disk stays full: more trials
+        would only be trained in vain."""
+        message = f"is left for later, a disk is full: {reason}"
+        self.recorder.tell("warning", code="disk-full", trial=trial_id, message=message)
+        if self.disk.was_lacking(reason) and not self.over:
+            self.fault = self.fault or reason
+            self.over = reason
+            self._mark_all("pending", reason)
+            self.release_surplus_groups()
 
     def _forget(self, run: RunningTrial) -> None:
         """Keep of a trial that has ended only what is still asked for."""

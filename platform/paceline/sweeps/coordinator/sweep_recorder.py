@@ -43,7 +43,7 @@ class SweepRecorder:
         Raises:
             OSError: the folder cannot be written to.
         """
-        self._folder, self._uri = folder, record.uri
+        self.folder, self._uri = folder, record.uri
         self._objectives, self._constraints = objectives, constraints
         self._log = SweepLog(folder)
         self._parent = RunRecorder(folder / "tracking", record)
@@ -74,7 +74,7 @@ class SweepRecorder:
         """Close the records of trials that have ended, and that MLflow does not have all of."""
         for trial in self.trials.values():
             if trial.state in ENDED and trial.state != "skipped" and not trial.mlflow_run_id:
-                folder = self._folder / "trials" / trial.id / "tracking"
+                folder = self.folder / "trials" / trial.id / "tracking"
                 self._closings.close_anew(folder, self._uri, trial, CHILD_CLOSE_SECONDS, self._when_closed(trial.id))
 
     def tell(self, kind: str, **details: Any) -> None:
@@ -176,10 +176,10 @@ class SweepRecorder:
         best = best_trial(list(self.trials.values()), self._objectives)
         if best is None:
             return
-        folder = self._folder / "trials" / best.id
+        folder = self.folder / "trials" / best.id
         entries = Journal(folder / "tracking" / JOURNAL_FILE).read()
         points = [MetricPoint.from_json(entry.content) for entry in entries if entry.kind == "point"]
-        for model in kept_checkpoints(folder / "checkpoints", points, f"{self._folder.name}/{best.id}")[:1]:
+        for model in kept_checkpoints(folder / "checkpoints", points, f"{self.folder.name}/{best.id}")[:1]:
             self._parent.add_model(model)
 
     def _close_without_words(self, status: Status, timeout_seconds: float) -> Any:

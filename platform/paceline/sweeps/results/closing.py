@@ -28,6 +28,8 @@ class Closing:
     """A `UploadReport` of the sweep's own run."""
     fault: str = ""
     """Why it could not continue; empty when it could."""
+    disk_full: str = ""
+    """Why trials are left that the same command continues with: a disk was full; empty when none was."""
     cost: Ledger | None = None
     """What it took, all launches together."""
     goes_on: bool = False

@@ -16,6 +16,7 @@ from paceline.cluster.trainer_thread import first_line
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.sweep import SweepConfig
 from paceline.errors import EnvironmentFault
+from paceline.full_disk import full_disk_error
 from paceline.sweeps.search.schedulers import build_scheduler
 from paceline.sweeps.search.trainable import STATE, TrialTrainable
 from paceline.sweeps.search.trial_specs import TrialSpecBuilder
@@ -210,6 +211,12 @@ class _Prunings(tune.Callback):  # type: ignore[misc]
             self._coordinator.prune.remote(id_of(trial.config), reason)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        error = trial.get_error()
+        error = trial.get_pickled_error()
+        disk_error = full_disk_error(error)
+        if disk_error is not None:
+            self._coordinator.found_disk_full.remote(
+                id_of(trial.config), f"Ray Tune cannot write its files: {disk_error}"
+            )
+            return
         why = f": {first_line(error)}" if error is not None else ""
         self._coordinator.give_up.remote(id_of(trial.config), f"Ray Tune gave up its part of the trial{why}")
