@@ -22,7 +22,7 @@ def add_command(commands: Any) -> None:
     """Add it to the parser."""
     text = (
         "Run a config as a job on a Ray cluster. The working folder and this package are uploaded, the driver's log is "
-        "shown, and its exit code is that of this command. Ctrl-C leaves the job running."
+        "shown, and its exit code is that of this command. Ctrl-C stops the job, with its state saved."
     )
     submit = commands.add_parser("submit", help="run a config as a job on a cluster", description=text)
     add_config(submit, optional=True)
@@ -47,8 +47,12 @@ def add_command(commands: Any) -> None:
     add_init_from(submit)
     add_wait(submit)
     submit.add_argument("--dry-run", action="store_true", help="check everything, print what would be sent, and stop")
-    submit.add_argument("--detach", action="store_true", help="print the job's id, and do not follow its log")
-    submit.add_argument("--follow", metavar="JOB", help="follow a job that was submitted before, in place of CONFIG")
+    submit.add_argument("--detach", action="store_true", help="print the job's id, and leave the job running")
+    submit.add_argument(
+        "--follow",
+        metavar="JOB",
+        help="follow a job that was submitted before, in place of CONFIG; Ctrl-C leaves it running",
+    )
     add_json(submit)
     submit.set_defaults(command=_submit)
 
@@ -73,7 +77,7 @@ def _submit(options: argparse.Namespace) -> int:
         return _show(plan, options)
     from paceline.cluster.submission import submit_plan
 
-    end = submit_plan(plan, options.address, not options.detach, _writer(options))
+    end = submit_plan(plan, options.address, not options.detach, _writer(options), hides_result=options.json)
     if options.json:
         print(json.dumps(end.to_json()))
     elif options.detach:
@@ -88,7 +92,7 @@ def _follow(options: argparse.Namespace) -> int:
         options.refuse(f"argument --follow: not allowed with {shown}")
     from paceline.cluster.submission import follow
 
-    end = follow(options.follow, options.address, _writer(options))
+    end = follow(options.follow, options.address, _writer(options), hides_result=options.json)
     if options.json:
         print(json.dumps(end.to_json()))
     return end.exit_code

@@ -40,14 +40,18 @@ class LogFollower:
         job_id: str,
         write: Callable[[str], Any],
         tell: Callable[[str], Any],
+        hides_result: bool = False,
     ) -> None:
         """
         Args:
             write: takes whole lines of the log, without secrets.
             tell: takes what there is to say about the connection.
+            hides_result: do not write the line of `result`: somebody else shows it.
         """
         self.client, self.job_id = client, job_id
         self._write, self._tell = write, tell
+        self._hides_result = hides_result
+        self._held = ""  # the line of the result, which is an ordinary one when another result comes
         self._seen = 0  # characters of the log
         self._open = ""  # a line whose end is not there yet
         self._reached = time.monotonic()
@@ -136,7 +140,12 @@ class LogFollower:
             self._open = ""
 
     def _show_line(self, line: str) -> None:
-        self.result = _result_in(line) or self.result
+        result = _result_in(line)
+        self.result = result or self.result
+        if result is not None and self._hides_result:
+            line, self._held = self._held, line
+            if not line:
+                return
         self._write(f"{redact(line)}\n")
 
 

@@ -4,6 +4,7 @@ plan, all checks here  ->  reach the dashboard  ->  no job of this name continue
 """
 
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from paceline.cluster.job_client import SENDING, asking, connect, job_address
 from paceline.cluster.job_folder import size_text
 from paceline.cluster.job_log import ConnectionLost, LogFollower
 from paceline.cluster.job_plan import CheckSweep, Flags, JobPlan, Kind, plan_job
+from paceline.cluster.signals import first_interrupt_calls, terminating_interrupts
 from paceline.errors import BAD_ENVIRONMENT, INTERRUPTED, OK, EnvironmentFault
 from paceline.redaction import redact
 
@@ -33,7 +35,7 @@ class JobEnd:
     address: str
     """Of the dashboard, without credentials."""
     status: str
-    """`succeeded`, `failed` or `stopped`; of one that continues `submitted`, or `left` after Ctrl-C."""
+    """`succeeded`, `failed` or `stopped`; of one that may continue `submitted`, or `left` after a signal."""
     exit_code: int
     """The driver's own, see `paceline.errors`; 128 and the signal when one killed it, 3 when it could not be started,
     130 when the job was stopped, or is not followed any more."""
@@ -62,6 +64,9 @@ def submit(
 ) -> JobEnd:
     """Submit a config to a cluster, and follow it.
 
+    While it is followed, the first SIGINT or SIGTERM asks the job to save its state and stop, and is waited for. The
+    second one leaves the job.
+
     Args:
         file: the config file, in the working folder or below. That folder travels.
         overrides: texts of the form `key.path=value`.
@@ -88,20 +93,26 @@ def submit_plan(
     wait: bool = True,
     write: Callable[[str], Any] | None = None,
     tell: Callable[[str], Any] | None = None,
+    hides_result: bool = False,
 ) -> JobEnd:
-    """The same for what is planned already."""
+    """The same for what is planned already.
+
+    Args:
+        hides_result: leave the line of the driver's result out of its log: it is in the `JobEnd`.
+    """
     tell = tell or _to_stderr
     for warning in plan.warnings:
         tell(f"warning: {warning}")
     client = connect(job_address(address))
     url = redact(str(client.get_address()))
-    with asking(url):
+    with terminating_interrupts(), asking(url):
         _refuse_second(client, plan, url)
         job_id = _send(client, plan, url, tell)
     if not wait:
         tell(_ways(job_id, url))
         return JobEnd(job_id, url, "submitted", OK)
-    return _follow(client, job_id, url, write, tell)
+    with first_interrupt_calls(lambda: _stop_in_background(client, job_id, url, tell)):
+        return _follow(client, job_id, url, write, tell, hides_result)
 
 
 def follow(
@@ -109,15 +120,31 @@ def follow(
     address: str | None = None,
     write: Callable[[str], Any] | None = None,
     tell: Callable[[str], Any] | None = None,
+    hides_result: bool = False,
 ) -> JobEnd:
-    """Follow a job that was submitted before, from the beginning of its log.
+    """Follow a job that was submitted before, from the beginning of its log. SIGINT and SIGTERM leave the job.
 
     Raises:
         EnvironmentFault: no dashboard answers, or the cluster knows no such job.
     """
     client = connect(job_address(address))
     url = redact(str(client.get_address()))
-    return _follow(client, job_id, url, write, tell or _to_stderr)
+    with terminating_interrupts():
+        return _follow(client, job_id, url, write, tell or _to_stderr, hides_result)
+
+
+def _stop_in_background(client: "JobSubmissionClient", job_id: str, url: str, tell: Callable[[str], Any]) -> None:
+    """Ask a job to stop. Called by a signal's handler, where nothing may be waited for."""
+
+    def stop() -> None:
+        try:
+            with asking(url):
+                client.stop_job(job_id)
+        except EnvironmentFault as fault:
+            tell(f"the job {job_id} could not be asked to stop: {fault.message}\n{_ways(job_id, url)}")
+
+    tell(f"stopping the job {job_id}: it saves its state first; Ctrl-C again leaves it to that")
+    threading.Thread(target=stop, name="stop-job", daemon=True).start()
 
 
 def _refuse_second(client: "JobSubmissionClient", plan: JobPlan, url: str) -> None:
@@ -171,13 +198,14 @@ def _follow(
     url: str,
     write: Callable[[str], Any] | None,
     tell: Callable[[str], Any],
+    hides_result: bool,
 ) -> JobEnd:
-    follower = LogFollower(client, job_id, write or _to_stdout, tell)
+    follower = LogFollower(client, job_id, write or _to_stdout, tell, hides_result)
     try:
         with asking(url):
             details = follower.follow()
     except KeyboardInterrupt:
-        tell(f"the job {job_id} continues\n{_ways(job_id, url)}")
+        tell(f"the job {job_id} is not followed any more\n{_ways(job_id, url)}")
         return JobEnd(job_id, url, "left", INTERRUPTED)
     except BrokenPipeError:  # what read the log is gone
         tell(f"the job {job_id} continues\n{_ways(job_id, url)}")

@@ -29,6 +29,8 @@ class Dashboard:
         """At which characters of the log the connection breaks, once each."""
         self.closes: list[int] = []
         """Where the log is closed in good order, although the job goes on."""
+        self.stop_status: int | None = 200
+        """How a request to stop a job is answered. 200: the job says something, and ends; None: it stays."""
         self.token: str | None = None
         self.is_frozen = False
         """Open connections stay so, and say nothing; new requests break off."""
@@ -104,6 +106,7 @@ class Dashboard:
         app.router.add_get("/api/jobs/", self._list)
         app.router.add_post("/api/jobs/", self._submit)
         app.router.add_get("/api/jobs/{id}", self._details)
+        app.router.add_post("/api/jobs/{id}/stop", self._stop)
         app.router.add_get("/api/jobs/{id}/logs", self._logs)
         app.router.add_get("/api/jobs/{id}/logs/tail", self._tail)
         return app
@@ -146,6 +149,14 @@ class Dashboard:
 
     async def _details(self, request: web.Request) -> web.Response:
         return web.json_response(self.details(request.match_info["id"]))
+
+    async def _stop(self, request: web.Request) -> web.Response:
+        if self.stop_status not in (None, 200):
+            return web.Response(status=self.stop_status, text="the job agent is gone")
+        if self.stop_status == 200:
+            self.log += "its state is saved\n"
+            self.outcome = ("STOPPED", None, None)
+        return web.json_response({"stopped": True})
 
     async def _logs(self, request: web.Request) -> web.Response:
         return web.json_response({"logs": self.log})

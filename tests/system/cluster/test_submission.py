@@ -17,6 +17,7 @@ import pytest
 from paceline.cluster import job_client, job_log
 from paceline.cluster.submission import follow, submit
 from paceline.errors import EnvironmentFault
+from support.cluster.job_cluster import wait_until
 from support.cluster.job_project import CONFIG, FILE, NET, SECRET, enter_project, paceline_submit
 from support.cluster.ray_dashboard import Dashboard
 from support.golden import Golden
@@ -166,6 +167,20 @@ def test_json_has_the_result_of_the_driver(dashboard: Dashboard, capsys: pytest.
     assert told["result"] == {"status": "finished", "steps": 4}
     assert (told["status"], told["exit_code"]) == ("succeeded", 0)
     assert "last words" in shown.err
+    assert '"steps"' not in shown.err  # once is enough
+
+
+def test_only_the_last_result_of_a_log_is_the_drivers(dashboard: Dashboard, capsys: pytest.CaptureFixture[str]) -> None:
+    own, of_the_driver = '{"status": "warm"}', '{"status": "finished"}'
+    dashboard.log = f"{own}\n{of_the_driver}\n"
+    assert paceline_submit(FILE, "--json") == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["result"] == {"status": "finished"}
+    assert own in shown.err
+    assert of_the_driver not in shown.err
+    dashboard.jobs.clear()
+    assert paceline_submit(FILE) == 0
+    assert capsys.readouterr().out == dashboard.log
 
 
 # The connection
@@ -295,22 +310,73 @@ def test_a_reader_that_is_gone_ends_the_following(dashboard: Dashboard) -> None:
     assert f"--follow {dashboard.submitted['submission_id']}" in told[-1]
 
 
-def test_ctrl_c_leaves_the_job_running(dashboard: Dashboard) -> None:
-    dashboard.log, dashboard.outcome = "it goes on\n", None
-    command = start_command(dashboard)
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
+
+
+def signalled(command: "subprocess.Popen[str]", dashboard: Dashboard, *signals: signal.Signals) -> tuple[str, str]:
+    """Send signals to a command that follows a job, each once the one before was seen to; its output and errors."""
     try:
         assert command.stdout is not None
         assert command.stdout.readline() == "it goes on\n"
+        for number, each in enumerate(signals):
+            wait_until(lambda number=number: not number or stops(dashboard), 30)  # type: ignore[misc]
+            command.send_signal(each)
+        return command.communicate(timeout=60)
+    finally:
+        command.kill()
+
+
+def stops(dashboard: Dashboard) -> list[str]:
+    """The requests to stop a job."""
+    return [request for request in dashboard.requests if request.endswith("/stop") or request.startswith("DELETE")]
+
+
+@pytest.mark.parametrize("first", SIGNALS)
+def test_a_signal_stops_the_job_and_waits_for_its_end(dashboard: Dashboard, first: signal.Signals) -> None:
+    dashboard.log, dashboard.outcome = "it goes on\n", None
+    command = start_command(dashboard)
+    out, error = signalled(command, dashboard, first)
+    job = dashboard.submitted["submission_id"]
+    assert (command.returncode, out) == (130, "its state is saved\n")
+    assert stops(dashboard) == [f"POST /api/jobs/{job}/stop"]
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("stop_status", "second"), [(None, signal.SIGINT), (None, signal.SIGTERM), (500, signal.SIGINT)]
+)
+def test_a_second_signal_leaves_the_job(dashboard: Dashboard, stop_status: int | None, second: signal.Signals) -> None:
+    dashboard.log, dashboard.outcome, dashboard.stop_status = "it goes on\n", None, stop_status
+    command = start_command(dashboard, "--json")
+    try:
+        wait_until(lambda: bool(dashboard.tails), 60)
         command.send_signal(signal.SIGINT)
-        _, error = command.communicate(timeout=60)
+        wait_until(lambda: bool(stops(dashboard)), 30)
+        command.send_signal(second)
+        out, error = command.communicate(timeout=60)
     finally:
         command.kill()
     job = dashboard.submitted["submission_id"]
-    assert command.returncode == 130
+    told = json.loads(out)
+    assert (command.returncode, told["status"], told["exit_code"], told["job_id"]) == (130, "left", 130, job)
+    assert stops(dashboard) == [f"POST /api/jobs/{job}/stop"]
     assert f"paceline submit --follow {job} --address {dashboard.url}" in error
     assert f"ray job stop {job} --address {dashboard.url}" in error
+    assert ("the job agent is gone" in error) is (stop_status == 500)
     assert "Traceback" not in error
-    assert not any("stop" in request or request.startswith("DELETE") for request in dashboard.requests)
+
+
+@pytest.mark.parametrize("first", SIGNALS)
+def test_a_signal_leaves_a_job_that_is_followed_again(dashboard: Dashboard, first: signal.Signals) -> None:
+    dashboard.log, dashboard.outcome = "it goes on\n", None
+    dashboard.has_job("earlier")
+    arguments = [sys.executable, "-m", "paceline", "submit", "--follow", "earlier", "--address", dashboard.url]
+    command = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    _, error = signalled(command, dashboard, first)
+    assert command.returncode == 130
+    assert f"paceline submit --follow earlier --address {dashboard.url}" in error
+    assert stops(dashboard) == []
+    assert "Traceback" not in error
 
 
 def start_command(dashboard: Dashboard, *options: str, **environment: str) -> "subprocess.Popen[str]":

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 
-from support.cluster.job_cluster import BIN, job_cluster, wait_until
+from support.cluster.job_cluster import job_cluster, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(600)]
 
@@ -165,16 +165,16 @@ def test_a_killed_or_stopped_job_is_resumed_when_it_is_submitted_again(home: Hom
     saved = home.saved_step("resumed")
     third = home.start(file, *long)
     wait_until(lambda: home.saved_step("resumed") > saved, WAIT_SECONDS)
-    third.send_signal(signal.SIGINT)
-    left = ended(third)
-    assert left.code == 130
-    found = re.search(r"--follow (resumed-\S+)", left.err)
-    assert found, left.err
-    assert driver_of("configs/resumed.yaml").is_running()
+    found = re.search(r"--follow (resumed-\S+)", home.submit(file, *long).err)
+    assert found
     follower = home.start("--follow", found[1])
-    stop = [str(BIN / "ray"), "job", "stop", found[1], "--address", home.address]
-    subprocess.run(stop, env=home.environment, check=True, timeout=WAIT_SECONDS, capture_output=True)
-    stopped = ended(follower)
+    assert follower.stdout is not None
+    follower.stdout.readline()
+    follower.send_signal(signal.SIGINT)
+    assert ended(follower).code == 130
+    assert driver_of("configs/resumed.yaml").is_running()
+    third.send_signal(signal.SIGTERM)
+    stopped = ended(third)
     assert stopped.code == 130, stopped.err
     assert home.run("resumed")["status"] == "interrupted"  # it had the time to save its state
 
