@@ -4,7 +4,6 @@ One per run, in the driver's process when training is there too, else in an acto
 """
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from paceline.redaction import redact_tree
 from paceline.storage.working_copies import RunStore
 from paceline.tracking import metrics
 from paceline.tracking.costs import COST_FILE, Ledger
-from paceline.tracking.metric_points import MetricPoint, MetricReading
+from paceline.tracking.metric_points import MetricReading
 from paceline.tracking.run_record import RunRecord
 from paceline.tracking.run_recorder import RunRecorder
 from paceline.tracking.stored_length import hurry, stored_bytes
@@ -365,11 +364,11 @@ class RunCoordinator:
         if self._costs is None:
             return
         self._ledger = ledger = self._costs.ledger(allocated)
-        step, now = self._view.step, int(time.time() * 1000)
+        step = max(self._view.step, (self._outcome or {}).get("step", 0))
         try:
             self._costs.save(ledger)
             self._recorder.add_artifact(COST_FILE, json.dumps(ledger.to_json(), indent=1).encode())
-            self._recorder.append([MetricPoint(key, value, step, now) for key, value in ledger.metrics().items()])
+            self._recorder.append_newest(ledger.metrics(), step)
         except OSError as error:
             self._warn("not-written", f"what the run cost could not be recorded: {error}")
 

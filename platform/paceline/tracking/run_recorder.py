@@ -99,6 +99,20 @@ class RunRecorder:
             self._marks = marks
         return len(fresh)
 
+    def append_newest(self, values: Mapping[str, float], step: int) -> None:
+        """Add the newest value of metrics that are summed up over all launches of the run, such as its cost.
+
+        Args:
+            step: at which they are recorded; the next one that is free, where an earlier launch came as far.
+
+        Raises:
+            OSError: the disk is full or gone; none of the values was added.
+        """
+        now = int(time.time() * 1000)
+        with self._lock, self._journal.alone():  # reads what others have added
+            first = max([step, *(self._marks[key] + 1 for key in values if key in self._marks)])
+            self.append([MetricPoint(key, value, first, now) for key, value in values.items()])
+
     def add_artifact(self, path: str, data: bytes) -> None:
         """Add a file, or replace it; unchanged content is not sent again. On disk when this returns.
 

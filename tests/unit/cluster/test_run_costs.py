@@ -20,6 +20,10 @@ from paceline.engine.meter import Meter
 from paceline.engine.state import TrainState
 from paceline.engine.train_step import TrainStep
 from paceline.tracking.costs import Goal, Ledger, Reached
+from paceline.tracking.metric_points import MetricReading
+from paceline.tracking.point_history import read_points
+from paceline.tracking.run_record import RunRecord
+from support.cluster.coordinators import NOWHERE
 from support.cluster.local_runs import enter_folder, local_config
 from support.golden import Golden
 
@@ -271,3 +275,27 @@ def test_a_launch_on_another_device_keeps_what_was_spent(
 def test_what_is_counted() -> None:
     assert unit_of(local_config(scaling={"num_workers": 2, "cpus_per_worker": 3}), False) == ("core", 6)
     assert unit_of(local_config(scaling={"num_workers": 0}), True) == ("GPU", 1)
+
+
+@pytest.mark.parametrize("steps", [(5,), ()], ids=["after some steps", "before the first step"])
+def test_a_resumed_run_that_takes_no_step_adds_to_the_recorded_cost(
+    clock: Clock, tmp_path: Path, steps: tuple[int, ...]
+) -> None:
+    def launch(seconds: float, steps: tuple[int, ...]) -> float:
+        counting = CostUnits("core", 2.0, 3600.0, None, since=clock.now, launch=str(clock.now))
+        coordinator = RunCoordinator(tmp_path, RunRecord("r", "n", NOWHERE, "e"), counting=run_costs)
+        coordinator.begin("cpu")
+        coordinator.metrics([MetricReading(step, 8 * step, {"train/loss": 0.5}) for step in steps])
+        clock.now += seconds
+        coordinator.close("KILLED", None, 0.0)
+        cost = coordinator.cost()
+        assert cost is not None
+        return cost.allocated
+
+    allocated = [launch(10, steps), launch(3, ()), launch(4, ())]
+    points = list(read_points(tmp_path, ["cost/core_seconds"]))
+    assert [point.value for point in points] == allocated == [20.0, 26.0, 34.0]
+    first = max(steps, default=0)
+    assert [point.step for point in points] == [first, first + 1, first + 2]
+    launch(1, (first + 9,))  # later steps are in their places again
+    assert max(point.step for point in read_points(tmp_path, ["cost/core_seconds"])) == first + 9

@@ -192,3 +192,15 @@ async def test_metrics_that_come_with_the_end_are_recorded_once(sweep: Simulated
     await sweep.close()
     assert [point.step for point in read_points(sweep.tracking(), ["train/loss"])] == [1, 2, 3]
     assert f'"{metrics.NOT_RECORDED}":"7 ' in (sweep.tracking() / JOURNAL_FILE).read_text()
+
+
+def test_resumed_sweep_that_ends_no_trial_adds_to_the_recorded_cost(new_sweep: Any) -> None:
+    for cost in (10.0, 12.5, 13.0):
+        sweep = new_sweep()
+
+        async def scene(sweep: SimulatedSweep = sweep, cost: float = cost) -> None:
+            sweep._is_closed = True
+            await sweep.coordinator.close("KILLED", None, "", {}, 0.05, {"cost/core_seconds": cost})
+
+        play(sweep, scene)
+    assert values_of(sweep, "cost/core_seconds") == [10.0, 12.5, 13.0]

@@ -212,9 +212,7 @@ class SweepRecorder:
 
     def take_costs(self, costs: Mapping[str, float]) -> None:
         """Let the sweep's own record have what the sweep has cost, as metrics."""
-        step, now = self.endings.total(), int(time.time() * 1000)
-        points = [MetricPoint(key, value, step, now) for key, value in costs.items()]
-        self._write(lambda: self._parent.append(points), "what the sweep cost")
+        self._write(lambda: self._parent.append_newest(costs, self.endings.total()), "what the sweep cost")
 
     def _append_to_parent(self) -> None:
         """Let the sweep's own record have the best setting's values so far, each the mean over its seeds, and how many
