@@ -13,6 +13,8 @@ from paceline.places import default_address, place_of
 
 MAX_SECONDS = 1_000_000
 """The longest time-out."""
+EXTEND_RUN = "train the newest finished run of this name further, such as with trainer.epochs=10"
+EXTEND_SWEEP = "add trials to the newest finished sweep of this name, such as with sweep.num_samples=40"
 RUN_HELP = "its folder or address, or NAME, NAME/ID or NAME/ID/TRIAL, or MLflow's run id"
 STORAGE_HELP = "folder or address that holds the runs; default: PACELINE_STORAGE, else ./runs"
 
@@ -70,21 +72,22 @@ def add_wait(command: argparse.ArgumentParser) -> None:
     )
 
 
-def add_intent(command: argparse.ArgumentParser, word: str, only_train: bool = False) -> None:
+def add_intent(command: argparse.ArgumentParser, word: str, fork: bool = False, extend: str = "") -> None:
     """Add the choice between continuing an earlier run of the name and starting a new one.
 
     Args:
         word: what the command runs: a run, a sweep or a tune-up.
-        only_train: add `--fork` and `--extend`, which runs alone have.
+        fork: add `--fork`, which runs alone have.
+        extend: what `--extend` does; empty where there is no such option.
     """
     which = command.add_mutually_exclusive_group()
     which.add_argument("--resume", action="store_true", help=f"only continue an unfinished {word}; start no new one")
     which.add_argument("--new", action="store_true", help=f"start a new {word}, even if one is unfinished")
-    if only_train:
+    if fork:
         text = "start a new run from the newest checkpoint of an unfinished one whose config differs"
         which.add_argument("--fork", action="store_true", help=text)
-        text = "train the newest finished run of this name further, such as with trainer.epochs=10"
-        which.add_argument("--extend", action="store_true", help=text)
+    if extend:
+        which.add_argument("--extend", action="store_true", help=extend)
 
 
 def add_init_from(command: argparse.ArgumentParser) -> None:

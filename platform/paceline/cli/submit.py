@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.cli.options import (
+    EXTEND_RUN,
+    EXTEND_SWEEP,
     add_config,
     add_init_from,
     add_intent,
@@ -43,7 +45,7 @@ def add_command(commands: Any) -> None:
         type=Path,
         help="pip, env_vars, excludes and the like (default: configs/deploy/runtime_env.yaml, if it exists)",
     )
-    add_intent(submit, "run", only_train=True)
+    add_intent(submit, "run", fork=True, extend=f"{EXTEND_RUN}; of a sweep, {EXTEND_SWEEP}")
     add_init_from(submit)
     add_wait(submit)
     submit.add_argument("--dry-run", action="store_true", help="check everything, print what would be sent, and stop")
@@ -123,8 +125,10 @@ def _flags(options: argparse.Namespace, kind: str) -> list[str]:
     Raises:
         SystemExit: the job's command does not have them.
     """
-    if kind != "train" and (options.fork or options.extend):
-        options.refuse(f"--fork and --extend are for train, and this job is a {kind}")
+    if kind != "train" and options.fork:
+        options.refuse(f"--fork is for train, and this job is a {kind}")
+    if kind == "tuneup" and options.extend:
+        options.refuse("--extend is for train and sweep, and this job is a tuneup")
     names = ("resume", "new", "fork", "extend", "json", "verbose", "quiet")
     wait = [f"--wait-for-resources={options.wait_for_resources:g}"] if options.wait_for_resources else []
     return [*wait, *(f"--{name}" for name in names if getattr(options, name))]

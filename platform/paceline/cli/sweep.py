@@ -6,6 +6,7 @@ from typing import Any
 
 from paceline.cli.answer import answering
 from paceline.cli.options import (
+    EXTEND_SWEEP,
     add_cluster,
     add_config,
     add_init_from,
@@ -14,6 +15,7 @@ from paceline.cli.options import (
     check_addresses,
     load,
     overrides_of,
+    refuse_init_from_with_extend,
 )
 from paceline.errors import INTERRUPTED, OK, TRIALS_FAILED
 
@@ -25,7 +27,7 @@ def add_command(commands: Any) -> None:
     add_config(sweep)
     text = "check all trials, print them with their cost, and stop"
     sweep.add_argument("--dry-run", action="store_true", help=text)
-    add_intent(sweep, "sweep")
+    add_intent(sweep, "sweep", extend=EXTEND_SWEEP)
     add_init_from(sweep)
     add_cluster(sweep)
     add_json(sweep)
@@ -33,6 +35,7 @@ def add_command(commands: Any) -> None:
 
 
 def _sweep(options: argparse.Namespace) -> int:
+    refuse_init_from_with_extend(options)
     from paceline.config.loading import placing
 
     config = load(options)
@@ -53,6 +56,7 @@ def _sweep_with(config: Any, options: argparse.Namespace) -> int:
             config,
             resume=options.resume,
             new=options.new,
+            extend=options.extend,
             address=options.address,
             wait_seconds=options.wait_for_resources,
             listener=display.listener,
@@ -64,10 +68,12 @@ def _sweep_with(config: Any, options: argparse.Namespace) -> int:
 
 
 def _dry_run(config: Any, options: argparse.Namespace) -> int:
+    from paceline.cluster.run_identity import intent_of
     from paceline.config.shareable import secrets_of
     from paceline.redaction import learn
     from paceline.sweeps.planning.dry_run import dry_run
 
     learn(secrets_of(config))
     check_addresses(config)
-    return dry_run(config, options.json, options.address, options.new)
+    intent = intent_of(resume=options.resume, new=options.new, extend=options.extend)
+    return dry_run(config, options.json, options.address, intent)

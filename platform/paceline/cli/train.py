@@ -9,6 +9,7 @@ from typing import Any
 
 from paceline.cli.answer import answering
 from paceline.cli.options import (
+    EXTEND_RUN,
     add_cluster,
     add_config,
     add_init_from,
@@ -29,7 +30,7 @@ def add_command(commands: Any) -> None:
     add_config(train)
     text = "check the config, print it with everything that follows from it, and stop"
     train.add_argument("--dry-run", action="store_true", help=text)
-    add_intent(train, "run", only_train=True)
+    add_intent(train, "run", fork=True, extend=EXTEND_RUN)
     add_init_from(train)
     add_cluster(train)
     add_json(train)

@@ -26,26 +26,28 @@ class Unfinished(Generic[Folder]):
     over: Collection[str] = ("finished",)
     """The status of those that are never continued."""
 
-    def newest(self, home: Path) -> Folder | None:
-        """The newest one of a name, when it is unfinished.
+    def last(self, home: Path) -> Folder | None:
+        """The newest one of a name.
 
         Args:
             home: `<storage>/<name>`.
         """
-        for path in sorted(home.iterdir(), reverse=True):
-            if (path / self.kind.FILE).exists():
-                folder = self.kind(path)
-                return None if folder.read().get("status") in self.over else folder
-        return None
+        paths = sorted(home.iterdir(), reverse=True) if home.is_dir() else []
+        return next((self.kind(path) for path in paths if (path / self.kind.FILE).exists()), None)
+
+    def newest(self, home: Path) -> Folder | None:
+        """The newest one of a name, when it is unfinished."""
+        folder = self.last(home)
+        return None if folder is None or folder.read().get("status") in self.over else folder
 
     def with_weights(self, config: ExperimentConfig, home: Path, intent: Intent) -> ExperimentConfig:
-        """The config with `model.weights` pinned: as the unfinished one has it, or else as it is now.
+        """The config with `model.weights` pinned: as the one that is continued or extended has it, or as it is now.
 
         Raises:
             ConfigError: there are no such weights.
         """
-        unfinished = self.newest(home) if home.is_dir() and intent != "new" else None
-        stored = unfinished.read().get("config") if unfinished is not None else None
+        known = None if intent == "new" else self.last(home) if intent == "extend" else self.newest(home)
+        stored = known.read().get("config") if known is not None else None
         if isinstance(stored, Mapping):
             config = adopt_weights(config, stored, of_sweep=True)
         return pin_weights(config, of_sweep=True)

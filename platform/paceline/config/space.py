@@ -225,13 +225,13 @@ def _check_values(values: list[Any]) -> list[Any]:
         raise refused("is an empty list", "write at least one value, or take the axis out")
     first: dict[Hashable, int] = {}
     for index, value in enumerate(values):
-        earlier = first.setdefault(_meaning(value), index)
+        earlier = first.setdefault(meaning(value), index)
         if earlier != index:
             raise refused(f"{show(value)} is in the list twice, as values {earlier + 1} and {index + 1}", "keep one")
     return values
 
 
-def _meaning(value: Any) -> Hashable:
+def meaning(value: Any) -> Hashable:
     """What values that say the same have in common.
 
     Raises:
@@ -244,9 +244,9 @@ def _meaning(value: Any) -> Hashable:
     if type(value) is str and not any("\ud800" <= character <= "\udfff" for character in value):
         return "text", value
     if isinstance(value, list):
-        return "list", tuple(_meaning(item) for item in value)
+        return "list", tuple(meaning(item) for item in value)
     if isinstance(value, Mapping):
-        return "mapping", frozenset((_meaning(key), _meaning(item)) for key, item in value.items())
+        return "mapping", frozenset((meaning(key), meaning(item)) for key, item in value.items())
     hint = "write numbers of 60 digits at most, text, true, false, null, or lists and mappings of them"
     raise refused(f"{show(value)} is not a value that a saved config can hold", hint)
 

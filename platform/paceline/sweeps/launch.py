@@ -38,6 +38,8 @@ class SweepLaunch:
     """How long a cluster that lacks room is waited for."""
     predicted_bytes: Mapping[str, int] = field(default_factory=dict)
     """The predicted memory of one worker, by the trial's id, as far as it is known."""
+    earlier: tuple[SweepConfig, ...] = ()
+    """The sections `sweep` that the sweep had before its extensions, the first one first."""
 
     @property
     def folder(self) -> SweepFolder:

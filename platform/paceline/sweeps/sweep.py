@@ -22,11 +22,12 @@ from paceline.cluster.train import close_seconds_of, require_shared_places, unse
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import missing_modules
 from paceline.config.shareable import secrets_of
-from paceline.errors import ConfigError, EnvironmentFault, RunFailed
+from paceline.errors import ConfigError, EnvironmentFault, Problem, RunFailed
 from paceline.places import default_address
 from paceline.private_files import make_folder
 from paceline.redaction import learn, redact
 from paceline.sweeps.coordinator.sweep_rules import is_hopeless
+from paceline.sweeps.extension import add_first_seed, claim_extension, earlier_sections
 from paceline.sweeps.launch import SweepLaunch
 from paceline.sweeps.listener import SweepListener
 from paceline.sweeps.planning.memory_limit import fitting
@@ -58,6 +59,7 @@ def sweep(
     task: "Callable[..., Task] | str | None" = None,
     resume: bool = False,
     new: bool = False,
+    extend: bool = False,
     init_from: str | Path | None = None,
     address: str | None = None,
     wait_seconds: float = 0.0,
@@ -75,6 +77,8 @@ def sweep(
         model: a callable in place of the config's `model`; likewise `data` and `task`, see `train`.
         resume: start no new sweep, only continue an unfinished one.
         new: start a new sweep, even if there is an unfinished one.
+        extend: add trials to the newest finished sweep of this name, whose trials are kept: more values of the lists,
+            wider ranges, a larger `sweep.num_samples` or more `sweep.seeds`.
         init_from: in place of the config's `model.weights`: a run or a file whose weights each trial starts from.
         address: a Ray cluster's address; by default PACELINE_ADDRESS, else a private local Ray, or inside a submitted
             job its cluster.
@@ -84,7 +88,8 @@ def sweep(
         on_result: is called with the result before the sweep counts as finished, see `train`.
 
     Raises:
-        ConfigError: something about the config is wrong, or it differs from the unfinished sweep's.
+        ConfigError: something about the config is wrong, or it differs from the unfinished sweep's; or a trial of the
+            sweep that is to be extended would not belong to it any more.
         EnvironmentFault: GPUs, cores, MLflow, data or disk are lacking.
         RunFailed: no worker group could be started, or Ray failed. Trials that fail do not raise.
     """
@@ -95,13 +100,17 @@ def sweep(
     config = with_initial_weights(config, init_from)
     learn(secrets_of(config))
     address = address or default_address()
+    intent = intent_of(resume=resume, new=new, extend=extend)
+    if intent == "extend" and init_from is not None:
+        reason = "init_from and extend contradict each other: the trials of a sweep start from the same weights"
+        raise ConfigError([Problem("contradiction", reason, hint="leave out init_from or extend")])
     if listener is not None:
-        return _sweep(config, intent_of(resume=resume, new=new), address, wait_seconds, listener, on_result)
+        return _sweep(config, intent, address, wait_seconds, listener, on_result)
     from paceline.sweeps.display import watched_sweep  # rich takes a moment to import
 
     section = section_of(config)
     with watched_sweep(section.objectives, config.name, trial_count(section)) as shown:
-        return _sweep(config, intent_of(resume=resume, new=new), address, wait_seconds, shown, on_result)
+        return _sweep(config, intent, address, wait_seconds, shown, on_result)
 
 
 def _plain(metric: str | Sequence[str] | None) -> str | list[str] | None:
@@ -141,7 +150,8 @@ def _prepare(config: ExperimentConfig, intent: Intent, address: str | None, list
     config = SWEEPS.with_weights(config, storage / config.name, intent)
     section = section_of(config)
     warn_of_fixed_size(config, "a sweep", listener)
-    made, configs = plan_trials(config), TrialConfigs(config)
+    earlier = earlier_sections(config, storage / config.name, intent)
+    made, configs = plan_trials(config, earlier), TrialConfigs(config)
     if not on_cluster(address):
         available = local_resources()
         shapes = fitting_shapes(configs.of(made.planned_trials), available, "this machine")
@@ -149,11 +159,15 @@ def _prepare(config: ExperimentConfig, intent: Intent, address: str | None, list
     here = Path.cwd()
     uri = tracking_uri(config.tracking, here)
     close_seconds = close_seconds_of(uri, config.tracking.offline, listener)
-    claimed = claim_sweep(config, storage, intent)
+    claimed = claim_extension(config, storage) if intent == "extend" else claim_sweep(config, storage, intent)
     try:
+        if claimed.folder.earlier != earlier:  # another command has worked on the name in the meantime
+            earlier = claimed.folder.earlier
+            made = plan_trials(config, earlier)
         start_creating(uri)
         with writable(claimed.folder.path):
             make_folder(claimed.folder.trials)
+            add_first_seed(claimed.folder.path, config)
             ended = read_log(claimed.folder.path).ended
             fit = fitting(config, made, ended, listener)
             _write_skipped(claimed.folder.path, fit.made.skipped)
@@ -175,8 +189,9 @@ def _prepare(config: ExperimentConfig, intent: Intent, address: str | None, list
         close_seconds,
         here,
         predicted_bytes=fit.predicted_bytes,
+        earlier=earlier,
     )
-    listener.planned(_plan_lines(launch))
+    listener.planned(_plan_lines(launch, intent))
     return launch
 
 
@@ -188,7 +203,7 @@ def _write_skipped(folder: Path, skipped: Sequence[Trial]) -> None:
     log.close()
 
 
-def _plan_lines(launch: SweepLaunch) -> list[tuple[str, str]]:
+def _plan_lines(launch: SweepLaunch, intent: Intent) -> list[tuple[str, str]]:
     known = launch.history
     lines = [("trials", f"{launch.total} over {', '.join(launch.sweep.space)}")]
     unfit = sum(trial.state == "predicted_oom" for trial in launch.skipped)
@@ -197,7 +212,8 @@ def _plan_lines(launch: SweepLaunch) -> list[tuple[str, str]]:
     if unfit:
         lines.append(("left out", f"{unfit} predicted to run out of memory"))
     if launch.claimed.resumed:
-        lines.append(("resumed", f"{launch.folder.run_id}: {len(known.ended) - len(launch.skipped)} have ended"))
+        word = "extended" if intent == "extend" else "resumed"
+        lines.append((word, f"{launch.folder.run_id}: {len(known.ended) - len(launch.skipped)} have ended"))
     return lines
 
 

@@ -7,6 +7,8 @@ from paceline.cluster.config_difference import CHANGES_NO_RESULT
 from paceline.cluster.run_identity import ClaimedRun, Intent, RunFolder, claim
 from paceline.cluster.unfinished_runs import Unfinished
 from paceline.config.experiment import ExperimentConfig
+from paceline.config.sweep import SweepConfig
+from paceline.errors import EnvironmentFault
 from paceline.sweeps.sweep_log import read_log
 
 OF_ONE_LENGTH = "trainer.epochs"
@@ -21,6 +23,10 @@ MAY_DIFFER = (
 """Keys and sections that change neither what a sweep's trials compute nor which ones there are."""
 
 
+EXTENDED = "extended"
+"""Entry of a sweep's file: the sections `sweep` that it had before each of its extensions."""
+
+
 class SweepFolder(RunFolder):
     """`<storage>/<name>/<sweep_id>`: the config, the status, the journal, the record and the trials of one sweep."""
 
@@ -30,6 +36,20 @@ class SweepFolder(RunFolder):
     def trials(self) -> Path:
         """Folder of the trials' own folders."""
         return self.path / "trials"
+
+    @property
+    def earlier(self) -> tuple[SweepConfig, ...]:
+        """The sections `sweep` that it had before each of its extensions, the first one first; see `extension`.
+
+        Raises:
+            EnvironmentFault: its file is damaged.
+        """
+        try:
+            return tuple(SweepConfig.model_validate(section) for section in self.read().get(EXTENDED, []))
+        except (TypeError, ValueError):
+            file = self.path / self.FILE
+            hint = f"put it back from a copy, or move {self.path} away to start again"
+            raise EnvironmentFault(f"{file} is damaged: {hint}", "run-file-damaged", file=str(file)) from None
 
     @property
     def best_config(self) -> Path:
@@ -68,7 +88,7 @@ def find_unfinished(config: ExperimentConfig, home: Path) -> UnfinishedSweep | N
     Args:
         home: `<storage>/<name>`.
     """
-    found = SWEEPS.newest(home) if home.is_dir() else None
+    found = SWEEPS.newest(home)
     if found is None:
         return None
     differing = tuple(SWEEPS.difference(found, config))

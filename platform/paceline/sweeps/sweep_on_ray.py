@@ -122,6 +122,7 @@ def _run(launch: "SweepLaunch", plan: SlotPlan, coordinator: Any) -> Closing:
         length=plan.length,
         history=launch.history,
         folder=folder / f"{_TUNES_FOLDER}{time.time_ns()}",
+        earlier=launch.earlier,
     )
     costs = _costs(launch, coordinator, groups, unit)
     try:

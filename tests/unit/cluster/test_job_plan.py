@@ -86,6 +86,7 @@ def test_a_dry_run_shows_the_plan(project: Path, capsys: pytest.CaptureFixture[s
         (["tuneup={margin: 0.01}", "--job", "train"], f"train {FILE} 'tuneup={{margin: 0.01}}'"),
         ([SWEEP, "--new"], f"sweep {FILE} '{SWEEP}' --new"),
         (["--resume", SWEEP], f"sweep {FILE} '{SWEEP}' --resume"),
+        (["--extend", SWEEP], f"sweep {FILE} '{SWEEP}' --extend"),
     ],
 )
 def test_the_sections_and_the_options_say_what_the_driver_runs(
@@ -96,7 +97,12 @@ def test_the_sections_and_the_options_say_what_the_driver_runs(
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--job", "sweep", "--fork", SWEEP], ["--follow", "x"], ["--extend", "--init-from", "base"]],
+    [
+        ["--job", "sweep", "--fork", SWEEP],
+        ["--job", "tuneup", "--extend"],
+        ["--follow", "x"],
+        ["--extend", "--init-from", "base"],
+    ],
 )
 def test_options_of_another_command_are_refused(arguments: list[str]) -> None:
     assert paceline_submit(FILE, *arguments) == 2

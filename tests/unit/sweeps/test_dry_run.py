@@ -255,7 +255,7 @@ def test_unfinished_sweep_is_found(run: Run, golden: Any) -> None:
     assert same["unfinished"] == {"sweep_id": sweep_id, "ended": 2, "differing": []}
     assert longer["unfinished"]["differing"] == ["trainer.epochs"]
     golden("\n".join(found.row("unfinished") for found in (same, longer)).replace(sweep_id, "<sweep>"))
-    assert forecast.forecast(config_of(RATES), new=True).unfinished is None
+    assert forecast.forecast(config_of(RATES), intent="new").unfinished is None
     claimed.folder.write(status="finished")
     assert run(RATES)["unfinished"] is None
 

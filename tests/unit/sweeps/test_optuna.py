@@ -1,7 +1,7 @@
 """Points that Optuna chooses: how many, which, with which ids, what it is told, and how a later launch resumes."""
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from ray import tune
 from ray.tune.experiment import Experiment
 from ray.tune.search import SearchGenerator
 
+from paceline.config.sweep import SweepConfig
 from paceline.sweeps.planning.params_checks import ParamsCheck
 from paceline.sweeps.planning.planned_trials import plan_trials
 from paceline.sweeps.search.optuna_search import OptunaSearch
@@ -42,13 +43,15 @@ class Search:
         known: tuple[Trial, ...] = (),
         slots: int = 1,
         base: Mapping[str, Any] | None = None,
+        earlier: Sequence[SweepConfig] = (),
         **fields: Any,
     ) -> None:
         section = {"search": "optuna", "num_samples": 6, **fields}
         self.config = sweep_config(space, {**BASE, **(base or {})}, **section)
         self.trials = {trial.id: trial for trial in known}
         self.handed: list[PlannedTrial] = []
-        self.optuna = OptunaSearch(self.config, slots, known, lambda: list(self.trials.values()), self._skip)
+        trials = lambda: list(self.trials.values())  # noqa: E731
+        self.optuna = OptunaSearch(self.config, slots, known, trials, self._skip, earlier)
 
     def _skip(self, point: PlannedTrial, reason: str) -> None:
         self.trials[point.id] = Trial(point.id, point.params, "skipped", reason)
@@ -298,3 +301,30 @@ def test_optuna_avoids_infeasible_points() -> None:
         return sum(trial.params["optimizer.lr"] < 0.5 for trial in trials[20:])
 
     assert infeasible(**CONSTRAINED) <= 8 < infeasible()
+
+
+def test_an_extension_keeps_the_ids_and_adds_points_and_seeds() -> None:
+    first = Search(num_samples=2)
+    first.run()
+    earlier = [section_of(first.config)]
+    known = tuple(first.trials.values())
+    larger = Search({"optimizer.lr": {"uniform": [0.0001, 2.0]}}, known, num_samples=3, seeds=2, earlier=earlier)
+    assert larger.told == [None, None]  # each of the known points lacks a seed
+    trials = larger.run()
+    assert [trial.id for trial in trials] == ids(*range(6))
+    assert [point.id for point in larger.handed] == ids(2, 3, 4, 5)
+    assert trials[:2] == list(known)
+    rates = [trial.params["optimizer.lr"] for trial in trials]
+    assert (rates[2], rates[3], rates[4]) == (rates[0], rates[1], rates[5])
+    assert [trial.params["seed"] for trial in trials[2:]] == [1, 1, 0, 1]
+    assert [values is not None for values in larger.told] == [True] * 3
+
+
+def test_further_seeds_of_a_skipped_point_are_skipped() -> None:
+    known = (Trial("0000", {"optimizer.lr": 0.1}, "skipped", "why"),)
+    space = {"optimizer.lr": [0.1, 0.2]}
+    earlier = [section_of(sweep_config(space, BASE, search="optuna", num_samples=1))]
+    search = Search(space, known, num_samples=1, seeds=2, earlier=earlier)
+    assert not search.has_next()
+    assert (search.trials["0001"].state, search.trials["0001"].reason) == ("skipped", "why")
+    assert search.trials["0001"].params == {"optimizer.lr": 0.1, "seed": 1}

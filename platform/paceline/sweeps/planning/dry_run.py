@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from paceline.cluster.run_identity import Intent
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.space import Range
 from paceline.errors import BAD_ENVIRONMENT, OK
@@ -38,7 +39,7 @@ _TRIAL_FIELDS = (
 )
 
 
-def dry_run(config: ExperimentConfig, as_json: bool, address: str | None = None, new: bool = False) -> int:
+def dry_run(config: ExperimentConfig, as_json: bool, address: str | None = None, intent: Intent = "continue") -> int:
     """Check all trials of a sweep and print them. Starts nothing.
 
     Returns the exit code: that of a lacking environment where this machine cannot run the sweep.
@@ -47,12 +48,12 @@ def dry_run(config: ExperimentConfig, as_json: bool, address: str | None = None,
         config: with a `sweep` section.
         as_json: print one object.
         address: a Ray cluster's address, whose size is not asked for; None: this machine.
-        new: an unfinished sweep is not resumed.
+        intent: which sweep the command works on.
 
     Raises:
         ConfigError: something about the config or its trials is wrong.
     """
-    found = forecast(config, address, new)
+    found = forecast(config, address, intent)
     code = BAD_ENVIRONMENT if found.slots.fault else OK
     if as_json:
         print(json.dumps(_as_json(found)))
@@ -79,6 +80,7 @@ def _as_json(found: Forecast) -> dict[str, Any]:
         "slots": found.slots.number,
         "fault": found.slots.fault or None,
         "unfinished": asdict(found.unfinished) if found.unfinished else None,
+        "extended": asdict(found.extended) if found.extended else None,
         "search": found.sweep.search,
         "scheduler": found.sweep.scheduler,
         "rungs": asdict(rungs) if rungs else None,
@@ -162,6 +164,7 @@ def _lines(found: Forecast) -> list[tuple[str, str]]:
         ("samples", _samples_text(found, most)),
         ("cost", _cost_text(found, most)),
         *_unfinished(found.unfinished),
+        *_extended(found),
     ]
 
 
@@ -183,6 +186,12 @@ def _unfinished(found: UnfinishedSweep | None) -> list[tuple[str, str]]:
         what = ", ".join(found.differing)
         return [("unfinished", f"{text}, has another config ({what}): undo the change, or start again with --new")]
     return [("unfinished", f"{text}: the same command without --dry-run resumes it")]
+
+
+def _extended(found: Forecast) -> list[tuple[str, str]]:
+    if found.extended is None:
+        return []
+    return [("extended", f"sweep {found.extended.sweep_id}, whose {found.extended.kept:,} trials are kept")]
 
 
 def _slots_text(found: Forecast) -> str:

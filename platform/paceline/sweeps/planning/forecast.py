@@ -10,11 +10,13 @@ from pathlib import Path
 from paceline.cluster.preflight import local_resources, storage_folder
 from paceline.cluster.ray_session import on_cluster
 from paceline.cluster.run_coordinator import read_outcome
+from paceline.cluster.run_identity import Intent
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import missing_modules
 from paceline.config.overrides import ConfigWarning
 from paceline.config.sweep import StopConfig, SweepConfig
 from paceline.errors import ConfigError, EnvironmentFault
+from paceline.sweeps.extension import earlier_sections
 from paceline.sweeps.messages import GroupShape
 from paceline.sweeps.planning.planned_trials import PlannedTrials, plan_trials
 from paceline.sweeps.planning.preview import Preview, describe_trials
@@ -23,7 +25,7 @@ from paceline.sweeps.planning.sizing import TrialConfigs, first_rung, fitting_sh
 from paceline.sweeps.sweep_folder import SWEEPS, UnfinishedSweep, find_unfinished
 from paceline.sweeps.sweep_log import read_log
 from paceline.sweeps.sweep_section import section_of, trial_count
-from paceline.sweeps.trial import PlannedTrial
+from paceline.sweeps.trial import PlannedTrial, Trial
 
 MOST_RUNGS = 100
 """Rungs that are shown, at most."""
@@ -76,11 +78,21 @@ class Cost:
 
 
 @dataclass(frozen=True)
+class ExtendedSweep:
+    """A sweep that gets more trials."""
+
+    sweep_id: str
+    kept: int
+    """Trials that have ended, and are not run again."""
+
+
+@dataclass(frozen=True)
 class Forecast:
     """Everything that is reported about a sweep before it starts."""
 
     sweep: SweepConfig
     made: PlannedTrials
+    """Of an extension without the trials that have ended."""
     preview: Preview
     notes: list[str]
     """What was warned of while the trials were made."""
@@ -96,6 +108,8 @@ class Forecast:
     """None where no speed was measured, or the samples are not known."""
     unfinished: UnfinishedSweep | None
     """The sweep of this name that the same command would find; None where it would start a new one."""
+    extended: ExtendedSweep | None = None
+    """The sweep that `--extend` adds trials to."""
 
     @property
     def is_bound(self) -> bool:
@@ -103,24 +117,26 @@ class Forecast:
         return self.sweep.scheduler in ("asha", "median") or self.sweep.stop != StopConfig()
 
 
-def forecast(config: ExperimentConfig, address: str | None = None, new: bool = False) -> Forecast:
+def forecast(config: ExperimentConfig, address: str | None = None, intent: Intent = "continue") -> Forecast:
     """Find out what a sweep is going to do. Starts nothing, and writes nothing.
 
     Args:
         config: with a `sweep` section.
         address: a Ray cluster's address; None: this machine, or inside a submitted job its cluster.
-        new: an unfinished sweep is not resumed.
+        intent: which sweep the command works on.
 
     Raises:
-        ConfigError: something about the config or its trials is wrong.
+        ConfigError: something about the config or its trials is wrong, or the sweep cannot be extended.
     """
     section = section_of(config)
     if problems := missing_modules(config.model_dump()):
         raise ConfigError(problems)
     home = storage_folder(config) / config.name
-    config = SWEEPS.with_weights(config, home, "new" if new else "continue")
-    made, notes = _made(config)
-    trials = len(made.planned_trials) or trial_count(section)
+    config = SWEEPS.with_weights(config, home, intent)
+    made, notes = _made(config, earlier_sections(config, home, intent))
+    extended, ended = _extended(home) if intent == "extend" else (None, {})
+    made = made.without(ended)
+    trials = len(made.planned_trials) or trial_count(section) - len(ended)
     recorded = RecordedSizes(home)
     preview = describe_trials(config, made.planned_trials, recorded)
     configs = TrialConfigs(config)
@@ -132,14 +148,22 @@ def forecast(config: ExperimentConfig, address: str | None = None, new: bool = F
     if section.scheduler != "none":
         rungs = _rungs(section, configs.longest(made.planned_trials, section.budget_unit))
     source = " and ".join(recorded.sources)
-    unfinished = None if new else find_unfinished(config, home)
-    return Forecast(section, made, preview, notes, trials, slots, rungs, samples, source, cost, unfinished)
+    unfinished = find_unfinished(config, home) if intent in ("continue", "resume") else None
+    return Forecast(section, made, preview, notes, trials, slots, rungs, samples, source, cost, unfinished, extended)
 
 
-def _made(config: ExperimentConfig) -> tuple[PlannedTrials, list[str]]:
+def _extended(home: Path) -> tuple[ExtendedSweep, dict[str, Trial]]:
+    """The sweep that is extended, and those of its trials that have ended."""
+    newest = SWEEPS.last(home)
+    assert newest is not None
+    ended = read_log(newest.path).ended
+    return ExtendedSweep(newest.run_id, sum(trial.state != "skipped" for trial in ended.values())), ended
+
+
+def _made(config: ExperimentConfig, earlier: Sequence[SweepConfig]) -> tuple[PlannedTrials, list[str]]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConfigWarning)
-        made = plan_trials(config)
+        made = plan_trials(config, earlier)
     return made, [str(warning.message) for warning in caught]
 
 

@@ -1,7 +1,7 @@
 """Planned trials: made from the sweep's space, each checked as a whole config before anything runs."""
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
@@ -10,9 +10,11 @@ from typing import Any
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.overrides import ConfigWarning
+from paceline.config.space import meaning
 from paceline.config.sweep import SweepConfig
 from paceline.errors import ConfigError, Problem
 from paceline.sweeps.planning.params_checks import FailingParams, ParamsCheck, check_axes, refusal
+from paceline.sweeps.planning.trial_numbers import TrialNumbers
 from paceline.sweeps.trial import PlannedTrial, Trial
 
 Setting = dict[str, Any]
@@ -28,13 +30,21 @@ class PlannedTrials:
     skipped: list[Trial]
     """Those that are no valid config, with the reason; numbered together with the trials."""
 
+    def without(self, ids: Container[str]) -> "PlannedTrials":
+        """Those that are none of these trials."""
+        planned_trials = [planned for planned in self.planned_trials if planned.id not in ids]
+        return PlannedTrials(planned_trials, [trial for trial in self.skipped if trial.id not in ids])
 
-def plan_trials(config: ExperimentConfig) -> PlannedTrials:
+
+def plan_trials(config: ExperimentConfig, earlier: Sequence[SweepConfig] = ()) -> PlannedTrials:
     """All trials of a config's sweep, each of them checked.
 
     A grid's come in the order of the axes as written, the first one slowest and the seeds fastest, but with those that
     need the same workers side by side. Drawn ones follow from the config's `seed`: more of them begin with the same.
-    With optuna there are none yet; each axis is then checked by itself.
+    With optuna there are none yet; each axis is then checked by itself. The trials that an extension adds come last.
+
+    Args:
+        earlier: the sections `sweep` that the sweep had before its extensions, the first one first.
 
     Warns, once each, of keys that are dropped where an axis switches a component.
 
@@ -51,12 +61,12 @@ def plan_trials(config: ExperimentConfig) -> PlannedTrials:
         if sweep.search == "optuna":
             check_axes(check, sweep)
             return PlannedTrials([], [])
-        settings = _grid(sweep) if sweep.search == "grid" else _drawn(sweep, config.seed)
+        settings, sizes = _settings(config, [*earlier, sweep])
         failing = [FailingParams(setting, check.problems(setting)) for setting in settings]
     invalid = [each for each in failing if each.problems]
     if invalid and (sweep.invalid == "refuse" or len(invalid) == len(failing)):
         raise refusal(invalid, may_skip=len(invalid) < len(failing))
-    return _numbered(failing, _seeds(config, sweep))
+    return _numbered(failing, _seeds(config, sweep), TrialNumbers(sizes))
 
 
 def trial_config(config: ExperimentConfig, params: Mapping[str, Any]) -> ExperimentConfig:
@@ -71,6 +81,20 @@ def trial_config(config: ExperimentConfig, params: Mapping[str, Any]) -> Experim
         warnings.simplefilter("ignore", ConfigWarning)
         # without the space, which may be long, before all of it is copied
         return config.model_copy(update={"sweep": None}).with_overrides(params)
+
+
+def _settings(config: ExperimentConfig, sections: Sequence[SweepConfig]) -> tuple[list[Setting], list[tuple[int, int]]]:
+    """The settings of a sweep and of its extensions; and after each how many there are, and how many seeds of each."""
+    settings: list[Setting] = []
+    sizes = []
+    for section in sections:
+        if section.search == "grid":
+            known = {meaning(setting) for setting in settings}
+            settings += [setting for setting in _grid(section) if meaning(setting) not in known]
+        else:
+            settings += _drawn(section, config.seed)[len(settings) :]
+        sizes.append((len(settings), section.seeds))
+    return settings, sizes
 
 
 def _grid(sweep: SweepConfig) -> list[Setting]:
@@ -100,14 +124,15 @@ def _seeds(config: ExperimentConfig, sweep: SweepConfig) -> list[Setting]:
     return [{"seed": config.seed + number} for number in range(sweep.seeds)]
 
 
-def _numbered(checked: Iterable[FailingParams], seeds: list[Setting]) -> PlannedTrials:
+def _numbered(checked: Sequence[FailingParams], seeds: list[Setting], numbers: TrialNumbers) -> PlannedTrials:
     made = PlannedTrials([], [])
-    each = ((one, {**one.setting, **seed}) for one in checked for seed in seeds)
-    for number, (one, params) in enumerate(each):
+    places = ((planned, seed) for planned in range(len(checked)) for seed in range(len(seeds)))
+    for trial_id, planned, seed in sorted((numbers.id_of(*place), *place) for place in places):
+        one, params = checked[planned], {**checked[planned].setting, **seeds[seed]}
         if one.problems:
-            made.skipped.append(Trial(f"{number:04d}", params, state="skipped", reason=one.reason()))
+            made.skipped.append(Trial(trial_id, params, state="skipped", reason=one.reason()))
         else:
-            made.planned_trials.append(PlannedTrial(f"{number:04d}", params))
+            made.planned_trials.append(PlannedTrial(trial_id, params))
     return made
 
 

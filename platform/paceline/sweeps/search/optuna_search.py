@@ -10,7 +10,9 @@ from ray.tune.search import Searcher
 from paceline.config.constraints import Violations, mean_violations
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.space import LogUniform, QUniform, RandInt, Uniform
+from paceline.config.sweep import SweepConfig
 from paceline.sweeps.planning.params_checks import FailingParams, ParamsCheck
+from paceline.sweeps.planning.trial_numbers import TrialNumbers
 from paceline.sweeps.results.ranking import place, value_of, with_violations
 from paceline.sweeps.search.tune_config import place_in, tune_config
 from paceline.sweeps.trial import ENDED, TROUBLE, PlannedTrial, Trial
@@ -39,6 +41,7 @@ class OptunaSearch(Searcher):  # type: ignore[misc]
         known: the trials of earlier launches; Optuna gets those that ended, the others are handed out first.
         trials: gives all trials of the sweep as they stand.
         skip: told of a proposal that is no valid config, and why.
+        earlier: the sections `sweep` that the sweep had before its extensions.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class OptunaSearch(Searcher):  # type: ignore[misc]
         known: Sequence[Trial],
         trials: Callable[[], Sequence[Trial]],
         skip: Callable[[PlannedTrial, str], None],
+        earlier: Sequence[SweepConfig] = (),
     ) -> None:
         sweep = config.sweep
         assert sweep is not None
@@ -56,6 +60,7 @@ class OptunaSearch(Searcher):  # type: ignore[misc]
         self._config, self._sweep, self._slots = config, sweep, slots
         self._trials, self._skip, self._limits = trials, skip, sweep.limits
         self._check = ParamsCheck(config)
+        self._ids = TrialNumbers([(section.num_samples or 0, section.seeds) for section in (*earlier, sweep)])
         # the number of those that are known: the same seed again would propose the same again
         numbers = {self._number(trial) for trial in known}
         self._study = _study(config, len(numbers))
@@ -117,11 +122,11 @@ class OptunaSearch(Searcher):  # type: ignore[misc]
         """The trials of a proposal: one for each seed, with ids that follow from its number."""
         seeds = self._sweep.seeds
         owns = [{"seed": self._config.seed + seed} if seeds > 1 else {} for seed in range(seeds)]
-        return [PlannedTrial(f"{number * seeds + seed:04d}", {**params, **own}) for seed, own in enumerate(owns)]
+        return [PlannedTrial(self._ids.id_of(number, seed), {**params, **own}) for seed, own in enumerate(owns)]
 
     def _number(self, trial: Trial) -> int:
         """That of the proposal which a trial belongs to."""
-        return int(trial.id) // self._sweep.seeds
+        return self._ids.place_of(trial.id)[0]
 
     def _tell(self, proposal: _Proposal) -> None:
         ids = {planned.id for planned in proposal.planned_trials}
@@ -152,6 +157,9 @@ class OptunaSearch(Searcher):  # type: ignore[misc]
                 if planned.id not in trials or trials[planned.id].state not in ENDED
             ]
             if all(trial.state == "skipped" for trial in trials.values()):
+                reason = next(iter(trials.values())).reason
+                for planned in unfinished:  # further seeds of a trial that is no valid config
+                    self._skip(planned, reason)
                 continue
             if unfinished:
                 self._ask_again(self._params(setting), planned_trials, unfinished)

@@ -57,6 +57,8 @@ class TuneSetup:
     history: SweepHistory
     folder: Path
     """For Tune's own files."""
+    earlier: Sequence[SweepConfig] = ()
+    """The sections `sweep` that the sweep had before its extensions."""
 
 
 class TuneThread(threading.Thread):
@@ -117,7 +119,8 @@ class TuneThread(threading.Thread):
         tuning, coordinator = self._tuning, self._coordinator
         trials: Callable[[], list[Trial]] = lambda: ray.get(coordinator.trials.remote())  # noqa: E731
         known = list(tuning.history.trials.values())
-        return OptunaSearch(tuning.config, tuning.slots, known, trials, lambda *args: coordinator.skip.remote(*args))
+        skip: Callable[[PlannedTrial, str], None] = lambda *args: coordinator.skip.remote(*args)  # noqa: E731
+        return OptunaSearch(tuning.config, tuning.slots, known, trials, skip, tuning.earlier)
 
 
 def _one_of(slots: int) -> tune.PlacementGroupFactory:
