@@ -9,6 +9,7 @@ from contextlib import redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any
 
 from paceline.cluster.evaluation_request import EvaluationLaunch
+from paceline.cluster.job_modules import sent_modules
 from paceline.cluster.preflight import check_resources, cluster_resources, writable
 from paceline.cluster.ray_session import connected, connecting_text, is_private, on_cluster, prepare_environment
 from paceline.cluster.readiness import ready_to_train
@@ -63,7 +64,7 @@ def evaluate_on_ray(launch: EvaluationLaunch) -> dict[str, Any]:
     prepare_environment()
     warm_up = threading.Thread(target=import_ray_train, name="import-ray-train")
     launch.listener.stage(connecting_text(launch.address))
-    packed = runtime_env(launch.config) if launch.address else None
+    packed = runtime_env(sent_modules(launch.config, "train")) if launch.address else None
     warm_up.start()
     if on_cluster(launch.address):
         warm_up.join()  # see `on_ray.train_on_ray`

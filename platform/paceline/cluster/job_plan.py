@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from paceline.cluster.job_environment import JobEnvironment, check_with_ray, job_environment
 from paceline.cluster.job_folder import JobFolder, look_through, size_text
-from paceline.cluster.job_modules import modules_of_job
+from paceline.cluster.job_modules import Kind, modules_of_job
 from paceline.cluster.preflight import storage_folder, storage_of
 from paceline.cluster.user_code import package_folder
 from paceline.config.derived import derive
@@ -25,8 +25,6 @@ from paceline.errors import ConfigError, Problem, coded
 from paceline.places import place_of
 from paceline.redaction import learn, redact, redact_tree
 from paceline.tracking.tracking_uri import ENVIRONMENT_VARIABLE, tracking_uri
-
-Kind = Literal["train", "sweep", "tuneup"]
 
 Flags = Sequence[str] | Callable[[Kind], Sequence[str]]
 """Options of the command that the driver runs, or what gives them once it is known which command that is."""
@@ -221,7 +219,7 @@ def _check_reach(file: Path, config: ExperimentConfig, kind: Kind, environment: 
     if not file.is_relative_to(folder):
         reason = f"is not below the working folder {folder}, which is what travels"
         problems.append(Problem("outside-folder", reason, "", str(file), "go to a folder that holds it"))
-    for key, place in modules_of_job(config, kind == "tuneup"):
+    for key, place in modules_of_job(config, kind):
         if place == package_folder() or str(place) in environment.modules:
             continue
         hint = "move it there"
@@ -259,7 +257,7 @@ def _check_sent(file: Path, config: ExperimentConfig, kind: Kind, folder: JobFol
         if not folder.has(sent):
             key = "" if sent == file else EXTENDS
             problems.append(Problem("left-out", "is left out of what travels", key, str(sent), hint))
-    for key, place in modules_of_job(config, kind == "tuneup"):
+    for key, place in modules_of_job(config, kind):
         inside = place.is_relative_to(folder.folder) and place != package_folder()
         if inside and not folder.has(place) and not folder.has_some_below(place):
             problems.append(Problem("left-out", f"{place} is left out of what travels", key, hint=hint))

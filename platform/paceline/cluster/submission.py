@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from paceline.cluster.job_client import SENDING, asking, connect, job_address
 from paceline.cluster.job_folder import size_text
 from paceline.cluster.job_log import ConnectionLost, LogFollower
-from paceline.cluster.job_plan import CheckSweep, Flags, JobPlan, Kind, plan_job
+from paceline.cluster.job_modules import Kind
+from paceline.cluster.job_plan import CheckSweep, Flags, JobPlan, plan_job
 from paceline.cluster.signals import first_interrupt_calls, terminating_interrupts
 from paceline.errors import BAD_ENVIRONMENT, INTERRUPTED, OK, EnvironmentFault
 from paceline.redaction import redact

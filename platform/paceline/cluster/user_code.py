@@ -5,7 +5,7 @@ module that the config names. Ray leaves out what `.gitignore` and `.rayignore` 
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,12 @@ STAYS_AT_HOME = ["/runs", "*.db", ".env", ".venv", ".git"]
 """What no worker needs, in the words of `.gitignore`."""
 
 
-def runtime_env(*configs: ExperimentConfig) -> dict[str, Any]:
-    """Ray's runtime environment for the workers: this package, and the user's code that the configs name.
+def runtime_env(modules: Sequence[Path]) -> dict[str, Any]:
+    """Ray's runtime environment for the workers: this package, and the user's modules.
 
-    The first folder of the user's becomes the working folder of the workers; Ray allows one. From any other folder the
-    named module or package alone is sent.
+    The folder of the first module becomes the working folder of the workers; Ray allows one. From any other folder the
+    module or package alone is sent.
     """
-    modules = own_modules(*configs)
     environment: dict[str, Any] = {"py_modules": [str(package_folder())]}
     if modules:
         home = modules[0].parent
@@ -38,17 +37,18 @@ def package_folder() -> Path:
     return Path(__file__).resolve().parents[1]
 
 
-def own_modules(*configs: ExperimentConfig) -> list[Path]:
-    """File or package folder of each top-level module that the configs name, installed ones left out."""
-    return list(dict.fromkeys(place for config in configs for _, place in modules_by_key(config)))
-
-
 def modules_by_key(config: ExperimentConfig) -> Iterator[tuple[str, Path]]:
-    """The same with the key of the config that names it, such as `task.path`."""
+    """File or package folder of each top-level module that a config names, with the key that names it, such as
+    `task.path`. Installed ones are left out."""
     for key, component in called_components(config):
-        place = _place(component.import_path.partition(":")[0].partition(".")[0])
-        if place is not None and not _is_installed(place):
+        if (place := module_of(component.import_path)) is not None:
             yield f"{key}.path", place
+
+
+def module_of(import_path: str) -> Path | None:
+    """File or package folder of the top-level module of an import path; None for an installed one."""
+    place = _place(import_path.partition(":")[0].partition(".")[0])
+    return None if place is None or _is_installed(place) else place
 
 
 def _place(module: str) -> Path | None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.cluster.job_modules import sent_modules
 from paceline.cluster.preflight import cluster_resources, writable
 from paceline.cluster.ray_session import (
     connected,
@@ -69,7 +70,7 @@ def run_on_ray(launch: "SweepLaunch") -> Closing:
     import ray
 
     launch.listener.stage(connecting_text(launch.address))
-    packed = runtime_env(launch.config) if launch.address else None
+    packed = runtime_env(sent_modules(launch.config, "sweep")) if launch.address else None
     with connected(launch.address, packed), only_worker_output():
         if launch.has_work and not is_private():
             ready_to_sweep(launch)

@@ -16,7 +16,6 @@ from paceline.cluster.trainer_thread import TrainerThread, first_line
 from paceline.cluster.worker_spec import WorkerSpec
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import user_folders
-from paceline.config.own_techniques import own_techniques
 from paceline.config.shareable import shareable
 from paceline.errors import RunFailed
 from paceline.tuneups.jobs import Answer, Job, gave_up
@@ -162,6 +161,7 @@ class RayBench:
 def _ray_bench(
     config: ExperimentConfig, address: str | None, wait_seconds: float, folder: Path, listener: Stages
 ) -> Iterator[Bench]:
+    from paceline.cluster.job_modules import sent_modules
     from paceline.cluster.preflight import check_resources, cluster_resources
     from paceline.cluster.ray_session import connected, connecting_text, is_private, on_cluster, prepare_environment
     from paceline.cluster.readiness import ready_to_train
@@ -171,7 +171,7 @@ def _ray_bench(
     prepare_environment()
     warm_up = threading.Thread(target=_import_ray_train, name="import-ray-train")
     listener.stage(connecting_text(address))
-    packed = runtime_env(config, *(changed for _, changed in own_techniques(config))) if address else None
+    packed = runtime_env(sent_modules(config, "tuneup")) if address else None
     warm_up.start()
     if on_cluster(address):
         warm_up.join()  # see `on_ray.train_on_ray`

@@ -11,9 +11,6 @@ import pytest
 
 from paceline.cluster import job_folder
 from paceline.cluster.job_plan import JobPlan, plan_job
-from paceline.cluster.user_code import runtime_env
-from paceline.config.experiment import validate
-from paceline.config.own_techniques import own_techniques
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.sweeps.planning.planned_trials import plan_trials
 from support.cluster.job_project import CONFIG, FILE, NET, SECRET, SWEEP, enter_project, paceline_submit
@@ -299,22 +296,3 @@ def test_a_folder_that_is_too_large_is_refused(project: Path, monkeypatch: pytes
         plan()
     assert (caught.value.code, caught.value.exit_code) == ("folder-too-large", 3)
     assert (caught.value.fields["largest"][0], caught.value.fields["limit_bytes"]) == ("films", 4 * 2**20)  # type: ignore[index]
-
-
-def test_modules_of_custom_techniques_travel_beside_those_of_the_config(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With a driver that stays at home, and an address of the cluster."""
-    never = "def build():\n    raise AssertionError('it is sent, and not imported')\n"
-    for folder, module in (("mine", "sent_own_net"), ("theirs", "sent_their_net"), ("theirs", "unused_net")):
-        (tmp_path / folder).mkdir(exist_ok=True)
-        (tmp_path / folder / f"{module}.py").write_text(never)
-        monkeypatch.syspath_prepend(str(tmp_path / folder))
-    tree = {"name": "own", "model": {"path": "sent_own_net:build"}, "data": {"name": "mnist5k"}}
-    techniques = {"theirs": {"model.path": "sent_their_net:build"}, "wrong": {"trainer.epochs": -1}}
-    config = validate({**tree, "tuneup": {"techniques": techniques}})
-    package, *modules = runtime_env(config, *(changed for _, changed in own_techniques(config)))["py_modules"]
-    assert Path(package).name == "paceline"
-    assert modules == [str(tmp_path / "theirs" / "sent_their_net.py")]
-    assert runtime_env(config)["py_modules"] == [package]
-    assert runtime_env(config)["working_dir"] == str(tmp_path / "mine")

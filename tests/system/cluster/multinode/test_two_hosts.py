@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.cluster.two_hosts import BIN, TwoHosts
+from support.cluster.two_hosts import BIN, CONFIG, TwoHosts
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(900)]
 
@@ -51,6 +51,22 @@ def test_a_sweep_goes_over_both_hosts(two_hosts: TwoHosts) -> None:
     assert len({trial["weights_sha256"] for trial in over["trials"]}) == 3  # at the base batch both rules are one
     weights = [{trial["id"]: trial["weights_sha256"] for trial in each["trials"]} for each in (over, one)]
     assert weights[0] == weights[1]
+
+
+def test_the_modules_of_every_value_of_an_axis_reach_both_hosts(two_hosts: TwoHosts) -> None:
+    """One lies beside the config, in a folder from which the nodes import nothing."""
+    net = "from torch import nn\n\n\ndef build():\n    "
+    net += "return nn.Sequential(nn.Linear(16, {0}), nn.ReLU(), nn.Linear({0}, 4))\n"
+    beside = two_hosts.home / "beside"
+    beside.mkdir()
+    (two_hosts.home / "near_net.py").write_text(net.format(8))
+    (beside / "far_net.py").write_text(net.format(16))
+    own = "{path: 'near_net:build'}"
+    (beside / "far.yaml").write_text(CONFIG.replace(CONFIG.splitlines()[1], f"model: {own}"))
+    _, *places = given(two_hosts, "far", "sweep={space: {model.path: ['near_net:build', 'far_net:build']}}")
+    told = result_of(two_hosts.paceline("sweep", "beside/far.yaml", *places, "--address", two_hosts.address))
+    assert [trial["state"] for trial in told["trials"]] == ["finished"] * 2
+    assert len({trial["weights_sha256"] for trial in told["trials"]}) == 2
 
 
 def submitted(cluster: TwoHosts, job: str, *arguments: str) -> dict[str, Any]:
