@@ -105,7 +105,7 @@ def _is_trial(content: Mapping[str, Any]) -> bool:
     if not {"id", "params"} <= content.keys():
         return False
     is_right = all(_is_like(_TRIAL[key], value) for key, value in content.items() if key in _TRIAL)
-    return is_right and _are_numbers(content.get("metrics", {}))
+    return is_right and all(_are_numbers(content.get(key, {})) for key in ("metrics", "violations"))
 
 
 def _trial(content: Mapping[str, Any], file: Path) -> Trial:

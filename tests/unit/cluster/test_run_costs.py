@@ -283,7 +283,7 @@ def test_a_resumed_run_that_takes_no_step_adds_to_the_recorded_cost(
 ) -> None:
     def launch(seconds: float, steps: tuple[int, ...]) -> float:
         counting = CostUnits("core", 2.0, 3600.0, None, since=clock.now, launch=str(clock.now))
-        coordinator = RunCoordinator(tmp_path, RunRecord("r", "n", NOWHERE, "e"), counting=run_costs)
+        coordinator = RunCoordinator(tmp_path, RunRecord("r", "n", NOWHERE, "e"), counting=counting)
         coordinator.begin("cpu")
         coordinator.metrics([MetricReading(step, 8 * step, {"train/loss": 0.5}) for step in steps])
         clock.now += seconds

@@ -88,6 +88,7 @@ def test_rung_that_was_asked_again_counts_once(tmp_path: Path) -> None:
         '{"n":9,"kind":"trial","id":"0003","params":5}',
         '{"n":9,"kind":"trial","id":"0003","params":{},"steps":"x"}',
         '{"n":9,"kind":"trial","id":"0003","params":{},"metrics":{"val/loss":null}}',
+        '{"n":9,"kind":"trial","id":"0003","params":{},"violations":{"val/loss < 1":"x"}}',
         "[1]",
     ],
 )
