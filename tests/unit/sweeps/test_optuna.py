@@ -50,8 +50,12 @@ class Search:
         self.config = sweep_config(space, {**BASE, **(base or {})}, **section)
         self.trials = {trial.id: trial for trial in known}
         self.handed: list[PlannedTrial] = []
-        trials = lambda: list(self.trials.values())  # noqa: E731
-        self.optuna = OptunaSearch(self.config, slots, known, trials, self._skip, earlier)
+        self.asked_for: list[str] = []
+        self.optuna = OptunaSearch(self.config, slots, known, self._trials_of, self._skip, earlier)
+
+    def _trials_of(self, ids: Sequence[str]) -> list[Trial]:
+        self.asked_for += ids
+        return [self.trials[id] for id in ids if id in self.trials]
 
     def _skip(self, point: PlannedTrial, reason: str) -> None:
         self.trials[point.id] = Trial(point.id, point.params, "skipped", reason)
@@ -94,7 +98,7 @@ class Search:
     @property
     def told(self) -> list[Any]:
         """What Optuna knows: the values of each of its trials, None for those that failed or go on."""
-        return [trial.values for trial in self.optuna._study.trials]
+        return self.optuna._study.values
 
 
 def test_as_many_valid_points_as_asked_for() -> None:
@@ -139,6 +143,12 @@ def test_optuna_finds_better_points_than_chance() -> None:
         ).planned_trials
         drawn += min(bowl(point.params)["val/loss"] for point in points)
     assert best < drawn / 2
+
+
+def test_only_the_trials_of_the_setting_that_ended_are_asked_for() -> None:
+    search = Search(seeds=2, num_samples=50)
+    search.run()
+    assert sorted(search.asked_for) == sorted(search.trials)  # each once, whatever their number
 
 
 def test_skipped_points_count() -> None:
@@ -186,7 +196,7 @@ def test_only_finite_values_of_trials_that_trained_count(seeds: int, endings: li
 def test_several_objectives_have_their_directions() -> None:
     search = Search(metric=["val/loss", "val/accuracy"], num_samples=8)
     search.run(lambda params: {**square(params), "val/accuracy": params["optimizer.lr"]})
-    assert [direction.name for direction in search.optuna._study.directions] == ["MINIMIZE", "MAXIMIZE"]
+    assert [direction.name for direction in search.optuna._study._directions] == ["MINIMIZE", "MAXIMIZE"]
     assert all(len(values) == 2 for values in search.told)
 
 
@@ -286,10 +296,10 @@ def test_optuna_knows_by_how_much_a_setting_breaks_each_constraint() -> None:
     search.end(search.next(), {"val/loss": 1.0}, "pruned")
     search.end(search.next(), {"val/loss": 1.0})  # it has finished without the metric
     search.end(search.next(), {"val/loss": 1.0, "val/accuracy": 0.9})
-    known = [list(trial.constraints.values()) for trial in search.optuna._study.trials]
+    known = [list(trial.constraints.values()) for trial in search.optuna._study._study.trials]
     assert known == [[pytest.approx(0.1)], [pytest.approx(-0.2)], [float("inf")]]
     later = search.resumed(seeds=2, num_samples=4, **CONSTRAINED)
-    assert [list(trial.constraints.values()) for trial in later.planned_trials._study.trials] == known
+    assert [list(trial.constraints.values()) for trial in later.optuna._study._study.trials] == known
 
 
 def test_optuna_avoids_infeasible_points() -> None:

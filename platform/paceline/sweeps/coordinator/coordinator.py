@@ -189,6 +189,14 @@ class SweepCoordinator(GroupReports):
         """All trials, with the result."""
         return (await self.view(0)).trials
 
+    async def trials_of(self, ids: Sequence[str]) -> list[Trial]:
+        """The trials with these ids, as far as they are known."""
+        found = [
+            self._scheduler.runs[id].trial if id in self._scheduler.runs else self._recorder.trials.get(id)
+            for id in ids
+        ]
+        return [trial for trial in found if trial is not None]
+
     # --- Tune's trainables ---------------------------------------------------------------------------------------
 
     async def run_to_rung(self, spec: TrialSpec, visit: str = "") -> TrialReport:

@@ -1,5 +1,6 @@
 """Optuna as Tune's search algorithm: proposals are checked, and seeds are averaged."""
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -14,6 +15,7 @@ from paceline.config.sweep import SweepConfig
 from paceline.sweeps.planning.params_checks import FailingParams, ParamsCheck
 from paceline.sweeps.planning.trial_numbers import TrialNumbers
 from paceline.sweeps.results.ranking import place, value_of, with_violations
+from paceline.sweeps.search.bounded_study import BoundedStudy
 from paceline.sweeps.search.tune_config import place_in, tune_config
 from paceline.sweeps.trial import ENDED, TROUBLE, PlannedTrial, Trial
 
@@ -26,9 +28,10 @@ MOST_IN_VAIN = 100
 
 @dataclass
 class _Proposal:
-    """What Optuna proposed: one setting, with a trial for each seed."""
+    """A setting that Optuna proposed, with a trial for each seed."""
 
-    asked: "optuna.trial.Trial"
+    number: int
+    """Of the study's trial."""
     planned_trials: list[PlannedTrial]
     open: set[str] = field(default_factory=set)
     """Ids of its trials that have not ended."""
@@ -39,7 +42,7 @@ class OptunaSearch(Searcher):  # type: ignore[misc]
 
     Args:
         known: the trials of earlier launches; Optuna gets those that ended, the others are handed out first.
-        trials: gives all trials of the sweep as they stand.
+        trials: gives the trials with these ids as they stand.
         skip: told of a proposal that is no valid config, and why.
         earlier: the sections `sweep` that the sweep had before its extensions.
     """
@@ -49,7 +52,7 @@ class OptunaSearch(Searcher):  # type: ignore[misc]
         config: ExperimentConfig,
         slots: int,
         known: Sequence[Trial],
-        trials: Callable[[], Sequence[Trial]],
+        trials: Callable[[Sequence[str]], Sequence[Trial]],
         skip: Callable[[PlannedTrial, str], None],
         earlier: Sequence[SweepConfig] = (),
     ) -> None:
@@ -63,12 +66,13 @@ class OptunaSearch(Searcher):  # type: ignore[misc]
         self._ids = TrialNumbers([(section.num_samples or 0, section.seeds) for section in (*earlier, sweep)])
         # the number of those that are known: the same seed again would propose the same again
         numbers = {self._number(trial) for trial in known}
-        self._study = _study(config, len(numbers))
-        self._numbers = [number for number in range(sweep.num_samples) if number not in numbers]
+        distributions = {name: _distribution(axis) for name, axis in sweep.space.items()}
+        self._study = BoundedStudy(sweep.objectives, distributions, config.seed + len(numbers), slots > 1)
+        self._numbers = deque(number for number in range(sweep.num_samples) if number not in numbers)
         """Those of the proposals that are still to be made, each with an id for each seed."""
-        self._distributions = {name: _distribution(axis) for name, axis in sweep.space.items()}
-        self._proposals: list[_Proposal] = []
-        self._waiting: list[PlannedTrial] = []
+        self._proposals: dict[str, _Proposal] = {}
+        """By the ids of their trials that have not ended."""
+        self._waiting: deque[PlannedTrial] = deque()
         self._running: dict[str, PlannedTrial] = {}
         self._recall(known)
 
@@ -78,7 +82,7 @@ class OptunaSearch(Searcher):  # type: ignore[misc]
             return None
         if not self._waiting and not self._propose():
             return str(Searcher.FINISHED)
-        planned = self._waiting.pop(0)
+        planned = self._waiting.popleft()
         self._running[trial_id] = planned
         return tune_config(planned, self._sweep)
 
@@ -88,11 +92,11 @@ class OptunaSearch(Searcher):  # type: ignore[misc]
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
         """A trial of ours has ended; once the last seed of its setting has, Optuna gets it."""
         planned = self._running.pop(trial_id, None)
-        for proposal in self._proposals:
-            if planned is not None and planned.id in proposal.open:
-                proposal.open.remove(planned.id)
-                if not proposal.open:
-                    self._tell(proposal)
+        proposal = self._proposals.pop(planned.id, None) if planned is not None else None
+        if planned is not None and proposal is not None:
+            proposal.open.remove(planned.id)
+            if not proposal.open:
+                self._tell(proposal)
 
     def save(self, checkpoint_path: str) -> None:
         """Nothing to save: the sweep's journal has it all."""
@@ -102,17 +106,21 @@ class OptunaSearch(Searcher):  # type: ignore[misc]
 
     def _propose(self) -> bool:
         for _ in range(min(MOST_IN_VAIN, len(self._numbers))):
-            asked = self._study.ask(self._distributions)
-            planned_trials = self._over_seeds(self._numbers.pop(0), self._overrides(asked.params))
+            number, params = self._study.ask()
+            planned_trials = self._over_seeds(self._numbers.popleft(), self._overrides(params))
             failing = FailingParams(planned_trials[0].params, self._check.problems(planned_trials[0].params))
             if not failing.problems:
-                self._proposals.append(_Proposal(asked, planned_trials, {planned.id for planned in planned_trials}))
-                self._waiting += planned_trials
+                self._hand_out(number, planned_trials, planned_trials)
                 return True
-            self._study.tell(asked, state=_states().FAIL)
+            self._study.tell(number, None)
             for planned in planned_trials:
                 self._skip(planned, failing.reason())
         return False
+
+    def _hand_out(self, number: int, planned_trials: list[PlannedTrial], unfinished: Sequence[PlannedTrial]) -> None:
+        proposal = _Proposal(number, planned_trials, {planned.id for planned in unfinished})
+        self._proposals |= dict.fromkeys(proposal.open, proposal)
+        self._waiting += unfinished
 
     def _overrides(self, params: Mapping[str, Any]) -> dict[str, Any]:
         lists = self._sweep.lists
@@ -129,15 +137,8 @@ class OptunaSearch(Searcher):  # type: ignore[misc]
         return self._ids.place_of(trial.id)[0]
 
     def _tell(self, proposal: _Proposal) -> None:
-        ids = {planned.id for planned in proposal.planned_trials}
-        trials = [trial for trial in self._trials() if trial.id in ids]
-        values = _values(trials, self._sweep.metrics)
-        if values is None:
-            self._study.tell(proposal.asked, state=_states().FAIL)
-        else:
-            for text, violation in self._violations(trials).items():
-                proposal.asked.set_constraint(text, violation)
-            self._study.tell(proposal.asked, values)
+        trials = self._trials([planned.id for planned in proposal.planned_trials])
+        self._study.tell(proposal.number, _values(trials, self._sweep.metrics), self._violations(trials))
 
     def _violations(self, trials: Sequence[Trial]) -> Violations:
         """By how much a setting breaks each constraint: the mean over the trials that it is compared by."""
@@ -162,25 +163,10 @@ class OptunaSearch(Searcher):  # type: ignore[misc]
                     self._skip(planned, reason)
                 continue
             if unfinished:
-                self._ask_again(self._params(setting), planned_trials, unfinished)
+                self._hand_out(self._study.add(self._params(setting)), planned_trials, unfinished)
             elif (values := _values(list(trials.values()), self._sweep.metrics)) is not None:
-                self._add(self._params(setting), values, self._violations(list(trials.values())))
-
-    def _ask_again(
-        self, params: dict[str, Any], planned_trials: list[PlannedTrial], unfinished: list[PlannedTrial]
-    ) -> None:
-        self._study.enqueue_trial(params)
-        asked = self._study.ask(self._distributions)
-        self._proposals.append(_Proposal(asked, planned_trials, {planned.id for planned in unfinished}))
-        self._waiting += unfinished
-
-    def _add(self, params: dict[str, Any], values: list[float], violations: Violations) -> None:
-        import optuna
-
-        trial = optuna.trial.create_trial(
-            params=params, distributions=self._distributions, values=values, constraints=dict(violations)
-        )
-        self._study.add_trial(trial)
+                violations = self._violations(list(trials.values()))
+                self._study.tell(self._study.add(self._params(setting)), values, violations)
 
     def _params(self, setting: Mapping[str, Any]) -> dict[str, Any]:
         lists = self._sweep.lists
@@ -203,24 +189,6 @@ def _values(trials: Sequence[Trial], metrics: Sequence[str]) -> list[float] | No
 
 def _counted(trials: Sequence[Trial]) -> list[Trial]:
     return [trial for trial in trials if trial.state not in (*TROUBLE, "skipped")]
-
-
-def _study(config: ExperimentConfig, known: int) -> "optuna.Study":
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    assert config.sweep is not None
-    minimize, maximize = optuna.study.StudyDirection.MINIMIZE, optuna.study.StudyDirection.MAXIMIZE
-    directions = [minimize if mode == "min" else maximize for _, mode in config.sweep.objectives]
-    return optuna.create_study(
-        directions=directions, sampler=optuna.samplers.TPESampler(seed=(config.seed + known) % 2**32)
-    )
-
-
-def _states() -> Any:
-    import optuna
-
-    return optuna.trial.TrialState
 
 
 def _distribution(axis: Any) -> "optuna.distributions.BaseDistribution":

@@ -117,7 +117,7 @@ class TuneThread(threading.Thread):
         from paceline.sweeps.search.optuna_search import OptunaSearch
 
         tuning, coordinator = self._tuning, self._coordinator
-        trials: Callable[[], list[Trial]] = lambda: ray.get(coordinator.trials.remote())  # noqa: E731
+        trials: Callable[[Sequence[str]], list[Trial]] = lambda ids: ray.get(coordinator.trials_of.remote(ids))  # noqa: E731
         known = list(tuning.history.trials.values())
         skip: Callable[[PlannedTrial, str], None] = lambda *args: coordinator.skip.remote(*args)  # noqa: E731
         return OptunaSearch(tuning.config, tuning.slots, known, trials, skip, tuning.earlier)
