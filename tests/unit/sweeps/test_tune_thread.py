@@ -10,10 +10,14 @@ from typing import Any
 
 import pytest
 import ray
+from ray import tune
 from ray.exceptions import RayTaskError
+from ray.tune.experiment import Experiment
+from ray.tune.search import SearchGenerator
 
 from paceline.errors import EnvironmentFault
 from paceline.sweeps.search import tune_thread
+from paceline.sweeps.search.listed import ListedPoints
 from paceline.sweeps.search.tune_config import TRIAL, planned_trial_of, tune_config
 from paceline.sweeps.search.tune_thread import TuneSetup, TuneThread, require_this_node
 from paceline.sweeps.sweep_log import SweepHistory
@@ -117,6 +121,22 @@ def test_second_sweep_from_one_node_is_refused(monkeypatch: pytest.MonkeyPatch, 
     for free, slots in ((1.0, 1), (0.9999, 3), (1.0, 7)):
         resources["node:10.0.0.1"] = free
         require_this_node(slots)
+
+
+def test_listed_points_come_in_their_order_and_once(tmp_path: Path) -> None:
+    points = [PlannedTrial(f"{number:04d}", {"optimizer.lr": 0.1 if number % 2 else 0.2}) for number in range(7)]
+    section = section_of(sweep_config())
+    generator = SearchGenerator(ListedPoints(points, section))
+    generator.add_configurations(Experiment("sweep", tune.Trainable, num_samples=10**6))
+    found = []
+    while not generator.is_finished():
+        trial = generator.next_trial()
+        if trial is not None:
+            found.append(planned_trial_of(trial.config, section))
+            generator.on_trial_complete(trial.trial_id, {"val/loss": 1.0})
+    assert found == points
+    generator.searcher.save_to_dir(str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
 
 
 USER_CODE = {"model": {"path": "json:loads"}}

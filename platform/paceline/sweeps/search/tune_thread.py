@@ -14,13 +14,13 @@ from ray import tune
 
 from paceline.cluster.trainer_thread import first_line
 from paceline.config.experiment import ExperimentConfig
-from paceline.config.sweep import SweepConfig
 from paceline.errors import EnvironmentFault
 from paceline.full_disk import full_disk_error
+from paceline.sweeps.search.listed import ListedPoints
 from paceline.sweeps.search.schedulers import build_scheduler
 from paceline.sweeps.search.trainable import STATE, TrialTrainable
 from paceline.sweeps.search.trial_specs import TrialSpecBuilder
-from paceline.sweeps.search.tune_config import TRIAL, id_of, tune_config
+from paceline.sweeps.search.tune_config import id_of
 from paceline.sweeps.sweep_log import SweepHistory
 from paceline.sweeps.trial import PlannedTrial, Trial
 
@@ -95,10 +95,9 @@ class TuneThread(threading.Thread):
         trainable = tune.with_parameters(TrialTrainable, coordinator=self._coordinator, specs=self._specs)
         return tune.Tuner(
             tune.with_resources(trainable, _one_of(tuning.slots)),
-            param_space=_param_space(tuning.planned_trials, sweep),
             tune_config=tune.TuneConfig(
-                num_samples=1 if tuning.planned_trials else -1,
-                search_alg=None if tuning.planned_trials else self._searcher(),
+                num_samples=-1,
+                search_alg=ListedPoints(tuning.planned_trials, sweep) if tuning.planned_trials else self._searcher(),
                 scheduler=build_scheduler(tuning.config, tuning.first_rung, tuning.length, tuning.history),
                 reuse_actors=True,
                 trial_dirname_creator=_folder_name,
@@ -154,11 +153,6 @@ def require_this_node(slots: int) -> None:
                 "node-in-use",
             )
         time.sleep(0.2)
-
-
-def _param_space(planned_trials: Sequence[PlannedTrial], sweep: SweepConfig) -> dict[str, Any]:
-    trials = [tune_config(planned, sweep)[TRIAL] for planned in planned_trials]
-    return {TRIAL: tune.grid_search(trials)} if trials else {}
 
 
 def _folder_name(trial: Any) -> str:
