@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from paceline.cluster.event_log import START, Event, EventCursor, EventLog
 from paceline.cluster.final_report import FinalReport, lost_text
 from paceline.cluster.kept_checkpoints import kept_checkpoints, stored_checkpoints
 from paceline.cluster.removed_folder import CODE
@@ -40,12 +41,14 @@ def unrecorded_text(step: int) -> str:
 class RunView:
     """What a watcher has not seen yet, and the newest progress."""
 
-    events: list[tuple[str, dict[str, Any]]]
+    events: list[Event]
     step: int
     samples_per_second: float
     metrics: dict[str, float] = field(default_factory=dict)
     ended: bool = False
     """Whether training has told how it ended."""
+    cursor: EventCursor = START
+    """Named by the watcher the next time, to be sent only what is newer."""
 
 
 def read_outcome(folder: Path) -> dict[str, Any] | None:
@@ -117,8 +120,8 @@ class RunCoordinator:
         self._outcome = read_outcome(folder)  # this coordinator may be one that died and was started again
         self._workers: list[bytes] = []
         self._dismissed = False
-        self._events: list[tuple[str, dict[str, Any]]] = []
-        self._on_event = on_event or (lambda kind, details: self._events.append((kind, details)))
+        self._events = EventLog()
+        self._on_event = on_event or self._events.add
         self._view = RunView([], (self._outcome or {}).get("step", 0), 0.0)
         self._stop = False
         self._reported_tags = ReportedTags(self.tag)
@@ -291,11 +294,12 @@ class RunCoordinator:
         """How training ended; None while it continues, or when it died without a word."""
         return self._outcome
 
-    def view(self, seen_events: int) -> RunView:
-        """The state of things for a watcher that has seen so many events."""
+    def view(self, cursor: EventCursor = START) -> RunView:
+        """The state of things, with the events after a cursor."""
         view = self._view
         ended = self._outcome is not None
-        return RunView(self._events[seen_events:], view.step, view.samples_per_second, dict(view.metrics), ended)
+        events, cursor = self._events.since(cursor)
+        return RunView(events, view.step, view.samples_per_second, dict(view.metrics), ended, cursor)
 
     def history(self) -> list[tuple[str, float, int]]:
         """All recorded points: (key, value, step)."""

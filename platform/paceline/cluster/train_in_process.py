@@ -5,6 +5,7 @@ from dataclasses import asdict
 from threading import Lock
 from typing import Any
 
+from paceline.cluster.event_log import START, EventCursor
 from paceline.cluster.extension import EXTENDED_FROM_STEP
 from paceline.cluster.listener import Listener, RunProgress
 from paceline.cluster.preflight import check_resources, process_resources, writable
@@ -106,22 +107,21 @@ class ProgressFeed:
     """Passes what a coordinator has to tell on to the listener, each thing once."""
 
     def __init__(self, listener: Listener, total_steps: int | None) -> None:
-        self.seen = 0
+        self._cursor = START
         self._lock = Lock()  # the checkpoint's thread has news too
         self._listener = listener
         self._total_steps = total_steps
 
-    def show(self, look: Callable[[int], Any]) -> Any:
-        """Tell the listener what is new; `look` gives a coordinator's view for a watcher that has seen so many
-        events."""
+    def show(self, look: Callable[[EventCursor], Any]) -> Any:
+        """Tell the listener what is new; `look` gives a coordinator's view with the events after a cursor."""
         with self._lock:
-            view = look(self.seen)
+            view = look(self._cursor)
+            self._cursor = view.cursor
             self._show(view)
         return view
 
     def _show(self, view: Any) -> None:
         for kind, details in view.events:
-            self.seen += 1
             if kind == "stage":
                 self._listener.stage(details["text"])
             elif kind == "plan":

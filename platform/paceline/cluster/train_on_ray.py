@@ -165,7 +165,7 @@ def _show(launch: TrainLaunch, coordinator: Any, feed: ProgressFeed) -> bool:
     import ray
 
     try:
-        view = feed.show(lambda seen: ray.get(coordinator.view.remote(seen), timeout=ANSWER_SECONDS))
+        view = feed.show(lambda cursor: ray.get(coordinator.view.remote(cursor), timeout=ANSWER_SECONDS))
     except ray.exceptions.RayError as error:
         if getattr(error, "actor_init_failed", False):
             folder = launch.run.folder.tracking

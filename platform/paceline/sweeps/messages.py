@@ -1,8 +1,9 @@
 """Messages between the processes of a sweep: Tune's trainables, the coordinator, the worker groups and the driver."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
 
+from paceline.cluster.event_log import START, Event, EventCursor
 from paceline.cluster.placement import Request
 from paceline.sweeps.trial import PlannedTrial, Trial
 from paceline.tracking.costs import Unit
@@ -84,14 +85,25 @@ class WantedGroup:
     """None: the slot needs no group any more."""
 
 
+class ViewCursor(NamedTuple):
+    """What a watcher knows of a sweep."""
+
+    events: EventCursor = START
+    version: int = 0
+    """Grows with every change of a trial."""
+
+
+UNSEEN = ViewCursor()
+
+
 @dataclass(frozen=True)
 class SweepView:
     """The state of a sweep, for the driver."""
 
     trials: list[Trial]
-    """Those that have begun, and those that an earlier launch has left behind; only those that have changed, when the
-    watcher said which version it knows."""
-    events: list[tuple[str, dict[str, Any]]]
+    """Those that have begun, and those that an earlier launch has left behind; only those that have changed since the
+    watcher's cursor."""
+    events: list[Event]
     """What the watcher has not seen yet."""
     groups: list[WantedGroup]
     over: str = ""
@@ -102,8 +114,8 @@ class SweepView:
     """Why trials are left for a later launch: a disk was full; empty when none was."""
     busy: int = 0
     """How many slots have a trial that a worker group has taken, and that has not ended there."""
-    version: int = 0
-    """Grows with every change of a trial. What the watcher names the next time, to be sent only what is newer."""
+    cursor: ViewCursor = UNSEEN
+    """Named by the watcher the next time, to be sent only what is newer."""
 
 
 @dataclass(frozen=True)

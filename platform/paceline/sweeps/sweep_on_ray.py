@@ -29,7 +29,7 @@ from paceline.full_disk import is_full_disk
 from paceline.private_files import make_folder
 from paceline.sweeps.coordinator.actor import coordinator_of
 from paceline.sweeps.coordinator.sweep_rules import is_hopeless
-from paceline.sweeps.messages import SweepView
+from paceline.sweeps.messages import UNSEEN, SweepView
 from paceline.sweeps.planning.readiness import ready_to_sweep
 from paceline.sweeps.planning.slot_plan import SlotPlan, base_of, spec_builder_of
 from paceline.sweeps.results.closing import Closing, best_config, status_of, write_best
@@ -171,8 +171,7 @@ class SweepDriver:
         self._costs = costs
         self._launch, self._coordinator, self._groups, self._make_tune = launch, coordinator, groups, make_tune
         self._start = time.monotonic()
-        self._seen_events = 0
-        self._version = 0
+        self._cursor = UNSEEN
         self._trials: dict[str, Trial] = {}
         self._fault = ""
         self._disk_full = ""
@@ -243,11 +242,10 @@ class SweepDriver:
         import ray
 
         stay_in(self._launch.working_folder)  # here since Tune, in its thread, asks for it now and then
-        view: SweepView = ray.get(self._coordinator.view.remote(self._seen_events, self._version))
+        view: SweepView = ray.get(self._coordinator.view.remote(self._cursor))
+        self._cursor = view.cursor
         for kind, details in view.events:
-            self._seen_events += 1
             self._launch.listener.event(kind, details)
-        self._version = view.version
         self._trials |= {trial.id: trial for trial in view.trials}
         return replace(view, trials=sorted(self._trials.values(), key=place))
 

@@ -70,7 +70,7 @@ async def _play(launch: SweepLaunch, failure: str) -> Played:
     coordinator = SweepCoordinator(launch.folder.path, sweep_record(launch), rules, launch.total)
     await coordinator.prepare(plan.shapes[:1])
     await _until_in_mlflow(launch.folder.tracking)
-    [group] = (await coordinator.view(0)).groups
+    [group] = (await coordinator.view()).groups
     incarnation = await coordinator.enter(group.seat, group.generation, 0, b"worker")
     assert incarnation is not None
     last = launch.points[-1].id

@@ -23,7 +23,7 @@ def open_coordinator(
 
 def warnings_of(coordinator: RunCoordinator) -> list[str]:
     """The codes of the warnings that a watcher of the coordinator is shown."""
-    return [details["code"] for kind, details in coordinator.view(0).events if kind == "warning"]
+    return [details["code"] for kind, details in coordinator.view().events if kind == "warning"]
 
 
 def entries_of(folder: Path, kind: str) -> list[dict[str, Any]]:

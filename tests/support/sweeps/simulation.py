@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from paceline.sweeps.coordinator.coordinator import SweepCoordinator
 from paceline.sweeps.coordinator.sweep_rules import SweepRules
-from paceline.sweeps.messages import Attempt, GroupShape, TrialReport, TrialSpec
+from paceline.sweeps.messages import UNSEEN, Attempt, GroupShape, SweepView, TrialReport, TrialSpec, ViewCursor
 from paceline.sweeps.sweep_log import SweepHistory, read_log
 from paceline.sweeps.trial import PlannedTrial, Trial
 from paceline.tracking.journal import Journal
@@ -158,9 +158,9 @@ class SimulatedSweep:
         """Folder of a trial's record."""
         return self.folder / "trials" / id / "tracking"
 
-    async def view(self, since: int = 0) -> Any:
+    async def view(self, cursor: ViewCursor = UNSEEN) -> SweepView:
         """The state of things as the driver sees it."""
-        return await self.coordinator.view(0, since)
+        return await self.coordinator.view(cursor)
 
     async def trial(self, id: str) -> Trial:
         """A trial as the coordinator knows it."""

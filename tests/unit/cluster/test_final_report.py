@@ -91,7 +91,7 @@ def test_metrics_that_the_desk_was_away_for_come_with_the_final_report(
     train_worker.train_on_worker({"coordinator": PlayedActor(coordinator, monkeypatch), "worker_spec": None})
     assert coordinator.history() == [("train/loss", 1.0 / step, step) for step in (1, 2, 3)]
     assert coordinator.outcome() == read_outcome(coordinator._folder) == ending
-    assert coordinator.view(0).metrics == {"train/loss": 1.0 / 3}
+    assert coordinator.view().metrics == {"train/loss": 1.0 / 3}
 
 
 def test_known_readings_count_once_and_the_report_of_another_rank_keeps_none_away(coordinator: RunCoordinator) -> None:
@@ -111,7 +111,7 @@ def test_a_full_disk_at_the_end_is_reported(
     monkeypatch.setattr(RunRecorder, "append", no_space)
     coordinator.finish(FinalReport(ENDING, [MetricReading(1, 1, {"train/loss": 1.0})]).message())
     assert "unrecorded" in warnings_of(coordinator)
-    golden("\n".join(details["message"] for _, details in coordinator.view(0).events))
+    golden("\n".join(details["message"] for _, details in coordinator.view().events))
     assert coordinator.outcome() == ENDING
 
 
@@ -147,9 +147,9 @@ def test_the_watcher_and_mlflow_are_reported_how_many_readings_were_dropped(
             reporter.metrics(step, {"a": 1.0})
     assert warnings_of(coordinator) == ["readings-dropped"]
     coordinator.finish(reporter.final_report(dict(ENDING)))
-    _, details = coordinator.view(0).events[-1]
+    _, details = coordinator.view().events[-1]
     assert (details["code"], details["readings"]) == ("readings-dropped", 15)
-    golden("\n".join(details["message"] for _, details in coordinator.view(0).events))
+    golden("\n".join(details["message"] for _, details in coordinator.view().events))
     assert tags_of(coordinator._folder)[metrics.NOT_RECORDED].startswith("15 ")
     assert len(coordinator.history()) == 10
 

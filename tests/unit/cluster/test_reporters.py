@@ -250,7 +250,7 @@ def test_in_process_metrics_are_shown_at_once_and_durable_when_a_checkpoint_is_s
     coordinator = open_coordinator(tmp_path)
     mine = InProcessReporter(coordinator, lambda: None)
     mine.metrics(1, {"train/loss": 0.5})
-    assert coordinator.view(0).metrics == {"train/loss": 0.5}
+    assert coordinator.view().metrics == {"train/loss": 0.5}
     assert coordinator.history() == []
     assert mine.recorded(5.0)
     assert coordinator.history() == [("train/loss", 0.5, 1)]

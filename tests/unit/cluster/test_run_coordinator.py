@@ -36,7 +36,7 @@ def test_the_first_outcome_stays_and_a_desk_that_is_started_again_finds_it(tmp_p
     assert coordinator.outcome() == FINISHED
     again = open_coordinator(tmp_path)
     assert again.outcome() == FINISHED
-    assert again.view(0).ended
+    assert again.view().ended
     again.finish(FAILED)
     assert read_outcome(tmp_path) == FINISHED
     for _ in range(2):  # the next launch of the run begins without one
@@ -70,7 +70,7 @@ def test_a_full_disk_loses_no_outcome_and_leaves_no_half_one(tmp_path: Path, mon
     monkeypatch.setattr(os, "fsync", no_space)  # what is written arrives in part only
     coordinator.finish(FINISHED)
     assert coordinator.outcome() == FINISHED
-    assert coordinator.view(0).ended
+    assert coordinator.view().ended
     assert not (tmp_path / OUTCOME).exists()
     assert warnings_of(coordinator) == ["not-written"]
     assert "No space left" in coordinator.close("FINISHED", None, 1.0)["error"]
@@ -109,7 +109,7 @@ def test_found_batch_sizes_reach_the_user_and_the_tags_of_the_run(
     assert tags["paceline.gradient_accumulation_steps"] == "2"
     monkeypatch.setattr(os, "fsync", no_space)
     coordinator.event("batch", found)
-    assert [kind for kind, _ in coordinator.view(0).events] == ["batch", "batch", "warning"]
+    assert [kind for kind, _ in coordinator.view().events] == ["batch", "batch", "warning"]
 
 
 def test_the_newest_stamp_is_a_tag_of_the_run(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_the_newest_stamp_is_a_tag_of_the_run(tmp_path: Path) -> None:
         coordinator.event("stamp", {"device": "cpu", "measured_steps": steps, "gpu_mhz": None})
     stamp = json.loads(tags_of(tmp_path)[metrics.SPEED_STAMP])
     assert stamp == {"device": "cpu", "measured_steps": 40, "gpu_mhz": None}
-    assert coordinator.view(0).events == []
+    assert coordinator.view().events == []
 
 
 def test_each_straggler_is_a_line_of_the_tag(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_each_straggler_is_a_line_of_the_tag(tmp_path: Path) -> None:
 def test_why_a_run_stopped_early_reaches_the_user_and_the_tags_of_the_run(tmp_path: Path) -> None:
     coordinator, text = open_coordinator(tmp_path), "stopped early after 4 of 12 steps by mine.Limit"
     coordinator.event("stopped_early", {"text": text})
-    assert coordinator.view(0).events == [("stopped_early", {"text": text})]
+    assert coordinator.view().events == [("stopped_early", {"text": text})]
     assert tags_of(tmp_path)[metrics.STOPPED_EARLY] == text
 
 
@@ -143,7 +143,7 @@ def test_initial_weights_go_into_the_record_and_onto_the_screen(tmp_path: Path) 
     details = {"weights": "base/1", "path": "runs/base/1/checkpoints/step-8", "sha256": "abc"}
     coordinator.event("initial_weights", details)
     assert tags_of(tmp_path)[metrics.INITIAL_WEIGHTS] == "base/1"
-    assert coordinator.view(0).events == [("initial_weights", details)]
+    assert coordinator.view().events == [("initial_weights", details)]
 
 
 def test_data_sets_go_into_the_record_and_not_onto_the_screen(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_data_sets_go_into_the_record_and_not_onto_the_screen(tmp_path: Path) ->
     coordinator = open_coordinator(tmp_path, params={"data.name": "x", "data.shuffle": True})
     for _ in range(2):
         coordinator.event("datasets", {"training": training, "validation": None})
-    assert coordinator.view(0).events == []
+    assert coordinator.view().events == []
     assert entries_of(tmp_path, "datasets") == [{"sets": {"training": training}, "source": '{"name": "x"}'}]
 
 

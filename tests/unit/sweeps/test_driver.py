@@ -10,10 +10,11 @@ from unittest.mock import Mock
 import pytest
 from ray.exceptions import RayActorError
 
+from paceline.cluster.event_log import EventCursor
 from paceline.errors import EnvironmentFault, RunFailed
 from paceline.sweeps import sweep_on_ray
 from paceline.sweeps.coordinator.sweep_rules import SweepRules
-from paceline.sweeps.messages import SweepView
+from paceline.sweeps.messages import UNSEEN, SweepView, ViewCursor
 from paceline.sweeps.sweep import _result
 from paceline.sweeps.sweep_folder import SweepFolder
 from paceline.sweeps.sweep_on_ray import SweepDriver
@@ -196,10 +197,11 @@ def test_tune_ends_with_the_driver(tmp_path: Path, error: BaseException, monkeyp
 
 def test_driver_asks_only_for_what_has_changed_and_finishes_once_the_record_is_closed(tmp_path: Path) -> None:
     first, second = FINISHED
-    scene = Scene(tmp_path, [view([second], version=3), view([first], version=5), view([], version=5)])
+    seen, later = ViewCursor(EventCursor("log", 1), 3), ViewCursor(EventCursor("log", 2), 5)
+    scene = Scene(tmp_path, [view([second], cursor=seen), view([first], cursor=later), view([], cursor=later)])
     assert scene.driver.run().status == "finished"
     assert (scene.statuses_at_close, scene.status) == (["running"], "running")
     scene.launch.conclude()
     assert scene.status == "finished"
-    assert [version for _, version in scene.coordinator.calls("view")][:3] == [0, 3, 5]
+    assert [cursor for (cursor,) in scene.coordinator.calls("view")][:3] == [UNSEEN, seen, later]
     assert scene.launch.folder.best_config.exists()

@@ -176,14 +176,14 @@ async def test_view_holds_only_what_has_changed_since_a_version(sweep: Simulated
     await sweep.run("0001")
     assert [trial.id for trial in (await sweep.view()).trials] == ["0000", "0001"]
     await sweep.until_records_are_closed()
-    version = (await sweep.view()).version
+    seen = (await sweep.view()).cursor
     call = await sweep.begin("0002")
-    newer = await sweep.view(version)
+    newer = await sweep.view(seen)
     assert [trial.id for trial in newer.trials] == ["0002"]
-    assert newer.version > version
+    assert newer.cursor.version > seen.version
     await sweep.coordinator.request_stop()
     await call
-    assert {trial.id: trial.state for trial in (await sweep.view(newer.version)).trials} == {"0002": "pending"}
+    assert {trial.id: trial.state for trial in (await sweep.view(newer.cursor)).trials} == {"0002": "pending"}
     assert len((await sweep.view()).trials) == 3
 
 

@@ -21,7 +21,7 @@ from paceline.sweeps.coordinator.slot_scheduler import SlotScheduler
 from paceline.sweeps.coordinator.sweep_recorder import SweepRecorder
 from paceline.sweeps.coordinator.sweep_rules import SweepRules
 from paceline.sweeps.coordinator.watchdog import watch
-from paceline.sweeps.messages import GroupShape, SweepView, TrialReport, TrialSpec
+from paceline.sweeps.messages import UNSEEN, GroupShape, SweepView, TrialReport, TrialSpec, ViewCursor
 from paceline.sweeps.results.ranking import place
 from paceline.sweeps.trial import ENDED, PlannedTrial, Trial
 from paceline.tracking.run_record import RunRecord
@@ -55,24 +55,22 @@ class SweepCoordinator(GroupReports):
         self._recorder.begin()
         self._watch = asyncio.create_task(watch(self._scheduler))
 
-    async def view(self, seen_events: int, since: int = 0) -> SweepView:
-        """The state of things for a watcher that has seen so many events.
-
-        Args:
-            since: the version that the watcher knows; it is sent only trials that have changed since. 0: all.
-        """
-        trials = self._recorder.changed_since(since)
+    async def view(self, cursor: ViewCursor = UNSEEN) -> SweepView:
+        """The state of things, with the events and the changed trials that a watcher has not seen; all by default."""
+        events, seen = self._recorder.events.since(cursor.events)
+        known = cursor.version if self._recorder.events.has_written(cursor.events) else 0
+        trials = self._recorder.changed_since(known)
         for run in [slot.run for slot in self._slots if slot.run is not None and slot.is_busy]:
             trials[run.trial.id] = replace(run.trial, seconds=run.seconds)
         return SweepView(
             trials=sorted(trials.values(), key=place),
-            events=self._recorder.events[seen_events:],
+            events=events,
             groups=[slot.wanted for slot in self._slots],
             over=self._scheduler.over,
             fault=self._scheduler.fault,
             disk_full=self._scheduler.disk.reason,
             busy=sum(slot.is_busy for slot in self._slots),
-            version=self._recorder.version,
+            cursor=ViewCursor(seen, self._recorder.version),
         )
 
     async def prune(self, trial_id: str, reason: str) -> None:
@@ -187,7 +185,7 @@ class SweepCoordinator(GroupReports):
 
     async def trials(self) -> list[Trial]:
         """All trials, with the result."""
-        return (await self.view(0)).trials
+        return (await self.view()).trials
 
     async def trials_of(self, ids: Sequence[str]) -> list[Trial]:
         """The trials with these ids, as far as they are known."""

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from paceline.cluster.event_log import EventLog
 from paceline.cluster.kept_checkpoints import kept_checkpoints
 from paceline.cluster.run_coordinator import RunCoordinator, Status
 from paceline.config.constraints import Constraint
@@ -62,7 +63,7 @@ class SweepRecorder:
             self.note(replace(trial, state="pending") if trial.state == "running" else trial)
         self.last_rungs = self._log.history.last_rungs
         """What is known of trials that are not under way: the values at the rung that each reached last."""
-        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.events = EventLog()
         """For the watcher."""
 
     def begin(self) -> None:
@@ -79,7 +80,7 @@ class SweepRecorder:
 
     def tell(self, kind: str, **details: Any) -> None:
         """Let the watcher know something."""
-        self.events.append((kind, details))
+        self.events.add(kind, details)
 
     def note(self, trial: Trial) -> None:
         """Keep in mind how a trial stands, without writing it down; its reason without secrets. One that has ended says

@@ -14,6 +14,7 @@ from ray import tune
 
 from paceline.cluster.trainer_thread import first_line
 from paceline.config.experiment import ExperimentConfig
+from paceline.config.sweep import SweepConfig
 from paceline.errors import EnvironmentFault
 from paceline.full_disk import full_disk_error
 from paceline.sweeps.search.listed import ListedPoints

@@ -1,0 +1,60 @@
+"""The events that a coordinator keeps for whoever watches: the newest ones, each with its place."""
+
+import threading
+import uuid
+from collections import deque
+from itertools import islice
+from typing import Any, NamedTuple
+
+MOST_EVENTS = 1000
+"""How many are kept. A watcher asks several times a second; one that stays away for longer misses the oldest."""
+
+Event = tuple[str, dict[str, Any]]
+"""Kind and details."""
+
+
+class EventCursor(NamedTuple):
+    """How far a watcher has read."""
+
+    log: str = ""
+    """Names the log: one that was opened again after a crash begins from the start."""
+    position: int = 0
+    """How many of its events the watcher has seen, or missed."""
+
+
+START = EventCursor()
+
+
+class EventLog:
+    """A bounded list of events. May be added to from any thread."""
+
+    def __init__(self, most: int = MOST_EVENTS) -> None:
+        self._id = uuid.uuid4().hex
+        self._events: deque[Event] = deque(maxlen=most)
+        self._num_added = 0
+        self._lock = threading.Lock()
+
+    def add(self, kind: str, details: dict[str, Any]) -> None:
+        """Add an event; the oldest one is dropped when there are too many."""
+        with self._lock:
+            self._events.append((kind, details))
+            self._num_added += 1
+
+    def has_written(self, cursor: EventCursor) -> bool:
+        """Return whether the cursor is one of this log, not of one that a crash has ended."""
+        return cursor.log == self._id
+
+    def since(self, cursor: EventCursor = START) -> tuple[list[Event], EventCursor]:
+        """Return the events after a cursor, and the cursor after them. A warning says how many are missing."""
+        with self._lock:
+            seen = cursor.position if self.has_written(cursor) else 0
+            first = self._num_added - len(self._events)
+            events = list(islice(self._events, max(0, seen - first), None))
+            missing = max(0, first - seen)
+            cursor = EventCursor(self._id, self._num_added)
+        return ([_missing(missing)] if missing else []) + events, cursor
+
+
+def _missing(events: int) -> Event:
+    message = f"{events} earlier events are not shown: they came faster than they were read"
+    return "warning", {"code": "events-dropped", "message": message, "events": events}

@@ -1,0 +1,54 @@
+"""The events of a coordinator: bounded, each shown once, and all of them shown again after a restart."""
+
+from threading import Thread
+
+from paceline.cluster.event_log import START, EventLog
+
+
+def numbers(events: list[tuple[str, dict[str, int]]]) -> list[int]:
+    return [details["n"] for kind, details in events if kind == "event"]
+
+
+def test_each_event_is_shown_once_to_each_watcher() -> None:
+    log = EventLog()
+    cursor, seen = START, []
+    for n in range(5):
+        log.add("event", {"n": n})
+        if n % 2:
+            events, cursor = log.since(cursor)
+            seen.append(numbers(events))
+    assert seen == [[0, 1], [2, 3]]
+    assert numbers(log.since(cursor)[0]) == [4]
+    assert numbers(log.since()[0]) == [0, 1, 2, 3, 4]
+
+
+def test_oldest_events_are_dropped_and_counted() -> None:
+    log = EventLog(most=3)
+    log.add("event", {"n": 0})
+    _, cursor = log.since()
+    for n in range(1, 10):
+        log.add("event", {"n": n})
+    (kind, details), *events = log.since(cursor)[0]
+    assert (kind, details["code"], details["events"]) == ("warning", "events-dropped", 6)
+    assert numbers(events) == [7, 8, 9]
+    assert len(log.since(log.since()[1])[0]) == 0
+
+
+def test_watcher_of_a_log_that_ended_in_a_crash_sees_the_next_one_from_its_start() -> None:
+    first, second = EventLog(), EventLog()
+    for n in range(4):
+        first.add("event", {"n": n})
+    _, cursor = first.since()
+    second.add("event", {"n": 4})
+    assert (first.has_written(cursor), second.has_written(cursor)) == (True, False)
+    assert numbers(second.since(cursor)[0]) == [4]
+
+
+def test_events_of_several_threads_are_all_kept() -> None:
+    log = EventLog()
+    threads = [Thread(target=lambda: [log.add("event", {"n": 1}) for _ in range(100)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(numbers(log.since()[0])) == 400
