@@ -53,6 +53,8 @@ class GroupTimes:
     def __init__(self, goal: Goal | None = None) -> None:
         self._goal = goal
         self._reached: Reached | None = None
+        self._reached_at = math.inf
+        """When the goal was reached first, as far as is known."""
         self._groups: dict[tuple[int, int], _Group] = {}
         self._stays: dict[tuple[int, int], _Stay] = {}
         self._parts = {STARTUP: 0.0, WAITING: 0.0, SHUTDOWN: 0.0}
@@ -95,6 +97,9 @@ class GroupTimes:
         """What was spent when the values were taken. They may have been on their way for seconds, and those of another
         trial, which had them earlier, may still be."""
         moment = time.monotonic() - reading.age_seconds
+        if moment >= self._reached_at:
+            return
+        self._reached_at = moment
         seconds = sum(stay.until(moment) for stay in self._stays.values())
         if self._reached is None or seconds < self._reached.seconds:
             joules = self._reached.joules if self._reached is not None else self._all_joules

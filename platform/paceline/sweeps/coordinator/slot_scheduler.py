@@ -155,7 +155,7 @@ class SlotScheduler:
 
     def check_objectives(self, trial: Trial) -> None:
         """End the sweep if its metrics are none of those that its trials report: it could not tell which is best."""
-        if reason := self.rules.never_reported(trial, self.recorder.trials.values()):
+        if reason := self.rules.never_reported(trial, self.recorder.metric_names):
             self.fault = self.fault or reason
             self.over = self.over or reason
             self._mark_all("pending", reason)

@@ -14,7 +14,8 @@ from paceline.cluster.run_coordinator import RunCoordinator, Status
 from paceline.config.constraints import Constraint
 from paceline.redaction import redact
 from paceline.sweeps.coordinator.record_closer import RecordCloser
-from paceline.sweeps.results.ranking import Objective, best_setting, best_trial, with_violations
+from paceline.sweeps.results.best_setting import BestSetting
+from paceline.sweeps.results.ranking import Objective, best_trial, with_violations
 from paceline.sweeps.sweep_log import SweepLog
 from paceline.sweeps.trial import ENDED, NOT_TRAINED, Trial
 from paceline.tracking.journal import JOURNAL_FILE, Journal
@@ -26,7 +27,7 @@ from paceline.tracking.sweep_note import sweep_points
 CHILD_CLOSE_SECONDS = 30.0
 """How long a trial's record waits for MLflow; what is unsent by then stays in its journal."""
 PARENT_SECONDS = 1.0
-"""How often the sweep's own record is notified of the trials, at the most: to find the best one takes a look at all."""
+"""How often the sweep's own record gets the best values and the counts, at the most."""
 
 
 class SweepRecorder:
@@ -53,6 +54,9 @@ class SweepRecorder:
         self._closings = RecordCloser()
         self.trials: dict[str, Trial] = {}
         """All trials that are known, by id."""
+        self.metric_names: set[str] = set()
+        """Those that some trial has reported."""
+        self._best = BestSetting(objectives)
         self.endings: Counter[str] = Counter()
         """How many trials have ended in each state."""
         self.version = 1
@@ -92,6 +96,8 @@ class SweepRecorder:
         if known is None or known.state not in ENDED:
             self.endings.update([trial.state] if trial.state in ENDED else [])
         self.trials[trial.id] = trial
+        self.metric_names.update(trial.metrics)
+        self._best.add(trial)
         self.version += 1
         self._versions.pop(trial.id, None)
         self._versions[trial.id] = self.version
@@ -218,7 +224,7 @@ class SweepRecorder:
     def _append_to_parent(self) -> None:
         """Let the sweep's own record have the best setting's values so far, each the mean over its seeds, and how many
         trials ended in which way."""
-        best = best_setting(list(self.trials.values()), self._objectives)
+        best = self._best.summary()
         values = (
             {metric: spread.mean for metric, spread in best.spreads.items() if spread.n} if best is not None else {}
         )

@@ -1,6 +1,6 @@
 """The part of a sweep's config that its coordinator needs."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -46,14 +46,18 @@ class SweepRules:
     goal: Goal | None = None
     """The cost to reach this is reported."""
 
-    def never_reported(self, trial: Trial, others: Iterable[Trial]) -> str:
+    def never_reported(self, trial: Trial, reported: Collection[str]) -> str:
         """Why nothing can be compared, since a trial has finished, or has been evaluated, without a metric of the sweep
-        that no other has either; empty when it can. A value that is not finite counts as reported."""
+        that no other has either; empty when it can. A value that is not finite counts as reported.
+
+        Args:
+            reported: the names of the metrics of all trials.
+        """
         goals = {name for name, _ in self.objectives}
         compared = dict.fromkeys([*(name for name, _ in self.objectives), *(own.metric for own in self.constraints)])
         if all(name in trial.metrics or name in MEASURES for name in compared):
             return ""
-        known = {name for each in others for name in each.metrics}.union(trial.metrics, MEASURES)
+        known = {*reported, *trial.metrics, *MEASURES}
         if trial.state == "finished":
             absent = (name for name in compared if name not in known)
         elif any(name.startswith(EVALUATED) for name in trial.metrics):

@@ -99,8 +99,13 @@ def aggregate(trials: Sequence[Trial], metrics: Sequence[str]) -> list[SettingSu
     """One summary for each setting, in the order of the trials; the metrics over its finished trials."""
     groups: dict[str, list[Trial]] = {}
     for trial in trials:
-        groups.setdefault(_ENCODER.encode(trial.setting), []).append(trial)
-    return [_summary(group, metrics) for group in groups.values()]
+        groups.setdefault(setting_key(trial), []).append(trial)
+    return [summary_of(group, metrics) for group in groups.values()]
+
+
+def setting_key(trial: Trial) -> str:
+    """What trials of one setting have in common."""
+    return _ENCODER.encode(trial.setting)
 
 
 def ranked(trials: Sequence[Trial], objectives: Sequence[Objective]) -> list[SettingSummary]:
@@ -113,10 +118,12 @@ def ranked(trials: Sequence[Trial], objectives: Sequence[Objective]) -> list[Set
     first = objectives[0][0]
     settings = aggregate(sorted(trials, key=place), [metric for metric, _ in objectives])
     usable = [summary for summary in settings if summary.spreads[first].n]
-    return sorted(
-        usable,
-        key=lambda summary: (bool(summary.broken), -_seeds(summary, first), *_mean_losses(summary, objectives)),
-    )
+    return sorted(usable, key=lambda summary: rank_of(summary, objectives))
+
+
+def rank_of(summary: SettingSummary, objectives: Sequence[Objective]) -> tuple[float, ...]:
+    """Sorts settings, best first, by what `ranked` says."""
+    return (bool(summary.broken), -_seeds(summary, objectives[0][0]), *_mean_losses(summary, objectives))
 
 
 def best_setting(trials: Sequence[Trial], objectives: Sequence[Objective]) -> SettingSummary | None:
@@ -194,7 +201,8 @@ def _usable(trials: Sequence[Trial], objectives: Sequence[Objective]) -> list[Tr
     ]
 
 
-def _summary(trials: Sequence[Trial], metrics: Sequence[str]) -> SettingSummary:
+def summary_of(trials: Sequence[Trial], metrics: Sequence[str]) -> SettingSummary:
+    """The summary of the trials of one setting, at least one."""
     finished = tuple(trial for trial in trials if trial.state == "finished")
     spreads = {metric: _spread(finished, metric) for metric in metrics}
     return SettingSummary(trials[0].setting, tuple(trials), finished, spreads)
