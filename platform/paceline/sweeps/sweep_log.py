@@ -1,6 +1,6 @@
 """The journal of a sweep: its trials and what they reported at rungs, so that a later launch can continue with it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, get_args
@@ -11,6 +11,8 @@ from paceline.tracking.journal import Journal
 from paceline.tracking.journal_entries import is_count, is_number
 
 FILE = "log.jsonl"
+LogEntry = tuple[str, Mapping[str, Any]]
+"""Kind and content of an entry of the log."""
 
 
 @dataclass
@@ -56,6 +58,21 @@ def read_log(folder: Path) -> SweepHistory:
     return _replay(_journal(folder))
 
 
+def trial_entry(trial: Trial) -> LogEntry:
+    """The entry that says how a trial stands."""
+    return "trial", asdict(trial)
+
+
+def rung_entry(trial_id: str, values: Mapping[str, float]) -> LogEntry:
+    """The entry that says what a trial reported at a rung."""
+    return "rung", {"id": trial_id, "values": dict(values)}
+
+
+def answer_entry(trial_id: str) -> LogEntry:
+    """The entry that says that a trial has been told what to do at the rung that it reached last."""
+    return "answer", {"id": trial_id}
+
+
 class SweepLog:
     """Appends to the journal; what a method has written is durable when it returns. Each may raise OSError."""
 
@@ -69,17 +86,21 @@ class SweepLog:
         self._journal = _journal(folder)
         self.history = _replay(self._journal)
 
+    def append(self, entries: Sequence[LogEntry]) -> None:
+        """Append several entries at once, which takes as long as one."""
+        self._journal.append(entries)
+
     def trial(self, trial: Trial) -> None:
         """Write down how a trial stands."""
-        self._journal.append([("trial", asdict(trial))])
+        self.append([trial_entry(trial)])
 
     def rung(self, trial_id: str, values: Mapping[str, float]) -> None:
         """Write down what a trial reported at a rung."""
-        self._journal.append([("rung", {"id": trial_id, "values": dict(values)})])
+        self.append([rung_entry(trial_id, values)])
 
     def answer(self, trial_id: str) -> None:
         """Write down that a trial has been told what to do at the rung that it reached last."""
-        self._journal.append([("answer", {"id": trial_id})])
+        self.append([answer_entry(trial_id)])
 
     def close(self) -> None:
         """Release the file."""

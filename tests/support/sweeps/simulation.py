@@ -194,8 +194,13 @@ class SimulatedSweep:
 
     async def settle(self) -> None:
         """Let everybody who can go on do so."""
-        for _ in range(50):
-            await asyncio.sleep(0)
+        for _ in range(3):
+            for _ in range(50):
+                await asyncio.sleep(0)
+            await self.coordinator._recorder.durable()
+            await self.coordinator._scheduler.all_opened()
+            for run in list(self.coordinator._scheduler.runs.values()):
+                await run.writes.settled()
 
     async def close(self, seconds: float = 0.05) -> dict[str, Any]:
         """End the sweep, MLflow has so many seconds."""

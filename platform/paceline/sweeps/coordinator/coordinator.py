@@ -169,6 +169,7 @@ class SweepCoordinator(GroupReports):
         self._scheduler.over = self._scheduler.over or "closed"
         if self._watch is not None:
             self._watch.cancel()
+        await self._scheduler.all_opened()
         for run in [run for run in self._scheduler.runs.values() if not run.has_ended]:
             if run.begun is not None:  # its workers do not answer
                 run.end("pending", "its workers did not stop in time")
@@ -177,7 +178,7 @@ class SweepCoordinator(GroupReports):
             self._scheduler.release(run)
             self._recorder.trial(run.trial)
             told = run.trial.reason or reason or "the sweep ended"
-            self._recorder.close_record(run.trial.id, run.coordinator, "KILLED", told, timeout_seconds)
+            self._recorder.close_record(run, "KILLED", told, timeout_seconds)
         self._scheduler.release_surplus_groups()
         await self._scheduler.notify()
         self._recorder.take_costs(costs or {})
@@ -207,7 +208,11 @@ class SweepCoordinator(GroupReports):
         known = self._recorder.trials.get(spec.planned.id)
         if known is not None and self._has_ended(known.id):
             return TrialReport(known.state, end_values(known, self._scheduler.rung_of(known.id)))
-        run = None if self._scheduler.over else self._scheduler.runs.get(spec.planned.id) or self._scheduler.open(spec)
+        run = (
+            None
+            if self._scheduler.over
+            else self._scheduler.runs.get(spec.planned.id) or await self._scheduler.open(spec)
+        )
         if run is None:
             await self._scheduler.notify()  # the sweep may have ended since it could not be recorded
             return NOT_NOW
@@ -237,7 +242,9 @@ class SweepCoordinator(GroupReports):
         while not is_over() and not self._scheduler.over:
             await self._scheduler.assign(run, call)
             await self._scheduler.until(lambda: is_over() or run.is_displaced)
-        return run.report() if run.calls == call else NOT_NOW
+        report = run.report() if run.calls == call else NOT_NOW
+        await self._recorder.durable()  # what Tune is told stays so, whatever dies
+        return report
 
     async def skip(self, planned: PlannedTrial, reason: str) -> None:
         """A trial that was chosen turned out to be no valid config."""
@@ -249,6 +256,7 @@ class SweepCoordinator(GroupReports):
             self._recorder.trial(Trial(planned.id, dict(planned.params), state="skipped", reason=reason))
         self._scheduler.release_surplus_groups()
         await self._scheduler.notify()
+        await self._recorder.durable()
 
     async def leave(self, trial_id: str, visit: str = "") -> None:
         """Let a trial save its state and give up its slot; it may come back later.
@@ -261,6 +269,7 @@ class SweepCoordinator(GroupReports):
             return
         run.calls += 1  # nobody waits for it any more
         await self._scheduler.vacate(run)
+        await self._recorder.durable()
 
     def _has_ended(self, trial_id: str) -> bool:
         known = self._recorder.trials.get(trial_id)

@@ -61,13 +61,15 @@ class GroupReports:
         run.begin()
         self._recorder.trial(run.trial)
         spec = run.spec
-        return Attempt(slot.taken, run.trial.id, run.trial.attempts, spec.worker_spec, spec.timeout_seconds)
+        attempt = Attempt(slot.taken, run.trial.id, run.trial.attempts, spec.worker_spec, spec.timeout_seconds)
+        await self._recorder.durable()  # an attempt must not be counted twice
+        return attempt
 
     async def begin(self, trial_id: str, attempt: int, device: str) -> None:
         """The workers are about to train on such a device."""
         run = self._running(trial_id, attempt)
         if run is not None:
-            run.coordinator.begin(device)
+            run.write(lambda coordinator: coordinator.begin(device))
 
     async def metrics(self, trial_id: str, attempt: int, readings: Sequence[MetricReading]) -> bool:
         """Record what was measured, in the order of the steps; returns whether all of it is safe."""
@@ -77,12 +79,12 @@ class GroupReports:
         for reading in readings:
             run.measure(reading.step, reading.values)
             self._scheduler.times.measure(trial_id, attempt, reading)
-        is_safe = run.coordinator.metrics(readings)
+        is_safe = run.write(lambda coordinator: coordinator.metrics(readings))
         if not self._scheduler.over:
             self._scheduler.check_objectives(run.trial)
             if self._scheduler.over:
                 await self._scheduler.notify()
-        return is_safe
+        return await is_safe
 
     async def progress(self, trial_id: str, attempt: int, step: int, samples_per_second: float) -> bool:
         """A sign of life; returns whether the trial is to save its state and stop."""
@@ -99,7 +101,7 @@ class GroupReports:
         if run is None:
             return
         if kind in OF_THE_RECORD:
-            run.coordinator.event(kind, details)
+            run.write(lambda coordinator: coordinator.event(kind, details))
         elif kind == "plan":
             run.trial = replace(run.trial, total_steps=details["total_steps"])
         elif kind == "checkpoint":
@@ -129,12 +131,13 @@ class GroupReports:
         await self._scheduler.until(lambda: run.rung is None or run.stopping is not None)
         if self._running(trial_id, attempt) is None:
             return None
-        if run.stopping is None:
-            return True
-        if run.stopping[0] == "pending" or (run.stopping[0] == "paused" and not run.is_told):
-            return None
-        self._recorder.answer(trial_id)
-        return False
+        if run.stopping is not None:
+            if run.stopping[0] == "pending" or (run.stopping[0] == "paused" and not run.is_told):
+                return None
+            self._recorder.answer(trial_id)
+        may_continue = run.stopping is None
+        await self._recorder.durable()
+        return may_continue
 
     async def finish(self, trial_id: str, attempt: int, ending: Mapping[str, Any]) -> None:
         """How the training of a trial ended, from rank 0 or from the rank that failed; the first word stays.
@@ -149,7 +152,9 @@ class GroupReports:
         if words.unrecorded and not await self.metrics(trial_id, attempt, words.unrecorded):
             message = f"its last metrics are not recorded; {HINT_OF_UNRECORDED}"
             self._recorder.tell("warning", code="metrics-not-recorded", trial=trial_id, message=message)
-        run.coordinator.note_lost(words.lost)
+        if self._running(trial_id, attempt) is None:  # another rank has told it meanwhile
+            return
+        run.write(lambda coordinator: coordinator.note_lost(words.lost))
         if (slot := self._scheduler.slot_of(run)) is not None:
             self._scheduler.times.turn_to(slot.number, slot.generation, WAITING)
         run.conclude(words.ending)
@@ -157,6 +162,7 @@ class GroupReports:
         if run.trial.state == "pending" and words.ending["status"] == "failed":
             self._scheduler.found_disk_full(trial_id, run.trial.reason)
         await self._scheduler.notify()
+        await self._recorder.durable()
 
     # --- within --------------------------------------------------------------------------------------------------
 

@@ -7,8 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.run_coordinator import RunCoordinator, Status
+from paceline.cluster.run_coordinator import Status
 from paceline.errors import PacelineError, text_of
+from paceline.sweeps.coordinator.running_trial import RunningTrial
+from paceline.sweeps.coordinator.write_queue import WriteQueue
 from paceline.sweeps.trial import Trial
 from paceline.tracking.run_record import RECORD_FILE, RunRecord, trial_state_tags
 from paceline.tracking.run_recorder import TRIAL_STATUS, RunRecorder, has_ended, sync
@@ -28,15 +30,10 @@ class RecordCloser:
         self._threads = ThreadPoolExecutor(MOST_CLOSINGS, "close-trial")
 
     def close(
-        self,
-        coordinator: RunCoordinator,
-        status: Status,
-        reason: str | None,
-        timeout_seconds: float,
-        when_closed: Closed,
+        self, run: RunningTrial, status: Status, reason: str | None, timeout_seconds: float, when_closed: Closed
     ) -> None:
-        """Close the record of a trial that has run in this launch."""
-        self._begin(lambda: coordinator.close(status, reason, timeout_seconds), when_closed)
+        """Close the record of a trial that has run in this launch, after all that is still to be written there."""
+        self._begin(lambda: run.coordinator.close(status, reason, timeout_seconds), when_closed, run.writes)
 
     def close_anew(self, folder: Path, uri: str, trial: Trial, timeout_seconds: float, when_closed: Closed) -> None:
         """Close the record of a trial that an earlier launch did not live to close, or send what MLflow lacks of it.
@@ -56,12 +53,16 @@ class RecordCloser:
         """Begin no more."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _begin(self, close: Callable[[], dict[str, Any]], when_closed: Closed) -> None:
-        task = asyncio.get_running_loop().create_task(self._close(close, when_closed))
+    def _begin(
+        self, close: Callable[[], dict[str, Any]], when_closed: Closed, before: WriteQueue | None = None
+    ) -> None:
+        task = asyncio.get_running_loop().create_task(self._close(close, when_closed, before))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _close(self, close: Callable[[], dict[str, Any]], when_closed: Closed) -> None:
+    async def _close(self, close: Callable[[], dict[str, Any]], when_closed: Closed, before: WriteQueue | None) -> None:
+        if before is not None:
+            await before.settled()
         when_closed(await asyncio.get_running_loop().run_in_executor(self._threads, _report_of, close))
 
 

@@ -1,12 +1,14 @@
 """A trial between its first assignment to a slot and its end."""
 
+import asyncio
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from paceline.sweeps.coordinator.trial_coordinator import TrialCoordinator
+from paceline.sweeps.coordinator.write_queue import WriteQueue
 from paceline.sweeps.messages import TrialReport, TrialSpec
 from paceline.sweeps.trial import ENDED, Trial, TrialState
 from paceline.tracking import metrics
@@ -14,6 +16,7 @@ from paceline.tracking.run_record import TAG_LENGTH, param_text
 
 FAILED_AS: dict[str, TrialState] = {"error": "failed", "diverged": "diverged", "oom": "oom", "full_disk": "pending"}
 """The state of a trial whose failure is of this kind. One that found a disk full succeeds once there is room."""
+Result = TypeVar("Result")
 _AT_STEP = re.compile(r"\bat step (\d+)")
 
 
@@ -46,6 +49,8 @@ class RunningTrial:
     spec: TrialSpec
     trial: Trial
     coordinator: TrialCoordinator
+    writes: WriteQueue
+    """Of its record."""
     slot: int | None = None
     """The number of its slot; None while it has none."""
     begun: float | None = None
@@ -95,6 +100,10 @@ class RunningTrial:
         has_no_slot = self.slot is None and not self.is_displaced
         return has_no_slot or (self.rung is not None and not self.is_told)
 
+    def write(self, what: Callable[[TrialCoordinator], Result]) -> "asyncio.Future[Result]":
+        """Have something done with its record, in a thread, after all that was put in before."""
+        return self.writes.put(lambda: what(self.coordinator))
+
     def stop(self, state: TrialState, reason: str) -> None:
         """It is to have this state once its workers have released it."""
         if self.stopping is None:
@@ -123,8 +132,9 @@ class RunningTrial:
         self.trial = replace(self.trial, params=dict(params))
         if changed:
             self.changes += changed
-            self.coordinator.tag({metrics.CHANGED_PARAMS: "\n".join(self.changes)[-TAG_LENGTH:]})
-            self.coordinator.note_axes(self.trial.steps, params)
+            text, steps = "\n".join(self.changes)[-TAG_LENGTH:], self.trial.steps
+            self.write(lambda coordinator: coordinator.tag({metrics.CHANGED_PARAMS: text}))
+            self.write(lambda coordinator: coordinator.note_axes(steps, params))
 
     def displace(self) -> None:
         """Its slot is none any more: it continues in another one, from its newest checkpoint."""
@@ -172,7 +182,7 @@ class RunningTrial:
             state = FAILED_AS.get(failure["kind"], "failed")
             steps = max(self.trial.steps, _step_of(failure))
             self.trial = replace(self.trial, state=state, reason=failure["reason"], steps=steps)
-            self.coordinator.keep_traceback(failure.get("traceback_text", ""))
+            self.write(lambda coordinator: coordinator.keep_traceback(failure.get("traceback_text", "")))
             return
         state, reason = ("finished", "") if ending["status"] == "finished" else stopped
         self.trial = replace(

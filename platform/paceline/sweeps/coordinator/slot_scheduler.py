@@ -15,6 +15,7 @@ from paceline.sweeps.coordinator.slot import Slot, choose_slot
 from paceline.sweeps.coordinator.sweep_recorder import SweepRecorder
 from paceline.sweeps.coordinator.sweep_rules import SweepRules
 from paceline.sweeps.coordinator.trial_coordinator import TrialCoordinator
+from paceline.sweeps.coordinator.write_queue import WriteQueue
 from paceline.sweeps.messages import TrialSpec
 from paceline.sweeps.trial import Trial, TrialState
 
@@ -40,19 +41,37 @@ class SlotScheduler:
         """Why the sweep cannot continue; empty when it can."""
         self.disk = DiskRoom(recorder.folder)
         self._num_trials = num_trials
+        self._openings: dict[str, asyncio.Future[RunningTrial | None]] = {}
+        """By trial."""
         self._changed = asyncio.Condition()
 
-    def open(self, spec: TrialSpec) -> RunningTrial | None:
+    async def open(self, spec: TrialSpec) -> RunningTrial | None:
         """Open the record of a trial: a new one, or one that an earlier launch has left unfinished. None when that
         cannot be written down; a later launch runs it."""
+        trial_id = spec.planned.id
+        if trial_id not in self._openings:  # Tune may ask again before the first time is over
+            self._openings[trial_id] = asyncio.ensure_future(self._open(spec))
+            self._openings[trial_id].add_done_callback(lambda _: self._openings.pop(trial_id))
+        return await asyncio.shield(self._openings[trial_id])
+
+    async def all_opened(self) -> None:
+        """Wait for the trials whose records are being opened."""
+        if self._openings:
+            await asyncio.wait(list(self._openings.values()))
+
+    async def _open(self, spec: TrialSpec) -> RunningTrial | None:
         planned = spec.planned
         known = self.recorder.trials.get(planned.id) or Trial(planned.id, dict(planned.params))
         trial = replace(known, params=dict(planned.params), total_steps=spec.total_steps, reason="")
         trial = replace(trial, mlflow_run_id="")  # its record is open again
-        try:
+
+        def open_record() -> TrialCoordinator:
             coordinator = TrialCoordinator(Path(spec.folder) / "tracking", spec.record, self._listener(trial.id))
             coordinator.note_axes(0, trial.params)
-            run = RunningTrial(spec, trial, coordinator)
+            return coordinator
+
+        try:
+            coordinator = await asyncio.get_running_loop().run_in_executor(self.recorder.threads, open_record)
         except OSError as error:
             self.recorder.note(replace(trial, state="pending", reason=f"it cannot be recorded: {error}"))
             message = f"trial {trial.id} did not begin, it cannot be recorded: {error}"
@@ -60,6 +79,7 @@ class SlotScheduler:
             if is_full_disk(error):
                 self.found_disk_full(trial.id, f"it cannot be recorded: {error}")
             return None
+        run = RunningTrial(spec, trial, coordinator, WriteQueue(self.recorder.threads))
         run.reached = self.rung_of(trial.id)
         self.runs[trial.id] = run
         self.recorder.trial(trial)
@@ -144,7 +164,7 @@ class SlotScheduler:
         if run.trial.state == "finished":
             self.disk.was_found()
         if run.has_ended:
-            self.recorder.end(run.trial, run.coordinator, lambda: self._forget(run))
+            self.recorder.end(run, lambda: self._forget(run))
             self.check_objectives(run.trial)
             self.over = self.over or self.rules.target_reached(run.trial)
             if self.rules.target_reached(run.trial):

@@ -4,19 +4,22 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from paceline.cluster.event_log import EventLog
 from paceline.cluster.kept_checkpoints import kept_checkpoints
-from paceline.cluster.run_coordinator import RunCoordinator, Status
+from paceline.cluster.run_coordinator import Status
 from paceline.config.constraints import Constraint
 from paceline.redaction import redact
 from paceline.sweeps.coordinator.record_closer import RecordCloser
+from paceline.sweeps.coordinator.running_trial import RunningTrial
+from paceline.sweeps.coordinator.write_queue import GroupCommit, WriteQueue
 from paceline.sweeps.results.best_setting import BestSetting
 from paceline.sweeps.results.ranking import Objective, best_trial, with_violations
-from paceline.sweeps.sweep_log import SweepLog
+from paceline.sweeps.sweep_log import LogEntry, SweepLog, answer_entry, rung_entry, trial_entry
 from paceline.sweeps.trial import ENDED, NOT_TRAINED, Trial
 from paceline.tracking.journal import JOURNAL_FILE, Journal
 from paceline.tracking.metric_points import MetricPoint
@@ -26,6 +29,8 @@ from paceline.tracking.sweep_note import sweep_points
 
 CHILD_CLOSE_SECONDS = 30.0
 """How long a trial's record waits for MLflow; what is unsent by then stays in its journal."""
+MOST_WRITERS = 64
+"""How many records of trials are written to at the same time."""
 PARENT_SECONDS = 1.0
 """How often the sweep's own record gets the best values and the counts, at the most."""
 
@@ -47,8 +52,12 @@ class SweepRecorder:
         """
         self.folder, self._uri = folder, record.uri
         self._objectives, self._constraints = objectives, constraints
-        self._log = SweepLog(folder)
+        log = SweepLog(folder)
+        self._log = GroupCommit(log.append, ThreadPoolExecutor(1, "sweep-log"))
         self._parent = RunRecorder(folder / "tracking", record)
+        self._parent_writes = WriteQueue(ThreadPoolExecutor(1, "sweep-record"))
+        self.threads = ThreadPoolExecutor(MOST_WRITERS, "trial-record")
+        """For the records of the trials."""
         self._parent_told = -PARENT_SECONDS
         self._parent_timer: asyncio.TimerHandle | None = None
         self._closings = RecordCloser()
@@ -62,10 +71,10 @@ class SweepRecorder:
         self.version = 1
         """Grows with every change of a trial."""
         self._versions: dict[str, int] = {}  # by trial, the newest last
-        for trial in self._log.history.trials.values():
+        for trial in log.history.trials.values():
             # the launch that ran it is gone
             self.note(replace(trial, state="pending") if trial.state == "running" else trial)
-        self.last_rungs = self._log.history.last_rungs
+        self.last_rungs = log.history.last_rungs
         """What is known of trials that are not under way: the values at the rung that each reached last."""
         self.events = EventLog()
         """For the watcher."""
@@ -106,7 +115,7 @@ class SweepRecorder:
         """Write down how a trial stands."""
         self.note(trial)
         # if it fails, a later launch would run it once more, and find it finished by its checkpoint
-        self._write(lambda: self._log.trial(self.trials[trial.id]), f"how trial {trial.id} stands")
+        self._write(trial_entry(self.trials[trial.id]), f"how trial {trial.id} stands")
 
     def changed_since(self, version: int) -> dict[str, Trial]:
         """The trials that have changed since a version, by id."""
@@ -119,26 +128,31 @@ class SweepRecorder:
 
     def rung(self, trial_id: str, values: Mapping[str, float]) -> None:
         """Write down that a trial has come to a rung."""
-        self._write(lambda: self._log.rung(trial_id, values), f"the rung of trial {trial_id}")
+        self._write(rung_entry(trial_id, values), f"the rung of trial {trial_id}")
 
     def answer(self, trial_id: str) -> None:
         """Write down that a trial has its decision at its rung."""
-        self._write(lambda: self._log.answer(trial_id), f"the rung of trial {trial_id}")
+        self._write(answer_entry(trial_id), f"the rung of trial {trial_id}")
 
-    def end(self, trial: Trial, coordinator: RunCoordinator, when_closed: Callable[[], None]) -> None:
+    async def durable(self) -> None:
+        """Wait until all that was written down until now is on the disk; what could not be written was reported."""
+        await self._log.settled()
+
+    def end(self, run: RunningTrial, when_closed: Callable[[], None]) -> None:
         """A trial has ended: write that down, and close its record in the background."""
+        trial = run.trial
         self.trial(trial)
         self._tell_parent_soon()
-        self._write(lambda: coordinator.tag(trial_state_tags(trial.state)), f"the state of trial {trial.id}")
+        tagged = run.write(lambda coordinator: coordinator.tag(trial_state_tags(trial.state)))
+        tagged.add_done_callback(lambda done: self._tell_of_failure(done, f"the state of trial {trial.id}"))
         status = TRIAL_STATUS.get(trial.state, "KILLED")
-        self.close_record(trial.id, coordinator, status, trial.reason or None, CHILD_CLOSE_SECONDS, when_closed)
+        self.close_record(run, status, trial.reason or None, CHILD_CLOSE_SECONDS, when_closed)
         if trial.reason:
             self.tell("ended", trial=trial.id, state=trial.state, reason=trial.reason)
 
     def close_record(
         self,
-        trial_id: str,
-        coordinator: RunCoordinator,
+        run: RunningTrial,
         status: Status,
         reason: str | None,
         timeout_seconds: float,
@@ -146,7 +160,7 @@ class SweepRecorder:
     ) -> None:
         """Close a trial's record in the background, which takes `CHILD_CLOSE_SECONDS` at the most."""
         seconds = min(timeout_seconds, CHILD_CLOSE_SECONDS)
-        self._closings.close(coordinator, status, reason, seconds, self._when_closed(trial_id, when_closed))
+        self._closings.close(run, status, reason, seconds, self._when_closed(run.trial.id, when_closed))
 
     async def close(
         self, status: Status, reason: str | None, note: str, artifacts: Mapping[str, bytes], timeout_seconds: float
@@ -154,35 +168,41 @@ class SweepRecorder:
         """Close the sweep's own record while those of the trials are closed; returns a `UploadReport` as a mapping."""
         if self._parent_timer is not None:
             self._tell_parent()
+        best = best_trial(list(self.trials.values()), self._objectives)
+        if best is not None:
+            registered = self._parent_writes.put(lambda: self._add_checkpoint_of(best))
+            registered.add_done_callback(lambda done: self._tell_of_failure(done, "the best trial's checkpoint"))
         words = status, reason, note, artifacts, timeout_seconds
         others = asyncio.create_task(self._closings.finish(timeout_seconds))
-        report = await asyncio.to_thread(self._close_parent, *words)
+        report = await self._parent_writes.put(lambda: self._close_parent(*words))
         await others
         if not report["unsent"]:  # MLflow is there now; it was away for too long when some of the trials ended
             self._close_left_open()
             await self._closings.finish(timeout_seconds)
         self._closings.give_up()
+        await self.durable()
         return report
 
     def _close_parent(
-        self, status: Status, reason: str | None, note: str, artifacts: Mapping[str, bytes], timeout_seconds: float
+        self,
+        status: Status,
+        reason: str | None,
+        note: str,
+        artifacts: Mapping[str, bytes],
+        timeout_seconds: float,
     ) -> dict[str, Any]:
         error = ""
         try:
             for path, data in artifacts.items():
                 self._parent.add_artifact(path, data)
-            self._write(self._add_best_checkpoint, "the best trial's checkpoint")
             report = self._parent.close(status, reason, timeout_seconds, note)
         except OSError as trouble:  # no room for the last words: what is in the journal is sent all the same
             error = f"the end of the sweep could not be recorded: {trouble}"
             report = self._close_without_words(status, timeout_seconds)
         return {**asdict(report), **({"error": error} if error else {})}
 
-    def _add_best_checkpoint(self) -> None:
+    def _add_checkpoint_of(self, best: Trial) -> None:
         """Have the final checkpoint of the best trial registered: those of all others would only be in the way."""
-        best = best_trial(list(self.trials.values()), self._objectives)
-        if best is None:
-            return
         folder = self.folder / "trials" / best.id
         entries = Journal(folder / "tracking" / JOURNAL_FILE).read()
         points = [MetricPoint.from_json(entry.content) for entry in entries if entry.kind == "point"]
@@ -215,24 +235,28 @@ class SweepRecorder:
         if self._parent_timer is not None:
             self._parent_timer.cancel()
         self._parent_timer, self._parent_told = None, time.monotonic()
-        self._write(self._append_to_parent, "how many trials have ended")
-
-    def take_costs(self, costs: Mapping[str, float]) -> None:
-        """Let the sweep's own record have what the sweep has cost, as metrics."""
-        self._write(lambda: self._parent.append_newest(costs, self.endings.total()), "what the sweep cost")
-
-    def _append_to_parent(self) -> None:
-        """Let the sweep's own record have the best setting's values so far, each the mean over its seeds, and how many
-        trials ended in which way."""
         best = self._best.summary()
         values = (
             {metric: spread.mean for metric, spread in best.spreads.items() if spread.n} if best is not None else {}
         )
-        self._parent.append(sweep_points(self.endings, values, int(time.time() * 1000)))
+        # the best setting's values, each the mean over its seeds, and how many trials ended in which way
+        self._record(sweep_points(self.endings, values, int(time.time() * 1000)), "how many trials have ended")
 
-    def _write(self, write: Callable[[], object], what: str) -> None:
-        try:
-            write()
-        except Exception as error:  # of any kind: it is the trouble of one entry, and the sweep continues
+    def take_costs(self, costs: Mapping[str, float]) -> None:
+        """Let the sweep's own record have what the sweep has cost, as metrics."""
+        step = self.endings.total()
+        written = self._parent_writes.put(lambda: self._parent.append_newest(costs, step))
+        written.add_done_callback(lambda done: self._tell_of_failure(done, "what the sweep cost"))
+
+    def _record(self, points: Sequence[MetricPoint], what: str) -> None:
+        written = self._parent_writes.put(lambda: self._parent.append(points))
+        written.add_done_callback(lambda done: self._tell_of_failure(done, what))
+
+    def _write(self, entry: LogEntry, what: str) -> None:
+        self._log.put(entry).add_done_callback(lambda done: self._tell_of_failure(done, what))
+
+    def _tell_of_failure(self, written: "asyncio.Future[Any]", what: str) -> None:
+        error = None if written.cancelled() else written.exception()
+        if error is not None:  # of any kind: it is the trouble of one entry, and the sweep continues
             kind = "" if isinstance(error, OSError) else f"{type(error).__name__}: "
             self.tell("warning", code="not-written", message=f"{what} could not be written down: {kind}{error}")
