@@ -1,7 +1,6 @@
 """Display of a running sweep: a bar and a table on a terminal, plain lines elsewhere; like `paceline.display`."""
 
 import sys
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,9 +17,10 @@ from paceline.redaction import redact, redact_tree
 from paceline.reports.text import number_text
 from paceline.sweeps.listener import SilentSweepListener, SweepListener
 from paceline.sweeps.results import labels, ranking, trial_texts
-from paceline.sweeps.results.ranking import Objective
-from paceline.sweeps.results.result import best_text
-from paceline.sweeps.trial import ENDED, NOT_TRAINED, Beginning, Trial, trained, work_done
+from paceline.sweeps.results.best_setting import BestSetting
+from paceline.sweeps.results.ranking import Objective, best_seed
+from paceline.sweeps.trial import Trial
+from paceline.sweeps.trial_table import Beginning, TrialTable
 
 PLAIN_LINE_SECONDS = 5.0
 PLAIN_WAIT_SECONDS = 30.0
@@ -28,8 +28,6 @@ PLAIN_WAIT_SECONDS = 30.0
 REFRESH_SECONDS = 0.25
 REFRESHES = 2.0
 """How often a second what is shown is drawn again when nothing is reported: the seconds of a wait continue."""
-BEST_SECONDS = 2.0
-"""How old the best trial may be on a terminal."""
 RUNNING_ROWS = 12
 """Running trials that are shown, at most."""
 ENDED_ROWS = 5
@@ -125,7 +123,9 @@ class PlainSweepListener(PlainListener):
         self.objectives = objectives
         self._total = total_trials or 0
         self._told = 0
-        self._shown_ended: set[str] = set()
+        self._num_shown = self._num_ranked = 0
+        """How many of the ended trials have had their line, and were compared with the best one."""
+        self._best_setting = BestSetting(objectives)
         self._last_line = -PLAIN_LINE_SECONDS
         self._beginning = Beginning()
         self._waiting = Waiting("", monotonic())
@@ -137,10 +137,10 @@ class PlainSweepListener(PlainListener):
         self._waiting = Waiting(text, monotonic(), hint=GROUPS_HINT if "worker group" in text else "")
         self._last_wait = self._waiting.since
 
-    def trials(self, view: Sequence[Trial]) -> None:
+    def trials(self, view: TrialTable) -> None:
         """Print how the sweep stands when trials have ended since the last line, which is some seconds ago."""
-        now, ended = monotonic(), _count(view)
-        if self.verbose and ended > len(self._shown_ended):
+        now, ended = monotonic(), view.num_ended
+        if self.verbose and ended > self._num_shown:
             self._show_ended(view)
         self._tell_wait(self._beginning.is_over(view, now), now)
         is_last = ended == self._planned(view)
@@ -154,30 +154,37 @@ class PlainSweepListener(PlainListener):
         """Print what happened, after the trial that it is about."""
         self._line(_event_text(kind, details))
 
-    def _show_ended(self, view: Sequence[Trial]) -> None:
-        names = labels.short_names(trial_texts.axis_keys(view))
-        for trial in view:
-            if trial.state in ENDED and trial.id not in self._shown_ended:
-                self._shown_ended.add(trial.id)
-                value = ranking.value_of(trial, self.objectives[0][0])
-                result = "" if value is None else f", {self.objectives[0][0]} {number_text(value)}"
-                setting = labels.setting_text(redact_tree(trial.params), names)
-                self._line(f"trial {trial.id} ({setting}): {labels.outcome_text(trial.state, trial.broken)}{result}")
+    def _show_ended(self, view: TrialTable) -> None:
+        ended = [view.by_id(trial_id) for trial_id in view.ended_ids[self._num_shown :]]
+        self._num_shown += len(ended)
+        names = labels.short_names(trial_texts.axis_keys([*view[:1], *ended]))
+        for trial in ended:
+            value = ranking.value_of(trial, self.objectives[0][0])
+            result = "" if value is None else f", {self.objectives[0][0]} {number_text(value)}"
+            setting = labels.setting_text(redact_tree(trial.params), names)
+            self._line(f"trial {trial.id} ({setting}): {labels.outcome_text(trial.state, trial.broken)}{result}")
 
     def _tell_wait(self, has_begun: bool, now: float) -> None:
         if not has_begun and self._waiting.text and now - self._last_wait >= PLAIN_WAIT_SECONDS:
             self._last_wait = now
             self._line(str(self._waiting))
 
-    def _counts_text(self, view: Sequence[Trial]) -> str:
-        counts = trial_texts.counts_text(view, _COUNTED)
-        return f"{_count(view)}/{self._planned(view)} trials{', ' if counts else ''}{counts}"
+    def _counts_text(self, view: TrialTable) -> str:
+        counts = trial_texts.states_text(view.counts, _COUNTED, view.num_infeasible)
+        return f"{view.num_ended}/{self._planned(view)} trials{', ' if counts else ''}{counts}"
 
-    def _planned(self, view: Sequence[Trial]) -> int:
+    def _planned(self, view: TrialTable) -> int:
         return max(len(view), self._total)
 
-    def _best_text(self, view: Sequence[Trial]) -> str:
-        return redact(best_text([trial for trial in view if trial.state == "finished"], self.objectives))
+    def _best_text(self, view: TrialTable) -> str:
+        for trial_id in view.ended_ids[self._num_ranked :]:
+            self._best_setting.add(view.by_id(trial_id))
+        self._num_ranked = view.num_ended
+        best = self._best_setting.summary()
+        if best is None:
+            return ""
+        names = labels.short_names(trial_texts.axis_keys(best.trials))
+        return redact(trial_texts.summary_text(best_seed(best, self.objectives), best.spreads, names))
 
 
 def _event_text(kind: str, details: Mapping[str, Any]) -> str:
@@ -200,9 +207,6 @@ class LiveSweepListener(PlainSweepListener):
         self._live = live
         self._title = title
         self._drawn = -REFRESH_SECONDS
-        self._best = (0, -BEST_SECONDS, "")
-        self._ended: deque[str] = deque(maxlen=ENDED_ROWS)
-        self._known_ended: set[str] = set()
 
     def stage(self, text: str) -> None:
         """Print the stage, and show under the lines for how long it continues, until the first trial begins."""
@@ -210,68 +214,53 @@ class LiveSweepListener(PlainSweepListener):
         if self._beginning.since is None:
             self._live.update(replace(self._waiting, before=f"{self._title}  "), refresh=True)
 
-    def trials(self, view: Sequence[Trial]) -> None:
+    def trials(self, view: TrialTable) -> None:
         """Draw the trials again, a few times a second at most."""
-        now, ended = monotonic(), _count(view)
+        now, ended = monotonic(), view.num_ended
         if now - self._drawn < REFRESH_SECONDS and ended < self._planned(view):
             return
         self._drawn = now
         has_begun = self._beginning.is_over(view, now)
-        self._note_ended(view)
         self._live.update(self._drawing(view, now) if has_begun else self._opening(view), refresh=True)
 
-    def _opening(self, view: Sequence[Trial]) -> RenderableType:
+    def _opening(self, view: TrialTable) -> RenderableType:
         """Until the first trial begins: how many there are, and what they wait for."""
         if not self._waiting.text:
             return Text(f"{self._title}  {self._counts_text(view)}")
-        return replace(self._waiting, before=f"{self._title}  {_count(view)}/{self._planned(view)} trials  ")
+        return replace(self._waiting, before=f"{self._title}  {view.num_ended}/{self._planned(view)} trials  ")
 
-    def _note_ended(self, view: Sequence[Trial]) -> None:
-        for trial in view:
-            if trial.state in ENDED and trial.id not in self._known_ended:
-                self._known_ended.add(trial.id)
-                self._ended.append(trial.id)
-
-    def _drawing(self, view: Sequence[Trial], now: float) -> Text:
+    def _drawing(self, view: TrialTable, now: float) -> Text:
         """Everything as one text: rich's own tables and bars take several times as long."""
-        best = self._best_of(view, now)
+        best = self._best_text(view)
         text = Text(no_wrap=True, overflow="ellipsis")
         self._add_bar(text, view, now)
         self._add_table(text, view)
-        hidden = sum(trial.state == "running" for trial in view) - RUNNING_ROWS
+        hidden = view.counts["running"] - RUNNING_ROWS
         text.append(f"and {hidden} more running\n" if hidden > 0 else "", "dim")
-        none = "each finished trial breaks a constraint" if self._best[0] else "none has finished yet"
+        none = "each finished trial breaks a constraint" if view.counts["finished"] else "none has finished yet"
         return text.append(f"best so far: {best or none}")
 
-    def _best_of(self, view: Sequence[Trial], now: float) -> str:
-        finished, (known, since, text) = sum(trial.state == "finished" for trial in view), self._best
-        # finding it among a thousand takes longer than all the rest
-        if finished != known and now - since >= BEST_SECONDS:
-            text = self._best_text(view)
-            self._best = finished, now, text
-        return text
-
-    def _add_bar(self, text: Text, view: Sequence[Trial], now: float) -> None:
-        full = BAR_WIDTH * _count(view) // max(self._planned(view), 1)
+    def _add_bar(self, text: Text, view: TrialTable, now: float) -> None:
+        full = BAR_WIDTH * view.num_ended // max(self._planned(view), 1)
         done, missing = "#-" if self.console.options.ascii_only else "━┄"
         left = self._seconds_left(view, now)
         text.append(self._title, "bold").append("  ")
         text.append(done * full, "green").append(missing * (BAR_WIDTH - full), "dim")
         text.append(f"  {self._counts_text(view)}{'' if left is None else f'  {labels.clock_text(left)} left'}\n")
 
-    def _seconds_left(self, view: Sequence[Trial], now: float) -> float | None:
+    def _seconds_left(self, view: TrialTable, now: float) -> float | None:
         """None until a trial has ended since the first one began: the time before says nothing about the rest."""
         begin = self._beginning
-        if begin.since is None or trained(view) <= begin.trained:
+        if begin.since is None or view.num_trained <= begin.trained:
             return None
-        done, total = work_done(view), self._planned(view) - sum(trial.state in NOT_TRAINED for trial in view)
+        done, total = view.work_done, self._planned(view) - view.num_untrained
         rate = (done - begin.work) / (now - begin.since) if now > begin.since else 0.0
         return (total - done) / rate if rate > 0 else None
 
-    def _add_table(self, text: Text, view: Sequence[Trial]) -> None:
-        running = [trial for trial in view if trial.state == "running"][:RUNNING_ROWS]
-        by_id = {trial.id: trial for trial in view} if self._ended else {}
-        shown = running + [by_id[id] for id in reversed(self._ended) if id in by_id]
+    def _add_table(self, text: Text, view: TrialTable) -> None:
+        running = sorted((trial for trial in view.open.values() if trial.state == "running"), key=ranking.place)
+        del running[RUNNING_ROWS:]
+        shown = running + [view.by_id(trial_id) for trial_id in view.ended_ids[: -ENDED_ROWS - 1 : -1]]
         names = labels.short_names(trial_texts.axis_keys([*view[:1], *shown]))
         heading = ["trial", "setting", "step", self.objectives[0][0], "samples/s", "state"]
         rows = [heading, *(self._cells(trial, names) for trial in shown)]
@@ -302,7 +291,3 @@ def _fitted(text: str, width: int, is_right: bool) -> str:
         return f"{set_cell_size(text, width - 1)}…"
     padding = " " * (width - cell_len(text))
     return padding + text if is_right else text + padding
-
-
-def _count(view: Sequence[Trial]) -> int:
-    return sum(trial.state in ENDED for trial in view)

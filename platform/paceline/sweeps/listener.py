@@ -1,10 +1,10 @@
 """`SweepListener`: the protocol that the driver calls with stages, trials and warnings."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from paceline.cluster.listener import SilentListener
-from paceline.sweeps.trial import Trial
+from paceline.sweeps.trial_table import TrialTable
 
 
 class SweepListener(Protocol):
@@ -16,7 +16,7 @@ class SweepListener(Protocol):
     def planned(self, lines: list[tuple[str, str]]) -> None:
         """What is going to be done, before anything is launched: label and text."""
 
-    def trials(self, view: Sequence[Trial]) -> None:
+    def trials(self, view: TrialTable) -> None:
         """All trials as they stand, a few times a second."""
 
     def event(self, kind: str, details: Mapping[str, Any]) -> None:
@@ -26,4 +26,4 @@ class SweepListener(Protocol):
 class SilentSweepListener(SilentListener):
     """For callers who only want the result."""
 
-    def trials(self, view: Sequence[Trial]) -> None: ...
+    def trials(self, view: TrialTable) -> None: ...

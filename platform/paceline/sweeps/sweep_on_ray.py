@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,10 +34,9 @@ from paceline.sweeps.planning.slot_plan import SlotPlan, base_of, spec_builder_o
 from paceline.sweeps.results.closing import Closing, best_config, status_of, write_best
 from paceline.sweeps.results.drawing import Drawing
 from paceline.sweeps.results.pictures import PICTURES
-from paceline.sweeps.results.ranking import place
 from paceline.sweeps.results.record import artifacts_of, note_of
 from paceline.sweeps.sweep_costs import SweepCosts, unit_of
-from paceline.sweeps.trial import Trial
+from paceline.sweeps.trial_table import TrialTable
 from paceline.tracking.costs import COST_FILE, Ledger, Unit, goal_of
 
 if TYPE_CHECKING:
@@ -172,7 +170,7 @@ class SweepDriver:
         self._launch, self._coordinator, self._groups, self._make_tune = launch, coordinator, groups, make_tune
         self._start = time.monotonic()
         self._cursor = UNSEEN
-        self._trials: dict[str, Trial] = {}
+        self._trials = TrialTable()
         self._fault = ""
         self._disk_full = ""
         self._is_out_of_time = False
@@ -216,10 +214,10 @@ class SweepDriver:
     def _turn(self) -> SweepView:
         view = self._look()
         self._groups.follow(view.groups)
-        self._launch.listener.trials(view.trials)
-        self._drawing.prepare(self._launch.config, view.trials)
+        self._launch.listener.trials(self._trials)
+        self._drawing.prepare(self._launch.config, self._trials)
         if self._costs is not None:
-            self._costs.save_sometimes(view.trials)
+            self._costs.save_sometimes(self._trials)
         self._tell_end(view)
         limit = self._launch.sweep.stop.wall_seconds
         if limit is not None and not view.over and time.monotonic() - self._start > limit:
@@ -238,7 +236,7 @@ class SweepDriver:
             self._launch.listener.stage(f"stopping ({view.over}): {saving}")
 
     def _look(self) -> SweepView:
-        """The state of things, with all trials: the coordinator tells of those that have changed."""
+        """The state of things; what has changed of the trials is taken in."""
         import ray
 
         stay_in(self._launch.working_folder)  # here since Tune, in its thread, asks for it now and then
@@ -246,21 +244,21 @@ class SweepDriver:
         self._cursor = view.cursor
         for kind, details in view.events:
             self._launch.listener.event(kind, details)
-        self._trials |= {trial.id: trial for trial in view.trials}
-        return replace(view, trials=sorted(self._trials.values(), key=place))
+        self._trials.update(view.trials)
+        return view
 
     def _close(self, view: SweepView) -> Closing:
         import ray
 
-        launch = self._launch
-        status = status_of(view.trials, launch.total + len(launch.skipped), view.over)
-        best = best_config(launch.config, view.trials, launch.sweep.objectives)
+        launch, known = self._launch, self._trials
+        status = status_of(known, launch.total + len(launch.skipped), view.over)
+        best = best_config(launch.config, known, launch.sweep.objectives)
         self._write_best(best)
         launch.listener.stage("recording the sweep in MLflow")
-        self._drawing.start(launch.folder.path, launch.config, view.trials)
+        self._drawing.start(launch.folder.path, launch.config, known)
         ledger = self._settle(view)
         pictures = self._drawing.finish()
-        artifacts = {**artifacts_of(launch, view.trials, best), **pictures}
+        artifacts = {**artifacts_of(launch, known, best), **pictures}
         costs: dict[str, float] = {}
         if ledger is not None:
             artifacts[COST_FILE] = json.dumps(ledger.to_json(), indent=1).encode()
@@ -268,18 +266,18 @@ class SweepDriver:
         mlflow_status, reason = "FINISHED" if status == "finished" else "KILLED", view.over
         if launch.folder.is_removed:
             mlflow_status, reason = "FAILED", self._fault or _REMOVED
-        note = note_of(launch, view.trials, status, view.over, ledger, {name: PICTURES[name] for name in pictures})
+        note = note_of(launch, known, status, view.over, ledger, {name: PICTURES[name] for name in pictures})
         report = ray.get(
             self._coordinator.close.remote(mlflow_status, reason or None, note, artifacts, launch.close_seconds, costs)
         )
-        trials = self._look().trials  # with the warnings about records that were closed last
+        self._look()  # with the warnings about records that were closed last
         self._groups.join(LEAVE_SECONDS)
         goes_on = self._can_go_on(status)
         disk_full = "" if status == "finished" or view.over == "interrupted" else self._disk_full or view.disk_full
         if (goes_on or self._fault) and not launch.folder.is_removed:  # else finished once its command has answered
             with suppress(EnvironmentFault) if disk_full else nullcontext(), writable(launch.folder.path):
                 launch.folder.write(status="interrupted" if goes_on else "finished")
-        return Closing(status, trials, report, self._fault, disk_full, ledger, goes_on)
+        return Closing(status, list(known), report, self._fault, disk_full, ledger, goes_on)
 
     def _settle(self, view: SweepView) -> Ledger | None:
         """What the sweep has cost; groups that leave are waited for, since they cost until then."""
@@ -289,12 +287,12 @@ class SweepDriver:
             self._coordinator.let_groups_go.remote()
             self._groups.join(LEAVE_SECONDS)
         try:
-            self._costs.save(view.trials)
+            self._costs.save(self._trials)
         except OSError as error:  # what MLflow is to know is still to come
             why = error.strerror or error
             message = f"what the sweep cost could not be written: {why}"
             self._launch.listener.event("warning", {"code": "cost-not-written", "message": message})
-        return self._costs.ledger(view.trials)
+        return self._costs.ledger(self._trials)
 
     def _write_best(self, best: str | None) -> None:
         try:

@@ -1,7 +1,7 @@
-"""Trials of a sweep: plan, state and result; and the progress of all of them."""
+"""A trial of a sweep: plan, state and result."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -99,38 +99,3 @@ class Trial:
         reason = labels.shortened(" ".join(self.reason.split()), labels.LONGEST_REASON)
         parts = [f"{self.id} {labels.outcome_text(self.state, self.broken)}", setting, metrics, reason]
         return f"<Trial {'; '.join(filter(None, parts))}>"
-
-
-def trained(view: Sequence[Trial]) -> int:
-    """How many trials have ended, without those that were not trained."""
-    return sum(trial.state in ENDED and trial.state not in NOT_TRAINED for trial in view)
-
-
-def work_done(view: Sequence[Trial]) -> float:
-    """Trials done, those that were not trained left out, and the shares done of those that run or wait."""
-    return trained(view) + sum(
-        min(trial.steps / trial.total_steps, 1.0) for trial in view if trial.state not in ENDED and trial.total_steps
-    )
-
-
-class Beginning:
-    """When the first trial of this launch began, and what was done by then.
-
-    Trials that an earlier launch has left have had their attempts and steps before.
-    """
-
-    def __init__(self) -> None:
-        self.since: float | None = None
-        self.work = 0.0
-        self.trained = 0
-        self._left: dict[str, tuple[int, int]] | None = None
-
-    def is_over(self, view: Sequence[Trial], now: float) -> bool:
-        """Whether a trial has begun; takes note of the time when it has."""
-        if self.since is not None:
-            return True
-        if self._left is None:
-            self._left = {trial.id: (trial.attempts, trial.steps) for trial in view}
-        if any((trial.attempts, trial.steps) > self._left.get(trial.id, (0, 0)) for trial in view):
-            self.since, self.work, self.trained = now, work_done(view), trained(view)
-        return self.since is not None

@@ -16,6 +16,7 @@ from paceline.display import PlainListener, QuietListener
 from paceline.runs.finding import find_run
 from paceline.sweeps.display import PlainSweepListener, QuietSweepListener
 from paceline.sweeps.trial import Trial
+from paceline.sweeps.trial_table import TrialTable
 
 CONFIG = "name: x\nmodel: {name: cnn}\ndata: {name: mnist5k, global_batch_size: 8}\n"
 PROGRESS = RunProgress(3, 10, 20.0, {"train/loss": 0.5, "val/loss": 0.25, "lr": 0.125})
@@ -68,7 +69,7 @@ def test_verbose_shows_each_trial_that_ends_once() -> None:
         shown = console()
         listener = PlainSweepListener(shown, [("val/loss", "min")], 4, verbose)
         for count in (1, 3, 3):
-            listener.trials([*ended[:count], Trial("0003", {"optimizer.lr": 3}, "running")])
+            listener.trials(TrialTable([*ended[:count], Trial("0003", {"optimizer.lr": 3}, "running")]))
         lines = [line for line in written(shown) if "trial 000" in line]
         assert len(lines) == (3 if verbose else 0)
 

@@ -21,6 +21,7 @@ from paceline.sweeps.display import (
 )
 from paceline.sweeps.results.ranking import Objective
 from paceline.sweeps.trial import Trial, TrialState
+from paceline.sweeps.trial_table import TrialTable
 
 OBJECTIVES: list[Objective] = [("val/accuracy", "max")]
 
@@ -80,9 +81,9 @@ class Screen:
     def show(self, view: Sequence[Trial], has_begun: bool = False) -> list[str]:
         """Hand trials over; returns the lines. With `has_begun`, after a view without any."""
         if has_begun:
-            self.listener.trials([])
+            self.listener.trials(TrialTable())
             self.listener._drawn -= 1
-        self.listener.trials(view)
+        self.listener.trials(TrialTable(view))
         return self.lines()
 
 
@@ -90,7 +91,7 @@ def test_plain_line_when_trials_have_ended_and_not_too_often(clock: Clock, golde
     plain = Plain()
     # two lines are some seconds apart, but for the last one
     for ended, seconds in [(0, 1), (1, 1), (2, 1), (2, 6), (2, 60), (7, 0), (8, 0), (8, 0)]:
-        plain.listener.trials(sweep(8, ended, 2))
+        plain.listener.trials(TrialTable(sweep(8, ended, 2)))
         clock.now += seconds
     assert re.findall(r"^\d/8", plain.text(), re.M) == ["1/8", "2/8", "7/8", "8/8"]
     golden(plain.text())
@@ -103,10 +104,10 @@ def test_plain_lines_of_stages_events_and_totals(clock: Clock, golden: Any) -> N
     plain.listener.event("warning", {"code": "slow", "message": "slow [/]", "trial": "0007"})
     plain.listener.event("failed", {"reason": "no memory", "trial": "0008", "code": "run-failed"})
     plain.listener.event("warning", {"message": "all", "code": "not-written"})
-    plain.listener.trials([trial(1, "failed"), trial(2, "oom"), trial(3, "running")])
+    plain.listener.trials(TrialTable([trial(1, "failed"), trial(2, "oom"), trial(3, "running")]))
     seeds = [Trial(f"{n:04}", {"optimizer.lr": 0.1, "seed": n}, "finished", "", {"val/accuracy": 0.5}) for n in (4, 5)]
     clock.now += 10
-    plain.listener.trials([trial(1, "failed"), trial(2, "oom"), *seeds])
+    plain.listener.trials(TrialTable([trial(1, "failed"), trial(2, "oom"), *seeds]))
     assert re.findall(r"^\d/32", plain.text(), re.M) == ["2/32", "4/32"]
     golden(plain.text())
 
@@ -116,7 +117,7 @@ def test_plain_line_every_half_minute_until_a_trial_begins(clock: Clock, golden:
     plain.listener.stage("starting 2 worker groups")
     for view in ([], [trial(1, "running", attempts=1)]):
         for _ in range(70):
-            plain.listener.trials(view)
+            plain.listener.trials(TrialTable(view))
             clock.now += 1
     golden(plain.text())
 
@@ -147,7 +148,7 @@ def test_stage_and_its_time_are_shown_until_a_trial_begins(clock: Clock, golden:
     clock.now += 3
     screens += shown.lines()
     shown.listener.stage("starting 2 worker groups")
-    shown.listener.trials([])
+    shown.listener.trials(TrialTable())
     clock.now += 43
     screens += shown.lines()
     golden("\n".join(screens))
@@ -186,7 +187,7 @@ def test_time_left_counts_from_the_first_trial_and_over_those_that_are_trained(c
 
 def test_display_fits_where_it_is_shown(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     with watched_sweep(OBJECTIVES) as listener:  # in a pipe
-        listener.trials(sweep(2, 2, 0))
+        listener.trials(TrialTable(sweep(2, 2, 0)))
     assert isinstance(listener, SilentSweepListener)
     assert capfd.readouterr() == ("", "")
     with monkeypatch.context() as patch:
@@ -196,14 +197,14 @@ def test_display_fits_where_it_is_shown(monkeypatch: pytest.MonkeyPatch, capfd: 
     capfd.readouterr()
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     with watched_sweep(OBJECTIVES) as listener, redirect_stdout(sys.stderr):
-        listener.trials(sweep(2, 2, 0))
+        listener.trials(TrialTable(sweep(2, 2, 0)))
     out, err = capfd.readouterr()
     assert ("2/2" in out, err) == (True, "")
 
 
 def test_command_shows_lines_on_stderr_and_the_result_on_stdout(capfd: pytest.CaptureFixture[str]) -> None:
     with open_sweep_display(OBJECTIVES, total_trials=4) as shown:
-        shown.listener.trials(sweep(2, 2, 0))
+        shown.listener.trials(TrialTable(sweep(2, 2, 0)))
     shown.print_result([("sweep", "x/1"), ("", "more")])
     out, err = capfd.readouterr()
     assert "2/4" in err

@@ -19,11 +19,21 @@ def axis_keys(trials: Iterable[Trial]) -> list[str]:
 
 def counts_text(trials: Sequence[Trial], states: Sequence[str] = get_args(TrialState)) -> str:
     """How many trials are in each of the states, those that occur: `29 finished (3 infeasible), 1 failed`."""
-    counts = Counter[str](trial.state for trial in trials)
     infeasible = sum(trial.is_feasible is False for trial in trials)
-    of_these = {"finished": f" ({infeasible} infeasible)" if infeasible else ""}
+    return states_text(Counter[str](trial.state for trial in trials), states, infeasible)
+
+
+def states_text(
+    counts: Mapping[str, int], states: Sequence[str] = get_args(TrialState), num_infeasible: int = 0
+) -> str:
+    """The same for trials that are counted already, by state.
+
+    Args:
+        num_infeasible: how many of the finished ones break a constraint.
+    """
+    of_these = {"finished": f" ({num_infeasible} infeasible)" if num_infeasible else ""}
     return ", ".join(
-        f"{counts[state]} {state_text(state)}{of_these.get(state, '')}" for state in states if counts[state]
+        f"{counts[state]} {state_text(state)}{of_these.get(state, '')}" for state in states if counts.get(state)
     )
 
 
