@@ -1,0 +1,303 @@
+"""What a trial costs the coordinator of a sweep after 5,000 others, and how soon it answers on a slow disk.
+
+    uv run python jobs/benchmarks/sweep_scale.py
+
+The coordinator is the one of `paceline sweep`, with its log and the records of its trials on the disk. Around it, in
+the same event loop, are simulated worker groups, whose trials take no time, the calls of Ray Tune's trainables, the
+real searcher of each arm, and the driver with its display. There is no Ray, and no MLflow: what these cost is not
+measured.
+
+grid      points that are known in advance, one trial after the other on each slot.
+random    the same for random values; with a second axis.
+optuna    the points come from Optuna's TPE sampler, which has all results.
+asha      as grid, with two rungs at which the worst three quarters of the trials so far are stopped.
+
+Cost      CPU and clock seconds of a trial in each arm, of trials 100 to 600 and of the last 500, and their ratio. The
+          verdict goes by CPU time, since load from elsewhere hits the two parts of a run at different times.
+Memory    of the whole process, after 600 trials and at the end: what it grows by is that of the trials themselves.
+Answers   with `fsync` slowed to `--fsync-ms` and 64 slots whose trials report several times a second: how long the
+          coordinator takes to answer what waits for nobody else (progress, metrics, a checkpoint's permission, the end
+          of a trial, the driver's look).
+"""
+
+import asyncio
+import bisect
+import io
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from harness import Benchmark, Part, Target, exactly
+from ray.tune.search import Searcher
+from rich.console import Console
+
+from paceline.config.experiment import ExperimentConfig, validate
+from paceline.sweeps.coordinator.coordinator import SweepCoordinator
+from paceline.sweeps.coordinator.sweep_rules import SweepRules
+from paceline.sweeps.display import PlainSweepListener
+from paceline.sweeps.messages import UNSEEN, Attempt, GroupShape, TrialSpec
+from paceline.sweeps.planning.planned_trials import plan_trials
+from paceline.sweeps.search.listed import ListedPoints
+from paceline.sweeps.search.optuna_search import OptunaSearch
+from paceline.sweeps.search.tune_config import point_of
+from paceline.sweeps.sweep_section import section_of
+from paceline.sweeps.trial import PlannedTrial
+from paceline.sweeps.trial_table import TrialTable
+from paceline.tracking.metric_points import MetricReading
+from paceline.tracking.mlflow_uploader import MlflowUploader
+from paceline.tracking.run_record import RunRecord
+from paceline.tracking.upload_cursor import UploadReport
+
+ARMS = ("grid", "random", "optuna", "asha")
+FIRST, LAST = (100, 600), 500
+RUNGS = (1, 4)
+SHAPE = GroupShape(1, 1.0, 0.0, "pack")
+CONFIG_TEXT = "key: value\n" * 150
+LOOK_SECONDS = 0.2
+RATIO, ANSWER_SECONDS = 1.2, 0.05
+
+Answer = TypeVar("Answer")
+
+
+def config_of(arm: str, trials: int) -> ExperimentConfig:
+    """The experiment of an arm, with so many trials."""
+    rate, momentum = {"uniform": [0.001, 1.0]}, {"uniform": [0.0, 0.99]}
+    sections = {
+        "grid": {"space": {"optimizer.lr": [0.001 * (n + 1) for n in range(trials)]}},
+        "random": {"space": {"optimizer.lr": rate, "optimizer.momentum": momentum}, "search": "random"},
+        "optuna": {"space": {"optimizer.lr": rate, "optimizer.momentum": momentum}, "search": "optuna"},
+    }
+    section: dict[str, Any] = sections.get(arm, sections["grid"])
+    if "search" in section:
+        section["num_samples"] = trials
+    tree = {"name": "scale", "model": {"name": "mlp"}, "data": {"name": "synthetic"}}
+    return validate({**tree, "sweep": {"metric": "val/loss", "mode": "min", **section}})
+
+
+class Sweep:
+    """A sweep without Ray: all of its parts in one event loop."""
+
+    def __init__(self, arm: str, folder: Path, trials: int, slots: int, trial_seconds: float = 0.0) -> None:
+        self.arm, self.folder, self.num_trials, self.num_slots = arm, folder, trials, slots
+        self.trial_seconds = trial_seconds
+        self.config = config_of(arm, trials)
+        rules = SweepRules((("val/loss", "min"),), slots, 0, fresh_processes=False)
+        self.coordinator = SweepCoordinator(folder, self._record("scale"), rules, trials)
+        self.searcher = self._searcher()
+        self.ended: list[tuple[float, float]] = []
+        """Clock and CPU seconds at the end of each trial."""
+        self.answers: list[float] = []
+        """Seconds that each answer took."""
+        self.memory_bytes: list[int] = []
+        """Of this process, when each trial ended."""
+        self._at_rungs: list[list[float]] = [[] for _ in RUNGS]
+        self._table = TrialTable()
+        self._listener = PlainSweepListener(Console(file=io.StringIO()), [("val/loss", "min")], trials)
+
+    def _record(self, name: str, parent: str = "") -> RunRecord:
+        artifacts = {"config.yaml": CONFIG_TEXT}
+        return RunRecord(name, name, "http://127.0.0.1:9", "e", {}, artifacts=artifacts, parent=parent, picture=False)
+
+    def _searcher(self) -> Searcher:
+        if self.arm == "optuna":
+            return OptunaSearch(self.config, self.num_slots, [], self._trials_of, lambda *_: None)
+        points = plan_trials(self.config).points
+        assert len(points) == self.num_trials
+        return ListedPoints(points, section_of(self.config))
+
+    def _trials_of(self, ids: Sequence[str]) -> Sequence[Any]:
+        # the coordinator's own method, without the loop that the caller is in
+        call = self.coordinator.trials_of(ids)
+        try:
+            call.send(None)
+        except StopIteration as answer:
+            return answer.value  # type: ignore[no-any-return]
+        raise RuntimeError("trials_of is to answer at once")
+
+    async def run(self) -> None:
+        """Run all trials."""
+        await self.coordinator.prepare([SHAPE] * self.num_slots)
+        slots = [asyncio.create_task(self._slot(number)) for number in range(self.num_slots)]
+        driver = asyncio.create_task(self._driver())
+        await asyncio.gather(*(self._tune(number) for number in range(self.num_slots)))
+        driver.cancel()
+        await self.coordinator.close("FINISHED", None, "", {}, 60.0)
+        await asyncio.gather(*slots)
+
+    async def _tune(self, lane: int) -> None:
+        """The trials that one of Tune's trainables runs, one after the other."""
+        section = section_of(self.config)
+        while isinstance(given := self.searcher.suggest(f"tune-{lane}"), dict):
+            point = point_of(given, section)
+            order, number_of_rungs = self._order(point), 0
+            while (report := await self.coordinator.run_to_rung(order)).state == "running":
+                if self._is_bad(number_of_rungs, report.values["val/loss"]):
+                    await self.coordinator.prune(point.id, "bad")
+                    await self.coordinator.leave(point.id)
+                    break
+                number_of_rungs += 1
+            self.searcher.on_trial_complete(f"tune-{lane}", {})
+            self.ended.append((time.perf_counter(), time.process_time()))
+            self.memory_bytes.append(resident_bytes() if len(self.ended) % 100 == 0 else 0)
+
+    def _is_bad(self, rung: int, loss: float) -> bool:
+        seen = self._at_rungs[rung]
+        bisect.insort(seen, loss)
+        return len(seen) >= 4 and loss > seen[len(seen) // 4]
+
+    def _order(self, point: PlannedTrial) -> TrialSpec:
+        record = self._record(f"scale/{point.id}", "scale")
+        return TrialSpec(point, SHAPE, False, b"", record, str(self.folder / "trials" / point.id), 10, 60.0)
+
+    async def _slot(self, slot: int) -> None:
+        """A worker group, from its first trial to its last."""
+        generation = (await self.coordinator.view()).groups[slot].generation
+        incarnation = await self.coordinator.enter(slot, generation, 0, b"")
+        while incarnation is not None and (work := await self.coordinator.take(slot, generation, incarnation)):
+            await self._train(work)
+
+    async def _train(self, work: Attempt) -> None:
+        coordinator, trial = self.coordinator, (work.trial_id, work.attempt)
+        draw = random.Random(work.trial_id)
+        loss, pause = draw.random(), self.trial_seconds / 8
+        await asyncio.sleep(pause * draw.random())  # the slots do not report at the same moments
+        await coordinator.begin(*trial, "cpu")
+        rungs = RUNGS if self.arm == "asha" else ()
+        for step in range(1, 6):
+            await asyncio.sleep(pause)
+            readings = [MetricReading(step, int(time.time() * 1000), {"train/loss": loss, "val/loss": loss})]
+            await self._timed(lambda: coordinator.progress(*trial, step, 5.0))  # noqa: B023
+            await self._timed(lambda: coordinator.metrics(*trial, readings))  # noqa: B023
+            await coordinator.event(*trial, "checkpoint", {"step": step, "path": f"step-{step}"})
+            await self._timed(lambda: coordinator.may_commit(*trial))
+            values = {"step": step, "samples": step, "epochs": step, "seconds": step, "val/loss": loss}
+            if step in rungs and not await coordinator.rung(*trial, values):
+                await self._timed(lambda: coordinator.finish(*trial, ending("stopped", loss, step)))  # noqa: B023
+                return
+        await self._timed(lambda: coordinator.finish(*trial, ending("finished", loss, 5)))
+
+    async def _driver(self) -> None:
+        cursor = UNSEEN
+        while True:
+            view = await self._timed(lambda: self.coordinator.view(cursor))  # noqa: B023
+            cursor = view.cursor
+            self._table.update(view.trials)
+            self._listener.trials(self._table)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _timed(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
+        begun = time.perf_counter()
+        answer = await call()
+        self.answers.append(time.perf_counter() - begun)
+        return answer
+
+
+def ending(status: str, loss: float, step: int) -> dict[str, Any]:
+    """What a group reports at the end of a trial."""
+    numbers = {"step": step, "samples": step, "epoch": 1, "samples_per_second": 5.0, "peak_memory_bytes": 7}
+    return {"status": status, "metrics": {"val/loss": loss}, "weights_sha256": "ab", "checkpoint": "", **numbers}
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is in use."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def without_mlflow() -> None:
+    """Let the records' uploads end at once, as if all were sent."""
+    report = UploadReport("http://page", "1", "run", 0, None)
+    MlflowUploader.start = lambda self: None  # type: ignore[method-assign]
+    MlflowUploader.finish = lambda self, seconds: report  # type: ignore[method-assign]
+    MlflowUploader.report = lambda self: report  # type: ignore[method-assign]
+
+
+def slow_fsync(seconds: float) -> Callable[[], None]:
+    """Make each fsync take longer; returns what takes that back."""
+    sync = os.fsync
+
+    def slow(descriptor: int) -> None:
+        time.sleep(seconds)
+        sync(descriptor)
+
+    os.fsync = slow
+
+    def restore() -> None:
+        os.fsync = sync
+
+    return restore
+
+
+def run_sweep(arm: str, trials: int, slots: int, trial_seconds: float = 0.0) -> Sweep:
+    """Run a sweep in a folder that is removed afterwards."""
+    with tempfile.TemporaryDirectory(dir=os.environ.get("PACELINE_STORAGE")) as folder:
+        sweep = Sweep(arm, Path(folder) / "sweep", trials, slots, trial_seconds)
+        asyncio.run(sweep.run())
+        return sweep
+
+
+def cost_part(benchmark: Benchmark, arms: Sequence[str], trials: int) -> Part:
+    """What a trial costs at the beginning and at the end of a sweep."""
+    rows, targets, raw = [], [], {}
+    for arm in arms:
+        benchmark.say(f"{arm}: {trials} trials")
+        sweep = run_sweep(arm, trials, benchmark.args.slots)
+        times = np.asarray(sweep.ended)
+        first, last = FIRST if trials >= FIRST[1] + LAST else (trials // 10, trials // 2), min(LAST, trials // 2)
+        early = (times[first[1] - 1] - times[first[0] - 1]) / (first[1] - first[0])
+        late = (times[-1] - times[-1 - last]) / last
+        clock, cpu = late / early
+        memory = [each for each in sweep.memory_bytes if each] or [resident_bytes()]
+        grown = (memory[-1] - memory[min(5, len(memory) - 1)]) / 2**20
+        rows.append(
+            (arm, *(f"{1000 * value:.2f}" for value in (early[1], late[1])), f"{cpu:.2f}",
+             *(f"{1000 * value:.2f}" for value in (early[0], late[0])), f"{clock:.2f}",
+             f"{memory[-1] / 2**20:.0f}", f"{grown:.0f}")
+        )  # fmt: skip
+        targets.append(Target(f"{arm}: CPU time of the last {last} trials over that of {first}", exactly(cpu), RATIO))
+        raw[arm] = {"ended": times.tolist(), "memory_bytes": memory}
+    columns = ("arm", "CPU ms early", "late", "ratio", "clock ms early", "late", "ratio", "MiB at the end", "grown by")
+    return Part(columns, rows, targets, raw=raw)
+
+
+def answer_part(benchmark: Benchmark, trials: int) -> Part:
+    """How soon the coordinator answers on a slow disk."""
+    args = benchmark.args
+    restore = slow_fsync(args.fsync_ms / 1000)
+    try:
+        benchmark.say(f"answers: {trials} trials on {args.answer_slots} slots, {args.fsync_ms:g} ms for each fsync")
+        sweep = run_sweep("grid", trials, args.answer_slots, args.trial_seconds)
+    finally:
+        restore()
+    median, most, largest = (float(np.quantile(sweep.answers, share)) for share in (0.5, 0.99, 1.0))
+    row = (len(sweep.answers), *(f"{1000 * value:.1f}" for value in (median, most, largest)))
+    target = Target("99th percentile of the answers in seconds", exactly(most), ANSWER_SECONDS)
+    return Part(("answers", "median ms", "99th percentile ms", "largest ms"), [row], [target], raw=sweep.answers)
+
+
+def main() -> int:
+    """Run the benchmark."""
+    benchmark = Benchmark("sweep_scale", __doc__, ("paceline", "ray", "optuna"), ARMS, ("cost", "answers"))
+    benchmark.number("--trials", 5000, 300, "trials of each arm", 20)
+    benchmark.number("--slots", 4, 4, "slots, for the cost of a trial")
+    benchmark.number("--answer-slots", 64, 8, "slots, for the answers")
+    benchmark.number("--answer-trials", 640, 16, "trials, for the answers")
+    benchmark.number("--trial-seconds", 4.0, 0.2, "how long each of these takes", 0)
+    benchmark.number("--fsync-ms", 20.0, 20.0, "how long an fsync takes, for the answers", 0)
+    args = benchmark.parse()
+    without_mlflow()
+    parts, wanted = {}, args.parts or ("cost", "answers")
+    if "cost" in wanted:
+        parts["Cost of a trial"] = cost_part(benchmark, args.arms or ARMS, args.trials)
+    if "answers" in wanted:
+        parts["Answers on a slow disk"] = answer_part(benchmark, args.answer_trials)
+    return benchmark.finish(parts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

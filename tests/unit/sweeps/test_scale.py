@@ -1,0 +1,110 @@
+"""A trial costs the coordinator and the driver the same after 300 others as after 50: lines of code are counted."""
+
+import asyncio
+import io
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from types import FrameType
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import paceline.sweeps
+from paceline.sweeps.display import PlainSweepListener
+from paceline.sweeps.messages import UNSEEN, ViewCursor
+from paceline.sweeps.trial_table import TrialTable
+from paceline.tracking.metric_points import MetricReading
+from paceline.tracking.mlflow_uploader import MlflowUploader
+from paceline.tracking.upload_cursor import UploadReport
+from support.sweeps.simulation import ONE, SimulatedSweep, ending, rung, simulated
+
+TRIALS, WINDOW = 300, 50
+SWEEPS = str(paceline.sweeps.__path__[0])
+
+
+@pytest.fixture(autouse=True)
+def _mlflow_takes_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = UploadReport("http://page", "1", "run", 0, None)
+    monkeypatch.setattr(MlflowUploader, "start", lambda uploader: None)
+    monkeypatch.setattr(MlflowUploader, "report", lambda uploader: report)
+    monkeypatch.setattr(MlflowUploader, "finish", lambda uploader, seconds: report)
+
+
+class LineCount:
+    """Counts the lines of `paceline.sweeps` that this thread runs, those of each turn of a loop among them."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
+        if not frame.f_code.co_filename.startswith(SWEEPS):
+            return None
+        self.lines += event == "line"
+        return self
+
+
+@contextmanager
+def counting() -> Iterator[LineCount]:
+    count, before = LineCount(), sys.gettrace()
+    sys.settrace(count)
+    try:
+        yield count
+    finally:
+        sys.settrace(before)
+
+
+class Driver:
+    """What the driver does with each look."""
+
+    def __init__(self, sweep: SimulatedSweep) -> None:
+        self._sweep, self._table = sweep, TrialTable()
+        self._cursor: ViewCursor = UNSEEN
+        self._listener = PlainSweepListener(Console(file=io.StringIO()), [("val/accuracy", "max")], verbose=True)
+        self.num_seen = 0
+
+    async def look(self) -> None:
+        view = await self._sweep.view(self._cursor)
+        self._cursor = view.cursor
+        self.num_seen += len(view.trials)
+        self._table.update(view.trials)
+        self._listener.trials(self._table)
+
+
+async def trial(sweep: SimulatedSweep, driver: Driver, id: str, group: tuple[int, int, int]) -> None:
+    """One trial, over a rung, to its end."""
+    coordinator, point = sweep.coordinator, {"optimizer.lr": 0.001 * int(id)}
+    call = asyncio.ensure_future(sweep.run(id, **point))
+    work = await coordinator.take(*group)
+    assert work is not None
+    me = work.trial_id, work.attempt
+    await coordinator.metrics(*me, [MetricReading(1, 1, {"val/accuracy": int(id) / 1000})])
+    await coordinator.progress(*me, 1, 5.0)
+    await driver.look()
+    at_rung = asyncio.ensure_future(coordinator.rung(*me, rung(1)))
+    await call
+    call = asyncio.ensure_future(sweep.run(id, **point))
+    assert await at_rung
+    await coordinator.finish(*me, ending(accuracy=int(id) / 1000))
+    await call
+    await driver.look()
+
+
+@simulated(groups=False, points=TRIALS)
+async def test_no_event_costs_more_in_a_longer_sweep(sweep: SimulatedSweep) -> None:
+    await sweep.coordinator.prepare([ONE])
+    generation = (await sweep.view()).groups[0].generation
+    incarnation = await sweep.coordinator.enter(0, generation, 0, b"")
+    assert incarnation is not None
+    driver, lines = Driver(sweep), []
+    for numbers in (range(50), range(50, 100), range(100, 250), range(250, TRIALS)):
+        with counting() if numbers.start in (50, 250) else nullcontext(LineCount()) as count:
+            for number in numbers:
+                await trial(sweep, driver, f"{number:04d}", (0, generation, incarnation))
+        lines.append(count.lines)
+    _, early, _, late = lines
+    assert early > 100 * WINDOW
+    assert late < 1.1 * early
+    assert driver.num_seen < 4 * TRIALS
+    await sweep.until_records_are_closed()  # then nothing is kept of the ended trials but how they ended
