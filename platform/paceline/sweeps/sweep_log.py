@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any, get_args
 
 from paceline.errors import EnvironmentFault
+from paceline.sweeps import launch_state
+from paceline.sweeps.launch_state import LaunchState
+from paceline.sweeps.log_entry import LogEntry
 from paceline.sweeps.trial import ENDED, Trial, TrialState
 from paceline.tracking.journal import Journal
 from paceline.tracking.journal_entries import is_count, is_number
 
 FILE = "log.jsonl"
-LogEntry = tuple[str, Mapping[str, Any]]
-"""Kind and content of an entry of the log."""
 
 
 @dataclass
@@ -25,6 +26,8 @@ class SweepHistory:
     """Id of a trial and the values at a rung that it reached, in the order in which they were reached."""
     answered: dict[str, int] = field(default_factory=dict)
     """Id of a trial to the place in `rungs`, counted from 1, of the newest one at which it was told what to do."""
+    launch: LaunchState | None = None
+    """The newest launch, as a coordinator needs it that is started again; None in a log of an earlier version."""
     repeated: set[int] = field(default_factory=set)
     """Places in `rungs`, counted from 1, where a trial was told nothing before it came to a rung again."""
 
@@ -117,7 +120,9 @@ def _is_whole(kind: str, content: Mapping[str, Any]) -> bool:
         return _is_trial(content)
     if kind == "rung":
         return isinstance(content.get("id"), str) and _are_numbers(content.get("values"))
-    return kind != "answer" or isinstance(content.get("id"), str)
+    if kind == "answer":
+        return isinstance(content.get("id"), str)
+    return launch_state.is_whole(kind, content)
 
 
 def _is_trial(content: Mapping[str, Any]) -> bool:
@@ -172,4 +177,8 @@ def _replay(journal: Journal) -> SweepHistory:
             waiting[content["id"]] = len(history.rungs)
         elif entry.kind == "answer":
             history.answered[content["id"]] = waiting.pop(content["id"], len(history.rungs))
+        elif entry.kind == "launch":
+            history.launch = LaunchState(content["id"])
+        elif history.launch is not None:
+            history.launch.take(entry.kind, content)
     return history

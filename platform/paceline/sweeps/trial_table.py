@@ -10,7 +10,7 @@ from paceline.sweeps.trial import ENDED, NOT_TRAINED, Trial
 
 
 class TrialTable(Sequence[Trial]):
-    """The trials in the order in which they were planned. Changes are counted as they come, so that no look costs O(n)."""
+    """The trials in the order of their plan. Changes are counted as they come, so that no look costs O(n)."""
 
     def __init__(self, trials: Iterable[Trial] = ()) -> None:
         self._places: list[tuple[int, str]] = []

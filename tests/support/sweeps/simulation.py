@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -114,7 +115,9 @@ class SimulatedSweep:
         self.folder = folder
         given = {"objectives": (("val/accuracy", "max"),), "max_failures": 3, "fresh_processes": False, **rules}
         record = RunRecord("sweep", "sweep", NOWHERE, "test")
-        self.coordinator = SweepCoordinator(folder, record, SweepRules(slots=slots, **given), num_trials)
+        launch_id = uuid.uuid4().hex
+        self._open = lambda: SweepCoordinator(folder, record, SweepRules(slots=slots, **given), num_trials, launch_id)
+        self.coordinator = self._open()
         self.trainings: dict[str, list[Training]] = {}
         """By trial, what its attempts do, one after the other; then, and by default, it is trained to the end."""
         self.groups: list[tuple[int, GroupShape]] = []
@@ -130,10 +133,21 @@ class SimulatedSweep:
         return TrialSpec(PlannedTrial(id, params or {"optimizer.lr": 0.1}), shape, fresh, b"", record, folder, 10, 60.0)
 
     async def run(
-        self, id: str, shape: GroupShape = ONE, fresh: bool = False, visit: str = "", **params: Any
+        self,
+        id: str,
+        shape: GroupShape = ONE,
+        fresh: bool = False,
+        visit: str = "",
+        told_step: int = 0,
+        **params: Any,
     ) -> TrialReport:
         """Run a trial to its next rung or its end, as Tune's trainable does in a step."""
-        return await self.coordinator.run_to_rung(self.spec(id, shape, fresh, **params), visit)
+        return await self.coordinator.run_to_rung(self.spec(id, shape, fresh, **params), visit, told_step)
+
+    async def restart_coordinator(self) -> None:
+        """Let the coordinator's process die and be started again; calls that were not answered stay so."""
+        await self.settle()
+        self.coordinator = self._open()
 
     async def run_all(self, *ids: str, shape: GroupShape = ONE) -> list[str]:
         """Run trials side by side; returns their states."""

@@ -39,6 +39,7 @@ async def test_full_disk_costs_the_traceback_alone(sweep: SimulatedSweep, monkey
     with monkeypatch.context() as patch:
         patch.setattr(run_recorder, "write_durably", no_space)
         assert (await sweep.run("0000")).state == "failed"
+        await sweep.settle()
     assert "traceback-not-written" in await sweep.warnings()
     assert (await sweep.run("0001")).state == "finished"
     assert sweep.history().trials["0000"].reason == "RuntimeError: no"

@@ -87,13 +87,14 @@ def tuned(rate: float) -> dict[str, Any]:
 
 def test_trainable_makes_an_order_once_for_each_point(monkeypatch: pytest.MonkeyPatch) -> None:
     patch_ray_get(monkeypatch)
-    coordinator = FakeActor(run_to_rung=TrialReport("running"))
+    coordinator = FakeActor(run_to_rung=TrialReport("running", {"step": 4}))
     trainable = trainable_at(coordinator)
     trainable.step()
     trainable.step()
     trainable.reset_config(tuned(0.2))
     trainable.step()
-    specs = [spec for spec, _ in coordinator.calls("run_to_rung")]
+    specs = [order for order, *_ in coordinator.calls("run_to_rung")]
+    assert [told for *_, told in coordinator.calls("run_to_rung")] == [0, 4, 0]
     assert specs[0] is specs[1]
     assert [spec.planned.params["optimizer.lr"] for spec in specs] == [0.1, 0.1, 0.2]
 
@@ -104,7 +105,7 @@ def test_trial_whose_data_are_gone_is_skipped(monkeypatch: pytest.MonkeyPatch) -
 
     patch_ray_get(monkeypatch)
     monkeypatch.setattr(SyntheticConfig, "sizes", gone)
-    coordinator = FakeActor(run_to_rung=TrialReport("running"))
+    coordinator = FakeActor(run_to_rung=TrialReport("running", {"step": 4}))
     assert trainable_at(coordinator).step()[STATE] == "skipped"
     [skip] = coordinator.calls("skip")
     assert skip == [PlannedTrial("0000", {"optimizer.lr": 0.1}), "the data set is not there any more"]

@@ -1,6 +1,7 @@
 """The coordinator's actor on Ray, for as long as a launch of a sweep lasts."""
 
 import pickle
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -29,9 +30,18 @@ def coordinator_of(launch: "SweepLaunch", plan: "SlotPlan") -> Iterator[Any]:
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     most = CALLS + CALLS_OF_A_SLOT * plan.slots
-    actor = ray.remote(SweepCoordinator).options(num_cpus=0, scheduling_strategy=here, max_concurrency=most)
+    launch_id = f"launch-{time.time_ns()}"
+    actor = ray.remote(SweepCoordinator).options(
+        name=f"paceline-sweep {launch.folder.run_id} {launch_id}",
+        num_cpus=0,
+        scheduling_strategy=here,
+        max_concurrency=most,
+        # it takes over slots and trials from the sweep's log, and each call that it has not answered comes again
+        max_restarts=-1,
+        max_task_retries=-1,
+    )
     total = launch.total + len(launch.skipped)
-    coordinator = actor.remote(launch.folder.path, sweep_record(launch), _rules(launch, plan.slots), total)
+    coordinator = actor.remote(launch.folder.path, sweep_record(launch), _rules(launch, plan.slots), total, launch_id)
     try:
         ray.get(coordinator.prepare.remote(plan.shapes[: plan.slots] if launch.has_work else []))
         yield coordinator

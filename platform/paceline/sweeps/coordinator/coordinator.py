@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.cluster.run_coordinator import Status
+from paceline.redaction import learn
 from paceline.sweeps.coordinator.group_reports import GroupReports
 from paceline.sweeps.coordinator.group_times import Spent
 from paceline.sweeps.coordinator.running_trial import RunningTrial, end_values
@@ -33,16 +34,20 @@ NOT_NOW = TrialReport("pending")
 class SweepCoordinator(GroupReports):
     """Holds the state of a sweep while it continues."""
 
-    def __init__(self, folder: Path, record: RunRecord, rules: SweepRules, num_trials: int | None) -> None:
-        """Open the sweep's journal and its record.
+    def __init__(
+        self, folder: Path, record: RunRecord, rules: SweepRules, num_trials: int | None, launch_id: str = ""
+    ) -> None:
+        """Open the sweep's journal and its record. Where a coordinator of the same launch has died, take over its slots
+        and the trials that are at work there.
 
         Args:
             num_trials: how many trials there will be at the most; None: nobody knows.
+            launch_id: names the launch.
 
         Raises:
             OSError: the folder cannot be written to.
         """
-        recorder = SweepRecorder(folder, record, rules.objectives, rules.constraints)
+        recorder = SweepRecorder(folder, record, rules.objectives, rules.constraints, launch_id)
         super().__init__(SlotScheduler(rules, recorder, num_trials), recorder)
         self._watch: asyncio.Task[None] | None = None
 
@@ -50,19 +55,27 @@ class SweepCoordinator(GroupReports):
 
     async def prepare(self, shapes: Sequence[GroupShape]) -> None:
         """Want the groups of the first trials at once, and begin to upload the record."""
-        for slot, shape in zip(self._slots, shapes if not self._scheduler.over else (), strict=False):
-            slot.renew(shape)
-        self._recorder.begin()
-        self._watch = asyncio.create_task(watch(self._scheduler))
+        if not any(slot.generation for slot in self._slots):  # a coordinator that has died may have done so
+            for slot, shape in zip(self._slots, shapes if not self._scheduler.over else (), strict=False):
+                slot.renew(shape)
+        self._begin()
+        await self._scheduler.settled()
+
+    def _begin(self) -> None:
+        if self._watch is None:
+            self._recorder.begin()
+            self._watch = asyncio.create_task(watch(self._scheduler))
 
     async def view(self, cursor: ViewCursor = UNSEEN) -> SweepView:
         """The state of things, with the events and the changed trials that a watcher has not seen; all by default."""
+        if self._recorder.recovered is not None:
+            self._begin()  # the driver has prepared the coordinator that this one replaces
         events, seen = self._recorder.events.since(cursor.events)
         known = cursor.version if self._recorder.events.has_written(cursor.events) else 0
         trials = self._recorder.changed_since(known)
         for run in [slot.run for slot in self._slots if slot.run is not None and slot.is_busy]:
             trials[run.trial.id] = replace(run.trial, seconds=run.seconds)
-        return SweepView(
+        view = SweepView(
             trials=sorted(trials.values(), key=place),
             events=events,
             groups=[slot.wanted for slot in self._slots],
@@ -72,6 +85,10 @@ class SweepCoordinator(GroupReports):
             busy=sum(slot.is_busy for slot in self._slots),
             cursor=ViewCursor(seen, self._recorder.version),
         )
+        await (
+            self._scheduler.settled()
+        )  # the driver must not start a group that a coordinator started again does not know
+        return view
 
     async def prune(self, trial_id: str, reason: str) -> None:
         """Tune's scheduler has decided that a trial is not worth going on with."""
@@ -198,10 +215,11 @@ class SweepCoordinator(GroupReports):
 
     # --- Tune's trainables ---------------------------------------------------------------------------------------
 
-    async def run_to_rung(self, spec: TrialSpec, visit: str = "") -> TrialReport:
+    async def run_to_rung(self, spec: TrialSpec, visit: str = "", told_step: int = 0) -> TrialReport:
         """Let a trial begin, or continue; returns when it stands at a rung or has ended.
 
         Args:
+            told_step: the step of the last rung that the caller was told of during its visit.
             visit: tells one stay of the trial at a trainable from another. One that comes while the trial stands at a
                 rung may bring it another checkpoint, so that it takes a slot again.
         """
@@ -218,8 +236,12 @@ class SweepCoordinator(GroupReports):
             return NOT_NOW
         run.calls += 1
         call = run.calls
+        if run.spec is None:
+            await self._adopt(run, spec)
+        if run.rung is not None and told_step >= run.rung["step"]:
+            run.is_told = True  # by the coordinator that this one replaces
         has_place = run.slot is not None or run.is_displaced
-        if has_place and run.is_told and visit != run.visit:
+        if has_place and run.is_told and run.visit not in (None, visit):
             await self._scheduler.vacate(run)
             has_place = False
         run.visit = visit
@@ -232,6 +254,12 @@ class SweepCoordinator(GroupReports):
             await self._scheduler.notify()
         return await self._news(run, call)
 
+    async def _adopt(self, run: RunningTrial, spec: TrialSpec) -> None:
+        """Take what a recovered trial lacks; its group may wait for it."""
+        learn(spec.record.secrets)
+        run.spec = spec
+        await self._scheduler.notify()
+
     async def _news(self, run: RunningTrial, call: int) -> TrialReport:
         """Wait until there is something to tell Tune; a trial that loses its slot meanwhile gets another one."""
 
@@ -243,7 +271,7 @@ class SweepCoordinator(GroupReports):
             await self._scheduler.assign(run, call)
             await self._scheduler.until(lambda: is_over() or run.is_displaced)
         report = run.report() if run.calls == call else NOT_NOW
-        await self._recorder.durable()  # what Tune is told stays so, whatever dies
+        await self._scheduler.settled()  # what Tune is told stays so, whatever dies
         return report
 
     async def skip(self, planned: PlannedTrial, reason: str) -> None:
@@ -256,7 +284,7 @@ class SweepCoordinator(GroupReports):
             self._recorder.trial(Trial(planned.id, dict(planned.params), state="skipped", reason=reason))
         self._scheduler.release_surplus_groups()
         await self._scheduler.notify()
-        await self._recorder.durable()
+        await self._scheduler.settled()
 
     async def leave(self, trial_id: str, visit: str = "") -> None:
         """Let a trial save its state and give up its slot; it may come back later.
@@ -265,11 +293,11 @@ class SweepCoordinator(GroupReports):
             visit: as given to `run_to_rung`; nothing is done when the trial has gone on elsewhere meanwhile.
         """
         run = self._scheduler.runs.get(trial_id)
-        if run is None or run.visit != visit:
+        if run is None or run.visit not in (None, visit):
             return
         run.calls += 1  # nobody waits for it any more
         await self._scheduler.vacate(run)
-        await self._recorder.durable()
+        await self._scheduler.settled()
 
     def _has_ended(self, trial_id: str) -> bool:
         known = self._recorder.trials.get(trial_id)

@@ -11,6 +11,7 @@ from paceline.sweeps.coordinator.group_times import WAITING
 from paceline.sweeps.coordinator.running_trial import RunningTrial
 from paceline.sweeps.coordinator.slot_scheduler import SlotScheduler
 from paceline.sweeps.coordinator.sweep_recorder import SweepRecorder
+from paceline.sweeps.launch_state import worker_entry
 from paceline.sweeps.messages import Attempt
 from paceline.tracking.metric_points import MetricReading
 
@@ -33,36 +34,42 @@ class GroupReports:
         """A worker process reports for work; returns the incarnation of its group, or None: there is none left."""
         slot = self._slots[slot_number]
         slot.workers.setdefault(generation, []).append(worker)
+        self._recorder.save([worker_entry(slot_number, generation, worker)])
         if not slot.is_current(generation):
             return None
         if rank == 0 and not await self._failures.has_started(slot):
             return None
         if rank == 0:
             self._scheduler.times.turn_to(slot_number, generation, WAITING)
-        return slot.incarnation
+        incarnation = slot.incarnation
+        await self._scheduler.settled()
+        return incarnation
 
     async def take(self, slot_number: int, generation: int, incarnation: int) -> Attempt | None:
         """What a group is to do next; waits until there is something. None: it is to leave. Called by its rank 0.
 
-        The trial is the group's once something is heard of it: the caller may have died while it waited.
+        The trial is the group's once something is heard of it: the caller may have died while it waited. A group that
+        asks while it has a trial did not get the answer, since the coordinator died: it gets the same trial again.
         """
         slot = self._slots[slot_number]
-        self._scheduler.times.turn_to(slot_number, generation, WAITING)
+        if not slot.is_busy:
+            self._scheduler.times.turn_to(slot_number, generation, WAITING)
 
         def has_news() -> bool:
-            return not slot.is_current(generation, incarnation) or (slot.run is not None and slot.run.begun is None)
+            return not slot.is_current(generation, incarnation) or (slot.run is not None and slot.run.spec is not None)
 
         await self._scheduler.until(has_news)
         run = slot.run
-        if run is None or not slot.is_current(generation, incarnation):
+        if run is None or run.spec is None or not slot.is_current(generation, incarnation):
             return None
-        slot.taken += 1
-        self._scheduler.times.turn_to(slot_number, generation, "trial", run.trial.id)
-        run.begin()
-        self._recorder.trial(run.trial)
+        if run.begun is None:
+            slot.taken += 1
+            self._scheduler.times.turn_to(slot_number, generation, "trial", run.trial.id)
+            run.begin()
+            self._recorder.trial(run.trial)
         spec = run.spec
         attempt = Attempt(slot.taken, run.trial.id, run.trial.attempts, spec.worker_spec, spec.timeout_seconds)
-        await self._recorder.durable()  # an attempt must not be counted twice
+        await self._scheduler.settled()  # an attempt must not be counted twice
         return attempt
 
     async def begin(self, trial_id: str, attempt: int, device: str) -> None:
@@ -93,6 +100,8 @@ class GroupReports:
             return True
         run.measure(step, {}, samples_per_second)
         self._scheduler.stop_overdue(run)
+        if run.stopping is not None:
+            await self._scheduler.settled()
         return run.stopping is not None
 
     async def event(self, trial_id: str, attempt: int, kind: str, details: dict[str, Any]) -> None:
@@ -126,6 +135,7 @@ class GroupReports:
             return run.stopping is None or run.stopping[0] == "pending"
         if run.rung is None or run.rung["step"] != values["step"]:
             run.wait_at_rung(values)
+            self._recorder.trial(run.trial)  # with its newest checkpoint, which another trial may take over
             self._recorder.rung(trial_id, values)
         await self._scheduler.notify()
         await self._scheduler.until(lambda: run.rung is None or run.stopping is not None)
@@ -136,7 +146,7 @@ class GroupReports:
                 return None
             self._recorder.answer(trial_id)
         may_continue = run.stopping is None
-        await self._recorder.durable()
+        await self._scheduler.settled()
         return may_continue
 
     async def finish(self, trial_id: str, attempt: int, ending: Mapping[str, Any]) -> None:
@@ -162,7 +172,7 @@ class GroupReports:
         if run.trial.state == "pending" and words.ending["status"] == "failed":
             self._scheduler.found_disk_full(trial_id, run.trial.reason)
         await self._scheduler.notify()
-        await self._recorder.durable()
+        await self._scheduler.settled()
 
     # --- within --------------------------------------------------------------------------------------------------
 

@@ -5,10 +5,11 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from paceline.sweeps.coordinator.trial_coordinator import TrialCoordinator
 from paceline.sweeps.coordinator.write_queue import WriteQueue
+from paceline.sweeps.launch_state import ExecutionState
 from paceline.sweeps.messages import TrialReport, TrialSpec
 from paceline.sweeps.trial import ENDED, Trial, TrialState
 from paceline.tracking import metrics
@@ -46,7 +47,8 @@ def _step_of(failure: Mapping[str, Any]) -> int:
 class RunningTrial:
     """A trial, its record, and where it stands between Tune and its worker group."""
 
-    spec: TrialSpec
+    spec: TrialSpec | None
+    """None: the coordinator was started again, and Tune has not yet asked for the trial since."""
     trial: Trial
     coordinator: TrialCoordinator
     writes: WriteQueue
@@ -75,8 +77,10 @@ class RunningTrial:
     """When it was first told to stop."""
     failures: int = 0
     """How often its workers died."""
-    visit: str = ""
-    """Which of Tune's trainables has it now."""
+    visit: str | None = ""
+    """Which of Tune's trainables has it now; None: not known since the coordinator was started again."""
+    needs_fresh_processes: bool = False
+    """Whether no other trial may have run in its processes, or may do so after it."""
     calls: int = 0
     """How often Tune has asked for it, or released it: only the newest call is waited for."""
     assignments: int = 0
@@ -104,6 +108,45 @@ class RunningTrial:
         """Have something done with its record, in a thread, after all that was put in before."""
         return self.writes.put(lambda: what(self.coordinator))
 
+    @classmethod
+    def recover(
+        cls, state: ExecutionState, trial: Trial, coordinator: TrialCoordinator, writes: WriteQueue
+    ) -> "RunningTrial":
+        """The trial as the coordinator left it that this one replaces; its group is still at work on it."""
+        stopping = None if state.stopping is None else (cast(TrialState, state.stopping[0]), state.stopping[1])
+        return cls(
+            None,
+            trial,
+            coordinator,
+            writes,
+            slot=state.slot,
+            begun=state.begun,
+            is_displaced=state.is_displaced,
+            displacements=state.displacements,
+            answered_step=state.answered_step,
+            stopping=stopping,
+            stopping_since=time.monotonic(),
+            failures=state.failures,
+            visit=None,
+            needs_fresh_processes=state.needs_fresh_processes,
+        )
+
+    @property
+    def state(self) -> ExecutionState:
+        """What `recover` needs."""
+        return ExecutionState(
+            trial_id=self.trial.id,
+            slot=self.slot,
+            is_displaced=self.is_displaced,
+            displacements=self.displacements,
+            begun=self.begun,
+            failures=self.failures,
+            is_at_rung=self.rung is not None,
+            answered_step=self.answered_step,
+            stopping=self.stopping,
+            needs_fresh_processes=self.needs_fresh_processes,
+        )
+
     def stop(self, state: TrialState, reason: str) -> None:
         """It is to have this state once its workers have released it."""
         if self.stopping is None:
@@ -118,6 +161,7 @@ class RunningTrial:
             # it may come from another one's checkpoint, whose rungs it was not told anything about
             self.answered_step = self.stopping = None
         self.is_displaced = False
+        assert self.spec is not None
         self._take_values(self.spec.planned.params)
         self.trial = replace(self.trial, state="running", reason="")
 

@@ -1,11 +1,14 @@
 """Slots of a sweep: each has one worker group at a time, which runs one trial at a time."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from paceline.sweeps.coordinator.group_times import SHUTDOWN, GroupTimes
 from paceline.sweeps.coordinator.running_trial import RunningTrial
+from paceline.sweeps.launch_state import SlotState
 from paceline.sweeps.messages import GroupShape, WantedGroup
+
+_STATE = tuple(each.name for each in fields(SlotState))
 
 
 @dataclass
@@ -32,6 +35,16 @@ class Slot:
     """Pickled handles of the actors of each generation's group, until that is known to have ended."""
     times: GroupTimes = field(default_factory=GroupTimes)
     """What the groups of all slots spend their time on."""
+
+    @property
+    def state(self) -> SlotState:
+        """What `restore` needs."""
+        return SlotState(**{name: getattr(self, name) for name in _STATE})
+
+    def restore(self, state: SlotState) -> None:
+        """Take over the group of a coordinator that has died."""
+        for name in _STATE:
+            setattr(self, name, getattr(state, name))
 
     @property
     def wanted(self) -> WantedGroup:

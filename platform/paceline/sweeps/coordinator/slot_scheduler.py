@@ -16,8 +16,10 @@ from paceline.sweeps.coordinator.sweep_recorder import SweepRecorder
 from paceline.sweeps.coordinator.sweep_rules import SweepRules
 from paceline.sweeps.coordinator.trial_coordinator import TrialCoordinator
 from paceline.sweeps.coordinator.write_queue import WriteQueue
+from paceline.sweeps.launch_state import ExecutionState, LaunchState, over_entry
 from paceline.sweeps.messages import TrialSpec
-from paceline.sweeps.trial import Trial, TrialState
+from paceline.sweeps.trial import ENDED, Trial, TrialState
+from paceline.tracking.run_record import RunRecord
 
 TROUBLE_SECONDS = 60.0
 """How often the trouble that a trial's record has is reported, at the most."""
@@ -41,8 +43,13 @@ class SlotScheduler:
         """Why the sweep cannot continue; empty when it can."""
         self.disk = DiskRoom(recorder.folder)
         self._num_trials = num_trials
+        self._saved: dict[object, object] = {}
+        """The states that are in the log, of slots by number and of trials by id, and why the sweep is over."""
+        if recorder.recovered is not None:
+            self._recover(recorder.recovered)
         self._openings: dict[str, asyncio.Future[RunningTrial | None]] = {}
         """By trial."""
+        self._last_opening: asyncio.Future[RunningTrial | None] | None = None
         self._changed = asyncio.Condition()
 
     async def open(self, spec: TrialSpec) -> RunningTrial | None:
@@ -50,14 +57,24 @@ class SlotScheduler:
         cannot be written down; a later launch runs it."""
         trial_id = spec.planned.id
         if trial_id not in self._openings:  # Tune may ask again before the first time is over
-            self._openings[trial_id] = asyncio.ensure_future(self._open(spec))
-            self._openings[trial_id].add_done_callback(lambda _: self._openings.pop(trial_id))
+            self._last_opening = asyncio.ensure_future(self._open_in_turn(spec, self._last_opening))
+            self._openings[trial_id] = self._last_opening
+            self._last_opening.add_done_callback(lambda _: self._openings.pop(trial_id))
         return await asyncio.shield(self._openings[trial_id])
 
     async def all_opened(self) -> None:
         """Wait for the trials whose records are being opened."""
         if self._openings:
             await asyncio.wait(list(self._openings.values()))
+
+    async def _open_in_turn(
+        self, spec: TrialSpec, earlier: "asyncio.Future[RunningTrial | None] | None"
+    ) -> RunningTrial | None:
+        """Records are opened side by side, but slots are assigned in the order in which Tune has asked for them."""
+        run = await self._open(spec)
+        if earlier is not None:
+            await asyncio.wait([earlier])
+        return run
 
     async def _open(self, spec: TrialSpec) -> RunningTrial | None:
         planned = spec.planned
@@ -80,6 +97,7 @@ class SlotScheduler:
                 self.found_disk_full(trial.id, f"it cannot be recorded: {error}")
             return None
         run = RunningTrial(spec, trial, coordinator, WriteQueue(self.recorder.threads))
+        run.needs_fresh_processes = spec.needs_fresh_processes or self.rules.fresh_processes
         run.reached = self.rung_of(trial.id)
         self.runs[trial.id] = run
         self.recorder.trial(trial)
@@ -95,6 +113,53 @@ class SlotScheduler:
                 self.recorder.tell(kind, **details, trial=trial_id)
 
         return listen
+
+    def _recover(self, launch: LaunchState) -> None:
+        """Take over the groups and the trials of a coordinator that has died."""
+        for slot in launch.slots.values():
+            self.slots[slot.number].restore(slot)
+        for number, generation, worker in launch.workers:
+            self.slots[number].workers.setdefault(generation, []).append(worker)
+        self.times.replay(launch.group_times)
+        self.over, self.fault = launch.over or self.over, launch.fault
+        for execution in launch.executions.values():
+            trial = self.recorder.trials.get(execution.trial_id)
+            is_under_way = execution.slot is not None or execution.is_displaced
+            if trial is not None and trial.state not in ENDED and is_under_way:
+                self._recover_run(execution, trial)
+
+    def _recover_run(self, execution: ExecutionState, trial: Trial) -> None:
+        folder = self.recorder.folder / "trials" / trial.id / "tracking"
+        coordinator = TrialCoordinator(folder, RunRecord.load(folder, self.recorder.uri), self._listener(trial.id))
+        run = RunningTrial.recover(execution, trial, coordinator, WriteQueue(self.recorder.threads))
+        run.reached = self.rung_of(trial.id)
+        run.rung = run.reached if execution.is_at_rung else None
+        self.runs[trial.id] = run
+        if run.slot is not None:
+            self.slots[run.slot].run = run
+
+    def save_changes(self) -> None:
+        """Have what has changed of slots and trials written down, for a coordinator that is started again."""
+        entries = self.times.new_entries()
+        for slot in self.slots:
+            if self._has_changed(slot.number, state := slot.state):
+                entries.append(state.entry())
+        for run in self.runs.values():
+            if not run.has_ended and self._has_changed(run.trial.id, execution := run.state):
+                entries.append(execution.entry())
+        if self._has_changed("over", (self.over, self.fault)):
+            entries.append(over_entry(self.over, self.fault))
+        self.recorder.save(entries)
+
+    def _has_changed(self, key: object, state: object) -> bool:
+        is_new = self._saved.get(key) != state
+        self._saved[key] = state
+        return is_new
+
+    async def settled(self) -> None:
+        """Wait until all that has happened until now would be known to a coordinator that is started again."""
+        self.save_changes()
+        await self.recorder.durable()
 
     @property
     def open_slots(self) -> list[Slot]:
@@ -113,7 +178,8 @@ class SlotScheduler:
     async def assign(self, run: RunningTrial, call: int) -> None:
         """Find a slot for a trial, and see to it that there is a group that suits; none if it is not to begin."""
         spec = run.spec
-        fresh = spec.needs_fresh_processes or self.rules.fresh_processes
+        assert spec is not None  # the call that asks for a slot has brought it
+        fresh = run.needs_fresh_processes
 
         def is_off() -> bool:
             return bool(self.over) or run.has_ended or run.calls != call
@@ -194,6 +260,7 @@ class SlotScheduler:
     def _forget(self, run: RunningTrial) -> None:
         """Keep of a trial that has ended only what is still asked for."""
         self.recorder.last_rungs[run.trial.id] = run.reached
+        self._saved.pop(run.trial.id, None)
         self.runs.pop(run.trial.id, None)
 
     def release(self, run: RunningTrial) -> None:
@@ -202,7 +269,7 @@ class SlotScheduler:
         if slot is None:
             return
         slot.run = None
-        if self.rules.fresh_processes or run.spec.needs_fresh_processes:
+        if run.needs_fresh_processes:
             slot.renew(None)
 
     def release_surplus_groups(self) -> None:
@@ -237,6 +304,7 @@ class SlotScheduler:
 
     async def notify(self) -> None:
         """Something has changed: let everybody who waits look."""
+        self.save_changes()
         async with self._changed:
             self._changed.notify_all()
 

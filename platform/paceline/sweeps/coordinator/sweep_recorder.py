@@ -17,9 +17,11 @@ from paceline.redaction import redact
 from paceline.sweeps.coordinator.record_closer import RecordCloser
 from paceline.sweeps.coordinator.running_trial import RunningTrial
 from paceline.sweeps.coordinator.write_queue import GroupCommit, WriteQueue
+from paceline.sweeps.launch_state import launch_entry
+from paceline.sweeps.log_entry import LogEntry
 from paceline.sweeps.results.best_setting import BestSetting
 from paceline.sweeps.results.ranking import Objective, best_trial, with_violations
-from paceline.sweeps.sweep_log import LogEntry, SweepLog, answer_entry, rung_entry, trial_entry
+from paceline.sweeps.sweep_log import SweepLog, answer_entry, rung_entry, trial_entry
 from paceline.sweeps.trial import ENDED, NOT_TRAINED, Trial
 from paceline.tracking.journal import JOURNAL_FILE, Journal
 from paceline.tracking.metric_points import MetricPoint
@@ -44,15 +46,24 @@ class SweepRecorder:
         record: RunRecord,
         objectives: Sequence[Objective],
         constraints: Sequence[Constraint] = (),
+        launch_id: str = "",
     ) -> None:
         """Open the sweep's journal and its record.
+
+        Args:
+            launch_id: tells a coordinator that is started again from that of a later launch.
 
         Raises:
             OSError: the folder cannot be written to.
         """
-        self.folder, self._uri = folder, record.uri
+        self.folder, self.uri = folder, record.uri
         self._objectives, self._constraints = objectives, constraints
         log = SweepLog(folder)
+        launch = log.history.launch
+        self.recovered = launch if launch is not None and launch_id and launch.id == launch_id else None
+        """The state in which the coordinator of this launch died that this one replaces; None: it is the first."""
+        if self.recovered is None:
+            log.append([launch_entry(launch_id)])
         self._log = GroupCommit(log.append, ThreadPoolExecutor(1, "sweep-log"))
         self._parent = RunRecorder(folder / "tracking", record)
         self._parent_writes = WriteQueue(ThreadPoolExecutor(1, "sweep-record"))
@@ -72,12 +83,23 @@ class SweepRecorder:
         """Grows with every change of a trial."""
         self._versions: dict[str, int] = {}  # by trial, the newest last
         for trial in log.history.trials.values():
-            # the launch that ran it is gone
-            self.note(replace(trial, state="pending") if trial.state == "running" else trial)
+            # the launch that ran it is gone, unless its group has only lost its coordinator
+            is_lost = trial.state == "running" and not self._is_under_way(trial.id)
+            self.note(replace(trial, state="pending") if is_lost else trial)
         self.last_rungs = log.history.last_rungs
         """What is known of trials that are not under way: the values at the rung that each reached last."""
         self.events = EventLog()
         """For the watcher."""
+
+    def _is_under_way(self, trial_id: str) -> bool:
+        execution = self.recovered.executions.get(trial_id) if self.recovered is not None else None
+        return execution is not None and (execution.slot is not None or execution.is_displaced)
+
+    def save(self, entries: Sequence[LogEntry]) -> None:
+        """Write down what a coordinator needs that is started again."""
+        if entries:
+            done = self._log.put(*entries)
+            done.add_done_callback(lambda done: self._tell_of_failure(done, "the state of the slots"))
 
     def begin(self) -> None:
         """Begin to upload the sweep's own record, and what earlier launches have left open of their trials' records."""
@@ -89,7 +111,7 @@ class SweepRecorder:
         for trial in self.trials.values():
             if trial.state in ENDED and trial.state != "skipped" and not trial.mlflow_run_id:
                 folder = self.folder / "trials" / trial.id / "tracking"
-                self._closings.close_anew(folder, self._uri, trial, CHILD_CLOSE_SECONDS, self._when_closed(trial.id))
+                self._closings.close_anew(folder, self.uri, trial, CHILD_CLOSE_SECONDS, self._when_closed(trial.id))
 
     def tell(self, kind: str, **details: Any) -> None:
         """Let the watcher know something."""

@@ -30,6 +30,8 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
 
     _spec: TrialSpec | None
     """Of the trial as it is; made when it is first needed."""
+    _told_step: int
+    """Of the last rung that the coordinator told of during this stay."""
 
     def setup(self, config: dict[str, Any], coordinator: Any = None, specs: TrialSpecBuilder | None = None) -> None:
         assert specs is not None
@@ -44,7 +46,9 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
         except (ConfigError, EnvironmentFault) as error:
             ray.get(self._coordinator.skip.remote(self._planned, _reason(error)))
             return self._result(TrialReport("skipped"))
-        report: TrialReport = ray.get(self._coordinator.run_to_rung.remote(self._spec, self._visit))
+        report: TrialReport = ray.get(self._coordinator.run_to_rung.remote(self._spec, self._visit, self._told_step))
+        if not report.is_over:
+            self._told_step = int(report.values["step"])
         self._checkpoint = report.checkpoint
         return self._result(report)
 
@@ -77,6 +81,7 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
         self._folder = Path(self._specs.folder) / "trials" / self._planned.id
         self._checkpoint = ""
         self._spec = None
+        self._told_step = 0
         # tells this stay from others: Tune may continue with the trial in another process before this one has left it
         self._visit: str = uuid.uuid4().hex
 
