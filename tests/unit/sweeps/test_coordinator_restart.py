@@ -31,6 +31,7 @@ async def test_trial_at_work_is_adopted_with_its_attempt(sweep: SimulatedSweep) 
     view = await sweep.view()
     assert view.groups == groups  # the driver starts none
     assert (view.busy, await sweep.states()) == (1, {"0000": "running"})
+    assert [(details["code"], details["trials"]) for _, details in view.events] == [("coordinator-restarted", 1)]
     # what had arrived, and what was not answered, comes again; it is recorded once
     readings = [MetricReading(step, step, {"val/accuracy": 0.1 * step}) for step in (1, 2)]
     assert await sweep.coordinator.metrics(*told(work), readings)
@@ -199,7 +200,10 @@ async def test_watcher_sees_all_trials_and_the_events_since(sweep: SimulatedSwee
     await sweep.coordinator.give_up("0005", "Tune lost it")
     view = await sweep.view(cursor)
     assert [trial.id for trial in view.trials] == ["0000"]
-    assert [details["code"] for kind, details in view.events if kind == "warning"] == ["trial-not-begun"]
+    assert [details["code"] for kind, details in view.events if kind == "warning"] == [
+        "coordinator-restarted",
+        "trial-not-begun",
+    ]
     assert (await sweep.view(view.cursor)).trials == []
 
 

@@ -2,9 +2,11 @@
 
 import asyncio
 import io
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
 from types import FrameType
 from typing import Any
 
@@ -12,11 +14,11 @@ import pytest
 from rich.console import Console
 
 import paceline.sweeps
+from paceline.sweeps.coordinator import slot_scheduler
 from paceline.sweeps.display import PlainSweepListener
 from paceline.sweeps.messages import UNSEEN, ViewCursor
 from paceline.sweeps.trial_table import TrialTable
 from paceline.tracking.metric_points import MetricReading
-from paceline.tracking.mlflow_uploader import MlflowUploader
 from paceline.tracking.upload_cursor import UploadReport
 from support.sweeps.simulation import ONE, SimulatedSweep, ending, rung, simulated
 
@@ -24,12 +26,22 @@ TRIALS, WINDOW = 300, 50
 SWEEPS = str(paceline.sweeps.__path__[0])
 
 
+class LightRecord:
+    """A trial's record that takes all and writes nothing."""
+
+    def __init__(self, *given: Any) -> None: ...
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda *given, **named: True
+
+    def close(self, *given: Any) -> dict[str, Any]:
+        return asdict(UploadReport("http://page", "1", "run", 0, None))
+
+
 @pytest.fixture(autouse=True)
-def _mlflow_takes_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    report = UploadReport("http://page", "1", "run", 0, None)
-    monkeypatch.setattr(MlflowUploader, "start", lambda uploader: None)
-    monkeypatch.setattr(MlflowUploader, "report", lambda uploader: report)
-    monkeypatch.setattr(MlflowUploader, "finish", lambda uploader, seconds: report)
+def _light_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot_scheduler, "TrialCoordinator", LightRecord)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 class LineCount:

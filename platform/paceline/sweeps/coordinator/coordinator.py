@@ -93,7 +93,7 @@ class SweepCoordinator(GroupReports):
     async def prune(self, trial_id: str, reason: str) -> None:
         """Tune's scheduler has decided that a trial is not worth going on with."""
         run = self._scheduler.runs.get(trial_id)
-        if run is None or run.has_ended:
+        if run is None:
             return
         run.stop("pruned", reason)
         self._scheduler.stop_if_idle(run)
@@ -106,7 +106,7 @@ class SweepCoordinator(GroupReports):
         later launch.
         """
         run, known = self._scheduler.runs.get(trial_id), self._recorder.trials.get(trial_id)
-        if run is not None and not run.has_ended:
+        if run is not None:
             self._scheduler.end(run, "failed", reason)
         elif run is None and known is not None and known.state not in ENDED:
             self._recorder.trial(replace(known, state="failed", reason=reason))
@@ -187,7 +187,7 @@ class SweepCoordinator(GroupReports):
         if self._watch is not None:
             self._watch.cancel()
         await self._scheduler.all_opened()
-        for run in [run for run in self._scheduler.runs.values() if not run.has_ended]:
+        for run in list(self._scheduler.runs.values()):
             if run.begun is not None:  # its workers do not answer
                 run.end("pending", "its workers did not stop in time")
             elif run.trial.state == "running":
@@ -277,7 +277,7 @@ class SweepCoordinator(GroupReports):
     async def skip(self, planned: PlannedTrial, reason: str) -> None:
         """A trial that was chosen turned out to be no valid config."""
         run = self._scheduler.runs.get(planned.id)
-        if run is not None and not run.has_ended:
+        if run is not None:
             run.stop("skipped", reason)
             self._scheduler.stop_if_idle(run)
         elif run is None and not self._has_ended(planned.id):

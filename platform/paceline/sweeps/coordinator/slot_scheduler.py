@@ -127,6 +127,9 @@ class SlotScheduler:
             is_under_way = execution.slot is not None or execution.is_displaced
             if trial is not None and trial.state not in ENDED and is_under_way:
                 self._recover_run(execution, trial)
+        adopted = f"{len(self.runs)} trial{'' if len(self.runs) == 1 else 's'} under way"
+        message = f"the process that coordinates the sweep died and was started again: {adopted}, none begins again"
+        self.recorder.tell("warning", code="coordinator-restarted", message=message, trials=len(self.runs))
 
     def _recover_run(self, execution: ExecutionState, trial: Trial) -> None:
         folder = self.recorder.folder / "trials" / trial.id / "tracking"
@@ -145,7 +148,7 @@ class SlotScheduler:
             if self._has_changed(slot.number, state := slot.state):
                 entries.append(state.entry())
         for run in self.runs.values():
-            if not run.has_ended and self._has_changed(run.trial.id, execution := run.state):
+            if self._has_changed(run.trial.id, execution := run.state):
                 entries.append(execution.entry())
         if self._has_changed("over", (self.over, self.fault)):
             entries.append(over_entry(self.over, self.fault))
@@ -230,7 +233,8 @@ class SlotScheduler:
         if run.trial.state == "finished":
             self.disk.was_found()
         if run.has_ended:
-            self.recorder.end(run, lambda: self._forget(run))
+            self._forget(run)
+            self.recorder.end(run)
             self.check_objectives(run.trial)
             self.over = self.over or self.rules.target_reached(run.trial)
             if self.rules.target_reached(run.trial):
@@ -298,7 +302,7 @@ class SlotScheduler:
     def _mark_all(self, state: TrialState, reason: str) -> None:
         """Stop all trials; those that have not begun are left for a later launch."""
         for run in list(self.runs.values()):
-            if not run.has_ended and run.stopping is None:
+            if run.stopping is None:
                 run.stop(state if run.trial.attempts else "pending", reason)
                 self.stop_if_idle(run)
 

@@ -160,7 +160,7 @@ class SweepRecorder:
         """Wait until all that was written down until now is on the disk; what could not be written was reported."""
         await self._log.settled()
 
-    def end(self, run: RunningTrial, when_closed: Callable[[], None]) -> None:
+    def end(self, run: RunningTrial) -> None:
         """A trial has ended: write that down, and close its record in the background."""
         trial = run.trial
         self.trial(trial)
@@ -168,21 +168,14 @@ class SweepRecorder:
         tagged = run.write(lambda coordinator: coordinator.tag(trial_state_tags(trial.state)))
         tagged.add_done_callback(lambda done: self._tell_of_failure(done, f"the state of trial {trial.id}"))
         status = TRIAL_STATUS.get(trial.state, "KILLED")
-        self.close_record(run, status, trial.reason or None, CHILD_CLOSE_SECONDS, when_closed)
+        self.close_record(run, status, trial.reason or None, CHILD_CLOSE_SECONDS)
         if trial.reason:
             self.tell("ended", trial=trial.id, state=trial.state, reason=trial.reason)
 
-    def close_record(
-        self,
-        run: RunningTrial,
-        status: Status,
-        reason: str | None,
-        timeout_seconds: float,
-        when_closed: Callable[[], None] = lambda: None,
-    ) -> None:
+    def close_record(self, run: RunningTrial, status: Status, reason: str | None, timeout_seconds: float) -> None:
         """Close a trial's record in the background, which takes `CHILD_CLOSE_SECONDS` at the most."""
         seconds = min(timeout_seconds, CHILD_CLOSE_SECONDS)
-        self._closings.close(run, status, reason, seconds, self._when_closed(run.trial.id, when_closed))
+        self._closings.close(run, status, reason, seconds, self._when_closed(run.trial.id))
 
     async def close(
         self, status: Status, reason: str | None, note: str, artifacts: Mapping[str, bytes], timeout_seconds: float
@@ -237,14 +230,13 @@ class SweepRecorder:
         except OSError:  # the record counts as closed now: another call only sends
             return self._parent.close(status, None, timeout_seconds)
 
-    def _when_closed(self, trial_id: str, then: Callable[[], None] = lambda: None) -> Callable[[dict[str, Any]], None]:
+    def _when_closed(self, trial_id: str) -> Callable[[dict[str, Any]], None]:
         def closed(report: dict[str, Any]) -> None:
             if report["run_id"] and report["unsent"] == 0:  # otherwise a later launch sends the rest
                 self.trial(replace(self.trials[trial_id], mlflow_run_id=report["run_id"]))
             if report["error"]:
                 message = f"MLflow does not have all of it: {report['error']}"
                 self.tell("warning", code="unsent", message=message, trial=trial_id)
-            then()
 
         return closed
 
