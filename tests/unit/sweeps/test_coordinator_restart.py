@@ -9,7 +9,7 @@ from paceline.sweeps.coordinator.coordinator import SweepCoordinator
 from paceline.sweeps.messages import Attempt
 from paceline.tracking.metric_points import MetricReading
 from paceline.tracking.point_history import read_points
-from support.sweeps.simulation import ONE, SimulatedSweep, ending, play, rung, simulated
+from support.sweeps.simulation import ONE, SimulatedSweep, ending, full_disk, play, rung, simulated
 
 
 def told(work: Attempt) -> tuple[str, int]:
@@ -237,3 +237,17 @@ async def test_prepared_slots_are_prepared_once(sweep: SimulatedSweep) -> None:
     assert isinstance(sweep.coordinator, SweepCoordinator)
     await sweep.coordinator.prepare([ONE])
     assert (await sweep.view()).groups == groups
+
+
+@simulated(groups=False)
+async def test_state_that_a_full_disk_did_not_take_is_written_later(sweep: SimulatedSweep) -> None:
+    with full_disk("log.jsonl"):
+        _, work = await sweep.begin_at_work("0000")
+        for step in range(3):
+            await sweep.coordinator.group_failed(0, 99, f"not the group that is there {step}")
+            await sweep.view()
+    assert sum("the state of the slots" in event["message"] for event in await sweep.events("warning")) == 1
+    await sweep.coordinator.prune("0000", "asha ended it")  # there is room again
+    await sweep.restart_coordinator()
+    assert await sweep.coordinator.progress(*told(work), 3, 5.0) is True
+    assert await sweep.coordinator.workers() == []  # those came while nothing could be written

@@ -152,7 +152,7 @@ class SlotScheduler:
                 entries.append(execution.entry())
         if self._has_changed("over", (self.over, self.fault)):
             entries.append(over_entry(self.over, self.fault))
-        self.recorder.save(entries)
+        self.recorder.save(entries, self._saved.clear)
 
     def _has_changed(self, key: object, state: object) -> bool:
         is_new = self._saved.get(key) != state

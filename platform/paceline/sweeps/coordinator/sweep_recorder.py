@@ -72,6 +72,7 @@ class SweepRecorder:
         self._parent_told = -PARENT_SECONDS
         self._parent_timer: asyncio.TimerHandle | None = None
         self._closings = RecordCloser()
+        self._is_in_trouble = False
         self.trials: dict[str, Trial] = {}
         """All trials that are known, by id."""
         self.metric_names: set[str] = set()
@@ -95,11 +96,19 @@ class SweepRecorder:
         execution = self.recovered.executions.get(trial_id) if self.recovered is not None else None
         return execution is not None and (execution.slot is not None or execution.is_displaced)
 
-    def save(self, entries: Sequence[LogEntry]) -> None:
-        """Write down what a coordinator needs that is started again."""
+    def save(self, entries: Sequence[LogEntry], when_failed: Callable[[], None] = lambda: None) -> None:
+        """Write down what a coordinator needs that is started again; a full disk is reported once."""
+
+        def done(written: "asyncio.Future[None]") -> None:
+            has_failed = not written.cancelled() and isinstance(written.exception(), OSError)
+            if has_failed and not self._is_in_trouble:
+                self._tell_of_failure(written, "the state of the slots")
+            self._is_in_trouble = has_failed
+            if has_failed:
+                when_failed()
+
         if entries:
-            done = self._log.put(*entries)
-            done.add_done_callback(lambda done: self._tell_of_failure(done, "the state of the slots"))
+            self._log.put(*entries).add_done_callback(done)
 
     def begin(self) -> None:
         """Begin to upload the sweep's own record, and what earlier launches have left open of their trials' records."""
