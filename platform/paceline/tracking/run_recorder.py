@@ -100,7 +100,8 @@ class RunRecorder:
         return len(fresh)
 
     def append_newest(self, values: Mapping[str, float], step: int) -> None:
-        """Add the newest value of metrics that are summed up over all launches of the run, such as its cost.
+        """Add the newest value of metrics that are summed up over all launches of the run, such as its cost, unless it
+        is the last one that was recorded.
 
         Args:
             step: at which they are recorded; the next one that is free, where an earlier launch came as far.
@@ -110,8 +111,10 @@ class RunRecorder:
         """
         now = int(time.time() * 1000)
         with self._lock, self._journal.alone():  # reads what others have added
-            first = max([step, *(self._marks[key] + 1 for key in values if key in self._marks)])
-            self.append([MetricPoint(key, value, first, now) for key, value in values.items()])
+            last = {point.key: point.value for point in self.history() if point.key in values}
+            changed = {key: value for key, value in values.items() if last.get(key) != value}
+            first = max([step, *(self._marks[key] + 1 for key in changed if key in self._marks)])
+            self.append([MetricPoint(key, value, first, now) for key, value in changed.items()])
 
     def add_artifact(self, path: str, data: bytes) -> None:
         """Add a file, or replace it; unchanged content is not sent again. On disk when this returns.

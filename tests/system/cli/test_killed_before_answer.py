@@ -25,11 +25,11 @@ scaling: {num_workers: 0, use_gpu: false}
 """
 STEPS = 20
 PLACES = [
-    "cluster.coordinator:RunCoordinator.finish",
-    "cluster.coordinator:RunCoordinator.close",
-    pytest.param("cluster.identity:ClaimedRun.settle", marks=pytest.mark.slow),
-    pytest.param("cluster.result:RunResult.to_json", marks=pytest.mark.slow),
-    "cluster.launch:Launch.conclude",
+    "cluster.run_coordinator:RunCoordinator.finish",
+    "cluster.run_coordinator:RunCoordinator.close",
+    pytest.param("cluster.run_identity:ClaimedRun.settle", marks=pytest.mark.slow),
+    pytest.param("cluster.run_result:RunResult.to_json", marks=pytest.mark.slow),
+    "cluster.train_launch:TrainLaunch.conclude",
 ]
 """Functions that are called between the end of training and the end of the command, in their order."""
 

@@ -76,7 +76,11 @@ def trainings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return begun
 
 
-PLACES = ["", "paceline.cluster.run_coordinator.RunCoordinator.close", "paceline.cluster.train_launch.Launch.conclude"]
+PLACES = [
+    "",
+    "paceline.cluster.run_coordinator.RunCoordinator.close",
+    "paceline.cluster.train_launch.TrainLaunch.conclude",
+]
 
 
 @pytest.mark.parametrize("at", PLACES, ids=["answer", "record", "conclusion"])

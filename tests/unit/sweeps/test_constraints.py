@@ -20,6 +20,7 @@ from paceline.sweeps.results.ranking import Objective, with_violations
 from paceline.sweeps.results.result import SweepResult
 from paceline.sweeps.sweep_log import SweepLog, read_log
 from paceline.sweeps.trial import Trial, TrialState
+from paceline.sweeps.trial_table import TrialTable
 from paceline.tracking.sweep_note import TrialRow
 from paceline.tracking.trials_table import trials_csv
 from support.sweeps.configs import sweep_config
@@ -181,7 +182,7 @@ async def test_a_metric_of_a_constraint_that_no_trial_reports_is_a_fault(sweep: 
 
 def test_lines_of_a_log_say_what_is_infeasible() -> None:
     console = Console(file=io.StringIO(), width=120, record=True, highlight=False)
-    PlainSweepListener(console, LOSS, 1, verbose=True).trials([INFEASIBLE_BETTER[0]])
+    PlainSweepListener(console, LOSS, 1, verbose=True).trials(TrialTable([INFEASIBLE_BETTER[0]]))
     text = console.export_text()
     assert "infeasible: peak_memory_bytes <= 1KiB" in text
     assert "best" not in text

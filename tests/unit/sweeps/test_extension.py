@@ -315,6 +315,6 @@ def test_a_dry_run_shows_the_new_trials_alone(
     dry_run(config_of({"optimizer.lr": [0.4, 0.1, 0.2]}), as_json=True, intent="extend")
     found = json.loads(capsys.readouterr().out)
     assert [(point["id"], point["params"]) for point in found["trials"]] == [("0002", {"optimizer.lr": 0.4})]
-    assert (found["trials"], found["extended"]) == (1, {"sweep_id": folder.run_id, "kept": 2})
+    assert (found["num_trials"], found["extended"]) == (1, {"sweep_id": folder.run_id, "kept": 2})
     dry_run(config_of(seeds=2), as_json=False, intent="extend")
     assert folder.run_id in capsys.readouterr().out

@@ -103,7 +103,7 @@ async def trial(sweep: SimulatedSweep, driver: Driver, id: str, group: tuple[int
     await driver.look()
 
 
-@simulated(groups=False, points=TRIALS)
+@simulated(groups=False, num_trials=TRIALS)
 async def test_no_event_costs_more_in_a_longer_sweep(sweep: SimulatedSweep) -> None:
     await sweep.coordinator.prepare([ONE])
     generation = (await sweep.view()).groups[0].generation
