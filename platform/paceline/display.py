@@ -253,7 +253,7 @@ def print_sync(report: Any, as_json: bool) -> int:
         print(json.dumps(report.to_json()))
     else:
         _print_sync(report)
-    if report.silent:
+    if report.silent or report.damaged:
         return BAD_ENVIRONMENT
     return OK if report.is_complete else FAILED
 
@@ -281,6 +281,8 @@ def _print_sync(report: Any) -> None:
     print(f"{len(report.records)} {word}: {', '.join(parts)}; {sent} entries sent")
     for reason in report.silent:
         print(f"error: {coded(reason, 'mlflow-not-answering')}", file=sys.stderr)
+    for reason in report.damaged:
+        print(f"error: {coded(reason, 'database-damaged')}", file=sys.stderr)
 
 
 def _relative(folder: str) -> str:

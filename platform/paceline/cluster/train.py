@@ -38,6 +38,7 @@ from paceline.places import default_address
 from paceline.redaction import learn
 from paceline.storage.address import StoreAddress, is_address
 from paceline.tracking import metrics as metric_keys
+from paceline.tracking.database_damage import damage_of
 from paceline.tracking.mlflow_views import RUNS_VIEW, run_views
 from paceline.tracking.provenance import command_line, provenance
 from paceline.tracking.review_links import review_url
@@ -319,9 +320,9 @@ def _runner(launch: TrainLaunch) -> Callable[[TrainLaunch], tuple[dict[str, Any]
 
 def _result(launch: TrainLaunch, ending: dict[str, Any], closing: dict[str, Any], seconds: float) -> RunResult:
     run = launch.run.folder
-    if closing["report"]["error"]:
+    if reason := closing["report"]["error"] or damage_of(launch.record.uri, closing["report"]["run_id"]):
         place = run.path if launch.run.store is None else str(launch.run.store.shown_address())
-        text = unsent_text(closing["report"]["error"], place)
+        text = unsent_text(reason, place)
         launch.listener.event("warning", {"code": "unsent", "message": text, "place": str(place)})
     if ending["status"] == "failed":
         raise ending["error"] if "error" in ending else error_of(ending["failure"])

@@ -38,14 +38,16 @@ def sync_address(text: str, uri: str | None = None, tell: Tell = unheard) -> Syn
     """
     records: list[Synced] = []
     silent: list[str] = []
+    damaged: list[str] = []
     for run in runs_below(parse(text, "DIR")):
         for report in _sync_run(replace(run, launch=secrets.token_hex(8)), uri, tell):
             records += [replace(record, folder=str(run.shown_address())) for record in report.records]
             silent += report.silent
+            damaged += report.damaged
     if not records:
         told = f"{text}: no run is recorded in it; name the address that holds the runs"
         raise EnvironmentFault(told, "no-record", path=text)
-    return SyncReport(tuple(records), tuple(dict.fromkeys(silent)))
+    return SyncReport(tuple(records), tuple(dict.fromkeys(silent)), tuple(dict.fromkeys(damaged)))
 
 
 def _sync_run(run: RunStore, uri: str | None, tell: Tell) -> Iterator[SyncReport]:

@@ -25,13 +25,14 @@ from paceline.runs.sync_progress import SyncProgress, unheard
 from paceline.sweeps.sweep_folder import SweepFolder
 from paceline.sweeps.sweep_log import SweepHistory
 from paceline.tracking.costs import COST_FILE, Ledger
+from paceline.tracking.database_damage import damaged_text
 from paceline.tracking.journal import JOURNAL_FILE
 from paceline.tracking.metric_points import MetricPoint
 from paceline.tracking.run_record import RECORD_FILE, RunRecord, address_of, saved_elsewhere, trial_state_tags
 from paceline.tracking.run_recorder import RunRecorder, has_ended, sync, unsent
 from paceline.tracking.step_marks import append_late
 from paceline.tracking.store_probe import HINT_OF_SILENCE, PROBE_SECONDS, probe
-from paceline.tracking.tracking_uri import is_http, is_sqlite
+from paceline.tracking.tracking_uri import is_http, is_sqlite, sqlite_file
 from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor
 
 AT_ONCE = 4
@@ -72,6 +73,8 @@ class SyncReport:
     records: tuple[Synced, ...]
     silent: tuple[str, ...] = ()
     """Why the stores that do not answer do not."""
+    damaged: tuple[str, ...] = ()
+    """Which databases are damaged, and what to do about it."""
 
     @property
     def is_complete(self) -> bool:
@@ -87,6 +90,7 @@ class SyncReport:
             "going_on": sum(record.state == "going on" for record in self.records),
             "copies": sum(record.state == "copy" for record in self.records),
             "silent": list(self.silent),
+            "damaged": list(self.damaged),
         }
 
 
@@ -125,16 +129,19 @@ def sync_folder(folder: str | Path, uri: str | None = None, tell: Callable[[str]
         told = f"{place}: {what}; name the folder that holds the runs, such as runs"
         raise EnvironmentFault(told, "no-record" if place.is_dir() else "no-folder", path=place)
     found = [replace(each, record=replace(each.record, uri=address_of(each.record, uri))) for each in found]
-    silent = _silent({each.record.uri for each in found}, tell)
+    uris = {each.record.uri for each in found}
+    broken = _broken(uris)
+    silent = _silent(uris - broken.keys(), tell)
+    unusable = {**dict.fromkeys(silent, "MLflow does not answer"), **dict.fromkeys(broken, "its database is damaged")}
     synced = [*unreadable]
     for each in found:
-        if each.record.uri in silent:
-            synced.append(Synced(each.folder, "left", 0, _unsent(each.tracking), "MLflow does not answer"))
-    answering = [each for each in found if each.record.uri not in silent]
+        if (reason := unusable.get(each.record.uri)) is not None:
+            synced.append(Synced(each.folder, "left", 0, _unsent(each.tracking), reason))
+    answering = [each for each in found if each.record.uri not in unusable]
     with SyncProgress(len(answering), PATIENCE_SECONDS, tell) as progress:
         for home, group in groupby(answering, lambda each: each.owner.home):
             synced += _sync_home(home, list(group), progress)
-    return SyncReport(tuple(synced), tuple(silent.values()))
+    return SyncReport(tuple(synced), tuple(silent.values()), tuple(broken.values()))
 
 
 def _unsent(tracking: Path) -> int | None:
@@ -180,6 +187,12 @@ def _with_parents(folders: Iterable[Path]) -> list[Path]:
         each.parents[2] / "tracking" for each in given if len(each.parents) > 2 and each.parents[1].name == "trials"
     }
     return [*given, *(each for each in sweeps if each not in given and (each / RECORD_FILE).is_file())]
+
+
+def _broken(uris: set[str]) -> dict[str, str]:
+    """The addresses of databases that are damaged, and what to do about it. One that is missing is made again."""
+    found = {uri: damaged_text(file) for uri in sorted(uris) if (file := sqlite_file(uri)) is not None}
+    return {uri: f"{text}, and sync again: it makes a new one with all runs" for uri, text in found.items() if text}
 
 
 def _silent(uris: set[str], tell: Callable[[str], object]) -> dict[str, str]:

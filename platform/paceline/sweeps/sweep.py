@@ -39,6 +39,7 @@ from paceline.sweeps.sweep_folder import SWEEPS, claim_sweep
 from paceline.sweeps.sweep_log import SweepLog, read_log
 from paceline.sweeps.sweep_section import section_of, trial_count
 from paceline.sweeps.trial import ENDED, NOT_TRAINED, Trial
+from paceline.tracking.database_damage import damage_of
 from paceline.tracking.mlflow_views import sweep_view_id
 from paceline.tracking.review_links import review_url
 from paceline.tracking.tracking_uri import is_http, start_creating, tracking_uri
@@ -253,7 +254,8 @@ def _result(launch: SweepLaunch, closing: Closing, seconds: float) -> SweepResul
         if is_hopeless(closing.fault):
             failed.code = "unknown-metric"
         raise failed
-    if reason := closing.report["error"] or _incomplete(closing.trials):
+    report = closing.report
+    if reason := report["error"] or _incomplete(closing.trials) or damage_of(launch.uri, report["run_id"]):
         launch.listener.event("warning", {"code": "unsent", "message": unsent_text(reason, launch.folder.path)})
     best = launch.folder.best_config
     return SweepResult(

@@ -31,6 +31,7 @@ from paceline.linting.apart import TIMEOUT_SECONDS, LintApart
 from paceline.places import default_address
 from paceline.private_files import make_folder
 from paceline.redaction import learn
+from paceline.tracking.database_damage import damage_of
 from paceline.tracking.tracking_uri import is_http, start_creating, tracking_uri
 from paceline.tuneups.bench import open_bench
 from paceline.tuneups.clock import Clock
@@ -222,8 +223,8 @@ def _result(
     record = record_of(config, folder.run_id, prepared.uri)
     with _not_lost(findings), writable(folder.path):
         report = tell_mlflow(folder, record, findings, prepared.close_seconds)
-    if report.error:
-        listener.event("warning", {"code": "unsent", "message": unsent_text(report.error, folder.path)})
+    if reason := report.error or damage_of(prepared.uri, report.run_id):
+        listener.event("warning", {"code": "unsent", "message": unsent_text(reason, folder.path)})
     return TuneupResult(
         tuneup_id=folder.run_id,
         name=config.name,
