@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from paceline.cluster.ray_session import connecting_text
 from paceline.tracking.journal import JOURNAL_FILE, Journal
 from paceline.tracking.metric_points import MetricPoint
 from support.runs.command_process import CommandProcess
@@ -21,7 +22,6 @@ name: tiny
 model: {name: mlp, in_features: 8, hidden: [8], num_classes: 4}
 data: {name: synthetic, shape: [8], num_classes: 4, num_samples: 64, num_validation_samples: 8, global_batch_size: 16}
 trainer: {epochs: 5, log_every_n_steps: 1}
-scaling: {num_workers: 0, use_gpu: false}
 """
 STEPS = 20
 PLACES = [
@@ -32,6 +32,8 @@ PLACES = [
     "cluster.train_launch:TrainLaunch.conclude",
 ]
 """Functions that are called between the end of training and the end of the command, in their order."""
+IN_PROCESS = ("scaling.num_workers=0", "scaling.use_gpu=false")
+ON_RAY = ("scaling.num_workers=1", "scaling.cpus_per_worker=0.5", "scaling.use_gpu=false")
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +41,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Of the training that nothing happens to."""
     user = CommandProcess(tmp_path_factory.mktemp("whole"), {"MLFLOW_TRACKING_URI": DEAD})
     (user.folder / "tiny.yaml").write_text(CONFIG)
-    user.give("train", "tiny.yaml", "--json", "tracking.offline=allow")
+    user.give("train", "tiny.yaml", "--json", "tracking.offline=allow", *IN_PROCESS)
     try:
         return str(user.result()["weights_sha256"])
     finally:
@@ -50,15 +52,29 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_the_same_command_answers_without_a_second_run(
     tmp_path: Path, prepared_database: Path, weights: str, place: str
 ) -> None:
-    user = CommandProcess(tmp_path, {})
+    killed_and_repeated(CommandProcess(tmp_path, {}), prepared_database, weights, place, IN_PROCESS)
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_the_same_command_answers_without_ray(tmp_path: Path, prepared_database: Path, weights: str) -> None:
+    user = CommandProcess(tmp_path, {}, forks=False)
+    killed_and_repeated(user, prepared_database, weights, "cluster.launch:Launch.note_ending", ON_RAY)
+    assert user.told().count(connecting_text(None)) == 1, "Ray was started again"
+
+
+def killed_and_repeated(
+    user: CommandProcess, database: Path, weights: str, place: str, overrides: tuple[str, ...]
+) -> None:
+    tmp_path = user.folder
     (tmp_path / "tiny.yaml").write_text(CONFIG)
-    shutil.copy(prepared_database, tmp_path / "mlflow.db")
+    shutil.copy(database, tmp_path / "mlflow.db")
     try:
-        user.give("train", "tiny.yaml", "--json", prepare=partial(kill_at, place))
+        user.give("train", "tiny.yaml", "--json", *overrides, prepare=partial(kill_at, place))
         assert user.end() == -signal.SIGKILL
         (file,) = (tmp_path / "runs" / "tiny").glob("*/run.json")
         assert json.loads(file.read_text())["status"] == "running"
-        user.give("train", "tiny.yaml", "--json")
+        user.give("train", "tiny.yaml", "--json", *overrides)
         result = user.result()
     finally:
         user.leave()
