@@ -20,8 +20,14 @@ def folder_removed(word: str, folder: Path, kept: str = "", checkpoint: str = ""
     return EnvironmentFault(message, CODE, folder=str(folder), checkpoint=checkpoint)
 
 
-def run_removed(folder: Path, checkpoint: str) -> EnvironmentFault:
-    """Return the error of `train`, with what is left of the run."""
+def run_removed(folder: Path, checkpoint: str, is_stored: bool) -> EnvironmentFault:
+    """Return the error of `train`, with what is left of the run.
+
+    Args:
+        is_stored: the folder was the working copy of a run in an object store.
+    """
+    if is_stored:
+        return folder_removed("run", folder, "The same command resumes it from its store", checkpoint)
     kept = f"Its record is in {folder / 'tracking'} again. The same command starts a new run"
     if checkpoint:
         kept += f"; with --init-from {checkpoint} it starts from the last weights"

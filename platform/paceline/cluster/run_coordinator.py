@@ -24,7 +24,7 @@ from paceline.tracking.costs import COST_FILE, Ledger
 from paceline.tracking.metric_points import MetricReading
 from paceline.tracking.run_record import RunRecord
 from paceline.tracking.run_recorder import RunRecorder
-from paceline.tracking.stored_length import hurry, stored_bytes
+from paceline.tracking.stored_length import hurry, note_stored, stored_bytes
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 
@@ -279,6 +279,8 @@ class RunCoordinator:
         """Somebody has removed the run's folder: have training save its state and end, and MLflow told the rest."""
         self._is_removed = self._stop = True
         try:
+            if self._store is not None:
+                note_stored(self._folder, 0)  # MLflow is to wait for the store again
             self._recorder.restore()
         except OSError as error:
             self._warn("not-written", f"the record could not be written again: {error}")

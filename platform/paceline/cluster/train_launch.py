@@ -45,7 +45,7 @@ class TrainLaunch:
             How the run ended: as training did, or failed, with the `error`, if its folder is gone.
         """
         if self.run.folder.is_removed:
-            error = run_removed(self.run.folder.path, ending.get("checkpoint", ""))
+            error = run_removed(self.run.folder.path, ending.get("checkpoint", ""), self.run.store is not None)
             return {"status": "failed", "failure": {"reason": error.message}, "error": error}
         if ending["status"] != "finished":
             self._write("interrupted" if ending["status"] == "stopped" else "failed")

@@ -1,5 +1,6 @@
 """A run's record and status in its object store: the files of `tracking/`, and `run.json`."""
 
+import errno
 import shutil
 from pathlib import Path
 
@@ -26,6 +27,8 @@ class RecordCopy:
         self._remote = remote / TRACKING
         self._folder = folder
         self._known: dict[str, Stamp] = {}
+        self._journal = 0
+        """Number of the journal's file that was copied last; 0 for none."""
 
     @property
     def journal_bytes(self) -> int:
@@ -40,12 +43,17 @@ class RecordCopy:
     def push(self) -> None:
         """Copy what has changed, remove what is gone, and take note of how much of the journal is there.
 
+        A folder that was removed takes nothing along: what the store has stays.
+
         Raises:
             StoreFault: the store cannot be used.
-            OSError: the folder cannot be read or written to.
+            OSError: the folder cannot be read or written to, or was removed.
         """
         is_heard(self._folder)
-        for name in sorted(self._known.keys() - self._present().keys()):
+        gone = self._known.keys() - self._present().keys()
+        if JOURNAL_FILE in gone:
+            raise FileNotFoundError(errno.ENOENT, "it was removed", str(self._folder))
+        for name in () if self._is_replaced() else sorted(gone):
             self._remote.remove(name)
             del self._known[name]
         for name in sorted(self._changed(), key=lambda name: (name == JOURNAL_FILE, name)):
@@ -92,6 +100,12 @@ class RecordCopy:
             write_durably(self._folder / name, data or b"")
             self._known[name] = _stamp(self._folder / name)
         note_stored(self._folder, self.journal_bytes)
+
+    def _is_replaced(self) -> bool:
+        """Whether the journal is another file than it was, as after its folder was removed."""
+        file = self._folder / JOURNAL_FILE
+        before, self._journal = self._journal, file.stat().st_ino if file.exists() else 0
+        return before not in (0, self._journal)
 
     def _present(self) -> dict[str, Stamp]:
         files = [path for path in self._folder.rglob("*") if path.is_file()] if self._folder.exists() else []

@@ -68,6 +68,29 @@ def test_only_what_has_changed_is_copied_and_the_journal_goes_last(
     assert stored_bytes(folder) == (folder / JOURNAL_FILE).stat().st_size
 
 
+def test_a_folder_that_is_removed_takes_nothing_of_the_store_along(folder: Path, run: RemoteFolder) -> None:
+    note(folder, 1)
+    (folder / "artifacts").mkdir()
+    (folder / "artifacts" / "config.yaml").write_text("name: net")
+    (folder / "outcome.json").write_text("{}")
+    copy = RecordCopy(run, folder)
+    copy.push()
+    (folder / "outcome.json").unlink()
+    copy.push()
+    assert sorted((run / "tracking").files()) == ["artifacts/config.yaml", "journal.jsonl"]
+    before = journal_of(run)
+    (folder / JOURNAL_FILE).rename(folder.parent / "journal")
+    shutil.rmtree(folder)
+    with pytest.raises(FileNotFoundError):
+        copy.push()
+    assert journal_of(run) == before
+    note(folder, 1, 2)
+    copy.push()
+    assert sorted((run / "tracking").files()) == ["artifacts/config.yaml", "journal.jsonl"]
+    assert len(journal_of(run)) > len(before)
+    assert stored_bytes(folder) == len(journal_of(run))
+
+
 def test_a_line_on_its_way_stays_behind(folder: Path, run: RemoteFolder) -> None:
     note(folder, 1)
     whole = (folder / JOURNAL_FILE).read_bytes()
