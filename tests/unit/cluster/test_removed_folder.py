@@ -1,9 +1,11 @@
 """A run whose folder is removed while it is in progress: it ends with an error, and its MLflow run ends."""
 
+import fcntl
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -163,6 +165,24 @@ def test_a_removed_journal_is_written_again_once_by_the_processes_that_have_it_o
     assert seen[-1] == 2
     for each in (first, second):
         each.close()
+
+
+def test_a_process_that_is_just_appending_is_waited_for(tmp_path: Path) -> None:
+    file = tmp_path / "tracking" / JOURNAL_FILE
+    journal = Journal(file)
+    journal.append([("point", points(1)[0].to_json())])
+    late = json.dumps({"n": 2, "kind": "point", **points(2)[0].to_json()}) + "\n"
+    with file.open("a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        shutil.rmtree(file.parent)
+        appending = Thread(target=lambda: journal.append([("point", points(3)[0].to_json())]))
+        appending.start()
+        appending.join(0.3)
+        assert appending.is_alive()
+        other.write(late)
+    appending.join()
+    assert [entry.content["step"] for entry in journal.read()] == [1, 2, 3]
+    journal.close()
 
 
 def test_a_journal_that_cannot_be_written_again_yet_is_later(tmp_path: Path) -> None:
