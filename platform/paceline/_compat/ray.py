@@ -208,6 +208,11 @@ class RequestTimeout:
     def _do_request(self, method: str, endpoint: str, **options: Any) -> Any:
         return super()._do_request(method, endpoint, timeout=self.timeout, **options)  # type: ignore[misc]
 
+    def read(self, endpoint: str) -> Any:
+        """What the dashboard answers about things other than jobs, of which the client knows nothing; None: nothing."""
+        response = self._do_request("GET", endpoint)
+        return response.json() if response.status_code == 200 else None
+
 
 # Ray Train
 

@@ -62,6 +62,11 @@ class JobPlan:
         """What tells the run: two jobs that share it would work on the same one. Seen by all who may list jobs."""
         return {"paceline_name": self.config.name, "paceline_storage": str(self.config.storage.path)}
 
+    @property
+    def waits_for_nodes(self) -> bool:
+        """Whether the driver waits for nodes that are not there yet."""
+        return any(each.startswith("--wait-for-resources") for each in self.command)
+
     def new_id(self) -> str:
         """An id for the job: the config's name, and the time (UTC)."""
         name = re.sub(r"[^A-Za-z0-9_.-]", "_", self.config.name)

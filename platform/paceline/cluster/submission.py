@@ -1,6 +1,7 @@
 """`submit`: a config becomes a job on a cluster, whose log is followed to its end.
 
-plan, all checks here  ->  reach the dashboard  ->  no job of this name continues  ->  send  ->  follow  ->  JobEnd
+plan, all checks here  ->  reach the dashboard  ->  no job of this name continues, and the cluster is large enough
+->  send  ->  follow  ->  JobEnd
 """
 
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from paceline.cluster.job_capacity import refuse_impossible
 from paceline.cluster.job_client import SENDING, asking, connect, job_address
 from paceline.cluster.job_folder import size_text
 from paceline.cluster.job_log import ConnectionLost, LogFollower
@@ -82,7 +84,8 @@ def submit(
 
     Raises:
         ConfigError: something is wrong, or would be on the cluster. Nothing was sent.
-        EnvironmentFault: no dashboard answers, or it asks for a token, or a job of the same name continues.
+        EnvironmentFault: no dashboard answers, or it asks for a token, a job of the same name continues, or the cluster
+            is too small for good.
     """
     plan = plan_job(file, overrides, kind, flags, environment_file, check_sweep)
     return submit_plan(plan, address, wait, write, tell)
@@ -108,6 +111,7 @@ def submit_plan(
     url = redact(str(client.get_address()))
     with terminating_interrupts(), asking(url):
         _refuse_second(client, plan, url)
+        refuse_impossible(client, plan, url)
         job_id = _send(client, plan, url, tell)
     if not wait:
         tell(_ways(job_id, url))

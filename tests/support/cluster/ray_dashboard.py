@@ -31,6 +31,10 @@ class Dashboard:
         """Where the log is closed in good order, although the job goes on."""
         self.stop_status: int | None = 200
         """How a request to stop a job is answered. 200: the job says something, and ends; None: it stays."""
+        self.nodes: list[dict[str, float]] | None = None
+        """Resources of each node; None: it does not tell."""
+        self.node_types: list[str] | None = None
+        """As an autoscaler reports them; None: there is none, and each node is a type of its own."""
         self.token: str | None = None
         self.is_frozen = False
         """Open connections stay so, and say nothing; new requests break off."""
@@ -103,6 +107,8 @@ class Dashboard:
         app.router.add_get("/api/version", self._version)
         app.router.add_get("/api/packages/{protocol}/{name}", self._package)
         app.router.add_put("/api/packages/{protocol}/{name}", self._upload)
+        app.router.add_get("/api/v0/nodes", self._nodes)
+        app.router.add_get("/api/cluster_status", self._status)
         app.router.add_get("/api/jobs/", self._list)
         app.router.add_post("/api/jobs/", self._submit)
         app.router.add_get("/api/jobs/{id}", self._details)
@@ -136,6 +142,29 @@ class Dashboard:
     async def _upload(self, request: web.Request) -> web.Response:
         self.packages[request.match_info["name"]] = await request.read()
         return web.Response()
+
+    async def _nodes(self, request: web.Request) -> web.Response:
+        if self.nodes is None:
+            return web.Response(status=500)
+        nodes = [
+            {
+                "node_id": f"5fab{number:052d}",
+                "node_ip": f"10.0.0.{number}",
+                "is_head_node": not number,
+                "state": "ALIVE",
+                "resources_total": resources,
+                "labels": {},
+            }
+            for number, resources in enumerate(self.nodes)
+        ]
+        gone = {**nodes[0], "node_id": "dead", "state": "DEAD", "resources_total": {"CPU": 64.0, "GPU": 8.0}}
+        return web.json_response({"result": True, "data": {"result": {"result": [*nodes, gone]}}})
+
+    async def _status(self, request: web.Request) -> web.Response:
+        own = [f"node5Fab{number:052d}" for number in range(len(self.nodes or []))]
+        types = own if self.node_types is None else self.node_types
+        report = {"activeNodes": dict.fromkeys(types, 1)} if types else None
+        return web.json_response({"result": True, "data": {"clusterStatus": {"autoscalerReport": report}}})
 
     async def _list(self, request: web.Request) -> web.Response:
         return web.json_response([self.details(job_id) for job_id in self.jobs])

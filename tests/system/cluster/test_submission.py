@@ -106,6 +106,41 @@ def test_a_second_job_of_the_same_run_is_refused(dashboard: Dashboard, golden: G
     assert len(dashboard.bodies) == 1
 
 
+GPUS = ("scaling.use_gpu=true", "scaling.num_workers=4")
+SMALL: list[dict[str, float]] = [{"CPU": 8.0, "GPU": 1.0}, {"CPU": 8.0, "GPU": 1.0}]
+
+
+def test_what_the_cluster_can_never_hold_is_not_sent(dashboard: Dashboard, golden: Golden) -> None:
+    dashboard.nodes = SMALL
+    error = refused(overrides=GPUS)
+    assert (error.code, error.exit_code) == ("cluster-too-small", 3)
+    assert (error.fields["workers"], error.fields["nodes"], error.fields["most_workers"]) == (4, 2, 2)
+    assert dashboard.packages == {}
+    assert dashboard.bodies == []
+    golden(str(error).replace(dashboard.url, "<url>"))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "types", "arguments"),
+    [
+        (SMALL, None, ["scaling.use_gpu=true", "scaling.num_workers=2"]),  # there is room
+        ([{"CPU": 8.0}], None, ["scaling.num_workers=4"]),  # auto: on CPU
+        (SMALL, None, [*GPUS, "--wait-for-resources", "600"]),
+        (SMALL, ["headgroup", "gpu"], GPUS),  # an autoscaler
+        (SMALL, [], GPUS),  # nobody tells whether there is one
+        (None, None, GPUS),
+        ([{"CPU": 1.0}], None, ["scaling.num_workers=0"]),
+        (SMALL, None, ["sweep={space: {scaling.num_workers: [1, 2]}}", *GPUS]),
+    ],
+)
+def test_what_may_run_is_left_to_the_job(
+    dashboard: Dashboard, nodes: Any, types: list[str] | None, arguments: list[str]
+) -> None:
+    dashboard.nodes, dashboard.node_types = nodes, types
+    assert paceline_submit(FILE, *arguments) == 0
+    assert len(dashboard.bodies) == 1
+
+
 # How a job ends
 
 

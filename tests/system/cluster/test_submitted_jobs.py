@@ -141,6 +141,7 @@ def test_a_job_trains_on_nodes_without_the_package(home: Home) -> None:
 def test_a_job_that_fails_has_the_code_of_its_driver(home: Home, override: str, code: int) -> None:
     done = home.submit(home.config(f"failed-{code}", 0), override)
     assert done.code == code, done.err + done.out
+    assert ("sending" in done.err) is (code != 3)  # too few cores are found before
 
 
 def test_a_job_sweeps_and_reports_failed_trials(home: Home) -> None:
