@@ -52,7 +52,9 @@ def has_room(folder: Path) -> bool:
 
 
 def _tells_full_disk(error: BaseException) -> bool:
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and error.errno is not None:
         return error.errno in ERRNOS and not str(error.filename or "").startswith(_SHARED_MEMORY)
+    if isinstance(error, OSError):  # about several files, as those of `shutil.copytree`
+        return any(text in str(error) for text in _TEXTS) and _SHARED_MEMORY not in str(error)
     name = type(error).__name__  # of libraries that not every process has imported
     return name == "OutOfDiskError" or (name == "SafetensorError" and any(text in str(error) for text in _TEXTS))

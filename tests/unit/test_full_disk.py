@@ -3,6 +3,7 @@
 import errno
 import os
 import pickle
+import shutil
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,8 @@ FULL = [
     pickle.loads(pickle.dumps(error_of(errno.ENOSPC, "/runs/x"))),
     caused_by(error_of(errno.ENOSPC), CheckpointLost("no", "checkpoint-lost")),
     raised_while_handling(error_of(errno.ENOSPC)),
+    shutil.Error([("a", "b", str(error_of(errno.ENOSPC)))]),
+    pickle.loads(pickle.dumps(caused_by(shutil.Error([]), OSError(f"not copied: {error_of(errno.ENOSPC)}")))),
     SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
 ]
 OTHERS = [
@@ -49,6 +52,8 @@ OTHERS = [
     error_of(errno.ENOENT),
     error_of(errno.EIO),
     error_of(errno.ENOSPC, "/dev/shm/torch_1"),
+    OSError("not copied"),
+    OSError(f"not copied: {error_of(errno.ENOSPC, '/dev/shm/torch_1')}"),
     CheckpointLost("no", "checkpoint-lost"),
     RuntimeError("No space left on device"),  # of whatever kind: a user's own text says nothing
     SafetensorError("Error while deserializing header: InvalidHeaderDeserialization"),

@@ -11,6 +11,7 @@ import pytest
 from paceline.engine.build import build_trainer
 from paceline.engine.checkpoint import read_checkpoint
 from paceline.engine.dist_context import DistContext
+from paceline.engine.failure import describe
 from paceline.engine.manifest import verify
 from paceline.engine.outcome import CheckpointLost
 from paceline.engine.reporter import MemoryReporter
@@ -80,6 +81,7 @@ def test_a_disk_that_stays_full_loses_only_the_end(small_disk: Path, golden: Any
     with pytest.raises(CheckpointLost) as caught:
         trainer.fit()
     assert (caught.value.code, caught.value.fields) == ("checkpoint-lost", {"step": 12, "newest": "step-4"})
+    assert describe(caught.value, 0).kind == "full_disk"  # a sweep leaves the trial for later
     golden(str(caught.value))
     assert steps_in(folder) == {"step-4"}
     assert verify(folder / "step-4") == 4
