@@ -253,7 +253,7 @@ class SlotScheduler:
     def found_disk_full(self, trial_id: str, reason: str) -> None:
         """A trial is left for a later launch, since a disk is full. End the sweep if that disk stays full: more trials
         would only be trained in vain."""
-        message = f"is left for later, a disk is full: {reason}"
+        message = f"left for the same command to continue, since a disk is full: {reason}"
         self.recorder.tell("warning", code="disk-full", trial=trial_id, message=message)
         if self.disk.was_lacking(reason) and not self.over:
             self.fault = self.fault or reason
