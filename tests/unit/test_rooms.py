@@ -41,12 +41,15 @@ FORBIDDEN = {
     "__main__.py": (*HEAVY, *ENGINE, "paceline.cluster"),
     **dict.fromkeys(
         (
-            *("errors.py", "durable.py", "direction.py", "safetensors_header.py", "starting_folder.py"),
+            *("errors.py", "direction.py", "private_files.py", "safetensors_header.py", "starting_folder.py"),
             *("full_disk.py", "secret_values.py"),
         ),
         (*HEAVY, "paceline"),
     ),
-    "redaction.py": (*HEAVY, *ENGINE, *RUNS, "paceline.config", *(f"paceline.{room}" for room in COMPONENTS)),
+    **dict.fromkeys(
+        ("durable.py", "redaction.py"),
+        (*HEAVY, *ENGINE, *RUNS, "paceline.config", *(f"paceline.{room}" for room in COMPONENTS)),
+    ),
     **dict.fromkeys(("display.py", "places.py", "__init__.py"), (*HEAVY, *ENGINE, "paceline.cli")),
 }
 """What no file of a room may import."""

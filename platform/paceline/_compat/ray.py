@@ -20,6 +20,7 @@ PRIVATE = (
     "ray._private.runtime_env.packaging._get_excludes",
     "ray._private.state.state.get_cluster_config",
     "ray._private.state.state.get_draining_nodes",
+    "ray._private.worker.print_to_stdstream",
     "ray.autoscaler._private.kuberay.autoscaling_config._derive_autoscaling_config_from_ray_cr",
     "ray.autoscaler._private.kuberay.node_provider.KubernetesHttpApiClient",
     "ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator.get_or_create_autoscaling_coordinator",
@@ -30,6 +31,7 @@ PRIVATE = (
     "ray.train.v2._internal.callbacks.datasets.DatasetsCallback",
     "ray.train.v2._internal.callbacks.placement_group_callback.PlacementGroupCleanerCallback",
     "ray.train.v2._internal.execution.context.get_train_context",
+    "ray.train.v2._internal.util",
     "ray.tune.schedulers.AsyncHyperBandScheduler._brackets._rungs",
     "ray.tune.schedulers.AsyncHyperBandScheduler._metric",
     "ray.tune.schedulers.AsyncHyperBandScheduler._metric_op",
@@ -93,22 +95,37 @@ def init_private(folder: Path, **options: Any) -> None:
 
 
 @contextmanager
-def worker_output_to(handler: Callable[[Mapping[str, Any]], None]) -> Iterator[None]:
-    """While the body runs, Ray hands each batch of its workers' lines to `handler`, and prints nothing itself.
+def worker_output_to(
+    handler: Callable[[Mapping[str, Any]], None], is_shown: Callable[[str], bool] = lambda text: True
+) -> Iterator[None]:
+    """While the body runs, Ray hands each batch of its workers' lines to `handler`, and prints none of them itself.
 
-    The public `log_to_driver` is all or nothing. Without this name Ray's own output stays.
+    The public `log_to_driver` is all or nothing. Without these names Ray's own output stays.
+
+    Args:
+        is_shown: whether Ray is to print a text of its own about a node or a worker.
     """
     try:
+        from ray._private import worker
         from ray._private.ray_logging import global_worker_stdstream_dispatcher as dispatcher
-    except ImportError:
+
+        show = worker.print_to_stdstream
+    except (ImportError, AttributeError):
         yield
         return
+
+    def show_some(data: Mapping[str, Any], *options: Any, **named: Any) -> None:
+        if is_shown("\n".join(data["lines"])):
+            show(data, *options, **named)
+
+    worker.print_to_stdstream = show_some
     dispatcher.remove_handler(RAY_HANDLER)
     dispatcher.add_handler(_OUR_HANDLER, handler)
     try:
         yield
     finally:
         dispatcher.remove_handler(_OUR_HANDLER)
+        worker.print_to_stdstream = show
 
 
 RAY_HANDLER = "ray_print_logs"
@@ -236,6 +253,10 @@ class CallbackFilter:
         unused = {path.rpartition(".")[2] for path in self.unused_callbacks()}
         callbacks = super()._create_default_callbacks()  # type: ignore[misc]
         return [callback for callback in callbacks if type(callback).__name__ not in unused]
+
+
+TRAINING_ERRORS = "ray.train.v2._internal.util"
+"""Logger with which a worker of Ray Train prints the traceback of whatever ends its training function."""
 
 
 def start_autoscaling_coordinator() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.cluster.evaluation_request import EvaluationLaunch
 from paceline.cluster.job_modules import sent_modules
 from paceline.cluster.preflight import check_resources, cluster_resources, writable
+from paceline.cluster.ray_deaths import NodeProcesses, death_failure
 from paceline.cluster.ray_session import connected, connecting_text, is_private, on_cluster, prepare_environment
 from paceline.cluster.readiness import ready_to_train
 from paceline.cluster.signals import terminating_interrupts
@@ -89,6 +90,7 @@ def _connected(launch: EvaluationLaunch, warm_up: threading.Thread) -> dict[str,
         ready_to_train(launch.config, launch.wait_seconds, launch.listener)
     use_gpu = check_resources(launch.config, cluster_resources(), where)
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    node = NodeProcesses()
     box = ray.remote(EvaluationResults).options(num_cpus=0, scheduling_strategy=here).remote()
     try:
         launch.listener.stage("starting the workers (usually 30 to 90 s on a small machine)")
@@ -97,18 +99,20 @@ def _connected(launch: EvaluationLaunch, warm_up: threading.Thread) -> dict[str,
             from paceline.cluster.lean_trainer import start_autoscaling_coordinator
 
             start_autoscaling_coordinator()
-        return _ending(TrainerThread(_make_trainer(launch, box, use_gpu)), box)
+        return _ending(TrainerThread(_make_trainer(launch, box, use_gpu)), box, node)
     finally:
-        _end_workers(box)
+        _end_workers(box, node)
 
 
-def _ending(fitting: TrainerThread, box: Any) -> dict[str, Any]:
+def _ending(fitting: TrainerThread, box: Any, node: NodeProcesses) -> dict[str, Any]:
     ending = None
     fitting.start()
-    while fitting.is_alive() and ending is None:
+    while fitting.is_alive() and ending is None and node.dead() is None:
         fitting.join(POLL_SECONDS)
         ending = _found_in(box)
     ending = ending or _found_in(box)
+    if ending is None and (death := death_failure(node.dead(), fitting.error)) is not None:
+        return {"status": "failed", "failure": death}
     if ending is None:
         reason = first_line(fitting.error) if fitting.error else "the workers ended without a result"
         failure = {"rank": -1, "reason": reason, "traceback_text": str(fitting.error or ""), "exit_code": 1}
@@ -127,10 +131,12 @@ def _found_in(box: Any) -> dict[str, Any] | None:
         return None
 
 
-def _end_workers(box: Any) -> None:
+def _end_workers(box: Any, node: NodeProcesses) -> None:
     """End what is left of the group: Ray may stay up (a notebook's), and a worker may be stuck."""
     import ray
 
+    if node.dead() is not None:
+        return  # nothing can be ended by it any more; the rest ends when Ray is shut down
     try:
         with suppress(ray.exceptions.RayError):
             for worker in ray.get(box.workers.remote(), timeout=DISMISS_SECONDS):

@@ -18,16 +18,22 @@ PREFIX = "paceline-"
 DEFAULT_ROOT = Path("/tmp")
 LONGEST_SOCKET = 103
 """Characters that a socket's path may have on any system."""
-_SOCKET = "session_2000-01-01_00-00-00_000000_0000000/sockets/plasma_store"
+_RAY = "r"
+"""Folder in it that Ray gets, and opens to everybody, who cannot get there."""
+_SOCKET = f"{_RAY}/session_2000-01-01_00-00-00_000000_0000000/sockets/plasma_store"
 """The longest path that Ray makes in the folder."""
+
+_keeps_logs = False
 
 
 @contextmanager
 def private_ray_folder() -> Iterator[Path]:
     """Make a folder for a private Ray that starts and ends in the body; remove those of private Rays that have died.
 
-    The folder of a body that fails is left, for the sake of Ray's logs, until another private Ray starts.
+    The folder of a body that fails, or has called `keep_logs`, is left until another private Ray starts.
     """
+    global _keeps_logs
+    _keeps_logs = False
     root = _root()
     root.mkdir(parents=True, exist_ok=True)
     remove_dead_folders(root)
@@ -35,10 +41,17 @@ def private_ray_folder() -> Iterator[Path]:
     lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield folder
-        shutil.rmtree(folder, ignore_errors=True)
+        yield folder / _RAY
+        if not _keeps_logs:
+            shutil.rmtree(folder, ignore_errors=True)
     finally:
         os.close(lock)
+
+
+def keep_logs() -> None:
+    """Leave the folder of this process's private Ray, whose logs may say why something went wrong in it."""
+    global _keeps_logs
+    _keeps_logs = True
 
 
 def remove_dead_folders(root: Path) -> None:
@@ -77,7 +90,7 @@ def _remove_if_dead(folder: Path) -> None:
         if os.fstat(opened).st_uid != os.geteuid():
             return
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)  # its driver holds the lock as long as it lives
-        if not any(map(_is_answered, folder.glob("session_*/sockets/raylet*"))):
+        if not any(map(_is_answered, folder.glob("*/session_*/sockets/raylet*"))):
             shutil.rmtree(folder, ignore_errors=True)
     finally:
         os.close(opened)

@@ -11,6 +11,13 @@ from typing import Any, Literal
 
 from paceline.cluster.event_log import START, Event, EventCursor, EventLog
 from paceline.cluster.final_report import FinalReport, lost_text
+from paceline.cluster.heartbeats import (
+    SILENCE_SECONDS,
+    Heartbeats,
+    SilentRank,
+    lost_warning,
+    silence_warning,
+)
 from paceline.cluster.kept_checkpoints import kept_checkpoints, stored_checkpoints
 from paceline.cluster.removed_folder import CODE
 from paceline.cluster.reported_tags import ReportedTags
@@ -102,6 +109,7 @@ class RunCoordinator:
         counting: CostUnits | None = None,
         uploads_in_own_process: bool = False,
         store: RunStore | None = None,
+        silence_seconds: float = SILENCE_SECONDS,
     ) -> None:
         """Open the run's record in `folder`.
 
@@ -110,11 +118,13 @@ class RunCoordinator:
             counting: how the run's cost is counted; None: somebody else does that.
             uploads_in_own_process: this process trains, so that another one is to talk to MLflow.
             store: where the run is kept when that is an object store.
+            silence_seconds: how long a rank may give no heartbeat before the watcher is warned.
 
         Raises:
             OSError: the folder cannot be written to.
         """
         self._folder = folder
+        self._heartbeats = Heartbeats(silence_seconds)
         self._store = store
         self._recorder = RunRecorder(folder, record, uploads_in_own_process)
         self._outcome = read_outcome(folder)  # this coordinator may be one that died and was started again
@@ -123,6 +133,7 @@ class RunCoordinator:
         self._events = EventLog()
         self._on_event = on_event or self._events.add
         self._view = RunView([], (self._outcome or {}).get("step", 0), 0.0)
+        self._has_lost_group = False
         self._stop = False
         self._reported_tags = ReportedTags(self.tag)
         self._is_in_trouble = False
@@ -242,7 +253,23 @@ class RunCoordinator:
     def enter(self, worker: bytes) -> bool:
         """A worker process reports for work, with its actor's pickled handle; whether there is any left to do."""
         self._workers.append(worker)
+        self._heartbeats.forget()  # of an earlier group
+        self._has_lost_group = False
         return self._outcome is None and not self._dismissed
+
+    def beat(self, rank: int, place: str) -> None:
+        """Take the heartbeat of a rank, which runs in such a process."""
+        self._heartbeats.beat(rank, place)
+
+    def lose_group(self, rank: int, reason: str) -> None:
+        """A rank has lost its connection to the others; the first one of a group is reported."""
+        if not self._has_lost_group and self._outcome is None and not self._dismissed:
+            self._has_lost_group = True
+            self._warn("group-lost", lost_warning(rank, reason))
+
+    def silent_ranks(self) -> list[SilentRank]:
+        """The ranks that have not been heard for too long, while training continues."""
+        return self._heartbeats.silent()
 
     def may_commit(self) -> bool:
         """Whether the launch still continues, so that its rank 0 may put a checkpoint in place."""
@@ -259,6 +286,7 @@ class RunCoordinator:
         Args:
             outcome: with what could not be recorded before, see `FinalReport`. That is recorded now.
         """
+        self._heartbeats.forget()  # they leave
         words = FinalReport.read(outcome)
         if words.unrecorded and not self.metrics(words.unrecorded):
             self._warn("unrecorded", unrecorded_text(words.unrecorded[0].step))
@@ -298,6 +326,8 @@ class RunCoordinator:
 
     def view(self, cursor: EventCursor = START) -> RunView:
         """The state of things, with the events after a cursor."""
+        for silent in self._heartbeats.newly_silent() if self._outcome is None else ():
+            self._warn("rank-silent", silence_warning(silent))
         view = self._view
         ended = self._outcome is not None
         events, cursor = self._events.since(cursor)

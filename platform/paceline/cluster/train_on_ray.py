@@ -10,8 +10,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.cluster import heartbeats
+from paceline.cluster.heartbeats import SilentRank, silence_failure
 from paceline.cluster.job_modules import sent_modules
 from paceline.cluster.preflight import check_resources, cluster_resources, writable
+from paceline.cluster.private_ray import keep_logs
+from paceline.cluster.ray_deaths import NodeProcesses, death_failure
 from paceline.cluster.ray_session import connected, connecting_text, is_private, on_cluster, prepare_environment
 from paceline.cluster.readiness import ready_to_train
 from paceline.cluster.run_coordinator import RunCoordinator, read_outcome
@@ -75,25 +79,26 @@ def _connected(
             ready_to_train(launch.config, launch.wait_seconds, launch.listener)
         use_gpu = check_resources(launch.config, cluster_resources(), where)
         asked = counting(launch, use_gpu, time.monotonic())
+        node = NodeProcesses()
         coordinator = _start_run_coordinator(launch, asked)
         try:
             launch.listener.stage("starting the workers (usually 30 to 90 s on a small machine)")
             warm_up.join()
             if is_private():
                 _start_coordinator()
-            return _train(launch, coordinator, use_gpu, asked, stays_up)
+            return _train(launch, coordinator, use_gpu, asked, node, stays_up)
         finally:
-            _dismiss(coordinator)
+            _dismiss(coordinator, node)
 
 
 def _train(
-    launch: TrainLaunch, coordinator: Any, use_gpu: bool, asked: CostUnits, stays_up: bool
+    launch: TrainLaunch, coordinator: Any, use_gpu: bool, asked: CostUnits, node: NodeProcesses, stays_up: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     fitting = TrainerThread(make_trainer(launch, coordinator, use_gpu))
     hurry = threading.Event()
     # around it all: between training and the end of its record, too, a signal must not throw the result away
     with first_interrupt_calls(hurry.set):
-        ending = launch.note_ending(_follow(launch, coordinator, fitting))
+        ending = launch.note_ending(_follow(launch, coordinator, fitting, node))
         launch.listener.stage("recording the run in MLflow")
         # of an elastic run, only the coordinator knows how many workers there have been
         allocated = None if launch.config.scaling.is_elastic else asked.allocated
@@ -122,38 +127,42 @@ def _start_run_coordinator(launch: TrainLaunch, asked: CostUnits) -> Any:
     actor = ray.remote(RunCoordinator).options(
         num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=here
     )
-    return actor.remote(launch.run.folder.tracking, launch.record, counting=asked, store=launch.run.store)
+    options = {"counting": asked, "store": launch.run.store, "silence_seconds": heartbeats.SILENCE_SECONDS}
+    return actor.remote(launch.run.folder.tracking, launch.record, **options)
 
 
-def _dismiss(coordinator: Any) -> None:
+def _dismiss(coordinator: Any, node: NodeProcesses) -> None:
     """End what is left of this launch, before another one may claim the run.
 
     Ray may stay up (a notebook's), and a group may still be training: after a second Ctrl-C, or when it is stuck. Its
     processes are ended here. Should one escape (the coordinator did not answer, or the controller has just started it),
     it finds its coordinator dead: then it neither begins to train nor puts a checkpoint in place, and nothing that it
-    reports reaches the run's journal.
+    reports reaches the run's journal. A node without its own processes cannot end others, which end when Ray is shut
+    down.
     """
     import ray
 
     try:
         with suppress(ray.exceptions.RayError):
-            for worker in ray.get(coordinator.dismiss.remote(), timeout=DISMISS_SECONDS):
+            workers = ray.get(coordinator.dismiss.remote(), timeout=DISMISS_SECONDS)
+            for worker in workers if node.dead() is None else ():
                 ray.kill(pickle.loads(worker))
     finally:
         with suppress(ray.exceptions.RayError):
-            ray.kill(coordinator)
+            if node.dead() is None:
+                ray.kill(coordinator)
 
 
-def _follow(launch: TrainLaunch, coordinator: Any, fitting: TrainerThread) -> dict[str, Any]:
+def _follow(launch: TrainLaunch, coordinator: Any, fitting: TrainerThread, node: NodeProcesses) -> dict[str, Any]:
     """Let the trainer run in its thread, and show what the coordinator has to tell; how training ended."""
     feed = ProgressFeed(launch.listener, launch.derived.total_steps)
     with first_interrupt_calls(lambda: coordinator.request_stop.remote()):
         fitting.start()
         coordinator.start_uploading.remote()  # imports while Ray Train starts its first processes one after the other
-        while fitting.is_alive() and not _show(launch, coordinator, feed):
+        while fitting.is_alive() and not _show(launch, coordinator, feed) and node.dead() is None:
             fitting.join(POLL_SECONDS)
     _show(launch, coordinator, feed)
-    return _ending(launch, coordinator, fitting)
+    return _ending(launch, coordinator, fitting, node)
 
 
 def _show(launch: TrainLaunch, coordinator: Any, feed: ProgressFeed) -> bool:
@@ -175,7 +184,7 @@ def _show(launch: TrainLaunch, coordinator: Any, feed: ProgressFeed) -> bool:
     return bool(view.ended)
 
 
-def _ending(launch: TrainLaunch, coordinator: Any, fitting: TrainerThread) -> dict[str, Any]:
+def _ending(launch: TrainLaunch, coordinator: Any, fitting: TrainerThread, node: NodeProcesses) -> dict[str, Any]:
     ending = _outcome(coordinator, launch.run.folder.tracking)
     if ending is not None:
         if ending["status"] == "failed":
@@ -183,6 +192,10 @@ def _ending(launch: TrainLaunch, coordinator: Any, fitting: TrainerThread) -> di
             code = failure.get("problem_code") or "run-failed"
             launch.listener.event("failed", {"reason": failure["reason"], "code": code})
         return ending
+    keep_logs()
+    failure = death_failure(node.dead(), fitting.error) or silence_failure(_silent_ranks(coordinator))
+    if failure is not None:
+        return {"status": "failed", "failure": failure}
     reason = first_line(fitting.error) if fitting.error else "the workers ended without a result"
     failure = {"rank": -1, "reason": reason, "traceback_text": str(fitting.error or ""), "exit_code": 1}
     return {"status": "failed", "failure": failure}
@@ -196,6 +209,15 @@ def _outcome(coordinator: Any, folder: Path) -> dict[str, Any] | None:
         return ray.get(coordinator.outcome.remote(), timeout=ANSWER_SECONDS)  # type: ignore[no-any-return]
     except ray.exceptions.RayError:
         return read_outcome(folder)
+
+
+def _silent_ranks(coordinator: Any) -> list[SilentRank]:
+    import ray
+
+    try:
+        return ray.get(coordinator.silent_ranks.remote(), timeout=ANSWER_SECONDS)  # type: ignore[no-any-return]
+    except ray.exceptions.RayError:
+        return []
 
 
 def _last_line(error: BaseException) -> str:
@@ -258,7 +280,11 @@ def make_trainer(launch: TrainLaunch, coordinator: Any, use_gpu: bool) -> "Torch
     config = launch.config
     trainer = LeanTorchTrainer(
         train_on_worker,
-        train_loop_config={"worker_spec": worker_spec(launch).travelling(), "coordinator": coordinator},
+        train_loop_config={
+            "worker_spec": worker_spec(launch).travelling(),
+            "coordinator": coordinator,
+            "silence_seconds": heartbeats.SILENCE_SECONDS,
+        },
         torch_config=torch_config(use_gpu, config.parallel.timeout_seconds),
         scaling_config=ray_scaling(config, use_gpu),
         run_config=RunConfig(

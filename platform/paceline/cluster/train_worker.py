@@ -1,5 +1,6 @@
 """The body of each training process, under Ray Train or in the driver."""
 
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -9,6 +10,8 @@ from typing import Any
 
 import torch
 
+from paceline._compat.ray import TRAINING_ERRORS
+from paceline.cluster.heartbeats import Heartbeat
 from paceline.cluster.initial_weights import weights_finder
 from paceline.cluster.preflight import worker_threads
 from paceline.cluster.worker_spec import WorkerSpec
@@ -19,6 +22,7 @@ from paceline.engine.fresh import release_memory
 from paceline.engine.outcome import Outcome
 from paceline.engine.reporter import MemoryReporter, Reporter
 from paceline.engine.rungs import Rungs
+from paceline.errors import text_of
 from paceline.redaction import redact, redact_tree
 from paceline.starting_folder import drop_starting_folder
 from paceline.storage.stored_checkpoints import StoredCheckpoints
@@ -84,10 +88,19 @@ def train_on_worker(loop_config: dict[str, Any]) -> None:
     if not wanted:
         return  # the group was started again although the run has ended, or the launch is over
     ranks = DistContext.current(ray.train.torch.get_device())
+    heartbeat = Heartbeat(coordinator.beat.remote, ranks.rank, loop_config["silence_seconds"])
+    heartbeat.start()
     reporter = ActorReporter(coordinator) if ranks.is_first else None
     if reporter is not None:
         coordinator.begin.remote(device_name(ranks.device), ranks.world_size)
-    ending = run_rank(loop_config["worker_spec"], ranks, reporter or MemoryReporter())
+    try:
+        ending = run_rank(loop_config["worker_spec"], ranks, reporter or MemoryReporter())
+    except Exception as error:
+        coordinator.lose_group.remote(ranks.rank, text_of(error).strip().partition("\n")[0])
+        logging.getLogger(TRAINING_ERRORS).disabled = True  # the traceback says nothing of the rank that is gone
+        raise
+    finally:
+        heartbeat.stop()
     if reporter is not None:
         ending = reporter.final_report(ending)
     if ranks.is_first or ending["status"] == "failed":

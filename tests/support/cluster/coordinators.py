@@ -15,10 +15,10 @@ NOWHERE = "http://127.0.0.1:9"
 
 
 def open_coordinator(
-    folder: Path, kind: type[RunCoordinator] = RunCoordinator, params: Mapping[str, Any] | None = None
+    folder: Path, kind: type[RunCoordinator] = RunCoordinator, params: Mapping[str, Any] | None = None, **options: Any
 ) -> RunCoordinator:
     """The coordinator of a run whose MLflow server is not there."""
-    return kind(folder, RunRecord("r", "n", NOWHERE, "e", dict(params or {})))
+    return kind(folder, RunRecord("r", "n", NOWHERE, "e", dict(params or {})), **options)
 
 
 def warnings_of(coordinator: RunCoordinator) -> list[str]:

@@ -84,6 +84,17 @@ def worker_lines_are_handed_over() -> None:
     assert given == [{"lines": ["one"]}]
 
 
+def texts_about_nodes_pass_a_filter() -> None:
+    assert "print_to_stdstream(\n" in inspect.getsource(worker.listen_error_messages)
+    shown: list[str] = []
+    with patch.object(worker, "print_to_stdstream", lambda data, ignore_prefix: shown.extend(data["lines"])):
+        with compat.worker_output_to(lambda batch: None, lambda text: text != "unwanted"):
+            for text in ("wanted", "unwanted"):
+                worker.print_to_stdstream({"lines": [text]}, ignore_prefix=False)
+        worker.print_to_stdstream({"lines": ["unwanted"]}, ignore_prefix=False)
+    assert shown == ["wanted", "unwanted"]
+
+
 def loggers_are_named_after_modules() -> None:
     from ray._private.runtime_env import packaging
 
@@ -159,6 +170,18 @@ def no_worker_has_no_preemption() -> None:
         assert compat.preemption_info() is info
 
 
+def tracebacks_of_workers_go_to_a_logger() -> None:
+    from ray.train.v2._internal import util
+
+    assert util.logger.name == compat.TRAINING_ERRORS
+    with patch.object(util.logger, "disabled", False), patch.object(util.logger, "handle") as handled:
+        try:
+            raise ZeroDivisionError
+        except ZeroDivisionError as error:
+            util.construct_user_exception_with_traceback(error)
+            assert "Traceback" in handled.call_args[0][0].getMessage()
+
+
 def train_context_has_a_preemption_context() -> None:
     from ray.train.v2._internal.execution import context
 
@@ -207,12 +230,14 @@ BEHAVIOUR: dict[str, Callable[[], None]] = {
     "ray._private.runtime_env.packaging": loggers_are_named_after_modules,
     f"{STATE}.get_cluster_config": takes_no_arguments(f"{STATE}.get_cluster_config"),
     f"{STATE}.get_draining_nodes": takes_no_arguments(f"{STATE}.get_draining_nodes"),
+    "ray._private.worker.print_to_stdstream": texts_about_nodes_pass_a_filter,
     COORDINATOR: takes_no_arguments(COORDINATOR),
     f"{KUBERAY}.autoscaling_config._derive_autoscaling_config_from_ray_cr": kuberay_config_is_like_cluster_yaml,
     f"{KUBERAY}.node_provider.KubernetesHttpApiClient": kuberay_client_takes_a_namespace_and_a_path,
     "ray.job_config.JobConfig._runtime_env_has_working_dir": driver_folders_are_added_unless_there_is_a_working_dir,
     "ray.job_submission.JobSubmissionClient._do_request": requests_pass_their_options_on,
     "ray.train.v2._internal.execution.context.get_train_context": train_context_has_a_preemption_context,
+    "ray.train.v2._internal.util": tracebacks_of_workers_go_to_a_logger,
     f"{PBT}._checkpoint_or_exploit": exploits_go_through_the_hook,
 }
 """What else relies on private names is checked with Ray itself where it is used: Tune's schedulers in

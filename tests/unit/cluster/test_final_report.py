@@ -1,9 +1,11 @@
 """Metrics that the coordinator could not take while training went on come with the final report, and dropped ones are
 told."""
 
+import logging
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +16,7 @@ import ray.train.torch
 import torch
 from ray.exceptions import ActorUnavailableError, GetTimeoutError
 
+from paceline._compat.ray import TRAINING_ERRORS
 from paceline.cluster import metric_buffer, train_on_ray, train_worker
 from paceline.cluster.final_report import FinalReport
 from paceline.cluster.metric_buffer import MetricBuffer
@@ -62,12 +65,17 @@ class PlayedActor:
 
     def __init__(self, coordinator: RunCoordinator, monkeypatch: pytest.MonkeyPatch) -> None:
         self.coordinator = coordinator
-        for kind in ("enter", "begin", "metrics", "finish"):
-            setattr(self, kind, SimpleNamespace(remote=lambda *given, kind=kind: (kind, given)))
+        self.sent: list[str] = []
+        for kind in ("beat", "begin", "enter", "finish", "lose_group", "metrics"):
+            setattr(self, kind, SimpleNamespace(remote=partial(self._send, kind)))
         context = SimpleNamespace(current_actor=None)
         monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
         monkeypatch.setattr(ray.train.torch, "get_device", lambda: torch.device("cpu"))
         monkeypatch.setattr(ray, "get", self._get)
+
+    def _send(self, kind: str, *given: Any) -> tuple[str, tuple[Any, ...]]:
+        self.sent.append(kind)
+        return kind, given
 
     def _get(self, message: tuple[str, tuple[Any, ...]], timeout: float | None = None) -> Any:
         kind, given = message
@@ -88,10 +96,32 @@ def test_metrics_that_the_desk_was_away_for_come_with_the_final_report(
         return dict(ending)
 
     monkeypatch.setattr(train_worker, "run_rank", trains)
-    train_worker.train_on_worker({"coordinator": PlayedActor(coordinator, monkeypatch), "worker_spec": None})
+    actor = PlayedActor(coordinator, monkeypatch)
+    train_worker.train_on_worker({"coordinator": actor, "worker_spec": None, "silence_seconds": 60.0})
+    assert "beat" in actor.sent
+    assert "lose_group" not in actor.sent
     assert coordinator.history() == [("train/loss", 1.0 / step, step) for step in (1, 2, 3)]
     assert coordinator.outcome() == read_outcome(coordinator._folder) == ending
     assert coordinator.view().metrics == {"train/loss": 1.0 / 3}
+
+
+def test_a_lost_connection_is_reported_without_a_traceback(
+    coordinator: RunCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is raised all the same: Ray Train starts the group again."""
+
+    def loses_its_peer(worker_spec: Any, ranks: Any, reporter: Any) -> dict[str, Any]:
+        raise RuntimeError("[gloo] Connection closed by peer\nsecond line")
+
+    logger = logging.getLogger(TRAINING_ERRORS)
+    monkeypatch.setattr(logger, "disabled", False)
+    monkeypatch.setattr(train_worker, "run_rank", loses_its_peer)
+    actor = PlayedActor(coordinator, monkeypatch)
+    with pytest.raises(RuntimeError, match="gloo"):
+        train_worker.train_on_worker({"coordinator": actor, "worker_spec": None, "silence_seconds": 60.0})
+    assert "lose_group" in actor.sent
+    assert "finish" not in actor.sent
+    assert logger.disabled
 
 
 def test_known_readings_count_once_and_the_report_of_another_rank_keeps_none_away(coordinator: RunCoordinator) -> None:

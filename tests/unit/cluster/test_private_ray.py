@@ -4,13 +4,13 @@ import fcntl
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from paceline.cluster import private_ray
-from paceline.cluster.private_ray import LONGEST_SOCKET, PREFIX, private_ray_folder, remove_dead_folders
+from paceline.cluster.private_ray import LONGEST_SOCKET, PREFIX, keep_logs, private_ray_folder, remove_dead_folders
 
 
 @pytest.fixture
@@ -40,18 +40,22 @@ def locked(folder: Path) -> Iterator[None]:
 
 def test_a_folder_is_the_users_alone_and_removed_at_the_end(root: Path) -> None:
     with private_ray_folder() as folder:
-        assert folder.parent == root
-        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-        (folder / "session_1").mkdir()
+        assert folder.parent.parent == root
+        assert stat.S_IMODE(folder.parent.stat().st_mode) == 0o700
+        (folder / "session_1").mkdir(parents=True)
     assert os.listdir(root) == []
 
 
-def test_a_folder_of_a_failed_body_stays_until_the_next_private_ray(root: Path) -> None:
-    with pytest.raises(ZeroDivisionError), private_ray_folder() as failed:
-        raise ZeroDivisionError
-    assert failed.is_dir()
+@pytest.mark.parametrize("is_raised", [False, True])
+def test_a_folder_with_logs_of_a_failure_stays_until_the_next_private_ray(root: Path, is_raised: bool) -> None:
+    with suppress(ZeroDivisionError), private_ray_folder() as failed:
+        if is_raised:
+            raise ZeroDivisionError
+        keep_logs()
+    assert failed.parent.is_dir()
     with private_ray_folder() as folder:
-        assert list(root.iterdir()) == [folder]
+        assert list(root.iterdir()) == [folder.parent]
+    assert list(root.iterdir()) == []
 
 
 def test_only_a_dead_private_ray_of_this_user_is_removed(root: Path) -> None:
@@ -76,4 +80,4 @@ def test_the_paths_of_sockets_stay_short_enough_for_the_system(root: Path, monke
     monkeypatch.setattr(private_ray, "DEFAULT_ROOT", root)
     monkeypatch.setenv("RAY_TMPDIR", f"/{'x' * 40}")
     with private_ray_folder() as folder:
-        assert folder.parent == root
+        assert folder.parent.parent == root

@@ -1,0 +1,205 @@
+"""A command's private Ray: who can reach it, what is left of it, and what happens when one of its processes dies."""
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from paceline.cluster.private_ray import PREFIX, remove_dead_folders
+from support.cluster.job_cluster import wait_until
+from support.cluster.user_folder import enter_user_folder
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+
+STEPS = 24
+RUN = "import runpy; runpy.run_module('paceline', run_name='__main__', alter_sys=True)"
+PARTS = {"controller": "ray::TrainController", "raylet": "raylet", "gcs": "gcs_server"}
+"""How the names of the processes begin that are killed."""
+
+
+def test_a_folder_is_kept_as_long_as_its_node_answers(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        folder = Path(root) / f"{PREFIX}1"
+        (folder / "r" / "session_1" / "sockets").mkdir(parents=True)
+        with socket.socket(socket.AF_UNIX) as raylet:
+            raylet.bind(str(folder / "r" / "session_1" / "sockets" / "raylet"))
+            raylet.listen()
+            remove_dead_folders(Path(root))
+            assert folder.exists()
+        remove_dead_folders(Path(root))
+        assert not folder.exists()
+
+
+class Command:
+    """A `paceline train` that runs with Ray's files in a folder of their own.
+
+    Args:
+        first: Python that runs before it.
+    """
+
+    def __init__(self, home: Path, rays_files: Path, *arguments: str, first: str = "") -> None:
+        clean = {key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "RAY_"))}
+        self.home, self.log = home, home / f"log-{len(list(home.glob('log-*')))}"
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", f"{first}\n{RUN}", "train", "train.yaml", *arguments],
+                cwd=home,
+                env={**clean, "RAY_TMPDIR": str(rays_files)},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def shown(self) -> str:
+        return self.log.read_text()
+
+    def processes(self) -> list[psutil.Process]:
+        return [psutil.Process(self.process.pid), *psutil.Process(self.process.pid).children(recursive=True)]
+
+    def until(self, condition: Callable[[], object]) -> None:
+        wait_until(lambda: condition() or self.process.poll() is not None, 240)
+        assert self.process.poll() is None, self.shown
+
+    def ended(self, seconds: float = 240) -> int:
+        return self.process.wait(seconds)
+
+    def kill(self, part: str) -> None:
+        (victim,) = (each for each in self.processes() if each.name().startswith(PARTS[part]))
+        victim.send_signal(signal.SIGKILL)
+
+
+@pytest.fixture
+def rays_files() -> Iterator[Path]:
+    """In place of the system's temporary folder; its path must be short."""
+    with tempfile.TemporaryDirectory(prefix="rays", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+Start = Callable[..., Command]
+
+
+@pytest.fixture
+def start(
+    tmp_path: Path, rays_files: Path, prepared_database: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Start]:
+    """Starts commands, which are ended with the test."""
+    tree = {
+        "name": "private",
+        "model": {"path": "own_code:net"},
+        "task": {"path": "own_code:OwnTask", "args": {"pause": 0.3}},
+        "data": {"path": "own_code:data", "global_batch_size": 16},
+        "trainer": {"epochs": STEPS // 6, "log_every_n_steps": 1},
+        "scaling": {"num_workers": 2, "cpus_per_worker": 0.5},
+        "checkpoint": {"every_n_steps": 4},
+    }
+    home = enter_user_folder(tmp_path, prepared_database, monkeypatch)
+    (home / "train.yaml").write_text(json.dumps(tree))
+    started: list[Command] = []
+
+    def begin(*arguments: str, first: str = "") -> Command:
+        started.append(Command(home, rays_files, *arguments, first=first))
+        return started[-1]
+
+    yield begin
+    for command in started:
+        if command.process.poll() is None:
+            left = command.processes()
+            for process in left:
+                process.kill()
+            command.process.wait()
+
+
+def manifests(home: Path, name: str = "private") -> list[Path]:
+    return list(home.glob(f"runs/{name}/*/checkpoints/step-*/MANIFEST.json"))
+
+
+def statuses(home: Path) -> list[str]:
+    return [json.loads(file.read_text())["status"] for file in home.glob("runs/private/*/run.json")]
+
+
+def addresses(processes: list[psutil.Process]) -> dict[str, str]:
+    """Where processes listen: address and port to the process's name."""
+    found: dict[str, str] = {}
+    for process in processes:
+        try:
+            sockets: list[Any] = process.net_connections("inet")
+        except psutil.NoSuchProcess:
+            continue
+        found |= {
+            f"{each.laddr.ip} {each.laddr.port}": process.name()
+            for each in sockets
+            if each.status == psutil.CONN_LISTEN or (each.type == socket.SOCK_DGRAM and not each.raddr)
+        }
+    return found
+
+
+@pytest.mark.parametrize(
+    "part", ["controller", *(pytest.param(each, marks=pytest.mark.slow) for each in ("raylet", "gcs"))]
+)
+def test_a_killed_process_of_ray_ends_the_command_in_words_and_the_same_command_resumes(
+    start: Start, rays_files: Path, tmp_path: Path, part: str
+) -> None:
+    command = start()
+    command.until(lambda: manifests(tmp_path))
+    (folder,) = rays_files.iterdir()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    listening = addresses(command.processes())
+    names = set(listening.values())
+    assert {"gcs_server", "raylet"} < names
+    assert any(name.startswith("ray::RayTrainWorker") for name in names)
+    reachable = {
+        place: name for place, name in listening.items() if not place.startswith(("127.", "::ffff:127.", "::1 "))
+    }
+    assert reachable == {}
+
+    command.kill(part)
+    assert command.ended(60) == 1
+    assert "[ray-process-died]" in command.shown
+    for noise in ("Traceback", "class_name", "exit detail", "core_worker.cc", "rank -1", "died unexpectedly"):
+        assert noise not in command.shown, command.shown
+    assert statuses(tmp_path) == ["failed"]
+    assert list(folder.rglob("raylet.out")), "Ray's logs may tell why"
+
+    again = start()
+    assert again.ended() == 0, again.shown
+    assert statuses(tmp_path) == ["finished"]
+    assert "resumed" in again.shown
+    assert list(rays_files.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_stopped_rank_that_never_answers_is_named_and_replaced(start: Start, tmp_path: Path) -> None:
+    """Ray Train starts the group again once the other rank has waited for long enough."""
+    short = "from paceline.cluster import heartbeats; heartbeats.SILENCE_SECONDS = 8"
+    command = start("parallel.timeout_seconds=25", first=short)
+    command.until(lambda: manifests(tmp_path))
+    workers = [each for each in command.processes() if each.name().startswith("ray::RayTrainWorker")]
+    stopped = max(workers, key=lambda each: each.pid)
+    stopped.send_signal(signal.SIGSTOP)
+    command.until(lambda: f"process {stopped.pid} " in command.shown)
+    assert "[rank-silent]" in command.shown
+    assert command.ended() == 0, command.shown
+    assert "[group-lost]" in command.shown
+    assert "Traceback" not in command.shown
+    assert statuses(tmp_path) == ["finished"]
+    assert not stopped.is_running()
+
+
+@pytest.mark.slow
+def test_two_commands_have_a_private_ray_each(start: Start, rays_files: Path, tmp_path: Path) -> None:
+    first, second = start(), start("name=second")
+    second.until(lambda: manifests(tmp_path) and manifests(tmp_path, "second"))
+    assert len(list(rays_files.iterdir())) == 2
+    assert (first.ended(), second.ended()) == (0, 0), first.shown + second.shown
+    assert list(rays_files.iterdir()) == []
