@@ -99,6 +99,8 @@ def _train(
     # around it all: between training and the end of its record, too, a signal must not throw the result away
     with first_interrupt_calls(hurry.set):
         ending = launch.note_ending(_follow(launch, coordinator, fitting, node))
+        if ending["status"] == "failed":
+            keep_logs()
         launch.listener.stage("recording the run in MLflow")
         # of an elastic run, only the coordinator knows how many workers there have been
         allocated = None if launch.config.scaling.is_elastic else asked.allocated
@@ -192,7 +194,6 @@ def _ending(launch: TrainLaunch, coordinator: Any, fitting: TrainerThread, node:
             code = failure.get("problem_code") or "run-failed"
             launch.listener.event("failed", {"reason": failure["reason"], "code": code})
         return ending
-    keep_logs()
     failure = death_failure(node.dead(), fitting.error) or silence_failure(_silent_ranks(coordinator))
     if failure is not None:
         return {"status": "failed", "failure": failure}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.cluster.job_modules import sent_modules
 from paceline.cluster.preflight import cluster_resources, writable
+from paceline.cluster.private_ray import keep_logs
 from paceline.cluster.ray_session import (
     connected,
     connecting_text,
@@ -81,7 +82,10 @@ def run_on_ray(launch: "SweepLaunch") -> Closing:
             if is_private():
                 _start_coordinator()
             try:
-                return _run(launch, plan, coordinator)
+                closing = _run(launch, plan, coordinator)
+                if closing.fault or any(trial.state == "failed" for trial in closing.trials):
+                    keep_logs()
+                return closing
             except ray.exceptions.RayActorError as error:
                 reason = f"the process that holds the sweep together has died: {first_line(error)}"
                 raise RunFailed(f"{reason}; the same command resumes it") from None

@@ -18,6 +18,7 @@ import pytest
 from paceline.cluster.private_ray import PREFIX, remove_dead_folders
 from support.cluster.job_cluster import wait_until
 from support.cluster.user_folder import enter_user_folder
+from support.modes import PRIVATE, modes_in
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
@@ -175,6 +176,8 @@ def test_a_killed_process_of_ray_ends_the_command_in_words_and_the_same_command_
     assert again.ended() == 0, again.shown
     assert statuses(tmp_path) == ["finished"]
     assert "resumed" in again.shown
+    assert modes_in(tmp_path / "runs") == PRIVATE
+    assert stat.S_IMODE((tmp_path / "mlruns").stat().st_mode) == 0o700
     assert list(rays_files.iterdir()) == []
 
 

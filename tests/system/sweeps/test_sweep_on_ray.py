@@ -21,6 +21,7 @@ from paceline.sweeps.planning.planned_trials import trial_config
 from paceline.sweeps.trial import Trial
 from paceline.tracking import metrics
 from support.cluster.user_folder import enter_user_folder
+from support.modes import PRIVATE, modes_in
 from support.ranks import run_ranks
 from support.runs.declared_names import undeclared, written
 
@@ -133,6 +134,7 @@ def test_techniques_compute_what_each_does_alone_and_accidents_end_their_own_tri
     run = config(home, "techniques", space, task={"path": "accidents:Accident", "args": args})
     result = sweep(run)
     assert result.status == "finished"
+    assert modes_in(home / "runs") == PRIVATE
     ends = {"raise": "failed", "nan": "diverged", "oom": "oom", "kill": "finished", "": "finished"}
     assert list(states(result).values()) == [ends[kind] for kind in (*kinds, "")]
     assert [trial.attempts for trial in result.trials] == [1, 1, 1, 1, 1, 1, 2, 1]
@@ -225,6 +227,7 @@ def test_pbt_copies_good_trials(home: Path) -> None:
     pbt = {"sweep__scheduler": "pbt", "sweep__first_rung": 96, "sweep__metric": "val/loss"}
     run = config(home, "pbt", space, trainer__epochs=8, **pbt)
     result = sweep(run)
+    assert modes_in(home / "runs") == PRIVATE
     assert set(states(result).values()) == {"finished"}
     assert [trial.params["optimizer.lr"] for trial in result.trials] != space["optimizer.lr"]
     assert all(trial.steps == 48 for trial in result.trials)

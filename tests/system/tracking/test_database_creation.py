@@ -3,6 +3,7 @@
 import os
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -137,6 +138,7 @@ def test_one_that_was_killed_half_way_is_made_up_for_by_the_next(
     _, errors = second.communicate(timeout=60)
     assert second.returncode == 0, errors.decode()
     assert list(odd_folder.iterdir()) == [path]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert list(tmp_path.iterdir()) == [odd_folder]
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("pragma integrity_check").fetchone() == ("ok",)
