@@ -37,10 +37,8 @@ def private_ray_folder() -> Iterator[Path]:
     root = _root()
     root.mkdir(parents=True, exist_ok=True)
     remove_dead_folders(root)
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=root))  # a name that nobody can guess and take first
-    lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    folder, lock = _new_folder(root)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield folder / _RAY
         if not _keeps_logs:
             shutil.rmtree(folder, ignore_errors=True)
@@ -75,6 +73,29 @@ def private_token() -> Iterator[None]:
 def _protect_token() -> None:
     with suppress(OSError, RuntimeError):
         (Path.home() / ".ray" / "auth_token").chmod(PRIVATE_FILE)
+
+
+def _new_folder(root: Path) -> tuple[Path, int]:
+    """Make a folder, and lock it for as long as the descriptor is open. Without locks on a file system, no command can
+    know that a folder is a dead one's, and all stay."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=root))  # a name that nobody can guess and take first
+        with suppress(FileNotFoundError):  # another command removes it before it is locked
+            lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+            if _is_locked(lock) and folder.exists():
+                return folder, lock
+            os.close(lock)
+
+
+def _is_locked(descriptor: int) -> bool:
+    """Lock a folder; False if another command has done so."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def _root() -> Path:

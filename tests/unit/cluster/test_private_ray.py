@@ -3,9 +3,11 @@
 import fcntl
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,6 +75,23 @@ def test_only_a_dead_private_ray_of_this_user_is_removed(root: Path) -> None:
         assert (folder / "session_1" / "logs" / "raylet.out").exists()
     remove_dead_folders(root)
     assert not alive.exists()
+
+
+def test_a_folder_that_another_command_removes_before_it_is_locked_is_made_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, made = tempfile.mkdtemp, []
+
+    def unlucky(**options: Any) -> str:
+        made.append(make(**options))
+        if len(made) == 1:
+            remove_dead_folders(root)
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", unlucky)
+    with private_ray_folder() as folder:
+        assert str(folder.parent) == made[1]
+        assert os.listdir(root) == [folder.parent.name]
 
 
 def test_the_paths_of_sockets_stay_short_enough_for_the_system(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
