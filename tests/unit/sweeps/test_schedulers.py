@@ -16,7 +16,7 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.sweeps.coordinator.running_trial import end_values
 from paceline.sweeps.planning.params_checks import ParamsCheck
 from paceline.sweeps.search.schedulers import OwnDraws, build_scheduler
-from paceline.sweeps.search.tune_config import planned_trial_of, tune_config
+from paceline.sweeps.search.tune_config import AxisPlaces, planned_trial_of, tune_config
 from paceline.sweeps.sweep_log import SweepHistory
 from paceline.sweeps.trial import PlannedTrial, Trial, TrialState
 from support.sweeps.configs import RATES, sweep_config
@@ -245,7 +245,9 @@ def test_pbt_proposes_values_of_each_axis(axis: str, values: Any, is_right: Call
     rng = random.Random(2)
     drawn = values[0] if isinstance(values, list) else config.sweep.space[axis].sample(rng)  # type: ignore[union-attr]
     good, bad = Tuned("0001"), Tuned("0000")
-    good.config, bad.config = (tune_config(PlannedTrial(id, {axis: drawn}), config.sweep) for id in ("0001", "0000"))
+    good.config, bad.config = (
+        tune_config(PlannedTrial(id, {axis: drawn}), AxisPlaces(config.sweep)) for id in ("0001", "0000")
+    )
     seen = set()
     for _ in range(100):
         new, _ = scheduler._get_new_config(bad, good)
@@ -256,9 +258,9 @@ def test_pbt_proposes_values_of_each_axis(axis: str, values: Any, is_right: Call
         assert type(value) in (int, float)
         assert check.problems(point.params) == []
         seen.add(value)
-        good.config = tune_config(PlannedTrial("0001", point.params), config.sweep)
+        good.config = tune_config(PlannedTrial("0001", point.params), AxisPlaces(config.sweep))
     assert len(seen) > 2
-    assert bad.config == tune_config(PlannedTrial("0000", {axis: drawn}), config.sweep)
+    assert bad.config == tune_config(PlannedTrial("0000", {axis: drawn}), AxisPlaces(config.sweep))
 
 
 def test_pbt_proposes_only_valid_configs() -> None:

@@ -16,9 +16,10 @@ from ray.tune.experiment import Experiment
 from ray.tune.search import SearchGenerator
 
 from paceline.errors import EnvironmentFault
+from paceline.sweeps.search import tune_config as tune_configs
 from paceline.sweeps.search import tune_thread
 from paceline.sweeps.search.listed import ListedPoints
-from paceline.sweeps.search.tune_config import TRIAL, planned_trial_of, tune_config
+from paceline.sweeps.search.tune_config import TRIAL, AxisPlaces, planned_trial_of, tune_config
 from paceline.sweeps.search.tune_thread import TuneSetup, TuneThread, require_this_node
 from paceline.sweeps.sweep_log import SweepHistory
 from paceline.sweeps.sweep_section import section_of
@@ -139,13 +140,24 @@ def test_listed_points_come_in_their_order_and_once(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_point_of_a_long_axis_costs_no_search_through_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = [0.001 * (number + 1) for number in range(500)]
+    section = section_of(sweep_config({"optimizer.lr": rates}))
+    searcher = ListedPoints([PlannedTrial(f"{n:04d}", {"optimizer.lr": rate}) for n, rate in enumerate(rates)], section)
+    looks: list[Any] = []
+    monkeypatch.setattr(tune_configs, "_text", lambda value: looks.append(value) or json.dumps(value))
+    for number in range(500):
+        assert searcher.suggest(str(number))["trial"]["values"] == {"optimizer.lr": number}  # type: ignore[index]
+    assert len(looks) == 500
+
+
 USER_CODE = {"model": {"path": "json:loads"}}
 
 
 def test_tune_sees_places_instead_of_the_values_of_lists() -> None:
     sweep = section_of(sweep_config({"model.args.s": ["s3://me@host/data", SECRET], **RATES}, USER_CODE))
     point = PlannedTrial("0007", {"model.args.s": SECRET, "optimizer.lr": 0.1, "seed": 4})
-    made = tune_config(point, sweep)
+    made = tune_config(point, AxisPlaces(sweep))
     assert made == {"trial": {"id": "0007", "values": {"model.args.s": 1, "optimizer.lr": 0, "seed": 4}}}
     assert planned_trial_of(made, sweep) == point
 
@@ -154,8 +166,8 @@ def test_tune_sees_places_instead_of_the_values_of_lists() -> None:
 def test_values_that_are_alike_are_kept_apart(value: Any) -> None:
     values = [True, 1, "1", None, [1], {"a": [1], "b": 1}, {"a": [True], "b": 1}]
     sweep = section_of(sweep_config({"model.args.x": values}, USER_CODE))
-    found = planned_trial_of(tune_config(PlannedTrial("0000", {"model.args.x": value}), sweep), sweep).params[
-        "model.args.x"
-    ]
+    found = planned_trial_of(
+        tune_config(PlannedTrial("0000", {"model.args.x": value}), AxisPlaces(sweep)), sweep
+    ).params["model.args.x"]
     assert (found, type(found)) == (value, type(value))
     assert json.dumps(found, sort_keys=True) == json.dumps(value, sort_keys=True)

@@ -7,7 +7,7 @@ from typing import Any
 from ray.tune.search import Searcher
 
 from paceline.config.sweep import SweepConfig
-from paceline.sweeps.search.tune_config import tune_config
+from paceline.sweeps.search.tune_config import AxisPlaces, tune_config
 from paceline.sweeps.trial import PlannedTrial
 
 
@@ -19,11 +19,11 @@ class ListedPoints(Searcher):  # type: ignore[misc]
 
     def __init__(self, planned_trials: Sequence[PlannedTrial], sweep: SweepConfig) -> None:
         super().__init__(metric=sweep.metrics[0], mode=sweep.objectives[0][1])
-        self._left, self._sweep = deque(planned_trials), sweep
+        self._left, self._places = deque(planned_trials), AxisPlaces(sweep)
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str:
         """Return the next trial; FINISHED after the last one."""
-        return tune_config(self._left.popleft(), self._sweep) if self._left else str(Searcher.FINISHED)
+        return tune_config(self._left.popleft(), self._places) if self._left else str(Searcher.FINISHED)
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
         """Do nothing: no result changes what comes next."""

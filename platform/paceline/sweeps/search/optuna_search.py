@@ -16,7 +16,7 @@ from paceline.sweeps.planning.params_checks import FailingParams, ParamsCheck
 from paceline.sweeps.planning.trial_numbers import TrialNumbers
 from paceline.sweeps.results.ranking import place, value_of, with_violations
 from paceline.sweeps.search.bounded_study import BoundedStudy
-from paceline.sweeps.search.tune_config import place_in, tune_config
+from paceline.sweeps.search.tune_config import AxisPlaces, tune_config
 from paceline.sweeps.trial import ENDED, TROUBLE, PlannedTrial, Trial
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class OptunaSearch(Searcher):  # type: ignore[misc]
         super().__init__(metric=sweep.metrics[0], mode=sweep.objectives[0][1])
         self._config, self._sweep, self._slots = config, sweep, slots
         self._trials, self._skip, self._limits = trials, skip, sweep.limits
-        self._check = ParamsCheck(config)
+        self._check, self._places = ParamsCheck(config), AxisPlaces(sweep)
         self._ids = TrialNumbers([(section.num_samples or 0, section.seeds) for section in (*earlier, sweep)])
         # the number of those that are known: the same seed again would propose the same again
         numbers = {self._number(trial) for trial in known}
@@ -84,7 +84,7 @@ class OptunaSearch(Searcher):  # type: ignore[misc]
             return str(Searcher.FINISHED)
         planned = self._waiting.popleft()
         self._running[trial_id] = planned
-        return tune_config(planned, self._sweep)
+        return tune_config(planned, self._places)
 
     def on_trial_result(self, trial_id: str, result: Mapping[str, Any]) -> None:
         """Rungs are the scheduler's business."""
@@ -169,10 +169,7 @@ class OptunaSearch(Searcher):  # type: ignore[misc]
                 self._study.tell(self._study.add(self._params(setting)), values, violations)
 
     def _params(self, setting: Mapping[str, Any]) -> dict[str, Any]:
-        lists = self._sweep.lists
-        return {
-            name: place_in(lists[name], setting[name]) if name in lists else setting[name] for name in self._sweep.space
-        }
+        return {name: self._places.of(name, setting[name]) for name in self._sweep.space}
 
 
 def _values(trials: Sequence[Trial], metrics: Sequence[str]) -> list[float] | None:

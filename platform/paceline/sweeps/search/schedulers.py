@@ -24,7 +24,7 @@ from paceline.config.sweep import SweepConfig
 from paceline.engine.rungs import ROUNDING
 from paceline.sweeps.coordinator.running_trial import end_values
 from paceline.sweeps.planning.params_checks import ParamsCheck
-from paceline.sweeps.search.tune_config import TRIAL, id_of, planned_trial_of, tune_config
+from paceline.sweeps.search.tune_config import TRIAL, AxisPlaces, id_of, planned_trial_of, tune_config
 from paceline.sweeps.sweep_log import SweepHistory
 from paceline.sweeps.trial import PlannedTrial
 
@@ -161,7 +161,7 @@ class CheckedPBT(PBTHooks, PopulationBasedTraining):  # type: ignore[misc]
         logging.getLogger("ray.tune.schedulers.pbt").setLevel(logging.WARNING)  # it tells each of its steps
         assert base.sweep is not None
         self._sweep = base.sweep
-        self._check = ParamsCheck(base)
+        self._check, self._places = ParamsCheck(base), AxisPlaces(base.sweep)
         self._draws = OwnDraws(base.seed)
         self._past: dict[str, list[dict[str, Any]]] = {}
 
@@ -190,7 +190,7 @@ class CheckedPBT(PBTHooks, PopulationBasedTraining):  # type: ignore[misc]
         if self._check.problems(params):  # not together with the others: continue with the values that work
             params, operations = dict(planned_trial_of(source.config, self._sweep).params), {}
         # what is taken over are the values, not who it is
-        return {**config, **tune_config(PlannedTrial(_own_id(trial), params), self._sweep)}, operations
+        return {**config, **tune_config(PlannedTrial(_own_id(trial), params), self._places)}, operations
 
 
 def _within(axis: Range, value: Any) -> Number:

@@ -4,7 +4,7 @@ Tune writes its configs into Ray's own files, which are not the sweep's to guard
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from paceline.config.sweep import SweepConfig
@@ -13,9 +13,28 @@ from paceline.sweeps.trial import PlannedTrial
 TRIAL = "trial"
 
 
-def tune_config(planned: PlannedTrial, sweep: SweepConfig) -> dict[str, Any]:
+class AxisPlaces:
+    """Where each value stands in its list, without a search through the list; `True == 1`, and a list may have both."""
+
+    def __init__(self, sweep: SweepConfig) -> None:
+        self._places: dict[str, dict[str, int]] = {name: {} for name in sweep.lists}
+        for name, choices in sweep.lists.items():
+            for place, choice in enumerate(choices):
+                self._places[name].setdefault(_text(choice), place)
+
+    def of(self, name: str, value: Any) -> Any:
+        """The place of an axis' value; the value itself where the axis is no list.
+
+        Raises:
+            KeyError: the list does not have it.
+        """
+        places = self._places.get(name)
+        return value if places is None else places[_text(value)]
+
+
+def tune_config(planned: PlannedTrial, places: AxisPlaces) -> dict[str, Any]:
     """The config that Tune gets for a trial of the sweep."""
-    values = {name: _place(value, sweep.lists.get(name)) for name, value in planned.params.items()}
+    values = {name: places.of(name, value) for name, value in planned.params.items()}
     return {TRIAL: {"id": planned.id, "values": values}}
 
 
@@ -31,17 +50,6 @@ def planned_trial_of(config: Mapping[str, Any], sweep: SweepConfig) -> PlannedTr
 def id_of(config: Mapping[str, Any]) -> str:
     """The id of the trial, such as `0007`."""
     return str(config[TRIAL]["id"])
-
-
-def place_in(choices: Sequence[Any], value: Any) -> int:
-    """Where a value stands in an axis; `True == 1`, and a sweep may have both."""
-    return [_text(choice) for choice in choices].index(_text(value))
-
-
-def _place(value: Any, choices: list[Any] | None) -> Any:
-    if choices is None:
-        return value
-    return place_in(choices, value)
 
 
 def _text(value: Any) -> str:
