@@ -12,6 +12,8 @@ from typing import Any
 from paceline.sweeps.log_entry import LogEntry
 from paceline.sweeps.messages import GroupShape
 
+_LAUNCH = "launch"
+
 
 @dataclass(frozen=True)
 class SlotState:
@@ -82,11 +84,14 @@ class LaunchState:
     fault: str = ""
 
     def take(self, kind: str, content: Mapping[str, Any]) -> None:
-        """Take in an entry of the log.
+        """Take in an entry of the log, unless it is another launch's, whose coordinator outlived its driver.
 
         Raises:
             KeyError, TypeError, ValueError, IndexError: it is damaged.
         """
+        if content.get(_LAUNCH, self.id) != self.id:
+            return
+        content = {key: value for key, value in content.items() if key != _LAUNCH}
         if kind == "slot":
             slot = SlotState.read(content)
             self.slots[slot.number] = slot
@@ -94,11 +99,19 @@ class LaunchState:
             execution = ExecutionState.read(content)
             self.executions[execution.trial_id] = execution
         elif kind == "worker":
-            self.workers.append((content["slot"], content["generation"], base64.b64decode(content["handle"])))
+            self.workers.append(
+                (content["slot"], content["generation"], base64.b64decode(content["handle"], validate=True))
+            )
         elif kind == "group_time":
             self.group_times.append(content)
         elif kind == "over":
             self.over, self.fault = str(content["over"]), str(content["fault"])
+
+
+def of_launch(entry: LogEntry, launch_id: str) -> LogEntry:
+    """An entry with the launch that it belongs to."""
+    kind, content = entry
+    return kind, {**content, _LAUNCH: launch_id}
 
 
 def launch_entry(launch_id: str) -> LogEntry:
@@ -121,7 +134,7 @@ def is_whole(kind: str, content: Mapping[str, Any]) -> bool:
     if kind == "launch":
         return isinstance(content.get("id"), str)
     try:
-        LaunchState("").take(kind, content)
+        LaunchState(content.get(_LAUNCH, "")).take(kind, content)
     except (KeyError, TypeError, ValueError, IndexError):
         return False
     return True

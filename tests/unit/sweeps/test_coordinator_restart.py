@@ -251,3 +251,17 @@ async def test_state_that_a_full_disk_did_not_take_is_written_later(sweep: Simul
     await sweep.restart_coordinator()
     assert await sweep.coordinator.progress(*told(work), 3, 5.0) is True
     assert await sweep.coordinator.workers() == []  # those came while nothing could be written
+
+
+@simulated(groups=False)
+async def test_entries_of_a_coordinator_that_outlived_its_driver_are_passed_over(sweep: SimulatedSweep) -> None:
+    later = SimulatedSweep(sweep.folder)
+    await later.begin("0001")
+    await sweep.begin("0000")  # the earlier launch writes to the log although the later one has begun
+    await sweep.settle()
+    await later.restart_coordinator()
+    assert {id for id, state in (await later.states()).items() if state == "running"} == {"0001"}
+    run = later.coordinator._scheduler.slots[0].run
+    assert run is not None
+    assert run.trial.id == "0001"
+    await later.close()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from paceline.errors import EnvironmentFault
+from paceline.sweeps.launch_state import LaunchState, launch_entry
 from paceline.sweeps.sweep_log import SweepHistory, SweepLog, read_log
 from paceline.sweeps.trial import Trial
 
@@ -89,18 +90,26 @@ def test_rung_that_was_asked_again_counts_once(tmp_path: Path) -> None:
         '{"n":9,"kind":"trial","id":"0003","params":{},"steps":"x"}',
         '{"n":9,"kind":"trial","id":"0003","params":{},"metrics":{"val/loss":null}}',
         '{"n":9,"kind":"trial","id":"0003","params":{},"violations":{"val/loss < 1":"x"}}',
+        '{"n":9,"kind":"launch"}',
+        '{"n":9,"kind":"slot","number":0}',
+        '{"n":9,"kind":"slot","number":0,"shape":{"cores":1}}',
+        '{"n":9,"kind":"execution","trial_id":"0003","stopping":5}',
+        '{"n":9,"kind":"worker","slot":0,"generation":1,"handle":"?"}',
+        '{"n":9,"kind":"over","over":""}',
         "[1]",
     ],
 )
 def test_line_that_is_no_entry_is_passed_over(tmp_path: Path, line: str) -> None:
+    SweepLog(tmp_path).append([launch_entry("launch")])
     written(tmp_path, TRIAL, ("0003", {"val/loss": math.nan}))
     file = tmp_path / "log.jsonl"
-    first, second = file.read_text().splitlines()
-    for lines in ([first, line, second], [first, second, line]):
+    launch, first, second = file.read_text().splitlines()
+    for lines in ([launch, first, line, second], [launch, first, second, line]):
         file.write_text("".join(f"{each}\n" for each in lines))
         history = read_log(tmp_path)
         assert str(vars(history.trials["0003"])) == str(vars(TRIAL))
         assert [trial_id for trial_id, _ in history.rungs] == ["0003"]
+        assert history.launch == LaunchState("launch")
     assert written(tmp_path, "0003").answered == {"0003": 1}
 
 

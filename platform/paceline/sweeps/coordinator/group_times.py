@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -98,7 +99,8 @@ class GroupTimes:
     def replay(self, entries: Iterable[Mapping[str, Any]]) -> None:
         """Go over the contents of entries of the log; groups that have not ended are still there."""
         for content in entries:
-            self._apply(content)
+            with suppress(KeyError, TypeError, ValueError):  # a damaged entry costs its seconds alone
+                self._apply(content)
 
     def _note(self, what: str, slot: int, generation: int, **details: Any) -> None:
         content = {"what": what, "slot": slot, "generation": generation, "at": time.monotonic(), **details}

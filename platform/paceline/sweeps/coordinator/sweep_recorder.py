@@ -17,7 +17,7 @@ from paceline.redaction import redact
 from paceline.sweeps.coordinator.record_closer import RecordCloser
 from paceline.sweeps.coordinator.running_trial import RunningTrial
 from paceline.sweeps.coordinator.write_queue import GroupCommit, WriteQueue
-from paceline.sweeps.launch_state import launch_entry
+from paceline.sweeps.launch_state import launch_entry, of_launch
 from paceline.sweeps.log_entry import LogEntry
 from paceline.sweeps.results.best_setting import BestSetting
 from paceline.sweeps.results.ranking import Objective, best_trial, with_violations
@@ -56,7 +56,7 @@ class SweepRecorder:
         Raises:
             OSError: the folder cannot be written to.
         """
-        self.folder, self.uri = folder, record.uri
+        self.folder, self.uri, self._launch_id = folder, record.uri, launch_id
         self._objectives, self._constraints = objectives, constraints
         log = SweepLog(folder)
         launch = log.history.launch
@@ -108,7 +108,7 @@ class SweepRecorder:
                 when_failed()
 
         if entries:
-            self._log.put(*entries).add_done_callback(done)
+            self._log.put(*(of_launch(entry, self._launch_id) for entry in entries)).add_done_callback(done)
 
     def begin(self) -> None:
         """Begin to upload the sweep's own record, and what earlier launches have left open of their trials' records."""
