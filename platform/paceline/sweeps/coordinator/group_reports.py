@@ -162,7 +162,7 @@ class GroupReports:
         if words.unrecorded and not await self.metrics(trial_id, attempt, words.unrecorded):
             message = f"its last metrics are not recorded; {HINT_OF_UNRECORDED}"
             self._recorder.tell("warning", code="metrics-not-recorded", trial=trial_id, message=message)
-        if self._running(trial_id, attempt) is None:  # another rank has told it meanwhile
+        if self._running(trial_id, attempt) is None:  # another rank has reported it meanwhile
             return
         run.write(lambda coordinator: coordinator.note_lost(words.lost))
         if (slot := self._scheduler.slot_of(run)) is not None:

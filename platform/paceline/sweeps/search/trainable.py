@@ -31,7 +31,7 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
     _spec: TrialSpec | None
     """Of the trial as it is; made when it is first needed."""
     _told_step: int
-    """Of the last rung that the coordinator told of during this stay."""
+    """Of the last rung that the coordinator reported during this stay."""
 
     def setup(self, config: dict[str, Any], coordinator: Any = None, specs: TrialSpecBuilder | None = None) -> None:
         assert specs is not None

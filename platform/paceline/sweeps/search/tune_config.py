@@ -23,7 +23,7 @@ class AxisPlaces:
                 self._places[name].setdefault(_text(choice), place)
 
     def of(self, name: str, value: Any) -> Any:
-        """The place of an axis' value; the value itself where the axis is no list.
+        """The place of an axis' value; the value itself where the axis is a range.
 
         Raises:
             KeyError: the list does not have it.
