@@ -11,12 +11,13 @@ from paceline.full_disk import is_full_disk
 from paceline.sweeps.coordinator.disk_room import DiskRoom
 from paceline.sweeps.coordinator.group_times import GroupTimes
 from paceline.sweeps.coordinator.running_trial import RunningTrial
+from paceline.sweeps.coordinator.saved_states import SavedStates
 from paceline.sweeps.coordinator.slot import Slot, choose_slot
 from paceline.sweeps.coordinator.sweep_recorder import SweepRecorder
 from paceline.sweeps.coordinator.sweep_rules import SweepRules
 from paceline.sweeps.coordinator.trial_coordinator import TrialCoordinator
 from paceline.sweeps.coordinator.write_queue import WriteQueue
-from paceline.sweeps.launch_state import ExecutionState, LaunchState, over_entry
+from paceline.sweeps.launch_state import ExecutionState, LaunchState
 from paceline.sweeps.messages import TrialSpec
 from paceline.sweeps.trial import ENDED, Trial, TrialState
 from paceline.tracking.run_record import RunRecord
@@ -43,8 +44,7 @@ class SlotScheduler:
         """Why the sweep cannot continue; empty when it can."""
         self.disk = DiskRoom(recorder.folder)
         self._num_trials = num_trials
-        self._saved: dict[object, object] = {}
-        """The states that are in the log, of slots by number and of trials by id, and why the sweep is over."""
+        self._saved = SavedStates()
         if recorder.recovered is not None:
             self._recover(recorder.recovered)
         self._openings: dict[str, asyncio.Future[RunningTrial | None]] = {}
@@ -143,21 +143,8 @@ class SlotScheduler:
 
     def save_changes(self) -> None:
         """Have what has changed of slots and trials written down, for a coordinator that is started again."""
-        entries = self.times.new_entries()
-        for slot in self.slots:
-            if self._has_changed(slot.number, state := slot.state):
-                entries.append(state.entry())
-        for run in self.runs.values():
-            if self._has_changed(run.trial.id, execution := run.state):
-                entries.append(execution.entry())
-        if self._has_changed("over", (self.over, self.fault)):
-            entries.append(over_entry(self.over, self.fault))
-        self.recorder.save(entries, self._saved.clear)
-
-    def _has_changed(self, key: object, state: object) -> bool:
-        is_new = self._saved.get(key) != state
-        self._saved[key] = state
-        return is_new
+        changes = self._saved.changes(self.slots, self.runs.values(), self.over, self.fault)
+        self.recorder.save([*self.times.new_entries(), *changes], self._saved.clear)
 
     async def settled(self) -> None:
         """Wait until all that has happened until now would be known to a coordinator that is started again."""
@@ -264,7 +251,7 @@ class SlotScheduler:
     def _forget(self, run: RunningTrial) -> None:
         """Keep of a trial that has ended only what is still asked for."""
         self.recorder.last_rungs[run.trial.id] = run.reached
-        self._saved.pop(run.trial.id, None)
+        self._saved.forget(run.trial.id)
         self.runs.pop(run.trial.id, None)
 
     def release(self, run: RunningTrial) -> None:
