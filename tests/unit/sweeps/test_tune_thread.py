@@ -140,6 +140,14 @@ def test_listed_points_come_in_their_order_and_once(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("scheduler", "in_grid"), [("asha", 0), ("pbt", 2)])
+def test_only_a_population_is_given_to_tune_at_once(tmp_path: Path, scheduler: str, in_grid: int) -> None:
+    points = [PlannedTrial("0000", {"optimizer.lr": 0.1}), PlannedTrial("0001", {"optimizer.lr": 0.2})]
+    config = sweep_config(scheduler=scheduler, metric="val/loss")
+    grid = TuneSetup(config, points, 2, 0.0, 0.0, SweepHistory(), tmp_path).grid()
+    assert len(grid.get("trial", {}).get("grid_search", [])) == in_grid
+
+
 def test_point_of_a_long_axis_costs_no_search_through_it(monkeypatch: pytest.MonkeyPatch) -> None:
     rates = [0.001 * (number + 1) for number in range(500)]
     section = section_of(sweep_config({"optimizer.lr": rates}))

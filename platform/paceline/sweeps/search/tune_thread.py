@@ -21,7 +21,7 @@ from paceline.sweeps.search.listed import ListedPoints
 from paceline.sweeps.search.schedulers import build_scheduler
 from paceline.sweeps.search.trainable import STATE, TrialTrainable
 from paceline.sweeps.search.trial_specs import TrialSpecBuilder
-from paceline.sweeps.search.tune_config import id_of
+from paceline.sweeps.search.tune_config import TRIAL, AxisPlaces, id_of, tune_config
 from paceline.sweeps.sweep_log import SweepHistory
 from paceline.sweeps.trial import PlannedTrial, Trial
 
@@ -61,6 +61,24 @@ class TuneSetup:
     earlier: Sequence[SweepConfig] = ()
     """The sections `sweep` that the sweep had before its extensions."""
 
+    @property
+    def sweep(self) -> SweepConfig:
+        """The config's section."""
+        assert self.config.sweep is not None
+        return self.config.sweep
+
+    @property
+    def is_population(self) -> bool:
+        """Whether Tune gets all trials at once: its population-based training refuses a searcher."""
+        return self.sweep.scheduler == "pbt"
+
+    def grid(self) -> dict[str, Any]:
+        """Return the trials as Tune's grid; empty where a searcher hands them out."""
+        if not self.is_population:
+            return {}
+        places = AxisPlaces(self.sweep)
+        return {TRIAL: tune.grid_search([tune_config(planned, places)[TRIAL] for planned in self.planned_trials])}
+
 
 class TuneThread(threading.Thread):
     """`Tuner.fit()` in a thread, which keeps Tune from taking over the signals."""
@@ -91,14 +109,14 @@ class TuneThread(threading.Thread):
         self.join(seconds)
 
     def _tuner(self) -> tune.Tuner:
-        tuning, sweep = self._tuning, self._tuning.config.sweep
-        assert sweep is not None
+        tuning, sweep = self._tuning, self._tuning.sweep
         trainable = tune.with_parameters(TrialTrainable, coordinator=self._coordinator, specs=self._specs)
         return tune.Tuner(
             tune.with_resources(trainable, _one_of(tuning.slots)),
+            param_space=tuning.grid(),
             tune_config=tune.TuneConfig(
-                num_samples=-1,
-                search_alg=ListedPoints(tuning.planned_trials, sweep) if tuning.planned_trials else self._searcher(),
+                num_samples=1 if tuning.is_population else -1,
+                search_alg=None if tuning.is_population else self._searcher(),
                 scheduler=build_scheduler(tuning.config, tuning.first_rung, tuning.length, tuning.history),
                 reuse_actors=True,
                 trial_dirname_creator=_folder_name,
@@ -114,6 +132,8 @@ class TuneThread(threading.Thread):
         )
 
     def _searcher(self) -> Any:
+        if self._tuning.planned_trials:
+            return ListedPoints(self._tuning.planned_trials, self._tuning.sweep)
         from paceline.sweeps.search.optuna_search import OptunaSearch
 
         tuning, coordinator = self._tuning, self._coordinator
