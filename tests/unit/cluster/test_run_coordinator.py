@@ -112,6 +112,19 @@ def test_found_batch_sizes_reach_the_user_and_the_tags_of_the_run(
     assert [kind for kind, _ in coordinator.view().events] == ["batch", "batch", "warning"]
 
 
+def test_events_of_a_desk_that_is_started_again_are_shown(tmp_path: Path) -> None:
+    listener, first = Events(), open_coordinator(tmp_path)
+    feed = ProgressFeed(listener, None)
+    for number in range(3):
+        first.event("warning", {"code": f"first-{number}", "message": ""})
+    feed.show(first.view)
+    again = open_coordinator(tmp_path)
+    again.event("warning", {"code": "again", "message": ""})
+    feed.show(again.view)
+    feed.show(again.view)
+    assert listener.warnings == ["first-0", "first-1", "first-2", "again"]
+
+
 def test_the_newest_stamp_is_a_tag_of_the_run(tmp_path: Path) -> None:
     coordinator = open_coordinator(tmp_path)
     for steps in (0, 40):
