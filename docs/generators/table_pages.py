@@ -78,7 +78,7 @@ CHECKPOINT_FILES = {
 }
 SWEEP_FILES = {
     "sweep.json": "status and config; readable by its owner only",
-    sweep_log.FILE: "state of each trial, and what it reported at rungs",
+    sweep_log.FILE: "state of each trial and of each slot, and what trials reported at rungs",
     "best.yaml": "config of the best trial, for `train`; readable by its owner only",
     "tracking/": "journal of the sweep, as of a run",
     "trials/TRIAL_ID/": "journal and checkpoints of a trial, as of a run",
