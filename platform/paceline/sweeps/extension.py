@@ -13,11 +13,13 @@ from paceline.cluster.config_difference import config_difference, shown_value
 from paceline.cluster.run_identity import ClaimedRun, Intent, claim
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.hints import show
+from paceline.config.overrides import SELECTORS
 from paceline.config.shareable import shareable
 from paceline.config.space import QUniform, Range, meaning
 from paceline.config.sweep import SweepConfig
 from paceline.config.sweep_checks import SAMPLES, SCHEDULER, SEEDS, axis_key
 from paceline.errors import ConfigError, EnvironmentFault, Problem
+from paceline.sweeps.planning.planned_trials import NO_VALUE, PlannedTrials, own_value
 from paceline.sweeps.sweep_folder import EXTENDED, MAY_DIFFER, SWEEPS, SweepFolder
 from paceline.sweeps.sweep_log import SweepLog
 from paceline.sweeps.sweep_section import section_of, trial_count
@@ -99,18 +101,23 @@ def find_extension(config: ExperimentConfig, home: Path) -> SweepExtension:
     return SweepExtension(newest, (*newest.earlier, before), is_new=True)
 
 
-def add_first_seed(folder: Path, config: ExperimentConfig) -> None:
-    """Write the seed of each trial that was the only one of its setting, where the setting now has several seeds.
+def add_new_keys(folder: Path, config: ExperimentConfig, made: PlannedTrials) -> None:
+    """Write the values that trials have of keys which an extension varies for the first time: axes, and the seed.
+
+    Args:
+        made: the trials of the extended sweep.
 
     Raises:
         OSError: the journal cannot be written to.
     """
-    if section_of(config).seeds == 1:
-        return
+    params = {planned.id: planned.params for planned in made.planned_trials}
+    params |= {trial.id: trial.params for trial in made.skipped}
+    seed = {"seed": config.seed} if section_of(config).seeds > 1 else {}
     log = SweepLog(folder)
     for trial in log.history.trials.values():
-        if "seed" not in trial.params:
-            log.trial(replace(trial, params={**trial.params, "seed": config.seed}))
+        asked = params.get(trial.id, {**trial.params, **seed})
+        if asked.keys() - trial.params.keys():
+            log.trial(replace(trial, params={**asked, **trial.params}))
     log.close()
 
 
@@ -126,7 +133,7 @@ def _require_same_trials(config: ExperimentConfig, stored: Mapping[str, Any], wh
         _problem(f"{whole} has {shown_value(key, old)}, this config has {shown_value(key, new)}", key)
         for key, (old, new) in difference.items()
     ]
-    problems += [replace(each, reason=f"{whole} {each.reason}") for each in _fewer_trials(before, section)]
+    problems += [replace(each, reason=f"{whole} {each.reason}") for each in _fewer_trials(config, before, section)]
     if problems:
         raise ConfigError(problems)
     if trial_count(section) <= trial_count(before):
@@ -134,7 +141,7 @@ def _require_same_trials(config: ExperimentConfig, stored: Mapping[str, Any], wh
     return before
 
 
-def _fewer_trials(old: SweepConfig, new: SweepConfig) -> Iterator[Problem]:
+def _fewer_trials(config: ExperimentConfig, old: SweepConfig, new: SweepConfig) -> Iterator[Problem]:
     """What keeps trials of a sweep from belonging to the extended one."""
     if new.scheduler == "pbt":
         yield _problem("is a population of pbt, whose trials continue from each other and end together", SCHEDULER)
@@ -143,12 +150,23 @@ def _fewer_trials(old: SweepConfig, new: SweepConfig) -> Iterator[Problem]:
         if axis not in new.space:
             yield _problem("has this axis, and this config has not", key)
         elif axis not in old.space:
-            yield _problem("has no such axis, so that its trials have no value of it", key)
+            if not _has_own_value(config, axis, old, new):
+                reason = "has no such axis, and its trials have none of these values"
+                hint = "add the config's own value to the list, or start another sweep with --new"
+                yield Problem("extend", reason, key, hint=hint)
         else:
             yield from _narrower(key, old.space[axis], new.space[axis])
     for key, before, after in ((SEEDS, old.seeds, new.seeds), (SAMPLES, old.num_samples, new.num_samples)):
         if before is not None and after is not None and after < before:
             yield _problem(f"has {before:,}, and {after:,} are fewer", key)
+
+
+def _has_own_value(config: ExperimentConfig, axis: str, old: SweepConfig, new: SweepConfig) -> bool:
+    """Whether the trials of a grid all have one of the values of a new axis: the config's own."""
+    section = axis.partition(".")[0]
+    if new.search != "grid" or {section, *(f"{section}.{name}" for name in SELECTORS)} & old.space.keys():
+        return False  # with another component, the config's own value may not be that of the trial
+    return own_value(config, axis, new.lists[axis]) is not NO_VALUE
 
 
 def _narrower(key: str, old: list[Any] | Range, new: list[Any] | Range) -> Iterator[Problem]:

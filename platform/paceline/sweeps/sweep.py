@@ -27,7 +27,7 @@ from paceline.places import default_address
 from paceline.private_files import make_folder
 from paceline.redaction import learn, redact
 from paceline.sweeps.coordinator.sweep_rules import is_hopeless
-from paceline.sweeps.extension import add_first_seed, claim_extension, earlier_sections
+from paceline.sweeps.extension import add_new_keys, claim_extension, earlier_sections
 from paceline.sweeps.launch import SweepLaunch
 from paceline.sweeps.listener import SweepListener
 from paceline.sweeps.planning.memory_limit import fitting
@@ -168,7 +168,7 @@ def _prepare(config: ExperimentConfig, intent: Intent, address: str | None, list
         start_creating(uri)
         with writable(claimed.folder.path):
             make_folder(claimed.folder.trials)
-            add_first_seed(claimed.folder.path, config)
+            add_new_keys(claimed.folder.path, config, made)
             ended = read_log(claimed.folder.path).ended
             fit = fitting(config, made, ended, listener)
             _write_skipped(claimed.folder.path, fit.made.skipped)

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from rich.live import Live
 
 from paceline.config.constraints import Constraint
 from paceline.sweeps.coordinator.sweep_rules import is_hopeless
-from paceline.sweeps.display import PlainSweepListener
+from paceline.sweeps.display import LiveSweepListener, PlainSweepListener
 from paceline.sweeps.results import plots, ranking
 from paceline.sweeps.results.closing import best_config, trials_json
 from paceline.sweeps.results.ranking import Objective, with_violations
@@ -186,3 +187,15 @@ def test_lines_of_a_log_say_what_is_infeasible() -> None:
     text = console.export_text()
     assert "infeasible: peak_memory_bytes <= 1KiB" in text
     assert "best" not in text
+
+
+def test_the_table_on_a_terminal_shows_what_is_infeasible() -> None:
+    console = Console(file=io.StringIO(), width=120, highlight=False)
+    listener = LiveSweepListener(console, Live(console=console), LOSS, total_trials=2)
+    alone = str(listener._drawing(INFEASIBLE_BETTER[:1], 0.0)).splitlines()
+    listener._note_ended(INFEASIBLE_BETTER[:2])
+    lines = str(listener._drawing(INFEASIBLE_BETTER[:2], 9.0)).splitlines()
+    states = {line.split()[0]: line.split()[-1] for line in lines}
+    assert (states["0001"], states["0002"]) == ("infeasible", "finished")
+    assert "0001" not in alone[-1]
+    assert "0002" in lines[-1]

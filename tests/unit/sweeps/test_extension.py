@@ -11,7 +11,7 @@ from paceline.cluster.run_identity import ClaimedRun
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.sweep import SweepConfig
 from paceline.errors import ConfigError, EnvironmentFault, Problem
-from paceline.sweeps.extension import add_first_seed, claim_extension, earlier_sections
+from paceline.sweeps.extension import add_new_keys, claim_extension, earlier_sections
 from paceline.sweeps.planning.dry_run import dry_run
 from paceline.sweeps.planning.planned_trials import plan_trials
 from paceline.sweeps.planning.trial_numbers import TrialNumbers
@@ -124,6 +124,16 @@ def test_skipped_points_keep_their_ids_too() -> None:
     ]
 
 
+def test_a_new_axis_of_a_grid_adds_its_other_values() -> None:
+    """The trials of the smaller grid have the config's own momentum, 0.9."""
+    wider = {"optimizer.momentum": [0.5, 0.9], "optimizer.lr": [0.1, 0.2, 0.4]}
+    found = points_of(config_of(), config_of(wider))
+    assert [(own["optimizer.lr"], own["optimizer.momentum"]) for own in found.values()] == [
+        *[(0.1, 0.9), (0.2, 0.9)],
+        *[(0.1, 0.5), (0.2, 0.5), (0.4, 0.5), (0.4, 0.9)],
+    ]
+
+
 # Which sweep
 
 
@@ -211,7 +221,19 @@ def test_there_has_to_be_a_finished_sweep(tmp_path: Path, golden: Any) -> None:
         (GRID, {}, {"sweep.metric": "val/accuracy"}, "sweep.metric"),
         (GRID, {}, {"sweep.constraints": {"val/loss": "< 1"}}, "sweep.constraints.val/loss"),
         (GRID, {}, {"sweep.space": {"optimizer.lr": [0.1, 0.4, 0.5]}}, "sweep.space.optimizer.lr"),
-        (GRID, {}, {"sweep.space": {**GRID, "trainer.epochs": [1, 2]}}, "sweep.space.trainer.epochs"),
+        (GRID, {}, {"sweep.space": {**GRID, "trainer.epochs": [7, 8]}}, "sweep.space.trainer.epochs"),
+        (
+            {"optimizer.name": ["sgd", "adamw"]},
+            {},
+            {"sweep.space": {"optimizer.name": ["sgd", "adamw"], "optimizer.lr": [0.1, 0.2]}},
+            "sweep.space.optimizer.lr",
+        ),
+        (
+            LR,
+            RANDOM,
+            {"sweep.space": {**LR, "optimizer.momentum": [0.9, 0.5]}, "sweep.num_samples": 9},
+            "sweep.space.optimizer.momentum",
+        ),
         ({**GRID, "trainer.epochs": [1]}, {}, {"sweep.space": GRID}, "sweep.space.trainer.epochs"),
         (GRID, {"seeds": 3}, {"sweep.seeds": 2}, "sweep.seeds"),
         (LR, RANDOM, {"sweep.num_samples": 2}, "sweep.num_samples"),
@@ -241,7 +263,7 @@ def test_trials_that_would_not_belong_to_the_sweep_any_more(
 
 def test_the_messages_name_both_values(tmp_path: Path, golden: Any) -> None:
     leave_sweep(config_of(), tmp_path)
-    space = {"optimizer.lr": [0.1, 0.4], "trainer.epochs": [1, 2]}
+    space = {"optimizer.lr": [0.1, 0.4], "trainer.epochs": [7, 8]}
     problems = refused(tmp_path, config_of(space).with_overrides({"optimizer.momentum": 0.5}))
     run_id = next((tmp_path / "run").glob("*/")).name
     golden("\n".join(sorted(map(str, problems))).replace(run_id, "<sweep>"))
@@ -268,6 +290,7 @@ def test_an_extension_has_more_trials(
     ("space", "fields", "changes"),
     [
         (GRID, {}, {"sweep.space": {"optimizer.lr": [0.4, 0.2, 0.1]}, "sweep.slots": 2}),
+        (GRID, {}, {"sweep.space": {**GRID, "optimizer.momentum": [0.9, 0.5]}}),
         (GRID, {}, {"sweep.seeds": 2, "sweep.stop": {"wall_seconds": 60}}),
         (LR, OPTUNA, {"sweep.space": {"optimizer.lr": {"uniform": [0.05, 0.2]}}, "sweep.num_samples": 4}),
         (
@@ -293,17 +316,28 @@ def test_more_of_anything_is_accepted(
 # Seeds and dry runs
 
 
-def test_trials_that_were_alone_with_their_setting_get_their_seed(tmp_path: Path) -> None:
+def test_finished_trials_get_the_keys_that_are_varied_now(tmp_path: Path) -> None:
     log = SweepLog(tmp_path)
     log.trial(Trial("0000", {"optimizer.lr": 0.1}, "finished", weights_sha256="ab"))
     log.close()
     size = (tmp_path / "log.jsonl").stat().st_size
-    add_first_seed(tmp_path, config_of())
+    add_new_keys(tmp_path, config_of(), plan_trials(config_of()))
     assert (tmp_path / "log.jsonl").stat().st_size == size
+    larger = config_of({**GRID, "optimizer.momentum": [0.5, 0.9]}, seeds=2).with_overrides({"seed": 5})
     for _ in range(2):
-        add_first_seed(tmp_path, config_of(seeds=2).with_overrides({"seed": 5}))
+        add_new_keys(tmp_path, larger, plan_trials(larger, [section_of(config_of())]))
     trial = read_log(tmp_path).trials["0000"]
-    assert (trial.params, trial.state, trial.weights_sha256) == ({"optimizer.lr": 0.1, "seed": 5}, "finished", "ab")
+    assert trial.params == {"optimizer.lr": 0.1, "optimizer.momentum": 0.9, "seed": 5}
+    assert (trial.state, trial.weights_sha256) == ("finished", "ab")
+
+
+def test_finished_trials_of_optuna_get_their_seed(tmp_path: Path) -> None:
+    log = SweepLog(tmp_path)
+    log.trial(Trial("0000", {"optimizer.lr": 0.1}, "finished"))
+    log.close()
+    larger = config_of(LR, **{**OPTUNA, "seeds": 2})
+    add_new_keys(tmp_path, larger, plan_trials(larger))
+    assert read_log(tmp_path).trials["0000"].params == {"optimizer.lr": 0.1, "seed": larger.seed}
 
 
 def test_a_dry_run_shows_the_new_trials_alone(

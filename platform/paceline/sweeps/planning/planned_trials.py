@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import product
 from random import Random
@@ -19,6 +19,10 @@ from paceline.sweeps.trial import PlannedTrial, Trial
 
 Setting = dict[str, Any]
 """Axis to value."""
+
+
+NO_VALUE = object()
+"""In place of a value, which may be None."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,9 @@ def _settings(config: ExperimentConfig, sections: Sequence[SweepConfig]) -> tupl
     settings: list[Setting] = []
     sizes = []
     for section in sections:
+        for axis in [name for name in section.space if settings and name not in settings[0]]:
+            value = own_value(config, axis, section.lists[axis])
+            settings = [{**setting, axis: value} for setting in settings]
         if section.search == "grid":
             known = {meaning(setting) for setting in settings}
             settings += [setting for setting in _grid(section) if meaning(setting) not in known]
@@ -95,6 +102,16 @@ def _settings(config: ExperimentConfig, sections: Sequence[SweepConfig]) -> tupl
             settings += _drawn(section, config.seed)[len(settings) :]
         sizes.append((len(settings), section.seeds))
     return settings, sizes
+
+
+def own_value(config: ExperimentConfig, axis: str, values: Sequence[Any]) -> Any:
+    """The one of an axis' values that the config has without the axis; `NO_VALUE` where it is none of them."""
+    plain = trial_config(config, {}).model_dump()
+    for value in values:
+        with suppress(ConfigError):
+            if trial_config(config, {axis: value}).model_dump() == plain:
+                return value
+    return NO_VALUE
 
 
 def _grid(sweep: SweepConfig) -> list[Setting]:
