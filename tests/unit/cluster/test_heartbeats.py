@@ -95,7 +95,7 @@ def test_a_lost_group_is_reported_once(tmp_path: Path, golden: Golden) -> None:
     for rank in (1, 0):
         coordinator.lose_group(rank, "[gloo] Connection closed by peer.")
     assert warnings_of(coordinator) == ["group-lost"]
-    golden(coordinator.view(0).events[0][1]["message"])
+    golden(coordinator.view().events[0][1]["message"])
     coordinator.enter(b"another group")
     coordinator.lose_group(0, "again")
     assert warnings_of(coordinator) == ["group-lost"] * 2

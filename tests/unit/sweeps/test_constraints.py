@@ -192,9 +192,8 @@ def test_lines_of_a_log_say_what_is_infeasible() -> None:
 def test_the_table_on_a_terminal_shows_what_is_infeasible() -> None:
     console = Console(file=io.StringIO(), width=120, highlight=False)
     listener = LiveSweepListener(console, Live(console=console), LOSS, total_trials=2)
-    alone = str(listener._drawing(INFEASIBLE_BETTER[:1], 0.0)).splitlines()
-    listener._note_ended(INFEASIBLE_BETTER[:2])
-    lines = str(listener._drawing(INFEASIBLE_BETTER[:2], 9.0)).splitlines()
+    alone = str(listener._drawing(TrialTable(INFEASIBLE_BETTER[:1]), 0.0)).splitlines()
+    lines = str(listener._drawing(TrialTable(INFEASIBLE_BETTER[:2]), 9.0)).splitlines()
     states = {line.split()[0]: line.split()[-1] for line in lines}
     assert (states["0001"], states["0002"]) == ("infeasible", "finished")
     assert "0001" not in alone[-1]
