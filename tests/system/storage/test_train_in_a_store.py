@@ -60,7 +60,8 @@ def test_a_run_killed_again_and_again_ends_as_if_undisturbed(
             training.forget()
     assert complaints(remote, training.run(), undisturbed) == []
     assert training.resumed[0] == 8
-    assert training.resumed[-1] == 40
+    # the outcome is in the working copy before it is in the store: then there is nothing to resume, only to record
+    assert (training.resumed[-1] == 40) == leaves
 
 
 def test_a_machine_resumes_from_what_others_have_done_meanwhile(
