@@ -175,7 +175,7 @@ def test_a_killed_process_of_ray_ends_the_command_in_words_and_the_same_command_
     again = start()
     assert again.ended() == 0, again.shown
     assert statuses(tmp_path) == ["finished"]
-    assert "resumed" in again.shown
+    assert "resuming from step" in again.shown
     assert modes_in(tmp_path / "runs") == PRIVATE
     assert stat.S_IMODE((tmp_path / "mlruns").stat().st_mode) == 0o700
     assert list(rays_files.iterdir()) == []
