@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.cluster.evaluation_request import EvaluationLaunch
 from paceline.cluster.job_modules import sent_modules
 from paceline.cluster.preflight import check_resources, cluster_resources, writable
-from paceline.cluster.ray_deaths import NodeProcesses, death_failure
+from paceline.cluster.ray_deaths import NodeProcesses, death_failure, lost_group_failure
 from paceline.cluster.ray_session import connected, connecting_text, is_private, on_cluster, prepare_environment
 from paceline.cluster.readiness import ready_to_train
 from paceline.cluster.signals import terminating_interrupts
@@ -111,8 +111,9 @@ def _ending(fitting: TrainerThread, box: Any, node: NodeProcesses) -> dict[str, 
         fitting.join(POLL_SECONDS)
         ending = _found_in(box)
     ending = ending or _found_in(box)
-    if ending is None and (death := death_failure(node.dead(), fitting.error)) is not None:
-        return {"status": "failed", "failure": death}
+    loss = death_failure(node.dead(), fitting.error) or lost_group_failure(fitting.error)
+    if ending is None and loss is not None:
+        return {"status": "failed", "failure": loss}
     if ending is None:
         reason = first_line(fitting.error) if fitting.error else "the workers ended without a result"
         failure = {"rank": -1, "reason": reason, "traceback_text": str(fitting.error or ""), "exit_code": 1}

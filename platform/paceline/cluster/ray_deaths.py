@@ -27,7 +27,7 @@ class NodeProcesses:
 
 
 def death_failure(part: str | None, error: BaseException | None) -> dict[str, Any] | None:
-    """Return the failure of a command whose Ray, or worker group, has lost a process; None if it has not.
+    """Return the failure of a command whose Ray has lost a process of its own; None if it has not.
 
     It has the fields of `engine.failure.Failure`.
 
@@ -36,7 +36,6 @@ def death_failure(part: str | None, error: BaseException | None) -> dict[str, An
         error: what ended Ray Train.
     """
     import ray.exceptions
-    from ray.train import WorkerGroupError
 
     # an error of the workers comes as one of Ray Train's own
     if part is None and isinstance(error, ray.exceptions.RayActorError):
@@ -46,6 +45,13 @@ def death_failure(part: str | None, error: BaseException | None) -> dict[str, An
     if part is not None:
         what = f"a process of Ray has died: {part}. Something has ended it, or the machine has run out of memory"
         return resumable_failure(what, "ray-process-died")
+    return None
+
+
+def lost_group_failure(error: BaseException | None) -> dict[str, Any] | None:
+    """Return the failure of a command whose workers were lost once too often; None if that is not what ended them."""
+    from ray.train import WorkerGroupError
+
     if isinstance(error, WorkerGroupError):
         ranks = "; ".join(f"rank {rank}: {_lost(each)}" for rank, each in sorted(error.worker_failures.items()))
         return resumable_failure(

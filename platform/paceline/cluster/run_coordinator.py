@@ -134,6 +134,7 @@ class RunCoordinator:
         self._on_event = on_event or self._events.add
         self._view = RunView([], (self._outcome or {}).get("step", 0), 0.0)
         self._has_lost_group = False
+        self._silent_at_loss: list[SilentRank] = []
         self._stop = False
         self._reported_tags = ReportedTags(self.tag)
         self._is_in_trouble = False
@@ -265,11 +266,17 @@ class RunCoordinator:
         """A rank has lost its connection to the others; the first one of a group is reported."""
         if not self._has_lost_group and self._outcome is None and not self._dismissed:
             self._has_lost_group = True
+            self._silent_at_loss = self._heartbeats.silent()
+            self._heartbeats.forget()  # the ranks leave
             self._warn("group-lost", lost_warning(rank, reason))
 
+    @property
+    def _is_at_work(self) -> bool:
+        return self._outcome is None and not self._has_lost_group
+
     def silent_ranks(self) -> list[SilentRank]:
-        """The ranks that have not been heard for too long, while training continues."""
-        return self._heartbeats.silent()
+        """The ranks that have not been heard for too long, or had not when the group was lost."""
+        return self._silent_at_loss if self._has_lost_group else self._heartbeats.silent()
 
     def may_commit(self) -> bool:
         """Whether the launch still continues, so that its rank 0 may put a checkpoint in place."""
@@ -326,7 +333,7 @@ class RunCoordinator:
 
     def view(self, cursor: EventCursor = START) -> RunView:
         """The state of things, with the events after a cursor."""
-        for silent in self._heartbeats.newly_silent() if self._outcome is None else ():
+        for silent in self._heartbeats.newly_silent() if self._is_at_work else ():
             self._warn("rank-silent", silence_warning(silent))
         view = self._view
         ended = self._outcome is not None

@@ -15,7 +15,7 @@ from paceline.cluster.heartbeats import SilentRank, silence_failure
 from paceline.cluster.job_modules import sent_modules
 from paceline.cluster.preflight import check_resources, cluster_resources, writable
 from paceline.cluster.private_ray import keep_logs
-from paceline.cluster.ray_deaths import NodeProcesses, death_failure
+from paceline.cluster.ray_deaths import NodeProcesses, death_failure, lost_group_failure
 from paceline.cluster.ray_session import connected, connecting_text, is_private, on_cluster, prepare_environment
 from paceline.cluster.readiness import ready_to_train
 from paceline.cluster.run_coordinator import RunCoordinator, read_outcome
@@ -194,7 +194,11 @@ def _ending(launch: TrainLaunch, coordinator: Any, fitting: TrainerThread, node:
             code = failure.get("problem_code") or "run-failed"
             launch.listener.event("failed", {"reason": failure["reason"], "code": code})
         return ending
-    failure = death_failure(node.dead(), fitting.error) or silence_failure(_silent_ranks(coordinator))
+    failure = (
+        death_failure(node.dead(), fitting.error)
+        or silence_failure(_silent_ranks(coordinator))
+        or lost_group_failure(fitting.error)
+    )
     if failure is not None:
         return {"status": "failed", "failure": failure}
     reason = first_line(fitting.error) if fitting.error else "the workers ended without a result"

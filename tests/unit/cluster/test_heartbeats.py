@@ -105,6 +105,18 @@ def test_a_lost_group_is_reported_once(tmp_path: Path, golden: Golden) -> None:
     assert warnings_of(coordinator) == ["group-lost"] * 2
 
 
+def test_a_rank_that_was_silent_when_the_group_was_lost_is_the_reason(tmp_path: Path) -> None:
+    """The others then leave, and are silent for a good reason."""
+    coordinator = open_coordinator(tmp_path, silence_seconds=-1.0)
+    coordinator.beat(1, "process 8 on host")
+    coordinator.lose_group(0, "[gloo] Timed out")
+    coordinator.beat(0, "process 7 on host")
+    assert warnings_of(coordinator) == ["group-lost"]
+    assert [each.rank for each in coordinator.silent_ranks()] == [1]
+    coordinator.enter(b"another group")
+    assert coordinator.silent_ranks() == []
+
+
 def test_the_run_ends_with_the_ranks_that_were_waited_for(beats: Heartbeats, clock: Clock, golden: Golden) -> None:
     assert silence_failure(beats.silent()) is None
     clock.now += 300

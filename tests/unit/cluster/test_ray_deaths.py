@@ -9,7 +9,7 @@ from ray.train import WorkerGroupError
 from ray.train.v2._internal.exceptions import UserExceptionWithTraceback
 
 from paceline.cluster import ray_deaths
-from paceline.cluster.ray_deaths import NodeProcesses, death_failure
+from paceline.cluster.ray_deaths import NodeProcesses, death_failure, lost_group_failure
 from paceline.cluster.worker_errors import error_of
 from paceline.cluster.worker_output import only_worker_output
 from paceline.errors import FAILED, RunFailed
@@ -92,7 +92,7 @@ def test_a_death_is_an_error_without_a_rank_or_a_traceback(
 def test_a_group_that_was_lost_too_often_is_reported_by_rank(golden: Golden) -> None:
     gloo = RuntimeError("[gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 15000ms for recv")
     traced = UserExceptionWithTraceback(gloo, f"Traceback (most recent call last):\n  File ...\nRuntimeError: {gloo}\n")
-    failure = death_failure(None, WorkerGroupError("lost", {1: ActorDiedError(), 0: traced}))
+    failure = lost_group_failure(WorkerGroupError("lost", {1: ActorDiedError(), 0: traced}))
     assert failure is not None
     raised = error_of(failure)
     assert (raised.code, raised.exit_code, failure["traceback_text"]) == ("group-lost", FAILED, "")
@@ -102,6 +102,7 @@ def test_a_group_that_was_lost_too_often_is_reported_by_rank(golden: Golden) -> 
 @pytest.mark.parametrize("error", [None, RuntimeError("mine")])
 def test_what_the_workers_raise_is_no_death(error: BaseException | None) -> None:
     assert death_failure(None, error) is None
+    assert lost_group_failure(error) is None
 
 
 @pytest.mark.parametrize(
