@@ -43,7 +43,7 @@ from paceline.sweeps.coordinator.sweep_rules import SweepRules
 from paceline.sweeps.display import PlainSweepListener
 from paceline.sweeps.messages import UNSEEN, Attempt, GroupShape, TrialSpec
 from paceline.sweeps.planning.planned_trials import plan_trials
-from paceline.sweeps.search.listed import ListedPoints
+from paceline.sweeps.search.listed_trials import ListedTrials
 from paceline.sweeps.search.optuna_search import OptunaSearch
 from paceline.sweeps.search.tune_config import point_of
 from paceline.sweeps.sweep_section import section_of
@@ -107,7 +107,7 @@ class Sweep:
             return OptunaSearch(self.config, self.num_slots, [], self._trials_of, lambda *_: None)
         points = plan_trials(self.config).points
         assert len(points) == self.num_trials
-        return ListedPoints(points, section_of(self.config))
+        return ListedTrials(points, section_of(self.config))
 
     def _trials_of(self, ids: Sequence[str]) -> Sequence[Any]:
         # the coordinator's own method, without the loop that the caller is in

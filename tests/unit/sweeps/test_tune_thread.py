@@ -18,7 +18,7 @@ from ray.tune.search import SearchGenerator
 from paceline.errors import EnvironmentFault
 from paceline.sweeps.search import tune_config as tune_configs
 from paceline.sweeps.search import tune_thread
-from paceline.sweeps.search.listed import ListedPoints
+from paceline.sweeps.search.listed_trials import ListedTrials
 from paceline.sweeps.search.tune_config import TRIAL, AxisPlaces, planned_trial_of, tune_config
 from paceline.sweeps.search.tune_thread import TuneSetup, TuneThread, require_this_node
 from paceline.sweeps.sweep_log import SweepHistory
@@ -127,7 +127,7 @@ def test_second_sweep_from_one_node_is_refused(monkeypatch: pytest.MonkeyPatch, 
 def test_listed_points_come_in_their_order_and_once(tmp_path: Path) -> None:
     points = [PlannedTrial(f"{number:04d}", {"optimizer.lr": 0.1 if number % 2 else 0.2}) for number in range(7)]
     section = section_of(sweep_config())
-    generator = SearchGenerator(ListedPoints(points, section))
+    generator = SearchGenerator(ListedTrials(points, section))
     generator.add_configurations(Experiment("sweep", tune.Trainable, num_samples=10**6))
     found = []
     while not generator.is_finished():
@@ -151,7 +151,7 @@ def test_only_a_population_is_given_to_tune_at_once(tmp_path: Path, scheduler: s
 def test_point_of_a_long_axis_costs_no_search_through_it(monkeypatch: pytest.MonkeyPatch) -> None:
     rates = [0.001 * (number + 1) for number in range(500)]
     section = section_of(sweep_config({"optimizer.lr": rates}))
-    searcher = ListedPoints([PlannedTrial(f"{n:04d}", {"optimizer.lr": rate}) for n, rate in enumerate(rates)], section)
+    searcher = ListedTrials([PlannedTrial(f"{n:04d}", {"optimizer.lr": rate}) for n, rate in enumerate(rates)], section)
     looks: list[Any] = []
     monkeypatch.setattr(tune_configs, "_text", lambda value: looks.append(value) or json.dumps(value))
     for number in range(500):

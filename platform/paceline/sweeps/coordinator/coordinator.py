@@ -271,7 +271,7 @@ class SweepCoordinator(GroupReports):
             await self._scheduler.assign(run, call)
             await self._scheduler.until(lambda: is_over() or run.is_displaced)
         report = run.report() if run.calls == call else NOT_NOW
-        await self._scheduler.settled()  # what Tune is told stays so, whatever dies
+        await self._scheduler.settled()  # an answer to Tune stays, whatever dies
         return report
 
     async def skip(self, planned: PlannedTrial, reason: str) -> None:

@@ -17,7 +17,7 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.config.sweep import SweepConfig
 from paceline.errors import EnvironmentFault
 from paceline.full_disk import full_disk_error
-from paceline.sweeps.search.listed import ListedPoints
+from paceline.sweeps.search.listed_trials import ListedTrials
 from paceline.sweeps.search.schedulers import build_scheduler
 from paceline.sweeps.search.trainable import STATE, TrialTrainable
 from paceline.sweeps.search.trial_specs import TrialSpecBuilder
@@ -133,7 +133,7 @@ class TuneThread(threading.Thread):
 
     def _searcher(self) -> Any:
         if self._tuning.planned_trials:
-            return ListedPoints(self._tuning.planned_trials, self._tuning.sweep)
+            return ListedTrials(self._tuning.planned_trials, self._tuning.sweep)
         from paceline.sweeps.search.optuna_search import OptunaSearch
 
         tuning, coordinator = self._tuning, self._coordinator

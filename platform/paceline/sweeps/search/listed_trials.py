@@ -11,7 +11,7 @@ from paceline.sweeps.search.tune_config import AxisPlaces, tune_config
 from paceline.sweeps.trial import PlannedTrial
 
 
-class ListedPoints(Searcher):  # type: ignore[misc]
+class ListedTrials(Searcher):  # type: ignore[misc]
     """Tune's searcher over trials that are known in advance, in their order.
 
     Tune's own `grid_search` copies the whole grid several times for each trial: seconds each at 5,000 trials.
