@@ -1,4 +1,4 @@
-"""What a trial costs the coordinator of a sweep after 5,000 others, and how soon it answers on a slow disk.
+"""Cost of a trial for the coordinator of a sweep after 5,000 others, and its answers on a slow disk.
 
     uv run python jobs/benchmarks/sweep_scale.py
 
@@ -7,9 +7,9 @@ the same event loop, are simulated worker groups, whose trials take no time, the
 real searcher of each arm, and the driver with its display. There is no Ray, and no MLflow: what these cost is not
 measured.
 
-grid      points that are known in advance, one trial after the other on each slot.
+grid      trials that are known in advance, one after the other on each slot.
 random    the same for random values; with a second axis.
-optuna    the points come from Optuna's TPE sampler, which has all results.
+optuna    the trials come from Optuna's TPE sampler, which has all results.
 asha      as grid, with two rungs at which the worst three quarters of the trials so far are stopped.
 
 Cost      CPU and clock seconds of a trial in each arm, of trials 100 to 600 and of the last 500, and their ratio. The
@@ -45,7 +45,7 @@ from paceline.sweeps.messages import UNSEEN, Attempt, GroupShape, TrialSpec
 from paceline.sweeps.planning.planned_trials import plan_trials
 from paceline.sweeps.search.listed_trials import ListedTrials
 from paceline.sweeps.search.optuna_search import OptunaSearch
-from paceline.sweeps.search.tune_config import point_of
+from paceline.sweeps.search.tune_config import planned_trial_of
 from paceline.sweeps.sweep_section import section_of
 from paceline.sweeps.trial import PlannedTrial
 from paceline.sweeps.trial_table import TrialTable
@@ -105,9 +105,9 @@ class Sweep:
     def _searcher(self) -> Searcher:
         if self.arm == "optuna":
             return OptunaSearch(self.config, self.num_slots, [], self._trials_of, lambda *_: None)
-        points = plan_trials(self.config).points
-        assert len(points) == self.num_trials
-        return ListedTrials(points, section_of(self.config))
+        planned = plan_trials(self.config).planned_trials
+        assert len(planned) == self.num_trials
+        return ListedTrials(planned, section_of(self.config))
 
     def _trials_of(self, ids: Sequence[str]) -> Sequence[Any]:
         # the coordinator's own method, without the loop that the caller is in
@@ -132,12 +132,12 @@ class Sweep:
         """The trials that one of Tune's trainables runs, one after the other."""
         section = section_of(self.config)
         while isinstance(given := self.searcher.suggest(f"tune-{lane}"), dict):
-            point = point_of(given, section)
-            order, number_of_rungs = self._order(point), 0
-            while (report := await self.coordinator.run_to_rung(order)).state == "running":
+            planned = planned_trial_of(given, section)
+            spec, number_of_rungs = self._spec(planned), 0
+            while (report := await self.coordinator.run_to_rung(spec)).state == "running":
                 if self._is_bad(number_of_rungs, report.values["val/loss"]):
-                    await self.coordinator.prune(point.id, "bad")
-                    await self.coordinator.leave(point.id)
+                    await self.coordinator.prune(planned.id, "bad")
+                    await self.coordinator.leave(planned.id)
                     break
                 number_of_rungs += 1
             self.searcher.on_trial_complete(f"tune-{lane}", {})
@@ -149,9 +149,9 @@ class Sweep:
         bisect.insort(seen, loss)
         return len(seen) >= 4 and loss > seen[len(seen) // 4]
 
-    def _order(self, point: PlannedTrial) -> TrialSpec:
-        record = self._record(f"scale/{point.id}", "scale")
-        return TrialSpec(point, SHAPE, False, b"", record, str(self.folder / "trials" / point.id), 10, 60.0)
+    def _spec(self, planned: PlannedTrial) -> TrialSpec:
+        record = self._record(f"scale/{planned.id}", "scale")
+        return TrialSpec(planned, SHAPE, False, b"", record, str(self.folder / "trials" / planned.id), 10, 60.0)
 
     async def _slot(self, slot: int) -> None:
         """A worker group, from its first trial to its last."""
