@@ -22,6 +22,8 @@ PROBE_SECONDS = 10.0
 """How long a store may take to show that it can be used."""
 CHUNK_BYTES = 8 << 20
 """How much of a file is in memory at once."""
+MAX_COPY_BYTES = 5 << 30
+"""Largest file that S3 copies in one request."""
 
 Result = TypeVar("Result")
 
@@ -113,6 +115,29 @@ class RemoteFolder:
             return True
 
         if not self._try(download):
+            raise FileNotFoundError(f"{(self.address / name).bare} is not there")
+
+    def copy(self, name: str, target: "RemoteFolder", size_bytes: int) -> None:
+        """Copy a file into another folder of the same store, over an older one; the store does it where it can.
+
+        Raises:
+            FileNotFoundError: it is not there.
+        """
+
+        def copy(store: Any, place: str) -> bool:
+            source, copied = f"{place}/{name}", f"{target.address.place}/{name}"
+            try:
+                if size_bytes <= MAX_COPY_BYTES:
+                    store.copy_file(source, copied)
+                    return True
+                with store.open_input_stream(source) as stream, store.open_output_stream(copied) as written:
+                    while chunk := stream.read(CHUNK_BYTES):
+                        written.write(chunk)
+            except FileNotFoundError:
+                return False
+            return True
+
+        if not self._try(copy):
             raise FileNotFoundError(f"{(self.address / name).bare} is not there")
 
     def remove(self, name: str) -> None:

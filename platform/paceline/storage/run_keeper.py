@@ -5,14 +5,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 from paceline.errors import text_of
 from paceline.storage.lease import RENEW_SECONDS, Lease
 from paceline.storage.remote_folder import RemoteFolder
 from paceline.storage.store_faults import LeaseLost, StoreFault
-from paceline.storage.stored_record import RecordCopy
-from paceline.storage.working_copies import TRACKING, RunStore
-from paceline.tracking.stored_length import is_hurried
+from paceline.storage.working_copies import RunStore
 
 INTERVAL_SECONDS = 5.0
 """How often what has changed is copied, unless somebody waits for it."""
@@ -30,6 +29,26 @@ LEAVE_SECONDS = 3.0
 Tell = Callable[[str], object]
 
 
+class KeptCopy(Protocol):
+    """Copy of a record in a store. Its methods raise StoreFault and OSError."""
+
+    @property
+    def journal_bytes(self) -> int:
+        """Size of what is copied as a whole whenever it has changed."""
+
+    def is_wanted(self) -> bool:
+        """Return True if somebody waits for something to be in the store."""
+
+    def is_behind(self) -> bool:
+        """Return True if something has changed since it was last copied."""
+
+    def push_wanted(self) -> None:
+        """Copy what somebody waits for."""
+
+    def push(self) -> None:
+        """Copy what has changed."""
+
+
 class RunKeeper:
     """A thread of the driver's.
 
@@ -40,7 +59,7 @@ class RunKeeper:
         lease: that is held.
     """
 
-    def __init__(self, run: RunStore, status: Path, copy: RecordCopy, lease: Lease) -> None:
+    def __init__(self, run: RunStore, status: Path, copy: KeptCopy, lease: Lease) -> None:
         self.run = run
         self._remote = RemoteFolder(run.address)
         self._status = status
@@ -52,6 +71,11 @@ class RunKeeper:
         self._over = threading.Event()
         self._working = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="store-keeper", daemon=True)
+
+    @property
+    def lost(self) -> str:
+        """Why this process may work on the run no longer; empty while it may."""
+        return self._lost
 
     def start(self) -> None:
         """Begin to copy and to hold the lease."""
@@ -83,16 +107,14 @@ class RunKeeper:
             if now - held >= RENEW_SECONDS:
                 held = now
                 self._attempt(self._hold)
-            if now - copied >= pause or (is_hurried(self._folder) and not self._trouble):
+            if now - copied >= pause:
                 self._attempt(self._push)
                 copied = time.monotonic()
-
-    @property
-    def _folder(self) -> Path:
-        return self._status.parent / TRACKING
+            elif not self._trouble and self._copy.is_wanted():
+                self._attempt(self._copy.push_wanted)
 
     def _push(self) -> None:
-        if not self._lost and (is_hurried(self._folder) or self._copy.is_behind()):
+        if not self._lost and (self._copy.is_wanted() or self._copy.is_behind()):
             self._copy.push()
 
     def _hold(self) -> None:

@@ -55,6 +55,14 @@ _KINDS = (
 )
 
 
+_OF_STORE = {*(kind.code for kind in _KINDS), "store-error", "record-behind", "lease-lost", "checkpoint-lost"}
+
+
+def is_store_code(code: str) -> bool:
+    """Return True if training of a stored run that ended with this code has failed because of its store."""
+    return code in _OF_STORE
+
+
 def is_final(error: BaseException) -> bool:
     """Whether it would be in vain to try the same again."""
     return any(kind.is_final and kind.pattern.search(str(error)) for kind in _KINDS)

@@ -22,11 +22,14 @@ from paceline.storage.working_copies import CHECKPOINTS, RunStore
 
 BROKEN = "BROKEN.json"
 """Lies beside the files of a checkpoint that turned out to be damaged, and says why: it counts no more."""
+ADOPTED = "ADOPTED"
+"""Beside a trial's checkpoints: tells its history from the one before it took over another trial's checkpoint."""
 LAUNCH = ".launch"
-"""In the working copy: the launch that its checkpoints are of."""
+"""In the working copy: the launch that its checkpoints are of, and the history of the trial."""
 LOCK = ".fetching.lock"
 FINAL_SECONDS = 60.0
-"""How long the last checkpoint of a run is tried to be put into the store."""
+"""How long a store that is away is waited for by what cannot go on without it: the last checkpoint of a run, and the
+start from a checkpoint."""
 OnBroken = Callable[[Path, str], None]
 
 
@@ -40,6 +43,7 @@ class StoredCheckpoints:
     def __init__(self, run: RunStore, folder: Path | None = None) -> None:
         self._run = run
         self._remote = RemoteFolder(run.address) / CHECKPOINTS
+        self._patient = self._remote.patient(FINAL_SECONDS)
         self._lease = Lease(RemoteFolder(run.home), run.launch)
         self.folder = folder or run.folder / CHECKPOINTS
         """This machine's copies."""
@@ -67,7 +71,7 @@ class StoredCheckpoints:
         self._lease.require()  # before anything is removed
         for name in sorted(remote.files(), key=lambda name: name != MANIFEST):
             remote.remove(name)
-        for name in _files_of(data):
+        for name in files_of(data):
             remote.upload(name, checkpoint / name)
         if not is_recorded():
             raise StoreFault(f"{self._run.address.bare} does not have the run's record yet", "record-behind")
@@ -99,7 +103,7 @@ class StoredCheckpoints:
         with self._alone():
             self._drop_strange_copies()
             self._set_broken_copies_aside(on_broken)
-        whole = [step for step, names in self._steps() if MANIFEST in names and BROKEN not in names]
+        whole = self.whole_steps()
         own = next((step for step, _ in numbered(self.folder)), -1)
         if own > max(whole, default=-1):  # it did not get into the store
             self.put(self.folder / f"step-{own}", is_recorded)
@@ -124,17 +128,19 @@ class StoredCheckpoints:
 
     def kept(self) -> list[tuple[int, str, bytes]]:
         """Step, address and manifest of each whole checkpoint, the newest first."""
-        found = []
-        for step, names in self._steps():
-            if MANIFEST in names and BROKEN not in names:
-                data = (self._remote / f"step-{step}").read(MANIFEST)
-                found.append((step, self.place_of(step), data or b""))
-        return found
+        return [
+            (step, self.place_of(step), (self._remote / f"step-{step}").read(MANIFEST) or b"")
+            for step in self.whole_steps()
+        ]
+
+    def whole_steps(self) -> list[int]:
+        """The steps of the whole checkpoints, the newest first."""
+        return [step for step, names in self._steps() if MANIFEST in names and BROKEN not in names]
 
     def _steps(self) -> list[tuple[int, set[str]]]:
         """The steps of which the store has something, the newest first, and the names of their files."""
         names: dict[int, set[str]] = {}
-        for path in self._remote.files():
+        for path in self._patient.files():
             folder, _, name = path.partition("/")
             number = folder.removeprefix("step-")
             if name and number.isdigit() and folder.startswith("step-"):
@@ -156,7 +162,7 @@ class StoredCheckpoints:
         Raises:
             BrokenCheckpoint: the one in the store is not whole.
         """
-        remote, final = self._remote / f"step-{step}", self.folder / f"step-{step}"
+        remote, final = self._patient / f"step-{step}", self.folder / f"step-{step}"
         make_folder(self.folder)
         with self._alone():
             data = remote.read(MANIFEST)
@@ -180,11 +186,12 @@ class StoredCheckpoints:
         """Remove what a launch has left here that does not count: what the run did since, or what its record has, is
         not known here."""
         mark = self.folder / LAUNCH
-        launch = mark.read_text() if mark.exists() else ""
-        if launch not in (self._run.launch, *self._run.trusted):
+        launch, _, history = (mark.read_text() if mark.exists() else "").partition(" ")
+        history_there = (self._patient.read(ADOPTED) or b"").decode()
+        if launch not in (self._run.launch, *self._run.trusted) or history != history_there:
             for _, path in numbered(self.folder):
                 shutil.rmtree(path)
-        write_durably(mark, self._run.launch.encode())
+        write_durably(mark, f"{self._run.launch} {history_there}".encode())
 
     def _set_broken_copies_aside(self, on_broken: OnBroken) -> None:
         for _, path in numbered(self.folder):
@@ -206,7 +213,7 @@ class StoredCheckpoints:
         return FileLock(self.folder / LOCK, mode=file_mode(self.folder))
 
 
-def _files_of(manifest: bytes) -> Mapping[str, int]:
+def files_of(manifest: bytes) -> Mapping[str, int]:
     """Sizes of the files that a manifest names.
 
     Raises:
@@ -234,11 +241,11 @@ def _is_copy(folder: Path, manifest: bytes) -> bool:
 
 def _download(remote: RemoteFolder, manifest: bytes, folder: Path) -> None:
     there = remote.files()
-    for name, size in _files_of(manifest).items():
+    for name, size in files_of(manifest).items():
         if there.get(name) != size:  # not worth to be brought
             found = f"has {there[name]} bytes instead of {size}" if name in there else "is not readable: not there"
             raise BrokenCheckpoint(f"{name} {found}")
-    for name in _files_of(manifest):
+    for name in files_of(manifest):
         remote.download(name, folder / name)
     write_private(folder / MANIFEST, manifest)
     verify(folder)

@@ -1,4 +1,4 @@
-"""A run's record and status in its object store: the files of `tracking/`, and `run.json`."""
+"""A run's record in its object store: what lies in `tracking/`."""
 
 import errno
 import shutil
@@ -9,7 +9,7 @@ from paceline.private_files import make_folder
 from paceline.storage.remote_folder import RemoteFolder
 from paceline.storage.working_copies import TRACKING
 from paceline.tracking.journal import JOURNAL_FILE
-from paceline.tracking.stored_length import is_heard, note_stored
+from paceline.tracking.stored_length import is_heard, is_hurried, note_stored
 
 Stamp = tuple[int, int]
 """Size of a file and when it was changed: as long as these stay, so does the content."""
@@ -29,6 +29,8 @@ class RecordCopy:
         self._known: dict[str, Stamp] = {}
         self._journal = 0
         """Number of the journal's file that was copied last; 0 for none."""
+        self._copied_bytes: int | None = None
+        """How much of the journal is in the store since it was last copied; None: it was not."""
 
     @property
     def journal_bytes(self) -> int:
@@ -36,12 +38,40 @@ class RecordCopy:
         file = self._folder / JOURNAL_FILE
         return file.stat().st_size if file.exists() else 0
 
+    @property
+    def is_here(self) -> bool:
+        """Whether this machine has a copy."""
+        return (self._folder / JOURNAL_FILE).exists()
+
+    def is_wanted(self) -> bool:
+        """Return True if somebody waits for the rest of the record to be in the store."""
+        return is_hurried(self._folder)
+
     def is_behind(self) -> bool:
         """Whether something has changed since it was last copied."""
         return bool(self._changed()) or bool(self._known.keys() - self._present().keys())
 
     def push(self) -> None:
-        """Copy what has changed, remove what is gone, and take note of how much of the journal is there.
+        """Copy what has changed, and take note of how much of the journal is there; see `copy`."""
+        self.copy()
+        self.mark()
+
+    def push_wanted(self) -> None:
+        """Do the same because somebody waits for it."""
+        self.push()
+
+    def mark(self) -> None:
+        """Take note of how much of the journal is in the store, so that whoever waits for it continues.
+
+        Raises:
+            OSError: the folder cannot be written to.
+        """
+        if self._copied_bytes is not None:
+            note_stored(self._folder, self._copied_bytes)
+            self._copied_bytes = None
+
+    def copy(self) -> None:
+        """Copy what has changed, and remove what is gone.
 
         A folder that was removed takes nothing along: what the store has stays.
 
@@ -64,7 +94,7 @@ class RecordCopy:
             self._remote.write(name, data)
             self._known[name] = stamp
             if name == JOURNAL_FILE:
-                note_stored(self._folder, len(data))
+                self._copied_bytes = len(data)
 
     def take_over(self, may_be_ahead: bool) -> bool:
         """Have the folder here be as the store's, unless it is the same record, and has only gone on; whether it is.

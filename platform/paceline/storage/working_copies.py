@@ -1,7 +1,7 @@
 """Places of a stored run on this machine: a working copy below the cache, which may be removed at any time."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paceline.places import place_of
@@ -11,8 +11,18 @@ CACHE_VARIABLE = "PACELINE_CACHE"
 DEFAULT_CACHE = "~/.cache/paceline"
 CHECKPOINTS = "checkpoints"
 TRACKING = "tracking"
+TRIALS = "trials"
+"""Folder of a sweep's trials, each of which is kept as a run is."""
 STATUS = "run.json"
 """As `RunFolder.FILE`, which this room cannot see."""
+LAUNCH = "launch"
+"""Entry of that file: the launch that has claimed the run last."""
+SWEEP_STATUS = "sweep.json"
+"""As `SweepFolder.FILE`."""
+SWEEP_BEST = "best.yaml"
+"""As `SweepFolder.best_config`."""
+SWEEP_LOG = "log.jsonl"
+"""The sweep's journal of its trials."""
 
 
 def cache_folder() -> Path:
@@ -54,6 +64,10 @@ class RunStore:
     def address(self) -> StoreAddress:
         """What holds the run."""
         return self.home / self.run_id
+
+    def trial(self, trial_id: str) -> "RunStore":
+        """Return the place of a trial, where this is a sweep's. The lease on the sweep's name is that on its trials."""
+        return replace(self, run_id=f"{self.run_id}/{TRIALS}/{trial_id}")
 
     def shown_address(self) -> StoreAddress:
         """The same as a person would write it."""
