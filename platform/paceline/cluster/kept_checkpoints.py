@@ -26,7 +26,7 @@ def kept_checkpoints(folder: Path, points: Iterable[MetricPoint], run_id: str = 
     return _models(kept, points, run_id)
 
 
-def stored_checkpoints(run: RunStore, points: Iterable[MetricPoint]) -> list[CheckpointModel]:
+def stored_checkpoints(run: RunStore, points: Iterable[MetricPoint], run_id: str = "") -> list[CheckpointModel]:
     """The same for a run in an object store.
 
     Raises:
@@ -35,7 +35,7 @@ def stored_checkpoints(run: RunStore, points: Iterable[MetricPoint]) -> list[Che
     from paceline.storage.stored_checkpoints import StoredCheckpoints
 
     found = StoredCheckpoints(run).kept()
-    return _models({step: (place, digest) for step, place, data in found if (digest := _digest(data))}, points, "")
+    return _models({step: (place, digest) for step, place, data in found if (digest := _digest(data))}, points, run_id)
 
 
 def _models(kept: Mapping[int, tuple[str, str]], points: Iterable[MetricPoint], run_id: str) -> list[CheckpointModel]:

@@ -150,6 +150,11 @@ class ClaimedRun(Generic[Folder]):
         """Where the run is kept when that is an object store; None for a folder."""
         return None
 
+    @property
+    def lost(self) -> str:
+        """Why this process may work on the run no longer, since another machine does; empty while it may."""
+        return ""
+
     def settle(self, tell: Callable[[str], object]) -> None:
         """The run has ended: see to it that all of it is where it is kept, and tell what is not."""
 

@@ -9,10 +9,11 @@ are not in the store yet. Otherwise it is replaced by what the store has.
 
 import json
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from paceline.cluster.config_difference import config_difference
 from paceline.cluster.extension import Origin, extension_of, require_extendable
@@ -21,6 +22,7 @@ from paceline.cluster.name_lock import lock_home
 from paceline.cluster.preflight import writable
 from paceline.cluster.run_identity import (
     ClaimedRun,
+    Folder,
     Intent,
     RunFolder,
     Warn,
@@ -40,23 +42,25 @@ from paceline.storage.remote_folder import RemoteFolder
 from paceline.storage.run_keeper import RunKeeper
 from paceline.storage.stored_checkpoints import StoredCheckpoints
 from paceline.storage.stored_record import RecordCopy
-from paceline.storage.working_copies import CHECKPOINTS, RunStore, home_of
+from paceline.storage.working_copies import CHECKPOINTS, LAUNCH, RunStore, home_of
 from paceline.tracking.stored_length import note_stored
 
 Tell = Callable[[str], object]
-LAUNCH = "launch"
-"""Entry of a run's file: the launch that has claimed it last."""
 
 
 @dataclass
-class ClaimedStoredRun(ClaimedRun[RunFolder]):
-    """A run that this process may work on, in its working copy; kept in a store."""
+class ClaimedStoredRun(ClaimedRun[Folder]):
+    """A run or a sweep that this process may work on, in its working copy; kept in a store."""
 
     keeper: RunKeeper = field(kw_only=True)
 
     @property
     def store(self) -> RunStore:
         return self.keeper.run
+
+    @property
+    def lost(self) -> str:
+        return self.keeper.lost
 
     def settle(self, tell: Tell) -> None:
         self.keeper.settle(tell)
@@ -74,7 +78,7 @@ def claim_stored_run(
     intent: Intent,
     tell: Tell,
     warn: Warn = lambda message: None,
-) -> ClaimedStoredRun:
+) -> ClaimedStoredRun[RunFolder]:
     """Continue the newest unfinished run of this name, or start a new one, in an object store.
 
     Args:
@@ -85,27 +89,66 @@ def claim_stored_run(
         EnvironmentFault: the store or the working copy cannot be used, or a run of this name is going on.
         ConfigError: see `claim_run`.
     """
-    shown, storage = storage, storage.pinned()
-    RemoteFolder(storage).probe()
-    home = home_of(storage, config.name)
-    with writable(home):
-        lock = lock_home(home)
-    claiming = _Claiming(config, RunStore(str(storage), config.name, "", str(shown), secrets.token_hex(8)), home)
-    try:
-        lease = Lease(claiming.remote, claiming.base.launch)
-        lease.take(tell)
-        try:
-            with writable(home):
-                run, copy = claiming.extension(tell) if intent == "extend" else claiming.choose(intent, tell, warn)
-        except BaseException:
-            lease.release()
-            raise
-    except BaseException:
-        lock.close()
-        raise
-    keeper = RunKeeper(run, run.folder / RunFolder.FILE, copy, lease)
+    name = HeldName.hold(storage, config.name, tell)
+    claiming = _Claiming(config, name.base, name.home)
+    with name.released_on_error():
+        run, copy = claiming.extension(tell) if intent == "extend" else claiming.choose(intent, tell, warn)
+    keeper = RunKeeper(run, run.folder / RunFolder.FILE, copy, name.lease)
     keeper.start()
-    return ClaimedStoredRun(RunFolder(run.folder), claiming.resumed, lock, keeper=keeper)
+    return ClaimedStoredRun(RunFolder(run.folder), claiming.resumed, name.lock, keeper=keeper)
+
+
+@dataclass
+class HeldName:
+    """A name in an object store that nobody else works on: locked on this machine, leased in the store."""
+
+    base: RunStore
+    """Place of a run of that name, but for its id."""
+    home: Path
+    """Folder of this machine's working copies."""
+    lock: IO[str]
+    lease: Lease
+
+    @classmethod
+    def hold(cls, storage: StoreAddress, name: str, tell: Tell) -> "HeldName":
+        """Keep others from working on a name, as soon as nobody does.
+
+        Args:
+            tell: is called with what is waited for.
+
+        Raises:
+            EnvironmentFault: the store or the working copy cannot be used, or somebody works on the name.
+        """
+        shown, storage = storage, storage.pinned()
+        RemoteFolder(storage).probe()
+        home = home_of(storage, name)
+        with writable(home):
+            lock = lock_home(home)
+        base = RunStore(str(storage), name, "", str(shown), secrets.token_hex(8))
+        lease = Lease(RemoteFolder(base.home), base.launch)
+        try:
+            lease.take(tell)
+        except BaseException:
+            lock.close()
+            raise
+        return cls(base, home, lock, lease)
+
+    @contextmanager
+    def released_on_error(self) -> Iterator[None]:
+        """Let others work on the name if the body fails.
+
+        Raises:
+            EnvironmentFault: the body could not write to the working copies.
+        """
+        try:
+            with writable(self.home):
+                yield
+        except BaseException:
+            try:
+                self.lease.release()
+            finally:
+                self.lock.close()
+            raise
 
 
 class _Claiming:
@@ -118,7 +161,6 @@ class _Claiming:
 
     def __init__(self, config: ExperimentConfig, base: RunStore, home: Path) -> None:
         self.base = base
-        self.remote = RemoteFolder(base.home)
         self.resumed = False
         self._config = config
         self._home = home
@@ -164,18 +206,7 @@ class _Claiming:
         return replace(run, trusted=(str(content[LAUNCH]),) if here else ())
 
     def _newest(self) -> tuple[RunStore, dict[str, Any]] | None:
-        """The newest run of the name, and what its file in the store says."""
-        for run_id in reversed(self.remote.folders()):
-            data = (self.remote / run_id).read(RunFolder.FILE)
-            if data is None:
-                continue
-            try:
-                return replace(self.base, run_id=run_id), dict(json.loads(data))
-            except (ValueError, TypeError):
-                place = ((self.remote / run_id).address / RunFolder.FILE).bare
-                hint = "put it back from a copy, or remove the run to start again"
-                raise EnvironmentFault(f"{place} is damaged: {hint}", "run-file-damaged", file=place) from None
-        return None
+        return newest_stored(self.base, RunFolder.FILE)
 
     def _is_resumable(self, run: RunStore, content: Mapping[str, Any]) -> bool:
         """As for a folder: one that has not saved anything is only worth going on with if the config is the same."""
@@ -211,10 +242,38 @@ class _Claiming:
         return StoredCheckpoints(origin).newest(broken, lambda: True)
 
     def _claim(self, run: RunStore, content: Mapping[str, Any]) -> None:
-        """Write into the run's file, there and then here, that this launch works on it."""
-        data = json.dumps({**content, LAUNCH: run.launch}, indent=1).encode()
-        RemoteFolder(run.address).write(RunFolder.FILE, data)
-        write_durably(run.folder / RunFolder.FILE, data)
+        note_claim(run, RunFolder.FILE, content)
+
+
+def newest_stored(base: RunStore, file: str) -> tuple[RunStore, dict[str, Any]] | None:
+    """Return the newest run or sweep of a name, and what its file in the store says; None where there is none.
+
+    Args:
+        base: its place, but for its id.
+        file: name of the file that marks its kind.
+
+    Raises:
+        EnvironmentFault: the store cannot be used, or the file is damaged.
+    """
+    home = RemoteFolder(base.home)
+    for run_id in reversed(home.folders()):
+        data = (home / run_id).read(file)
+        if data is None:
+            continue
+        try:
+            return replace(base, run_id=run_id), dict(json.loads(data))
+        except (ValueError, TypeError):
+            place = ((home / run_id).address / file).bare
+            hint = "put it back from a copy, or remove the run to start again"
+            raise EnvironmentFault(f"{place} is damaged: {hint}", "run-file-damaged", file=place) from None
+    return None
+
+
+def note_claim(run: RunStore, file: str, content: Mapping[str, Any]) -> None:
+    """Write into the file of a run or a sweep, there and then here, that this launch works on it."""
+    data = json.dumps({**content, LAUNCH: run.launch}, indent=1).encode()
+    RemoteFolder(run.address).write(file, data)
+    write_durably(run.folder / file, data)
 
 
 def _copy_of(run: RunStore) -> RecordCopy:

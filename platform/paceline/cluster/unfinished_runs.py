@@ -47,10 +47,7 @@ class Unfinished(Generic[Folder]):
             ConfigError: there are no such weights.
         """
         known = None if intent == "new" else self.last(home) if intent == "extend" else self.newest(home)
-        stored = known.read().get("config") if known is not None else None
-        if isinstance(stored, Mapping):
-            config = adopt_weights(config, stored, of_sweep=True)
-        return pin_weights(config, of_sweep=True)
+        return with_pinned_weights(config, known.read() if known is not None else {})
 
     def difference(self, folder: Folder, config: ExperimentConfig) -> Mapping[str, tuple[Any, Any]]:
         """What differs between its config and another one, and may not: dotted key to (its value, the other's).
@@ -75,13 +72,35 @@ class Unfinished(Generic[Folder]):
         unfinished = None if intent == "new" else self.newest(home)
         if unfinished is None and intent == "resume":
             raise nothing_to_resume(self.word, home)
-        if unfinished is None:
+        if unfinished is None or not self.is_continued(unfinished, config, intent):
             return new_run(home, config, self.kind), False
+        unfinished.write(status="running")
+        return unfinished, True
+
+    def is_continued(self, unfinished: Folder, config: ExperimentConfig, intent: Intent) -> bool:
+        """Return True if a command continues an unfinished one, False if it starts a new one.
+
+        Raises:
+            ConfigError: the unfinished one has another config.
+            EnvironmentFault: its file is damaged.
+        """
         difference = self.difference(unfinished, config)
         if difference and (intent == "resume" or self.has_begun(unfinished)):
             hint = "undo the change to continue it, or start again with --new"
             raise other_config(self.word, config.name, unfinished, difference, hint)
-        if difference:
-            return new_run(home, config, self.kind), False
-        unfinished.write(status="running")
-        return unfinished, True
+        return not difference
+
+
+def with_pinned_weights(config: ExperimentConfig, content: Mapping[str, Any]) -> ExperimentConfig:
+    """The config with `model.weights` pinned, as an unfinished sweep or tune-up has it, or else as it is now.
+
+    Args:
+        content: of the file of the unfinished one; empty where there is none.
+
+    Raises:
+        ConfigError: there are no such weights.
+    """
+    stored = content.get("config")
+    if isinstance(stored, Mapping):
+        config = adopt_weights(config, stored, of_sweep=True)
+    return pin_weights(config, of_sweep=True)

@@ -24,6 +24,8 @@ class TrialWorkerSpec:
     """The sections whose Python object the trial keeps: an axis may put a component or a path in its place."""
     checkpoints: str = ""
     rungs: Mapping[str, Any] | None = None
+    store: RunStore | None = None
+    """See `WorkerSpec.store`."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,12 @@ class WorkerSpec:
     def for_trial(self, part: TrialWorkerSpec) -> "WorkerSpec":
         """The same for one trial of the sweep that this is the base of."""
         return replace(
-            self, config_json=part.config_json, kept=part.kept, checkpoints=part.checkpoints, rungs=part.rungs
+            self,
+            config_json=part.config_json,
+            kept=part.kept,
+            checkpoints=part.checkpoints,
+            rungs=part.rungs,
+            store=part.store,
         )
 
     def config(self) -> ExperimentConfig:
