@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from paceline.cluster.evaluation import Evaluated, EvaluationOptions, Predicted, TrainedRun, evaluate_run, predict_run
 from paceline.cluster.run_result import RunResult
 from paceline.errors import EnvironmentFault
-from paceline.runs.finding import TRIALS, FoundRun, find_run
-from paceline.runs.reopening import load_sweep, result_of
+from paceline.runs.finding import FoundRun, find_run, trial_of
+from paceline.runs.reopening import result_of, sweep_of
 from paceline.runs.trust import require_trust
 
 if TYPE_CHECKING:
@@ -94,17 +94,17 @@ def _trusted(run: str | Path, storage: str | Path | None, trust: bool) -> tuple[
     """A run whose code may be called, of a sweep the best trial."""
     found = find_run(run, storage)
     if found.kind == "sweep":
-        found = find_run(_best_trial(found))
+        found = _best_trial(found)
     result = result_of(found)
     require_trust(result.config, found.folder, trust)
     return found, result
 
 
-def _best_trial(sweep: FoundRun) -> Path:
-    result = load_sweep(sweep.folder)
+def _best_trial(sweep: FoundRun) -> FoundRun:
+    result = sweep_of(sweep)
     if result.best is None:
         metric = result.objectives[0][0]
         raise EnvironmentFault(
             f"the {sweep} has no best trial: {result.why_no_best}", "no-finished-trial", metric=metric
         )
-    return sweep.folder / TRIALS / result.best.id
+    return trial_of(sweep, result.best.id)

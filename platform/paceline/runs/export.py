@@ -27,7 +27,7 @@ from paceline.errors import ConfigError, EnvironmentFault, Problem, coded
 from paceline.places import place_of
 from paceline.redaction import redact
 from paceline.runs.choosing import DEFAULT, Chosen, choose
-from paceline.runs.finding import FoundRun, find_run
+from paceline.runs.finding import FoundRun, find_run, trial_of
 from paceline.runs.loading import loading_lines, readme, version_text
 from paceline.runs.readable import readable
 from paceline.runs.reopening import config_of, recorded_points
@@ -172,13 +172,13 @@ def _monitored(config: ExperimentConfig, points: Sequence[MetricPoint]) -> Objec
 def _of_sweep(sweep: FoundRun) -> tuple[FoundRun, Objective]:
     """The best trial, and what it is the best in."""
     with readable(sweep.folder):
-        result = sweep_in(sweep.folder)
+        result = sweep_in(sweep.folder, sweep.store)
     if result.best is None:
         metric = result.objectives[0][0]
         raise EnvironmentFault(
             f"the {sweep} has no best trial: {result.why_no_best}", "no-finished-trial", metric=metric
         )
-    return find_run(result.folder / "trials" / result.best.id), result.objectives[0]
+    return trial_of(sweep, result.best.id), result.objectives[0]
 
 
 def _folder(output: str | Path | None, found: FoundRun, chosen: Chosen, format: Format) -> Path:

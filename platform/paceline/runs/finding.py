@@ -123,6 +123,20 @@ def runs_under(storage: Path, tuneups: bool = False) -> Iterator[FoundRun]:
         yield from _runs_in(home, tuneups)
 
 
+def trial_of(sweep: FoundRun, trial_id: str) -> FoundRun:
+    """One of a sweep's trials. Of a sweep in an object store, it is copied.
+
+    Raises:
+        EnvironmentFault: the store cannot be used.
+    """
+    if sweep.store is None:
+        return FoundRun("trial", sweep.folder / TRIALS / trial_id)
+    from paceline.storage.read_copies import copied_trial
+
+    store = sweep.store.trial(trial_id)
+    return FoundRun("trial", copied_trial(store), store)
+
+
 def trials_of(sweep: Path) -> list[FoundRun]:
     """The trials of a sweep that have a folder, in the order of their numbers."""
     folders = sorted(_folders(sweep / TRIALS), key=lambda path: (len(path.name), path.name))
@@ -148,8 +162,7 @@ def _at(path: Path, tuneups: bool = False) -> FoundRun | None:
 def _in_store(address: str) -> FoundRun:
     from paceline.storage.read_copies import copied_run
 
-    folder, store = copied_run(address)
-    return FoundRun("run", folder, store)
+    return FoundRun(*copied_run(address))
 
 
 def _newest(home: Path, tuneups: bool = False) -> FoundRun | None:

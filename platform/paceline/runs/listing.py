@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import islice
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ from paceline.places import default_storage, place_of
 from paceline.redaction import redact_tree
 from paceline.runs.finding import FoundRun, Kind, runs_under
 from paceline.runs.reopening import status_of
-from paceline.storage.address import is_address, parse
+from paceline.storage.address import StoreAddress, is_address, parse
 from paceline.storage.lease import is_held
 from paceline.storage.remote_folder import RemoteFolder
+from paceline.storage.working_copies import LAUNCH
+from paceline.sweeps.sweep_folder import SweepFolder
 
 DAMAGED = "damaged"
 """Status of a run whose file cannot be read."""
@@ -88,19 +91,21 @@ def _in_store(storage: str, name: str | None) -> Iterator[ListedRun]:
     for each in home.folders() if name is None else [name]:
         for run_id in (home / each).folders():
             run = home / each / run_id
-            content = run.read(RunFolder.FILE)
-            if content is not None:
-                status = _status_in(content)
-                if status == "running" and not is_held(home.address / each):
-                    status = "interrupted"
-                yield ListedRun(each, run_id, "run", status, _started(run_id), {}, str(run.address.bare))
+            kinds: dict[Kind, str] = {"run": RunFolder.FILE, "sweep": SweepFolder.FILE}
+            found = ((kind, data) for kind, file in kinds.items() if (data := run.read(file)) is not None)
+            for kind, data in islice(found, 1):
+                status = _status_in(data, home.address / each)
+                yield ListedRun(each, run_id, kind, status, _started(run_id), {}, str(run.address.bare))
 
 
-def _status_in(content: bytes) -> str:
+def _status_in(data: bytes, home: StoreAddress) -> str:
     try:
-        return str(json.loads(content)["status"])
-    except (ValueError, TypeError, KeyError):
+        content = json.loads(data)
+        status = str(content["status"])
+        is_running = status == "running" and is_held(home, str(content.get(LAUNCH, "")))
+    except (ValueError, TypeError, KeyError, AttributeError):
         return DAMAGED
+    return "interrupted" if status == "running" and not is_running else status
 
 
 def _started(run_id: str) -> str:

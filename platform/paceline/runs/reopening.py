@@ -18,6 +18,7 @@ from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.redaction import learn
 from paceline.runs.finding import TUNEUP_FILE, FoundRun, find_run
 from paceline.runs.readable import readable
+from paceline.storage.working_copies import LAUNCH
 from paceline.sweeps.planning.planned_trials import trial_config
 from paceline.sweeps.results.reopening import sweep_in
 from paceline.sweeps.results.result import SweepResult
@@ -91,8 +92,13 @@ def load_sweep(sweep: str | Path) -> SweepResult:
         hint = "" if found.sweep is None else f", or name its sweep, {found.sweep}"
         told = f"{found.folder} is a {found.kind}: open it with load_run({str(sweep)!r}){hint}"
         raise EnvironmentFault(told, "other-kind", kind=found.kind)
+    return sweep_of(found)
+
+
+def sweep_of(found: FoundRun) -> SweepResult:
+    """The result of a sweep; see `load_sweep`."""
     with readable(found.folder):
-        return sweep_in(found.folder)
+        return sweep_in(found.folder, found.store)
 
 
 def config_of(found: FoundRun) -> ExperimentConfig:
@@ -242,7 +248,7 @@ def status_of(found: FoundRun) -> str:
     if found.store is not None:
         from paceline.storage.lease import is_held
 
-        return "running" if is_held(found.store.home) else "interrupted"
+        return "running" if is_held(found.store.home, str(folder.read().get(LAUNCH, ""))) else "interrupted"
     try:
         with (folder.path.parent / LOCK).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""`paceline sync` for an address: the runs of an object store, one after the other, in working copies of this machine.
+"""`paceline sync` for an address: the runs and sweeps of an object store, in working copies of this machine.
 
 runs below the address  ->  lease on the name  ->  the newest record here  ->  sync, while the store is kept up
 """
@@ -7,6 +7,7 @@ import json
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from paceline.cluster.run_identity import RunFolder
 from paceline.durable import write_durably
@@ -21,7 +22,9 @@ from paceline.storage.remote_folder import RemoteFolder
 from paceline.storage.run_keeper import RunKeeper
 from paceline.storage.stored_checkpoints import StoredCheckpoints
 from paceline.storage.stored_record import RecordCopy
-from paceline.storage.working_copies import RunStore
+from paceline.storage.working_copies import LAUNCH, TRIALS, RunStore
+from paceline.sweeps.sweep_copy import SweepCopy
+from paceline.sweeps.sweep_folder import SweepFolder
 
 Tell = Callable[[str], object]
 
@@ -39,15 +42,22 @@ def sync_address(text: str, uri: str | None = None, tell: Tell = unheard) -> Syn
     records: list[Synced] = []
     silent: list[str] = []
     damaged: list[str] = []
-    for run in runs_below(parse(text, "DIR")):
+    for run in runs_below(parse(text, "DIR"), sweeps=True):
         for report in _sync_run(replace(run, launch=secrets.token_hex(8)), uri, tell):
-            records += [replace(record, folder=str(run.shown_address())) for record in report.records]
+            records += [replace(record, folder=_shown_place(run, record)) for record in report.records]
             silent += report.silent
             damaged += report.damaged
     if not records:
         told = f"{text}: no run is recorded in it; name the address that holds the runs"
         raise EnvironmentFault(told, "no-record", path=text)
     return SyncReport(tuple(records), tuple(dict.fromkeys(silent)), tuple(dict.fromkeys(damaged)))
+
+
+def _shown_place(run: RunStore, record: Synced) -> str:
+    """Address of a run, a sweep or a trial, whose folder on this machine is synced."""
+    own = Path(record.folder).relative_to(run.folder).as_posix() if record.folder else "."
+    address = run.shown_address()
+    return str(address if own == "." else address / own)
 
 
 def _sync_run(run: RunStore, uri: str | None, tell: Tell) -> Iterator[SyncReport]:
@@ -72,13 +82,23 @@ def _sync_run(run: RunStore, uri: str | None, tell: Tell) -> Iterator[SyncReport
 
 def _prepared(run: RunStore, lease: Lease) -> RunKeeper:
     """Return the keeper of the store for the working copy, which is made or brought up to date."""
-    folder, remote = RunFolder(run.folder), RemoteFolder(run.address)
-    status = remote.read(RunFolder.FILE) or b"{}"
-    copy = RecordCopy(remote, folder.tracking)
-    copy.take_over(may_be_ahead=folder.read().get("launch") == json.loads(status).get("launch"))
-    write_durably(folder.path / RunFolder.FILE, status)
+    remote = RemoteFolder(run.address)
+    status = remote.read(RunFolder.FILE)
+    is_sweep = status is None
+    folder = SweepFolder(run.folder) if is_sweep else RunFolder(run.folder)
+    status = (remote.read(folder.FILE) if is_sweep else status) or b"{}"
+    copy = SweepCopy(run, may_resend=True) if is_sweep else RecordCopy(remote, folder.tracking)
+    copy.take_over(may_be_ahead=folder.read().get(LAUNCH) == json.loads(status).get(LAUNCH))
+    write_durably(folder.path / folder.FILE, status)
+    trials = [run.trial(trial_id) for trial_id in (remote / TRIALS).folders()] if is_sweep else [run]
+    for each in trials:
+        _bring_unrecorded(each)
+    return RunKeeper(run, folder.path / folder.FILE, copy, lease)
+
+
+def _bring_unrecorded(run: RunStore) -> None:
+    """Bring the newest checkpoint of a run or a trial if it has metrics that nothing else has."""
     checkpoints = StoredCheckpoints(run)
     for step, _, manifest in checkpoints.kept()[:1]:
-        if UNRECORDED.encode() in manifest:  # it has metrics that nothing else has
+        if UNRECORDED.encode() in manifest:
             checkpoints.bring(step)
-    return RunKeeper(run, folder.path / RunFolder.FILE, copy, lease)

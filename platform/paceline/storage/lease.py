@@ -129,10 +129,10 @@ def read_holder(home: RemoteFolder) -> Holder | None:
         return None
 
 
-def is_held(home: StoreAddress) -> bool:
-    """Whether somebody works on a name, as far as the store says."""
+def is_held(home: StoreAddress, launch: str) -> bool:
+    """Whether a launch works on a name, as far as the store says."""
     holder = read_holder(RemoteFolder(home))
-    return holder is not None and not holder.is_gone and holder.until > time.time()
+    return holder is not None and holder.launch == launch and not holder.is_gone and holder.until > time.time()
 
 
 def _machine() -> str:

@@ -2,7 +2,9 @@
 
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Literal
 
 from filelock import FileLock
 
@@ -13,52 +15,126 @@ from paceline.private_files import file_mode, make_folder
 from paceline.storage.address import StoreAddress, parse
 from paceline.storage.remote_folder import RemoteFolder
 from paceline.storage.stored_checkpoints import StoredCheckpoints
+from paceline.storage.stored_log import AT_ONCE, StoredLog
 from paceline.storage.stored_record import RecordCopy
-from paceline.storage.working_copies import CHECKPOINTS, STATUS, TRACKING, RunStore, cache_folder
+from paceline.storage.working_copies import (
+    CHECKPOINTS,
+    STATUS,
+    SWEEP_BEST,
+    SWEEP_LOG,
+    SWEEP_STATUS,
+    TRACKING,
+    TRIALS,
+    RunStore,
+    cache_folder,
+)
 
+Kind = Literal["run", "sweep", "trial"]
 COPIES = "copies"
 SHOWN_NAMES = 8
 """Names that an error lists, at the most."""
 
 
-def copied_run(text: str) -> tuple[Path, RunStore]:
-    """A copy of a run's status, its record, and the manifests of its checkpoints; as they are now.
+def copied_run(text: str) -> tuple[Kind, Path, RunStore]:
+    """A copy of a run, a sweep or a trial as it is now: its status, its record, and the manifests of its checkpoints;
+    of a sweep its log and the records of its trials.
 
     Args:
         text: address of the run, or of the runs of a name: then it is the newest.
+
+    Returns:
+        What it is, its folder, and its place in the store.
 
     Raises:
         ConfigError: it is no address that can be used.
         EnvironmentFault: the store cannot be used, or there is no run at the address; it says what there is.
     """
-    run, status = _found(parse(text, "RUN"))
+    kind, run = _found(parse(text, "RUN"))
     folder = _folder_of(run)
+    if kind == "trial":
+        _copy_sweep(_run_at(run.address.parent.parent), with_trials=False)
+        return kind, copied_trial(run), run
+    if kind == "sweep":
+        _copy_sweep(run)
+    else:
+        with _alone_with(folder):
+            _copy_record(run)
+            write_durably(folder / STATUS, RemoteFolder(run.address).read(STATUS) or b"")
+    return kind, folder, run
+
+
+def copied_trial(trial: RunStore) -> Path:
+    """A copy of the record of a trial, and of the manifests of its checkpoints.
+
+    Raises:
+        EnvironmentFault: the store cannot be used.
+    """
+    folder = _folder_of(trial)
+    with _alone_with(folder):
+        _copy_record(trial)
+    return folder
+
+
+def _copy_sweep(sweep: RunStore, with_trials: bool = True) -> None:
+    folder, remote = _folder_of(sweep), RemoteFolder(sweep.address)
+    with _alone_with(folder):
+        for name in (SWEEP_STATUS, SWEEP_BEST):
+            if data := remote.read(name):
+                write_durably(folder / name, data)
+            else:
+                (folder / name).unlink(missing_ok=True)
+        StoredLog(remote / SWEEP_LOG, folder / SWEEP_LOG).take_over(may_be_ahead=False)
+        RecordCopy(remote, folder / TRACKING).replace()
+        if with_trials:
+            copies = [
+                RecordCopy(remote / TRIALS / name, folder / TRIALS / name / TRACKING)
+                for name in (remote / TRIALS).folders()
+            ]
+            with ThreadPoolExecutor(AT_ONCE, "copy-record") as threads:
+                list(threads.map(RecordCopy.replace, copies))
+
+
+def _copy_record(run: RunStore) -> None:
+    folder = _folder_of(run)
+    RecordCopy(RemoteFolder(run.address), folder / TRACKING).replace()
+    checkpoints = folder / CHECKPOINTS
+    kept = {f"step-{step}": data for step, _, data in StoredCheckpoints(run, checkpoints).kept()}
+    for path in checkpoints.glob("step-*"):
+        if path.name not in kept:
+            shutil.rmtree(path)
+    for name, data in kept.items():
+        write_durably(checkpoints / name / MANIFEST, data)
+
+
+def _alone_with(folder: Path) -> FileLock:
     make_folder(folder)
-    with FileLock(folder.parent / f".{run.run_id}.lock", mode=file_mode(folder.parent)):
-        RecordCopy(RemoteFolder(run.address), folder / TRACKING).replace()
-        checkpoints = folder / CHECKPOINTS
-        kept = {f"step-{step}": data for step, _, data in StoredCheckpoints(run, checkpoints).kept()}
-        for path in checkpoints.glob("step-*"):
-            if path.name not in kept:
-                shutil.rmtree(path)
-        for name, data in kept.items():
-            write_durably(checkpoints / name / MANIFEST, data)
-        write_durably(folder / STATUS, status)
-    return folder, run
+    return FileLock(folder.parent / f".{folder.name}.lock", mode=file_mode(folder.parent))
 
 
-def runs_below(address: StoreAddress) -> Iterator[RunStore]:
-    """The run at an address, or all runs below it, name by name, the oldest of each first."""
-    here = RemoteFolder(address.pinned())
-    if here.read(STATUS) is not None:
+def runs_below(address: StoreAddress, sweeps: bool = False) -> Iterator[RunStore]:
+    """The run at an address, or all runs below it, name by name, the oldest of each first.
+
+    Args:
+        sweeps: sweeps as well; a trial stands for its sweep.
+    """
+    files = (STATUS, SWEEP_STATUS) if sweeps else (STATUS,)
+    sweep = _sweep_of(address) if sweeps else None
+    if sweep is not None:
+        yield _run_at(sweep)
+        return
+
+    def is_run(place: StoreAddress) -> bool:
+        return any(RemoteFolder(place.pinned()).read(file) is not None for file in files)
+
+    if is_run(address):
         yield _run_at(address)
         return
-    for name in here.folders():
-        if (here / name).read(STATUS) is not None:
+    for name in RemoteFolder(address.pinned()).folders():
+        if is_run(address / name):
             yield _run_at(address / name)
             continue
-        for run_id in (here / name).folders():
-            if (here / name / run_id).read(STATUS) is not None:
+        for run_id in RemoteFolder((address / name).pinned()).folders():
+            if is_run(address / name / run_id):
                 yield _run_at(address / name / run_id)
 
 
@@ -92,6 +168,9 @@ def brought(text: str) -> Path:
 
 
 def _run_at(address: StoreAddress) -> RunStore:
+    sweep = _sweep_of(address)
+    if sweep is not None:
+        return _run_at(sweep).trial(address.name)
     home = address.parent
     return RunStore(str(home.parent.pinned()), home.name, address.name, str(home.parent))
 
@@ -100,15 +179,32 @@ def _folder_of(run: RunStore) -> Path:
     return cache_folder() / COPIES / parse(run.storage).digest / run.name / run.run_id
 
 
-def _found(address: StoreAddress) -> tuple[RunStore, bytes]:
-    """The run at an address, or the newest one below it, and its file."""
+def _sweep_of(address: StoreAddress) -> StoreAddress | None:
+    """Place of the sweep that a trial's place is below; None for what is no trial's. A run may be named `trials`."""
+    sweep = address.parent.parent
+    if address.parent.name != TRIALS or RemoteFolder(sweep.pinned()).read(SWEEP_STATUS) is None:
+        return None
+    return sweep
+
+
+def _kind_at(here: RemoteFolder) -> Kind | None:
+    if here.read(STATUS) is not None:
+        return "run"
+    return "sweep" if here.read(SWEEP_STATUS) is not None else None
+
+
+def _found(address: StoreAddress) -> tuple[Kind, RunStore]:
+    """The run at an address, or the newest one below it. A trial's place may be written without `trials`."""
     here = RemoteFolder(address.pinned())
-    if (status := here.read(STATUS)) is not None:
-        return _run_at(address), status
+    if (kind := _kind_at(here)) is not None:
+        return kind, _run_at(address)
+    for trial in (address, address.parent / TRIALS / address.name):
+        if _sweep_of(trial) is not None and RemoteFolder(trial.pinned()).folders():
+            return "trial", _run_at(trial)
     names = here.folders()
     for run_id in reversed(names):
-        if (status := (here / run_id).read(STATUS)) is not None:
-            return _run_at(address / run_id), status
+        if (kind := _kind_at(here / run_id)) is not None:
+            return kind, _run_at(address / run_id)
     there = f"there are {', '.join(names[-SHOWN_NAMES:])}" if names else "nothing is there"
     message = f"there is no run at {address.bare}: {there}; write STORAGE/NAME, or STORAGE/NAME/ID"
     raise EnvironmentFault(message, "no-run", address=address.bare, names=names)

@@ -32,12 +32,13 @@ def test_a_name_is_held_and_released(remote: RemoteFolder) -> None:
     lease = Lease(remote, "mine")
     lease.take(quiet)
     lease.require()
-    assert is_held(remote.address)
+    assert is_held(remote.address, "mine")
+    assert not is_held(remote.address, "theirs")
     with pytest.raises(EnvironmentFault) as caught:
         Lease(remote, "theirs").take(quiet)
     assert (caught.value.code, caught.value.fields["process"]) == ("run-in-use", os.getpid())
     lease.release()
-    assert not is_held(remote.address)
+    assert not is_held(remote.address, "mine")
     Lease(remote, "theirs").take(quiet)
 
 
@@ -47,7 +48,7 @@ def test_a_process_of_this_machine_that_has_ended_holds_nothing(remote: RemoteFo
         "print(json.dumps(asdict(Holder.here('dead'))))"
     )
     remote.write(leases.FILE, subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
-    assert not is_held(remote.address)
+    assert not is_held(remote.address, "dead")
     told: list[str] = []
     Lease(remote, "mine").take(told.append)
     assert told == []  # nothing was waited for

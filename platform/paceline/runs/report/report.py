@@ -65,7 +65,7 @@ def report_of(found: FoundRun) -> bytes:
     if found.kind == "sweep":
         from paceline.runs.report.sweep_report import sweep_report
 
-        return sweep_report(found.folder).render()
+        return sweep_report(found.folder, found.store).render()
     if found.kind == "tune-up":
         from paceline.tuneups.stored_findings import stored_report
 

@@ -18,6 +18,7 @@ from paceline.runs.report.origin import origin_values
 from paceline.runs.report.speed_comparison import SpeedComparison, compare_speeds
 from paceline.runs.report.sweep_charts import sweep_charts
 from paceline.runs.report.sweep_ranking import ranking_of, ranking_rule
+from paceline.storage.working_copies import RunStore
 from paceline.sweeps.results import labels, ranking, trial_texts
 from paceline.sweeps.results.curves import keys_of
 from paceline.sweeps.results.pictures import COSTS, IMPORTANCE, pareto_pair
@@ -322,18 +323,19 @@ class SweepReport:
         ]
 
 
-def sweep_report(folder: Path) -> SweepReport:
+def sweep_report(folder: Path, store: RunStore | None = None) -> SweepReport:
     """Gather the report of a sweep. Changes nothing.
 
     Args:
         folder: the sweep's own.
+        store: see `sweep_in`.
 
     Raises:
         EnvironmentFault: there is no sweep in it, or its journal is damaged.
         ConfigError: the sweep's config is not valid any more, such as that of another version of Paceline.
     """
     with readable(folder):
-        stored = sweep_in(folder)
+        stored = sweep_in(folder, store)
     visible = tuple(
         replace(trial, params=without_secrets(trial.params), reason=redact(trial.reason)) for trial in stored.trials
     )

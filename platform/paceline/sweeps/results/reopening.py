@@ -12,6 +12,7 @@ from paceline.config.imports import with_absent_objects
 from paceline.config.shareable import secrets_of
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.redaction import learn
+from paceline.storage.working_copies import LAUNCH, RunStore
 from paceline.sweeps.results.result import SweepResult
 from paceline.sweeps.sweep_folder import SweepFolder
 from paceline.sweeps.sweep_log import read_log
@@ -41,11 +42,12 @@ class _Launch:
     needs_ui: bool = False
 
 
-def sweep_in(folder: Path) -> SweepResult:
+def sweep_in(folder: Path, store: RunStore | None = None) -> SweepResult:
     """The result of a sweep that has run before, or is running, as `sweep` returns it. Changes nothing.
 
     Args:
         folder: the sweep's own, `runs/<name>/<sweep_id>`.
+        store: where the sweep is when that is an object store; the folder is a copy then.
 
     Raises:
         EnvironmentFault: there is no whole sweep in the folder.
@@ -57,7 +59,7 @@ def sweep_in(folder: Path) -> SweepResult:
         message = f"there is no sweep in {sweep.path}: {SweepFolder.FILE} with its config is missing"
         raise EnvironmentFault(message, "no-sweep", path=sweep.path)
     config = _config(sweep, content["config"])
-    is_running = content.get("status") == "running" and _is_at_work(sweep)
+    is_running = content.get("status") == "running" and _is_at_work(sweep, store)
     launch = _last_launch(sweep.tracking, is_running)
     trials = [trial if is_running else _left(trial) for trial in read_log(sweep.path).trials.values()]
     return SweepResult(
@@ -89,8 +91,12 @@ def _config(sweep: SweepFolder, content: dict[str, Any]) -> ExperimentConfig:
     return config
 
 
-def _is_at_work(sweep: SweepFolder) -> bool:
+def _is_at_work(sweep: SweepFolder, store: RunStore | None) -> bool:
     """Whether a process works on the sweep; one that was killed has left its status, but not its lock."""
+    if store is not None:
+        from paceline.storage.lease import is_held
+
+        return is_held(store.home, str(sweep.read().get(LAUNCH, "")))
     newest = max(path.parent.name for path in sweep.path.parent.glob(f"*/{SweepFolder.FILE}"))
     if sweep.run_id != newest:
         return False

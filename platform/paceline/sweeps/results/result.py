@@ -14,6 +14,7 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.errors import EnvironmentFault
 from paceline.redaction import redact, redact_tree
 from paceline.reports.text import counted
+from paceline.storage.address import is_address
 from paceline.sweeps.planning.planned_trials import trial_config
 from paceline.sweeps.results import labels, ranking, trial_texts
 from paceline.sweeps.results.ranking import Objective, SettingSummary
@@ -147,6 +148,10 @@ class SweepResult:
         if self.best is None or self.best_config is None:
             message = f"the sweep {self.name}/{self.sweep_id} has no best trial: {self.why_no_best}"
             raise EnvironmentFault(message, "no-finished-trial")
+        if is_address(self.best.checkpoint):
+            from paceline.storage.read_copies import brought
+
+            return rebuild(self.best_config, brought(self.best.checkpoint), model)
         checkpoints = self.folder / "trials" / self.best.id / "checkpoints"  # where it is now, if it was moved
         newest = next((path for _, path in numbered(checkpoints)), checkpoints)
         return rebuild(self.best_config, newest, model)

@@ -1,0 +1,222 @@
+"""Which sweep of a store a command resumes, on this machine or on another one, and what stands in its way."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.cluster.run_identity import Intent
+from paceline.cluster.stored_runs import ClaimedStoredRun
+from paceline.config.experiment import ExperimentConfig
+from paceline.errors import ConfigError, EnvironmentFault
+from paceline.storage import run_keeper
+from paceline.storage.lease import Lease, read_holder
+from paceline.storage.remote_folder import RemoteFolder
+from paceline.storage.working_copies import RunStore
+from paceline.sweeps.stored_sweep import claim_stored_sweep, unfinished_content
+from paceline.sweeps.sweep_folder import SweepFolder
+from paceline.sweeps.sweep_log import SweepLog, read_log
+from paceline.sweeps.trial import Trial
+from support.storage.local_store import AWAY, FORBIDDEN, LocalStore
+from support.storage.stores import STORAGE, go_to, play_store
+from support.sweeps.configs import sweep_config
+
+CONFIG = sweep_config()
+OTHER = CONFIG.with_overrides({"optimizer.momentum": 0.5})
+Claimed = ClaimedStoredRun[SweepFolder]
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalStore:
+    for name in ("END_SECONDS", "LEAVE_SECONDS", "AGAIN_SECONDS", "LOOK_SECONDS"):
+        monkeypatch.setattr(run_keeper, name, 0.01)
+    return play_store(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Go to the machine of this name."""
+    return lambda machine: go_to(tmp_path / machine, monkeypatch)
+
+
+def claim(config: ExperimentConfig = CONFIG, intent: Intent = "continue") -> Claimed:
+    return claim_stored_sweep(config, STORAGE, intent, lambda text: None)
+
+
+def home() -> RemoteFolder:
+    return RemoteFolder(STORAGE / "run")
+
+
+def note(claimed: Claimed, *trials: Trial) -> None:
+    """Write trials into the sweep's log, and leave records of them and of the sweep."""
+    log = SweepLog(claimed.folder.path)
+    for trial in trials:
+        log.trial(trial)
+    log.close()
+    for folder in (claimed.folder.path, *(claimed.folder.trials / trial.id for trial in trials)):
+        (folder / "tracking").mkdir(parents=True, exist_ok=True)
+        (folder / "tracking" / "journal.jsonl").touch()
+
+
+def end(claimed: Claimed, status: str = "interrupted", *trials: Trial) -> list[str]:
+    """End a launch as the driver does; returns what could not be stored."""
+    told: list[str] = []
+    note(claimed, *trials)
+    claimed.folder.write(status=status)
+    claimed.settle(told.append)
+    claimed.release()
+    return told
+
+
+def kill(claimed: Claimed, stored: bool = True) -> None:
+    """Leave a launch as SIGKILL does: its lease stays, but its process is gone."""
+    if stored:
+        claimed.keeper._copy.push()
+    claimed.keeper._over.set()
+    claimed.keeper._thread.join()
+    claimed._lock.close()
+    home().remove(".lease.json")
+
+
+def content_there(claimed: Claimed) -> dict[str, Any]:
+    return dict(json.loads((home() / claimed.folder.run_id).read("sweep.json") or b"{}"))
+
+
+FINISHED = Trial("0000", {"optimizer.lr": 0.1}, "finished")
+
+
+def test_an_empty_machine_resumes_what_another_one_has_left(move: Callable[[str], None]) -> None:
+    first = claim()
+    assert not first.resumed
+    assert first.store is not None
+    note(first, FINISHED)
+    kill(first)
+    move("other")
+    second = claim(intent="resume")
+    assert second.resumed
+    assert second.folder.run_id == first.folder.run_id
+    assert second.folder.path != first.folder.path
+    assert read_log(second.folder.path).trials == {"0000": FINISHED}
+    assert second.folder.read()["config"] == first.folder.read()["config"]
+    assert second.store is not None
+    assert second.store.trusted == ()
+    assert content_there(second)["launch"] == second.store.launch != first.store.launch
+    end(second, "finished")
+    assert content_there(second)["status"] == "finished"
+    assert read_holder(home()) is None
+    move("third")
+    third = claim()
+    assert not third.resumed
+    assert third.folder.run_id > first.folder.run_id
+    third.release()
+
+
+def test_what_is_on_this_machine_alone_counts_if_nobody_has_worked_on_it_since(move: Callable[[str], None]) -> None:
+    first = claim()
+    note(first, FINISHED)
+    kill(first, stored=False)
+    second = claim()
+    assert first.store is not None
+    assert second.store is not None
+    assert second.store.trusted == (first.store.launch,)
+    assert set(read_log(second.folder.path).trials) == {"0000"}
+    kill(second, stored=False)
+    move("other")
+    kill(claim(), stored=False)
+    move("cache")
+    fourth = claim()
+    assert fourth.store is not None
+    assert fourth.store.trusted == ()
+    assert read_log(fourth.folder.path).trials == {}
+    fourth.release()
+
+
+@pytest.mark.parametrize("machine", ["cache", "other"])
+def test_another_config_is_refused_once_a_trial_has_begun(move: Callable[[str], None], machine: str) -> None:
+    first = claim()
+    kill(first)
+    second = claim(OTHER)
+    assert second.folder.run_id != first.folder.run_id
+    end(second, "interrupted", FINISHED)
+    move(machine)
+    with pytest.raises(ConfigError) as caught:
+        claim()
+    assert [problem.key for problem in caught.value.problems] == ["optimizer.momentum"]
+    assert read_holder(home()) is None
+    third = claim(OTHER)  # the working copy was not mistaken for one that is up to date
+    assert third.store is not None
+    assert (third.store.trusted != ()) == (machine == "cache")
+    assert set(read_log(third.folder.path).trials) == {"0000"}
+    third.release()
+    fourth = claim(intent="new")
+    assert not fourth.resumed
+    fourth.release()
+
+
+def test_there_is_nothing_to_resume() -> None:
+    with pytest.raises(ConfigError) as caught:
+        claim(intent="resume")
+    assert caught.value.code == "resume"
+    end(claim(), "finished")
+    with pytest.raises(ConfigError):
+        claim(intent="resume")
+    assert read_holder(home()) is None
+
+
+def test_two_machines_do_not_work_on_one_name(move: Callable[[str], None]) -> None:
+    first = claim()
+    move("other")
+    with pytest.raises(EnvironmentFault) as caught:
+        claim()
+    assert caught.value.code == "run-in-use"
+    assert first.lost == ""
+    Lease(home(), "another").renew()
+    told = end(first, "finished", FINISHED)
+    assert first.lost
+    assert told
+    assert content_there(first)["status"] == "running"
+    holder = read_holder(home())
+    assert holder is not None
+    assert holder.launch == "another"
+
+
+def test_weights_are_pinned_as_the_unfinished_sweep_has_them() -> None:
+    assert unfinished_content(STORAGE, "run") == {}
+    end(claim())
+    assert unfinished_content(STORAGE, "run")["config"]["name"] == "run"
+    end(claim(), "finished")
+    assert unfinished_content(STORAGE, "run") == {}
+
+
+@pytest.mark.parametrize(("fault", "code"), [(AWAY, "store-silent"), (FORBIDDEN, "access-denied")])
+def test_a_store_that_cannot_be_used_is_reported(store: LocalStore, fault: str, code: str) -> None:
+    store.fault = fault
+    with pytest.raises(EnvironmentFault) as caught:
+        claim()
+    assert caught.value.code == code
+    store.fault = ""
+    claimed = claim()
+    store.fault = fault
+    assert end(claimed, "finished")
+    store.fault = ""
+    assert content_there(claimed)["status"] == "running"
+
+
+def test_a_damaged_file_is_reported(store: LocalStore) -> None:
+    claimed = claim()
+    end(claimed)
+    (home() / claimed.folder.run_id).write("sweep.json", b"{")
+    with pytest.raises(EnvironmentFault) as caught:
+        claim()
+    assert caught.value.code == "run-file-damaged"
+    assert read_holder(home()) is None
+
+
+def test_the_place_of_a_trial_is_below_that_of_its_sweep() -> None:
+    trial = RunStore("s3://bucket/runs?region=x", "net", "sweep-1", "s3://bucket/runs").trial("0003")
+    assert trial.address.place == "bucket/runs/net/sweep-1/trials/0003"
+    assert str(trial.shown_address()) == "s3://bucket/runs/net/sweep-1/trials/0003"
+    assert trial.home.place == "bucket/runs/net"
+    assert trial.folder.parts[-3:] == ("sweep-1", "trials", "0003")
