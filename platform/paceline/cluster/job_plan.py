@@ -179,7 +179,7 @@ def _check_places(config: ExperimentConfig, kind: Kind, environment: JobEnvironm
 
 
 def _check_storage(config: ExperimentConfig, kind: Kind) -> None:
-    if kind != "train":
+    if kind == "tuneup":
         storage_folder(config)
     else:
         storage_of(config)

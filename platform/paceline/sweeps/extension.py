@@ -19,6 +19,7 @@ from paceline.config.space import QUniform, Range, meaning
 from paceline.config.sweep import SweepConfig
 from paceline.config.sweep_checks import SAMPLES, SCHEDULER, SEEDS, axis_key
 from paceline.errors import ConfigError, EnvironmentFault, Problem
+from paceline.storage.address import StoreAddress
 from paceline.sweeps.planning.planned_trials import NO_VALUE, PlannedTrials, own_value
 from paceline.sweeps.sweep_folder import EXTENDED, MAY_DIFFER, SWEEPS, SweepFolder
 from paceline.sweeps.sweep_log import SweepLog
@@ -59,6 +60,18 @@ def claim_extension(config: ExperimentConfig, storage: Path) -> ClaimedRun[Sweep
         return found.folder, True
 
     return claim(storage / config.name, choose)
+
+
+def require_folder(storage: Path | StoreAddress) -> None:
+    """Check that sweeps of a storage can be extended.
+
+    Raises:
+        ConfigError: it is an object store.
+    """
+    if isinstance(storage, StoreAddress):
+        reason = f"a sweep in an object store cannot be extended, and storage.path is {storage.bare}"
+        hint = "start another sweep with --new, or keep sweeps that are to be extended in a folder"
+        raise ConfigError([Problem("extend", reason, "storage.path", hint=hint)])
 
 
 def earlier_sections(config: ExperimentConfig, home: Path, intent: Intent) -> tuple[SweepConfig, ...]:

@@ -56,6 +56,12 @@ class SweepLaunch:
             self.folder.write(status="finished")
 
     @property
+    def place(self) -> Path | str:
+        """The sweep's folder, or its address in an object store."""
+        store = self.claimed.store
+        return self.folder.path if store is None else str(store.shown_address())
+
+    @property
     def left(self) -> list[PlannedTrial]:
         """The trials that have not ended, those that were begun first; with the values that they have now."""
         known = self.history.trials

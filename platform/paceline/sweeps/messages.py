@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from paceline.cluster.event_log import START, Event, EventCursor
 from paceline.cluster.placement import Request
+from paceline.storage.working_copies import RunStore
 from paceline.sweeps.trial import PlannedTrial, Trial
 from paceline.tracking.costs import Unit
 from paceline.tracking.run_record import RunRecord
@@ -60,6 +61,8 @@ class TrialSpec:
     total_steps: int | None
     timeout_seconds: float
     """How long a collective operation of its workers may take."""
+    store: RunStore | None = None
+    """Where the trial is kept when that is an object store."""
 
 
 @dataclass(frozen=True)

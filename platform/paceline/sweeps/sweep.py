@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.cluster.initial_weights import with_initial_weights
-from paceline.cluster.preflight import local_resources, storage_folder, warn_of_fixed_size, writable
+from paceline.cluster.preflight import local_resources, storage_of, warn_of_fixed_size, writable
 from paceline.cluster.python_objects import with_objects
 from paceline.cluster.ray_session import on_cluster
 from paceline.cluster.removed_folder import folder_removed
-from paceline.cluster.run_identity import Intent, intent_of
+from paceline.cluster.run_identity import ClaimedRun, Intent, intent_of
 from paceline.cluster.train import close_seconds_of, require_shared_places, unsent_text
+from paceline.cluster.unfinished_runs import with_pinned_weights
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import missing_modules
 from paceline.config.shareable import secrets_of
@@ -26,8 +27,10 @@ from paceline.errors import ConfigError, EnvironmentFault, Problem, RunFailed
 from paceline.places import default_address
 from paceline.private_files import make_folder
 from paceline.redaction import learn, redact
+from paceline.storage.address import StoreAddress
+from paceline.storage.store_faults import LeaseLost
 from paceline.sweeps.coordinator.sweep_rules import is_hopeless
-from paceline.sweeps.extension import add_new_keys, claim_extension, earlier_sections
+from paceline.sweeps.extension import add_new_keys, claim_extension, earlier_sections, require_folder
 from paceline.sweeps.launch import SweepLaunch
 from paceline.sweeps.listener import SweepListener
 from paceline.sweeps.planning.memory_limit import fitting
@@ -35,7 +38,7 @@ from paceline.sweeps.planning.planned_trials import plan_trials
 from paceline.sweeps.planning.sizing import TrialConfigs, fitting_shapes, slots_for
 from paceline.sweeps.results.closing import Closing
 from paceline.sweeps.results.result import SweepResult
-from paceline.sweeps.sweep_folder import SWEEPS, claim_sweep
+from paceline.sweeps.sweep_folder import SWEEPS, SweepFolder, claim_sweep
 from paceline.sweeps.sweep_log import SweepLog, read_log
 from paceline.sweeps.sweep_section import section_of, trial_count
 from paceline.sweeps.trial import ENDED, NOT_TRAINED, Trial
@@ -145,13 +148,15 @@ def _prepare(config: ExperimentConfig, intent: Intent, address: str | None, list
     section_of(config)
     if problems := missing_modules(config.model_dump()):
         raise ConfigError(problems)
-    storage = storage_folder(config)
+    storage = storage_of(config)
+    if intent == "extend":
+        require_folder(storage)
     if on_cluster(address):
         require_shared_places(config)
-    config = SWEEPS.with_weights(config, storage / config.name, intent)
+    config = _with_weights(config, storage, intent)
     section = section_of(config)
     warn_of_fixed_size(config, "a sweep", listener)
-    earlier = earlier_sections(config, storage / config.name, intent)
+    earlier = earlier_sections(config, storage / config.name, intent) if isinstance(storage, Path) else ()
     made, configs = plan_trials(config, earlier), TrialConfigs(config)
     if not on_cluster(address):
         available = local_resources()
@@ -160,7 +165,7 @@ def _prepare(config: ExperimentConfig, intent: Intent, address: str | None, list
     here = Path.cwd()
     uri = tracking_uri(config.tracking, here)
     close_seconds = close_seconds_of(uri, config.tracking.offline, listener)
-    claimed = claim_extension(config, storage) if intent == "extend" else claim_sweep(config, storage, intent)
+    claimed = _claim(config, storage, intent, listener)
     try:
         if claimed.folder.earlier != earlier:  # another command has worked on the name in the meantime
             earlier = claimed.folder.earlier
@@ -196,6 +201,25 @@ def _prepare(config: ExperimentConfig, intent: Intent, address: str | None, list
     return launch
 
 
+def _with_weights(config: ExperimentConfig, storage: Path | StoreAddress, intent: Intent) -> ExperimentConfig:
+    if isinstance(storage, Path):
+        return SWEEPS.with_weights(config, storage / config.name, intent)
+    from paceline.sweeps.stored_sweep import unfinished_content
+
+    return with_pinned_weights(config, {} if intent == "new" else unfinished_content(storage, config.name))
+
+
+def _claim(
+    config: ExperimentConfig, storage: Path | StoreAddress, intent: Intent, listener: SweepListener
+) -> ClaimedRun[SweepFolder]:
+    if isinstance(storage, Path):
+        return claim_extension(config, storage) if intent == "extend" else claim_sweep(config, storage, intent)
+    from paceline.sweeps.stored_sweep import claim_stored_sweep
+
+    listener.stage(f"looking into {storage.bare}")
+    return claim_stored_sweep(config, storage, intent, listener.stage)
+
+
 def _write_skipped(folder: Path, skipped: Sequence[Trial]) -> None:
     log = SweepLog(folder)
     for trial in skipped:
@@ -225,7 +249,14 @@ def _run(launch: SweepLaunch) -> Closing:
         launch.listener.stage("all trials have ended")
     # what workers print arrives on this process's stdout, where only the result belongs
     with redirect_stdout(sys.stderr):
-        return run_on_ray(launch)
+        closing = run_on_ray(launch)
+    if not launch.folder.is_removed:
+        launch.claimed.settle(
+            lambda text: launch.listener.event("warning", {"code": "record-not-stored", "message": text})
+        )
+    if launch.claimed.lost:
+        raise LeaseLost(launch.claimed.lost, "lease-lost")
+    return closing
 
 
 def _incomplete(trials: Sequence[Trial]) -> str:

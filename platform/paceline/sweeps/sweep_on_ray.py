@@ -227,8 +227,8 @@ class SweepDriver:
         if limit is not None and not view.over and time.monotonic() - self._start > limit:
             self._is_out_of_time = True
             self._coordinator.end_early.remote(f"stopped after {limit:g} s, as sweep.stop.wall_seconds says")
-        fault = view.fault or (_REMOVED if self._launch.folder.is_removed else "")
-        if fault:
+        removed = _REMOVED if self._launch.folder.is_removed else ""
+        if fault := view.fault or self._launch.claimed.lost or removed:
             self._fault = fault
             self._coordinator.end_early.remote(fault)
         return view

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+from paceline.storage.working_copies import RunStore
 from paceline.sweeps.coordinator.coordinator import SweepCoordinator
 from paceline.sweeps.coordinator.sweep_rules import SweepRules
 from paceline.sweeps.messages import UNSEEN, Attempt, GroupShape, SweepView, TrialReport, TrialSpec, ViewCursor
@@ -111,12 +112,17 @@ def full_disk(part: str) -> Iterator[None]:
 class SimulatedSweep:
     """A coordinator, and the worker groups that it asks for, which do with each trial what the test says."""
 
+    store: RunStore | None = None
+    """Where the sweep is kept when that is an object store."""
+
     def __init__(self, folder: Path, *, num_trials: int | None = 10, slots: int = 1, **rules: Any) -> None:
         self.folder = folder
         given = {"objectives": (("val/accuracy", "max"),), "max_failures": 3, "fresh_processes": False, **rules}
         record = RunRecord("sweep", "sweep", NOWHERE, "test")
         launch_id = uuid.uuid4().hex
-        self._open = lambda: SweepCoordinator(folder, record, SweepRules(slots=slots, **given), num_trials, launch_id)
+        self._open = lambda: SweepCoordinator(
+            folder, record, SweepRules(slots=slots, **given), num_trials, launch_id, self.store
+        )
         self.coordinator = self._open()
         self.trainings: dict[str, list[Training]] = {}
         """By trial, what its attempts do, one after the other; then, and by default, it is trained to the end."""

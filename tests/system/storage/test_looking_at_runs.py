@@ -131,14 +131,23 @@ def test_missing_runs_are_reported(remote: RemoteFolder) -> None:
         sync_address(str(remote.address))
 
 
-def test_sweeps_refuse_an_address(
+def test_tuneups_refuse_an_address(
+    training: Training, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, relay: Relay
+) -> None:
+    monkeypatch.chdir(training.folder)
+    assert command(["tuneup", "kept.yaml", f"storage.path={training.storage}"]) == 2
+    err = capsys.readouterr().err
+    assert "storage.path: " in err
+    assert "[storage]" in err
+    assert relay.seen() == []
+
+
+def test_a_dry_run_of_a_sweep_contacts_nothing(
     training: Training, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, relay: Relay
 ) -> None:
     monkeypatch.chdir(training.folder)
     space = "sweep={space: {optimizer.lr: [0.1, 0.2]}}"
-    for flags in ([], ["--dry-run"]):
-        assert command(["sweep", "kept.yaml", f"storage.path={training.storage}", space, *flags]) == 2
-        err = capsys.readouterr().err
-        assert "storage.path: " in err
-        assert "[storage]" in err
+    arguments = ["sweep", "kept.yaml", f"storage.path={training.storage}", space, "scaling.num_workers=1"]
+    assert command([*arguments, "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["trials"]
     assert relay.seen() == []

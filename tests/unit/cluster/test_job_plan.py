@@ -137,7 +137,8 @@ def test_an_override_that_only_sounds_secret_is_accepted(key: str, value: str) -
 def test_a_wrong_job_is_found_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     assert [problem.code for problem in problems_of(kind="sweep")] == ["sweep"]
-    assert [problem.key for problem in problems_of(SWEEP, "storage.path=s3://bucket")] == ["storage.path"]
+    tuneup = problems_of("tuneup={}", "storage.path=s3://bucket", kind="tuneup")
+    assert [problem.key for problem in tuneup] == ["storage.path"]
     assert problems_of("data.global_batch_size=100", "data.drop_last=true")
 
 

@@ -15,6 +15,7 @@ from paceline.storage import run_keeper
 from paceline.storage.lease import Lease, read_holder
 from paceline.storage.remote_folder import RemoteFolder
 from paceline.storage.working_copies import RunStore
+from paceline.sweeps.extension import require_folder
 from paceline.sweeps.stored_sweep import claim_stored_sweep, unfinished_content
 from paceline.sweeps.sweep_folder import SweepFolder
 from paceline.sweeps.sweep_log import SweepLog, read_log
@@ -220,3 +221,9 @@ def test_the_place_of_a_trial_is_below_that_of_its_sweep() -> None:
     assert str(trial.shown_address()) == "s3://bucket/runs/net/sweep-1/trials/0003"
     assert trial.home.place == "bucket/runs/net"
     assert trial.folder.parts[-3:] == ("sweep-1", "trials", "0003")
+
+
+def test_a_sweep_in_a_store_is_not_extended() -> None:
+    with pytest.raises(ConfigError) as caught:
+        require_folder(STORAGE)
+    assert [(problem.code, problem.key) for problem in caught.value.problems] == [("extend", "storage.path")]

@@ -41,7 +41,8 @@ def coordinator_of(launch: "SweepLaunch", plan: "SlotPlan") -> Iterator[Any]:
         max_task_retries=-1,
     )
     total = launch.total + len(launch.skipped)
-    coordinator = actor.remote(launch.folder.path, sweep_record(launch), _rules(launch, plan.slots), total, launch_id)
+    rules, store = _rules(launch, plan.slots), launch.claimed.store
+    coordinator = actor.remote(launch.folder.path, sweep_record(launch), rules, total, launch_id, store)
     try:
         ray.get(coordinator.prepare.remote(plan.shapes[: plan.slots] if launch.has_work else []))
         yield coordinator

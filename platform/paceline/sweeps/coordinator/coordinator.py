@@ -15,6 +15,7 @@ from typing import Any
 
 from paceline.cluster.run_coordinator import Status
 from paceline.redaction import learn
+from paceline.storage.working_copies import RunStore
 from paceline.sweeps.coordinator.group_reports import GroupReports
 from paceline.sweeps.coordinator.group_times import Spent
 from paceline.sweeps.coordinator.running_trial import RunningTrial, end_values
@@ -35,7 +36,13 @@ class SweepCoordinator(GroupReports):
     """Holds the state of a sweep while it continues."""
 
     def __init__(
-        self, folder: Path, record: RunRecord, rules: SweepRules, num_trials: int | None, launch_id: str = ""
+        self,
+        folder: Path,
+        record: RunRecord,
+        rules: SweepRules,
+        num_trials: int | None,
+        launch_id: str = "",
+        store: RunStore | None = None,
     ) -> None:
         """Open the sweep's journal and its record. Where a coordinator of the same launch has died, take over its slots
         and the trials that are at work there.
@@ -43,11 +50,12 @@ class SweepCoordinator(GroupReports):
         Args:
             num_trials: how many trials there will be at the most; None: nobody knows.
             launch_id: names the launch.
+            store: where the sweep is kept when that is an object store.
 
         Raises:
             OSError: the folder cannot be written to.
         """
-        recorder = SweepRecorder(folder, record, rules.objectives, rules.constraints, launch_id)
+        recorder = SweepRecorder(folder, record, rules.objectives, rules.constraints, launch_id, store)
         super().__init__(SlotScheduler(rules, recorder, num_trials), recorder)
         self._watch: asyncio.Task[None] | None = None
 

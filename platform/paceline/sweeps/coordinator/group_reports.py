@@ -6,6 +6,7 @@ from typing import Any
 
 from paceline.cluster.final_report import FinalReport
 from paceline.cluster.run_coordinator import HINT_OF_UNRECORDED
+from paceline.storage.store_faults import is_store_code
 from paceline.sweeps.coordinator.group_failures import GroupFailures
 from paceline.sweeps.coordinator.group_times import WAITING
 from paceline.sweeps.coordinator.running_trial import RunningTrial
@@ -118,6 +119,11 @@ class GroupReports:
         elif kind in ("warning", "resumed"):
             self._recorder.tell(kind, **{**details, "trial": trial_id})
 
+    async def secure(self, trial_id: str, attempt: int, end: int | None = None) -> tuple[int, bool]:
+        """Have the trial's record put into the sweep's store soon, see `RunCoordinator.secure`."""
+        run = self._running(trial_id, attempt)
+        return (0, False) if run is None else await run.write(lambda coordinator: coordinator.secure(end))
+
     async def may_commit(self, trial_id: str, attempt: int) -> bool:
         """Whether the trial still belongs to the group that asks, so that it may put a checkpoint in place."""
         return self._running(trial_id, attempt) is not None
@@ -167,6 +173,12 @@ class GroupReports:
         run.write(lambda coordinator: coordinator.note_lost(words.lost))
         if (slot := self._scheduler.slot_of(run)) is not None:
             self._scheduler.times.turn_to(slot.number, slot.generation, WAITING)
+        if self._recorder.store_of(trial_id) is not None and (reason := _store_fault(words.ending)):
+            self._scheduler.end(run, "pending", reason)  # a later launch resumes it from what it has saved
+            self._scheduler.fault = self._scheduler.fault or reason
+            await self._scheduler.stop_all(reason)
+            await self._scheduler.settled()
+            return
         run.conclude(words.ending)
         self._scheduler.settle(run)
         if run.trial.state == "pending" and words.ending["status"] == "failed":
@@ -185,3 +197,9 @@ class GroupReports:
             run.is_confirmed = True
             self._failures.is_at_work(slot)
         return run
+
+
+def _store_fault(ending: Mapping[str, Any]) -> str:
+    """Return why a trial failed if its store is the reason, which is no fault of the trial's; else nothing."""
+    failure = ending.get("failure", {}) if ending["status"] == "failed" else {}
+    return str(failure["reason"]) if is_store_code(failure.get("problem_code", "")) else ""

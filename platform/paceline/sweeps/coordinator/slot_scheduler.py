@@ -21,6 +21,7 @@ from paceline.sweeps.launch_state import ExecutionState, LaunchState
 from paceline.sweeps.messages import TrialSpec
 from paceline.sweeps.trial import ENDED, Trial, TrialState
 from paceline.tracking.run_record import RunRecord
+from paceline.tracking.stored_length import note_stored, stored_bytes
 
 TROUBLE_SECONDS = 60.0
 """How often the trouble that a trial's record has is reported, at the most."""
@@ -83,7 +84,10 @@ class SlotScheduler:
         trial = replace(trial, mlflow_run_id="")  # its record is open again
 
         def open_record() -> TrialCoordinator:
-            coordinator = TrialCoordinator(Path(spec.folder) / "tracking", spec.record, self._listener(trial.id))
+            tracking = Path(spec.folder) / "tracking"
+            if spec.store is not None and stored_bytes(tracking) is None:
+                note_stored(tracking, 0)  # or MLflow would be sent what the store does not have
+            coordinator = TrialCoordinator(tracking, spec.record, self._listener(trial.id), store=spec.store)
             coordinator.note_axes(0, trial.params)
             return coordinator
 
@@ -133,7 +137,8 @@ class SlotScheduler:
 
     def _recover_run(self, execution: ExecutionState, trial: Trial) -> None:
         folder = self.recorder.folder / "trials" / trial.id / "tracking"
-        coordinator = TrialCoordinator(folder, RunRecord.load(folder, self.recorder.uri), self._listener(trial.id))
+        record, store = RunRecord.load(folder, self.recorder.uri), self.recorder.store_of(trial.id)
+        coordinator = TrialCoordinator(folder, record, self._listener(trial.id), store=store)
         run = RunningTrial.recover(execution, trial, coordinator, WriteQueue(self.recorder.threads))
         run.reached = self.rung_of(trial.id)
         run.rung = run.reached if execution.is_at_rung else None

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from paceline.cluster.event_log import EventLog
-from paceline.cluster.kept_checkpoints import kept_checkpoints
+from paceline.cluster.kept_checkpoints import kept_checkpoints, stored_checkpoints
 from paceline.cluster.run_coordinator import Status
 from paceline.config.constraints import Constraint
+from paceline.errors import PacelineError, text_of
 from paceline.redaction import redact
+from paceline.storage.working_copies import RunStore
 from paceline.sweeps.coordinator.record_closer import RecordCloser
 from paceline.sweeps.coordinator.running_trial import RunningTrial
 from paceline.sweeps.coordinator.write_queue import GroupCommit, WriteQueue
@@ -47,16 +49,18 @@ class SweepRecorder:
         objectives: Sequence[Objective],
         constraints: Sequence[Constraint] = (),
         launch_id: str = "",
+        store: RunStore | None = None,
     ) -> None:
         """Open the sweep's journal and its record.
 
         Args:
             launch_id: tells a coordinator that is started again from that of a later launch.
+            store: where the sweep is kept when that is an object store.
 
         Raises:
             OSError: the folder cannot be written to.
         """
-        self.folder, self.uri, self._launch_id = folder, record.uri, launch_id
+        self.folder, self.uri, self._store, self._launch_id = folder, record.uri, store, launch_id
         self._objectives, self._constraints = objectives, constraints
         log = SweepLog(folder)
         launch = log.history.launch
@@ -91,6 +95,10 @@ class SweepRecorder:
         """What is known of trials that are not under way: the values at the rung that each reached last."""
         self.events = EventLog()
         """For the watcher."""
+
+    def store_of(self, trial_id: str) -> RunStore | None:
+        """Where a trial is kept when that is an object store; None for a folder."""
+        return None if self._store is None else self._store.trial(trial_id)
 
     def _is_under_way(self, trial_id: str) -> bool:
         execution = self.recovered.executions.get(trial_id) if self.recovered is not None else None
@@ -230,7 +238,12 @@ class SweepRecorder:
         folder = self.folder / "trials" / best.id
         entries = Journal(folder / "tracking" / JOURNAL_FILE).read()
         points = [MetricPoint.from_json(entry.content) for entry in entries if entry.kind == "point"]
-        for model in kept_checkpoints(folder / "checkpoints", points, f"{self.folder.name}/{best.id}")[:1]:
+        run_id, store = f"{self.folder.name}/{best.id}", self.store_of(best.id)
+        if store is None:
+            kept = kept_checkpoints(folder / "checkpoints", points, run_id)
+        else:
+            kept = stored_checkpoints(store, points, run_id)
+        for model in kept[:1]:
             self._parent.add_model(model)
 
     def _close_without_words(self, status: Status, timeout_seconds: float) -> Any:
@@ -281,5 +294,6 @@ class SweepRecorder:
     def _tell_of_failure(self, written: "asyncio.Future[Any]", what: str) -> None:
         error = None if written.cancelled() else written.exception()
         if error is not None:  # of any kind: it is the trouble of one entry, and the sweep continues
-            kind = "" if isinstance(error, OSError) else f"{type(error).__name__}: "
-            self.tell("warning", code="not-written", message=f"{what} could not be written down: {kind}{error}")
+            kind = "" if isinstance(error, OSError | PacelineError) else f"{type(error).__name__}: "
+            message = f"{what} could not be written down: {kind}{text_of(error)}"
+            self.tell("warning", code="not-written", message=message)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import count, islice, takewhile
 from pathlib import Path
 
-from paceline.cluster.preflight import local_resources, storage_folder
+from paceline.cluster.preflight import local_resources, storage_of
 from paceline.cluster.ray_session import on_cluster
 from paceline.cluster.run_coordinator import read_outcome
 from paceline.cluster.run_identity import Intent
@@ -16,7 +16,9 @@ from paceline.config.loading import missing_modules
 from paceline.config.overrides import ConfigWarning
 from paceline.config.sweep import StopConfig, SweepConfig
 from paceline.errors import ConfigError, EnvironmentFault
-from paceline.sweeps.extension import earlier_sections
+from paceline.storage.address import StoreAddress
+from paceline.storage.working_copies import home_of
+from paceline.sweeps.extension import earlier_sections, require_folder
 from paceline.sweeps.messages import GroupShape
 from paceline.sweeps.planning.planned_trials import PlannedTrials, plan_trials
 from paceline.sweeps.planning.preview import Preview, describe_trials
@@ -131,7 +133,13 @@ def forecast(config: ExperimentConfig, address: str | None = None, intent: Inten
     section = section_of(config)
     if problems := missing_modules(config.model_dump()):
         raise ConfigError(problems)
-    home = storage_folder(config) / config.name
+    storage = storage_of(config)
+    if intent == "extend":
+        require_folder(storage)
+    if isinstance(storage, StoreAddress):  # it is not asked for anything here
+        intent, home = "new", home_of(storage.pinned(), config.name)
+    else:
+        home = storage / config.name
     config = SWEEPS.with_weights(config, home, intent)
     made, notes = _made(config, earlier_sections(config, home, intent))
     extended, ended = _extended(home) if intent == "extend" else (None, {})

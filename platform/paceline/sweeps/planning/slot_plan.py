@@ -62,4 +62,5 @@ def spec_builder_of(launch: "SweepLaunch", plan: SlotPlan, base: WorkerSpec) -> 
         available=plan.available,
         rungs=plan.rungs,
         predicted_bytes=launch.predicted_bytes,
+        store=launch.claimed.store,
     )

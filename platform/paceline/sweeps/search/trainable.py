@@ -11,8 +11,10 @@ import ray
 from ray import tune
 
 from paceline.errors import ConfigError, EnvironmentFault
+from paceline.storage.address import StoreAddress, parse
+from paceline.storage.store_faults import StoreFault
 from paceline.sweeps.messages import TrialReport, TrialSpec
-from paceline.sweeps.search.pinned_checkpoints import adopt, pin
+from paceline.sweeps.search.pinned_checkpoints import PINS, adopt, pin
 from paceline.sweeps.search.trial_specs import TrialSpecBuilder
 from paceline.sweeps.search.tune_config import planned_trial_of
 
@@ -61,16 +63,29 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
         """Write down where the trial's newest checkpoint is, and keep it from being pruned."""
         pinned = None
         if self._checkpoint:
-            with suppress(OSError):  # without room for it, nobody can take the trial over from here
-                pinned = pin(Path(self._checkpoint), self._folder / "pinned")
+            with suppress(OSError, StoreFault):  # without room for it, nobody can take the trial over from here
+                pinned = self._pin(self._checkpoint)
         (Path(checkpoint_dir) / POINTER).write_text(json.dumps(str(pinned) if pinned else None))
         return checkpoint_dir
+
+    def _pin(self, checkpoint: str) -> Path | StoreAddress | None:
+        if self._store is None:
+            return pin(Path(checkpoint), self._folder / "pinned")
+        from paceline.storage.checkpoint_exchange import pin_stored
+
+        return pin_stored(self._store, int(parse(checkpoint).name.removeprefix("step-")), PINS)
 
     def load_checkpoint(self, checkpoint_dir: str) -> None:
         """Continue from a checkpoint of this trial, or of another one that it takes over."""
         pinned = json.loads((Path(checkpoint_dir) / POINTER).read_text())
-        if pinned is not None:
+        if pinned is None:
+            return
+        if self._store is None:
             adopt(Path(pinned), self._folder / "checkpoints")
+            return
+        from paceline.storage.checkpoint_exchange import adopt_stored
+
+        adopt_stored(parse(pinned), self._store)
 
     def cleanup(self) -> None:
         with suppress(ray.exceptions.RayActorError):  # the sweep is over
@@ -79,6 +94,7 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
     def _take_up(self, config: dict[str, Any]) -> None:
         self._planned = planned_trial_of(config, self._sweep)
         self._folder = Path(self._specs.folder) / "trials" / self._planned.id
+        self._store = self._specs.store_of(self._planned.id)
         self._checkpoint = ""
         self._spec = None
         self._told_step = 0

@@ -15,6 +15,7 @@ from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import dump_yaml
 from paceline.config.shareable import secrets_of, shareable
+from paceline.storage.working_copies import RunStore
 from paceline.sweeps.messages import TrialSpec
 from paceline.sweeps.planning.planned_trials import trial_config
 from paceline.sweeps.planning.sizing import KnownSizes, group_shape, needs_fresh_processes
@@ -42,6 +43,12 @@ class TrialSpecBuilder:
     predicted_bytes: Mapping[str, int] = field(default_factory=dict)
     """The predicted memory of one worker, by the trial's id, as far as it is known."""
     sizes: KnownSizes = field(default_factory=KnownSizes, repr=False, compare=False)
+    store: RunStore | None = None
+    """Where the sweep is kept when that is an object store; its folder is the driver's working copy then."""
+
+    def store_of(self, trial_id: str) -> RunStore | None:
+        """Where a trial is kept when that is an object store; None for a folder."""
+        return None if self.store is None else self.store.trial(trial_id)
 
     @cached_property
     def config(self) -> ExperimentConfig:
@@ -63,6 +70,7 @@ class TrialSpecBuilder:
             kept=tuple(python_objects(config)),
             checkpoints=str(folder / "checkpoints"),
             rungs=self.rungs,
+            store=self.store_of(planned.id),
         )
         return TrialSpec(
             planned=planned,
@@ -73,6 +81,7 @@ class TrialSpecBuilder:
             folder=str(folder),
             total_steps=derived.total_steps,
             timeout_seconds=config.parallel.timeout_seconds,
+            store=part.store,
         )
 
     def _record(self, planned: PlannedTrial, config: ExperimentConfig, params: Mapping[str, Any]) -> RunRecord:

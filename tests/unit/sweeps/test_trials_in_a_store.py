@@ -1,0 +1,176 @@
+"""Trials of a stored sweep: what their workers get, when their checkpoints count, and a store that cannot be used."""
+
+import json
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.cluster.preflight import Resources
+from paceline.cluster.worker_spec import TrialWorkerSpec, WorkerSpec
+from paceline.engine.manifest import MANIFEST
+from paceline.storage.remote_folder import RemoteFolder
+from paceline.storage.working_copies import RunStore
+from paceline.sweeps.messages import TrialReport
+from paceline.sweeps.search.trainable import POINTER, TrialTrainable
+from paceline.sweeps.search.trial_specs import TrialSpecBuilder
+from paceline.sweeps.search.tune_config import TRIAL
+from paceline.sweeps.trial import PlannedTrial
+from paceline.tracking.journal import JOURNAL_FILE
+from paceline.tracking.metric_points import MetricReading
+from paceline.tracking.stored_length import is_hurried, note_stored, stored_bytes
+from support.storage.local_store import AWAY, LocalStore
+from support.storage.stores import play_store, sweep_store
+from support.sweeps.configs import sweep_config
+from support.sweeps.fake_actor import FakeActor, patch_ray_get
+from support.sweeps.simulation import SimulatedSweep, ends_with, play, simulated
+
+SWEEP = sweep_store()
+DATA = {"name": "synthetic", "num_samples": 64, "num_validation_samples": 8, "global_batch_size": 32}
+CONFIG = sweep_config(base={"data": DATA})
+
+
+def failed(code: str) -> dict[str, Any]:
+    return {"rank": 0, "reason": "its state could not be saved", "kind": "error", "problem_code": code}
+
+
+class StoredSweep(SimulatedSweep):
+    """The same with its trials in a store."""
+
+    store = SWEEP
+
+    def spec(self, id: str, *given: Any, **params: Any) -> Any:
+        return replace(super().spec(id, *given, **params), store=SWEEP.trial(id))
+
+
+@pytest.fixture
+def new_sweep(tmp_path: Path, store: LocalStore) -> Any:
+    return lambda **given: StoredSweep(tmp_path / "sweep", **given)
+
+
+@simulated(groups=False)
+async def test_a_checkpoint_counts_once_the_store_has_the_trials_record(sweep: SimulatedSweep) -> None:
+    call, work = await sweep.begin_at_work("0000")
+    tracking, me = sweep.tracking(), (work.trial_id, work.attempt)
+    assert stored_bytes(tracking) == 0  # so that MLflow is sent nothing yet
+    await sweep.coordinator.metrics(*me, [MetricReading(1, 1, {"val/accuracy": 0.5})])
+    end, is_there = await sweep.coordinator.secure(*me)
+    assert (end, is_there) == ((tracking / JOURNAL_FILE).stat().st_size, False)
+    assert is_hurried(tracking)
+    note_stored(tracking, end - 1)
+    assert not (await sweep.coordinator.secure(*me, end))[1]
+    note_stored(tracking, end)
+    assert (await sweep.coordinator.secure(*me, end))[1]
+    assert not (await sweep.coordinator.secure(work.trial_id, work.attempt + 1, end))[1]
+    call.cancel()
+
+
+@simulated(groups=False)
+async def test_the_mark_of_an_earlier_launch_stays(sweep: SimulatedSweep) -> None:
+    note_stored(sweep.tracking(), 77)
+    call = await sweep.begin("0000")
+    assert stored_bytes(sweep.tracking()) == 77
+    call.cancel()
+
+
+@simulated(groups=False)
+async def test_a_coordinator_that_was_started_again_still_waits_for_the_store(sweep: SimulatedSweep) -> None:
+    call, work = await sweep.begin_at_work("0000")
+    me = (work.trial_id, work.attempt)
+    await sweep.coordinator.metrics(*me, [MetricReading(1, 1, {"val/accuracy": 0.5})])
+    note_stored(sweep.tracking(), 7)
+    await sweep.restart_coordinator()
+    assert stored_bytes(sweep.tracking()) == 7
+    end, is_there = await sweep.coordinator.secure(*me)
+    assert (end, is_there) == ((sweep.tracking() / JOURNAL_FILE).stat().st_size, False)
+    note_stored(sweep.tracking(), end)
+    assert (await sweep.coordinator.secure(*me, end))[1]
+    call.cancel()
+
+
+@pytest.mark.parametrize("code", ["checkpoint-lost", "lease-lost", "store-silent", "access-denied"])
+def test_a_store_that_fails_ends_the_sweep_and_not_the_trial(new_sweep: Any, code: str) -> None:
+    sweep = new_sweep(slots=2)
+    sweep.trainings = {"0000": [ends_with("failed", **failed(code))]}
+
+    async def scene() -> None:
+        assert (await sweep.run("0000")).state == "pending"
+        view = await sweep.view()
+        assert view.fault == view.over == "its state could not be saved"
+        assert (await sweep.run("0001")).state == "pending"
+        assert (await sweep.trial("0000")).reason == "its state could not be saved"
+
+    play(sweep, scene)
+    assert {id: trial.state for id, trial in sweep.history().trials.items()} == {"0000": "pending"}
+
+
+@simulated()
+async def test_other_failures_are_the_trials_own(sweep: SimulatedSweep) -> None:
+    sweep.trainings = {"0000": [ends_with("failed", **failed("weights-mismatch"))], "0001": [ends_with("failed")]}
+    assert await sweep.run_all("0000", "0001", "0002") == ["failed", "failed", "finished"]
+    assert (await sweep.view()).fault == ""
+
+
+# what workers get, and what Tune's trainable does
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalStore:
+    patch_ray_get(monkeypatch)
+    return play_store(tmp_path, monkeypatch)
+
+
+def maker() -> TrialSpecBuilder:
+    base = WorkerSpec(CONFIG.model_dump_json()).travelling()
+    return TrialSpecBuilder(base, "/sweep", "sweep", "http://127.0.0.1:9", "run", {}, Resources(2.0, 0.0), store=SWEEP)
+
+
+def trainable_of(trial_id: str, coordinator: FakeActor) -> TrialTrainable:
+    trainable = TrialTrainable.__new__(TrialTrainable)
+    trainable.setup({TRIAL: {"id": trial_id, "values": {"optimizer.lr": 0}}}, coordinator, maker())
+    return trainable
+
+
+def save(trial: RunStore, step: int, content: bytes = b"{}") -> str:
+    """Put a checkpoint into the store; its place as workers report it."""
+    place = RemoteFolder(trial.address) / "checkpoints" / f"step-{step}"
+    place.write("state.json", content)
+    place.write(MANIFEST, json.dumps({"files": {"state.json": {"size_bytes": len(content)}}, "step": step}).encode())
+    return str(trial.shown_address() / "checkpoints" / f"step-{step}")
+
+
+def test_workers_know_the_place_of_their_trial() -> None:
+    spec = maker().make(PlannedTrial("0003", {"optimizer.lr": 0.2}))
+    part: TrialWorkerSpec = pickle.loads(spec.worker_spec)
+    assert spec.store == SWEEP.trial("0003")
+    assert maker().base.for_trial(part).store == SWEEP.trial("0003")
+    assert maker().base.store is None
+
+
+def test_a_trial_takes_over_the_checkpoint_of_another_one(store: LocalStore, tmp_path: Path) -> None:
+    giver, taker = SWEEP.trial("0001"), SWEEP.trial("0002")
+    place = save(giver, 8, b'{"of": "the giver"}')
+    save(taker, 8)
+    trainable = trainable_of("0001", FakeActor(run_to_rung=TrialReport("running", {"step": 8.0}, place)))
+    trainable.step()
+    trainable.save_checkpoint(str(tmp_path))
+    pointer = json.loads((tmp_path / POINTER).read_text())
+    assert pointer == str(giver.address / "pinned" / "step-8")
+    (RemoteFolder(giver.address) / "checkpoints").remove_all()
+    trainable_of("0002", FakeActor()).load_checkpoint(str(tmp_path))
+    taken = RemoteFolder(taker.address) / "checkpoints"
+    assert (taken / "step-8").read("state.json") == b'{"of": "the giver"}'
+    assert taken.folders() == ["step-8"]
+
+
+def test_a_store_that_is_away_leaves_nobody_anything_to_take_over(store: LocalStore, tmp_path: Path) -> None:
+    trainable = trainable_of(
+        "0001", FakeActor(run_to_rung=TrialReport("running", {"step": 8.0}, save(SWEEP.trial("0001"), 8)))
+    )
+    trainable.step()
+    store.fault = AWAY
+    trainable.save_checkpoint(str(tmp_path))
+    assert json.loads((tmp_path / POINTER).read_text()) is None
+    trainable_of("0002", FakeActor()).load_checkpoint(str(tmp_path))
