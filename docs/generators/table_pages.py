@@ -95,8 +95,8 @@ TUNEUP_FILES = {
 STORE = f"""\
 ## In an object store
 
-With `storage.path: s3://bucket/prefix`, runs have the same names in the store. A run is worked on in a copy below
-`${store_places.CACHE_VARIABLE}`.
+With `storage.path: s3://bucket/prefix`, runs and sweeps have the same names in the store. They are worked on in a copy
+below `${store_places.CACHE_VARIABLE}`. The log of a sweep is a folder there, `sweep_log.jsonl/`, with parts of up to 1 MiB.
 
 - A checkpoint counts once it is in the store. Its files are uploaded first, then the journal with its metrics, and the
   manifest last.
@@ -110,7 +110,11 @@ With `storage.path: s3://bucket/prefix`, runs have the same names in the store. 
   up to 90 s before it takes a run over, and a run that was taken over ends before its next checkpoint. This is best
   effort: two commands must not start within the same instant, and clocks must agree to a minute.
 - A killed upload may leave parts that only the bucket's rule for incomplete uploads removes. Set such a rule.
-- Sweeps and tune-ups need a folder.
+- A sweep's log is uploaded after the records of its trials. So a trial that has ended in the store's log has its record
+  there, and a trial's checkpoints count once the store's log has the trial with its present values.
+- A store that cannot be used ends a sweep, with exit code 1. Its trials do not count as failed, and the same command
+  resumes them.
+- Tune-ups need a folder.
 
 `gs://` and `abfss://` are opened by pyarrow, too. Only S3 has been tested, against a local S3 server (moto)."""
 
