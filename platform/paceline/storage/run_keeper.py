@@ -110,8 +110,12 @@ class RunKeeper:
             if now - copied >= pause:
                 self._attempt(self._push)
                 copied = time.monotonic()
-            elif not self._trouble and self._copy.is_wanted():
-                self._attempt(self._copy.push_wanted)
+            elif not self._trouble:
+                self._attempt(self._push_wanted)
+
+    def _push_wanted(self) -> None:
+        if self._copy.is_wanted():
+            self._copy.push_wanted()
 
     def _push(self) -> None:
         if not self._lost and (self._copy.is_wanted() or self._copy.is_behind()):

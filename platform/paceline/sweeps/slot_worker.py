@@ -1,6 +1,7 @@
 """The body of each process of a sweep's worker groups: one trial after the other, until there is none left."""
 
 import pickle
+import shutil
 from typing import Any
 
 from paceline.cluster.reporters import ActorReporter
@@ -9,6 +10,7 @@ from paceline.cluster.warm_worker import ask, serve
 from paceline.cluster.worker_spec import TrialWorkerSpec, WorkerSpec
 from paceline.engine.dist_context import DistContext
 from paceline.engine.reporter import MemoryReporter
+from paceline.storage.working_copies import CHECKPOINTS
 from paceline.sweeps.coordinator.tracebacks import naming_its_place
 from paceline.sweeps.messages import Attempt
 
@@ -30,3 +32,7 @@ def _run(work: Attempt, base: WorkerSpec, coordinator: Any, ranks: DistContext) 
         ending = reporter.final_report(ending)
     if ranks.is_first or ending["status"] == "failed":
         ask(coordinator.finish.remote(*about, ending))
+    if part.store is not None and ending["status"] == "finished":
+        shutil.rmtree(
+            part.store.folder / CHECKPOINTS, ignore_errors=True
+        )  # or copies of all trials would fill the disk

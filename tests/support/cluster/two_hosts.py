@@ -13,6 +13,7 @@ from typing import Any
 
 from support.cluster.hosts import Host, environment, hosts
 from support.cluster.job_cluster import HIDE_PACKAGE
+from support.storage.server import CREDENTIALS
 
 BIN = Path(sys.executable).parent
 PORT = 6379
@@ -100,10 +101,15 @@ class TwoHosts:
         isolated = [] if host is self.hosts[0] else self._with_own_sessions(host)
         command = [*isolated, BIN / "ray", "start"]
         with (self.home / f"{host.name}.log").open("a") as log:
-            nodes = {**self.environment, "PYTHONPATH": str(self.home / "hide"), "PATH": f"{BIN}:{os.environ['PATH']}"}
+            own_places = {"PYTHONPATH": str(self.home / "hide"), "PACELINE_CACHE": self.cache_of(host)}
+            nodes = {**self.environment, **own_places, "PATH": f"{BIN}:{os.environ['PATH']}"}
             told = {"stdout": log, "stderr": log, "env": nodes, "cwd": self.home}
             self.nodes[host.name] = host.start(*command, *own, **told)
         _wait_for(host, self.hosts[0].address, PORT)
+
+    def cache_of(self, host: Host) -> str:
+        """Folder of a host's working copies of runs in an object store."""
+        return str(self.home.with_name(f"{self.home.name}-cache-{host.name}"))
 
     def _with_own_sessions(self, host: Host) -> list[str | Path]:
         """What has a node keep its session in a folder of its own, as it would on another machine: what one of the
@@ -141,13 +147,16 @@ class TwoHosts:
         command = [sys.executable, "-m", "paceline", *arguments]
         return self.hosts[0].run(*command, env=self.environment, cwd=self.home, timeout=300, **given)
 
-    def start_paceline(self, *arguments: str) -> "Running":
-        """Start our command on the head."""
+    def start_paceline(self, *arguments: str, host: Host | None = None) -> "Running":
+        """Start our command on a host, by default the head; it sees the sessions of that host's node."""
+        host = host or self.hosts[0]
         self.started += 1
         out, err = (self.home / f"said-{self.started}.{kind}" for kind in ("out", "err"))
+        own = ["nsenter", f"--target={self.nodes[host.name].pid}", "--mount"] if host is not self.hosts[0] else []
+        environment = {**self.environment, "PACELINE_CACHE": self.cache_of(host)}
         with out.open("w") as stdout, err.open("w") as stderr:
-            told = {"env": self.environment, "cwd": self.home, "stdout": stdout, "stderr": stderr}
-            process = self.hosts[0].start(sys.executable, "-m", "paceline", *arguments, **told)
+            told = {"env": environment, "cwd": self.home, "stdout": stdout, "stderr": stderr}
+            process = host.start(*own, sys.executable, "-m", "paceline", *arguments, **told)
         return Running(process, out, err)
 
     def nodes_known(self) -> int:
@@ -175,7 +184,8 @@ def ray_on_two_hosts(home: Path) -> Iterator[TwoHosts]:
     token.touch(mode=0o600)
     token.write_text("0123456789abcdef" * 4)
     with hosts(2) as made:
-        cluster = TwoHosts(made, home, environment(home, RAY_AUTH_MODE="token"))
+        keys = {key: value for key, value in CREDENTIALS.items() if key.startswith("AWS_")}
+        cluster = TwoHosts(made, home, environment(home, RAY_AUTH_MODE="token", **keys))
         try:
             for host in made:
                 cluster.start_node(host)

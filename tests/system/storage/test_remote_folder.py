@@ -10,6 +10,7 @@ import pytest
 
 from paceline.engine.manifest import hash_file
 from paceline.errors import EnvironmentFault
+from paceline.storage import remote_folder as remote_folder
 from paceline.storage.address import parse
 from paceline.storage.remote_folder import RemoteFolder
 from support.golden import Golden
@@ -40,6 +41,17 @@ def test_files_come_and_go_and_probing_leaves_nothing(remote: RemoteFolder, tmp_
     folder.remove_all()
     folder.remove_all()
     assert folder.files() == {}
+
+
+@pytest.mark.parametrize("limit", [remote_folder.MAX_COPY_BYTES, 2], ids=["by the store", "through this machine"])
+def test_files_are_copied_within_the_store(remote: RemoteFolder, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    monkeypatch.setattr(remote_folder, "MAX_COPY_BYTES", limit)
+    (remote / "a").write("x", b"one")
+    (remote / "b" / "c").write("x", b"older")
+    (remote / "a").copy("x", remote / "b" / "c", 3)
+    assert (remote / "b" / "c").read("x") == b"one"
+    with pytest.raises(FileNotFoundError, match="a/none"):
+        (remote / "a").copy("none", remote / "b", 3)
 
 
 def test_only_a_part_of_a_large_file_is_in_memory(remote: RemoteFolder, tmp_path: Path) -> None:

@@ -124,3 +124,43 @@ def look_at(address: str, result: dict[str, Any], remote: RemoteFolder, tmp_path
     assert find_run(f"{NAME}/{found.sweep_id}/{found.best.id}", str(remote.address)).kind == "trial"
     assert command(["report", address, "--output", str(tmp_path / "report.html")]) == 0
     assert (tmp_path / "report.html").read_text().count(found.sweep_id) > 0
+
+
+def test_a_store_that_is_away_is_waited_for_and_ends_the_sweep_only_if_it_stays_away(
+    sweeping: Sweeping, remote: RemoteFolder, relay: Relay, undisturbed: dict[str, Any], uri: str
+) -> None:
+    in_the_last_trial = sweeping.folder / f"wait-{3 * STEPS + 6}"
+    in_the_last_trial.touch()
+    sweeping.start_and_wait_before(6)
+    sweeping.until(lambda: whole_steps(remote, "0000") == [4])
+    relay.leave()
+    sweeping.go_on()
+    in_the_last_trial.touch()
+    sweeping.until(lambda: "[checkpoint-not-stored]" in sweeping.told())
+    relay.come()
+    sweeping.until(lambda: (sweeping.folder / "waits").exists())
+    sweeping.until(lambda: whole_steps(remote, "0003") == [4])
+    relay.leave()
+    sweeping.go_on()
+    assert sweeping.end() == 1
+    relay.come()
+    assert log_in(remote)["0003"]["state"] != "failed"
+    result = sweeping.run("--resume")
+    assert weights_of(result) == weights_of(undisturbed)
+    assert log_in(remote)["0003"]["steps"] == STEPS
+    assert [log_in(remote)[id]["attempts"] for id in IDS] == [1, 1, 1, 2]
+    once = Counter(range(1, STEPS + 1))
+    assert steps_in_mlflow(uri) == dict.fromkeys(IDS, once)
+
+
+def test_trials_take_over_checkpoints_within_the_store(sweeping: Sweeping, remote: RemoteFolder, relay: Relay) -> None:
+    space = {"optimizer.lr": [1e-5, 2e-5, 3e-5, 0.1]}
+    section = {"space": space, "scheduler": "pbt", "first_rung": 64, "metric": "train/loss", "slots": 2}
+    result = sweeping.run("trainer.epochs=6", f"sweep={json.dumps(section)}")
+    assert [trial["state"] for trial in result["trials"]] == ["finished"] * 4
+    adopted = {place.split("trials/")[1].split("/")[0] for place in relay.seen("PUT .*/checkpoints/ADOPTED")}
+    assert adopted
+    rates = {trial["id"]: trial["overrides"]["optimizer.lr"] for trial in result["trials"]}
+    changed = {id for id, rate in zip(IDS, space["optimizer.lr"], strict=True) if rates[id] != rate}
+    assert changed <= adopted
+    assert all(24 in whole_steps(remote, id) for id in IDS)

@@ -7,13 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
+import torch
 
 from paceline.cluster.preflight import Resources
 from paceline.cluster.worker_spec import TrialWorkerSpec, WorkerSpec
+from paceline.engine.dist_context import DistContext
 from paceline.engine.manifest import MANIFEST
 from paceline.storage.remote_folder import RemoteFolder
+from paceline.storage.stored_checkpoints import StoredCheckpoints
 from paceline.storage.working_copies import RunStore
-from paceline.sweeps.messages import TrialReport
+from paceline.sweeps import slot_worker
+from paceline.sweeps.messages import Attempt, TrialReport
 from paceline.sweeps.search.trainable import POINTER, TrialTrainable
 from paceline.sweeps.search.trial_specs import TrialSpecBuilder
 from paceline.sweeps.search.tune_config import TRIAL
@@ -28,8 +33,9 @@ from support.sweeps.fake_actor import FakeActor, patch_ray_get
 from support.sweeps.simulation import SimulatedSweep, ends_with, play, simulated
 
 SWEEP = sweep_store()
-DATA = {"name": "synthetic", "num_samples": 64, "num_validation_samples": 8, "global_batch_size": 32}
-CONFIG = sweep_config(base={"data": DATA})
+DATA = {"name": "synthetic", "shape": [8], "num_samples": 64, "num_validation_samples": 8, "global_batch_size": 32}
+MODEL = {"name": "mlp", "in_features": 8, "num_classes": 10, "hidden": [4]}
+CONFIG = sweep_config(base={"model": MODEL, "data": DATA, "trainer": {"epochs": 1}})
 
 
 def failed(code: str) -> dict[str, Any]:
@@ -174,3 +180,20 @@ def test_a_store_that_is_away_leaves_nobody_anything_to_take_over(store: LocalSt
     trainable.save_checkpoint(str(tmp_path))
     assert json.loads((tmp_path / POINTER).read_text()) is None
     trainable_of("0002", FakeActor()).load_checkpoint(str(tmp_path))
+
+
+def test_the_checkpoints_of_a_finished_trial_are_in_the_store_alone(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray, "wait", lambda answers, timeout: (answers, []))
+    part: TrialWorkerSpec = pickle.loads(maker().make(PlannedTrial("0003", {"optimizer.lr": 0.2})).worker_spec)
+    answers = {"secure": (0, True), "metrics": True, "may_commit": True, "progress": False}
+    coordinator, work = FakeActor(**answers), Attempt(1, "0003", 1, pickle.dumps(part), 60.0)
+    slot_worker._run(work, maker().base, coordinator, DistContext.current(torch.device("cpu")))
+    [(trial_id, attempt, ending)] = coordinator.calls("finish")
+    assert (trial_id, attempt, ending["status"]) == ("0003", 1, "finished"), ending.get("failure")
+    trial = SWEEP.trial("0003")
+    assert ending["checkpoint"] == str(trial.shown_address() / "checkpoints" / "step-2")
+    assert StoredCheckpoints(trial).whole_steps() == [2]
+    assert list(coordinator.calls("secure")[0]) == ["0003", 1, None]
+    assert not (trial.folder / "checkpoints").exists()
