@@ -127,6 +127,8 @@ def test_what_is_on_this_machine_alone_counts_if_nobody_has_worked_on_it_since(m
     move("other")
     kill(claim(), stored=False)
     move("cache")
+    with pytest.raises(ConfigError):
+        claim(OTHER, "resume")  # looks at the sweep, and leaves the working copy as it is
     fourth = claim()
     assert fourth.store is not None
     assert fourth.store.trusted == ()
