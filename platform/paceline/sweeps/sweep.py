@@ -251,12 +251,23 @@ def _run(launch: SweepLaunch) -> Closing:
     with redirect_stdout(sys.stderr):
         closing = run_on_ray(launch)
     if not launch.folder.is_removed:
-        launch.claimed.settle(
-            lambda text: launch.listener.event("warning", {"code": "record-not-stored", "message": text})
-        )
+        _settle(launch)
+    return closing
+
+
+def _settle(launch: SweepLaunch) -> None:
+    """See to it that all of the sweep is where it is kept.
+
+    Raises:
+        LeaseLost: another machine continues with it.
+    """
+
+    def warn(message: str) -> None:
+        launch.listener.event("warning", {"code": "record-not-stored", "message": message})
+
+    launch.claimed.settle(warn)
     if launch.claimed.lost:
         raise LeaseLost(launch.claimed.lost, "lease-lost")
-    return closing
 
 
 def _incomplete(trials: Sequence[Trial]) -> str:

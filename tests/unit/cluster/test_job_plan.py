@@ -142,6 +142,10 @@ def test_a_wrong_job_is_found_without_ray(monkeypatch: pytest.MonkeyPatch) -> No
     assert problems_of("data.global_batch_size=100", "data.drop_last=true")
 
 
+def test_a_sweep_may_be_kept_in_a_store() -> None:
+    assert "storage.path=s3://bucket/runs" in plan(SWEEP, "storage.path=s3://bucket/runs").command
+
+
 def test_several_mistakes_are_reported_at_once(golden: Golden) -> None:
     with pytest.raises(ConfigError) as caught:
         plan("storage.path=null", "tracking.uri=null", f"model.args.api_key={SECRET}")

@@ -2,6 +2,7 @@
 
 import errno
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -11,11 +12,13 @@ import pytest
 from ray.exceptions import RayActorError
 
 from paceline.cluster.event_log import EventCursor
+from paceline.cluster.run_identity import ClaimedRun
 from paceline.errors import EnvironmentFault, RunFailed
+from paceline.storage.store_faults import LeaseLost
 from paceline.sweeps import sweep_on_ray
 from paceline.sweeps.coordinator.sweep_rules import SweepRules
 from paceline.sweeps.messages import UNSEEN, SweepView, ViewCursor
-from paceline.sweeps.sweep import _result
+from paceline.sweeps.sweep import _result, _settle
 from paceline.sweeps.sweep_folder import SweepFolder
 from paceline.sweeps.sweep_on_ray import SweepDriver
 from paceline.sweeps.trial import PlannedTrial, Trial
@@ -141,6 +144,29 @@ def test_sweep_whose_folder_is_removed_ends_early_with_an_error(tmp_path: Path) 
     assert (caught.value.code, caught.value.exit_code) == ("run-folder-removed", 3)
     assert caught.value.fields["folder"] == str(scene.launch.folder.path)
     assert not (scene.launch.folder.path / SweepFolder.FILE).exists()
+
+
+class LostSweep(ClaimedRun[SweepFolder]):
+    """A sweep that another machine has taken over."""
+
+    lost = "run was taken over"
+
+    def settle(self, tell: Any) -> None:
+        tell("the record is not all in its store")
+
+
+def test_a_sweep_that_was_taken_over_ends(tmp_path: Path) -> None:
+    scene = Scene(
+        tmp_path, [view([]), view([], busy=1), view(FINISHED, over="run was taken over")], FakeTune(stays=True)
+    )
+    claimed = scene.launch.claimed
+    scene.driver._launch = launch = replace(scene.launch, claimed=LostSweep(claimed.folder, False, claimed._lock))
+    assert scene.driver.run().fault == "run was taken over"
+    assert scene.coordinator.calls("end_early")[0] == ["run was taken over"]
+    with pytest.raises(LeaseLost) as caught:
+        _settle(launch)
+    assert caught.value.code == "lease-lost"
+    assert scene.listener.warnings == ["record-not-stored"]
 
 
 def test_full_disk_at_the_end_is_a_fault_and_the_sweep_can_be_resumed(
