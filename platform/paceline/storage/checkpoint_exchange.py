@@ -71,7 +71,7 @@ def _is_newest(own: list[int], source: RemoteFolder, target: RemoteFolder) -> bo
 
 
 def _is_same(one: RemoteFolder, other: RemoteFolder) -> bool:
-    """Whether two places hold the same checkpoint; their manifests vouch for every byte."""
+    """Return True if two places hold the same checkpoint: their manifests vouch for every byte."""
     manifest = one.read(MANIFEST)
     return manifest is not None and manifest == other.read(MANIFEST)
 

@@ -130,7 +130,7 @@ def read_holder(home: RemoteFolder) -> Holder | None:
 
 
 def is_held(home: StoreAddress, launch: str) -> bool:
-    """Whether a launch works on a name, as far as the store says."""
+    """Return True if a launch works on a name, as far as the store says."""
     holder = read_holder(RemoteFolder(home))
     return holder is not None and holder.launch == launch and not holder.is_gone and holder.until > time.time()
 

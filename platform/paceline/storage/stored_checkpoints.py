@@ -28,8 +28,8 @@ LAUNCH = ".launch"
 """In the working copy: the launch that its checkpoints are of, and the history of the trial."""
 LOCK = ".fetching.lock"
 FINAL_SECONDS = 60.0
-"""How long a store that is away is waited for by what cannot go on without it: the last checkpoint of a run, and the
-start from a checkpoint."""
+"""Time for which a store that is away is tried again where nothing can continue without it: for the last checkpoint of
+a run, and for the one that it resumes from."""
 OnBroken = Callable[[Path, str], None]
 
 

@@ -16,7 +16,7 @@ from paceline.storage.remote_folder import RemoteFolder
 PART_BYTES = 1 << 20
 """Size at which a part is complete."""
 AT_ONCE = 8
-"""How many parts are read side by side."""
+"""Parts that are read side by side."""
 
 
 class StoredLog:
@@ -33,7 +33,7 @@ class StoredLog:
         self._begin = 0
         """Offset of the part that is written next."""
         self.stored_bytes = 0
-        """How much of the file is in the store."""
+        """Bytes of the file that are in the store."""
 
     def read(self, start: int) -> bytes:
         """Return the complete lines that the file on this machine has from an offset on.

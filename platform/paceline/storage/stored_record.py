@@ -30,7 +30,7 @@ class RecordCopy:
         self._journal = 0
         """Number of the journal's file that was copied last; 0 for none."""
         self._copied_bytes: int | None = None
-        """How much of the journal is in the store since it was last copied; None: it was not."""
+        """Bytes of the journal that the last copy has put into the store; None: no copy since `mark`."""
 
     @property
     def journal_bytes(self) -> int:
@@ -40,7 +40,7 @@ class RecordCopy:
 
     @property
     def is_here(self) -> bool:
-        """Whether this machine has a copy."""
+        """True if this machine has a copy."""
         return (self._folder / JOURNAL_FILE).exists()
 
     def is_wanted(self) -> bool:

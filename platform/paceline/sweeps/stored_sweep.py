@@ -41,7 +41,7 @@ def claim_stored_sweep(
         tell: is called with what is waited for.
 
     Raises:
-        EnvironmentFault: the store or the working copy cannot be used, or something of this name is going on.
+        EnvironmentFault: the store or the working copy cannot be used, or something of this name is running.
         ConfigError: see `claim_sweep`.
     """
     name = HeldName.hold(storage, config.name, tell)

@@ -25,7 +25,7 @@ from paceline.sweeps.sweep_folder import SweepFolder
 from paceline.sweeps.trial import NOT_TRAINED
 
 AT_ONCE = 8
-"""How many records are copied side by side."""
+"""Records that are copied side by side."""
 
 
 @dataclass
@@ -35,9 +35,9 @@ class _TrialCopy:
     record: RecordCopy
     params: Mapping[str, Any] = field(default_factory=dict)
     log_bytes: int = 0
-    """How much of the log has to be in the store before the trial's record counts."""
+    """Bytes of the log that have to be in the store before the trial's record counts."""
     is_complete: bool = False
-    """Whether MLflow has all of it, so that it changes no more."""
+    """True if MLflow has all of it, so that it changes no more."""
 
 
 class SweepCopy:
@@ -54,7 +54,7 @@ class SweepCopy:
         self._may_resend = may_resend
         self._log = StoredLog(self._remote / SWEEP_LOG, run.folder / SWEEP_LOG)
         self._followed_bytes = 0
-        """How much of the log has been read."""
+        """Bytes of the log that have been read."""
         self._record = RecordCopy(self._remote, self._folder.tracking)
         self._trials: dict[str, _TrialCopy] = {}
         self._best = b""

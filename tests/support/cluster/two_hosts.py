@@ -152,7 +152,8 @@ class TwoHosts:
         host = host or self.hosts[0]
         self.started += 1
         out, err = (self.home / f"said-{self.started}.{kind}" for kind in ("out", "err"))
-        own = ["nsenter", f"--target={self.nodes[host.name].pid}", "--mount"] if host is not self.hosts[0] else []
+        mount = ["nsenter", f"--target={self.nodes[host.name].pid}", "--mount", f"--wd={self.home}"]
+        own = mount if host is not self.hosts[0] else []
         environment = {**self.environment, "PACELINE_CACHE": self.cache_of(host)}
         with out.open("w") as stdout, err.open("w") as stderr:
             told = {"env": environment, "cwd": self.home, "stdout": stdout, "stderr": stderr}

@@ -200,6 +200,6 @@ class GroupReports:
 
 
 def _store_fault(ending: Mapping[str, Any]) -> str:
-    """Return why a trial failed if its store is the reason, which is no fault of the trial's; else nothing."""
+    """Return why a trial failed if its store is the reason; else nothing."""
     failure = ending.get("failure", {}) if ending["status"] == "failed" else {}
     return str(failure["reason"]) if is_store_code(failure.get("problem_code", "")) else ""
