@@ -56,7 +56,9 @@ def find_weights(text: str, storage: Path | StoreAddress) -> FoundWeights:
             return found
     if isinstance(storage, StoreAddress) and not _looks_like_a_file(text):
         found = _in_store(storage / text)
-        return FoundWeights(found.place, text + found.pinned.removeprefix(str(storage / text)))
+        prefix = str(storage / text)
+        is_below = found.pinned.startswith(prefix)
+        return FoundWeights(found.place, text + found.pinned.removeprefix(prefix)) if is_below else found
     raise _none(text, storage)
 
 
@@ -175,12 +177,16 @@ def _status(run: Path) -> str:
 
 
 def _in_store(address: StoreAddress) -> FoundWeights:
-    from paceline.storage.read_copies import bring, brought, runs_below
+    from paceline.storage.read_copies import bring, brought, runs_below, trial_at
     from paceline.storage.remote_folder import RemoteFolder
     from paceline.storage.stored_checkpoints import StoredCheckpoints
 
     if address.parent.name == CHECKPOINTS:
         return FoundWeights(brought(str(address)), str(address))
+    if (trial := trial_at(address)) is not None:
+        for step in StoredCheckpoints(trial).whole_steps():
+            with suppress(BrokenCheckpoint):
+                return FoundWeights(bring(trial, step), str(trial.shown_address() / CHECKPOINTS / f"step-{step}"))
     for run in reversed(list(runs_below(address))):
         content = json.loads(RemoteFolder(run.address).read(STATUS) or b"{}")
         is_named, is_final = run.run_id == address.name, content.get("status") == "finished"

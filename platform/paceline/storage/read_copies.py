@@ -187,6 +187,14 @@ def _sweep_of(address: StoreAddress) -> StoreAddress | None:
     return sweep
 
 
+def trial_at(address: StoreAddress) -> RunStore | None:
+    """Return the trial at an address, which may be written without `trials`; None where there is none."""
+    for trial in (address, address.parent / TRIALS / address.name):
+        if _sweep_of(trial) is not None and RemoteFolder(trial.pinned()).folders():
+            return _run_at(trial)
+    return None
+
+
 def _kind_at(here: RemoteFolder) -> Kind | None:
     if here.read(STATUS) is not None:
         return "run"
@@ -194,13 +202,12 @@ def _kind_at(here: RemoteFolder) -> Kind | None:
 
 
 def _found(address: StoreAddress) -> tuple[Kind, RunStore]:
-    """The run at an address, or the newest one below it. A trial's place may be written without `trials`."""
+    """The run at an address, or the newest one below it."""
     here = RemoteFolder(address.pinned())
     if (kind := _kind_at(here)) is not None:
         return kind, _run_at(address)
-    for trial in (address, address.parent / TRIALS / address.name):
-        if _sweep_of(trial) is not None and RemoteFolder(trial.pinned()).folders():
-            return "trial", _run_at(trial)
+    if (trial := trial_at(address)) is not None:
+        return "trial", trial
     names = here.folders()
     for run_id in reversed(names):
         if (kind := _kind_at(here / run_id)) is not None:

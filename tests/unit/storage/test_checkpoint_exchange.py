@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from paceline.cluster.initial_weights import find_weights
 from paceline.engine.checkpoint import Snapshot, write_checkpoint
 from paceline.engine.manifest import MANIFEST, numbered
 from paceline.storage.address import StoreAddress
@@ -15,7 +17,7 @@ from paceline.storage.store_faults import LeaseLost, StoreFault
 from paceline.storage.stored_checkpoints import BROKEN, StoredCheckpoints
 from paceline.storage.working_copies import RunStore
 from support.storage.local_store import AWAY, LocalStore
-from support.storage.stores import go_to, play_store, sweep_store
+from support.storage.stores import STORAGE, go_to, play_store, sweep_store
 
 GIVER, TAKER = sweep_store().trial("0001"), sweep_store().trial("0002")
 
@@ -146,3 +148,16 @@ def test_a_store_that_is_away_is_reported(store: LocalStore) -> None:
         with pytest.raises(StoreFault) as caught:
             action()
         assert caught.value.code == "store-silent"
+
+
+@pytest.mark.parametrize("text", ["run/sweep-1/trials/0001", "run/sweep-1/0001", "{address}"])
+def test_a_run_starts_from_the_weights_of_a_trial(text: str) -> None:
+    RemoteFolder(GIVER.address.parent.parent).write("sweep.json", b"{}")
+    (RemoteFolder(GIVER.address) / "tracking").write("record.json", b"{}")
+    for step in (4, 8):
+        save(GIVER, step, float(step))
+    found = find_weights(text.format(address=GIVER.address), STORAGE)
+    assert load_file(found.place / "model.safetensors")["weight"].tolist() == [8.0] * 3
+    assert find_weights(found.pinned, STORAGE) == found
+    save(GIVER, 12)
+    assert find_weights(found.pinned, STORAGE) == found
