@@ -50,6 +50,20 @@ class SlowTask(Task):
 """
 
 
+ON_ITS_NODE = """
+import sys
+
+import ray
+
+init, address = ray.init, sys.argv.pop(1)
+ray.init = lambda *given, **named: init(*given, **{**named, "_node_ip_address": address})
+from paceline.cli import main
+
+main(sys.argv[1:])
+"""
+"""Our command, connected to the node of an address: Ray looks for one among all processes, and prefers the head's."""
+
+
 @dataclass
 class Running:
     """A command of ours that is running."""
@@ -152,12 +166,14 @@ class TwoHosts:
         host = host or self.hosts[0]
         self.started += 1
         out, err = (self.home / f"said-{self.started}.{kind}" for kind in ("out", "err"))
-        mount = ["nsenter", f"--target={self.nodes[host.name].pid}", "--mount", f"--wd={self.home}"]
-        own = mount if host is not self.hosts[0] else []
+        command: list[str] = [sys.executable, "-m", "paceline", *arguments]
+        if host is not self.hosts[0]:
+            inside = ["nsenter", f"--target={self.nodes[host.name].pid}", "--mount", f"--wd={self.home}"]
+            command = [*inside, sys.executable, "-c", ON_ITS_NODE, host.address, *arguments]
         environment = {**self.environment, "PACELINE_CACHE": self.cache_of(host)}
         with out.open("w") as stdout, err.open("w") as stderr:
             told = {"env": environment, "cwd": self.home, "stdout": stdout, "stderr": stderr}
-            process = host.start(*own, sys.executable, "-m", "paceline", *arguments, **told)
+            process = host.start(*command, **told)
         return Running(process, out, err)
 
     def nodes_known(self) -> int:
