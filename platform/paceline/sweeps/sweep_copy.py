@@ -129,7 +129,7 @@ class SweepCopy:
             self._follow()
             self._remove_unknown_trials()
             self._bring_best()
-            complete = [trial.record for id, trial in self._trials.items() if trial.is_complete]
+            complete = [trial.record for trial in self._trials.values() if trial.is_complete]
             if may_be_ahead:
                 complete = [record for record in complete if not record.is_here]
             _all_at_once(record.replace for record in complete)
