@@ -58,6 +58,13 @@ def files_below(file_system: Any, place: str) -> dict[str, int]:
     return {info.path[cut:]: info.size for info in found if info.type == FileType.File and len(info.path) > cut}
 
 
+def is_file(file_system: Any, place: str) -> bool:
+    """Return True if there is a file at a place."""
+    from pyarrow.fs import FileType
+
+    return bool(file_system.get_file_info(place).type == FileType.File)
+
+
 def folders_in(file_system: Any, place: str) -> list[str]:
     """Names of the folders in a place."""
     from pyarrow.fs import FileSelector, FileType

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from paceline.private_files import open_private
 from paceline.storage.address import StoreAddress
-from paceline.storage.filesystem import files_below, folders_in, open_store
+from paceline.storage.filesystem import files_below, folders_in, is_file, open_store
 from paceline.storage.store_faults import StoreFault, fault_of, is_final, silence
 from paceline.tracking.backoff import Backoff
 
@@ -133,7 +133,9 @@ class RemoteFolder:
                 with store.open_input_stream(source) as stream, store.open_output_stream(copied) as written:
                     while chunk := stream.read(CHUNK_BYTES):
                         written.write(chunk)
-            except FileNotFoundError:
+            except OSError:  # each store says in its own way that there is no such file
+                if is_file(store, source):
+                    raise
                 return False
             return True
 

@@ -9,6 +9,7 @@ from typing import Any
 from pyarrow import fs
 
 AWAY = "curlCode: 7, Could not connect to server"
+NO_FILE = "AWS Error NO_SUCH_KEY during CopyObject operation"
 FORBIDDEN = "AWS Error ACCESS_DENIED during PutObject operation"
 
 
@@ -36,11 +37,15 @@ class LocalStore:
 
     def copy_file(self, source: str, target: str) -> None:
         self._write(target)
+        if not (self.root / source).is_file():
+            raise OSError(NO_FILE)
         self._files.copy_file(source, target)
 
     def get_file_info(self, selector: Any) -> Any:
         self._request()
         found = self._files.get_file_info(selector)
+        if isinstance(selector, str):
+            return found
         return [info for info in found if info.type == fs.FileType.File or self._holds_files(info.path)]
 
     def delete_file(self, place: str) -> None:

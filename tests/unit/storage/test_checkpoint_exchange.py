@@ -77,6 +77,13 @@ def test_a_pinned_checkpoint_outlives_pruning(store: LocalStore) -> None:
     assert writes[-1].endswith(MANIFEST)
 
 
+def test_a_checkpoint_that_is_pruned_meanwhile_is_not_pinned(store: LocalStore) -> None:
+    save(GIVER, 4)
+    (store.root / GIVER.address.place / "checkpoints" / "step-4" / "state.json").unlink()
+    assert pin_stored(GIVER, 4, keep=3) is None
+    assert pinned_steps(GIVER) == []
+
+
 def test_those_that_were_pinned_last_stay() -> None:
     for step in (8, 12, 4, 16):
         save(GIVER, step)
