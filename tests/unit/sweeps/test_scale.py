@@ -29,7 +29,7 @@ SWEEPS = str(paceline.sweeps.__path__[0])
 class LightRecord:
     """A trial's record that takes all and writes nothing."""
 
-    def __init__(self, *given: Any) -> None: ...
+    def __init__(self, *given: Any, **named: Any) -> None: ...
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return lambda *given, **named: True
