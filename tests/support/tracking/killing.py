@@ -104,6 +104,11 @@ class Server:
         self._database, self._log, self._port = folder / "mlflow.db", folder / "server.log", port
         self._process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def pid(self) -> int | None:
+        """The number of its process, if it was started."""
+        return None if self._process is None else self._process.pid
+
     def start(self) -> None:
         self._process = start_server(f"sqlite:///{self._database}", self._port, log=self._log)
 

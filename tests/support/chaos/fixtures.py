@@ -1,0 +1,68 @@
+"""The stage of the chaos tests: undisturbed runs, and the table of what happened to the others."""
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.tracking.mlflow_server import free_port
+from support.chaos.chaos import HEADING, Chaos, Outcome, play
+from support.chaos.oracle import Oracle, collect
+from support.chaos.scene import Scene
+
+Disturb = Callable[[Chaos, Oracle, Mapping[str, Any], str], Outcome]
+"""Plays chaos on a command with a config, compares, and returns the row."""
+
+
+@pytest.fixture
+def rays_folder() -> Iterator[Path]:
+    """In place of the system's temporary folder, for Ray's files; its path must be short."""
+    with tempfile.TemporaryDirectory(prefix="rays", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+def undisturbed(folder: Path, database: Path, config: Mapping[str, Any], command: str, forks: bool) -> Oracle:
+    """Run the command without trouble."""
+    with tempfile.TemporaryDirectory(prefix="rays", ignore_cleanup_errors=True) as rays_folder:
+        scene = Scene(folder / "user", Path(rays_folder), config, command, database, forks=forks)
+        try:
+            began = time.monotonic()
+            scene.start()
+            assert scene.end() == 0, scene.user.told()
+            duration = time.monotonic() - began
+            return Oracle(collect(scene, scene.answer()), duration)
+        finally:
+            scene.leave()
+
+
+@pytest.fixture
+def disturb(
+    tmp_path: Path,
+    rays_folder: Path,
+    prepared_database: Path,
+    record_property: Callable[[str, object], None],
+) -> Disturb:
+    """Plays chaos on a command, and has the oracle look at the result."""
+
+    def act(chaos: Chaos, oracle: Oracle, config: Mapping[str, Any], command: str) -> Outcome:
+        port = free_port(26_500 + os.getpid() % 5_000) if chaos.victim == "server" else None
+        forks = command == "train" and config["scaling"]["num_workers"] == 0
+        scene = Scene(tmp_path / "user", rays_folder, config, command, prepared_database, port, forks)
+        try:
+            scene.open()
+            outcome = play(chaos, scene, oracle.duration_seconds)
+            record_property("chaos", outcome.row)
+            print(f"{HEADING}\n{outcome.row}")
+            assert outcome.result is not None, scene.user.told()
+            if port is not None:
+                scene.sync()
+            assert oracle.complaints(collect(scene, outcome.result)) == {}, outcome.row
+            return outcome
+        finally:
+            scene.leave()
+
+    return act
