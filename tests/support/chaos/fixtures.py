@@ -30,6 +30,9 @@ def undisturbed(folder: Path, database: Path, config: Mapping[str, Any], command
     with tempfile.TemporaryDirectory(prefix="rays", ignore_cleanup_errors=True) as rays_folder:
         scene = Scene(folder / "user", Path(rays_folder), config, command, database, forks=forks)
         try:
+            if forks:  # the server of the forks imports torch for the first of them
+                scene.user.give("--help")
+                assert scene.end() == 0, scene.user.told()
             began = time.monotonic()
             scene.start()
             assert scene.end() == 0, scene.user.told()

@@ -138,6 +138,8 @@ class Scene:
 
     def sync(self) -> None:
         """Send what MLflow has not got yet, because nobody answered there when the command ended."""
+        assert self._server is not None
+        self._server.wait()
         self.user.give("sync")
         assert self.user.end() == 0, self.user.told()
 
