@@ -63,7 +63,8 @@ def disturb(
             assert outcome.result is not None, scene.user.told()
             if port is not None:
                 scene.sync()
-            assert oracle.complaints(collect(scene, outcome.result)) == {}, outcome.row
+            complaints = oracle.complaints(collect(scene, outcome.result))
+            assert complaints == {}, f"{outcome.row}\n{complaints}"
             return outcome
         finally:
             scene.leave()

@@ -13,6 +13,8 @@ from support import leaks
 from support.chaos.scene import Scene
 from support.tracking.killing import DETERMINED
 
+LOCKS = (".sync",)
+"""Hidden files that `paceline sync` keeps, which the undisturbed command does not need."""
 GRACE_SECONDS = 20.0
 """How long processes of a command that has ended may take to end."""
 
@@ -54,7 +56,7 @@ class Oracle:
             "twice in MLflow": _twice(found.mlflow),
             "not as in the journals": _counted(found.journals) != _counted(found.mlflow),
             "metrics": _determined(found.journals) != _determined(self.expected.journals),
-            "temporary files": sorted(found.hidden - self.expected.hidden),
+            "temporary files": sorted(found.hidden - self.expected.hidden - {*LOCKS}),
             "Ray's files": list(found.rays_files),
             "processes": list(found.processes),
         }
