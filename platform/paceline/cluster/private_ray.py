@@ -36,12 +36,15 @@ def private_ray_folder() -> Iterator[Path]:
     _keeps_logs = False
     root = _root()
     root.mkdir(parents=True, exist_ok=True)
-    remove_dead_folders(root)
+    dying = remove_dead_folders(root)
     folder, lock = _new_folder(root)
     try:
         yield folder / _RAY
         if not _keeps_logs:
             shutil.rmtree(folder, ignore_errors=True)
+        for each in dying:  # a node that outlived its killed driver has ended by now
+            with suppress(OSError):
+                _remove_if_dead(each)
     finally:
         os.close(lock)
 
@@ -52,11 +55,18 @@ def keep_logs() -> None:
     _keeps_logs = True
 
 
-def remove_dead_folders(root: Path) -> None:
-    """Remove this user's folders of private Rays whose driver and node have both ended."""
+def remove_dead_folders(root: Path) -> list[Path]:
+    """Remove this user's folders of private Rays whose driver and node have both ended.
+
+    Returns:
+        Folders of which only the driver has ended so far.
+    """
+    dying = []
     for folder in root.glob(f"{PREFIX}*"):
         with suppress(OSError):  # another command removes it as well, or it is another user's
-            _remove_if_dead(folder)
+            if not _remove_if_dead(folder):
+                dying.append(folder)
+    return dying
 
 
 @contextmanager
@@ -105,14 +115,21 @@ def _root() -> Path:
     return root if len(os.fsencode(longest)) <= LONGEST_SOCKET else DEFAULT_ROOT
 
 
-def _remove_if_dead(folder: Path) -> None:
+def _remove_if_dead(folder: Path) -> bool:
+    """Remove the folder of a dead driver; False where its node still answers.
+
+    Raises:
+        OSError: the driver is alive, or the folder is gone.
+    """
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if os.fstat(opened).st_uid != os.geteuid():
-            return
+            return True
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)  # its driver holds the lock as long as it lives
-        if not any(map(_is_answered, folder.glob("*/session_*/sockets/raylet*"))):
-            shutil.rmtree(folder, ignore_errors=True)
+        if any(map(_is_answered, folder.glob("*/session_*/sockets/raylet*"))):
+            return False
+        shutil.rmtree(folder, ignore_errors=True)
+        return True
     finally:
         os.close(opened)
 

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from paceline.cluster.private_ray import PREFIX, remove_dead_folders
+from paceline.cluster.private_ray import PREFIX, private_ray_folder, remove_dead_folders
 from support.cluster.job_cluster import wait_until
 from support.cluster.user_folder import enter_user_folder
 from support.modes import PRIVATE, modes_in
@@ -39,6 +39,21 @@ def test_a_folder_is_kept_as_long_as_its_node_answers(tmp_path_factory: pytest.T
             assert folder.exists()
         remove_dead_folders(Path(root))
         assert not folder.exists()
+
+
+def test_a_folder_whose_node_ends_meanwhile_is_removed_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        monkeypatch.setenv("RAY_TMPDIR", root)
+        dying, failed = Path(root) / f"{PREFIX}1", Path(root) / f"{PREFIX}2"
+        (dying / "r" / "session_1" / "sockets").mkdir(parents=True)
+        with socket.socket(socket.AF_UNIX) as raylet:
+            raylet.bind(str(dying / "r" / "session_1" / "sockets" / "raylet"))
+            raylet.listen()
+            with private_ray_folder():
+                raylet.close()
+                failed.mkdir()  # the logs of another command that has failed in the meantime
+                assert dying.exists()
+        assert [each.name for each in Path(root).iterdir()] == [failed.name]
 
 
 class Command:
