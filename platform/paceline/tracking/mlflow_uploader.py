@@ -64,6 +64,8 @@ class MlflowUploader:
         """Whether MLflow was found to lack what it was sent."""
         self._waits_for_store = False
         """Whether the journal holds more than the run's object store has."""
+        self._is_stored = stored_bytes(folder) is not None
+        """Whether the run is in an object store."""
         self._lag = Lag()
         self._tells_lag = tells_lag
         self._uploads = ArtifactUploads(folder, self._save_cursor, self._note_refused)
@@ -216,6 +218,9 @@ class MlflowUploader:
             )
 
     def _upload(self) -> None:
+        if self._is_stored and stored_bytes(self._folder) is None:
+            self._abandoned.set()  # the working copy was removed: whoever continues sends what the store has
+            return
         self._require_the_same_store()
         if self._remote is None:
             self._remote = self._open()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from paceline import load_run, load_sweep
@@ -15,6 +16,8 @@ from paceline.runs.export import export
 from paceline.runs.finding import find_run
 from paceline.runs.listing import list_runs
 from paceline.storage.remote_folder import RemoteFolder
+from paceline.storage.stored_log import joined
+from paceline.sweeps.coordinator.coordinator import SweepCoordinator
 from paceline.tracking import mlflow_client as mlflow
 from support.storage.relay import Relay
 from support.storage.server import CREDENTIALS
@@ -22,6 +25,8 @@ from support.storage.sweeping import NAME, STEPS, Sweeping, log_in, steps_in, sw
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(600)]
 
+COORDINATOR = f"ray::{SweepCoordinator.__name__}"
+"""Title of its process."""
 IDS = ["0000", "0001", "0002", "0003"]
 
 
@@ -124,6 +129,26 @@ def look_at(address: str, result: dict[str, Any], remote: RemoteFolder, tmp_path
     assert find_run(f"{NAME}/{found.sweep_id}/{found.best.id}", str(remote.address)).kind == "trial"
     assert command(["report", address, "--output", str(tmp_path / "report.html")]) == 0
     assert (tmp_path / "report.html").read_text().count(found.sweep_id) > 0
+
+
+def test_a_killed_coordinator_loses_nothing_of_the_stores_record(
+    sweeping: Sweeping, remote: RemoteFolder, undisturbed: dict[str, Any], uri: str
+) -> None:
+    sweeping.start_and_wait_before(STEPS + 6)
+    sweeping.until(lambda: whole_steps(remote, "0001") == [4])
+    children = psutil.Process(sweeping.process.pid).children(recursive=True)
+    (coordinator,) = (each for each in children if each.cmdline()[:1] == [COORDINATOR])
+    coordinator.kill()
+    sweeping.go_on()
+    result = sweeping.result()
+    assert "[coordinator-restarted]" in sweeping.told()
+    assert weights_of(result) == weights_of(undisturbed)
+    (here,) = sweeping.cache.rglob("log.jsonl")
+    assert joined(sweep_of(remote) / "log.jsonl") == here.read_bytes()
+    assert [log_in(remote)[id]["attempts"] for id in IDS] == [1, 1, 1, 1]
+    once = Counter(range(1, STEPS + 1))
+    assert {id: steps_in(remote, id) for id in IDS} == dict.fromkeys(IDS, once)
+    assert steps_in_mlflow(uri) == dict.fromkeys(IDS, once)
 
 
 def test_a_store_that_is_away_is_waited_for_and_ends_the_sweep_only_if_it_stays_away(

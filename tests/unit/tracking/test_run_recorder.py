@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,8 +14,10 @@ from paceline.tracking import metrics
 from paceline.tracking import run_recorder as module
 from paceline.tracking.datasets import LOADING
 from paceline.tracking.journal import JOURNAL_FILE, Journal
+from paceline.tracking.mlflow_uploader import MlflowUploader
 from paceline.tracking.run_record import RunRecord
 from paceline.tracking.run_recorder import RunRecorder, has_ended, unsent
+from paceline.tracking.stored_length import MARK, note_stored
 from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor
 from support.tracking.recording import DEAD, MakeRecord, as_stored, points
 
@@ -150,3 +153,17 @@ def test_a_damaged_cursor_is_not_believed(tmp_path: Path, change: dict[str, Any]
 def test_a_file_that_is_no_cursor_means_starting_over(tmp_path: Path, content: str) -> None:
     (tmp_path / CURSOR_FILE).write_text(content)
     assert UploadCursor.load(tmp_path / CURSOR_FILE) == UploadCursor()
+
+
+def test_a_stored_run_whose_working_copy_was_removed_sends_nothing(
+    tmp_path: Path, record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Mock()
+    monkeypatch.setattr(MlflowUploader, "_open", opened)
+    note_stored(tmp_path, 0)
+    recorder = RunRecorder(tmp_path, record(DEAD))
+    recorder.append(points(1))
+    (tmp_path / MARK).unlink()
+    recorder.start_uploading()
+    assert recorder.close("KILLED", None, 10.0).unsent
+    assert not opened.called
