@@ -96,7 +96,7 @@ STORE = f"""\
 ## In an object store
 
 With `storage.path: s3://bucket/prefix`, runs and sweeps have the same names in the store. They are worked on in a copy
-below `${store_places.CACHE_VARIABLE}`. The log of a sweep is a folder there, `sweep_log.jsonl/`, with parts of up to 1 MiB.
+below `${store_places.CACHE_VARIABLE}`. The log of a sweep is a folder there, `log.jsonl/`, with parts of up to 1 MiB.
 
 - A checkpoint counts once it is in the store. Its files are uploaded first, then the journal with its metrics, and the
   manifest last.

@@ -9,10 +9,10 @@ from support.chaos.configs import SWEEP
 from support.chaos.fixtures import Disturb, undisturbed
 from support.chaos.oracle import Oracle
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 VICTIMS = ("driver", "worker", "coordinator", "controller", "raylet", "gcs", "uploader", "server")
-SEEDS = [16, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(300, 320))]
+SEEDS = [16, *range(300, 320)]
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ from support.chaos.configs import ON_RAY
 from support.chaos.fixtures import Disturb, undisturbed
 from support.chaos.oracle import Oracle
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 VICTIMS = ("driver", "worker", "coordinator", "controller", "raylet", "gcs", "uploader", "server")
-SEEDS = [9, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(200, 225))]
+SEEDS = [9, *range(200, 225)]
 
 
 @pytest.fixture(scope="module")

@@ -162,7 +162,7 @@ def test_a_stored_run_whose_working_copy_was_removed_sends_nothing(
     monkeypatch.setattr(MlflowUploader, "_open", opened)
     note_stored(tmp_path, 0)
     recorder = RunRecorder(tmp_path, record(DEAD))
-    recorder.append(points(1))
+    recorder.append(points(1, 2))
     (tmp_path / MARK).unlink()
     recorder.start_uploading()
     assert recorder.close("KILLED", None, 10.0).unsent
