@@ -15,7 +15,7 @@ from paceline.sweeps.coordinator.sweep_rules import SweepRules
 from paceline.sweeps.launch import SweepLaunch
 from paceline.sweeps.messages import Attempt
 from paceline.sweeps.planning.planned_trials import plan_trials
-from paceline.sweeps.planning.slot_plan import SlotPlan, base_of, maker_of
+from paceline.sweeps.planning.slot_plan import SlotPlan, base_of, spec_builder_of
 from paceline.sweeps.results.closing import best_config, status_of, write_best
 from paceline.sweeps.results.drawing import Drawing
 from paceline.sweeps.results.pictures import PICTURES
@@ -64,7 +64,7 @@ def play_sweep(storage: Path, uri: str, failure: str) -> Played:
 
 async def _play(launch: SweepLaunch, failure: str) -> Played:
     plan = SlotPlan(launch, Resources(cpus=1, gpus=0))
-    maker = maker_of(launch, plan, base_of(launch))
+    maker = spec_builder_of(launch, plan, base_of(launch))
     objectives = tuple(launch.sweep.objectives)
     rules = SweepRules(objectives=objectives, seats=1, max_failures=0, fresh_processes=False)
     coordinator = SweepCoordinator(launch.folder.path, sweep_record(launch), rules, launch.total)

@@ -7,7 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from paceline.engine.manifest import MANIFEST, verify, write_manifest
 from paceline.errors import EnvironmentFault
@@ -46,7 +48,8 @@ def saved(checkpoints: StoredCheckpoints, step: int, mark: str = "") -> Path:
     """A whole checkpoint in the working copy."""
     folder = checkpoints.folder / f"step-{step}"
     folder.mkdir(parents=True)
-    (folder / "model.safetensors").write_bytes(f"weights of {step}{mark}".encode() * 100)
+    weights = np.frombuffer(f"weights of {step}{mark}".encode() * 100, dtype=np.uint8)
+    save_file({"weights": weights}, folder / "model.safetensors")
     (folder / "state.json").write_text(json.dumps({"step": step}))
     write_manifest(folder, step)
     return folder

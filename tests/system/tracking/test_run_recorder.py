@@ -299,7 +299,7 @@ def test_a_database_that_is_replaced_meanwhile_gets_everything(
             return None
         return subprocess.Popen(["cp", str(prepared_database), str(path)], stderr=subprocess.PIPE)
 
-    monkeypatch.setattr(mlflow_uploader.database, "start_creating", start)
+    monkeypatch.setattr(mlflow_uploader.mlflow_database, "start_creating", start)
     about, other = record(sqlite_uri, params={"lr": 0.1}), record(sqlite_uri, run_id="other")
     recorders = [RunRecorder(tmp_path / each.run_id, each) for each in (about, other)]
     for recorder in recorders:
@@ -375,7 +375,7 @@ def test_a_missing_database_is_created_while_points_come_in(
         creation.append(path)
         return subprocess.Popen(["sh", "-c", once_told], cwd=path.parent, stderr=subprocess.PIPE)
 
-    monkeypatch.setattr(mlflow_uploader.database, "start_creating", start)
+    monkeypatch.setattr(mlflow_uploader.mlflow_database, "start_creating", start)
     recorder = RunRecorder(tmp_path / "run", record(f"sqlite:///{tmp_path}/mlflow.db"))
     recorder.start_uploading()
     assert recorder.append(points(1, 3)) == 2
