@@ -3,6 +3,7 @@
 import re
 import threading
 import time
+from contextlib import suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -174,5 +175,6 @@ def _artifact_location(record: RunRecord) -> str | None:
     if folder != record.experiment or folder.startswith("."):
         folder = f"{folder[:80].lstrip('.')}-{sha256(record.experiment.encode()).hexdigest()[:8]}"
     artifacts = database.parent / "mlruns" / folder
-    make_folder(artifacts)  # MLflow itself would let everybody read them
+    with suppress(OSError):  # whoever uploads artifacts reports that
+        make_folder(artifacts)  # MLflow itself would let everybody read them
     return artifacts.as_uri()
