@@ -121,7 +121,7 @@ def step_seconds(config: "ExperimentConfig", use_gpu: bool, folder: Path, steps:
     trainer = LeanTorchTrainer(
         serve,
         train_loop_config={"config": config.model_dump_json(), "file": str(file), "folders": user_folders()},
-        torch_config=torch_config(use_gpu, config.parallel.timeout_seconds, not in_submitted_job()),
+        torch_config=torch_config(use_gpu, config.parallel.timeout_seconds),
         scaling_config=ray_scaling(config, use_gpu),
         run_config=RunConfig(
             name=name,

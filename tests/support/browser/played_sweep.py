@@ -55,7 +55,7 @@ def play_sweep(storage: Path, uri: str, failure: str) -> Played:
     """
     space = {LR: [0.01, 0.05, 0.2, 0.8], BATCH: [32, 64, 128]}
     config = sweep_config(space, {"name": "browsed"}, metric="val/accuracy", seeds=2)
-    launch = launch_of(config, storage, plan_trials(config).points, uri=uri, close_seconds=CLOSE_SECONDS)
+    launch = launch_of(config, storage, plan_trials(config).planned_trials, uri=uri, close_seconds=CLOSE_SECONDS)
     try:
         return asyncio.run(_play(launch, failure))
     finally:
@@ -64,21 +64,21 @@ def play_sweep(storage: Path, uri: str, failure: str) -> Played:
 
 async def _play(launch: SweepLaunch, failure: str) -> Played:
     plan = SlotPlan(launch, Resources(cpus=1, gpus=0))
-    maker = spec_builder_of(launch, plan, base_of(launch))
+    specs = spec_builder_of(launch, plan, base_of(launch))
     objectives = tuple(launch.sweep.objectives)
-    rules = SweepRules(objectives=objectives, seats=1, max_failures=0, fresh_processes=False)
+    rules = SweepRules(objectives=objectives, slots=1, max_failures=0, fresh_processes=False)
     coordinator = SweepCoordinator(launch.folder.path, sweep_record(launch), rules, launch.total)
     await coordinator.prepare(plan.shapes[:1])
     await _until_in_mlflow(launch.folder.tracking)
     [group] = (await coordinator.view()).groups
-    incarnation = await coordinator.enter(group.seat, group.generation, 0, b"worker")
+    incarnation = await coordinator.enter(group.slot, group.generation, 0, b"worker")
     assert incarnation is not None
-    last = launch.points[-1].id
-    for point in launch.points:
-        asked = asyncio.create_task(coordinator.run_to_rung(maker.make(point)))
-        work = await coordinator.take(group.seat, group.generation, incarnation)
+    last = launch.planned_trials[-1].id
+    for planned in launch.planned_trials:
+        asked = asyncio.create_task(coordinator.run_to_rung(specs.make(planned)))
+        work = await coordinator.take(group.slot, group.generation, incarnation)
         assert work is not None
-        await _train(coordinator, work, point.params, failure if point.id == last else "")
+        await _train(coordinator, work, planned.params, failure if planned.id == last else "")
         await asked
     return await _close(launch, coordinator)
 
