@@ -58,10 +58,12 @@ class SeparateProcess:
             raise
 
     def _start(self, module: str, environment: dict[str, str]) -> None:
-        """Start it with SIGINT and SIGHUP held back, which it inherits: Ctrl-C reaches it, too, and may do so before it
-        could say what is to become of it. We are interrupted, and end it."""
+        """Start it with SIGINT held back, which it inherits: Ctrl-C reaches it, too, and may do so before it could say
+        what is to become of it. We are interrupted, and end it. The same holds for a SIGHUP that we do not die of."""
         descriptor = self._left_behind.fileno()
-        held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
+        is_handled = signal.getsignal(signal.SIGHUP) is not signal.SIG_DFL
+        own = {signal.SIGINT, signal.SIGHUP} if is_handled else {signal.SIGINT}
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, own)
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", module, str(descriptor), str(os.getpid())],
