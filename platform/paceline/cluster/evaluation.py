@@ -214,14 +214,14 @@ def _prepare(
     learn(secrets_of(config))
     if not on_cluster(options.address):
         check_this_machine(config)
-    worker_spec = _assignment(config, options.address)
+    worker_spec = _worker_spec(config, options.address)
     request = EvaluationRequest(worker_spec, checkpoint.place, tuple(sets), parts)
     return checkpoint, EvaluationLaunch(
         config, request, folder, options.address, options.wait_seconds, options.listener
     )
 
 
-def _assignment(config: ExperimentConfig, address: str | None) -> Any:
+def _worker_spec(config: ExperimentConfig, address: str | None) -> Any:
     from paceline.cluster.worker_spec import WorkerSpec
 
     return WorkerSpec(

@@ -53,12 +53,12 @@ class Slot:
 
     @property
     def is_free(self) -> bool:
-        """Whether a trial may be occupied here."""
+        """Return True if a trial may be assigned to this slot."""
         return self.run is None and not self.is_retired
 
     @property
     def is_busy(self) -> bool:
-        """Whether a group has taken the trial that sits here."""
+        """Whether a group has taken the trial of this slot."""
         return self.run is not None and self.run.begun is not None
 
     def is_current(self, generation: int, incarnation: int | None = None) -> bool:

@@ -176,7 +176,7 @@ def _made(config: ExperimentConfig, earlier: Sequence[SweepConfig]) -> tuple[Pla
 
 
 def _samples_unseen(config: ExperimentConfig, trials: int, recorded: RecordedSizes) -> int | None:
-    """Samples of trials whose trials are not known yet, as if they were trained as the config stands."""
+    """Samples of trials that are not known yet, as if they were trained as the config stands."""
     each = describe_trials(config, [PlannedTrial("", {})], recorded).total_samples
     return None if each is None else each * trials
 

@@ -91,7 +91,7 @@ def objective_of(metric: str, objectives: Sequence[Objective]) -> Objective:
 
 
 def place(trial: Trial) -> tuple[int, str]:
-    """Sorts trials in the order in which their points were made."""
+    """Sorts trials in the order in which they were planned."""
     return len(trial.id), trial.id
 
 
