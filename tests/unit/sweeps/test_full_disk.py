@@ -47,7 +47,7 @@ async def test_one_trial_without_room_is_left_and_the_others_continue(sweep: Sim
 
 @simulated(slots=2)
 async def test_sweep_stops_when_the_disk_stays_full(sweep: SimulatedSweep) -> None:
-    sweep.trainings = {"0000": [finds_disk_full()], "0001": [finds_disk_full()]}
+    sweep.trainings = {id: [finds_disk_full()] for id in ("0000", "0001", "0002", "0003")}
     assert await sweep.run_all("0000", "0001", "0002", "0003") == ["pending"] * 4
     assert (await sweep.run("0004")).state == "pending"
     await sweep.until(lambda: not sweep.alive)
