@@ -53,7 +53,7 @@ async def test_sweep_stops_when_the_disk_stays_full(sweep: SimulatedSweep) -> No
     await sweep.until(lambda: not sweep.alive)
     view = await sweep.view()
     assert (view.over, view.fault, view.disk_full) == (REASON, REASON, REASON)
-    assert {"0000", "0001"} <= {taken.trial for taken in sweep.taken} < {"0000", "0001", "0002", "0003"}
+    assert 2 <= len({taken.trial for taken in sweep.taken}) < 4  # one may be at work in the other slot
     assert "failed" not in (await sweep.states()).values()
 
 
