@@ -5,6 +5,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from support.syntax_trees import parsed
+
 CODE = "code"
 UNSEEN = {"BrokenCheckpoint", "Difference", "Note", "_note"}
 """What takes a code that no message ends with: reasons inside a message, differences between runs, notes."""
@@ -16,7 +18,7 @@ Places = Mapping[str, set[str]]
 
 def codes_in(package: Path) -> Places:
     """Return the codes that messages of a package end with."""
-    trees = {file: ast.parse(file.read_text()) for file in sorted(package.rglob("*.py"))}
+    trees = {file: parsed(file.read_text()) for file in sorted(package.rglob("*.py"))}
     positions = _positions(trees.values())
     found: dict[str, set[str]] = defaultdict(set)
     for file, tree in trees.items():
@@ -30,7 +32,7 @@ def warnings_without_code(package: Path) -> list[str]:
     """Return the `file:line` of each event `warning` that has no code."""
     found = []
     for file in sorted(package.rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(parsed(file.read_text())):
             if isinstance(node, ast.Call) and _name(node) in ("event", "tell") and _is_warning(node):
                 details = [key for each in node.args if isinstance(each, ast.Dict) for key in each.keys]
                 named = {each.arg for each in node.keywords} | {ast.unparse(key) for key in details if key}

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from support.syntax_trees import parsed
+
 BANNED = {
     r"\b(?:go|goes|going|went|gone) on\b": "continue, resume",
     r"\banew\b|\bonce more\b": "again",
@@ -55,7 +57,7 @@ def findings(file: Path) -> list[Finding]:
 
 def _python_texts(source: str) -> Iterator[tuple[int, str]]:
     """Return the docstrings, comments and other strings of a module, with their lines."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     for node in ast.walk(tree):
         match node:
             case ast.JoinedStr(values=parts):

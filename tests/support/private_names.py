@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from support.syntax_trees import parsed
+
 LIBRARIES = ("mlflow", "ray", "torch", "torchvision")
 
 
@@ -30,10 +32,6 @@ def private_paths(paths: Iterable[str]) -> set[str]:
 
 
 # Use in code
-
-
-parsed = lru_cache(maxsize=None)(ast.parse)
-"""A piece of code as a tree, which is not to be changed."""
 
 
 class Use(NamedTuple):

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import paceline
-from support.private_names import Use, is_private, parsed, private_paths, uses
+from support.private_names import Use, is_private, private_paths, uses
+from support.syntax_trees import parsed
 
 PACKAGE = Path(paceline.__file__).parent
 COMPAT = PACKAGE / "_compat"
@@ -90,7 +91,7 @@ def _is_declaration(node: ast.Assign) -> bool:
 
 def declared_in(library: str) -> tuple[str, ...]:
     """The `PRIVATE` of one of the files, without running it."""
-    for node in ast.parse((COMPAT / f"{library}.py").read_text()).body:
+    for node in parsed((COMPAT / f"{library}.py").read_text()).body:
         if isinstance(node, ast.Assign) and _is_declaration(node):
             return ast.literal_eval(node.value)  # type: ignore[no-any-return]
     raise AssertionError(f"{library}.py declares nothing")

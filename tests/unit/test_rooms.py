@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from support.syntax_trees import parsed
+
 PACKAGE = Path(__file__).resolve().parents[2] / "platform" / "paceline"
 COMPONENTS = ("models", "data", "tasks", "adapters", "optimizers", "lr_schedulers", "metrics", "callbacks")
 HEAVY = ("torch", "torchvision", "ray", "mlflow")
@@ -57,7 +59,7 @@ FORBIDDEN = {
 
 def imports_of(source: str) -> Iterator[str]:
     """Every module that a piece of code imports, wherever in it, and every name taken from one, as dotted paths."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -171,7 +173,7 @@ def duplicate_classes(sources: Mapping[str, str]) -> dict[str, list[str]]:
     """Public classes of the same name in several modules, with the modules."""
     found: dict[str, list[str]] = {}
     for module, code in sources.items():
-        for node in ast.parse(code).body:
+        for node in parsed(code).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found.setdefault(node.name, []).append(module)
     return {name: modules for name, modules in found.items() if len(modules) > 1}
