@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import psutil
@@ -47,10 +47,14 @@ class Chaos:
             chooser.random(),
         )
 
+    def earlier(self, attempt: int) -> "Chaos":
+        """Return the same at an earlier moment: when the victim had ended before its moment came."""
+        return replace(self, moment=self.moment * 0.7**attempt)
+
 
 @dataclass
 class Outcome:
-    """A row of the table: what happened, and how the command got over it."""
+    """What happened, and how the command recovered."""
 
     chaos: Chaos
     struck_seconds: float | None = None
@@ -62,16 +66,9 @@ class Outcome:
     """The JSON of the command that succeeded; None where none did."""
 
     @property
-    def row(self) -> str:
-        """The table's line."""
-        act = f"stopped {self.chaos.stop_seconds:.0f} s" if self.chaos.stop_seconds else "killed"
-        when = "missed" if self.struck_seconds is None else f"{self.struck_seconds:.1f} s"
-        recovered = "-" if self.recovery_seconds is None else f"{self.recovery_seconds:.1f} s"
-        codes = " ".join(map(str, self.exit_codes))
-        return f"| {self.chaos.seed} | {self.chaos.victim} | {act} | {when} | {codes} | {recovered} |"
-
-
-HEADING = "| seed | victim | act | at | exit codes | recovered in |"
+    def record(self) -> dict[str, Any]:
+        """What the table of all seeds shows, see `chaos.table`."""
+        return {**asdict(self), "result": None}
 
 
 def play(chaos: Chaos, scene: Scene, duration_seconds: float) -> Outcome:
