@@ -42,13 +42,10 @@ from paceline.sweeps.coordinator.coordinator import SweepCoordinator
 from paceline.sweeps.coordinator.sweep_rules import SweepRules
 from paceline.sweeps.display import PlainSweepListener
 from paceline.sweeps.messages import UNSEEN, Attempt, GroupShape, TrialSpec
-from paceline.sweeps.planning.planned_trials import plan_trials
-from paceline.sweeps.search.listed_trials import ListedTrials
+from paceline.sweeps.planning.planned_trials import plan_trials, section_of
 from paceline.sweeps.search.optuna_search import OptunaSearch
-from paceline.sweeps.search.tune_config import planned_trial_of
-from paceline.sweeps.sweep_section import section_of
-from paceline.sweeps.trial import PlannedTrial
-from paceline.sweeps.trial_table import TrialTable
+from paceline.sweeps.search.tune_trials import ListedTrials, planned_trial_of
+from paceline.sweeps.trial import PlannedTrial, TrialTable
 from paceline.tracking.metric_points import MetricReading
 from paceline.tracking.mlflow_uploader import MlflowUploader
 from paceline.tracking.run_record import RunRecord

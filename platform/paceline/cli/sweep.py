@@ -45,8 +45,8 @@ def _sweep(options: argparse.Namespace) -> int:
 
 def _sweep_with(config: Any, options: argparse.Namespace) -> int:
     from paceline.sweeps.display import open_sweep_display
+    from paceline.sweeps.planning.planned_trials import section_of, trial_count
     from paceline.sweeps.sweep import sweep
-    from paceline.sweeps.sweep_section import section_of, trial_count
 
     section = section_of(config)
     shown = section.objectives, config.name, trial_count(section)

@@ -11,9 +11,10 @@ from paceline.cluster.run_identity import RunFolder
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.sweep import SweepConfig
 from paceline.errors import EnvironmentFault, PacelineError
+from paceline.sweeps.states import ENDED
 from paceline.sweeps.sweep_folder import SweepFolder
 from paceline.sweeps.sweep_log import SweepHistory, read_log
-from paceline.sweeps.trial import ENDED, Trial
+from paceline.sweeps.trial import Trial
 from paceline.tracking.run_record import DamagedRecord
 from paceline.tracking.run_recorder import TRIAL_STATUS, FinalStatus
 
@@ -119,9 +120,9 @@ class Owner:
         """Markdown for the page of a sweep's own run: what its trials came to; None for the summary of its points."""
         if self.kind != "sweep":
             return None
+        from paceline.sweeps.planning.planned_trials import section_of
         from paceline.sweeps.results.record import note_of
         from paceline.sweeps.results.reopening import sweep_in
-        from paceline.sweeps.sweep_section import section_of
 
         try:
             result = sweep_in(self.folder)

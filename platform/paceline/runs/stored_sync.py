@@ -23,7 +23,7 @@ from paceline.storage.run_keeper import RunKeeper
 from paceline.storage.stored_checkpoints import StoredCheckpoints
 from paceline.storage.stored_record import RecordCopy
 from paceline.storage.working_copies import LAUNCH, TRIALS, RunStore
-from paceline.sweeps.sweep_copy import SweepCopy
+from paceline.sweeps.stored_sweep import SweepCopy
 from paceline.sweeps.sweep_folder import SweepFolder
 
 Tell = Callable[[str], object]

@@ -16,11 +16,9 @@ from paceline.display import PlainListener, QuietListener, Waiting, event_text, 
 from paceline.redaction import redact, redact_tree
 from paceline.reports.text import number_text
 from paceline.sweeps.listener import SilentSweepListener, SweepListener
-from paceline.sweeps.results import labels, ranking, trial_texts
-from paceline.sweeps.results.best_setting import BestSetting
-from paceline.sweeps.results.ranking import Objective, best_seed
-from paceline.sweeps.trial import Trial
-from paceline.sweeps.trial_table import Beginning, TrialTable
+from paceline.sweeps.results import labels, ranking, result_text
+from paceline.sweeps.results.ranking import BestSetting, Objective, best_seed
+from paceline.sweeps.trial import Trial, TrialTable, axis_keys, planned_order
 
 PLAIN_LINE_SECONDS = 5.0
 PLAIN_WAIT_SECONDS = 30.0
@@ -37,6 +35,29 @@ GAP = "  "
 GROUPS_HINT = "usually 30 to 90 s on a small machine, once per sweep"
 _COUNTED = ("running", "paused", "pruned", "failed", "oom", "diverged", "skipped", "predicted_oom")
 """The states whose number is shown beside that of all ended trials."""
+
+
+class Beginning:
+    """When the first trial of this launch began, and what was done by then.
+
+    Trials that an earlier launch has left have had their attempts and steps before.
+    """
+
+    def __init__(self) -> None:
+        self.since: float | None = None
+        self.work = 0.0
+        self.trained = 0
+        self._left: dict[str, tuple[int, int]] | None = None
+
+    def is_over(self, view: TrialTable, now: float) -> bool:
+        """Whether a trial has begun; takes note of the time when it has."""
+        if self.since is not None:
+            return True
+        if self._left is None:
+            self._left = {trial.id: (trial.attempts, trial.steps) for trial in view}
+        if any((trial.attempts, trial.steps) > self._left.get(trial.id, (0, 0)) for trial in view):
+            self.since, self.work, self.trained = now, view.work_done, view.num_trained
+        return self.since is not None
 
 
 class SweepDisplay:
@@ -157,7 +178,7 @@ class PlainSweepListener(PlainListener):
     def _show_ended(self, view: TrialTable) -> None:
         ended = [view.by_id(trial_id) for trial_id in view.ended_ids[self._num_shown :]]
         self._num_shown += len(ended)
-        names = labels.short_names(trial_texts.axis_keys([*view[:1], *ended]))
+        names = labels.short_names(axis_keys([*view[:1], *ended]))
         for trial in ended:
             value = ranking.value_of(trial, self.objectives[0][0])
             result = "" if value is None else f", {self.objectives[0][0]} {number_text(value)}"
@@ -170,7 +191,7 @@ class PlainSweepListener(PlainListener):
             self._line(str(self._waiting))
 
     def _counts_text(self, view: TrialTable) -> str:
-        counts = trial_texts.states_text(view.counts, _COUNTED, view.num_infeasible)
+        counts = result_text.states_text(view.counts, _COUNTED, view.num_infeasible)
         return f"{view.num_ended}/{self._planned(view)} trials{', ' if counts else ''}{counts}"
 
     def _planned(self, view: TrialTable) -> int:
@@ -183,8 +204,8 @@ class PlainSweepListener(PlainListener):
         best = self._best_setting.summary()
         if best is None:
             return ""
-        names = labels.short_names(trial_texts.axis_keys(best.trials))
-        return redact(trial_texts.summary_text(best_seed(best, self.objectives), best.spreads, names))
+        names = labels.short_names(axis_keys(best.trials))
+        return redact(result_text.summary_text(best_seed(best, self.objectives), best.spreads, names))
 
 
 def _event_text(kind: str, details: Mapping[str, Any]) -> str:
@@ -246,7 +267,7 @@ class LiveSweepListener(PlainSweepListener):
         left = self._seconds_left(view, now)
         text.append(self._title, "bold").append("  ")
         text.append(done * full, "green").append(missing * (BAR_WIDTH - full), "dim")
-        text.append(f"  {self._counts_text(view)}{'' if left is None else f'  {labels.clock_text(left)} left'}\n")
+        text.append(f"  {self._counts_text(view)}{'' if left is None else f'  {_clock_text(left)} left'}\n")
 
     def _seconds_left(self, view: TrialTable, now: float) -> float | None:
         """None until a trial has ended since the first one began: the time before says nothing about the rest."""
@@ -258,10 +279,10 @@ class LiveSweepListener(PlainSweepListener):
         return (total - done) / rate if rate > 0 else None
 
     def _add_table(self, text: Text, view: TrialTable) -> None:
-        running = sorted((trial for trial in view.open.values() if trial.state == "running"), key=ranking.place)
+        running = sorted((trial for trial in view.open.values() if trial.state == "running"), key=planned_order)
         del running[RUNNING_ROWS:]
         shown = running + [view.by_id(trial_id) for trial_id in view.ended_ids[: -ENDED_ROWS - 1 : -1]]
-        names = labels.short_names(trial_texts.axis_keys([*view[:1], *shown]))
+        names = labels.short_names(axis_keys([*view[:1], *shown]))
         heading = ["trial", "setting", "step", self.objectives[0][0], "samples/s", "state"]
         rows = [heading, *(self._cells(trial, names) for trial in shown)]
         widths = [max(cell_len(row[column]) for row in rows) for column in range(len(heading))]
@@ -291,3 +312,10 @@ def _fitted(text: str, width: int, is_right: bool) -> str:
         return f"{set_cell_size(text, width - 1)}…"
     padding = " " * (width - cell_len(text))
     return padding + text if is_right else text + padding
+
+
+def _clock_text(seconds: float) -> str:
+    """A time in seconds as on a clock: `0:07`, `1:02:33`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

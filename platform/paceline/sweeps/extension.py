@@ -20,10 +20,9 @@ from paceline.config.sweep import SweepConfig
 from paceline.config.sweep_checks import SAMPLES, SCHEDULER, SEEDS, axis_key
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.storage.address import StoreAddress
-from paceline.sweeps.planning.planned_trials import NO_VALUE, PlannedTrials, own_value
+from paceline.sweeps.planning.planned_trials import NO_VALUE, PlannedTrials, own_value, section_of, trial_count
 from paceline.sweeps.sweep_folder import EXTENDED, MAY_DIFFER, SWEEPS, SweepFolder
 from paceline.sweeps.sweep_log import SweepLog
-from paceline.sweeps.sweep_section import section_of, trial_count
 
 MAY_DIFFER_WHEN_EXTENDED = (*MAY_DIFFER, "sweep.space", SAMPLES, SEEDS)
 """Keys and sections of which the first ones change no trial, and the last three only add trials."""

@@ -1,15 +1,18 @@
-"""One launch of a sweep: everything that is settled before the first process is started."""
+"""One launch of a sweep: everything that is settled before the first process is started, and its slots."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from paceline.cluster.preflight import writable
+from paceline.cluster.preflight import Resources, cluster_resources, writable
+from paceline.cluster.ray_session import on_cluster
+from paceline.cluster.readiness import ready
 from paceline.cluster.run_identity import ClaimedRun
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.sweep import SweepConfig
 from paceline.sweeps.listener import SweepListener
-from paceline.sweeps.planning.sizing import TrialConfigs
+from paceline.sweeps.planning.sizing import TrialConfigs, first_rung, fitting_shapes, group_shape, slots_for
 from paceline.sweeps.sweep_folder import SweepFolder
 from paceline.sweeps.sweep_log import SweepHistory
 from paceline.sweeps.trial import PlannedTrial, Trial
@@ -78,3 +81,39 @@ class SweepLaunch:
     def total(self) -> int:
         """How many trials there will be at the most, without skipped ones."""
         return len(self.planned_trials) or (self.sweep.num_samples or 0) * self.sweep.seeds
+
+
+class SlotPlan:
+    """How many trials run side by side, on which worker groups, and where they are compared.
+
+    Raises:
+        EnvironmentFault: there is less than the sweep needs.
+        ConfigError: the first rung has to be given.
+    """
+
+    def __init__(self, launch: SweepLaunch, available: Resources) -> None:
+        section, planned_trials = launch.sweep, launch.left
+        where = "the cluster" if on_cluster(launch.address) else "this machine"
+        self.available = available
+        self.shapes = fitting_shapes(launch.configs.of(planned_trials), available, where)
+        self.slots = slots_for(section, self.shapes, available, len(planned_trials) or launch.total)
+        self.length, self.first_rung = 0.0, 0.0
+        self.rungs: dict[str, Any] | None = None
+        if section.scheduler != "none":
+            self.length = launch.configs.longest(launch.planned_trials, section.budget_unit)
+            self.first_rung = first_rung(section, self.length)
+            factor = section.rung_factor if section.scheduler == "asha" else None
+            self.rungs = {"first": self.first_rung, "factor": factor, "unit": section.budget_unit}
+
+
+def ready_to_sweep(launch: SweepLaunch) -> None:
+    """Return once the cluster can run the worker groups of a sweep.
+
+    Raises:
+        EnvironmentFault: it cannot, or not within the sweep's `wait_seconds`.
+    """
+    available, section = cluster_resources(), launch.sweep
+    trials = max(1, len(launch.left) or launch.total)
+    slots = 1 if section.slots == "auto" else min(section.slots, trials)
+    shapes = dict.fromkeys(group_shape(each, available) for each in launch.configs.of(launch.left))
+    ready([each.request(slots) for each in shapes], launch.config, launch.wait_seconds, launch.listener)

@@ -1,71 +1,107 @@
-"""What a coordinator of a sweep that was started again must know of its slots: kept in the sweep's log.
+"""What a coordinator of a sweep that is started again must know of its slots: kept in the sweep's log.
 
 Worker groups and Ray Tune outlive the coordinator's process. It finds in the log which group each slot has, which trial
 is at work there in which attempt, and whether Tune or a scheduler has decided something that its workers do not know.
 """
 
 import base64
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from paceline.sweeps.log_entry import LogEntry
 from paceline.sweeps.messages import GroupShape
+from paceline.sweeps.states import ATTEMPT, SLOT, TRIAL, AttemptState, SlotState, TrialState
 
+LogEntry = tuple[str, Mapping[str, Any]]
+"""Kind and content of an entry of the sweep's log."""
 _LAUNCH = "launch"
 
 
-@dataclass(frozen=True)
-class SlotState:
-    """A slot and its worker group; see `coordinator.slots.Slot` for the fields."""
+@dataclass
+class SavedSlot:
+    """The fields of a slot, and of its worker group, that the log has."""
 
     number: int
+    state: SlotState = "empty"
     shape: GroupShape | None = None
+    """Of the group that it wants; None: it wants none."""
     generation: int = 0
+    """Counts the groups that it has wanted."""
     incarnation: int = 0
+    """Counts the starts of this generation's group: Ray Train starts it again when it lost a process."""
     idle_starts: int = 0
+    """How many of these starts there were since the group was last at work on a trial."""
     was_used: bool = False
+    """Whether a trial has run in this generation's group."""
     has_lived: bool = False
-    is_retired: bool = False
+    """Whether there was ever a group here."""
     taken: int = 0
+    """How often the group has taken a trial."""
+
+    def saved(self) -> dict[str, Any]:
+        """These fields alone, without those of the coordinator's slot."""
+        return {name: getattr(self, name) for name in _SLOT_FIELDS}
 
     def entry(self) -> LogEntry:
-        """The state as an entry of the log."""
-        return "slot", asdict(self)
+        """The entry of the log."""
+        return "slot", {**self.saved(), "shape": None if self.shape is None else asdict(self.shape)}
 
     @classmethod
-    def read(cls, content: Mapping[str, Any]) -> "SlotState":
+    def read(cls, content: Mapping[str, Any]) -> "SavedSlot":
         """The inverse of `entry`."""
         shape = content["shape"]
-        return cls(**{**content, "shape": None if shape is None else GroupShape(**shape)})
+        return cls(**{**content, "state": _one_of(SLOT, content), "shape": shape and GroupShape(**shape)})
 
 
-@dataclass(frozen=True)
-class ExecutionState:
-    """A trial under way; see `coordinator.trial_run.RunningTrial` for the fields."""
+@dataclass
+class SavedAttempt:
+    """The fields of a trial under way that the log has."""
 
     trial_id: str
+    state: AttemptState = "waiting"
     slot: int | None = None
-    is_displaced: bool = False
+    """The number of its slot; None while it has none."""
     displacements: int = 0
+    """How many slots it has lost since a group was at work on it."""
     begun: float | None = None
-    """Of `time.monotonic`, one clock for all processes of a node."""
+    """When its present group took it, by `time.monotonic`, one clock for all processes of a node; None: none has."""
     failures: int = 0
-    is_at_rung: bool = False
-    """Whether it stands at the rung that the log has last of it."""
+    """How often its workers died."""
+    rung: dict[str, float] | None = None
+    """The values at the rung where it waits for the decision whether to continue."""
     answered_step: int | None = None
-    stopping: tuple[str, str] | None = None
+    """The step of the last rung at which it was allowed to continue since it has its slot."""
+    stopping: tuple[TrialState, str] | None = None
+    """The state, and the reason, that it is to have once its workers have released it."""
     needs_fresh_processes: bool = False
+    """Whether no other trial may have run in its processes, or may do so after it."""
+
+    def saved(self) -> dict[str, Any]:
+        """These fields alone, without those of the coordinator's trial."""
+        return {name: getattr(self, name) for name in _ATTEMPT_FIELDS}
 
     def entry(self) -> LogEntry:
-        """The state as an entry of the log."""
-        return "execution", asdict(self)
+        """The entry of the log."""
+        return "attempt", self.saved()
 
     @classmethod
-    def read(cls, content: Mapping[str, Any]) -> "ExecutionState":
+    def read(cls, content: Mapping[str, Any]) -> "SavedAttempt":
         """The inverse of `entry`."""
         stopping = content["stopping"]
-        return cls(**{**content, "stopping": None if stopping is None else (str(stopping[0]), str(stopping[1]))})
+        if stopping is not None:
+            state, reason = stopping
+            stopping = _one_of(TRIAL, {"state": state}), str(reason)
+        return cls(**{**content, "state": _one_of(ATTEMPT, content), "stopping": stopping})
+
+
+_SLOT_FIELDS = tuple(each.name for each in fields(SavedSlot))
+_ATTEMPT_FIELDS = tuple(each.name for each in fields(SavedAttempt))
+
+
+def _one_of(states: Mapping[Any, object], content: Mapping[str, Any]) -> Any:
+    if content["state"] not in states:
+        raise ValueError(content["state"])
+    return content["state"]
 
 
 @dataclass
@@ -73,13 +109,13 @@ class LaunchState:
     """What the log says of a launch, the newest state of each thing."""
 
     id: str
-    slots: dict[int, SlotState] = field(default_factory=dict)
-    executions: dict[str, ExecutionState] = field(default_factory=dict)
+    slots: dict[int, SavedSlot] = field(default_factory=dict)
+    attempts: dict[str, SavedAttempt] = field(default_factory=dict)
     """By trial."""
     workers: list[tuple[int, int, bytes]] = field(default_factory=list)
     """Slot, generation and pickled handle of each worker that came."""
     group_times: list[Mapping[str, Any]] = field(default_factory=list)
-    """See `coordinator.timing.GroupTimes`."""
+    """See `sweep_costs.GroupTimes`."""
     over: str = ""
     fault: str = ""
 
@@ -93,11 +129,11 @@ class LaunchState:
             return
         content = {key: value for key, value in content.items() if key != _LAUNCH}
         if kind == "slot":
-            slot = SlotState.read(content)
+            slot = SavedSlot.read(content)
             self.slots[slot.number] = slot
-        elif kind == "execution":
-            execution = ExecutionState.read(content)
-            self.executions[execution.trial_id] = execution
+        elif kind == "attempt":
+            attempt = SavedAttempt.read(content)
+            self.attempts[attempt.trial_id] = attempt
         elif kind == "worker":
             self.workers.append(
                 (content["slot"], content["generation"], base64.b64decode(content["handle"], validate=True))
@@ -106,6 +142,11 @@ class LaunchState:
             self.group_times.append(content)
         elif kind == "over":
             self.over, self.fault = str(content["over"]), str(content["fault"])
+
+    def under_way(self, trial_id: str) -> SavedAttempt | None:
+        """The attempt at a trial that has a slot, or is to get another one; None: there is none."""
+        attempt = self.attempts.get(trial_id)
+        return None if attempt is None or attempt.state == "waiting" else attempt
 
 
 def of_launch(entry: LogEntry, launch_id: str) -> LogEntry:
@@ -124,11 +165,6 @@ def worker_entry(slot: int, generation: int, handle: bytes) -> LogEntry:
     return "worker", {"slot": slot, "generation": generation, "handle": base64.b64encode(handle).decode()}
 
 
-def over_entry(over: str, fault: str) -> LogEntry:
-    """The entry that says why the sweep ends."""
-    return "over", {"over": over, "fault": fault}
-
-
 def is_whole(kind: str, content: Mapping[str, Any]) -> bool:
     """Return whether an entry has all that its kind needs; one of a kind that is not known here has."""
     if kind == "launch":
@@ -138,3 +174,33 @@ def is_whole(kind: str, content: Mapping[str, Any]) -> bool:
     except (KeyError, TypeError, ValueError, IndexError):
         return False
     return True
+
+
+class SavedStates:
+    """What the log has of slots and trials, so that only what has changed is added."""
+
+    def __init__(self) -> None:
+        self._saved: dict[object, object] = {}
+
+    def changes(
+        self, slots: Iterable[SavedSlot], attempts: Iterable[SavedAttempt], over: str, fault: str
+    ) -> list[LogEntry]:
+        """Return the entries of all that differs from what was written, and take it for written."""
+        entries = [slot.entry() for slot in slots if self._has_changed(slot.number, slot.saved())]
+        entries += [each.entry() for each in attempts if self._has_changed(each.trial_id, each.saved())]
+        if self._has_changed("over", (over, fault)):
+            entries.append(("over", {"over": over, "fault": fault}))
+        return entries
+
+    def forget(self, trial_id: str) -> None:
+        """Forget a trial that has ended."""
+        self._saved.pop(trial_id, None)
+
+    def clear(self) -> None:
+        """Have everything written again: the disk did not take it."""
+        self._saved.clear()
+
+    def _has_changed(self, key: object, state: object) -> bool:
+        has_changed = self._saved.get(key) != state
+        self._saved[key] = state
+        return has_changed

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from paceline.cluster.listener import SilentListener
-from paceline.sweeps.trial_table import TrialTable
+from paceline.sweeps.trial import TrialTable
 
 
 class SweepListener(Protocol):

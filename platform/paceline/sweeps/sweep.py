@@ -34,14 +34,14 @@ from paceline.sweeps.extension import add_new_keys, claim_extension, earlier_sec
 from paceline.sweeps.launch import SweepLaunch
 from paceline.sweeps.listener import SweepListener
 from paceline.sweeps.planning.memory_limit import fitting
-from paceline.sweeps.planning.planned_trials import plan_trials
+from paceline.sweeps.planning.planned_trials import plan_trials, section_of, trial_count
 from paceline.sweeps.planning.sizing import TrialConfigs, fitting_shapes, slots_for
-from paceline.sweeps.results.closing import Closing
+from paceline.sweeps.results.record import Closing
 from paceline.sweeps.results.result import SweepResult
+from paceline.sweeps.states import ENDED, NOT_TRAINED
 from paceline.sweeps.sweep_folder import SWEEPS, SweepFolder, claim_sweep
 from paceline.sweeps.sweep_log import SweepLog, read_log
-from paceline.sweeps.sweep_section import section_of, trial_count
-from paceline.sweeps.trial import ENDED, NOT_TRAINED, Trial
+from paceline.sweeps.trial import Trial
 from paceline.tracking.database_damage import damage_of
 from paceline.tracking.mlflow_views import sweep_view_id
 from paceline.tracking.review_links import review_url

@@ -7,9 +7,9 @@ from typing import Any, get_args
 
 from paceline.errors import EnvironmentFault
 from paceline.sweeps import launch_state
-from paceline.sweeps.launch_state import LaunchState
-from paceline.sweeps.log_entry import LogEntry
-from paceline.sweeps.trial import ENDED, Trial, TrialState
+from paceline.sweeps.launch_state import LaunchState, LogEntry
+from paceline.sweeps.states import ENDED, TrialState
+from paceline.sweeps.trial import Trial
 from paceline.tracking.journal import Journal
 from paceline.tracking.journal_entries import is_count, is_number
 
@@ -96,14 +96,6 @@ class SweepLog:
     def trial(self, trial: Trial) -> None:
         """Write down how a trial stands."""
         self.append([trial_entry(trial)])
-
-    def rung(self, trial_id: str, values: Mapping[str, float]) -> None:
-        """Write down what a trial reported at a rung."""
-        self.append([rung_entry(trial_id, values)])
-
-    def answer(self, trial_id: str) -> None:
-        """Write down that a trial has been told what to do at the rung that it reached last."""
-        self.append([answer_entry(trial_id)])
 
     def close(self) -> None:
         """Release the file."""

@@ -1,13 +1,12 @@
-"""A sweep on Ray: the coordinator, its worker groups and Tune, side by side until the last trial has ended."""
+"""A sweep on Ray: starts the coordinator's actor, the worker groups and Tune, and ends what is left of them."""
 
-import json
 import shutil
 import threading
 import time
-from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paceline.cluster.job_modules import sent_modules
 from paceline.cluster.preflight import cluster_resources, writable
@@ -18,44 +17,31 @@ from paceline.cluster.ray_session import (
     is_private,
     on_cluster,
     prepare_environment,
-    stay_in,
 )
-from paceline.cluster.signals import first_interrupt_calls
 from paceline.cluster.trainer_thread import first_line
 from paceline.cluster.user_code import runtime_env
 from paceline.cluster.worker_output import only_worker_output
 from paceline.errors import EnvironmentFault, RunFailed
-from paceline.full_disk import is_full_disk
 from paceline.private_files import make_folder
-from paceline.sweeps.coordinator.actor import coordinator_of
-from paceline.sweeps.coordinator.sweep_rules import is_hopeless
-from paceline.sweeps.messages import UNSEEN, SweepView
-from paceline.sweeps.planning.readiness import ready_to_sweep
-from paceline.sweeps.planning.slot_plan import SlotPlan, base_of, spec_builder_of
-from paceline.sweeps.results.closing import Closing, best_config, status_of, write_best
-from paceline.sweeps.results.drawing import Drawing
-from paceline.sweeps.results.pictures import PICTURES
-from paceline.sweeps.results.record import artifacts_of, note_of
+from paceline.sweeps.coordinator.coordinator import SweepCoordinator
+from paceline.sweeps.coordinator.sweep_rules import SweepRules
+from paceline.sweeps.launch import SlotPlan, SweepLaunch, ready_to_sweep
+from paceline.sweeps.results.record import Closing, sweep_record
+from paceline.sweeps.search.trial_specs import base_of, spec_builder_of
 from paceline.sweeps.sweep_costs import SweepCosts, unit_of
-from paceline.sweeps.trial_table import TrialTable
-from paceline.tracking.costs import COST_FILE, Ledger, Unit, goal_of
+from paceline.sweeps.sweep_driver import SweepDriver
+from paceline.sweeps.worker_group_manager import WorkerGroupManager, kill_workers
+from paceline.tracking.costs import Unit, goal_of
 
-if TYPE_CHECKING:
-    from paceline.sweeps.launch import SweepLaunch
-    from paceline.sweeps.search.tune_thread import TuneThread
-    from paceline.sweeps.worker_group_manager import WorkerGroupManager
-
-POLL_SECONDS = 0.2
-LEAVE_SECONDS = 6.0
-"""How long Ray may take to end its groups, and Tune, at the end; then their processes are ended."""
-SAVE_SECONDS = 300.0
-"""How long trials that were told to stop may take to save their states."""
-_REMOVED = "its folder was removed"
+DISMISS_SECONDS = 2.0
+CALLS = 1000
+"""Calls that the coordinator takes in at the same time, beside those of each slot that wait at it."""
+CALLS_OF_A_SLOT = 8
 _TUNES_FOLDER = "tune-"
 """How the folders begin that Tune writes to; each launch has one of its own."""
 
 
-def run_on_ray(launch: "SweepLaunch") -> Closing:
+def run_on_ray(launch: SweepLaunch) -> Closing:
     """Run what is left of a sweep.
 
     Raises:
@@ -75,12 +61,16 @@ def run_on_ray(launch: "SweepLaunch") -> Closing:
             ready_to_sweep(launch)
         plan = SlotPlan(launch, cluster_resources())
         if not is_private():
-            _require_this_node(plan.slots)
-        with coordinator_of(launch, plan) as coordinator:
+            from paceline.sweeps.search.tune_thread import require_this_node
+
+            require_this_node(plan.slots)
+        with _coordinator_of(launch, plan) as coordinator:
             launch.listener.stage(f"starting {plan.slots} worker group{'s' if plan.slots > 1 else ''}")
             warm_up.join()
             if is_private():
-                _start_coordinator()
+                from paceline.cluster.lean_trainer import start_autoscaling_coordinator
+
+                start_autoscaling_coordinator()
             try:
                 closing = _run(launch, plan, coordinator)
                 if closing.fault or any(trial.state == "failed" for trial in closing.trials):
@@ -91,32 +81,85 @@ def run_on_ray(launch: "SweepLaunch") -> Closing:
                 raise RunFailed(f"{reason}; the same command resumes it") from None
 
 
+@contextmanager
+def _coordinator_of(launch: SweepLaunch, plan: SlotPlan) -> Iterator[Any]:
+    """The coordinator's actor; afterwards nothing of this launch is left, whatever went wrong."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    most = CALLS + CALLS_OF_A_SLOT * plan.slots
+    launch_id = f"launch-{time.time_ns()}"
+    actor = ray.remote(SweepCoordinator).options(
+        name=f"paceline-sweep {launch.folder.run_id} {launch_id}",
+        num_cpus=0,
+        scheduling_strategy=here,
+        max_concurrency=most,
+        # it takes over slots and trials from the sweep's log, and each call that it has not answered comes again
+        max_restarts=-1,
+        max_task_retries=-1,
+    )
+    total = launch.total + len(launch.skipped)
+    rules, store = _rules(launch, plan.slots), launch.claimed.store
+    coordinator = actor.remote(launch.folder.path, sweep_record(launch), rules, total, launch_id, store)
+    try:
+        ray.get(coordinator.prepare.remote(plan.shapes[: plan.slots] if launch.has_work else []))
+        yield coordinator
+    except ray.exceptions.RayActorError as error:
+        if getattr(error, "actor_init_failed", False):
+            message = f"the sweep cannot be recorded in {launch.folder.path}: {error}"
+            raise EnvironmentFault(message, "record-not-writable", path=launch.folder.path) from None
+        raise
+    finally:
+        _dismiss(coordinator)
+
+
+def _rules(launch: SweepLaunch, slots: int) -> SweepRules:
+    section = launch.sweep
+    return SweepRules(
+        objectives=tuple(section.objectives),
+        slots=slots,
+        max_failures=section.max_failures_per_trial,
+        fresh_processes=section.isolation == "process",
+        target=section.stop.target,
+        trial_seconds=section.stop.trial_seconds,
+        constraints=tuple(section.limits),
+        goal=goal_of(launch.config),
+    )
+
+
+def _dismiss(coordinator: Any) -> None:
+    """End what is left of this launch, before another one may claim the sweep; Ray may stay up (a notebook's).
+
+    The coordinator still knows the workers of each group that was not told to have ended.
+    """
+    import ray
+
+    try:
+        with suppress(ray.exceptions.RayError):
+            kill_workers(ray.get(coordinator.workers.remote(), timeout=DISMISS_SECONDS))
+    finally:
+        with suppress(ray.exceptions.RayError):
+            ray.kill(coordinator)
+
+
 def _import_ray_parts() -> None:
     # takes seconds; done while Ray starts
     import paceline.cluster.lean_trainer
     import paceline.sweeps.search.tune_thread  # noqa: F401
 
 
-def _require_this_node(slots: int) -> None:
-    from paceline.sweeps.search.tune_thread import require_this_node
-
-    require_this_node(slots)
-
-
-def _start_coordinator() -> None:
-    from paceline.cluster.lean_trainer import start_autoscaling_coordinator
-
-    start_autoscaling_coordinator()
-
-
-def _run(launch: "SweepLaunch", plan: SlotPlan, coordinator: Any) -> Closing:
+def _run(launch: SweepLaunch, plan: SlotPlan, coordinator: Any) -> Closing:
     from paceline.sweeps.search.tune_thread import TuneSetup, TuneThread
-    from paceline.sweeps.worker_group_manager import WorkerGroupManager
 
     base = base_of(launch)
     folder = _ray_folder(launch.folder.path)
     unit = unit_of(plan.shapes if launch.has_work else [], launch.folder.tracking)
-    groups = WorkerGroupManager(coordinator, folder, base, _warns(launch), unit)
+
+    def warn(message: str) -> None:
+        launch.listener.event("warning", {"code": "group-killed", "message": message})
+
+    groups = WorkerGroupManager(coordinator, folder, base, warn, unit)
     tuning = TuneSetup(
         config=launch.config,
         planned_trials=launch.left,
@@ -129,22 +172,13 @@ def _run(launch: "SweepLaunch", plan: SlotPlan, coordinator: Any) -> Closing:
     )
     costs = _costs(launch, coordinator, groups, unit)
     try:
-        return SweepDriver(
-            launch,
-            coordinator,
-            groups,
-            lambda: TuneThread(tuning, coordinator, spec_builder_of(launch, plan, base)),
-            costs,
-        ).run()
+        specs = spec_builder_of(launch, plan, base)
+        return SweepDriver(launch, coordinator, groups, lambda: TuneThread(tuning, coordinator, specs), costs).run()
     finally:
         _forget_tunes_files(folder)
 
 
-def _warns(launch: "SweepLaunch") -> Callable[[str], None]:
-    return lambda message: launch.listener.event("warning", {"code": "group-killed", "message": message})
-
-
-def _costs(launch: "SweepLaunch", coordinator: Any, groups: "WorkerGroupManager", unit: Unit) -> SweepCosts:
+def _costs(launch: SweepLaunch, coordinator: Any, groups: WorkerGroupManager, unit: Unit) -> SweepCosts:
     import ray
 
     tracking = launch.config.tracking
@@ -157,160 +191,6 @@ def _costs(launch: "SweepLaunch", coordinator: Any, groups: "WorkerGroupManager"
         lambda: ray.get(coordinator.spent.remote()),
         lambda: groups.have_whole_gpus,
     )
-
-
-class SweepDriver:
-    """The driver's part, while the sweep continues."""
-
-    def __init__(
-        self,
-        launch: "SweepLaunch",
-        coordinator: Any,
-        groups: "WorkerGroupManager",
-        make_tune: Callable[[], "TuneThread"],
-        costs: SweepCosts | None = None,
-    ) -> None:
-        self._costs = costs
-        self._launch, self._coordinator, self._groups, self._make_tune = launch, coordinator, groups, make_tune
-        self._start = time.monotonic()
-        self._cursor = UNSEEN
-        self._trials = TrialTable()
-        self._fault = ""
-        self._disk_full = ""
-        self._is_out_of_time = False
-        self._has_told_end = False
-        self._drawing = Drawing()
-
-    def run(self) -> Closing:
-        """Follow the sweep to its end, and close its records.
-
-        Raises:
-            KeyboardInterrupt: it was told to end at once.
-        """
-        with first_interrupt_calls(lambda: self._coordinator.request_stop.remote()):
-            if self._launch.has_work:
-                self._tune_all()
-                self._wait_for_states()
-        return self._close(self._look())
-
-    def _tune_all(self) -> None:
-        tune = self._make_tune()
-        self._groups.follow(self._look().groups)
-        tune.start()
-        try:
-            while tune.is_alive():
-                tune.join(POLL_SECONDS)
-                if self._turn().over:
-                    tune.finish_early()
-        finally:
-            tune.leave(LEAVE_SECONDS)
-        if tune.error is not None and not self._look().over and not self._fault:
-            self._fault = f"{type(tune.error).__name__}: {tune.error}"
-            self._disk_full = self._fault if is_full_disk(tune.error) else ""
-            self._coordinator.end_early.remote(self._fault)
-
-    def _wait_for_states(self) -> None:
-        """Tune has released its trials, some of which may still be saving their states."""
-        end = time.monotonic() + SAVE_SECONDS
-        while self._turn().busy and time.monotonic() < end:
-            time.sleep(POLL_SECONDS)
-
-    def _turn(self) -> SweepView:
-        view = self._look()
-        self._groups.follow(view.groups)
-        self._launch.listener.trials(self._trials)
-        self._drawing.prepare(self._launch.config, self._trials)
-        if self._costs is not None:
-            self._costs.save_sometimes(self._trials)
-        self._tell_end(view)
-        limit = self._launch.sweep.stop.wall_seconds
-        if limit is not None and not view.over and time.monotonic() - self._start > limit:
-            self._is_out_of_time = True
-            self._coordinator.end_early.remote(f"stopped after {limit:g} s, as sweep.stop.wall_seconds says")
-        removed = _REMOVED if self._launch.folder.is_removed else ""
-        if fault := view.fault or self._launch.claimed.lost or removed:
-            self._fault = fault
-            self._coordinator.end_early.remote(fault)
-        return view
-
-    def _tell_end(self, view: SweepView) -> None:
-        if view.over and view.busy and not self._has_told_end:
-            self._has_told_end = True
-            saving = "running trials save their states; Ctrl-C again ends at once"
-            self._launch.listener.stage(f"stopping ({view.over}): {saving}")
-
-    def _look(self) -> SweepView:
-        """The state of things; what has changed of the trials is taken in."""
-        import ray
-
-        stay_in(self._launch.working_folder)  # here since Tune, in its thread, asks for it now and then
-        view: SweepView = ray.get(self._coordinator.view.remote(self._cursor))
-        self._cursor = view.cursor
-        for kind, details in view.events:
-            self._launch.listener.event(kind, details)
-        self._trials.update(view.trials)
-        return view
-
-    def _close(self, view: SweepView) -> Closing:
-        import ray
-
-        launch, known = self._launch, self._trials
-        status = status_of(known, launch.total + len(launch.skipped), view.over)
-        best = best_config(launch.config, known, launch.sweep.objectives)
-        self._write_best(best)
-        launch.listener.stage("recording the sweep in MLflow")
-        self._drawing.start(launch.folder.path, launch.config, known)
-        ledger = self._settle(view)
-        pictures = self._drawing.finish()
-        artifacts = {**artifacts_of(launch, known, best), **pictures}
-        costs: dict[str, float] = {}
-        if ledger is not None:
-            artifacts[COST_FILE] = json.dumps(ledger.to_json(), indent=1).encode()
-            costs = ledger.metrics()
-        mlflow_status, reason = "FINISHED" if status == "finished" else "KILLED", view.over
-        if launch.folder.is_removed:
-            mlflow_status, reason = "FAILED", self._fault or _REMOVED
-        note = note_of(launch, known, status, view.over, ledger, {name: PICTURES[name] for name in pictures})
-        report = ray.get(
-            self._coordinator.close.remote(mlflow_status, reason or None, note, artifacts, launch.close_seconds, costs)
-        )
-        self._look()  # with the warnings about records that were closed last
-        self._groups.join(LEAVE_SECONDS)
-        goes_on = self._can_go_on(status)
-        disk_full = "" if status == "finished" or view.over == "interrupted" else self._disk_full or view.disk_full
-        if (goes_on or self._fault) and not launch.folder.is_removed:  # else finished once its command has answered
-            with suppress(EnvironmentFault) if disk_full else nullcontext(), writable(launch.folder.path):
-                launch.folder.write(status="interrupted" if goes_on else "finished")
-        return Closing(status, list(known), report, self._fault, disk_full, ledger, goes_on)
-
-    def _settle(self, view: SweepView) -> Ledger | None:
-        """What the sweep has cost; groups that leave are waited for, since they cost until then."""
-        if self._costs is None:
-            return None
-        if not view.busy:  # those whose workers hang are let go, and waited for, at the end
-            self._coordinator.let_groups_go.remote()
-            self._groups.join(LEAVE_SECONDS)
-        try:
-            self._costs.save(self._trials)
-        except OSError as error:  # what MLflow is to know is still to come
-            why = error.strerror or error
-            message = f"what the sweep cost could not be written: {why}"
-            self._launch.listener.event("warning", {"code": "cost-not-written", "message": message})
-        return self._costs.ledger(self._trials)
-
-    def _write_best(self, best: str | None) -> None:
-        try:
-            write_best(self._launch.folder, best)
-        except OSError as error:  # what MLflow is to know is still to come
-            why = error.strerror or error
-            message = f"the best config could not be written: {why}"
-            self._launch.listener.event("warning", {"code": "best-config-not-written", "message": message})
-
-    def _can_go_on(self, status: str) -> bool:
-        """Whether the same command is to continue with the sweep; otherwise it starts a new one, with any config."""
-        if is_hopeless(self._fault):
-            return False
-        return status == "interrupted" or self._is_out_of_time or bool(self._fault)
 
 
 def _ray_folder(sweep: Path) -> Path:

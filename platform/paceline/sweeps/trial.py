@@ -1,23 +1,17 @@
-"""A trial of a sweep: plan, state and result."""
+"""Trials of a sweep: what is planned, how each stands, and all of them as the driver knows them."""
 
 import math
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, overload
 
 from paceline.config.constraints import Violations, broken_by
 from paceline.reports.text import number_text
 from paceline.sweeps.results import labels
+from paceline.sweeps.states import ENDED, NOT_TRAINED, TrialState
 
-TrialState = Literal[
-    "pending", "running", "paused", "finished", "pruned", "failed", "oom", "diverged", "skipped", "predicted_oom"
-]
-ENDED = ("finished", "pruned", "failed", "oom", "diverged", "skipped", "predicted_oom")
-"""The states that a trial stays in."""
-TROUBLE = ("failed", "oom", "diverged")
-"""Those that make the command line answer 4."""
-NOT_TRAINED = ("skipped", "predicted_oom")
-"""Those of trials that ended before they began."""
 SHOWN_METRICS = 3
 """Metrics that the text of a trial tells, those of the validation first."""
 
@@ -99,3 +93,91 @@ class Trial:
         reason = labels.shortened(" ".join(self.reason.split()), labels.LONGEST_REASON)
         parts = [f"{self.id} {labels.outcome_text(self.state, self.broken)}", setting, metrics, reason]
         return f"<Trial {'; '.join(filter(None, parts))}>"
+
+
+def planned_order(trial: Trial) -> tuple[int, str]:
+    """Sorts trials in the order in which they were planned."""
+    return len(trial.id), trial.id
+
+
+def axis_keys(trials: Iterable[Trial]) -> list[str]:
+    """The dotted keys that the trials vary, the seed left out, in the order in which they first come up."""
+    return list(dict.fromkeys(key for trial in trials for key in trial.params if key != "seed"))
+
+
+class TrialTable(Sequence[Trial]):
+    """The trials in the order of their plan. Changes are counted as they come, so that no look costs O(n)."""
+
+    def __init__(self, trials: Iterable[Trial] = ()) -> None:
+        self._places: list[tuple[int, str]] = []
+        self._trials: dict[str, Trial] = {}
+        self.counts: Counter[str] = Counter()
+        """How many trials are in each state."""
+        self.num_infeasible = 0
+        """How many finished trials break a constraint."""
+        self.open: dict[str, Trial] = {}
+        """Those that have not ended, by id."""
+        self.ended_ids: list[str] = []
+        """Of those that have ended, in the order in which they did."""
+        self.update(trials)
+
+    def update(self, changed: Iterable[Trial]) -> None:
+        """Take in trials that are new or have changed."""
+        for trial in changed:
+            known = self._trials.get(trial.id)
+            if known is None:
+                self._places.insert(bisect_left(self._places, planned_order(trial)), planned_order(trial))
+            else:
+                self.counts[known.state] -= 1
+                self.num_infeasible -= known.is_feasible is False
+            self.counts[trial.state] += 1
+            self.num_infeasible += trial.is_feasible is False
+            self._trials[trial.id] = trial
+            if trial.state not in ENDED:
+                self.open[trial.id] = trial
+            elif known is None or known.state not in ENDED:
+                self.open.pop(trial.id, None)
+                self.ended_ids.append(trial.id)
+
+    def by_id(self, trial_id: str) -> Trial:
+        """The trial with an id.
+
+        Raises:
+            KeyError: there is none.
+        """
+        return self._trials[trial_id]
+
+    @property
+    def num_ended(self) -> int:
+        """How many trials have ended."""
+        return len(self.ended_ids)
+
+    @property
+    def num_trained(self) -> int:
+        """How many trials have ended, without those that were not trained."""
+        return self.num_ended - self.num_untrained
+
+    @property
+    def num_untrained(self) -> int:
+        """How many trials have ended before they began."""
+        return sum(self.counts[state] for state in NOT_TRAINED)
+
+    @property
+    def work_done(self) -> float:
+        """Trials done, those that were not trained left out, and the shares done of those that run or wait."""
+        shares = (min(trial.steps / trial.total_steps, 1.0) for trial in self.open.values() if trial.total_steps)
+        return self.num_trained + sum(shares)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, index: int) -> Trial: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Trial]: ...
+
+    def __getitem__(self, index: int | slice) -> Trial | list[Trial]:
+        if isinstance(index, slice):
+            return [self._trials[trial_id] for _, trial_id in self._places[index]]
+        return self._trials[self._places[index][1]]

@@ -1,6 +1,7 @@
 """Worker groups of a sweep, started and ended by the driver as the coordinator's slots want them."""
 
 import os
+import pickle
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.cluster.trainer_thread import TrainerThread, first_line
 from paceline.cluster.worker_spec import WorkerSpec
-from paceline.sweeps.coordinator.actor import kill_workers
 from paceline.sweeps.messages import GroupShape, WantedGroup
 from paceline.tracking.costs import Unit
 
@@ -175,3 +175,12 @@ class WorkerGroupManager:
         )
         trainer.private = is_private()
         return trainer
+
+
+def kill_workers(handles: Sequence[bytes]) -> None:
+    """End worker processes by their pickled handles, as the coordinator has them; those that are gone already are no
+    error."""
+    import ray
+
+    for handle in handles:
+        ray.kill(pickle.loads(handle))

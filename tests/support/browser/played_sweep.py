@@ -12,14 +12,12 @@ from typing import Any
 from paceline.cluster.preflight import Resources
 from paceline.sweeps.coordinator.coordinator import SweepCoordinator
 from paceline.sweeps.coordinator.sweep_rules import SweepRules
-from paceline.sweeps.launch import SweepLaunch
+from paceline.sweeps.launch import SlotPlan, SweepLaunch
 from paceline.sweeps.messages import Attempt
 from paceline.sweeps.planning.planned_trials import plan_trials
-from paceline.sweeps.planning.slot_plan import SlotPlan, base_of, spec_builder_of
-from paceline.sweeps.results.closing import best_config, status_of, write_best
-from paceline.sweeps.results.drawing import Drawing
-from paceline.sweeps.results.pictures import PICTURES
-from paceline.sweeps.results.record import artifacts_of, note_of, sweep_record
+from paceline.sweeps.results.pictures import PICTURES, Drawing
+from paceline.sweeps.results.record import artifacts_of, best_config, note_of, status_of, sweep_record, write_best
+from paceline.sweeps.search.trial_specs import base_of, spec_builder_of
 from paceline.tracking.metric_points import MetricReading
 from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor
 from support.sweeps.configs import sweep_config

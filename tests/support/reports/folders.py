@@ -12,7 +12,7 @@ from paceline.config.experiment import validate
 from paceline.config.loading import dump_yaml
 from paceline.runs.finding import FoundRun
 from paceline.runs.report.report import report_of
-from paceline.sweeps.results.closing import best_config
+from paceline.sweeps.results.record import best_config
 from paceline.sweeps.sweep_folder import claim_sweep
 from paceline.sweeps.sweep_log import SweepLog
 from paceline.sweeps.trial import Trial

@@ -7,10 +7,10 @@ from typing import Any
 from paceline.config.experiment import ExperimentConfig
 from paceline.sweeps.launch import SweepLaunch
 from paceline.sweeps.listener import SweepListener
+from paceline.sweeps.planning.planned_trials import section_of
 from paceline.sweeps.planning.sizing import TrialConfigs
 from paceline.sweeps.sweep_folder import claim_sweep
 from paceline.sweeps.sweep_log import SweepHistory
-from paceline.sweeps.sweep_section import section_of
 from paceline.sweeps.trial import PlannedTrial
 
 

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline.sweeps.results.ranking import Objective
-from paceline.sweeps.trial import Trial, TrialState
+from paceline.sweeps.states import TrialState
+from paceline.sweeps.trial import Trial
 from paceline.tracking.metric_points import MetricPoint
 from support.sweeps.configs import sweep_config
 

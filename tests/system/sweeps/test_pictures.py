@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from paceline.sweeps.results.drawing import Drawing
+from paceline.sweeps.planning.planned_trials import section_of
 from paceline.sweeps.results.importance import importances
-from paceline.sweeps.results.pictures import HEATMAP, IMPORTANCE, PARETO, PICTURES, pictures_of
+from paceline.sweeps.results.pictures import HEATMAP, IMPORTANCE, PARETO, PICTURES, Drawing, pictures_of
 from paceline.sweeps.results.record import note_of
-from paceline.sweeps.sweep_section import section_of
 from paceline.tracking.journal import JOURNAL_FILE, Journal
 from paceline.tracking.metric_points import MetricPoint
 from support.sweeps.configs import sweep_config

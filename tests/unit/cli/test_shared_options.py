@@ -15,8 +15,7 @@ from paceline.config.loading import load_config
 from paceline.display import PlainListener, QuietListener
 from paceline.runs.finding import find_run
 from paceline.sweeps.display import PlainSweepListener, QuietSweepListener
-from paceline.sweeps.trial import Trial
-from paceline.sweeps.trial_table import TrialTable
+from paceline.sweeps.trial import Trial, TrialTable
 
 CONFIG = "name: x\nmodel: {name: cnn}\ndata: {name: mnist5k, global_batch_size: 8}\n"
 PROGRESS = RunProgress(3, 10, 20.0, {"train/loss": 0.5, "val/loss": 0.25, "lr": 0.125})

@@ -15,7 +15,7 @@ from paceline.cluster.train_in_process import ProgressFeed
 from paceline.engine.checkpoint import Snapshot, write_checkpoint
 from paceline.engine.manifest import hash_file
 from paceline.storage.working_copies import RunStore
-from paceline.sweeps.coordinator.trial_coordinator import TrialCoordinator
+from paceline.sweeps.coordinator.running_trial import TrialCoordinator
 from paceline.tracking import metrics
 from paceline.tracking.metric_points import MetricPoint
 from paceline.tracking.run_record import RunRecord

@@ -14,7 +14,7 @@ from paceline.runs.listing import list_runs
 from paceline.storage.lease import Lease
 from paceline.storage.remote_folder import RemoteFolder
 from paceline.storage.working_copies import RunStore, cache_folder
-from paceline.sweeps.sweep_copy import SweepCopy
+from paceline.sweeps.stored_sweep import SweepCopy
 from paceline.sweeps.sweep_log import SweepLog
 from paceline.sweeps.trial import Trial
 from paceline.tracking.journal import Journal

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from paceline.config.loading import load_config
-from paceline.sweeps.results.closing import best_config
-from paceline.sweeps.results.record import artifacts_of, note_of, rows_of
-from paceline.sweeps.sweep_section import section_of
+from paceline.sweeps.planning.planned_trials import section_of
+from paceline.sweeps.results.record import artifacts_of, best_config, note_of, rows_of
 from paceline.sweeps.trial import Trial
 from support.sweeps.configs import sweep_config
 from support.sweeps.launches import launch_of

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from paceline.sweeps.results import best_setting, ranking
-from paceline.sweeps.results.best_setting import BestSetting
-from paceline.sweeps.results.ranking import Objective, SettingSummary
+from paceline.sweeps.results import ranking
+from paceline.sweeps.results.ranking import BestSetting, Objective, SettingSummary
 from paceline.sweeps.trial import Trial
 
 
@@ -34,9 +33,9 @@ def test_best_is_that_of_the_ranking_at_each_moment(seed: int, objectives: list[
 
 def test_work_does_not_grow_with_the_number_of_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     summarised = []
-    original = best_setting.summary_of
+    original = ranking.summary_of
     monkeypatch.setattr(
-        best_setting, "summary_of", lambda trials, metrics: summarised.append(len(trials)) or original(trials, metrics)
+        ranking, "summary_of", lambda trials, metrics: summarised.append(len(trials)) or original(trials, metrics)
     )
     best = BestSetting([("loss", "min")])
     for number in range(300):

@@ -7,8 +7,8 @@ import pytest
 from optuna.distributions import FloatDistribution
 
 from paceline.sweeps.results.ranking import Objective
-from paceline.sweeps.search import bounded_study
-from paceline.sweeps.search.bounded_study import BoundedStudy
+from paceline.sweeps.search import optuna_search
+from paceline.sweeps.search.optuna_search import BoundedStudy
 
 LOSS: Objective = ("val/loss", "min")
 
@@ -19,9 +19,9 @@ def study(*objectives: Objective, parallel: bool = False, seed: int = 0) -> Boun
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded_study, "MOST_RESULTS", 30)
-    monkeypatch.setattr(bounded_study, "KEPT_RESULTS", 20)
-    monkeypatch.setattr(bounded_study, "KEPT_BEST", 5)
+    monkeypatch.setattr(optuna_search, "MOST_RESULTS", 30)
+    monkeypatch.setattr(optuna_search, "KEPT_RESULTS", 20)
+    monkeypatch.setattr(optuna_search, "KEPT_BEST", 5)
 
 
 @pytest.mark.usefixtures("few")

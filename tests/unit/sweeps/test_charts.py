@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.sweeps.results import charts, pictures, plots
+from paceline.sweeps.planning.planned_trials import section_of
+from paceline.sweeps.results import charts, heatmap, pictures
 from paceline.sweeps.results.curves import MOST_CURVES, MOST_POINTS, Curve, curves_of
-from paceline.sweeps.results.drawing import Drawing
 from paceline.sweeps.results.importance import is_log, varied_axes
 from paceline.sweeps.results.pictures import (
     CURVES,
@@ -22,11 +22,11 @@ from paceline.sweeps.results.pictures import (
     IMPORTANCE,
     PARETO,
     PICTURES,
+    Drawing,
     heatmap_axes,
     pareto_pair,
     pictures_of,
 )
-from paceline.sweeps.sweep_section import section_of
 from paceline.sweeps.trial import Trial
 from paceline.tracking.metric_points import MetricPoint
 from support.sweeps.configs import sweep_config
@@ -41,7 +41,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def drawer(name: str) -> Callable[..., Any]:
         return lambda *given: asked.append(name) or SimpleNamespace(png=lambda: b"png")
 
-    for module, names in ((plots, ("pareto", "heatmap")), (charts, ("field", "curves", "importance"))):
+    for module, names in ((heatmap, ("heatmap", "field")), (charts, ("pareto", "curves", "importance"))):
         for name in names:
             monkeypatch.setattr(module, name, drawer(name))
     monkeypatch.setattr(pictures, "importances", lambda *given: {BATCH: 0.7, RULE: 0.3})
@@ -105,11 +105,11 @@ def test_heatmap_is_over_batch_and_rule_or_the_most_important_axes() -> None:
 def test_dots_are_means_over_the_seeds() -> None:
     trials = [trial(n, {"x": n // 2, "y": "a", "seed": n % 2}, 0.1 * n) for n in range(4)]
     trials.append(trial(9, {"x": 7, "y": "b"}, 0.9, "pruned"))
-    data = charts.field_of(trials, ACCURACY[0], "x", "y")
+    data = heatmap.field_of(trials, ACCURACY[0], "x", "y")
     assert (data.x, data.y, data.best, data.others) == ([1, 0], ["a", "a"], (1, "a"), [(7, "b")])
     assert data.values == pytest.approx([0.25, 0.05])
     with pytest.raises(ValueError, match="val/accuracy"):
-        charts.field_of(trials[-1:], ACCURACY[0], "x", "y")
+        heatmap.field_of(trials[-1:], ACCURACY[0], "x", "y")
 
 
 def test_curves_are_over_samples_and_bands_over_seeds() -> None:
@@ -198,7 +198,7 @@ def test_scale_of_an_axis_follows_from_its_range_or_its_values() -> None:
 
 def test_pictures_that_take_too_long_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     may_end = Event()
-    monkeypatch.setattr("paceline.sweeps.results.drawing.pictures_of", lambda *given: may_end.wait(60) and {})
+    monkeypatch.setattr("paceline.sweeps.results.pictures.pictures_of", lambda *given: may_end.wait(60) and {})
     drawing = Drawing()
     drawing.start(tmp_path, GRID, [trial(0, {BATCH: 64}, math.nan, "skipped", attempts=0)])
     assert drawing.finish() == {}  # nothing was trained, so nothing is waited for

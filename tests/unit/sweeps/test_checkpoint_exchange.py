@@ -9,8 +9,8 @@ import torch
 
 from paceline.engine.checkpoint import Snapshot, prune, write_checkpoint
 from paceline.engine.manifest import numbered, verify
-from paceline.sweeps.search import pinned_checkpoints as exchange
-from paceline.sweeps.search.pinned_checkpoints import adopt, is_same, pin
+from paceline.sweeps.search import trainable as exchange
+from paceline.sweeps.search.trainable import adopt, is_same, pin
 from support.cluster.coordinators import no_space
 
 

@@ -15,13 +15,13 @@ from rich.live import Live
 from paceline.config.constraints import Constraint
 from paceline.sweeps.coordinator.sweep_rules import is_hopeless
 from paceline.sweeps.display import LiveSweepListener, PlainSweepListener
-from paceline.sweeps.results import plots, ranking
-from paceline.sweeps.results.closing import best_config, trials_json
+from paceline.sweeps.results import charts, heatmap, ranking
 from paceline.sweeps.results.ranking import Objective, with_violations
+from paceline.sweeps.results.record import best_config, trials_json
 from paceline.sweeps.results.result import SweepResult
+from paceline.sweeps.states import TrialState
 from paceline.sweeps.sweep_log import SweepLog, read_log
-from paceline.sweeps.trial import Trial, TrialState
-from paceline.sweeps.trial_table import TrialTable
+from paceline.sweeps.trial import Trial, TrialTable
 from paceline.tracking.sweep_note import TrialRow
 from paceline.tracking.trials_table import trials_csv
 from support.sweeps.configs import sweep_config
@@ -112,7 +112,7 @@ def test_data_frames_and_the_ranking_show_what_is_infeasible() -> None:
     assert list(found.df["feasible"]) == [False, True, True, None]
     assert list(found.df["broken"]) == ["peak_memory_bytes <= 1KiB", "", "", ""]
     assert list(found.table["feasible"]) == [True, True, False, None]
-    heading, *lines = found._ranking
+    heading, *lines = found._text._ranking
     column = heading.index("feasible")
     assert [(line[0], line[1], line[column].partition(":")[0]) for line in lines] == [
         ("1", "0003", "yes"),
@@ -125,7 +125,7 @@ def test_data_frames_and_the_ranking_show_what_is_infeasible() -> None:
 
 def test_a_sweep_without_constraints_has_no_columns_about_them() -> None:
     found = result([replace(one, violations={}) for one in INFEASIBLE_BETTER])
-    assert "feasible" not in [*found.df.columns, *found.table.columns, *found._ranking[0]]
+    assert "feasible" not in [*found.df.columns, *found.table.columns, *found._text._ranking[0]]
     assert "constraints" not in dict(found.rows())
 
 
@@ -149,13 +149,13 @@ def test_the_journal_keeps_what_is_broken(tmp_path: Path) -> None:
 
 def test_pictures_mark_no_infeasible_setting_as_the_best() -> None:
     trials = [trial(n, 0.1 * n, 2000, **{"data.micro_batch_size": n}) for n in (1, 2)]
-    grid = plots._grid(trials, LOSS[0], "optimizer.lr", "data.micro_batch_size")
+    grid = heatmap._grid(trials, LOSS[0], "optimizer.lr", "data.micro_batch_size")
     assert grid.best is None
     with pytest.raises(ValueError, match="constraints"):
-        plots.pareto(trials, BOTH)
+        charts.pareto(trials, BOTH)
     feasible = [*trials, trial(3, 0.9, 10, **{"data.micro_batch_size": 3})]
-    assert plots._grid(feasible, LOSS[0], "optimizer.lr", "data.micro_batch_size").best == (2, 2)
-    assert plots.pareto(feasible, BOTH).axes
+    assert heatmap._grid(feasible, LOSS[0], "optimizer.lr", "data.micro_batch_size").best == (2, 2)
+    assert charts.pareto(feasible, BOTH).axes
 
 
 @simulated(constraints=(Constraint.parse("val/accuracy", ">= 0.5"),), target=0.3)

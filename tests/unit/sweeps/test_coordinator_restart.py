@@ -18,8 +18,8 @@ def told(work: Attempt) -> tuple[str, int]:
 
 async def incarnation_of(sweep: SimulatedSweep, slot: int = 0) -> tuple[int, int, int]:
     """Slot, generation and incarnation of the group that the coordinator has there."""
-    state = sweep.coordinator._scheduler.slots[slot].state
-    return slot, state.generation, state.incarnation
+    there = sweep.coordinator._scheduler.slots[slot]
+    return slot, there.generation, there.incarnation
 
 
 @simulated(groups=False)

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from paceline.cluster.worker_spec import WorkerSpec
-from paceline.sweeps.coordinator import group_times
-from paceline.sweeps.coordinator.group_times import GroupTimes
+from paceline.sweeps import sweep_costs
 from paceline.sweeps.messages import Attempt, GroupShape, WantedGroup
-from paceline.sweeps.sweep_costs import SweepCosts, unit_of
+from paceline.sweeps.sweep_costs import GroupTimes, SweepCosts, unit_of
 from paceline.sweeps.trial import Trial
 from paceline.sweeps.worker_group_manager import WorkerGroupManager
 from paceline.tracking import metric_points
@@ -54,7 +53,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(group_times, "time", clock)
+    monkeypatch.setattr(sweep_costs, "time", clock)
     monkeypatch.setattr(metric_points, "time", clock)
     return clock
 

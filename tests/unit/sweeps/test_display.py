@@ -20,8 +20,8 @@ from paceline.sweeps.display import (
     watched_sweep,
 )
 from paceline.sweeps.results.ranking import Objective
-from paceline.sweeps.trial import Trial, TrialState
-from paceline.sweeps.trial_table import TrialTable
+from paceline.sweeps.states import TrialState
+from paceline.sweeps.trial import Trial, TrialTable
 
 OBJECTIVES: list[Objective] = [("val/accuracy", "max")]
 

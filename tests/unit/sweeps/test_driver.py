@@ -15,12 +15,12 @@ from paceline.cluster.event_log import EventCursor
 from paceline.cluster.run_identity import ClaimedRun
 from paceline.errors import EnvironmentFault, RunFailed
 from paceline.storage.store_faults import LeaseLost
-from paceline.sweeps import sweep_on_ray
+from paceline.sweeps import sweep_driver
 from paceline.sweeps.coordinator.sweep_rules import SweepRules
 from paceline.sweeps.messages import UNSEEN, SweepView, ViewCursor
 from paceline.sweeps.sweep import _result, _settle
+from paceline.sweeps.sweep_driver import SweepDriver
 from paceline.sweeps.sweep_folder import SweepFolder
-from paceline.sweeps.sweep_on_ray import SweepDriver
 from paceline.sweeps.trial import PlannedTrial, Trial
 from paceline.sweeps.worker_group_manager import WorkerGroupManager
 from support.cluster.coordinators import no_space
@@ -35,7 +35,7 @@ FINISHED = [Trial(point.id, point.params, state="finished", metrics={"val/accura
 @pytest.fixture(autouse=True)
 def _without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     patch_ray_get(monkeypatch)
-    monkeypatch.setattr(sweep_on_ray, "POLL_SECONDS", 0.001)
+    monkeypatch.setattr(sweep_driver, "POLL_SECONDS", 0.001)
 
 
 class FakeTune(Thread):
@@ -101,7 +101,7 @@ def test_checkpoint_that_takes_long_is_waited_for(tmp_path: Path, golden: Any) -
 
 
 def test_checkpoint_is_not_waited_for_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep_on_ray, "SAVE_SECONDS", 0.05)
+    monkeypatch.setattr(sweep_driver, "SAVE_SECONDS", 0.05)
     scene = Scene(tmp_path, [view([], over="interrupted", busy=1)])
     assert scene.driver.run().status == "interrupted"
 
@@ -173,7 +173,7 @@ def test_full_disk_at_the_end_is_a_fault_and_the_sweep_can_be_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = Scene(tmp_path, [view(FINISHED)])
-    monkeypatch.setattr(sweep_on_ray, "write_best", no_space)
+    monkeypatch.setattr(sweep_driver, "write_best", no_space)
     monkeypatch.setattr(SweepFolder, "write", no_space)
     scene.driver.run()
     with pytest.raises(EnvironmentFault):

@@ -13,11 +13,9 @@ from paceline.config.sweep import SweepConfig
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.sweeps.extension import add_new_keys, claim_extension, earlier_sections
 from paceline.sweeps.planning.dry_run import dry_run
-from paceline.sweeps.planning.planned_trials import plan_trials
-from paceline.sweeps.planning.trial_numbers import TrialNumbers
+from paceline.sweeps.planning.planned_trials import TrialNumbers, plan_trials, section_of
 from paceline.sweeps.sweep_folder import SWEEPS, SweepFolder, claim_sweep
 from paceline.sweeps.sweep_log import SweepLog, read_log
-from paceline.sweeps.sweep_section import section_of
 from paceline.sweeps.trial import Trial
 from support.sweeps.configs import sweep_config
 from support.sweeps.finished import leave_sweep

@@ -11,9 +11,9 @@ import pytest
 from paceline.engine.failure import describe
 from paceline.engine.outcome import CheckpointLost
 from paceline.errors import BAD_ENVIRONMENT, EnvironmentFault
-from paceline.sweeps.coordinator import disk_room, slot_scheduler
-from paceline.sweeps.coordinator.disk_room import DiskRoom
-from paceline.sweeps.results.closing import Closing
+from paceline.sweeps.coordinator import slot_scheduler, sweep_rules
+from paceline.sweeps.coordinator.sweep_rules import DiskRoom
+from paceline.sweeps.results.record import Closing
 from paceline.sweeps.sweep import _result
 from paceline.sweeps.trial import PlannedTrial, Trial
 from support.cluster.coordinators import no_space
@@ -122,7 +122,7 @@ async def test_trial_whose_part_of_tune_found_the_disk_full_is_left(sweep: Simul
     assert (await sweep.trial("0001")).state == "finished"
 
 
-@pytest.mark.parametrize(("probed", "stops_at"), [(True, disk_room.MOST_IN_A_ROW), (False, 1)])
+@pytest.mark.parametrize(("probed", "stops_at"), [(True, sweep_rules.MOST_IN_A_ROW), (False, 1)])
 def test_disk_is_judged_by_trials_in_a_row_and_by_a_probe(tmp_path: Path, probed: bool, stops_at: int) -> None:
     disk = DiskRoom(tmp_path, lambda folder: probed)
     assert [disk.was_lacking(REASON) for _ in range(3)].index(True) == stops_at - 1

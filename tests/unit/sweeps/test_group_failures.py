@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from paceline.sweeps.coordinator import watchdog
+from paceline.sweeps.coordinator import group_failures
 from support.sweeps.simulation import ONE, TWO, SimulatedSweep, finishes, play, rung, simulated
 
 
@@ -193,8 +193,8 @@ async def test_trial_that_tune_gives_up_has_failed(sweep: SimulatedSweep) -> Non
 def test_workers_that_give_no_sign_of_life_lose_their_trial(
     new_sweep: Any, monkeypatch: pytest.MonkeyPatch, has_to_stop: bool
 ) -> None:
-    monkeypatch.setattr(watchdog, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(watchdog, "SAVE_SECONDS" if has_to_stop else "OVERDUE_SECONDS", 0.1)
+    monkeypatch.setattr(group_failures, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(group_failures, "SAVE_SECONDS" if has_to_stop else "OVERDUE_SECONDS", 0.1)
     sweep = new_sweep(trial_seconds=None if has_to_stop else 0.05)
 
     async def scene() -> None:
@@ -212,7 +212,7 @@ def test_workers_that_give_no_sign_of_life_lose_their_trial(
 async def test_trial_at_a_rung_hears_that_its_time_is_up(
     sweep: SimulatedSweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watchdog, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(group_failures, "LOOK_SECONDS", 0.01)
     await sweep.coordinator.prepare([ONE])
     call, work = await sweep.begin_at_work("0000")
     answer = asyncio.create_task(sweep.coordinator.rung("0000", work.attempt, rung(1)))

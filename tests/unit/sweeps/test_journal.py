@@ -8,7 +8,7 @@ import pytest
 
 from paceline.errors import EnvironmentFault
 from paceline.sweeps.launch_state import LaunchState, launch_entry
-from paceline.sweeps.sweep_log import SweepHistory, SweepLog, read_log
+from paceline.sweeps.sweep_log import SweepHistory, SweepLog, answer_entry, read_log, rung_entry
 from paceline.sweeps.trial import Trial
 
 TRIAL = Trial(
@@ -35,9 +35,9 @@ def written(folder: Path, *entries: Any) -> SweepHistory:
         if isinstance(entry, Trial):
             log.trial(entry)
         elif isinstance(entry, str):
-            log.answer(entry)
+            log.append([answer_entry(entry)])
         else:
-            log.rung(*entry)
+            log.append([rung_entry(*entry)])
     log.close()
     return read_log(folder)
 
@@ -93,7 +93,7 @@ def test_rung_that_was_asked_again_counts_once(tmp_path: Path) -> None:
         '{"n":9,"kind":"launch"}',
         '{"n":9,"kind":"slot","number":0}',
         '{"n":9,"kind":"slot","number":0,"shape":{"cores":1}}',
-        '{"n":9,"kind":"execution","trial_id":"0003","stopping":5}',
+        '{"n":9,"kind":"attempt","trial_id":"0003","stopping":5}',
         '{"n":9,"kind":"worker","slot":0,"generation":1,"handle":"?"}',
         '{"n":9,"kind":"over","over":""}',
         "[1]",

@@ -13,11 +13,11 @@ from ray.tune.search import SearchGenerator
 
 from paceline.config.sweep import SweepConfig
 from paceline.sweeps.planning.params_checks import ParamsCheck
-from paceline.sweeps.planning.planned_trials import plan_trials
+from paceline.sweeps.planning.planned_trials import plan_trials, section_of
 from paceline.sweeps.search.optuna_search import OptunaSearch
-from paceline.sweeps.search.tune_config import planned_trial_of
-from paceline.sweeps.sweep_section import section_of
-from paceline.sweeps.trial import PlannedTrial, Trial, TrialState
+from paceline.sweeps.search.tune_trials import planned_trial_of
+from paceline.sweeps.states import TrialState
+from paceline.sweeps.trial import PlannedTrial, Trial
 from support.sweeps.configs import sweep_config
 
 BASE: dict[str, Any] = {"model": {"name": "cnn"}, "data": {"name": "mnist5k", "global_batch_size": 64}}

@@ -9,8 +9,8 @@ import pytest
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.overrides import ConfigWarning
 from paceline.errors import ConfigError, Problem
+from paceline.sweeps.planning.forecast import Preview, describe_trials
 from paceline.sweeps.planning.planned_trials import PlannedTrials, plan_trials, trial_config
-from paceline.sweeps.planning.preview import Preview, describe_trials
 from support.sweeps.configs import sweep_config
 
 BASE: dict[str, Any] = {"model": {"name": "cnn"}, "data": {"name": "mnist5k", "global_batch_size": 64}}
@@ -171,7 +171,7 @@ def test_config_without_a_sweep_has_no_points(golden: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         plan_trials(config_of({"seed": [1, 2]}).with_overrides({"sweep": None}))
     [problem] = caught.value.problems
-    assert (problem.code, problem.key) == ("missing-key", "sweep")
+    assert (problem.code, problem.key) == ("sweep", "sweep")
     golden(str(problem))
 
 

@@ -8,10 +8,11 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
 from paceline.reports.figure import Picture, color_map
-from paceline.sweeps.results import plots
+from paceline.sweeps.results import charts, heatmap
 from paceline.sweeps.results.parallel_coordinates import parallel_coordinates
 from paceline.sweeps.results.ranking import Objective
-from paceline.sweeps.trial import Trial, TrialState
+from paceline.sweeps.states import TrialState
+from paceline.sweeps.trial import Trial
 
 ACCURACY: list[Objective] = [("val/accuracy", "max")]
 BOTH: list[Objective] = [("val/accuracy", "max"), ("seconds", "min")]
@@ -23,8 +24,8 @@ def trial(id: int, x: Any, y: Any, accuracy: float, state: TrialState = "finishe
     return Trial(f"{id:04}", params, state, metrics={"val/accuracy": accuracy}, seconds=seconds)
 
 
-def heatmap(trials: list[Trial], objectives: list[Objective] = ACCURACY, metric: Any = None) -> Picture:
-    return plots.heatmap(trials, objectives, "global_batch_size", "optimizer.lr_scaling", metric)
+def heatmap_of(trials: list[Trial], objectives: list[Objective] = ACCURACY, metric: Any = None) -> Picture:
+    return heatmap.heatmap(trials, objectives, "global_batch_size", "optimizer.lr_scaling", metric)
 
 
 def cells(picture: Picture) -> dict[tuple[float, float], list[str]]:
@@ -48,7 +49,7 @@ GRID = [
 
 
 def test_cells_hold_values_or_how_the_trials_ended() -> None:
-    assert cells(heatmap(GRID)) == {
+    assert cells(heatmap_of(GRID)) == {
         (0, 0): ["0.7"],
         (1, 0): ["0.5"],
         (2, 0): ["pruned"],
@@ -58,7 +59,7 @@ def test_cells_hold_values_or_how_the_trials_ended() -> None:
 
 
 def test_numbers_ascend_and_other_values_keep_their_order() -> None:
-    axes = heatmap([*reversed(GRID), trial(6, "auto", "sqrt", 0.1), trial(7, 1e-3, True, 0.1)]).axes[0]
+    axes = heatmap_of([*reversed(GRID), trial(6, "auto", "sqrt", 0.1), trial(7, 1e-3, True, 0.1)]).axes[0]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["0.001", "64", "256", "1024", "auto"]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["none", "linear", "sqrt", "true"]
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("global_batch_size", "lr_scaling")
@@ -66,7 +67,7 @@ def test_numbers_ascend_and_other_values_keep_their_order() -> None:
 
 @pytest.mark.parametrize(("mode", "best", "value"), [("max", (1, 1), 0.9), ("min", (1, 0), 0.5)])
 def test_best_cell_is_outlined_and_the_brightest(mode: Any, best: tuple[int, int], value: float) -> None:
-    picture = heatmap(GRID, [("val/accuracy", mode)])
+    picture = heatmap_of(GRID, [("val/accuracy", mode)])
     assert outlined(picture) == best
     image = picture.axes[0].images[0]
     assert to_hex(image.cmap(image.norm(value))) == to_hex(color_map("max")(1.0))
@@ -75,24 +76,24 @@ def test_best_cell_is_outlined_and_the_brightest(mode: Any, best: tuple[int, int
 def test_seeds_are_averaged_and_missing_ones_counted() -> None:
     trials = [trial(n, 64, "none", 0.8 + n / 100, seed=n) for n in range(3)]
     trials += [trial(3 + n, 256, "none", 0.99, "failed" if n else "finished", seed=n) for n in range(3)]
-    picture = heatmap(trials)
+    picture = heatmap_of(trials)
     assert cells(picture) == {(0, 0): ["0.81", "± 0.01"], (1, 0): ["0.99", "1 of 3"]}
     assert outlined(picture) == (0, 0)
 
 
 def test_best_of_further_axes_is_shown() -> None:
     trials = [trial(n, 64, "none", value, **{"optimizer.lr": n}) for n, value in enumerate([0.3, 0.8, math.nan])]
-    picture = heatmap(trials)
+    picture = heatmap_of(trials)
     assert cells(picture) == {(0, 0): ["0.8"]}
     assert len(picture.axes[0].get_title(loc="left").splitlines()) == 2
 
 
 def test_metric_that_is_no_objective_brings_its_direction(golden: Any) -> None:
     trials = [Trial(f"{n}", {"a.x": n, "a.y": 0}, "finished", metrics={"f": n, "acc": -n}) for n in range(3)]
-    assert outlined(plots.heatmap(trials, [("acc", "max")], "x", "y", ("f", "max"))) == (2, 0)
-    assert outlined(plots.heatmap(trials, [("acc", "max")], "x", "y", "seconds")) == (0, 0)
+    assert outlined(heatmap.heatmap(trials, [("acc", "max")], "x", "y", ("f", "max"))) == (2, 0)
+    assert outlined(heatmap.heatmap(trials, [("acc", "max")], "x", "y", "seconds")) == (0, 0)
     with pytest.raises(ValueError, match="'f'") as caught:
-        plots.heatmap(trials, [("acc", "max")], "x", "y", "f")
+        heatmap.heatmap(trials, [("acc", "max")], "x", "y", "f")
     golden(str(caught.value))
 
 
@@ -105,15 +106,15 @@ FRONT = [
 ]
 UNFINISHED = [trial(1, 1, 1, 0.5, "failed"), trial(2, 2, 2, math.nan)]
 WRONG: dict[str, Any] = {
-    "axis": lambda: plots.heatmap(GRID, ACCURACY, "nothing", "lr_scaling"),
-    "same axis twice": lambda: plots.heatmap(GRID, ACCURACY, "lr_scaling", "optimizer.lr_scaling"),
-    "metric": lambda: plots.heatmap(GRID, ACCURACY, "global_batch_size", "lr_scaling", "val/f1"),
-    "nothing finished": lambda: heatmap(UNFINISHED),
-    "no trials": lambda: heatmap([]),
-    "empty front": lambda: plots.pareto(UNFINISHED, BOTH),
-    "metric of a front": lambda: plots.pareto(FRONT, BOTH, x="val/f1"),
-    "one metric": lambda: plots.pareto(FRONT, ACCURACY),
-    "same metric twice": lambda: plots.pareto(FRONT, ACCURACY, "seconds", "seconds"),
+    "axis": lambda: heatmap.heatmap(GRID, ACCURACY, "nothing", "lr_scaling"),
+    "same axis twice": lambda: heatmap.heatmap(GRID, ACCURACY, "lr_scaling", "optimizer.lr_scaling"),
+    "metric": lambda: heatmap.heatmap(GRID, ACCURACY, "global_batch_size", "lr_scaling", "val/f1"),
+    "nothing finished": lambda: heatmap_of(UNFINISHED),
+    "no trials": lambda: heatmap_of([]),
+    "empty front": lambda: charts.pareto(UNFINISHED, BOTH),
+    "metric of a front": lambda: charts.pareto(FRONT, BOTH, x="val/f1"),
+    "one metric": lambda: charts.pareto(FRONT, ACCURACY),
+    "same metric twice": lambda: charts.pareto(FRONT, ACCURACY, "seconds", "seconds"),
 }
 
 
@@ -125,11 +126,11 @@ def test_wrong_choice_is_an_error_that_names_the_right_ones(kind: str, golden: A
 
 
 def test_front_is_joined_by_steps_and_named() -> None:
-    axes = plots.pareto(FRONT, BOTH).axes[0]
+    axes = charts.pareto(FRONT, BOTH).axes[0]
     [line] = axes.lines
     assert list(zip(*line.get_data(), strict=True)) == [(0.6, 1.0), (0.8, 4.0), (0.9, 9.0)]
     assert line.get_drawstyle() == "steps-pre"
-    [turned] = plots.pareto(FRONT, ACCURACY, x="seconds").axes[0].lines
+    [turned] = charts.pareto(FRONT, ACCURACY, x="seconds").axes[0].lines
     assert (turned.get_drawstyle(), list(turned.get_xdata())) == ("steps-post", [1.0, 4.0, 9.0])
     assert len(axes.collections[0].get_offsets()) == 4
     assert ("val/accuracy" in axes.get_xlabel(), "seconds" in axes.get_ylabel()) == (True, True)
@@ -142,7 +143,7 @@ def test_front_is_joined_by_steps_and_named() -> None:
 
 def test_settings_with_fewer_seeds_are_drawn_apart() -> None:
     trials = [trial(n, 64, "a", 0.5, seed=n) for n in range(2)] + [trial(9, 64, "lucky", 0.9, seed=0)]
-    picture = plots.pareto(trials, BOTH)
+    picture = charts.pareto(trials, BOTH)
     others, apart, front = picture.axes[0].collections
     assert [len(points.get_offsets()) for points in (others, apart, front)] == [1, 1, 1]
     assert len(picture.legends[0].get_texts()) == 3

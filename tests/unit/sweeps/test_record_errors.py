@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from paceline.sweeps.coordinator import sweep_recorder
-from paceline.sweeps.coordinator.trial_coordinator import TrialCoordinator
+from paceline.sweeps.coordinator.running_trial import TrialCoordinator
 from paceline.tracking import metrics
 from paceline.tracking.mlflow_uploader import MlflowUploader
 from paceline.tracking.run_recorder import RunRecorder

@@ -17,7 +17,8 @@ from paceline.errors import EnvironmentFault
 from paceline.sweeps.results import labels, ranking
 from paceline.sweeps.results.ranking import Objective
 from paceline.sweeps.results.result import SweepResult
-from paceline.sweeps.trial import Trial, TrialState
+from paceline.sweeps.states import TrialState
+from paceline.sweeps.trial import Trial
 from support.reports.page import parsed
 
 Objectives = tuple[Objective, ...]

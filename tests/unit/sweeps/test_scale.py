@@ -17,7 +17,7 @@ import paceline.sweeps
 from paceline.sweeps.coordinator import slot_scheduler
 from paceline.sweeps.display import PlainSweepListener
 from paceline.sweeps.messages import UNSEEN, ViewCursor
-from paceline.sweeps.trial_table import TrialTable
+from paceline.sweeps.trial import TrialTable
 from paceline.tracking.metric_points import MetricReading
 from paceline.tracking.upload_cursor import UploadReport
 from support.sweeps.simulation import ONE, SimulatedSweep, ending, rung, simulated

@@ -16,9 +16,10 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.sweeps.coordinator.running_trial import end_values
 from paceline.sweeps.planning.params_checks import ParamsCheck
 from paceline.sweeps.search.schedulers import OwnDraws, build_scheduler
-from paceline.sweeps.search.tune_config import AxisPlaces, planned_trial_of, tune_config
+from paceline.sweeps.search.tune_trials import AxisPlaces, planned_trial_of, tune_config
+from paceline.sweeps.states import TrialState
 from paceline.sweeps.sweep_log import SweepHistory
-from paceline.sweeps.trial import PlannedTrial, Trial, TrialState
+from paceline.sweeps.trial import PlannedTrial, Trial
 from support.sweeps.configs import RATES, sweep_config
 
 BASE: dict[str, Any] = {"model": {"name": "cnn"}, "data": {"name": "mnist5k"}, "optimizer": {"name": "sgd"}}

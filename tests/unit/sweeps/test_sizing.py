@@ -11,7 +11,9 @@ from paceline.cluster.preflight import Resources, cluster_resources, warn_of_fix
 from paceline.config.experiment import ExperimentConfig
 from paceline.data.synthetic import SyntheticConfig
 from paceline.errors import ConfigError, EnvironmentFault
+from paceline.sweeps.launch import SlotPlan
 from paceline.sweeps.messages import GroupShape
+from paceline.sweeps.planning.planned_trials import section_of
 from paceline.sweeps.planning.sizing import (
     TrialConfigs,
     first_rung,
@@ -21,9 +23,7 @@ from paceline.sweeps.planning.sizing import (
     slots_for,
     trial_length,
 )
-from paceline.sweeps.planning.slot_plan import SlotPlan
 from paceline.sweeps.sweep import sweep
-from paceline.sweeps.sweep_section import section_of
 from paceline.sweeps.trial import PlannedTrial
 from support.sweeps.configs import RATES, sweep_config
 from support.sweeps.launches import RecordingListener, launch_of

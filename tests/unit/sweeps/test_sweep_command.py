@@ -9,9 +9,10 @@ import pytest
 from paceline import cli
 from paceline.errors import OK, TRIALS_FAILED, ConfigError, EnvironmentFault
 from paceline.sweeps.launch import SweepLaunch
-from paceline.sweeps.results.closing import Closing
+from paceline.sweeps.results.record import Closing
 from paceline.sweeps.results.result import SweepResult
-from paceline.sweeps.trial import Trial, TrialState
+from paceline.sweeps.states import TrialState
+from paceline.sweeps.trial import Trial
 
 CONFIG = """\
 name: tiny

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from paceline.engine.failure import describe
-from paceline.sweeps.coordinator import tracebacks
-from paceline.sweeps.coordinator.tracebacks import kept_text, naming_its_place, own_place
+from paceline.sweeps import slot_worker
+from paceline.sweeps.coordinator.running_trial import MOST_CHARACTERS, kept_text
+from paceline.sweeps.slot_worker import naming_its_place, own_place
 from paceline.tracking import run_recorder
 from paceline.tracking.journal import JOURNAL_FILE, Journal
 from support.cluster.coordinators import no_space
@@ -77,7 +78,7 @@ def test_code_of_others_is_not_named() -> None:
 
     place = own_place(failure_of(decodes)["failure"]["traceback_text"])
     assert place == f"test_tracebacks.py:{line_of(decodes)} in decodes"
-    others = [os.__file__, tracebacks.__file__, "/opt/site-packages/torch/module.py", "<frozen importlib._bootstrap>"]
+    others = [os.__file__, slot_worker.__file__, "/opt/site-packages/torch/module.py", "<frozen importlib._bootstrap>"]
     assert own_place("\n".join(f'  File "{file}", line 1, in some' for file in others)) == ""
 
 
@@ -94,7 +95,7 @@ def test_long_traceback_is_cut_in_its_middle() -> None:
     lines = [f"line {number}" for number in range(50_000)]
     kept = kept_text("\n".join(lines)).splitlines()
     [cut] = [place for place, line in enumerate(kept) if not line.startswith("line ")]
-    assert sum(len(line) + 1 for line in kept) <= tracebacks.MOST_CHARACTERS + 100
+    assert sum(len(line) + 1 for line in kept) <= MOST_CHARACTERS + 100
     assert kept[:cut] == lines[:cut]
     assert kept[cut + 1 :] == lines[-(len(kept) - cut - 1) :]
     assert str(len(lines) - len(kept) + 1) in kept[cut]

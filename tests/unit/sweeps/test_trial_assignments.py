@@ -14,7 +14,7 @@ from paceline.errors import EnvironmentFault
 from paceline.sweeps.messages import TrialReport
 from paceline.sweeps.search.trainable import STATE, TrialTrainable
 from paceline.sweeps.search.trial_specs import TrialSpecBuilder
-from paceline.sweeps.search.tune_config import TRIAL
+from paceline.sweeps.search.tune_trials import TRIAL
 from paceline.sweeps.trial import PlannedTrial
 from support.sweeps.configs import RATES, sweep_config
 from support.sweeps.fake_actor import FakeActor, patch_ray_get

@@ -7,9 +7,8 @@ from typing import Any, get_args
 
 import pytest
 
-from paceline.sweeps.results.ranking import place
-from paceline.sweeps.trial import ENDED, NOT_TRAINED, Trial, TrialState
-from paceline.sweeps.trial_table import TrialTable
+from paceline.sweeps.states import ENDED, NOT_TRAINED, TrialState
+from paceline.sweeps.trial import Trial, TrialTable, planned_order
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -27,7 +26,7 @@ def test_table_agrees_with_a_count_over_all_trials(seed: int) -> None:
             ended += [trial.id] if state in ENDED else []
         trials[trial.id] = trial
         table.update([trial])
-    assert list(table) == sorted(trials.values(), key=place)
+    assert list(table) == sorted(trials.values(), key=planned_order)
     assert table[1:3] == list(table)[1:3]
     assert +table.counts == Counter(trial.state for trial in trials.values())
     assert table.ended_ids == ended

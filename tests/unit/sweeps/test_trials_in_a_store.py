@@ -21,7 +21,7 @@ from paceline.sweeps import slot_worker
 from paceline.sweeps.messages import Attempt, TrialReport
 from paceline.sweeps.search.trainable import POINTER, TrialTrainable
 from paceline.sweeps.search.trial_specs import TrialSpecBuilder
-from paceline.sweeps.search.tune_config import TRIAL
+from paceline.sweeps.search.tune_trials import TRIAL
 from paceline.sweeps.trial import PlannedTrial
 from paceline.tracking.journal import JOURNAL_FILE
 from paceline.tracking.metric_points import MetricReading

@@ -16,13 +16,12 @@ from ray.tune.experiment import Experiment
 from ray.tune.search import SearchGenerator
 
 from paceline.errors import EnvironmentFault
-from paceline.sweeps.search import tune_config as tune_configs
+from paceline.sweeps.planning.planned_trials import section_of
 from paceline.sweeps.search import tune_thread
-from paceline.sweeps.search.listed_trials import ListedTrials
-from paceline.sweeps.search.tune_config import TRIAL, AxisPlaces, planned_trial_of, tune_config
+from paceline.sweeps.search import tune_trials as tune_configs
 from paceline.sweeps.search.tune_thread import TuneSetup, TuneThread, require_this_node
+from paceline.sweeps.search.tune_trials import TRIAL, AxisPlaces, ListedTrials, planned_trial_of, tune_config
 from paceline.sweeps.sweep_log import SweepHistory
-from paceline.sweeps.sweep_section import section_of
 from paceline.sweeps.trial import PlannedTrial
 from support.sweeps.configs import RATES, sweep_config
 from support.sweeps.fake_actor import FakeActor

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from paceline.reports.text import metric_text
-from paceline.sweeps.results import labels, ranking, trial_texts
+from paceline.sweeps.results import labels, ranking
 from paceline.sweeps.results.ranking import Objective, SettingSummary
-from paceline.sweeps.trial import Trial
+from paceline.sweeps.trial import Trial, axis_keys
 from paceline.tracking.run_record import param_text
 
 MOST_ROWS = 1000
@@ -67,7 +67,7 @@ def ranking_of(
         others: settings without one.
         is_speed_doubtful: marks the columns of speeds.
     """
-    keys = trial_texts.axis_keys(trials)
+    keys = axis_keys(trials)
     names = labels.short_names(keys)
     axes = {key: all(labels.is_number(each.params[key]) for each in trials if key in each.params) for key in keys}
     goals = [metric for metric, _ in objectives]

@@ -19,14 +19,15 @@ from paceline.runs.report.speed_comparison import SpeedComparison, compare_speed
 from paceline.runs.report.sweep_charts import sweep_charts
 from paceline.runs.report.sweep_ranking import ranking_of, ranking_rule
 from paceline.storage.working_copies import RunStore
-from paceline.sweeps.results import labels, ranking, trial_texts
+from paceline.sweeps.results import labels, ranking, result_text
 from paceline.sweeps.results.curves import keys_of
 from paceline.sweeps.results.pictures import COSTS, IMPORTANCE, pareto_pair
 from paceline.sweeps.results.ranking import SettingSummary
 from paceline.sweeps.results.record import without_secrets
 from paceline.sweeps.results.reopening import sweep_in
 from paceline.sweeps.results.result import SweepResult
-from paceline.sweeps.trial import ENDED, NOT_TRAINED, TROUBLE, Trial
+from paceline.sweeps.states import ENDED, NOT_TRAINED, TROUBLE
+from paceline.sweeps.trial import Trial, axis_keys, planned_order
 from paceline.tracking import metrics
 from paceline.tracking.costs import Ledger
 from paceline.tracking.metric_points import MetricPoint
@@ -115,7 +116,7 @@ class SweepReport:
     @cached_property
     def names(self) -> dict[str, str]:
         """Short names of the axes, by dotted key."""
-        return labels.short_names(trial_texts.axis_keys(self.result.trials))
+        return labels.short_names(axis_keys(self.result.trials))
 
     @cached_property
     def speeds(self) -> SpeedComparison | None:
@@ -168,7 +169,7 @@ class SweepReport:
     @property
     def states(self) -> str:
         """Number of trials in each state."""
-        return trial_texts.counts_text(self.result.trials)
+        return result_text.counts_text(self.result.trials)
 
     @cached_property
     def best_yaml(self) -> str:
@@ -249,7 +250,7 @@ class SweepReport:
     def render(self) -> bytes:
         """Return the HTML file."""
         result, endings = self.result, self.endings
-        unfinished = trial_texts.counts_text(result.trials, _UNFINISHED)
+        unfinished = result_text.counts_text(result.trials, _UNFINISHED)
         has_best = bool(self.feasible) and bool(self.command or self.changes or self.best_yaml)
         tip = "MetricPoint at a line, a dot or a cell to see its setting and value."
         own = [
@@ -304,7 +305,7 @@ class SweepReport:
             better = "higher is better" if mode == "max" else "lower is better"
             yield Tile(f"best {metric}", self.spread(self.best, metric), better)
         states = dict.fromkeys((*ENDED, "running", "paused", "pending"))
-        rest = trial_texts.counts_text(trials, [state for state in states if state != "finished"])
+        rest = result_text.counts_text(trials, [state for state in states if state != "finished"])
         finished = sum(trial.state == "finished" for trial in trials)
         yield Tile("trials", f"{finished} of {len(trials)} finished", rest)
         settings = len(self.ranked) + len(self.others)
@@ -344,7 +345,7 @@ def sweep_report(folder: Path, store: RunStore | None = None) -> SweepReport:
     recorded = read_run(folder / "tracking")
     ranked = ranking.ranked(result.trials, result.objectives)
     taken = {trial.id for summary in ranked for trial in summary.trials}
-    left = sorted((trial for trial in result.trials if trial.id not in taken), key=ranking.place)
+    left = sorted((trial for trial in result.trials if trial.id not in taken), key=planned_order)
     return SweepReport(
         result=result,
         recorded=recorded,

@@ -16,16 +16,16 @@ from typing import Any
 from paceline.cluster.run_coordinator import Status
 from paceline.redaction import learn
 from paceline.storage.working_copies import RunStore
+from paceline.sweeps.coordinator.group_failures import watch
 from paceline.sweeps.coordinator.group_reports import GroupReports
-from paceline.sweeps.coordinator.group_times import Spent
 from paceline.sweeps.coordinator.running_trial import RunningTrial, end_values
 from paceline.sweeps.coordinator.slot_scheduler import SlotScheduler
 from paceline.sweeps.coordinator.sweep_recorder import SweepRecorder
 from paceline.sweeps.coordinator.sweep_rules import SweepRules
-from paceline.sweeps.coordinator.watchdog import watch
 from paceline.sweeps.messages import UNSEEN, GroupShape, SweepView, TrialReport, TrialSpec, ViewCursor
-from paceline.sweeps.results.ranking import place
-from paceline.sweeps.trial import ENDED, PlannedTrial, Trial
+from paceline.sweeps.states import ENDED
+from paceline.sweeps.sweep_costs import Spent
+from paceline.sweeps.trial import PlannedTrial, Trial, planned_order
 from paceline.tracking.run_record import RunRecord
 
 NOT_NOW = TrialReport("pending")
@@ -84,7 +84,7 @@ class SweepCoordinator(GroupReports):
         for run in [slot.run for slot in self._slots if slot.run is not None and slot.is_busy]:
             trials[run.trial.id] = replace(run.trial, seconds=run.seconds)
         view = SweepView(
-            trials=sorted(trials.values(), key=place),
+            trials=sorted(trials.values(), key=planned_order),
             events=events,
             groups=[slot.wanted for slot in self._slots],
             over=self._scheduler.over,
@@ -130,7 +130,7 @@ class SweepCoordinator(GroupReports):
         run = self._scheduler.runs.get(trial_id)
         if run is not None and not run.has_ended:
             self._scheduler.end(run, "pending", reason)
-        if not self._has_ended(trial_id):
+        if not self._recorder.has_ended(trial_id):
             self._scheduler.found_disk_full(trial_id, reason)
         self._scheduler.release_surplus_groups()
         await self._scheduler.notify()
@@ -232,7 +232,7 @@ class SweepCoordinator(GroupReports):
                 rung may bring it another checkpoint, so that it takes a slot again.
         """
         known = self._recorder.trials.get(spec.planned.id)
-        if known is not None and self._has_ended(known.id):
+        if known is not None and known.state in ENDED:
             return TrialReport(known.state, end_values(known, self._scheduler.rung_of(known.id)))
         run = (
             None
@@ -248,7 +248,7 @@ class SweepCoordinator(GroupReports):
             await self._adopt(run, spec)
         if run.rung is not None and told_step >= run.rung["step"]:
             run.is_told = True  # by the coordinator that this one replaces
-        has_place = run.slot is not None or run.is_displaced
+        has_place = run.state != "waiting"
         if has_place and run.is_told and run.visit not in (None, visit):
             await self._scheduler.vacate(run)
             has_place = False
@@ -274,10 +274,10 @@ class SweepCoordinator(GroupReports):
         def is_over() -> bool:
             return run.calls != call or run.has_news
 
-        await self._scheduler.until(lambda: is_over() or run.is_displaced)
+        await self._scheduler.until(lambda: is_over() or run.state == "displaced")
         while not is_over() and not self._scheduler.over:
             await self._scheduler.assign(run, call)
-            await self._scheduler.until(lambda: is_over() or run.is_displaced)
+            await self._scheduler.until(lambda: is_over() or run.state == "displaced")
         report = run.report() if run.calls == call else NOT_NOW
         await self._scheduler.settled()  # an answer to Tune stays, whatever dies
         return report
@@ -288,7 +288,7 @@ class SweepCoordinator(GroupReports):
         if run is not None:
             run.stop("skipped", reason)
             self._scheduler.stop_if_idle(run)
-        elif run is None and not self._has_ended(planned.id):
+        elif run is None and not self._recorder.has_ended(planned.id):
             self._recorder.trial(Trial(planned.id, dict(planned.params), state="skipped", reason=reason))
         self._scheduler.release_surplus_groups()
         await self._scheduler.notify()
@@ -306,7 +306,3 @@ class SweepCoordinator(GroupReports):
         run.calls += 1  # nobody waits for it any more
         await self._scheduler.vacate(run)
         await self._scheduler.settled()
-
-    def _has_ended(self, trial_id: str) -> bool:
-        known = self._recorder.trials.get(trial_id)
-        return known is not None and known.state in ENDED

@@ -1,12 +1,23 @@
-"""Worker groups that die or do not start: consequences for their trials and slots."""
+"""Worker groups that die, hang or do not start: consequences for their trials and slots."""
 
+import asyncio
+import time
+
+from paceline.sweeps.coordinator.running_trial import RunningTrial
 from paceline.sweeps.coordinator.slot import Slot
 from paceline.sweeps.coordinator.slot_scheduler import SlotScheduler
+from paceline.sweeps.states import TrialState
 
 MAX_LAUNCH_FAILURES = 3
 """How often in a row worker groups may fail to start before the sweep gives up, when there is none at work."""
 MAX_IDLE_STARTS = 3
 """How often in a row a group may be started again without getting to a trial."""
+LOOK_SECONDS = 1.0
+"""How often trials are looked after whose workers give no sign of life."""
+SAVE_SECONDS = 300.0
+"""How long workers that are to stop may take for it."""
+OVERDUE_SECONDS = 60.0
+"""How long a trial may continue after its `sweep.stop.trial_seconds`."""
 
 
 class GroupFailures:
@@ -64,7 +75,7 @@ class GroupFailures:
         groups = "worker group" if left == 1 else "worker groups"
         message = f"the sweep continues with {left} {groups}, one more failed: {reason}"
         self._scheduler.recorder.tell("warning", code="slot-lost", message=message, slots_left=left)
-        run, slot.run = slot.run, None
+        run = slot.release()
         slot.retire()
         if run is not None:
             run.displace()
@@ -81,10 +92,10 @@ class GroupFailures:
     def _interrupt(self, slot: Slot, reason: str) -> None:
         """The processes are gone that were at work on this slot's trial, if any."""
         run = slot.run
-        if run is None or run.begun is None:
+        if run is None or not slot.is_busy:
             return
-        was_at_work = run.is_confirmed
-        run.stop_clock()
+        was_at_work = run.state == "at_work"
+        slot.lose_group()
         run.failures += was_at_work
         is_once_too_often = run.failures > self._scheduler.rules.max_failures
         if was_at_work and not is_once_too_often:
@@ -95,3 +106,41 @@ class GroupFailures:
             self._scheduler.end(run, "failed", reason or f"its workers died {times}")
         else:
             self._scheduler.stop_if_idle(run)
+
+
+async def watch(scheduler: SlotScheduler) -> None:
+    """Look after all trials under way, until cancelled."""
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        changes = [_look_after(scheduler, slot.run) for slot in scheduler.slots if slot.run is not None]
+        if any(changes):
+            await scheduler.notify()
+
+
+def _look_after(scheduler: SlotScheduler, run: RunningTrial) -> bool:
+    """Returns whether something has changed."""
+    now = time.monotonic()
+    if run.begun is None:
+        return False
+    if run.rung is not None and scheduler.stop_overdue(run):
+        return True  # its workers hear of it now: they wait for an answer
+    if run.stopping is not None:
+        if now - run.stopping_since > SAVE_SECONDS:
+            state, reason = run.stopping
+            _end(scheduler, run, state, f"{reason}; its workers did not stop within {SAVE_SECONDS:.0f} s")
+            return True
+        return False
+    limit = scheduler.rules.trial_seconds
+    if limit is not None and min(run.seconds - limit, now - run.begun) > OVERDUE_SECONDS:
+        told = f"stopped after {run.seconds:.0f} s, as sweep.stop.trial_seconds says; its workers did not answer"
+        _end(scheduler, run, "pruned", told)
+        return True
+    return False
+
+
+def _end(scheduler: SlotScheduler, run: RunningTrial, state: TrialState, reason: str) -> None:
+    slot = scheduler.slot_of(run)
+    assert slot is not None
+    scheduler.end(run, state, reason.removeprefix("; "))
+    if slot.shape is not None:
+        slot.renew(None)

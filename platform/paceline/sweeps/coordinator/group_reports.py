@@ -8,12 +8,12 @@ from paceline.cluster.final_report import FinalReport
 from paceline.cluster.run_coordinator import HINT_OF_UNRECORDED
 from paceline.storage.store_faults import is_store_code
 from paceline.sweeps.coordinator.group_failures import GroupFailures
-from paceline.sweeps.coordinator.group_times import WAITING
 from paceline.sweeps.coordinator.running_trial import RunningTrial
 from paceline.sweeps.coordinator.slot_scheduler import SlotScheduler
 from paceline.sweeps.coordinator.sweep_recorder import SweepRecorder
 from paceline.sweeps.launch_state import worker_entry
 from paceline.sweeps.messages import Attempt
+from paceline.sweeps.sweep_costs import WAITING
 from paceline.tracking.metric_points import MetricReading
 
 OF_THE_RECORD = (
@@ -63,10 +63,9 @@ class GroupReports:
         run = slot.run
         if run is None or run.spec is None or not slot.is_current(generation, incarnation):
             return None
-        if run.begun is None:
-            slot.taken += 1
+        if not slot.is_busy:
             self._scheduler.times.turn_to(slot_number, generation, "trial", run.trial.id)
-            run.begin()
+            slot.begin()
             self._recorder.trial(run.trial)
         spec = run.spec
         attempt = Attempt(slot.taken, run.trial.id, run.trial.attempts, spec.worker_spec, spec.timeout_seconds)
@@ -193,8 +192,8 @@ class GroupReports:
         run = self._scheduler.runs.get(trial_id)
         if run is None or run.begun is None or run.trial.attempts != attempt:
             return None
-        if not run.is_confirmed and (slot := self._scheduler.slot_of(run)) is not None:
-            run.is_confirmed = True
+        if run.state == "taken" and (slot := self._scheduler.slot_of(run)) is not None:
+            run.confirm()
             self._failures.is_at_work(slot)
         return run
 

@@ -1,50 +1,97 @@
-"""A trial between its first assignment to a slot and its end."""
+"""A trial between its first assignment to a slot and its end, and its record."""
 
 import asyncio
 import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
-from paceline.sweeps.coordinator.trial_coordinator import TrialCoordinator
+from paceline.cluster.run_coordinator import RunCoordinator
+from paceline.redaction import redact
 from paceline.sweeps.coordinator.write_queue import WriteQueue
-from paceline.sweeps.launch_state import ExecutionState
+from paceline.sweeps.launch_state import SavedAttempt
 from paceline.sweeps.messages import TrialReport, TrialSpec
-from paceline.sweeps.trial import ENDED, Trial, TrialState
+from paceline.sweeps.results.labels import is_number
+from paceline.sweeps.states import ATTEMPT, ENDED, AttemptState, TrialState, moved
+from paceline.sweeps.trial import Trial
 from paceline.tracking import metrics
+from paceline.tracking.metric_points import MetricPoint
 from paceline.tracking.run_record import TAG_LENGTH, param_text
 
 FAILED_AS: dict[str, TrialState] = {"error": "failed", "diverged": "diverged", "oom": "oom", "full_disk": "pending"}
 """The state of a trial whose failure is of this kind. One that found a disk full succeeds once there is room."""
+TRACEBACK_FILE = "traceback.txt"
+MOST_CHARACTERS = 100_000
+"""Of a traceback that is kept; of a longer one, its beginning and its end."""
+LONGEST_LINE = 1000
+"""Characters of a line that are kept."""
 Result = TypeVar("Result")
 _AT_STEP = re.compile(r"\bat step (\d+)")
 
 
-def end_values(trial: Trial, rung: Mapping[str, float]) -> dict[str, float]:
-    """What Tune gets about a trial that has ended: its metrics, and how far it came in each unit of a budget.
+class TrialCoordinator(RunCoordinator):
+    """A run's coordinator that also keeps why the trial failed."""
 
-    Args:
-        rung: the values at the rung that it reached last, if any. A trial that did not finish came no further.
-    """
-    amounts = {unit: rung.get(unit, 0.0) for unit in ("samples", "epochs", "seconds")}
-    if trial.state == "finished":
-        own = {"samples": trial.samples, "epochs": trial.metrics.get("epoch", 0.0), "seconds": trial.seconds}
-        amounts = {unit: max(amount, float(own[unit])) for unit, amount in amounts.items()}
-    return {**trial.metrics, **amounts}
+    registers_checkpoints = False  # that of the best trial is registered at the sweep's end
+
+    def keep_traceback(self, text: str) -> None:
+        """Add the traceback to the trial's record, without secrets; trouble with that is reported to the watcher.
+
+        Args:
+            text: empty: there is nothing to keep.
+        """
+        if not text:
+            return
+        try:
+            self._recorder.add_artifact(TRACEBACK_FILE, kept_text(text).encode(errors="replace"))
+        except OSError as error:
+            message = f"{TRACEBACK_FILE} could not be written: {error}"
+            self.event("warning", {"code": "traceback-not-written", "message": message})
+
+    def note_axes(self, step: int, params: Mapping[str, Any]) -> None:
+        """Add what the trial tries out to its record, as far as it is numbers: only a metric can be a chart's axis.
+
+        Args:
+            step: from which on it has these values.
+        """
+        now = int(time.time() * 1000)
+        numbers = {key: float(value) for key, value in params.items() if key != "seed" and is_number(value)}
+        points = [MetricPoint(metrics.axis_metric(key), value, step, now) for key, value in numbers.items()]
+        try:
+            self._recorder.append(points)
+        except OSError as error:
+            message = f"the axes could not be recorded: {error}"
+            self.event("warning", {"code": "axes-not-recorded", "message": message})
 
 
-def _step_of(failure: Mapping[str, Any]) -> int:
-    """The step at which training diverged, as the reason tells it; 0 when it tells none.
+def kept_text(traceback_text: str) -> str:
+    """A traceback as it may be stored: without secrets, and of about `MOST_CHARACTERS` at the most."""
+    lines = traceback_text.splitlines()
+    head = _fitting(lines, MOST_CHARACTERS // 2)
+    tail = _fitting(lines[len(head) :][::-1], MOST_CHARACTERS // 2)[::-1]
+    left_out = len(lines) - len(head) - len(tail)
+    return redact("\n".join([*head, *([f"... {left_out} lines are left out ..."] if left_out else []), *tail])) + "\n"
 
-    Metrics come at some steps only, the last ones long before it perhaps.
-    """
-    found = _AT_STEP.search(failure["reason"]) if failure["kind"] == "diverged" else None
-    return int(found[1]) if found else 0
+
+def _fitting(lines: list[str], room: int) -> list[str]:
+    """The first lines that have room, each shortened if need be."""
+    kept: list[str] = []
+    for line in map(_shortened, lines):
+        room -= len(line) + 1
+        if room < 0:
+            break
+        kept.append(line)
+    return kept
 
 
-@dataclass
-class RunningTrial:
+def _shortened(line: str) -> str:
+    # at a blank: half a secret would not be known for one any more
+    return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE].rpartition(' ')[0]} ..."
+
+
+@dataclass(kw_only=True)
+class RunningTrial(SavedAttempt):
     """A trial, its record, and where it stands between Tune and its worker group."""
 
     spec: TrialSpec | None
@@ -53,34 +100,14 @@ class RunningTrial:
     coordinator: TrialCoordinator
     writes: WriteQueue
     """Of its record."""
-    slot: int | None = None
-    """The number of its slot; None while it has none."""
-    begun: float | None = None
-    """When its present group took it; None while none has."""
-    is_confirmed: bool = False
-    """Whether that group has been heard of since: one that died while it waited for a trial is handed one, too."""
-    is_displaced: bool = False
-    """Whether it has lost its slot, and is to continue in another one."""
-    displacements: int = 0
-    """How many slots it has lost since a group was at work on it."""
-    rung: dict[str, float] | None = None
-    """The values at the rung where it waits to be told whether to continue."""
     is_told: bool = False
-    """Whether Tune has been told of that rung."""
+    """Whether Tune has been told of the rung where it waits."""
     reached: dict[str, float] = field(default_factory=dict)
     """The values at the rung that it reached last."""
-    answered_step: int | None = None
-    """The step of the last rung at which it was allowed to continue since it has its slot."""
-    stopping: tuple[TrialState, str] | None = None
-    """The state, and the reason, that it is to have once its workers have released it; see `stop`."""
     stopping_since: float = 0.0
     """When it was first told to stop."""
-    failures: int = 0
-    """How often its workers died."""
     visit: str | None = ""
     """Which of Tune's trainables has it now; None: not known since the coordinator was started again."""
-    needs_fresh_processes: bool = False
-    """Whether no other trial may have run in its processes, or may do so after it."""
     calls: int = 0
     """How often Tune has asked for it, or released it: only the newest call is waited for."""
     assignments: int = 0
@@ -101,51 +128,14 @@ class RunningTrial:
     @property
     def has_news(self) -> bool:
         """Whether there is something that Tune does not know: a rung, or that it has released its slot."""
-        has_no_slot = self.slot is None and not self.is_displaced
-        return has_no_slot or (self.rung is not None and not self.is_told)
+        return self.state == "waiting" or (self.rung is not None and not self.is_told)
+
+    def _turn(self, state: AttemptState) -> None:
+        self.state = moved(ATTEMPT, self.state, state)
 
     def write(self, what: Callable[[TrialCoordinator], Result]) -> "asyncio.Future[Result]":
         """Have something done with its record, in a thread, after all that was put in before."""
         return self.writes.put(lambda: what(self.coordinator))
-
-    @classmethod
-    def recover(
-        cls, state: ExecutionState, trial: Trial, coordinator: TrialCoordinator, writes: WriteQueue
-    ) -> "RunningTrial":
-        """The trial as the coordinator left it that this one replaces; its group is still at work on it."""
-        stopping = None if state.stopping is None else (cast(TrialState, state.stopping[0]), state.stopping[1])
-        return cls(
-            None,
-            trial,
-            coordinator,
-            writes,
-            slot=state.slot,
-            begun=state.begun,
-            is_displaced=state.is_displaced,
-            displacements=state.displacements,
-            answered_step=state.answered_step,
-            stopping=stopping,
-            stopping_since=time.monotonic(),
-            failures=state.failures,
-            visit=None,
-            needs_fresh_processes=state.needs_fresh_processes,
-        )
-
-    @property
-    def state(self) -> ExecutionState:
-        """What `recover` needs."""
-        return ExecutionState(
-            trial_id=self.trial.id,
-            slot=self.slot,
-            is_displaced=self.is_displaced,
-            displacements=self.displacements,
-            begun=self.begun,
-            failures=self.failures,
-            is_at_rung=self.rung is not None,
-            answered_step=self.answered_step,
-            stopping=self.stopping,
-            needs_fresh_processes=self.needs_fresh_processes,
-        )
 
     def stop(self, state: TrialState, reason: str) -> None:
         """It is to have this state once its workers have released it."""
@@ -155,12 +145,12 @@ class RunningTrial:
 
     def take_slot(self, slot: int) -> None:
         """A worker group is going to take it; called by the slot."""
-        self.slot = slot
-        self.assignments += 1
-        if not self.is_displaced:
+        if self.state != "displaced":
             # it may come from another one's checkpoint, whose rungs it was not told anything about
             self.answered_step = self.stopping = None
-        self.is_displaced = False
+        self._turn("assigned")
+        self.slot = slot
+        self.assignments += 1
         assert self.spec is not None
         self._take_values(self.spec.planned.params)
         self.trial = replace(self.trial, state="running", reason="")
@@ -182,14 +172,25 @@ class RunningTrial:
 
     def displace(self) -> None:
         """Its slot is none any more: it continues in another one, from its newest checkpoint."""
-        self.slot, self.is_displaced = None, True
+        self._turn("displaced")
+        self.slot = None
         self.displacements += 1
         self.trial = replace(self.trial, state="pending")
 
     def begin(self) -> None:
-        """A group has taken it."""
-        self.begun, self.is_confirmed = time.monotonic(), False
+        """A group has taken it; called by the slot."""
+        self._turn("taken")
+        self.begun = time.monotonic()
         self.trial = replace(self.trial, state="running", attempts=self.trial.attempts + 1)
+
+    def confirm(self) -> None:
+        """Something was heard of the group that has taken it."""
+        self._turn("at_work")
+
+    def release(self) -> None:
+        """It has no slot any more, and gets none until Tune asks for it again."""
+        self._turn("waiting")
+        self.slot = None
 
     def measure(self, step: int, values: Mapping[str, float], samples_per_second: float | None = None) -> None:
         """Take in the metrics of a step."""
@@ -210,15 +211,17 @@ class RunningTrial:
         assert self.rung is not None
         self.answered_step, self.rung, self.is_told = int(self.rung["step"]), None, False
 
-    def stop_clock(self) -> None:
-        """Its group has released it."""
-        if self.is_confirmed:  # what nobody was at work on took no time
+    def lose_group(self) -> None:
+        """Its group, if one has taken it, has released it, or is gone."""
+        if self.state == "at_work":  # what nobody was at work on took no time
             self.trial = replace(self.trial, seconds=self.seconds)
-        self.begun, self.is_confirmed = None, False
+        if self.begun is not None:
+            self._turn("assigned")
+        self.begun = None
 
     def conclude(self, ending: Mapping[str, Any]) -> None:
         """Take in how its workers say that it ended."""
-        self.stop_clock()
+        self.lose_group()
         stopped: tuple[TrialState, str] = self.stopping or ("paused", "")
         self.stopping, self.rung, self.is_told = None, None, False
         if ending["status"] == "failed":
@@ -244,8 +247,8 @@ class RunningTrial:
 
     def end(self, state: TrialState, reason: str) -> None:
         """End it, or let it rest, without a word of its workers."""
-        self.stop_clock()
-        self.stopping, self.rung, self.is_told, self.is_displaced = None, None, False, False
+        self.lose_group()
+        self.stopping, self.rung, self.is_told = None, None, False
         self.trial = replace(self.trial, state=state, reason=reason)
 
     def report(self) -> TrialReport:
@@ -254,3 +257,25 @@ class RunningTrial:
             self.is_told = True
             return TrialReport("running", {**self.trial.metrics, **self.rung}, self.trial.checkpoint)
         return TrialReport(self.trial.state, end_values(self.trial, self.reached))
+
+
+def end_values(trial: Trial, rung: Mapping[str, float]) -> dict[str, float]:
+    """What Tune gets about a trial that has ended: its metrics, and how far it came in each unit of a budget.
+
+    Args:
+        rung: the values at the rung that it reached last, if any. A trial that did not finish came no further.
+    """
+    amounts = {unit: rung.get(unit, 0.0) for unit in ("samples", "epochs", "seconds")}
+    if trial.state == "finished":
+        own = {"samples": trial.samples, "epochs": trial.metrics.get("epoch", 0.0), "seconds": trial.seconds}
+        amounts = {unit: max(amount, float(own[unit])) for unit, amount in amounts.items()}
+    return {**trial.metrics, **amounts}
+
+
+def _step_of(failure: Mapping[str, Any]) -> int:
+    """The step at which training diverged, as the reason tells it; 0 when it tells none.
+
+    Metrics come at some steps only, the last ones long before it perhaps.
+    """
+    found = _AT_STEP.search(failure["reason"]) if failure["kind"] == "diverged" else None
+    return int(found[1]) if found else 0

@@ -1,50 +1,24 @@
 """Slots of a sweep: each has one worker group at a time, which runs one trial at a time."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
-from paceline.sweeps.coordinator.group_times import SHUTDOWN, GroupTimes
 from paceline.sweeps.coordinator.running_trial import RunningTrial
-from paceline.sweeps.launch_state import SlotState
+from paceline.sweeps.launch_state import SavedSlot
 from paceline.sweeps.messages import GroupShape, WantedGroup
-
-_STATE = tuple(each.name for each in fields(SlotState))
+from paceline.sweeps.states import SLOT, SlotState, moved
+from paceline.sweeps.sweep_costs import SHUTDOWN, GroupTimes
 
 
 @dataclass
-class Slot:
+class Slot(SavedSlot):
     """A place for a worker group. The group itself is started by the driver, as `wanted` says."""
 
-    number: int
-    shape: GroupShape | None = None
-    generation: int = 0
-    incarnation: int = 0
-    """Counts the starts of this generation's group: Ray Train starts it again when it lost a process."""
-    idle_starts: int = 0
-    """How many of these starts there were since the group was last at work on a trial."""
-    was_used: bool = False
-    """Whether a trial has run in this generation's group."""
-    has_lived: bool = False
-    """Whether there was ever a group here."""
-    is_retired: bool = False
-    """Whether it gets no group any more."""
     run: RunningTrial | None = None
-    taken: int = 0
-    """How often the group has taken a trial."""
     workers: dict[int, list[bytes]] = field(default_factory=dict)
     """Pickled handles of the actors of each generation's group, until that is known to have ended."""
     times: GroupTimes = field(default_factory=GroupTimes)
     """What the groups of all slots spend their time on."""
-
-    @property
-    def state(self) -> SlotState:
-        """What `restore` needs."""
-        return SlotState(**{name: getattr(self, name) for name in _STATE})
-
-    def restore(self, state: SlotState) -> None:
-        """Take over the group of a coordinator that has died."""
-        for name in _STATE:
-            setattr(self, name, getattr(state, name))
 
     @property
     def wanted(self) -> WantedGroup:
@@ -54,25 +28,62 @@ class Slot:
     @property
     def is_free(self) -> bool:
         """Return True if a trial may be assigned to this slot."""
-        return self.run is None and not self.is_retired
+        return self.state in ("empty", "open")
 
     @property
     def is_busy(self) -> bool:
         """Whether a group has taken the trial of this slot."""
-        return self.run is not None and self.run.begun is not None
+        return self.state == "busy"
 
     def is_current(self, generation: int, incarnation: int | None = None) -> bool:
         """Whether a worker's group is the one that this slot has now."""
         same = generation == self.generation and self.shape is not None
         return same and incarnation in (None, self.incarnation)
 
+    def restore(self, saved: SavedSlot) -> None:
+        """Take over the group of a coordinator that has died. Its trial, if it still has one, follows in `adopt`."""
+        vars(self).update(vars(saved))
+        if not self.is_free and self.state != "retired":
+            self.state = "open"
+
+    def adopt(self, run: RunningTrial) -> None:
+        """Take over the trial of a coordinator that has died."""
+        self.run = run
+        self.state = "assigned" if run.begun is None else "busy"
+
     def give_to(self, run: RunningTrial) -> None:
-        """Slot a trial here."""
+        """Assign a trial."""
+        self._turn("assigned")
         self.run = run
         run.take_slot(self.number)
 
+    def begin(self) -> None:
+        """The group takes the trial."""
+        assert self.run is not None
+        self._turn("busy")
+        self.taken += 1
+        self.run.begin()
+
+    def lose_group(self) -> None:
+        """The processes are gone that were at work on the trial; the next group gets it again."""
+        assert self.run is not None
+        self._turn("assigned")
+        self.run.lose_group()
+
+    def release(self) -> RunningTrial | None:
+        """Have no trial any more; returns the one that was here."""
+        run, self.run = self.run, None
+        if run is not None:
+            self._turn("open")
+        return run
+
     def renew(self, shape: GroupShape | None) -> None:
         """Let the group leave, and want another one; None: want none."""
+        if self.run is None:
+            self._turn("empty" if shape is None else "open")
+        self._begin_generation(shape)
+
+    def _begin_generation(self, shape: GroupShape | None) -> None:
         self.times.turn_to(self.number, self.generation, SHUTDOWN)
         self.shape = shape
         self.generation += 1
@@ -81,12 +92,15 @@ class Slot:
 
     def retire(self) -> None:
         """Let the group leave, and want none any more."""
-        self.renew(None)
-        self.is_retired = True
+        self._turn("retired")
+        self._begin_generation(None)
 
     def suits(self, shape: GroupShape, fresh: bool) -> bool:
         """Whether a trial can run in the group that is there."""
         return self.shape == shape and not (fresh and self.was_used)
+
+    def _turn(self, state: SlotState) -> None:
+        self.state = moved(SLOT, self.state, state)
 
 
 def choose_slot(slots: Iterable[Slot], shape: GroupShape, fresh: bool) -> Slot | None:

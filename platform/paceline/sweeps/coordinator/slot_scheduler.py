@@ -8,18 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from paceline.full_disk import is_full_disk
-from paceline.sweeps.coordinator.disk_room import DiskRoom
-from paceline.sweeps.coordinator.group_times import GroupTimes
-from paceline.sweeps.coordinator.running_trial import RunningTrial
-from paceline.sweeps.coordinator.saved_states import SavedStates
+from paceline.sweeps.coordinator.running_trial import RunningTrial, TrialCoordinator
 from paceline.sweeps.coordinator.slot import Slot, choose_slot
 from paceline.sweeps.coordinator.sweep_recorder import SweepRecorder
-from paceline.sweeps.coordinator.sweep_rules import SweepRules
-from paceline.sweeps.coordinator.trial_coordinator import TrialCoordinator
+from paceline.sweeps.coordinator.sweep_rules import DiskRoom, SweepRules
 from paceline.sweeps.coordinator.write_queue import WriteQueue
-from paceline.sweeps.launch_state import ExecutionState, LaunchState
+from paceline.sweeps.launch_state import LaunchState, SavedAttempt, SavedStates
 from paceline.sweeps.messages import TrialSpec
-from paceline.sweeps.trial import ENDED, Trial, TrialState
+from paceline.sweeps.states import ENDED, TrialState
+from paceline.sweeps.sweep_costs import GroupTimes
+from paceline.sweeps.trial import Trial
 from paceline.tracking.run_record import RunRecord
 from paceline.tracking.stored_length import note_stored, stored_bytes
 
@@ -100,9 +98,17 @@ class SlotScheduler:
             if is_full_disk(error):
                 self.found_disk_full(trial.id, f"it cannot be recorded: {error}")
             return None
-        run = RunningTrial(spec, trial, coordinator, WriteQueue(self.recorder.threads))
-        run.needs_fresh_processes = spec.needs_fresh_processes or self.rules.fresh_processes
-        run.reached = self.rung_of(trial.id)
+        if self.recorder.has_ended(trial.id):  # Tune has given it up meanwhile
+            return None
+        run = RunningTrial(
+            trial.id,
+            needs_fresh_processes=spec.needs_fresh_processes or self.rules.fresh_processes,
+            spec=spec,
+            trial=trial,
+            coordinator=coordinator,
+            writes=WriteQueue(self.recorder.threads),
+            reached=self.rung_of(trial.id),
+        )
         self.runs[trial.id] = run
         self.recorder.trial(trial)
         return run
@@ -120,31 +126,37 @@ class SlotScheduler:
 
     def _recover(self, launch: LaunchState) -> None:
         """Take over the groups and the trials of a coordinator that has died."""
-        for slot in launch.slots.values():
-            self.slots[slot.number].restore(slot)
+        for saved in launch.slots.values():
+            self.slots[saved.number].restore(saved)
         for number, generation, worker in launch.workers:
             self.slots[number].workers.setdefault(generation, []).append(worker)
         self.times.replay(launch.group_times)
         self.over, self.fault = launch.over or self.over, launch.fault
-        for execution in launch.executions.values():
-            trial = self.recorder.trials.get(execution.trial_id)
-            is_under_way = execution.slot is not None or execution.is_displaced
-            if trial is not None and trial.state not in ENDED and is_under_way:
-                self._recover_run(execution, trial)
+        for trial in list(self.recorder.trials.values()):
+            attempt = launch.under_way(trial.id)
+            if attempt is not None and trial.state not in ENDED:
+                self._recover_run(attempt, trial)
         adopted = f"{len(self.runs)} trial{'' if len(self.runs) == 1 else 's'} under way"
         message = f"the process that coordinates the sweep died and was started again: {adopted}, none begins again"
         self.recorder.tell("warning", code="coordinator-restarted", message=message, trials=len(self.runs))
 
-    def _recover_run(self, execution: ExecutionState, trial: Trial) -> None:
+    def _recover_run(self, attempt: SavedAttempt, trial: Trial) -> None:
         folder = self.recorder.folder / "trials" / trial.id / "tracking"
         record, store = RunRecord.load(folder, self.recorder.uri), self.recorder.store_of(trial.id)
         coordinator = TrialCoordinator(folder, record, self._listener(trial.id), store=store)
-        run = RunningTrial.recover(execution, trial, coordinator, WriteQueue(self.recorder.threads))
-        run.reached = self.rung_of(trial.id)
-        run.rung = run.reached if execution.is_at_rung else None
+        run = RunningTrial(
+            **vars(attempt),
+            spec=None,
+            trial=trial,
+            coordinator=coordinator,
+            writes=WriteQueue(self.recorder.threads),
+            reached=self.rung_of(trial.id),
+            stopping_since=time.monotonic(),
+            visit=None,
+        )
         self.runs[trial.id] = run
         if run.slot is not None:
-            self.slots[run.slot].run = run
+            self.slots[run.slot].adopt(run)
 
     def save_changes(self) -> None:
         """Have what has changed of slots and trials written down, for a coordinator that is started again."""
@@ -159,7 +171,7 @@ class SlotScheduler:
     @property
     def open_slots(self) -> list[Slot]:
         """The slots that may have a group."""
-        return [slot for slot in self.slots if not slot.is_retired]
+        return [slot for slot in self.slots if slot.state != "retired"]
 
     def slot_of(self, run: RunningTrial) -> Slot | None:
         """The slot that a trial has, if any."""
@@ -192,7 +204,7 @@ class SlotScheduler:
     async def vacate(self, run: RunningTrial) -> None:
         """Have a trial's workers save its state and release it."""
         assignment = run.assignments
-        if run.slot is not None or run.is_displaced:
+        if run.state != "waiting":
             if run.stopping is None:
                 run.stop("paused", "")
             self.stop_if_idle(run)
@@ -261,10 +273,11 @@ class SlotScheduler:
 
     def release(self, run: RunningTrial) -> None:
         """Free a trial's slot."""
-        slot, run.slot = self.slot_of(run), None
+        slot = self.slot_of(run)
+        run.release()
         if slot is None:
             return
-        slot.run = None
+        slot.release()
         if run.needs_fresh_processes:
             slot.renew(None)
 

@@ -16,19 +16,17 @@ from paceline.config.constraints import Constraint
 from paceline.errors import PacelineError, text_of
 from paceline.redaction import redact
 from paceline.storage.working_copies import RunStore
-from paceline.sweeps.coordinator.record_closer import RecordCloser
 from paceline.sweeps.coordinator.running_trial import RunningTrial
 from paceline.sweeps.coordinator.write_queue import GroupCommit, WriteQueue
-from paceline.sweeps.launch_state import launch_entry, of_launch
-from paceline.sweeps.log_entry import LogEntry
-from paceline.sweeps.results.best_setting import BestSetting
-from paceline.sweeps.results.ranking import Objective, best_trial, with_violations
+from paceline.sweeps.launch_state import LogEntry, launch_entry, of_launch
+from paceline.sweeps.results.ranking import BestSetting, Objective, best_trial, with_violations
+from paceline.sweeps.states import ENDED, NOT_TRAINED, TRIAL, moved
 from paceline.sweeps.sweep_log import SweepLog, answer_entry, rung_entry, trial_entry
-from paceline.sweeps.trial import ENDED, NOT_TRAINED, Trial
+from paceline.sweeps.trial import Trial
 from paceline.tracking.journal import JOURNAL_FILE, Journal
 from paceline.tracking.metric_points import MetricPoint
-from paceline.tracking.run_record import RunRecord, trial_state_tags
-from paceline.tracking.run_recorder import TRIAL_STATUS, RunRecorder
+from paceline.tracking.run_record import RECORD_FILE, RunRecord, trial_state_tags
+from paceline.tracking.run_recorder import TRIAL_STATUS, RunRecorder, has_ended, sync
 from paceline.tracking.sweep_note import sweep_points
 
 CHILD_CLOSE_SECONDS = 30.0
@@ -37,6 +35,11 @@ MOST_WRITERS = 64
 """How many records of trials are written to at the same time."""
 PARENT_SECONDS = 1.0
 """How often the sweep's own record gets the best values and the counts, at the most."""
+MOST_CLOSINGS = 64
+"""How many records wait for MLflow at the same time."""
+
+Closed = Callable[[dict[str, Any]], None]
+"""Is given a `UploadReport` as a mapping."""
 
 
 class SweepRecorder:
@@ -89,7 +92,8 @@ class SweepRecorder:
         self._versions: dict[str, int] = {}  # by trial, the newest last
         for trial in log.history.trials.values():
             # the launch that ran it is gone, unless its group has only lost its coordinator
-            is_lost = trial.state == "running" and not self._is_under_way(trial.id)
+            is_under_way = self.recovered is not None and self.recovered.under_way(trial.id) is not None
+            is_lost = trial.state == "running" and not is_under_way
             self.note(replace(trial, state="pending") if is_lost else trial)
         self.last_rungs = log.history.last_rungs
         """What is known of trials that are not under way: the values at the rung that each reached last."""
@@ -100,9 +104,10 @@ class SweepRecorder:
         """Where a trial is kept when that is an object store; None for a folder."""
         return None if self._store is None else self._store.trial(trial_id)
 
-    def _is_under_way(self, trial_id: str) -> bool:
-        execution = self.recovered.executions.get(trial_id) if self.recovered is not None else None
-        return execution is not None and (execution.slot is not None or execution.is_displaced)
+    def has_ended(self, trial_id: str) -> bool:
+        """Whether a trial is over for good."""
+        known = self.trials.get(trial_id)
+        return known is not None and known.state in ENDED
 
     def save(self, entries: Sequence[LogEntry], when_failed: Callable[[], None] = lambda: None) -> None:
         """Write down what a coordinator needs that is started again; a full disk is reported once."""
@@ -141,8 +146,10 @@ class SweepRecorder:
         if self._constraints and trial.state in ENDED and trial.state not in NOT_TRAINED:
             trial = with_violations(trial, self._constraints)
         known = self.trials.get(trial.id)
-        if known is None or known.state not in ENDED:
-            self.endings.update([trial.state] if trial.state in ENDED else [])
+        if known is not None:
+            moved(TRIAL, known.state, trial.state)
+        if trial.state in ENDED and (known is None or known.state not in ENDED):
+            self.endings[trial.state] += 1
         self.trials[trial.id] = trial
         self.metric_names.update(trial.metrics)
         self._best.add(trial)
@@ -297,3 +304,75 @@ class SweepRecorder:
             kind = "" if isinstance(error, OSError | PacelineError) else f"{type(error).__name__}: "
             message = f"{what} could not be written down: {kind}{text_of(error)}"
             self.tell("warning", code="not-written", message=message)
+
+
+class RecordCloser:
+    """Closes records in threads of its own."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._threads = ThreadPoolExecutor(MOST_CLOSINGS, "close-trial")
+
+    def close(
+        self, run: RunningTrial, status: Status, reason: str | None, timeout_seconds: float, when_closed: Closed
+    ) -> None:
+        """Close the record of a trial that has run in this launch, after all that is still to be written there."""
+        self._begin(lambda: run.coordinator.close(status, reason, timeout_seconds), when_closed, run.writes)
+
+    def close_anew(self, folder: Path, uri: str, trial: Trial, timeout_seconds: float, when_closed: Closed) -> None:
+        """Close the record of a trial that an earlier launch did not live to close, or send what MLflow lacks of it.
+
+        Args:
+            folder: holds the trial's record. Without one there is nothing to do.
+            uri: MLflow's address.
+        """
+        self._begin(lambda: _close_anew(folder, uri, trial, timeout_seconds), when_closed)
+
+    async def finish(self, timeout_seconds: float) -> None:
+        """Wait for those that have begun; those that are not done by then are left for a later launch."""
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=timeout_seconds)
+
+    def give_up(self) -> None:
+        """Begin no more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _begin(
+        self, close: Callable[[], dict[str, Any]], when_closed: Closed, before: WriteQueue | None = None
+    ) -> None:
+        task = asyncio.get_running_loop().create_task(self._close(close, when_closed, before))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _close(self, close: Callable[[], dict[str, Any]], when_closed: Closed, before: WriteQueue | None) -> None:
+        if before is not None:
+            await before.settled()
+        when_closed(await asyncio.get_running_loop().run_in_executor(self._threads, _report_of, close))
+
+
+def _report_of(close: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Close a record; what goes wrong is in its report.
+
+    An exception of any kind, SystemExit included, is the trouble of one trial: it would end the coordinator's event
+    loop, or leave the trial open without a word.
+    """
+    try:
+        return close()
+    except BaseException as error:
+        kind = "" if isinstance(error, OSError | PacelineError) else f"{type(error).__name__}: "
+        return _unsent(1, f"{kind}{text_of(error)}")
+
+
+def _unsent(entries: int, error: str = "") -> dict[str, Any]:
+    return {"run_id": None, "unsent": entries, "error": error}
+
+
+def _close_anew(folder: Path, uri: str, trial: Trial, timeout_seconds: float) -> dict[str, Any]:
+    if not (folder / RECORD_FILE).exists():
+        return _unsent(0)
+    if has_ended(folder):  # when the trial ended stays as it is
+        return asdict(sync(folder, uri, timeout_seconds))
+    recorder = RunRecorder(folder, RunRecord.load(folder, uri))
+    recorder.set_tags(trial_state_tags(trial.state))
+    status = TRIAL_STATUS.get(trial.state, "KILLED")
+    return asdict(recorder.close(status, trial.reason or None, timeout_seconds))

@@ -1,16 +1,20 @@
-"""The part of a sweep's config that its coordinator needs."""
+"""When a sweep ends early: a target that is reached, metrics that nobody reports, a disk that stays full."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 
 from paceline.config.constraints import Constraint
+from paceline.full_disk import has_room
 from paceline.sweeps.results.ranking import MEASURES, Objective, with_violations
 from paceline.sweeps.trial import Trial
 from paceline.tracking.costs import Goal
 
 EVALUATED = "val/"
 """How the names begin of metrics that every evaluation reports."""
+MOST_IN_A_ROW = 2
+"""How many trials may find a disk full, with none between them that finished, before the sweep stops."""
 _NEVER_REPORTED = ("sweep.metric: no trial reports", "sweep.constraints: no trial reports")
 """How the reason begins where a metric of the objectives, and where one of the constraints, is never reported."""
 
@@ -82,3 +86,27 @@ class SweepRules:
             return ""
         is_reached = value >= self.target if mode == "max" else value <= self.target
         return f"trial {trial.id} reached the target: {metric} is {value:.6g}" if is_reached else ""
+
+
+class DiskRoom:
+    """Counts the trials that found no room.
+
+    The sweep continues after the first one, which may have needed more than others, or have run on a node of its own.
+    It stops at once when the sweep's own folder takes nothing more.
+    """
+
+    def __init__(self, folder: Path, probe: Callable[[Path], bool] = has_room) -> None:
+        self.reason = ""
+        """Why trials are left for a later launch, in the words of the newest one; empty when none is."""
+        self._folder, self._probe = folder, probe
+        self._in_a_row = 0
+
+    def was_found(self) -> None:
+        """A trial has finished, and saved its state."""
+        self._in_a_row = 0
+
+    def was_lacking(self, reason: str) -> bool:
+        """Count a trial that found a disk full; returns True if the sweep is to stop."""
+        self.reason = reason
+        self._in_a_row += 1
+        return self._in_a_row >= MOST_IN_A_ROW or not self._probe(self._folder)

@@ -13,8 +13,7 @@ from paceline.errors import BAD_ENVIRONMENT, OK
 from paceline.redaction import redact, redact_values
 from paceline.reports.text import number_text
 from paceline.sweeps.messages import GroupShape
-from paceline.sweeps.planning.forecast import Cost, Forecast, RungPlan, forecast
-from paceline.sweeps.planning.preview import PlannedTrialRow
+from paceline.sweeps.planning.forecast import Cost, Forecast, PlannedTrialRow, RungPlan, forecast
 from paceline.sweeps.results.labels import setting_text, short_names, value_text
 from paceline.sweeps.sweep_folder import UnfinishedSweep
 

@@ -1,5 +1,6 @@
 """Planned trials: made from the sweep's space, each checked as a whole config before anything runs."""
 
+import math
 import warnings
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -14,7 +15,6 @@ from paceline.config.space import meaning
 from paceline.config.sweep import SweepConfig
 from paceline.errors import ConfigError, Problem
 from paceline.sweeps.planning.params_checks import FailingParams, ParamsCheck, check_axes, refusal
-from paceline.sweeps.planning.trial_numbers import TrialNumbers
 from paceline.sweeps.trial import PlannedTrial, Trial
 
 Setting = dict[str, Any]
@@ -23,6 +23,32 @@ Setting = dict[str, Any]
 
 NO_VALUE = object()
 """In place of a value, which may be None."""
+
+
+class TrialNumbers:
+    """Numbers of trials in the order in which the sweep, and then each of its extensions, has asked for them.
+
+    An extension adds trials, seeds, or both. The trials that were there keep their numbers, and the new ones follow,
+    trial by trial.
+
+    Args:
+        sizes: how many trials and how many seeds of each the sweep had at first, and after each extension.
+    """
+
+    def __init__(self, sizes: Sequence[tuple[int, int]]) -> None:
+        self._numbers: dict[tuple[int, int], int] = {}
+        for planned_trials, seeds in sizes:
+            for place in ((planned, seed) for planned in range(planned_trials) for seed in range(seeds)):
+                self._numbers.setdefault(place, len(self._numbers))
+        self._places = list(self._numbers)
+
+    def id_of(self, planned: int, seed: int) -> str:
+        """Return the id of a trial, such as `0007`."""
+        return f"{self._numbers[planned, seed]:04d}"
+
+    def place_of(self, trial_id: str) -> tuple[int, int]:
+        """Return the number of the trial, and that of the seed, that a trial is for."""
+        return self._places[int(trial_id)]
 
 
 @dataclass(frozen=True)
@@ -38,6 +64,26 @@ class PlannedTrials:
         """Those that are none of these trials."""
         planned_trials = [planned for planned in self.planned_trials if planned.id not in ids]
         return PlannedTrials(planned_trials, [trial for trial in self.skipped if trial.id not in ids])
+
+
+def section_of(config: ExperimentConfig) -> SweepConfig:
+    """The config's `sweep` section.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if config.sweep is None:
+        hint = "add one, such as sweep: {space: {optimizer.lr: [0.01, 0.1]}}"
+        raise ConfigError([Problem("sweep", "there is no sweep section", "sweep", hint=hint)])
+    return config.sweep
+
+
+def trial_count(section: SweepConfig) -> int:
+    """How many trials a sweep comes to, those included that are to be skipped; without a look at any of them."""
+    planned_trials = section.num_samples
+    if section.search == "grid" or planned_trials is None:
+        planned_trials = math.prod(len(values) for values in section.lists.values())
+    return planned_trials * section.seeds
 
 
 def plan_trials(config: ExperimentConfig, earlier: Sequence[SweepConfig] = ()) -> PlannedTrials:
@@ -56,10 +102,7 @@ def plan_trials(config: ExperimentConfig, earlier: Sequence[SweepConfig] = ()) -
         ConfigError: the config has no sweep; or, unless `sweep.invalid` is `skip`, some trials are no valid config; or
             none is.
     """
-    sweep = config.sweep
-    if sweep is None:
-        hint = "write what to try out, such as sweep: {space: {optimizer.lr: [0.01, 0.1]}}"
-        raise ConfigError([Problem("missing-key", "is missing: there is nothing to try out", "sweep", hint=hint)])
+    sweep = section_of(config)
     check = ParamsCheck(config)
     with _each_warning_once():
         if sweep.search == "optuna":

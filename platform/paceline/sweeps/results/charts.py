@@ -1,49 +1,37 @@
-"""Pictures of a sweep that are drawn from prepared data: curves, a map of two axes, and what matters most."""
+"""Pictures of a sweep: curves of the best settings, the importance of the axes, and the Pareto front of two metrics."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import EngFormatter, NullLocator
+from matplotlib.ticker import EngFormatter
 
 from paceline.direction import default_mode
 from paceline.reports import theme
-from paceline.reports.figure import Picture, color_map, dress, plain
+from paceline.reports.figure import Picture, dress, plain
 from paceline.reports.line_chart import add_hover, label_log
 from paceline.reports.row_charts import bar_chart
 from paceline.reports.text import number_text
 from paceline.sweeps.results import labels, ranking
-from paceline.sweeps.results.curves import Curve, Values
-from paceline.sweeps.results.ranking import Objective
-from paceline.sweeps.trial import Trial
+from paceline.sweeps.results.curves import Curve, Values, places_of
+from paceline.sweeps.results.heatmap import direction_text, how_they_stand, known_objective
+from paceline.sweeps.results.ranking import Objective, SettingSummary
+from paceline.sweeps.trial import Trial, axis_keys
 
 NAME_WIDTH = 38
 LOG_FROM = 10.0
 """A metric that falls by this factor, such as a loss, is drawn by its logarithm."""
 BEGINNING = 0.1
 """Share of the samples in which nearly every metric comes from far off: it may leave the frame."""
-MOST_TICKS = 12
 FEW_POINTS = 40
 """Up to this many points, each one gets a marker."""
 MOST_BARS = 15
 FEW_SETTINGS = 20
-
-
-@dataclass(frozen=True)
-class Field:
-    """A metric over two axes of which one at least takes any value: a dot for each setting."""
-
-    x: list[Any]
-    y: list[Any]
-    values: list[float]
-    """Means over the seeds; one for each place of `x` and `y`."""
-    others: list[tuple[Any, Any]]
-    """The places of trials that have not finished with a value."""
-    best: tuple[Any, Any] | None
-    """None where each setting breaks a constraint."""
+MOST_LABELS = 12
+"""Up to this many settings of a Pareto front are named."""
+FAR_OFF = 3.0
+"""A setting this many times as far from the front as others spread is left out of the frame."""
 
 
 def curves(panels: Mapping[str, Sequence[Curve]], unit: str, title: str = "") -> Picture:
@@ -165,97 +153,130 @@ def importance(shares: Mapping[str, float], objective: Objective, settings: int,
     return bar_chart(f"Importance of each axis for {objective[0]}", rows, note=note)
 
 
-def field_of(trials: Sequence[Trial], objective: Objective, x: str, y: str) -> Field:
-    """Prepare the data of `field`.
-
-    Raises:
-        ValueError: no finished trial has the objective.
-    """
-    shown = [trial for trial in trials if x in trial.params and y in trial.params]
-    best_first = ranking.ranked(shown, [objective])
-    if not best_first:
-        raise ValueError(f"no finished trial has {objective[0]}, so there is nothing to draw")
-    places = [(summary.setting[x], summary.setting[y]) for summary in best_first]
-    valued = {trial.id for summary in best_first for trial in summary.trials}
-    others = [(trial.params[x], trial.params[y]) for trial in shown if trial.id not in valued]
-    values = [summary.spreads[objective[0]].mean for summary in best_first]
-    best = None if best_first[0].broken else places[0]
-    return Field([place[0] for place in places], [place[1] for place in places], values, others, best)
-
-
-def field(data: Field, objective: Objective, names: tuple[str, str], logs: tuple[bool, bool]) -> Picture:
-    """A dot for each setting, coloured by its value.
+def pareto(
+    trials: Sequence[Trial],
+    objectives: Sequence[Objective],
+    x: str | Objective | None = None,
+    y: str | Objective | None = None,
+) -> Picture:
+    """Every setting's means of two metrics; those which no other setting betters in both are named and joined by steps.
 
     Args:
-        names: of the axes to the right and upwards.
-        logs: whether each is drawn by its logarithm.
+        trials: those of the sweep.
+        objectives: its metrics, and which way they are better.
+        x: the metric to the right; the first objective that is not `y` by default.
+        y: the metric upwards; the first objective that is not `x` by default.
+
+    Raises:
+        ValueError: a metric is missing or unknown, or no finished trial has both; the message says what there is.
     """
-    picture = Picture(8, 5)
+    pair = _pair(trials, objectives, x, y)
+    settings = ranking.by_completeness(trials, pair)
+    # numbered as the sweep ranks them, whatever is to the right
+    ranks = [metric for metric, _ in objectives]
+    by_rank = sorted(pair, key=lambda own: ranks.index(own[0]) if own[0] in ranks else len(ranks))
+    numbers = places_of(trials, objectives)
+    front = sorted(ranking.front(trials, by_rank), key=lambda each: numbers.get(each.trials[0].id, len(trials)))
+    if not front:
+        that = " and keeps the constraints" if settings.infeasible else ""
+        raise ValueError(f"no finished trial has both {pair[0][0]} and {pair[1][0]}{that}{how_they_stand(trials)}")
+    picture = Picture(10, 5)
     axes = picture.add_subplot()
-    to_x = _place_on(axes, "x", [*data.x, *(place[0] for place in data.others)], logs[0])
-    to_y = _place_on(axes, "y", [*data.y, *(place[1] for place in data.others)], logs[1])
-    if data.others:
-        xs, ys = [to_x[_key(place[0])] for place in data.others], [to_y[_key(place[1])] for place in data.others]
-        axes.scatter(xs, ys, marker="x", color=theme.QUIET, s=30, linewidth=1, label="did not finish with a value")
-    xs, ys = [to_x[_key(value)] for value in data.x], [to_y[_key(value)] for value in data.y]
-    low, high = color_range(data.values, objective)
-    colors = color_map(objective[1])
-    dots = axes.scatter(xs[::-1], ys[::-1], c=data.values[::-1], cmap=colors, vmin=low, vmax=high, s=75)
-    dots.set(edgecolor="#444444", linewidth=0.6)  # the best ones were given last, so that they lie on top
-    texts = [
-        f"{names[0]}={labels.value_text(x)}, {names[1]}={labels.value_text(y)}\n{objective[0]} {value:.4g}"
-        for x, y, value in zip(data.x, data.y, data.values, strict=True)
-    ]
-    picture.tip(dots, texts[::-1])
-    if data.best is not None:
-        best = to_x[_key(data.best[0])], to_y[_key(data.best[1])]
-        axes.scatter(*best, s=210, facecolor="none", edgecolor=theme.BEST, linewidth=2.5, label="best")
-    axes.set_xlabel(plain(names[0]))
-    axes.set_ylabel(plain(names[1]))
-    axes.set_title(plain(f"{objective[0]} of {len(data.values)} finished settings", 60), loc="left", fontsize=10)
-    axes.margins(0.06)
+    names = labels.short_names(axis_keys(trials))
+    every = [*settings.complete, *settings.incomplete, *settings.infeasible]
+    inside = _inside(axes, _points(front, pair), _points(every, pair))
+    framed = [summary for summary, is_inside in zip(settings.complete, inside, strict=False) if is_inside]
+    dots = axes.scatter(*_points(framed, pair), color=theme.FAINT, s=28, label="other settings")
+    picture.tip(dots, [_tip(summary, pair, names) for summary in framed])
+    if settings.incomplete:
+        places = _points(settings.incomplete, pair)
+        axes.scatter(*places, facecolor="none", edgecolor=theme.FAINT, s=28, label="fewer seeds finished: not compared")
+    if settings.infeasible:
+        crosses = axes.scatter(*_points(settings.infeasible, pair), marker="x", color=theme.QUIET, s=28)
+        crosses.set_label("infeasible: break a constraint")
+        picture.tip(crosses, [_tip(summary, pair, names) for summary in settings.infeasible])
+    _draw_front(picture, axes, front, pair, numbers, names)
+    axes.set_xlabel(direction_text(pair[0]))
+    axes.set_ylabel(direction_text(pair[1]))
     dress(axes)
-    picture.colorbar(dots, ax=axes, label=direction_text(objective), extend=_extend(data.values, low, high))
-    if data.best is not None or data.others:
-        picture.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    axes.margins(0.12)
+    outside = int((~inside).sum())
+    beyond = f" ({outside} far worse, beyond the frame)" if outside else ""
+    title = f"Pareto front: {len(front)} of {len(every)} settings, numbers as in the ranking{beyond}"
+    axes.set_title(title, loc="left", fontweight="bold")
+    picture.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     return picture
 
 
-def direction_text(objective: Objective) -> str:
-    """Return a metric and its better direction, as the label of an axis."""
-    metric, mode = objective
-    return plain(f"{metric} (higher is better →)" if mode == "max" else f"{metric} (← lower is better)")
+def _inside(
+    axes: Axes, front: tuple[list[float], list[float]], every: tuple[list[float], list[float]]
+) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Limit the axes to settings that are not so far off that they would press the rest together; returns which these
+    are."""
+    inside = np.ones(len(every[0]), dtype=bool)
+    limits: list[Callable[[float, float], object]] = [axes.set_xlim, axes.set_ylim]
+    for best, values, limit in zip(front, map(np.array, every), limits, strict=True):
+        first, third = np.percentile(values, [25, 75])
+        reach = FAR_OFF * max(max(best) - min(best), float(third - first))
+        shown = (values >= min(best) - reach) & (values <= max(best) + reach)
+        if reach and not shown.all():
+            low, high = values[shown].min(), values[shown].max()
+            margin = 0.12 * (high - low)
+            limit(low - margin, high + margin)
+            inside &= shown
+    return inside
 
 
-def color_range(values: Sequence[float], objective: Objective) -> tuple[float, float]:
-    """The values that the colours tell apart: the worst ones, which say least, may lie beyond it."""
-    low, high = min(values), max(values)
-    first, third = np.percentile(values, [25, 75])
-    reach = 3 * float(third - first)
-    if reach:
-        low, high = (max(low, first - reach), high) if objective[1] == "max" else (low, min(high, third + reach))
-    return float(low), float(high)
+def _pair(
+    trials: Sequence[Trial], objectives: Sequence[Objective], x: str | Objective | None, y: str | Objective | None
+) -> tuple[Objective, Objective]:
+    chosen = [None if metric is None else known_objective(metric, trials, objectives) for metric in (x, y)]
+    taken = [objective[0] for objective in chosen if objective]
+    left = [objective for objective in objectives if objective[0] not in taken]
+    for index, objective in enumerate(chosen):
+        if objective is None and left:
+            chosen[index] = left.pop(0)
+    if chosen[0] is None or chosen[1] is None or chosen[0][0] == chosen[1][0]:
+        raise ValueError(
+            "a Pareto front needs two different metrics (give both, such as x='seconds', y='val/accuracy')"
+        )
+    return chosen[0], chosen[1]
 
 
-def _extend(values: Sequence[float], low: float, high: float) -> str:
-    return "min" if min(values) < low else "max" if max(values) > high else "neither"
+def _draw_front(
+    picture: Picture,
+    axes: Axes,
+    front: Sequence[SettingSummary],
+    pair: Sequence[Objective],
+    numbers: Mapping[str, int],
+    names: dict[str, str],
+) -> None:
+    ordered = sorted(front, key=lambda summary: summary.spreads[pair[0][0]].mean)
+    xs, ys = _points(ordered, pair)
+    # the edge of what some setting reaches
+    steps = "steps-pre" if pair[0][1] == "max" else "steps-post"
+    axes.plot(xs, ys, drawstyle=steps, color=theme.FRONT, linewidth=1.6)
+    points = axes.scatter(xs, ys, color=theme.FRONT, s=49, zorder=3, label="Pareto front")
+    picture.tip(points, [_tip(summary, pair, names) for summary in ordered])
+    # numbers at the points and their settings beside: neighbours on a front would write over each other
+    lines = []
+    for summary in front[:MOST_LABELS]:
+        number = numbers.get(summary.trials[0].id, "")  # one without the first objective has no place
+        point = (summary.spreads[pair[0][0]].mean, summary.spreads[pair[1][0]].mean)
+        axes.annotate(str(number), point, (5, 5), textcoords="offset points", fontsize=9, fontweight="bold")
+        lines.append(f"{number}  {labels.setting_text(summary.setting, names)}")
+    lines += [f"and {len(front) - MOST_LABELS} more"] if len(front) > MOST_LABELS else []
+    text = "\n".join(plain(line, 48, indent="    ") for line in lines)
+    axes.text(1.02, 1, text, transform=axes.transAxes, va="top", fontsize=8, linespacing=1.5)
 
 
-def _place_on(axes: Axes, which: str, values: Sequence[Any], is_log: bool) -> dict[Any, float]:
-    """Where each value is: numbers as they are, others side by side as they first come up."""
-    distinct = {_key(value): value for value in values}
-    axis = axes.xaxis if which == "x" else axes.yaxis
-    if not all(labels.is_number(value) for value in distinct.values()):
-        axis.set_ticks(range(len(distinct)), [plain(labels.value_text(value)) for value in distinct.values()])
-        return {key: float(place) for place, key in enumerate(distinct)}
-    if is_log:
-        axes.set_xscale("log") if which == "x" else axes.set_yscale("log")
-        label_log(axis, min(distinct), max(distinct))
-    if len(distinct) <= MOST_TICKS:
-        axis.set_ticks(sorted(distinct), [labels.value_text(distinct[key]) for key in sorted(distinct)])
-        axis.set_minor_locator(NullLocator())
-    return {key: float(value) for key, value in distinct.items()}
+def _tip(summary: SettingSummary, pair: Sequence[Objective], names: Mapping[str, str]) -> str:
+    values = [f"{metric} {number_text(summary.spreads[metric].mean)}" for metric, _ in pair]
+    broken = [f"breaks {text}" for text in summary.broken]
+    return "\n".join([labels.setting_text(summary.setting, names) or "as configured", *values, *broken])
 
 
-def _key(value: Any) -> Any:
-    return float(value) if labels.is_number(value) else repr(value)
+def _points(settings: Iterable[SettingSummary], pair: Sequence[Objective]) -> tuple[list[float], list[float]]:
+    x, y = (metric for metric, _ in pair)
+    means = [(summary.spreads[x].mean, summary.spreads[y].mean) for summary in settings]
+    return [point[0] for point in means], [point[1] for point in means]

@@ -8,9 +8,9 @@ from statistics import median
 import numpy as np
 
 from paceline.config.experiment import ExperimentConfig
-from paceline.sweeps.results import labels, ranking, trial_texts
+from paceline.sweeps.results import labels, ranking
 from paceline.sweeps.results.ranking import Objective, SettingSummary
-from paceline.sweeps.trial import Trial
+from paceline.sweeps.trial import Trial, axis_keys, planned_order
 from paceline.tracking import metrics
 from paceline.tracking.metric_points import MetricPoint
 
@@ -82,11 +82,11 @@ def curves_of(
 ) -> list[Curve]:
     """One metric's curves, one for each setting that has logged it, those of the best settings first."""
     places = places_of(trials, objectives)
-    names = labels.short_names(trial_texts.axis_keys(trials))
+    names = labels.short_names(axis_keys(trials))
     known = [ratio for trial in trials if (ratio := _samples_per_step(config, trial))]
     usual = median(known) if known else 1.0
     curves = []
-    for summary in _chosen(ranking.aggregate(sorted(trials, key=ranking.place), []), places):
+    for summary in _chosen(ranking.aggregate(sorted(trials, key=planned_order), []), places):
         # what was pruned or failed ends earlier, and would let the mean jump where it does
         chosen = summary.finished or summary.trials
         lines = [_line(histories, trial, key, _samples_per_step(config, trial) or usual) for trial in chosen]

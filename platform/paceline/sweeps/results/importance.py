@@ -8,9 +8,9 @@ import numpy as np
 
 from paceline.config.space import LogUniform, Range
 from paceline.config.sweep import SweepConfig
-from paceline.sweeps.results import labels, ranking, trial_texts
+from paceline.sweeps.results import labels, ranking
 from paceline.sweeps.results.ranking import Objective
-from paceline.sweeps.trial import Trial
+from paceline.sweeps.trial import Trial, axis_keys
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -30,7 +30,7 @@ FAR_OFF = 3.0
 
 def varied_axes(trials: Sequence[Trial]) -> list[str]:
     """The axes that have at least two values among the trials, in the order in which they come up."""
-    keys = trial_texts.axis_keys(trials)
+    keys = axis_keys(trials)
     return [key for key in keys if len({_same(trial.params.get(key)) for trial in trials}) > 1]
 
 

@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 from typing import Any
 
 from paceline.redaction import redact
@@ -11,9 +10,6 @@ from paceline.reports.text import number_text
 
 LONGEST_VALUE = 24
 """Characters of a value that are shown."""
-GAP = "  "
-LEAST_WIDTH = 12
-"""Characters that the column of a table keeps which gives way."""
 LONGEST_REASON = 60
 """Characters of a reason in the text of a trial."""
 _STATE_WORDS = {"oom": "out of memory", "predicted_oom": "predicted out of memory"}
@@ -55,11 +51,6 @@ def setting_text(params: Mapping[str, Any], names: Mapping[str, str]) -> str:
     return ", ".join(f"{names.get(key, key)}={value_text(value)}" for key, value in params.items())
 
 
-def values_text(params: Mapping[str, Any], keys: Iterable[str]) -> str:
-    """The values alone, in the order of the keys: `256, linear`; a dash for one that is not there."""
-    return ", ".join(value_text(params[key]) if key in params else "-" for key in keys)
-
-
 def state_text(state: str) -> str:
     """A state in words: `oom` becomes `out of memory`."""
     return _STATE_WORDS.get(state, state)
@@ -76,44 +67,6 @@ def spread_text(mean: float, std: float, n: int) -> str:
     return number_text(mean) + (f" ± {shown:.2g}" if n > 1 else "")
 
 
-def table_width(table: Sequence[Sequence[str]]) -> int:
-    """Characters of a line that holds all cells in full."""
-    return sum(max(map(len, column)) + len(GAP) for column in zip(*table, strict=True)) - len(GAP)
-
-
-def table_lines(table: Sequence[Sequence[str]], width: int, flexible: int) -> list[str]:
-    """Rows of cells as aligned lines of at most `width` characters; it is the flexible column that gives way."""
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    others = sum(widths) - widths[flexible] + len(GAP) * (len(widths) - 1)
-    widths[flexible] = min(widths[flexible], max(width - others, LEAST_WIDTH))
-    lines = [
-        GAP.join(f"{shortened(cell, size):<{size}}" for cell, size in zip(row, widths, strict=True)) for row in table
-    ]
-    return [shortened(line.rstrip(), width) for line in lines]
-
-
 def shortened(text: str, width: int) -> str:
     """The text, or as much of its beginning as fits into `width` characters."""
     return text if len(text) <= width else f"{text[: width - 1]}…"
-
-
-def html_table(heading: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """Rows of cells under a heading, for a notebook."""
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in heading)
-    lines = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in body)
-    return f"<table data-role='ranking'><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
-
-
-def html_cell(value: str) -> str:
-    """A text for a notebook, a link where it is one: `http://here (after a hint)`."""
-    if not value.startswith(("http://", "https://")):
-        return escape(value)
-    link, _, hint = escape(value).partition(" ")
-    return f'<a href="{link}" target="_blank">{link}</a> {hint}'
-
-
-def clock_text(seconds: float) -> str:
-    """A time in seconds as on a clock: `0:07`, `1:02:33`."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

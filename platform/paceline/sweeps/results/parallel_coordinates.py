@@ -9,11 +9,11 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 
 from paceline.reports.figure import Picture, color_map, plain
-from paceline.sweeps.results import labels, ranking, trial_texts
-from paceline.sweeps.results.charts import color_range, direction_text
+from paceline.sweeps.results import labels, ranking
+from paceline.sweeps.results.heatmap import color_range, direction_text
 from paceline.sweeps.results.importance import varied_axes
 from paceline.sweeps.results.ranking import Objective
-from paceline.sweeps.trial import Trial
+from paceline.sweeps.trial import Trial, axis_keys, planned_order
 
 MAX_TICKS = 9
 """Values of an axis that are written beside it."""
@@ -33,10 +33,10 @@ def parallel_coordinates(trials: Sequence[Trial], objective: Objective) -> Pictu
     if not settings or not axes:
         reason = f"no finished trial has {objective[0]}" if not settings else "no axis has two values"
         raise ValueError(f"parallel coordinates cannot be drawn: {reason}")
-    names = labels.short_names(trial_texts.axis_keys(trials))
+    names = labels.short_names(axis_keys(trials))
     values = [each.spreads[objective[0]].mean for each in settings]
     scale, colors = Normalize(*color_range(values, objective)), color_map(objective[1])
-    in_order = sorted(settings, key=lambda each: ranking.place(each.trials[0]))
+    in_order = sorted(settings, key=lambda each: planned_order(each.trials[0]))
     columns = [_Column([each.setting[axis] for each in in_order]) for axis in axes]
     picture = Picture(min(3.0 + 1.6 * len(axes), 14), 4.2)
     drawing = picture.add_subplot()

@@ -1,5 +1,7 @@
-"""The pictures that a sweep's own run shows, as files."""
+"""The pictures that a sweep's own run shows, as files. They are drawn while its worker groups leave."""
 
+import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -7,16 +9,20 @@ from typing import TYPE_CHECKING
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.space import Range
+from paceline.redaction import redact
 from paceline.reports.drawing import tried
-from paceline.sweeps.results import importance, labels, ranking, trial_texts
+from paceline.sweeps.results import importance, labels, ranking
 from paceline.sweeps.results.curves import Histories, has_samples, keys_of, panels
 from paceline.sweeps.results.importance import importances, is_log, varied_axes
 from paceline.sweeps.results.ranking import Objective
-from paceline.sweeps.trial import Trial
+from paceline.sweeps.states import ENDED
+from paceline.sweeps.trial import Trial, axis_keys
 from paceline.tracking import point_history
 
 if TYPE_CHECKING:
     from paceline.reports.figure import Picture
+
+logger = logging.getLogger(__name__)
 
 PARETO = "pareto.png"
 HEATMAP = "heatmap.png"
@@ -34,6 +40,8 @@ COSTS = ("samples_per_second", "seconds")
 """Costs that a single objective is drawn against, the first that was measured."""
 MOST_CELLS = 12
 """An axis with more numbers is drawn as a scale rather than as cells."""
+DRAW_SECONDS = 20.0
+"""How long the end of a sweep waits for its pictures; those of ordinary ones take a second or two."""
 
 
 def pictures_of(
@@ -108,10 +116,10 @@ def _shares(config: ExperimentConfig, trials: Sequence[Trial], objectives: Seque
 
 
 def _pareto(trials: Sequence[Trial], objectives: Sequence[Objective]) -> "Picture | None":
-    from paceline.sweeps.results import plots
+    from paceline.sweeps.results import charts
 
     pair = pareto_pair(trials, objectives)
-    return plots.pareto(trials, objectives, *pair) if pair else None
+    return charts.pareto(trials, objectives, *pair) if pair else None
 
 
 def pareto_pair(trials: Sequence[Trial], objectives: Sequence[Objective]) -> tuple[Objective, Objective] | None:
@@ -138,15 +146,15 @@ def _heatmap(
     pair = heatmap_axes(trials, shares)
     if pair is None or not ranking.ranked(trials, objectives):
         return None
-    from paceline.sweeps.results import charts, plots
+    from paceline.sweeps.results import heatmap
 
     scales = {axis: _is_scale(config, trials, axis) for axis in pair}
     if not any(scales.values()):
-        return plots.heatmap(trials, objectives, *pair)
-    names = labels.short_names(trial_texts.axis_keys(trials))
+        return heatmap.heatmap(trials, objectives, *pair)
+    names = labels.short_names(axis_keys(trials))
     x, y = sorted(pair, key=lambda axis: not scales[axis])
     logs = _is_log(config, trials, x), _is_log(config, trials, y)
-    return charts.field(charts.field_of(trials, objectives[0], x, y), objectives[0], (names[x], names[y]), logs)
+    return heatmap.field(heatmap.field_of(trials, objectives[0], x, y), objectives[0], (names[x], names[y]), logs)
 
 
 def heatmap_axes(trials: Sequence[Trial], shares: Mapping[str, float]) -> tuple[str, str] | None:
@@ -206,4 +214,56 @@ def _importance(
     from paceline.sweeps.results import charts
 
     settings = len(ranking.ranked(trials, objectives[:1]))
-    return charts.importance(shares, objectives[0], settings, labels.short_names(trial_texts.axis_keys(trials)))
+    return charts.importance(shares, objectives[0], settings, labels.short_names(axis_keys(trials)))
+
+
+class Drawing:
+    """The pictures of one launch of a sweep. Its threads keep no process from ending."""
+
+    def __init__(self) -> None:
+        self._warming: threading.Thread | None = None
+        self._drawing: threading.Thread | None = None
+        self._pictures: dict[str, bytes] = {}
+
+    def prepare(self, config: ExperimentConfig, trials: Sequence[Trial]) -> None:
+        """Import what drawing needs, in the background, once a trial has ended: by then all else is imported."""
+        if self._warming is None and any(trial.state in ENDED and trial.attempts for trial in trials):
+            self._warming = _begin(lambda: _warm_up(config))
+
+    def start(self, folder: Path, config: ExperimentConfig, trials: Sequence[Trial]) -> None:
+        """Begin to draw; nothing is drawn of a sweep of which no trial was trained.
+
+        Args:
+            folder: the sweep's own.
+        """
+        if any(trial.attempts for trial in trials):
+            self._drawing = _begin(lambda: self._draw(folder, config, list(trials)))
+
+    def finish(self, timeout_seconds: float = DRAW_SECONDS) -> dict[str, bytes]:
+        """The pictures, as PNG by file name; none when they take longer than that."""
+        if self._drawing is None:
+            return {}
+        self._drawing.join(timeout_seconds)
+        if self._drawing.is_alive():
+            logger.warning("the sweep's pictures take more than %g s, and are left out", timeout_seconds)
+            return {}
+        return self._pictures
+
+    def _draw(self, folder: Path, config: ExperimentConfig, trials: list[Trial]) -> None:
+        if self._warming is not None:
+            self._warming.join()  # two threads would find modules half made
+        objectives = config.sweep.objectives if config.sweep is not None else []
+        self._pictures = pictures_of(config, trials, objectives, histories_of(folder, trials, objectives))
+
+
+def _begin(work: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=work, name="paceline-pictures", daemon=True)
+    thread.start()
+    return thread
+
+
+def _warm_up(config: ExperimentConfig) -> None:
+    try:
+        warm_up(config)
+    except Exception as error:  # drawing tells what it lacks
+        logger.debug("nothing can be drawn: %s", redact(str(error)))

@@ -13,10 +13,10 @@ from paceline.config.shareable import secrets_of
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.redaction import learn
 from paceline.storage.working_copies import LAUNCH, RunStore
+from paceline.sweeps.planning.planned_trials import section_of
 from paceline.sweeps.results.result import SweepResult
 from paceline.sweeps.sweep_folder import SweepFolder
 from paceline.sweeps.sweep_log import read_log
-from paceline.sweeps.sweep_section import section_of
 from paceline.sweeps.trial import Trial
 from paceline.tracking import metrics
 from paceline.tracking.costs import Ledger

@@ -1,12 +1,9 @@
 """`SweepResult`: a finished sweep in Python."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from paceline.cluster.listener import UI_HINT
@@ -15,11 +12,12 @@ from paceline.errors import EnvironmentFault
 from paceline.redaction import redact, redact_tree
 from paceline.reports.text import counted
 from paceline.storage.address import is_address
-from paceline.sweeps.planning.planned_trials import trial_config
-from paceline.sweeps.results import labels, ranking, trial_texts
+from paceline.sweeps.planning.planned_trials import trial_config, trial_count
+from paceline.sweeps.results import ranking
 from paceline.sweeps.results.ranking import Objective, SettingSummary
-from paceline.sweeps.sweep_section import trial_count
-from paceline.sweeps.trial import ENDED, TROUBLE, Trial, TrialState
+from paceline.sweeps.results.result_text import ResultText, counts_text
+from paceline.sweeps.states import ENDED, TROUBLE
+from paceline.sweeps.trial import Trial, axis_keys, planned_order
 from paceline.tracking.costs import Ledger
 
 if TYPE_CHECKING:
@@ -28,18 +26,6 @@ if TYPE_CHECKING:
 
     from paceline.reports.figure import Picture
 
-FRONT_ROWS = 10
-"""Settings of the Pareto front that are shown, at most."""
-RANKED_ROWS = 20
-"""Settings that are shown in the ranking, at most."""
-RANKED_METRICS = 3
-"""Objectives that the ranking shows, the first ones."""
-TEXT_WIDTH = 106
-"""Characters of a line of the ranking: with the labels before it, it fits 120 columns."""
-_NOT_FINISHED: tuple[TrialState, ...] = ("pruned", "failed", "oom", "diverged", "skipped", "predicted_oom")
-LEFT = "text-align:left"
-SPEED = "samples_per_second"
-_SETTING_COLUMN = 2
 _STATUS_WORDS = {
     "running": "running; this is how it stood when it was read",
     "interrupted": "interrupted; the same command with --resume continues it",
@@ -105,7 +91,7 @@ class SweepResult:
         of_each = ("mean", "std") if any(len(summary.finished) > 1 for summary in summaries) else ("mean",)
         figures = [f"{name} {figure}" for name in names for figure in of_each]
         feasible = ["feasible"] if self.has_constraints else []
-        columns = [*trial_texts.axis_keys(self.trials), "trials", "n", *feasible, *figures]
+        columns = [*axis_keys(self.trials), "trials", "n", *feasible, *figures]
         return pd.DataFrame(_in_columns([_setting_row(summary) for summary in summaries], columns))
 
     @cached_property
@@ -122,8 +108,8 @@ class SweepResult:
     @property
     def why_no_best(self) -> str:
         """Why there is no best trial."""
-        if self._ranked:
-            return f"all {counted(len(self._ranked), 'finished setting')} break a constraint of sweep.constraints"
+        if self._text.ranked:
+            return f"all {counted(len(self._text.ranked), 'finished setting')} break a constraint of sweep.constraints"
         return f"no trial finished with {self.objectives[0][0]}"
 
     @property
@@ -167,24 +153,24 @@ class SweepResult:
         return [trial for trial in self._in_order if trial.state in TROUBLE]
 
     def plot_pareto(self, x: str | Objective | None = None, y: str | Objective | None = None) -> "Picture":
-        """Two metrics of every setting and their Pareto front, see `plots.pareto`.
+        """Two metrics of every setting and their Pareto front, see `charts.pareto`.
 
         Raises:
             ValueError: a metric is missing or unknown, or no finished trial has both.
         """
-        from paceline.sweeps.results import plots
+        from paceline.sweeps.results import charts
 
-        return plots.pareto(self.trials, self.objectives, x, y)
+        return charts.pareto(self.trials, self.objectives, x, y)
 
     def plot_heatmap(self, x: str, y: str, metric: str | Objective | None = None) -> "Picture":
-        """A metric over two axes, the first objective by default, see `plots.heatmap`.
+        """A metric over two axes, the first objective by default, see `heatmap.heatmap`.
 
         Raises:
             ValueError: there is no such axis or metric, or no finished trial has the metric.
         """
-        from paceline.sweeps.results import plots
+        from paceline.sweeps.results import heatmap
 
-        return plots.heatmap(self.trials, self.objectives, x, y, metric)
+        return heatmap.heatmap(self.trials, self.objectives, x, y, metric)
 
     def plot_parallel(self, metric: str | Objective | None = None) -> "Picture":
         """Draw each setting as a line across its values, coloured by a metric, the first objective by default.
@@ -246,13 +232,7 @@ class SweepResult:
 
     def rows(self) -> list[tuple[str, str]]:
         """The result as a small table, label and value: the summary, the ranking, and what did not finish."""
-        fits = labels.table_width(self._ranking) <= TEXT_WIDTH
-        table = self._ranking if fits else self._with_values_alone
-        lines = labels.table_lines(table, TEXT_WIDTH, flexible=_SETTING_COLUMN)
-        more = len(self._ranked) - RANKED_ROWS
-        lines += [f"... and {more} more"] if more > 0 else []
-        ranking_rows = _labelled("ranking", lines) if self._ranked else []
-        rows = self._summary + ranking_rows + self._unfinished
+        rows = self._summary + self._text.ranking_rows() + self._text.unfinished_rows()
         return [(label, redact(text)) for label, text in rows]
 
     @property
@@ -261,10 +241,10 @@ class SweepResult:
             ("sweep", f"{self.name}/{self.sweep_id}"),
             ("status", _STATUS_WORDS.get(self.status, self.status)),
             ("trials", self._counts),
-            ("best", best_text(self.trials, self.objectives) or f"none: {self.why_no_best}"),
+            ("best", self._text.best or f"none: {self.why_no_best}"),
             ("best config", self.best_config_path or "none"),
-            *([("constraints", self._constraints_text)] if self.has_constraints else []),
-            *(self._front_rows() if len(self.objectives) > 1 else []),
+            *([("constraints", self._text.constraints)] if self.has_constraints else []),
+            *(self._text.front_rows() if len(self.objectives) > 1 else []),
             ("wall time", f"{self.wall_seconds:.1f} s"),
             *(self.cost.lines() if self.cost else []),
         ]
@@ -273,101 +253,28 @@ class SweepResult:
         return rows + [(label, f"{url}{hint}") for label, url in links.items() if url]
 
     @property
-    def _constraints_text(self) -> str:
-        """Each constraint, and how many finished trials break it."""
-        finished = [trial for trial in self._in_order if trial.state == "finished"]
-        broken = Counter(text for trial in finished for text in trial.broken)
-        texts = dict.fromkeys(text for trial in self._in_order for text in trial.violations)
-        return ", ".join(f"{text} (broken by {broken[text]} of {len(finished)})" for text in texts)
-
-    @property
     def _counts(self) -> str:
         known, ended = len(self.trials), sum(trial.state in ENDED for trial in self.trials)
         planned = max(known, trial_count(self.config.sweep) if self.config.sweep else 0)
         number = f"{ended} of {planned}" if ended < planned else str(planned)
-        counts = [trial_texts.counts_text(self.trials), f"{planned - known} not begun" if planned > known else ""]
+        counts = [counts_text(self.trials), f"{planned - known} not begun" if planned > known else ""]
         text = ", ".join(filter(None, counts))
         return f"{number} trial{'' if planned == 1 else 's'}{': ' if text else ''}{text}"
-
-    def _front_rows(self) -> list[tuple[str, str]]:
-        shown = self._front[:FRONT_ROWS]
-        texts = [_summary_text(summary, self.objectives, self._names) for summary in shown]
-        more = len(self._front) - len(texts)
-        return _labelled("Pareto front", (texts + ([f"and {more} more"] if more else [])) or ["none"])
-
-    @property
-    def _unfinished(self) -> list[tuple[str, str]]:
-        by_state = [[trial for trial in self._in_order if trial.state == state] for state in _NOT_FINISHED]
-        return _labelled("not finished", [trial_texts.reasons_text(found, TEXT_WIDTH) for found in by_state if found])
 
     def __repr__(self) -> str:
         width = max(len(label) for label, _ in self.rows())
         return "SweepResult\n" + "\n".join(f"  {label:<{width}}  {value}".rstrip() for label, value in self.rows())
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><th style='{LEFT}'>{escape(label)}</th><td style='{LEFT}'>{labels.html_cell(redact(value))}</td></tr>"
-            for label, value in self._summary + self._unfinished
-        )
-        heading, *body = self._ranking
-        more = len(self._ranked) - len(body)
-        hidden = f"<p data-hidden='{more}'>... and {more} more, see <code>.table</code></p>" if more else ""
-        return (
-            f"<table data-role='summary'>{rows}</table>" + (labels.html_table(heading, body) if body else "") + hidden
-        )
+        return self._text.html(self._summary)
 
     @cached_property
-    def _ranking(self) -> list[list[str]]:
-        """The best settings as cells of text, best first, after a row of headings."""
-        seeds = "seeds" if any("seed" in trial.params for trial in self.trials) else "trials"
-        speed = [] if SPEED in self._shown_metrics else ["samples/s"]
-        feasible = ["feasible"] if self.has_constraints else []
-        heading = ["rank", "trial", "setting", *self._shown_metrics, *feasible, seeds, *speed]
-        return [heading, *(self._cells(rank, each) for rank, each in enumerate(self._ranked[:RANKED_ROWS], 1))]
-
-    @property
-    def _with_values_alone(self) -> list[list[str]]:
-        """The ranking for long settings: the keys stand in the heading, so that the values have room."""
-        keys = trial_texts.axis_keys(self.trials)
-        texts = [", ".join(self._names[key] for key in keys)]
-        texts += [labels.values_text(summary.setting, keys) for summary in self._ranked[:RANKED_ROWS]]
-        return [[*row[:2], text, *row[3:]] for row, text in zip(self._ranking, texts, strict=True)]
-
-    def _cells(self, rank: int, summary: SettingSummary) -> list[str]:
-        spreads = [summary.spreads[metric] for metric in self._shown_metrics]
-        texts = [labels.spread_text(spread.mean, spread.std, spread.n) if spread.n else "" for spread in spreads]
-        count, total = spreads[0].n, len(summary.trials)
-        speeds = [trial.samples_per_second for trial in summary.finished if trial.samples_per_second]
-        feasible = [f"no: {', '.join(summary.broken)}" if summary.broken else "yes"] if self.has_constraints else []
-        return [
-            "" if summary.broken else str(rank),
-            ranking.best_seed(summary, self.objectives).id,
-            labels.setting_text(redact_tree(summary.setting), self._names),
-            *texts,
-            *feasible,
-            str(count) if count == total else f"{count} of {total}",
-            *([] if SPEED in self._shown_metrics else [f"{fmean(speeds):,.0f}" if speeds else ""]),
-        ]
-
-    @property
-    def _shown_metrics(self) -> list[str]:
-        return [metric for metric, _ in self.objectives[:RANKED_METRICS]]
-
-    @cached_property
-    def _ranked(self) -> list[SettingSummary]:
-        return ranking.ranked(self.trials, self.objectives)
+    def _text(self) -> ResultText:
+        return ResultText(self.trials, self.objectives)
 
     @cached_property
     def _in_order(self) -> list[Trial]:
-        return sorted(self.trials, key=ranking.place)
-
-    @cached_property
-    def _names(self) -> dict[str, str]:
-        return labels.short_names(trial_texts.axis_keys(self.trials))
-
-    @cached_property
-    def _front(self) -> list[SettingSummary]:
-        return ranking.front(self.trials, self.objectives)
+        return sorted(self.trials, key=planned_order)
 
     @property
     def _columns(self) -> list[str]:
@@ -375,21 +282,7 @@ class SweepResult:
         metrics = [name for name in ranking.metric_names(self.trials) if name not in ranking.MEASURES]
         ends = ["samples", "steps", "seconds", "samples_per_second", "peak_memory_bytes", "attempts", "weights_sha256"]
         constraints = ["feasible", "broken"] if self.has_constraints else []
-        return ["id", *trial_texts.axis_keys(self.trials), *seed, "state", "reason", *constraints, *metrics, *ends]
-
-
-def best_text(trials: Sequence[Trial], objectives: Sequence[Objective]) -> str:
-    """The best setting in one line, see `trial_texts.summary_text`; empty when there is none."""
-    best = ranking.best_setting(trials, objectives)
-    return _summary_text(best, objectives, labels.short_names(trial_texts.axis_keys(trials))) if best else ""
-
-
-def _summary_text(summary: SettingSummary, objectives: Sequence[Objective], names: Mapping[str, str]) -> str:
-    return trial_texts.summary_text(ranking.best_seed(summary, objectives), summary.spreads, names)
-
-
-def _labelled(label: str, texts: Sequence[str]) -> list[tuple[str, str]]:
-    return [(label if number == 0 else "", text) for number, text in enumerate(texts)]
+        return ["id", *axis_keys(self.trials), *seed, "state", "reason", *constraints, *metrics, *ends]
 
 
 def _trial_row(trial: Trial) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from paceline.config.sweep import SweepConfig
 from paceline.engine.rungs import ROUNDING
 from paceline.sweeps.coordinator.running_trial import end_values
 from paceline.sweeps.planning.params_checks import ParamsCheck
-from paceline.sweeps.search.tune_config import TRIAL, AxisPlaces, id_of, planned_trial_of, tune_config
+from paceline.sweeps.search.tune_trials import TRIAL, AxisPlaces, id_of, planned_trial_of, tune_config
 from paceline.sweeps.sweep_log import SweepHistory
 from paceline.sweeps.trial import PlannedTrial
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.cluster.preflight import Resources
 from paceline.cluster.python_objects import python_objects
@@ -13,6 +13,7 @@ from paceline.cluster.train import record_params
 from paceline.cluster.worker_spec import TrialWorkerSpec, WorkerSpec
 from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
+from paceline.config.imports import user_folders
 from paceline.config.loading import dump_yaml
 from paceline.config.shareable import secrets_of, shareable
 from paceline.storage.working_copies import RunStore
@@ -20,14 +21,17 @@ from paceline.sweeps.messages import TrialSpec
 from paceline.sweeps.planning.planned_trials import trial_config
 from paceline.sweeps.planning.sizing import KnownSizes, group_shape, needs_fresh_processes
 from paceline.sweeps.results.labels import setting_text, short_names
-from paceline.sweeps.results.record import without_secrets
+from paceline.sweeps.results.record import common_tags, without_secrets
 from paceline.sweeps.trial import PlannedTrial
 from paceline.tracking.run_record import RunRecord, trial_tags
+
+if TYPE_CHECKING:
+    from paceline.sweeps.launch import SlotPlan, SweepLaunch
 
 
 @dataclass(frozen=True)
 class TrialSpecBuilder:
-    """Makes the orders of one sweep; travels to Tune's trainables."""
+    """Makes the specs of one sweep's trials; travels to Tune's trainables."""
 
     base: WorkerSpec
     """The sweep's own config, as its workers would get it; with its objects pickled."""
@@ -98,6 +102,33 @@ class TrialSpecBuilder:
             parent=self.sweep_id,
             picture=False,
         )
+
+
+def base_of(launch: "SweepLaunch") -> WorkerSpec:
+    """What the worker_specs of all trials have in common, ready to travel."""
+    base = WorkerSpec(
+        config_json=shareable(launch.config).model_dump_json(),
+        objects=python_objects(launch.config),
+        import_folders=() if launch.address else user_folders(),
+    )
+    return base.travelling()
+
+
+def spec_builder_of(launch: "SweepLaunch", plan: "SlotPlan", base: WorkerSpec) -> TrialSpecBuilder:
+    """What makes the trials' specs."""
+    config = launch.config
+    return TrialSpecBuilder(
+        base=base,
+        folder=str(launch.folder.path),
+        sweep_id=launch.folder.run_id,
+        uri=launch.uri,
+        experiment=config.tracking.experiment or config.name,
+        tags=common_tags(),
+        available=plan.available,
+        rungs=plan.rungs,
+        predicted_bytes=launch.predicted_bytes,
+        store=launch.claimed.store,
+    )
 
 
 def _run_name(planned: PlannedTrial) -> str:

@@ -17,11 +17,10 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.config.sweep import SweepConfig
 from paceline.errors import EnvironmentFault
 from paceline.full_disk import full_disk_error
-from paceline.sweeps.search.listed_trials import ListedTrials
 from paceline.sweeps.search.schedulers import build_scheduler
 from paceline.sweeps.search.trainable import STATE, TrialTrainable
 from paceline.sweeps.search.trial_specs import TrialSpecBuilder
-from paceline.sweeps.search.tune_config import TRIAL, AxisPlaces, id_of, tune_config
+from paceline.sweeps.search.tune_trials import TRIAL, AxisPlaces, ListedTrials, id_of, tune_config
 from paceline.sweeps.sweep_log import SweepHistory
 from paceline.sweeps.trial import PlannedTrial, Trial
 

@@ -1,11 +1,16 @@
-"""A planned trial in Tune's config: `{"trial": {"id": ..., "values": {axis: value}}}`, listed values by index.
+"""Planned trials in Tune's words, and the searcher that hands them out where they are known in advance.
+
+The config of a trial is `{"trial": {"id": ..., "values": {axis: value}}}`, with listed values by index.
 
 Tune writes its configs into Ray's own files, which are not the sweep's to guard, and a listed value may be a secret.
 """
 
 import json
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from ray.tune.search import Searcher
 
 from paceline.config.sweep import SweepConfig
 from paceline.sweeps.trial import PlannedTrial
@@ -54,3 +59,28 @@ def id_of(config: Mapping[str, Any]) -> str:
 
 def _text(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
+
+
+class ListedTrials(Searcher):  # type: ignore[misc]
+    """The trials of a grid, or random ones, in their order. Tune decides nothing here: it only iterates over the list.
+
+    They go through Tune all the same, so that there is one path for all searches and schedulers. Tune's own
+    `grid_search` copies the whole grid several times for each trial: seconds each at 5,000 trials.
+    """
+
+    def __init__(self, planned_trials: Sequence[PlannedTrial], sweep: SweepConfig) -> None:
+        super().__init__(metric=sweep.metrics[0], mode=sweep.objectives[0][1])
+        self._left, self._places = deque(planned_trials), AxisPlaces(sweep)
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str:
+        """Return the next trial; FINISHED after the last one."""
+        return tune_config(self._left.popleft(), self._places) if self._left else str(Searcher.FINISHED)
+
+    def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
+        """Do nothing: no result changes what comes next."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """Save nothing: the sweep's log has it all."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Restore nothing."""
