@@ -25,7 +25,7 @@ from paceline.cluster.run_costs import CostUnits, RunCosts
 from paceline.durable import write_durably
 from paceline.errors import EnvironmentFault, text_of
 from paceline.redaction import redact_tree
-from paceline.storage.working_copies import RunStore
+from paceline.storage.working_copies import OUTCOME, RunStore
 from paceline.tracking import metrics
 from paceline.tracking.costs import COST_FILE, Ledger
 from paceline.tracking.metric_points import MetricReading
@@ -35,7 +35,6 @@ from paceline.tracking.stored_length import hurry, note_stored, stored_bytes
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 
-OUTCOME = "outcome.json"
 HINT_OF_UNRECORDED = "`paceline sync` takes up those that the newest checkpoint keeps"
 
 

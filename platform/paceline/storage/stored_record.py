@@ -7,7 +7,7 @@ from pathlib import Path
 from paceline.durable import write_durably
 from paceline.private_files import make_folder
 from paceline.storage.remote_folder import RemoteFolder
-from paceline.storage.working_copies import TRACKING
+from paceline.storage.working_copies import OUTCOME, TRACKING
 from paceline.tracking.journal import JOURNAL_FILE
 from paceline.tracking.stored_length import is_heard, is_hurried, note_stored
 
@@ -27,8 +27,6 @@ class RecordCopy:
         self._remote = remote / TRACKING
         self._folder = folder
         self._known: dict[str, Stamp] = {}
-        self._journal = 0
-        """Number of the journal's file that was copied last; 0 for none."""
         self._copied_bytes: int | None = None
         """Bytes of the journal that the last copy has put into the store; None: no copy since `mark`."""
 
@@ -48,8 +46,8 @@ class RecordCopy:
         return is_hurried(self._folder)
 
     def is_behind(self) -> bool:
-        """Whether something has changed since it was last copied."""
-        return bool(self._changed()) or bool(self._known.keys() - self._present().keys())
+        """Return True if something has changed since it was last copied."""
+        return bool(self._changed()) or self._lacks_outcome()
 
     def push(self) -> None:
         """Copy what has changed, and take note of how much of the journal is there; see `copy`."""
@@ -71,21 +69,20 @@ class RecordCopy:
             self._copied_bytes = None
 
     def copy(self) -> None:
-        """Copy what has changed, and remove what is gone.
+        """Copy what has changed. The store keeps what is missing here, except the outcome of an earlier launch.
 
-        A folder that was removed takes nothing along: what the store has stays.
+        The folder may have been removed in mid-run, and written again in part: the rest is in the store alone.
 
         Raises:
             StoreFault: the store cannot be used.
             OSError: the folder cannot be read or written to, or was removed.
         """
         is_heard(self._folder)
-        gone = self._known.keys() - self._present().keys()
-        if JOURNAL_FILE in gone:
+        if JOURNAL_FILE in self._known and not self.is_here:
             raise FileNotFoundError(errno.ENOENT, "it was removed", str(self._folder))
-        for name in () if self._is_replaced() else sorted(gone):
-            self._remote.remove(name)
-            del self._known[name]
+        if self._lacks_outcome():
+            self._remote.remove(OUTCOME)
+            del self._known[OUTCOME]
         for name in sorted(self._changed(), key=lambda name: (name == JOURNAL_FILE, name)):
             stamp = _stamp(self._folder / name)
             data = (self._folder / name).read_bytes()
@@ -131,11 +128,9 @@ class RecordCopy:
             self._known[name] = _stamp(self._folder / name)
         note_stored(self._folder, self.journal_bytes)
 
-    def _is_replaced(self) -> bool:
-        """Whether the journal is another file than it was, as after its folder was removed."""
-        file = self._folder / JOURNAL_FILE
-        before, self._journal = self._journal, file.stat().st_ino if file.exists() else 0
-        return before not in (0, self._journal)
+    def _lacks_outcome(self) -> bool:
+        """Return True if the outcome that the store has was removed here: training has begun again."""
+        return OUTCOME in self._known and not (self._folder / OUTCOME).exists()
 
     def _present(self) -> dict[str, Stamp]:
         files = [path for path in self._folder.rglob("*") if path.is_file()] if self._folder.exists() else []

@@ -8,7 +8,7 @@ import pytest
 
 from paceline.storage.remote_folder import RemoteFolder
 from paceline.storage.stored_record import RecordCopy
-from paceline.storage.working_copies import RunStore
+from paceline.storage.working_copies import OUTCOME, RunStore
 from paceline.tracking import mlflow_client as mlflow
 from paceline.tracking import mlflow_uploader
 from paceline.tracking.journal import JOURNAL_FILE, Journal
@@ -60,33 +60,45 @@ def test_only_what_has_changed_is_copied_and_the_journal_goes_last(
     assert not copy.is_behind()
     relay.forget()
     note(folder, 2)
-    (folder / "record.json").unlink()
     assert copy.is_behind()
     copy.push()
     assert [each.split("tracking/")[1] for each in relay.seen("PUT .*/tracking/.")] == ["journal.jsonl"]
-    assert set(run.files()) == {"tracking/artifacts/z.txt", "tracking/journal.jsonl"}
+    assert set(run.files()) == {f"tracking/{name}" for name in names}
     assert stored_bytes(folder) == (folder / JOURNAL_FILE).stat().st_size
+
+
+def test_the_outcome_of_an_earlier_launch_is_removed(folder: Path, run: RemoteFolder) -> None:
+    note(folder, 1)
+    (folder / OUTCOME).write_text("{}")
+    RecordCopy(run, folder).push()
+    copy = RecordCopy(run, folder)
+    assert copy.take_over(may_be_ahead=True)
+    copy.push()
+    assert not copy.is_behind()
+    (folder / OUTCOME).unlink()
+    assert copy.is_behind()
+    copy.push()
+    assert sorted((run / "tracking").files()) == ["journal.jsonl"]
+    assert not copy.is_behind()
 
 
 def test_a_folder_that_is_removed_takes_nothing_of_the_store_along(folder: Path, run: RemoteFolder) -> None:
     note(folder, 1)
     (folder / "artifacts").mkdir()
     (folder / "artifacts" / "config.yaml").write_text("name: net")
-    (folder / "outcome.json").write_text("{}")
     copy = RecordCopy(run, folder)
     copy.push()
-    (folder / "outcome.json").unlink()
-    copy.push()
-    assert sorted((run / "tracking").files()) == ["artifacts/config.yaml", "journal.jsonl"]
     before = journal_of(run)
-    (folder / JOURNAL_FILE).rename(folder.parent / "journal")
     shutil.rmtree(folder)
     with pytest.raises(FileNotFoundError):
         copy.push()
     assert journal_of(run) == before
     note(folder, 1, 2)
     copy.push()
+    note(folder, 3)
+    copy.push()  # not only the first copy leaves the rest alone
     assert sorted((run / "tracking").files()) == ["artifacts/config.yaml", "journal.jsonl"]
+    assert not copy.is_behind()
     assert len(journal_of(run)) > len(before)
     assert stored_bytes(folder) == len(journal_of(run))
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from paceline.cluster import train_worker
-from paceline.cluster.run_coordinator import OUTCOME
 from paceline.cluster.run_identity import RunFolder
 from paceline.cluster.run_result import RunResult
 from paceline.cluster.train import train
 from paceline.runs.left_open import Ending, Owner
 from paceline.runs.reopening import load_run
+from paceline.storage.working_copies import OUTCOME
 from paceline.tracking.costs import Ledger
 from paceline.tracking.journal import JOURNAL_FILE, Journal
 from support.cluster.coordinators import Events, entries_of, no_space

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from paceline.cluster.kept_checkpoints import kept_checkpoints
-from paceline.cluster.run_coordinator import OUTCOME, RunCoordinator, Status, forget_outcome, read_outcome
+from paceline.cluster.run_coordinator import RunCoordinator, Status, forget_outcome, read_outcome
 from paceline.cluster.train_in_process import ProgressFeed
 from paceline.engine.checkpoint import Snapshot, write_checkpoint
 from paceline.engine.manifest import hash_file
-from paceline.storage.working_copies import RunStore
+from paceline.storage.working_copies import OUTCOME, RunStore
 from paceline.sweeps.coordinator.running_trial import TrialCoordinator
 from paceline.tracking import metrics
 from paceline.tracking.metric_points import MetricPoint
