@@ -60,11 +60,6 @@ SKIPPED_STEPS = "skipped_steps"
 """Optimizer steps left out since the start of the run because a gradient overflowed; only with `16-mixed`."""
 
 
-LAG_SECONDS = "tracking/lag_seconds"
-"""How long the oldest point of those that MLflow stored last had waited since it was taken, in seconds. Written by the
-recorder; its step is the newest one among them."""
-
-
 def val_metric(name: str) -> str:
     """Key of a task's own validation metric: `accuracy` becomes `val/accuracy`."""
     return f"val/{name}"

@@ -23,7 +23,6 @@ from paceline.tracking.run_record import TAG_LENGTH, RunRecord
 from paceline.tracking.stored_length import hurry, stored_bytes
 from paceline.tracking.tracking_uri import is_sqlite, sqlite_file
 from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor, UploadReport, report_of
-from paceline.tracking.upload_lag import Lag
 from paceline.tracking.uploaded_state import MOST_REFUSED, UploadedState
 
 logger = logging.getLogger(__name__)
@@ -35,8 +34,6 @@ ENTRIES_PER_BATCH = 1000
 PARENT_POLL_SECONDS = 0.2
 PARENT_SECONDS = 10.0
 """How long a run waits for the parent that another recorder is about to open, before that counts as a failure."""
-LATE_SECONDS = 10.0
-"""At a run's end, only points that waited longer than this are worth one more request that tells so."""
 OPENING_SECONDS = 120.0
 """How long importing MLflow, and making a database, may take on a busy machine."""
 
@@ -46,13 +43,9 @@ class FolderTrouble(OSError):
 
 
 class MlflowUploader:
-    """Sends what the journal holds; all methods with an underscore run in its thread.
+    """Sends what the journal holds, and adds nothing to it; all methods with an underscore run in its thread."""
 
-    Args:
-        tells_lag: whether it is written into the journal how long points have waited. Not for a run that is over.
-    """
-
-    def __init__(self, folder: Path, record: RunRecord, journal: Journal, tells_lag: bool = True) -> None:
+    def __init__(self, folder: Path, record: RunRecord, journal: Journal) -> None:
         self._folder = folder
         self._record = record
         self._journal = journal
@@ -66,8 +59,6 @@ class MlflowUploader:
         """Whether the journal holds more than the run's object store has."""
         self._is_stored = stored_bytes(folder) is not None
         """Whether the run is in an object store."""
-        self._lag = Lag()
-        self._tells_lag = tells_lag
         self._uploads = ArtifactUploads(folder, self._save_cursor, self._note_refused)
         self._backoff = Backoff()
         self._error: str | None = None
@@ -152,11 +143,10 @@ class MlflowUploader:
         while not self._abandoned.is_set():
             finishing = self._finishing.is_set()
             succeeded = self._attempt()
-            if finishing and succeeded and self._cursor.sequence < self._journal.last_sequence:
-                if self._waits_for_store:
-                    hurry(self._folder)
-                    self._abandoned.wait(POLL_SECONDS)
-                continue  # else it has just told how long something waited
+            if finishing and succeeded and self._waits_for_store:
+                hurry(self._folder)
+                self._abandoned.wait(POLL_SECONDS)
+                continue
             if finishing and succeeded and not self._cursor.deferred:
                 self._complete = not self._abandoned.is_set()
                 return
@@ -229,9 +219,9 @@ class MlflowUploader:
             fits = self._cursor.fits(self._journal)
             end, last = self._kept(end, last)
         if not fits:
-            self._start_over("this is not the journal that was sent before", last)
+            self._start_over("this is not the journal that was sent before")
         if self._has_lost(self._remote):
-            self._start_over("MLflow has lost a part of it", last)
+            self._start_over("MLflow has lost a part of it")
         for batch in self._batches(end):
             self._send(batch, self._remote)
             self._reached(batch[-1].end, batch[-1].sequence)
@@ -240,7 +230,6 @@ class MlflowUploader:
                 return
         self._reached(end, last)  # there may be no entry with that number any more
         self._log([], {}, self._remote)  # params are not to wait for the first point
-        self._note_lag()
         self._uploads.send(self._cursor, self._remote)
         self._require_the_same_store()
 
@@ -270,12 +259,10 @@ class MlflowUploader:
             self._was_lost = self._uploaded.is_lost(run, self._journal, self._cursor.offset, self._cursor.refused)
         return self._was_lost
 
-    def _start_over(self, reason: str, last: int) -> None:
+    def _start_over(self, reason: str) -> None:
         """Send everything to the same run again, which doubles nothing."""
         logger.warning("%s: everything is sent again, since %s", self._journal.path, reason)
-        self._cursor.sequence = min(self._cursor.sequence, last)  # what comes behind it now is news
-        self._cursor.sent_before = min(self._cursor.sent_before, last)
-        self._start_anew(UploadCursor(self._cursor.run_id, self._cursor.experiment_id))
+        self._replace_cursor(UploadCursor(self._cursor.run_id, self._cursor.experiment_id))
 
     def _require_the_same_store(self) -> None:
         """A database file that was deleted takes all that it is sent, as long as it is open: nobody else sees it.
@@ -285,21 +272,10 @@ class MlflowUploader:
         """
         if self._connection is not None and not self._connection.is_current:
             self._connection = None
-            self._start_anew(UploadCursor())
+            self._replace_cursor(UploadCursor())
             raise RuntimeError(
                 "the MLflow database was removed or replaced; everything is sent to the one in its place"
             )
-
-    def _note_lag(self) -> None:
-        """Write down how long the points had waited that were sent last; they go with the next ones."""
-        point = self._lag.take()
-        if point is None or not self._tells_lag or point.step <= self._cursor.lag_step:
-            return
-        if self._finishing.is_set() and point.value < LATE_SECONDS:
-            return
-        with suppress(OSError):  # a full disk is no trouble of MLflow's
-            self._journal.append([("point", point.to_json())])
-            self._cursor.lag_step = point.step
 
     def _open(self) -> MlflowRun:
         creation = self._start_database()
@@ -310,14 +286,13 @@ class MlflowUploader:
         remote = MlflowRun.open(self._record, self._connection, self._await_parent(self._connection))
         self._connection.set_views(self._record)
         if remote.run_id != self._cursor.run_id:  # another store, or the run was deleted: it gets everything
-            self._start_anew(UploadCursor(remote.run_id, remote.experiment_id))
+            self._replace_cursor(UploadCursor(remote.run_id, remote.experiment_id))
         elif remote.experiment_id != self._cursor.experiment_id:
             self._cursor.experiment_id = remote.experiment_id
             self._save_cursor()
         return remote
 
-    def _start_anew(self, cursor: UploadCursor) -> None:
-        cursor.sent_before = max(self._cursor.sent_before, self._cursor.sequence)
+    def _replace_cursor(self, cursor: UploadCursor) -> None:
         self._cursor = cursor
         self._save_cursor()
 
@@ -367,8 +342,6 @@ class MlflowUploader:
                 tags |= entry.content["tags"]
         lost = tags.pop(metrics.NOT_RECORDED, "")  # one tag tells of this, and of what MLflow refuses
         self._log(points, tags, remote)
-        is_first_time = batch[0].sequence > self._cursor.sent_before
-        self._cursor.lag_step = max([self._cursor.lag_step, *self._lag.stored(points, is_first_time)])
         self._note_refused([lost] if lost else [])
         self._note_refused(send_extras(batch, self._record, remote, self._find))
         put_off(batch, self._cursor)

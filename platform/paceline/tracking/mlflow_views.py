@@ -30,7 +30,7 @@ _OFF_KEY = re.compile(r"[^\w\-. :/]")
 _SECTION = "Sweep"
 _NOT_LOGGED = ("seconds", "samples", "steps")
 """What a sweep may look for, and what no trial logs."""
-_FOLDED = ("axis", "tracking", "Model metrics", "System metrics")
+_FOLDED = ("axis", "Model metrics", "System metrics")
 """MLflow makes a section for each beginning of a key; these stay closed, since what tells most is above them."""
 
 

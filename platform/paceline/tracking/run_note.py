@@ -19,7 +19,7 @@ _RESULTS = ("train/", "val/")
 """How the keys begin that come first in the table."""
 _RANKED = (*_RESULTS, metrics.SAMPLES_PER_SECOND)
 """How the keys begin of which one value is better than another; of the rest there is a last one only."""
-_LEFT_OUT = ("cost/", "axis/", "system/", "tracking/", "rank_seconds/", metrics.VALIDATION_EPOCH)
+_LEFT_OUT = ("cost/", "axis/", "system/", "rank_seconds/", metrics.VALIDATION_EPOCH)
 """How the keys begin that have a table of their own, are a setting, or are about machines, or for them."""
 
 

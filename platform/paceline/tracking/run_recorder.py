@@ -316,7 +316,7 @@ def sync(folder: Path, uri: str | None = None, patience_seconds: float = 30.0) -
     journal = Journal(folder / JOURNAL_FILE)
     for _ in journal.scan():
         pass
-    uploader = MlflowUploader(folder, RunRecord.load(folder, uri), journal, tells_lag=False)
+    uploader = MlflowUploader(folder, RunRecord.load(folder, uri), journal)
     uploader.start()
     report = uploader.finish_patiently(patience_seconds)
     journal.close()

@@ -40,16 +40,12 @@ class UploadCursor:
     """Bytes of the journal that were uploaded."""
     sequence: int = 0
     """Number of the last entry that was uploaded."""
-    sent_before: int = 0
-    """Number of the last entry that was uploaded to another place before, so that it is no news here how late it is."""
     deferred: list[str] = field(default_factory=list)
     """Artifacts before `offset` that were not uploaded yet."""
     refused: list[str] = field(default_factory=list)
     """What MLflow will never take, and why."""
     diverged: bool = False
     """Whether an infinite value was met; only the first one is named in a tag."""
-    lag_step: int = -1
-    """Step of the newest point among those that tell how long others waited."""
     error: str = ""
     """Why the last attempt failed; empty when it did not."""
 
@@ -65,16 +61,15 @@ class UploadCursor:
     def _is_whole(self) -> bool:
         """Whether each field is what it is to be."""
         texts = (self.run_id, self.experiment_id, self.error)
-        counts = (self.offset, self.sequence, self.sent_before)
         lists = isinstance(self.deferred, list) and isinstance(self.refused, list)
         return (
             all(isinstance(each, str) for each in texts)
-            and all(is_count(each) for each in counts)
+            and is_count(self.offset)
+            and is_count(self.sequence)
             and lists
             and all(is_artifact_path(each) for each in self.deferred)
             and all(isinstance(each, str) for each in self.refused)
             and type(self.diverged) is bool
-            and (self.lag_step == -1 or is_count(self.lag_step))
         )
 
     def fits(self, journal: Journal) -> bool:

@@ -41,8 +41,11 @@ _PROGRAM = (
 
 
 def can_upload_in_own_process(folder: Path) -> bool:
-    """Whether a process of its own can upload the journal in a folder: there has to be a Python to start, which a
-    program that embeds one may not have, and the file system has to have locks, since both processes append."""
+    """Return True if a process of its own can upload the journal in a folder.
+
+    There has to be a Python to start, which a program that embeds one may not have. And the file system has to have
+    locks: either process may have to write a removed journal again.
+    """
     return bool(sys.executable) and can_lock(folder)
 
 
@@ -111,8 +114,6 @@ class UploaderProcess:
             self._is_alive()
             if self._is_complete or time.monotonic() >= deadline:
                 self.abandon()
-        with contextlib.suppress(OSError), self._journal.alone():  # it may have added something itself
-            pass
 
     def _is_alive(self) -> bool:
         """Whether there is a process; takes note of how one has ended that was not told to."""

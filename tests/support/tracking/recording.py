@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 
 from paceline.tracking import mlflow_client
 from paceline.tracking.metric_points import MetricPoint
-from paceline.tracking.metrics import LAG_SECONDS
 from paceline.tracking.run_record import RunRecord
 
 MakeRecord = Callable[..., RunRecord]
@@ -31,11 +30,11 @@ def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
 
 def as_stored(taken: Iterable[MetricPoint]) -> Stored:
     """Points as `stored` returns them."""
-    return sorted((each.key, each.step, each.value, each.timestamp_ms) for each in taken if each.key != LAG_SECONDS)
+    return sorted((each.key, each.step, each.value, each.timestamp_ms) for each in taken)
 
 
 def stored(uri: str, run_id: str | None) -> Stored:
-    """Points of a run in MLflow, without those of the lag, which the recorder adds by itself."""
+    """Points of a run in MLflow."""
     client = mlflow_client.connect(uri)
     keys = sorted(client.get_run(str(run_id)).data.metrics)
     return as_stored(

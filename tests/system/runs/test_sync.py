@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,7 @@ from paceline.runs import sync as syncing
 from paceline.runs.sync import sync_folder
 from paceline.tracking import metrics, mlflow_client
 from paceline.tracking.costs import COST_FILE, RUN_PARTS, SWEEP_PARTS, Ledger
-from paceline.tracking.run_record import RunRecord
-from paceline.tracking.run_recorder import RunRecorder, has_ended
+from paceline.tracking.run_recorder import has_ended
 from paceline.tracking.upload_cursor import UploadReport
 from support.golden import Golden
 from support.runs.records import (
@@ -193,18 +191,6 @@ def test_a_run_that_was_deleted_in_mlflow_is_sent_again(storage: Path, database:
     (run,) = mlflow_runs(uri_of(database)).values()
     assert (run.info.run_id, run.info.status) == (second.run_id, "KILLED")
     assert steps_of(uri_of(database), run) == STEPS
-
-
-def test_a_run_of_last_week_has_no_lag_in_another_store(storage: Path, database: Path, prepared_database: Path) -> None:
-    folder = run_folder(storage, status="finished")
-    recorder = RunRecorder(folder.tracking, RunRecord(NEWER, "mnist", uri_of(database), "mnist"))
-    recorder.append([replace(point, timestamp_ms=1_000 + point.step) for point in taken()])
-    recorder.abandon()
-    moved = Path(shutil.copy(prepared_database, database.with_name("moved.db")))
-    for uri in (uri_of(database), uri_of(moved), uri_of(database)):
-        (found,) = sync_folder(storage, uri).records
-        assert found.state == "complete"
-        assert metrics.LAG_SECONDS not in mlflow_runs(uri)[NEWER].data.metrics
 
 
 # Metrics that only a checkpoint has

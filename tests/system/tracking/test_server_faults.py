@@ -8,6 +8,7 @@ import pytest
 
 from paceline.errors import EnvironmentFault
 from paceline.tracking import mlflow_client
+from paceline.tracking.mlflow_uploader import MlflowUploader
 from paceline.tracking.run_recorder import RunRecorder, sync
 from paceline.tracking.store_probe import probe
 from support.golden import Golden
@@ -114,3 +115,19 @@ def test_a_dead_port_and_a_silent_one_are_noticed_in_time_without_naming_the_sec
             probe(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout_seconds=0.5)
         assert caught.value.code == "mlflow-not-answering"
         assert 0.4 < time.monotonic() - began < 60
+
+
+def test_a_quiet_run_sends_no_requests(
+    tmp_path: Path, proxy: FaultyProxy, record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds: list[object] = []
+    upload = MlflowUploader._upload
+    monkeypatch.setattr(MlflowUploader, "_upload", lambda self: (upload(self), rounds.append(self)))
+    recorder = RunRecorder(tmp_path / "run", record(proxy.uri))
+    recorder.append(points(1, 2))
+    recorder.start_uploading()
+    until(lambda: recorder.report().run_id is not None and not recorder.report().unsent)
+    before, sent = len(rounds), len(proxy.requests)
+    until(lambda: len(rounds) >= before + 4)
+    assert len(proxy.requests) == sent
+    recorder.close("FINISHED")

@@ -46,7 +46,6 @@ def test_the_note_has_last_and_best_values(golden: Golden) -> None:
         *curve("samples_per_second", [1000.0, 12345.0]),
         MetricPoint("samples_per_second_overall", 9876.0, 3, 3),
         *curve("peak_memory_bytes", [2.0**30, 1.5 * 2**30]),
-        *curve("tracking/lag_seconds", [1.0, 2.0]),
         *curve("rank_seconds/max", [1.0, 2.0]),
         *curve("validation_epoch", [1.0, 2.0, 3.0]),
         *curve("lr", [0.1, 0.05]),
@@ -60,7 +59,7 @@ def test_the_note_has_last_and_best_values(golden: Golden) -> None:
     rows = {cells[0].replace("\\", ""): cells[1:] for cells in table_of(note)}
     assert list(rows)[:3] == ["train/loss", "val/accuracy", "val/loss"]
     assert list(rows)[3:] == sorted(list(rows)[3:])
-    assert not {"tracking/lag_seconds", "rank_seconds/max", "validation_epoch"} & rows.keys()
+    assert not {"rank_seconds/max", "validation_epoch"} & rows.keys()
     assert rows["val/loss"] == ["1.5", "1", "2"]
     assert rows["val/accuracy"] == ["0.8", "0.9", "2"]
     assert (rows["train/loss"], rows["lr"]) == (["nan", "", ""], ["0.05", "", ""])

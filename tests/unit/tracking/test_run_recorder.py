@@ -130,7 +130,6 @@ CURSORS: list[dict[str, Any]] = [
     {"refused": 5},
     {"run_id": 5},
     {"diverged": "x"},
-    {"lag_step": "x"},
     {"error": None},
     {"colour": "blue"},
 ]
