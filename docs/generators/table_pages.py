@@ -3,8 +3,8 @@
 from generators.markdown import HEAD, code, table
 from paceline import errors, places
 from paceline.engine import manifest
+from paceline.storage import address as store_places
 from paceline.storage import lease
-from paceline.storage import working_copies as store_places
 from paceline.sweeps import sweep_log
 from paceline.tracking import costs, journal, run_record, tracking_uri, upload_cursor
 

@@ -21,7 +21,7 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.engine.manifest import BrokenCheckpoint, verify
 from paceline.engine.outcome import Outcome
 from paceline.engine.unrecorded import metrics_of
-from paceline.storage.working_copies import RunStore
+from paceline.storage.address import RunStore
 from paceline.tracking.costs import Ledger, goal_of
 from paceline.tracking.metric_points import MetricReading
 

@@ -17,8 +17,7 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.engine.manifest import MANIFEST, BrokenCheckpoint, numbered, verify
 from paceline.errors import ConfigError, Problem
 from paceline.places import place_of
-from paceline.storage.address import StoreAddress, is_address, parse
-from paceline.storage.working_copies import CHECKPOINTS, STATUS
+from paceline.storage.address import CHECKPOINTS, STATUS, StoreAddress, is_address, parse
 
 KEY = "model.weights"
 WEIGHTS = "model.safetensors"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from paceline.engine.manifest import MANIFEST, numbered
-from paceline.storage.working_copies import RunStore
+from paceline.storage.address import RunStore
 from paceline.tracking.checkpoint_models import CheckpointModel
 from paceline.tracking.metric_points import MetricPoint
 

@@ -25,7 +25,7 @@ from paceline.cluster.run_costs import CostUnits, RunCosts
 from paceline.durable import write_durably
 from paceline.errors import EnvironmentFault, text_of
 from paceline.redaction import redact_tree
-from paceline.storage.working_copies import OUTCOME, RunStore
+from paceline.storage.address import OUTCOME, RunStore
 from paceline.tracking import metrics
 from paceline.tracking.costs import COST_FILE, Ledger
 from paceline.tracking.metric_points import MetricReading

@@ -30,7 +30,7 @@ from paceline.durable import write_durably
 from paceline.engine.manifest import numbered
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.private_files import make_folder, restrict
-from paceline.storage.working_copies import RunStore
+from paceline.storage.address import RunStore
 
 Intent = Literal["continue", "resume", "new", "fork", "extend"]
 """Which run, sweep or tune-up a command works on, given the newest one of its name.

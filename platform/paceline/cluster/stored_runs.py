@@ -36,13 +36,12 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.durable import write_durably
 from paceline.engine.manifest import MANIFEST
 from paceline.errors import EnvironmentFault
-from paceline.storage.address import StoreAddress
+from paceline.storage.address import CHECKPOINTS, LAUNCH, RunStore, StoreAddress, home_of
 from paceline.storage.lease import Lease
 from paceline.storage.remote_folder import RemoteFolder
 from paceline.storage.run_keeper import RunKeeper
 from paceline.storage.stored_checkpoints import StoredCheckpoints
 from paceline.storage.stored_record import RecordCopy
-from paceline.storage.working_copies import CHECKPOINTS, LAUNCH, RunStore, home_of
 from paceline.tracking.stored_length import note_stored
 
 Tell = Callable[[str], object]

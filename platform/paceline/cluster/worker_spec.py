@@ -12,7 +12,7 @@ from paceline.config.experiment import ExperimentConfig, validate
 from paceline.config.imports import make_importable
 from paceline.config.shareable import secrets_of
 from paceline.redaction import learn
-from paceline.storage.working_copies import RunStore
+from paceline.storage.address import RunStore
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from typing import Literal
 from paceline.cluster.run_identity import RunFolder
 from paceline.errors import EnvironmentFault
 from paceline.places import default_storage, place_of
-from paceline.storage.address import is_address, parse
-from paceline.storage.working_copies import RunStore
+from paceline.storage.address import RunStore, is_address, parse
 from paceline.sweeps.sweep_folder import SweepFolder
 from paceline.tracking.run_record import RECORD_FILE
 from paceline.tracking.upload_cursor import CURSOR_FILE

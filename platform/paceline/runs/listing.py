@@ -15,10 +15,9 @@ from paceline.places import default_storage, place_of
 from paceline.redaction import redact_tree
 from paceline.runs.finding import FoundRun, Kind, runs_under
 from paceline.runs.reopening import status_of
-from paceline.storage.address import StoreAddress, is_address, parse
+from paceline.storage.address import LAUNCH, StoreAddress, is_address, parse
 from paceline.storage.lease import is_held
 from paceline.storage.remote_folder import RemoteFolder
-from paceline.storage.working_copies import LAUNCH
 from paceline.sweeps.sweep_folder import SweepFolder
 
 DAMAGED = "damaged"

@@ -18,7 +18,7 @@ from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.redaction import learn
 from paceline.runs.finding import TUNEUP_FILE, FoundRun, find_run
 from paceline.runs.readable import readable
-from paceline.storage.working_copies import LAUNCH
+from paceline.storage.address import LAUNCH
 from paceline.sweeps.planning.planned_trials import trial_config
 from paceline.sweeps.results.reopening import sweep_in
 from paceline.sweeps.results.result import SweepResult

@@ -15,14 +15,13 @@ from paceline.engine.unrecorded import UNRECORDED
 from paceline.errors import EnvironmentFault
 from paceline.runs.sync import Synced, SyncReport, sync_folder
 from paceline.runs.sync_progress import unheard
-from paceline.storage.address import parse
+from paceline.storage.address import LAUNCH, TRIALS, RunStore, parse
 from paceline.storage.lease import Lease
 from paceline.storage.read_copies import runs_below
 from paceline.storage.remote_folder import RemoteFolder
 from paceline.storage.run_keeper import RunKeeper
 from paceline.storage.stored_checkpoints import StoredCheckpoints
 from paceline.storage.stored_record import RecordCopy
-from paceline.storage.working_copies import LAUNCH, TRIALS, RunStore
 from paceline.sweeps.stored_sweep import SweepCopy
 from paceline.sweeps.sweep_folder import SweepFolder
 

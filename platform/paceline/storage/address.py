@@ -1,19 +1,25 @@
-"""Addresses of object stores, such as `s3://bucket/prefix`. Nothing here asks the network or imports pyarrow."""
+"""Addresses of object stores, such as `s3://bucket/prefix`, and places of the runs in them.
+
+A stored run has a working copy on this machine, below the cache, which may be removed at any time. Nothing here asks
+the network or imports pyarrow.
+"""
 
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from pathlib import Path
 from urllib.parse import parse_qsl, urlencode
 
 from paceline.errors import ConfigError, Problem
+from paceline.places import place_of
 
 SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss")
 S3_OPTIONS = ("endpoint_override", "region", "scheme")
-"""What may stand behind the `?` of an S3 address; pyarrow's names."""
+"""Options behind the `?` of an S3 address; pyarrow's names."""
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-"""Where the environment names an S3-compatible server; the first one that is set counts."""
+"""Variables that name an S3-compatible server; the first one that is set counts."""
 REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 ANY_REGION = "us-east-1"
 """For servers that know no regions."""
@@ -21,6 +27,24 @@ HINT_OF_CREDENTIALS = (
     "leave them out: they are taken from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY), from the store's "
     "own configuration files, or from the machine's role"
 )
+CACHE_VARIABLE = "PACELINE_CACHE"
+DEFAULT_CACHE = "~/.cache/paceline"
+CHECKPOINTS = "checkpoints"
+TRACKING = "tracking"
+TRIALS = "trials"
+"""Folder of a sweep's trials, each of which is kept as a run is."""
+OUTCOME = "outcome.json"
+"""In the folder `TRACKING` once training has ended, and only then."""
+STATUS = "run.json"
+"""Equal to `RunFolder.FILE`, which this room cannot see."""
+LAUNCH = "launch"
+"""Entry of that file: the launch that has claimed the run last."""
+SWEEP_STATUS = "sweep.json"
+"""Equal to `SweepFolder.FILE`."""
+SWEEP_BEST = "best.yaml"
+"""Equal to the name of `SweepFolder.best_config`."""
+SWEEP_LOG = "log.jsonl"
+"""The sweep's journal of its trials."""
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _SECRET_OPTION = re.compile(r"(?i)key|secret|token|password|credential|sig")
 
@@ -33,7 +57,7 @@ class StoreAddress:
     place: str
     """Bucket and prefix, or what stands for them, without a slash at the end."""
     query: str = ""
-    """How the store is reached, such as `region=eu-central-1`; the same for all places in it."""
+    """Options to reach the store, such as `region=eu-central-1`; the same for all places in it."""
 
     def __truediv__(self, name: str) -> "StoreAddress":
         return replace(self, place=f"{self.place}/{name}")
@@ -43,12 +67,12 @@ class StoreAddress:
 
     @property
     def bare(self) -> str:
-        """The address without how the store is reached."""
+        """The address without its options."""
         return f"{self.scheme}://{self.place}"
 
     @property
     def bucket(self) -> str:
-        """What the place begins with."""
+        """First part of the place."""
         return self.place.partition("/")[0]
 
     @property
@@ -58,7 +82,7 @@ class StoreAddress:
 
     @property
     def name(self) -> str:
-        """What the place ends with."""
+        """Last part of the place."""
         return self.place.rpartition("/")[2]
 
     @property
@@ -68,11 +92,11 @@ class StoreAddress:
 
     @property
     def options(self) -> dict[str, str]:
-        """How the store is reached, by name."""
+        """Options to reach the store, by name."""
         return dict(parse_qsl(self.query))
 
     def pinned(self, environment: Mapping[str, str] = os.environ) -> "StoreAddress":
-        """The same with the endpoint and the region that the environment names: on other machines it may not."""
+        """Add the endpoint and the region that the environment names: on other machines it may not."""
         if self.scheme != "s3":
             return self
         options = self.options
@@ -87,7 +111,7 @@ class StoreAddress:
 
 
 def is_address(text: object) -> bool:
-    """Whether a text names a place in a store rather than a folder."""
+    """Return True if a text names a place in a store rather than a folder."""
     return isinstance(text, str) and _ADDRESS.fullmatch(text) is not None
 
 
@@ -98,11 +122,11 @@ def parse(text: str, key: str = "storage.path") -> StoreAddress:
         key: of the config, for the error.
 
     Raises:
-        ConfigError: it is none, holds credentials, or is that of a store which cannot be used.
+        ConfigError: it is not one, holds credentials, or names a store that cannot be used.
     """
     found = _ADDRESS.fullmatch(text)
     if found is None:
-        raise _wrong(key, "is no address", "write it as s3://bucket/prefix")
+        raise _wrong(key, "is not an address", "write it as s3://bucket/prefix")
     scheme, (place, _, query) = found[1].lower(), found[2].partition("?")
     has_bucket = bool(place.partition("/")[0])
     place = re.sub("/+", "/", place).strip("/")
@@ -119,6 +143,60 @@ def parse(text: str, key: str = "storage.path") -> StoreAddress:
     if scheme == "s3" and unknown:
         raise _wrong(key, f"has the option {unknown[0]!r}", f"there are {', '.join(S3_OPTIONS)}")
     return StoreAddress(scheme, place, query)
+
+
+def cache_folder() -> Path:
+    """Return the folder of this machine's working copies.
+
+    Raises:
+        EnvironmentFault: the system refuses the name.
+    """
+    return place_of(os.environ.get(CACHE_VARIABLE, "").strip() or DEFAULT_CACHE)
+
+
+def home_of(storage: StoreAddress, name: str) -> Path:
+    """The folder of this machine's working copies of the runs of a name."""
+    return cache_folder() / storage.digest / name
+
+
+@dataclass(frozen=True)
+class RunStore:
+    """Place of a run, and the launch that works on it. Plain values, which travel to the workers."""
+
+    storage: str
+    """Address of all runs, with how the store is reached, see `StoreAddress.pinned`."""
+    name: str
+    run_id: str
+    shown: str = ""
+    """The address as the config has it."""
+    launch: str = ""
+    """Tells this launch from others: what may be written, and whose working copies may be used."""
+    trusted: tuple[str, ...] = ()
+    """Launches whose checkpoints count although they did not get into the store: the record here has all their
+    metrics."""
+
+    @property
+    def home(self) -> StoreAddress:
+        """Place of the runs of this name."""
+        return parse(self.storage) / self.name
+
+    @property
+    def address(self) -> StoreAddress:
+        """Place of the run."""
+        return self.home / self.run_id
+
+    def trial(self, trial_id: str) -> "RunStore":
+        """Return the place of a trial, where this is a sweep's. The lease on the sweep's name is that on its trials."""
+        return replace(self, run_id=f"{self.run_id}/{TRIALS}/{trial_id}")
+
+    def shown_address(self) -> StoreAddress:
+        """Return the address of the run as a person would write it."""
+        return parse(self.shown or self.storage) / self.name / self.run_id
+
+    @property
+    def folder(self) -> Path:
+        """The run's working copy on this machine."""
+        return home_of(parse(self.storage), self.name) / self.run_id
 
 
 def _refuse_credentials(key: str, scheme: str, place: str, query: str) -> None:

@@ -19,48 +19,48 @@ from paceline.storage.store_faults import LeaseLost, StoreFault
 
 FILE = ".lease.json"
 LEASE_SECONDS = 90.0
-"""How long nothing may be heard of who works on a name."""
+"""A holder that was not heard of for so long has lost its lease."""
 RENEW_SECONDS = 20.0
 SETTLE_SECONDS = 0.3
 LOOK_SECONDS = 2.0
-"""How often one that waits looks whether the other one is still there."""
+"""Interval at which a launch that waits looks at the lease again."""
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Who works on a name."""
+    """The process that works on a name."""
 
     launch: str
     machine: str
     """The machine since it was started, and the part of it whose processes see each other."""
     process: int
     began: str
-    """When the process was started, in the machine's own count."""
+    """Start of the process, in the machine's own count."""
     host: str
     until: float
     """Seconds since 1970, by the holder's clock."""
 
     @classmethod
     def here(cls, launch: str) -> "Holder":
-        """This process, from now on."""
+        """Return this process, with a new expiry."""
         process = os.getpid()
         return cls(launch, _machine(), process, _began(process), socket.gethostname(), time.time() + LEASE_SECONDS)
 
     @property
     def is_gone(self) -> bool:
-        """Whether it is a process of this machine that has ended."""
+        """True if it is a process of this machine that has ended."""
         return self.machine == _machine() and _began(self.process) != self.began
 
 
 class Lease:
-    """Says in the store that a launch works on a name."""
+    """The lease of a launch on a name."""
 
     def __init__(self, home: RemoteFolder, launch: str) -> None:
         self._home = home
         self._launch = launch
 
     def take(self, tell: Callable[[str], object]) -> None:
-        """Say so, once nobody else does: one that is not heard of any more is waited out.
+        """Take the lease once nobody else holds it; a holder that is not heard of any more is waited out.
 
         Args:
             tell: is called with what is waited for.
@@ -74,11 +74,11 @@ class Lease:
         self.require()
 
     def renew(self) -> None:
-        """Say so again."""
+        """Write the lease with a new expiry."""
         self._home.write(FILE, json.dumps(asdict(Holder.here(self._launch))).encode())
 
     def require(self) -> None:
-        """See whether it is still so.
+        """Check that no other launch has taken the lease.
 
         Raises:
             LeaseLost: another one works on the name by now.
@@ -94,7 +94,7 @@ class Lease:
             )
 
     def release(self) -> None:
-        """Say so no longer."""
+        """Give the lease back."""
         holder = read_holder(self._home)
         if holder is not None and holder.launch == self._launch:
             self._home.remove(FILE)
@@ -121,7 +121,7 @@ class Lease:
 
 
 def read_holder(home: RemoteFolder) -> Holder | None:
-    """Who says to work on a name; None for nobody."""
+    """Return the holder of the lease on a name; None where there is none."""
     data = home.read(FILE)
     try:
         return None if data is None else Holder(**json.loads(data))
@@ -144,7 +144,7 @@ def _machine() -> str:
 
 
 def _began(process: int) -> str:
-    """When a process was started; empty when it has ended."""
+    """Return the start of a process; empty when it has ended."""
     try:
         # behind the name, which may have blanks and brackets in it
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()

@@ -12,12 +12,7 @@ from paceline.durable import write_durably
 from paceline.engine.manifest import MANIFEST, BrokenCheckpoint
 from paceline.errors import EnvironmentFault
 from paceline.private_files import file_mode, make_folder
-from paceline.storage.address import StoreAddress, parse
-from paceline.storage.remote_folder import RemoteFolder
-from paceline.storage.stored_checkpoints import StoredCheckpoints
-from paceline.storage.stored_log import AT_ONCE, StoredLog
-from paceline.storage.stored_record import RecordCopy
-from paceline.storage.working_copies import (
+from paceline.storage.address import (
     CHECKPOINTS,
     STATUS,
     SWEEP_BEST,
@@ -26,8 +21,13 @@ from paceline.storage.working_copies import (
     TRACKING,
     TRIALS,
     RunStore,
+    StoreAddress,
     cache_folder,
+    parse,
 )
+from paceline.storage.remote_folder import RemoteFolder
+from paceline.storage.stored_checkpoints import StoredCheckpoints
+from paceline.storage.stored_record import AT_ONCE, RecordCopy, StoredLog
 
 Kind = Literal["run", "sweep", "trial"]
 COPIES = "copies"
@@ -46,7 +46,7 @@ def copied_run(text: str) -> tuple[Kind, Path, RunStore]:
         What it is, its folder, and its place in the store.
 
     Raises:
-        ConfigError: it is no address that can be used.
+        ConfigError: the address cannot be used.
         EnvironmentFault: the store cannot be used, or there is no run at the address; it says what there is.
     """
     kind, run = _found(parse(text, "RUN"))
@@ -152,13 +152,13 @@ def brought(text: str) -> Path:
     """The copy of the checkpoint at an address.
 
     Raises:
-        ConfigError: it is no address that can be used.
+        ConfigError: the address cannot be used.
         EnvironmentFault: the store cannot be used, or there is no whole checkpoint at the address.
     """
     address = parse(text, "checkpoint")
     number = address.name.removeprefix("step-")
     if not number.isdigit() or address.parent.name != CHECKPOINTS:
-        message = f"{address.bare} is no checkpoint's address, which ends with {CHECKPOINTS}/step-<n>"
+        message = f"{address.bare} is not the address of a checkpoint, which ends with {CHECKPOINTS}/step-<n>"
         raise EnvironmentFault(message, "not-a-checkpoint", address=address.bare)
     try:
         return bring(_run_at(address.parent.parent), int(number))
@@ -180,7 +180,7 @@ def _folder_of(run: RunStore) -> Path:
 
 
 def _sweep_of(address: StoreAddress) -> StoreAddress | None:
-    """Place of the sweep that a trial's place is below; None for what is no trial's. A run may be named `trials`."""
+    """Place of the sweep that a trial's place is below; None for any other place. A run may be named `trials`."""
     sweep = address.parent.parent
     if address.parent.name != TRIALS or RemoteFolder(sweep.pinned()).read(SWEEP_STATUS) is None:
         return None

@@ -1,4 +1,7 @@
-"""A folder in an object store: list, read, write, remove. Transient faults are retried for a while."""
+"""A folder in an object store: list, read, write, remove. Transient faults are retried for a while.
+
+The only file that imports pyarrow, once a store is opened.
+"""
 
 import secrets
 import threading
@@ -10,20 +13,27 @@ from typing import Any, TypeVar
 
 from paceline.private_files import open_private
 from paceline.storage.address import StoreAddress
-from paceline.storage.filesystem import files_below, folders_in, is_file, open_store
 from paceline.storage.store_faults import StoreFault, fault_of, is_final, silence
 from paceline.tracking.backoff import Backoff
 
 PATIENCE_SECONDS = 8.0
-"""How long something is tried again that did not work."""
+"""Time for which a request that failed is tried again."""
 LONGEST_SECONDS = 5.0
 """The longest pause between two attempts."""
 PROBE_SECONDS = 10.0
-"""How long a store may take to show that it can be used."""
+"""Time that a store may take to show that it can be used."""
 CHUNK_BYTES = 8 << 20
-"""How much of a file is in memory at once."""
+"""Part of a file that is in memory at once."""
 MAX_COPY_BYTES = 5 << 30
 """Largest file that S3 copies in one request."""
+
+CONNECT_SECONDS = 3.0
+SILENT_SECONDS = 10.0
+"""A request fails after so long without any answer."""
+ATTEMPTS = 2
+"""Attempts of pyarrow itself; what is worth waiting for is tried again by `RemoteFolder`."""
+HASTY_SECONDS = 3.0
+"""`SILENT_SECONDS` of a probe, for which each request is tried once."""
 
 Result = TypeVar("Result")
 
@@ -48,20 +58,20 @@ class RemoteFolder:
         return RemoteFolder(self.address / name, self.patience_seconds, self._opened)
 
     def patient(self, seconds: float) -> "RemoteFolder":
-        """The same with another patience."""
+        """Return the same folder with another patience."""
         return RemoteFolder(self.address, seconds, self._opened)
 
     def files(self) -> dict[str, int]:
-        """Size in bytes of each file below it, by its path from here; empty when it is not there."""
-        return self._try(lambda store, place: files_below(store, place))
+        """Return the size in bytes of each file below it, by its path from here; empty when it is not there."""
+        return self._try(_files_below)
 
     def folders(self) -> list[str]:
-        """Names of the folders in it, sorted; without hidden ones."""
-        found = self._try(lambda store, place: folders_in(store, place))
+        """Return the names of the folders in it, sorted; without hidden ones."""
+        found = self._try(_folders_in)
         return sorted(name for name in found if not name.startswith("."))
 
     def read(self, name: str) -> bytes | None:
-        """The content of a file; None when it is not there."""
+        """Return the content of a file; None when it is not there."""
 
         def read(store: Any, place: str) -> bytes | None:
             try:
@@ -82,7 +92,7 @@ class RemoteFolder:
         self._try(write)
 
     def upload(self, name: str, file: Path) -> None:
-        """The same with a file of any size, of which only a part is in memory.
+        """Write a file of any size, of which only a part is in memory.
 
         Raises:
             OSError: the file cannot be read.
@@ -134,7 +144,7 @@ class RemoteFolder:
                     while chunk := stream.read(CHUNK_BYTES):
                         written.write(chunk)
             except OSError:  # each store says in its own way that there is no such file
-                if is_file(store, source):
+                if _is_file(store, source):
                     raise
                 return False
             return True
@@ -204,12 +214,12 @@ class _Opened:
     def store(self) -> Any:
         with self._lock:
             if self._store is None:
-                self._store, _ = open_store(self._address, self._hasty)
+                self._store = open_store(self._address, self._hasty)
             return self._store
 
 
 def within(seconds: float, action: Callable[[], Result], address: StoreAddress) -> Result:
-    """What the action gives, unless that takes longer: requests of pyarrow's cannot be broken off.
+    """Return the result of an action, unless that takes longer: pyarrow's requests cannot be cancelled.
 
     Raises:
         StoreFault: it took longer, or the store cannot be used.
@@ -231,3 +241,62 @@ def within(seconds: float, action: Callable[[], Result], address: StoreAddress) 
     if not results:
         raise silence(address, seconds)
     return results[0]
+
+
+def open_store(address: StoreAddress, hasty: bool = False) -> Any:
+    """Return pyarrow's file system. May ask the network in which region a bucket is.
+
+    Args:
+        hasty: for a first look: a store that does not answer is not waited for.
+
+    Raises:
+        OSError: the store does not tell.
+        ValueError: pyarrow does not take the address.
+    """
+    if address.scheme == "s3":
+        return _open_s3(address.pinned(), hasty)
+    from pyarrow.fs import FileSystem
+
+    return FileSystem.from_uri(str(address))[0]
+
+
+def _open_s3(address: StoreAddress, hasty: bool) -> Any:
+    from pyarrow import fs
+
+    options = address.options
+    return fs.S3FileSystem(
+        region=options.get("region") or fs.resolve_s3_region(address.bucket),
+        endpoint_override=options.get("endpoint_override"),
+        scheme=options.get("scheme"),
+        connect_timeout=CONNECT_SECONDS,
+        request_timeout=HASTY_SECONDS if hasty else SILENT_SECONDS,
+        # in the background the parts of a large file would all be in memory at once
+        background_writes=False,
+        # a small file is one request then, rather than three
+        allow_delayed_open=True,
+        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=1 if hasty else ATTEMPTS),
+    )
+
+
+def _files_below(file_system: Any, place: str) -> dict[str, int]:
+    """Return the size in bytes of each file below a place, by its path from there."""
+    from pyarrow.fs import FileSelector, FileType
+
+    found = file_system.get_file_info(FileSelector(place, allow_not_found=True, recursive=True))
+    cut = len(place) + 1
+    return {info.path[cut:]: info.size for info in found if info.type == FileType.File and len(info.path) > cut}
+
+
+def _is_file(file_system: Any, place: str) -> bool:
+    """Return True if there is a file at a place."""
+    from pyarrow.fs import FileType
+
+    return bool(file_system.get_file_info(place).type == FileType.File)
+
+
+def _folders_in(file_system: Any, place: str) -> list[str]:
+    """Return the names of the folders in a place."""
+    from pyarrow.fs import FileSelector, FileType
+
+    found = file_system.get_file_info(FileSelector(place, allow_not_found=True))
+    return [info.base_name for info in found if info.type == FileType.Directory]

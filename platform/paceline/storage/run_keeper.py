@@ -8,23 +8,23 @@ from pathlib import Path
 from typing import Protocol
 
 from paceline.errors import text_of
+from paceline.storage.address import RunStore
 from paceline.storage.lease import RENEW_SECONDS, Lease
 from paceline.storage.remote_folder import RemoteFolder
 from paceline.storage.store_faults import LeaseLost, StoreFault
-from paceline.storage.working_copies import RunStore
 
 INTERVAL_SECONDS = 5.0
-"""How often what has changed is copied, unless somebody waits for it."""
+"""Interval at which changes are copied, unless somebody waits for them."""
 LOOK_SECONDS = 0.1
-"""How soon somebody who waits is noticed."""
+"""Interval at which the keeper looks whether somebody waits."""
 BYTES_PER_SECOND = 1 << 20
 """A long record is copied less often, so that it takes no more than this of the network."""
 AGAIN_SECONDS = 3.0
-"""How soon what did not work is tried again."""
+"""Interval at which a copy that failed is tried again."""
 END_SECONDS = 20.0
-"""How long the end of a run waits for a store that cannot be used. Its last checkpoint has been waited for by then."""
+"""Time that the end of a run waits for a store that cannot be used. Its last checkpoint has been waited for by then."""
 LEAVE_SECONDS = 3.0
-"""The same for a command that is ended at once."""
+"""`END_SECONDS` of a command that is ended at once."""
 
 Tell = Callable[[str], object]
 

@@ -22,7 +22,7 @@ class _Kind:
     reason: str
     hint: str
     is_final: bool = True
-    """Whether it would be in vain to try again."""
+    """True if another attempt is in vain."""
 
 
 _CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or what the store's own tools use"
@@ -64,7 +64,7 @@ def is_store_code(code: str) -> bool:
 
 
 def is_final(error: BaseException) -> bool:
-    """Whether it would be in vain to try the same again."""
+    """Return True if another attempt is in vain."""
     return any(kind.is_final and kind.pattern.search(str(error)) for kind in _KINDS)
 
 

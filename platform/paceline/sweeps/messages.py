@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from paceline.cluster.event_log import START, Event, EventCursor
 from paceline.cluster.placement import Request
-from paceline.storage.working_copies import RunStore
+from paceline.storage.address import RunStore
 from paceline.sweeps.trial import PlannedTrial, Trial
 from paceline.tracking.costs import Unit
 from paceline.tracking.run_record import RunRecord

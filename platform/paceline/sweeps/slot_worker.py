@@ -15,7 +15,7 @@ from paceline.cluster.warm_worker import ask, serve
 from paceline.cluster.worker_spec import TrialWorkerSpec, WorkerSpec
 from paceline.engine.dist_context import DistContext
 from paceline.engine.reporter import MemoryReporter
-from paceline.storage.working_copies import CHECKPOINTS
+from paceline.storage.address import CHECKPOINTS
 from paceline.sweeps.messages import Attempt
 
 _FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d+), in (\S+)', re.MULTILINE)

@@ -24,12 +24,10 @@ from paceline.cluster.stored_runs import ClaimedStoredRun, HeldName, Tell, newes
 from paceline.config.experiment import ExperimentConfig
 from paceline.durable import write_durably
 from paceline.private_files import make_folder
-from paceline.storage.address import StoreAddress
+from paceline.storage.address import LAUNCH, SWEEP_LOG, TRACKING, TRIALS, RunStore, StoreAddress
 from paceline.storage.remote_folder import RemoteFolder
 from paceline.storage.run_keeper import RunKeeper
-from paceline.storage.stored_log import StoredLog
-from paceline.storage.stored_record import RecordCopy
-from paceline.storage.working_copies import LAUNCH, SWEEP_LOG, TRACKING, TRIALS, RunStore
+from paceline.storage.stored_record import RecordCopy, StoredLog
 from paceline.sweeps.states import NOT_TRAINED
 from paceline.sweeps.sweep_folder import SWEEPS, SweepFolder
 from paceline.tracking.stored_length import note_stored

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.storage.address import StoreAddress, parse
-from paceline.storage.working_copies import RunStore
+from paceline.storage.address import RunStore, parse
 from support.storage.local_store import LocalStore
 
 STORAGE = parse("s3://bucket/runs?region=test")
@@ -16,15 +15,8 @@ def play_store(folder: Path, monkeypatch: pytest.MonkeyPatch) -> LocalStore:
     """Have every address in this process be that of a store in a folder, which is not waited for when it is away."""
     store = LocalStore(folder / "store")
 
-    def open_store(address: StoreAddress, hasty: bool = False) -> tuple[LocalStore, str]:
-        return store, address.place
-
-    monkeypatch.setattr("paceline.storage.remote_folder.open_store", open_store)
-    for name in (
-        "remote_folder.PATIENCE_SECONDS",
-        "stored_checkpoints.FINAL_SECONDS",
-        "checkpoint_exchange.FINAL_SECONDS",
-    ):
+    monkeypatch.setattr("paceline.storage.remote_folder.open_store", lambda address, hasty: store)
+    for name in ("remote_folder.PATIENCE_SECONDS", "stored_checkpoints.FINAL_SECONDS"):
         monkeypatch.setattr(f"paceline.storage.{name}", 0.0)
     monkeypatch.setattr("paceline.storage.lease.SETTLE_SECONDS", 0.0)
     go_to(folder / "cache", monkeypatch)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline.engine.manifest import MANIFEST
+from paceline.storage.address import SWEEP_LOG
 from paceline.storage.remote_folder import RemoteFolder
-from paceline.storage.stored_log import joined
-from paceline.storage.working_copies import SWEEP_LOG
+from paceline.storage.stored_record import joined
 from support.runs.command_process import CommandProcess
 from support.storage.training import OWN_NET
 

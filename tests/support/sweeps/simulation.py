@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from paceline.storage.working_copies import RunStore
+from paceline.storage.address import RunStore
 from paceline.sweeps.coordinator.coordinator import SweepCoordinator
 from paceline.sweeps.coordinator.sweep_rules import SweepRules
 from paceline.sweeps.messages import UNSEEN, Attempt, GroupShape, SweepView, TrialReport, TrialSpec, ViewCursor

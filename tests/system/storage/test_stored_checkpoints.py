@@ -13,11 +13,11 @@ from safetensors.numpy import save_file
 
 from paceline.engine.manifest import MANIFEST, verify, write_manifest
 from paceline.errors import EnvironmentFault
+from paceline.storage.address import RunStore
 from paceline.storage.lease import Lease
 from paceline.storage.remote_folder import RemoteFolder
 from paceline.storage.store_faults import LeaseLost
 from paceline.storage.stored_checkpoints import BROKEN, StoredCheckpoints
-from paceline.storage.working_copies import RunStore
 from support.storage.relay import Relay
 
 Move = Callable[..., StoredCheckpoints]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from paceline.storage.address import OUTCOME, RunStore
 from paceline.storage.remote_folder import RemoteFolder
 from paceline.storage.stored_record import RecordCopy
-from paceline.storage.working_copies import OUTCOME, RunStore
 from paceline.tracking import mlflow_client as mlflow
 from paceline.tracking import mlflow_uploader
 from paceline.tracking.journal import JOURNAL_FILE, Journal

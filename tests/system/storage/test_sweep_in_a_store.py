@@ -16,7 +16,7 @@ from paceline.runs.export import export
 from paceline.runs.finding import find_run
 from paceline.runs.listing import list_runs
 from paceline.storage.remote_folder import RemoteFolder
-from paceline.storage.stored_log import joined
+from paceline.storage.stored_record import joined
 from paceline.sweeps.coordinator.coordinator import SweepCoordinator
 from paceline.tracking import mlflow_client as mlflow
 from support.storage.relay import Relay

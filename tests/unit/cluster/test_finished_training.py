@@ -13,7 +13,7 @@ from paceline.cluster.run_result import RunResult
 from paceline.cluster.train import train
 from paceline.runs.left_open import Ending, Owner
 from paceline.runs.reopening import load_run
-from paceline.storage.working_copies import OUTCOME
+from paceline.storage.address import OUTCOME
 from paceline.tracking.costs import Ledger
 from paceline.tracking.journal import JOURNAL_FILE, Journal
 from support.cluster.coordinators import Events, entries_of, no_space

@@ -14,7 +14,7 @@ from paceline.cluster.run_coordinator import RunCoordinator, Status, forget_outc
 from paceline.cluster.train_in_process import ProgressFeed
 from paceline.engine.checkpoint import Snapshot, write_checkpoint
 from paceline.engine.manifest import hash_file
-from paceline.storage.working_copies import OUTCOME, RunStore
+from paceline.storage.address import OUTCOME, RunStore
 from paceline.sweeps.coordinator.running_trial import TrialCoordinator
 from paceline.tracking import metrics
 from paceline.tracking.metric_points import MetricPoint

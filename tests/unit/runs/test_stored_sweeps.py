@@ -11,9 +11,9 @@ from paceline import load_run, load_sweep
 from paceline.errors import EnvironmentFault
 from paceline.runs.finding import find_run, trial_of
 from paceline.runs.listing import list_runs
+from paceline.storage.address import RunStore, cache_folder
 from paceline.storage.lease import Lease
 from paceline.storage.remote_folder import RemoteFolder
-from paceline.storage.working_copies import RunStore, cache_folder
 from paceline.sweeps.stored_sweep import SweepCopy
 from paceline.sweeps.sweep_log import SweepLog
 from paceline.sweeps.trial import Trial

@@ -12,9 +12,9 @@ from paceline.cluster.stored_runs import ClaimedStoredRun
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import ConfigError, EnvironmentFault
 from paceline.storage import run_keeper
+from paceline.storage.address import RunStore
 from paceline.storage.lease import Lease, read_holder
 from paceline.storage.remote_folder import RemoteFolder
-from paceline.storage.working_copies import RunStore
 from paceline.sweeps.extension import require_folder
 from paceline.sweeps.stored_sweep import claim_stored_sweep, unfinished_content
 from paceline.sweeps.sweep_folder import SweepFolder

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from paceline.storage.address import SWEEP_LOG, RunStore
 from paceline.storage.remote_folder import RemoteFolder
 from paceline.storage.store_faults import StoreFault
-from paceline.storage.stored_log import joined
-from paceline.storage.working_copies import SWEEP_LOG, RunStore
+from paceline.storage.stored_record import joined
 from paceline.sweeps.stored_sweep import SweepCopy
 from paceline.sweeps.sweep_folder import SweepFolder
 from paceline.sweeps.sweep_log import SweepLog, read_log

@@ -14,9 +14,9 @@ from paceline.cluster.preflight import Resources
 from paceline.cluster.worker_spec import TrialWorkerSpec, WorkerSpec
 from paceline.engine.dist_context import DistContext
 from paceline.engine.manifest import MANIFEST
+from paceline.storage.address import RunStore
 from paceline.storage.remote_folder import RemoteFolder
 from paceline.storage.stored_checkpoints import StoredCheckpoints
-from paceline.storage.working_copies import RunStore
 from paceline.sweeps import slot_worker
 from paceline.sweeps.messages import Attempt, TrialReport
 from paceline.sweeps.search.trainable import POINTER, TrialTrainable

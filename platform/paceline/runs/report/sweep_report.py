@@ -18,7 +18,7 @@ from paceline.runs.report.origin import origin_values
 from paceline.runs.report.speed_comparison import SpeedComparison, compare_speeds
 from paceline.runs.report.sweep_charts import sweep_charts
 from paceline.runs.report.sweep_ranking import ranking_of, ranking_rule
-from paceline.storage.working_copies import RunStore
+from paceline.storage.address import RunStore
 from paceline.sweeps.results import labels, ranking, result_text
 from paceline.sweeps.results.curves import keys_of
 from paceline.sweeps.results.pictures import COSTS, IMPORTANCE, pareto_pair

@@ -15,7 +15,7 @@ from typing import Any
 
 from paceline.cluster.run_coordinator import Status
 from paceline.redaction import learn
-from paceline.storage.working_copies import RunStore
+from paceline.storage.address import RunStore
 from paceline.sweeps.coordinator.group_failures import watch
 from paceline.sweeps.coordinator.group_reports import GroupReports
 from paceline.sweeps.coordinator.running_trial import RunningTrial, end_values

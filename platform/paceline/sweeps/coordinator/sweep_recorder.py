@@ -15,7 +15,7 @@ from paceline.cluster.run_coordinator import Status
 from paceline.config.constraints import Constraint
 from paceline.errors import PacelineError, text_of
 from paceline.redaction import redact
-from paceline.storage.working_copies import RunStore
+from paceline.storage.address import RunStore
 from paceline.sweeps.coordinator.running_trial import RunningTrial
 from paceline.sweeps.coordinator.write_queue import GroupCommit, WriteQueue
 from paceline.sweeps.launch_state import LogEntry, launch_entry, of_launch

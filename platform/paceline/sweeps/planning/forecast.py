@@ -20,8 +20,7 @@ from paceline.config.loading import missing_modules
 from paceline.config.overrides import ConfigWarning
 from paceline.config.sweep import StopConfig, SweepConfig
 from paceline.errors import ConfigError, EnvironmentFault
-from paceline.storage.address import StoreAddress
-from paceline.storage.working_copies import home_of
+from paceline.storage.address import StoreAddress, home_of
 from paceline.sweeps.extension import earlier_sections, require_folder
 from paceline.sweeps.messages import GroupShape
 from paceline.sweeps.planning.planned_trials import PlannedTrials, plan_trials, section_of, trial_config, trial_count

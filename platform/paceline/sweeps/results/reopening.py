@@ -12,7 +12,7 @@ from paceline.config.imports import with_absent_objects
 from paceline.config.shareable import secrets_of
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.redaction import learn
-from paceline.storage.working_copies import LAUNCH, RunStore
+from paceline.storage.address import LAUNCH, RunStore
 from paceline.sweeps.planning.planned_trials import section_of
 from paceline.sweeps.results.result import SweepResult
 from paceline.sweeps.sweep_folder import SweepFolder

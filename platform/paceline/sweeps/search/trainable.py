@@ -79,7 +79,7 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
     def _pin(self, checkpoint: str) -> Path | StoreAddress | None:
         if self._store is None:
             return pin(Path(checkpoint), self._folder / "pinned")
-        from paceline.storage.checkpoint_exchange import pin_stored
+        from paceline.storage.stored_checkpoints import pin_stored
 
         return pin_stored(self._store, int(parse(checkpoint).name.removeprefix("step-")), PINS)
 
@@ -91,7 +91,7 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
         if self._store is None:
             adopt(Path(pinned), self._folder / "checkpoints")
             return
-        from paceline.storage.checkpoint_exchange import adopt_stored
+        from paceline.storage.stored_checkpoints import adopt_stored
 
         adopt_stored(parse(pinned), self._store)
 

@@ -16,7 +16,7 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import user_folders
 from paceline.config.loading import dump_yaml
 from paceline.config.shareable import secrets_of, shareable
-from paceline.storage.working_copies import RunStore
+from paceline.storage.address import RunStore
 from paceline.sweeps.messages import TrialSpec
 from paceline.sweeps.planning.planned_trials import trial_config
 from paceline.sweeps.planning.sizing import KnownSizes, group_shape, needs_fresh_processes

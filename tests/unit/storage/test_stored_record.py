@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from paceline.storage import stored_log
+from paceline.storage import stored_record
 from paceline.storage.remote_folder import RemoteFolder
-from paceline.storage.stored_log import StoredLog, joined
+from paceline.storage.stored_record import StoredLog, joined
 from paceline.tracking.journal import Journal
 from support.storage.local_store import LocalStore
 from support.storage.stores import STORAGE, play_store
@@ -16,7 +16,7 @@ from support.storage.stores import STORAGE, play_store
 
 @pytest.fixture(autouse=True)
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalStore:
-    monkeypatch.setattr(stored_log, "PART_BYTES", 10)
+    monkeypatch.setattr(stored_record, "PART_BYTES", 10)
     return play_store(tmp_path, monkeypatch)
 
 

@@ -9,13 +9,11 @@ from safetensors.torch import load_file
 from paceline.cluster.initial_weights import find_weights
 from paceline.engine.checkpoint import Snapshot, write_checkpoint
 from paceline.engine.manifest import MANIFEST, numbered
-from paceline.storage.address import StoreAddress
-from paceline.storage.checkpoint_exchange import adopt_stored, pin_stored
+from paceline.storage.address import RunStore, StoreAddress
 from paceline.storage.lease import Lease
 from paceline.storage.remote_folder import RemoteFolder
 from paceline.storage.store_faults import LeaseLost, StoreFault
-from paceline.storage.stored_checkpoints import BROKEN, StoredCheckpoints
-from paceline.storage.working_copies import RunStore
+from paceline.storage.stored_checkpoints import BROKEN, StoredCheckpoints, adopt_stored, pin_stored
 from support.storage.local_store import AWAY, LocalStore
 from support.storage.stores import STORAGE, go_to, play_store, sweep_store
 
