@@ -179,7 +179,7 @@ def _ray_cluster(address: str, source: str) -> DoctorCheck:
 
 def _tracking(uri: str | None) -> DoctorCheck:
     from paceline.redaction import redact
-    from paceline.tracking.store_probe import probe
+    from paceline.tracking.mlflow_probe import probe
 
     if uri is None:
         return DoctorCheck("tracking", None, "not checked: no address given")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from paceline.engine.manifest import MANIFEST, numbered
 from paceline.storage.address import RunStore
-from paceline.tracking.checkpoint_models import CheckpointModel
+from paceline.tracking.datasets_and_models import CheckpointModel
 from paceline.tracking.metric_points import MetricPoint
 
 WEIGHTS = "model.safetensors"

@@ -31,7 +31,7 @@ from paceline.tracking.costs import COST_FILE, Ledger
 from paceline.tracking.metric_points import MetricReading
 from paceline.tracking.run_record import RunRecord
 from paceline.tracking.run_recorder import RunRecorder
-from paceline.tracking.stored_length import hurry, note_stored, stored_bytes
+from paceline.tracking.upload_cursor import hurry, note_stored, stored_bytes
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 

@@ -42,7 +42,7 @@ from paceline.storage.remote_folder import RemoteFolder
 from paceline.storage.run_keeper import RunKeeper
 from paceline.storage.stored_checkpoints import StoredCheckpoints
 from paceline.storage.stored_record import RecordCopy
-from paceline.tracking.stored_length import note_stored
+from paceline.tracking.upload_cursor import note_stored
 
 Tell = Callable[[str], object]
 

@@ -38,12 +38,10 @@ from paceline.places import default_address
 from paceline.redaction import learn
 from paceline.storage.address import StoreAddress, is_address
 from paceline.tracking import metrics as metric_keys
-from paceline.tracking.database_damage import damage_of
-from paceline.tracking.mlflow_views import RUNS_VIEW, run_views
+from paceline.tracking.mlflow_probe import HINT_OF_SILENCE, damage_of, probe
+from paceline.tracking.mlflow_views import RUNS_VIEW, review_url, run_views
 from paceline.tracking.provenance import command_line, provenance
-from paceline.tracking.review_links import review_url
 from paceline.tracking.run_record import RunRecord, flatten
-from paceline.tracking.store_probe import HINT_OF_SILENCE, probe
 from paceline.tracking.tracking_uri import (
     ENVIRONMENT_VARIABLE,
     is_http,

@@ -216,7 +216,7 @@ def _own_id(run_id: str, uri: str | None) -> str:
     """Paceline's id of a run of MLflow's; empty when the store does not know, or is not asked."""
     if uri is None:
         return ""
-    from paceline.tracking.store_lookup import own_id
+    from paceline.tracking.mlflow_connection import own_id
 
     return own_id(uri, run_id)
 

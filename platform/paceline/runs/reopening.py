@@ -29,8 +29,7 @@ from paceline.tracking import metrics
 from paceline.tracking.costs import Ledger
 from paceline.tracking.journal import JOURNAL_FILE, Journal
 from paceline.tracking.metric_points import MetricPoint
-from paceline.tracking.mlflow_views import RUNS_VIEW, sweep_view_id
-from paceline.tracking.review_links import review_url
+from paceline.tracking.mlflow_views import RUNS_VIEW, review_url, sweep_view_id
 from paceline.tracking.run_record import RunRecord
 from paceline.tracking.tracking_uri import is_http, run_url
 from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor

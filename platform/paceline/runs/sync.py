@@ -25,15 +25,14 @@ from paceline.runs.sync_progress import SyncProgress, unheard
 from paceline.sweeps.sweep_folder import SweepFolder
 from paceline.sweeps.sweep_log import SweepHistory
 from paceline.tracking.costs import COST_FILE, Ledger
-from paceline.tracking.database_damage import damaged_text
 from paceline.tracking.journal import JOURNAL_FILE
 from paceline.tracking.metric_points import MetricPoint
+from paceline.tracking.mlflow_probe import HINT_OF_SILENCE, PROBE_SECONDS, damaged_text, probe
+from paceline.tracking.mlflow_uploader import sync
 from paceline.tracking.run_record import RECORD_FILE, RunRecord, address_of, saved_elsewhere, trial_state_tags
-from paceline.tracking.run_recorder import RunRecorder, has_ended, sync, unsent
-from paceline.tracking.step_marks import append_late
-from paceline.tracking.store_probe import HINT_OF_SILENCE, PROBE_SECONDS, probe
+from paceline.tracking.run_recorder import RunRecorder, append_late, has_ended
 from paceline.tracking.tracking_uri import is_http, is_sqlite, sqlite_file
-from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor
+from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor, unsent
 
 AT_ONCE = 4
 """How many trials are sent side by side."""

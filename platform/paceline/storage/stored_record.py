@@ -18,7 +18,7 @@ from paceline.private_files import make_folder
 from paceline.storage.address import OUTCOME, TRACKING
 from paceline.storage.remote_folder import RemoteFolder
 from paceline.tracking.journal import JOURNAL_FILE
-from paceline.tracking.stored_length import is_heard, is_hurried, note_stored
+from paceline.tracking.upload_cursor import is_heard, is_hurried, note_stored
 
 PART_BYTES = 1 << 20
 """Size at which a part of a log is complete."""

@@ -30,7 +30,7 @@ from paceline.storage.run_keeper import RunKeeper
 from paceline.storage.stored_record import RecordCopy, StoredLog
 from paceline.sweeps.states import NOT_TRAINED
 from paceline.sweeps.sweep_folder import SWEEPS, SweepFolder
-from paceline.tracking.stored_length import note_stored
+from paceline.tracking.upload_cursor import note_stored
 
 AT_ONCE = 8
 """Records that are copied side by side."""

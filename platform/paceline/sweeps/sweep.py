@@ -42,9 +42,8 @@ from paceline.sweeps.states import ENDED, NOT_TRAINED
 from paceline.sweeps.sweep_folder import SWEEPS, SweepFolder, claim_sweep
 from paceline.sweeps.sweep_log import SweepLog, read_log
 from paceline.sweeps.trial import Trial
-from paceline.tracking.database_damage import damage_of
-from paceline.tracking.mlflow_views import sweep_view_id
-from paceline.tracking.review_links import review_url
+from paceline.tracking.mlflow_probe import damage_of
+from paceline.tracking.mlflow_views import review_url, sweep_view_id
 from paceline.tracking.tracking_uri import is_http, start_creating, tracking_uri
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from paceline.sweeps import launch_state
 from paceline.sweeps.launch_state import LaunchState, LogEntry
 from paceline.sweeps.states import ENDED, TrialState
 from paceline.sweeps.trial import Trial
-from paceline.tracking.journal import Journal
-from paceline.tracking.journal_entries import is_count, is_number
+from paceline.tracking.journal import Journal, is_count, is_number
 
 FILE = "log.jsonl"
 

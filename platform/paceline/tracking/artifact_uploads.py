@@ -7,13 +7,12 @@ from pathlib import Path
 from paceline.redaction import redact
 from paceline.tracking.backoff import Backoff
 from paceline.tracking.journal import Entry
-from paceline.tracking.mlflow_client import is_refused
+from paceline.tracking.mlflow_connection import is_refused
 from paceline.tracking.mlflow_run import MlflowRun
+from paceline.tracking.run_record import ARTIFACT_FOLDER
 from paceline.tracking.upload_cursor import UploadCursor
 
 logger = logging.getLogger(__name__)
-
-ARTIFACT_FOLDER = "artifacts"
 
 
 def put_off(batch: Sequence[Entry], cursor: UploadCursor) -> None:
@@ -36,7 +35,7 @@ class ArtifactUploads:
         self._save, self._refuse = save, refuse
         self.backoff = Backoff()
         self.error: str | None = None
-        """Why files do not reach their place; None when they do."""
+        """The reason why files do not reach MLflow; None when they do."""
 
     def send(self, cursor: UploadCursor, remote: MlflowRun) -> None:
         """Send what is put off, unless that failed a moment ago; trouble is kept in `error`."""
@@ -62,7 +61,7 @@ class ArtifactUploads:
         self.error = None
 
     def _send_one(self, path: str, remote: MlflowRun) -> str:
-        """Why the file will never be there; empty when it is."""
+        """Send a file; returns why it will never be there, or nothing."""
         file = self._folder / path
         if not file.is_file():
             return f"the run's folder does not have the file any more: {file}"

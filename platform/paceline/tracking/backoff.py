@@ -21,20 +21,20 @@ class Backoff:
 
     @property
     def wait_seconds(self) -> float:
-        """How long until it may be tried again."""
+        """Seconds until the next attempt."""
         return max(0.0, self._due - time.monotonic())
 
     def failed(self) -> None:
-        """It did not work once more."""
+        """Note that an attempt has failed."""
         self._failures += 1
         longest = LONGEST_SECONDS if self._longest is None else self._longest
         seconds = min(longest, FIRST_SECONDS * 2.0 ** min(self._failures - 1, 16))
         self._due = time.monotonic() + seconds * random.uniform(0.5, 1.0)
 
     def succeeded(self) -> None:
-        """It worked."""
+        """Note that an attempt has succeeded."""
         self._failures, self._due = 0, 0.0
 
     def hurry(self) -> None:
-        """Do not wait this time."""
+        """Have the next attempt made at once."""
         self._due = 0.0

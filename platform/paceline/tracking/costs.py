@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from paceline.config.experiment import ExperimentConfig
 
 Unit = Literal["core", "GPU"]
-"""What is counted: GPUs where training uses some, else cores."""
+"""The device that is counted: GPUs where training uses some, else cores."""
 RUN_PARTS: Mapping[str, str] = {
     "startup": "start-up",
     "training": "training",
@@ -24,8 +24,8 @@ RUN_PARTS: Mapping[str, str] = {
     "broken_off": "broken off",
     "closing": "closing",
 }
-"""What a run's time goes into, and its label. `startup`: until the first step; `broken_off`: what processes were at
-work on that died, or failed, before they told how their time splits; `closing`: after the last step."""
+"""Parts of a run's time, and their labels. `startup`: until the first step; `broken_off`: time of processes that died,
+or failed, before they reported how it splits; `closing`: after the last step."""
 SWEEP_PARTS: Mapping[str, str] = {
     "startup": "start-up",
     "finished": "finished trials",
@@ -35,10 +35,10 @@ SWEEP_PARTS: Mapping[str, str] = {
     "waiting": "waiting for the search",
     "shutdown": "shut-down",
 }
-"""The same for a sweep. `startup` and `shutdown` are those of its worker groups; `failed` has the trials that ran out
-of memory or diverged, too; `waiting`: groups between two trials."""
+"""Parts of a sweep's time. `startup` and `shutdown` are those of its worker groups; `failed` includes trials that ran
+out of memory or diverged; `waiting`: groups between two trials."""
 COST_FILE = "cost.json"
-"""What a ledger is kept in, beside a record, and among a run's artifacts."""
+"""File of a ledger, beside a record, and among a run's artifacts."""
 SHOWN_PARTS = 4
 """Parts that a line shows, the largest ones."""
 SHOWN_SHARE = 0.005
@@ -52,10 +52,10 @@ class Goal:
     metric: str
     value: float
     mode: Direction
-    """Whether it is reached from above (`min`) or from below (`max`)."""
+    """`min`: it is reached from above; `max`: from below."""
 
     def is_reached(self, values: Mapping[str, float]) -> bool:
-        """Whether these metrics are as good; a missing one is not."""
+        """Return True if these metrics are as good; a missing one is not."""
         value = values.get(self.metric, float("nan"))
         return value >= self.value if self.mode == "max" else value <= self.value
 
@@ -65,7 +65,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Reached:
-    """What was spent until a goal was reached for the first time."""
+    """The cost until a goal was reached for the first time."""
 
     seconds: float
     """Unit-seconds, all that failed or was given up before included."""
@@ -78,7 +78,7 @@ class Reached:
     """At which optimizer step; None: not known."""
 
     def after(self, earlier: "Ledger") -> "Reached":
-        """The same, when all of an earlier ledger of this unit was spent before."""
+        """Return the same, when all of an earlier ledger of this unit was spent before."""
         seconds = {**earlier.allocations, earlier.unit: self.seconds + earlier.allocated}
         for unit, spent in self.others.items():
             seconds[unit] = seconds.get(unit, 0.0) + spent
@@ -94,24 +94,24 @@ class Reached:
 
 @dataclass(frozen=True)
 class Ledger:
-    """What was allocated, and where it went. The parts are measured apart from the whole."""
+    """The allocated time, and its parts. The parts are measured apart from the whole."""
 
     unit: Unit
     allocated: float
-    """Unit-seconds from the moment the resources were asked for until they were let go."""
+    """Unit-seconds from the moment the resources were asked for until they were released."""
     parts: Mapping[str, float]
     """Unit-seconds by part, see `RUN_PARTS` and `SWEEP_PARTS`."""
     joules: float | None = None
     """Energy that the devices took, of all units; None where they do not tell."""
     price_per_hour: float | None = None
-    """Of one unit; None: not known."""
+    """Price of one unit; None: not known."""
     goal: Goal | None = None
     reached: Reached | None = None
-    """What it took to reach the goal; None while it was not."""
+    """The cost of reaching the goal; None while it was not reached."""
     kinds: Mapping[str, str] = field(default_factory=lambda: RUN_PARTS)
     """The parts that there can be, and their labels."""
     others: Mapping[Unit, "Ledger"] = field(default_factory=dict)
-    """What launches on another kind of device were allocated, by its unit, at the price of then. Their energy, and the
+    """Ledgers of launches on another kind of device, by its unit, at the price of then. Their energy, and the
     way to the goal, are in this ledger."""
 
     @property
@@ -121,16 +121,16 @@ class Ledger:
 
     @property
     def price(self) -> float | None:
-        """Of all that was allocated, each unit at its own price; None where one of them is not known."""
+        """Price of all that was allocated, each unit at its own price; None where one of them is not known."""
         return self._price_of_all(self.allocations)
 
     @property
     def allocations(self) -> dict[Unit, float]:
-        """What was allocated of each unit, its own first."""
+        """Allocated seconds of each unit, its own first."""
         return {self.unit: self.allocated, **{unit: other.allocated for unit, other in self.others.items()}}
 
     def price_of(self, seconds: float) -> float | None:
-        """Of so many seconds of this unit; None without `price_per_hour`."""
+        """Return the price of so many seconds of this unit; None without `price_per_hour`."""
         return None if self.price_per_hour is None else seconds / 3600 * self.price_per_hour
 
     def share(self, part: str) -> float:
@@ -154,7 +154,7 @@ class Ledger:
         )
 
     def in_unit(self, unit: Unit) -> "Ledger":
-        """The same as a ledger of another unit, to which this one's is among the others."""
+        """Return the same as a ledger of another unit, to which this one's is among the others."""
         if unit == self.unit:
             return self
         others = {**self.others, self.unit: replace(self, joules=None, goal=None, reached=None, others={})}
@@ -164,7 +164,7 @@ class Ledger:
         return replace(own, joules=self.joules, goal=self.goal, reached=reached, others=others)
 
     def metrics(self) -> dict[str, float]:
-        """What is recorded of it as metrics, by key."""
+        """Return the metrics that are recorded of it, by key."""
         told: dict[str, float | None] = {_seconds_name(unit): spent for unit, spent in self.allocations.items()}
         told |= {"price": self.price, "joules": self.joules}
         if self.reached is not None:
@@ -199,7 +199,7 @@ class Ledger:
 
     @classmethod
     def read(cls, folder: Path) -> "Ledger | None":
-        """What lies beside a record, written while the run or the sweep went on; None where that is not, or damaged.
+        """Read the ledger beside a record; None where there is none, or a damaged one.
 
         Args:
             folder: the record's.
@@ -211,7 +211,7 @@ class Ledger:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Ledger":
-        """What `to_json` wrote.
+        """Return the ledger that `to_json` wrote.
 
         Raises:
             KeyError: something is missing.
@@ -270,7 +270,7 @@ class Ledger:
         return f"{goal} was reached after {' and '.join(amounts)}{price}{joules}{self.reached.by_text}"
 
     def _spent_text(self) -> str:
-        """What was allocated in this unit."""
+        """Return the line about this unit."""
         price = _price_text(self.price_of(self.allocated), self._rate_text())
         return f"{_amount(self.allocated, self.unit)}{price}: {self._parts_text()}"
 
@@ -281,7 +281,7 @@ class Ledger:
         return {self.unit: reached.seconds, **reached.others}
 
     def _price_of_all(self, spent: Mapping[Unit, float]) -> float | None:
-        """Of so many seconds of each unit, at its own price; None where one is not known."""
+        """Return the price of so many seconds of each unit, at its own price; None where one is not known."""
         ledgers = {self.unit: self, **self.others}
         prices = [ledgers[unit].price_of(seconds) for unit, seconds in spent.items() if seconds] or [self.price_of(0.0)]
         known = [price for price in prices if price is not None]
@@ -307,9 +307,9 @@ def goal_of(config: "ExperimentConfig") -> Goal | None:
 
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{value!r} is no number")
+        raise TypeError(f"{value!r} is not a number")
     if not math.isfinite(value):
-        raise ValueError(f"{value} is no finite number")
+        raise ValueError(f"{value} is not finite")
     return value
 
 

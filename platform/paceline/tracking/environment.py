@@ -1,4 +1,4 @@
-"""Packages installed where a run was launched, found without importing them."""
+"""Packages installed where a run was launched, found without importing them. Light to import."""
 
 import json
 import platform
@@ -50,7 +50,7 @@ def _head(found: "Distribution") -> tuple[str, str]:
 
 
 def _origin(found: "Distribution") -> str:
-    """Where it is installed from, as a comment; nothing for what came from an index."""
+    """Return the origin of a package as a comment; empty for one from an index."""
     try:
         told = json.loads(found.read_text("direct_url.json") or "{}")
         url, versioned = str(told.get("url", "")), told.get("vcs_info") or {}

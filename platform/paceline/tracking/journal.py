@@ -1,4 +1,4 @@
-"""An append-only file of JSON lines: what it acknowledged is still there after a crash."""
+"""An append-only file of JSON lines, whose acknowledged entries are still there after a crash."""
 
 import fcntl
 import json
@@ -9,20 +9,26 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from paceline.durable import sync_folder, write_all
 from paceline.private_files import make_folder, open_private
-from paceline.tracking.journal_entries import is_count, is_whole
 
 logger = logging.getLogger(__name__)
 
 JOURNAL_FILE = "journal.jsonl"
 COPY_BYTES = 1 << 20
-"""How much of a removed journal is written again at once."""
+"""Part of a removed journal that is written again at once."""
 TAIL_BYTES = 4096
-"""How much is read at once in search of the beginning of a line; most are far shorter."""
+"""Part that is read at once in search of the beginning of a line; most lines are far shorter."""
+
+STATUSES = ("SCHEDULED", "RUNNING", "FINISHED", "FAILED", "KILLED")
+"""MLflow's statuses of a run."""
+LARGEST = 2**63 - 1
+"""Steps, times and numbers are stored in 64 bits."""
+
+Content = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,7 @@ class Entry:
     sequence: int
     """1 for the first entry, and one more for each that follows."""
     kind: str
-    """What `content` is: `point`, `tags`, `artifact`, `datasets`, `model` or `status`."""
+    """Kind of the content: `point`, `tags`, `artifact`, `datasets`, `model` or `status`."""
     content: Mapping[str, Any]
     """JSON values."""
     end: int
@@ -40,33 +46,34 @@ class Entry:
 
 
 class Journal:
-    """The file that everything goes through before it goes anywhere else. Any process may read it.
+    """The file that every entry is in before it is sent anywhere else. Any process may read it.
 
-    One process appends, as a rule. Where a command has just taken over from another one that still has a breath left,
-    both may: each entry is written as a whole, and who appends has first read what others have added. A crash can tear
+    One process appends, as a rule. Where a command has just taken over from another one that has not ended yet, both
+    may: each entry is written as a whole, and who appends has first read what others have added. A crash can tear
     the line that was being written. Readers ignore a last line without its end, and the next `append` cuts it off, or
     ends it where the file system has no locks: there, it may be the half of another process's line that is visible yet.
 
     Args:
         path: of the file; its folder is made when it is first appended to.
         on_foreign: is given each entry that something else than this object has added, before the next `append`.
-        is_whole: whether an entry has all that its kind needs, given the kind and the content; else it is damaged.
+        is_whole: returns True if an entry has all that its kind needs, given the kind and the content; else it is
+            damaged. By default the check of a run's journal.
     """
 
     def __init__(
         self,
         path: Path,
         on_foreign: Callable[[Entry], object] | None = None,
-        is_whole: Callable[[str, Mapping[str, Any]], bool] = is_whole,
+        is_whole: Callable[[str, Content], bool] | None = None,
     ) -> None:
         self.path = path
-        self._is_whole = is_whole
+        self._is_whole = is_whole or _is_whole
         self.size = 0
         """Bytes that are durable; only as far may they be handed on. 0 until the journal was scanned or appended to."""
         self.last_sequence = 0
         """Number of the newest durable entry."""
         self.was_removed = False
-        """Whether the file was removed, or replaced, since it was opened; then it was written again."""
+        """True if the file was removed, or replaced, since it was opened; then it was written again."""
         self._on_foreign = on_foreign
         self._descriptor: int | None = None
         self._lock = threading.RLock()
@@ -99,7 +106,7 @@ class Journal:
 
     @contextmanager
     def alone(self) -> Iterator[int]:
-        """Nobody else appends during the body, and all that there is has been read and is durable. Gives the open file.
+        """Keep others from appending during the body. All that there is has been read and is durable. Gives the file.
 
         Raises:
             OSError: the file cannot be written to.
@@ -123,7 +130,7 @@ class Journal:
                     _lock(descriptor, fcntl.LOCK_UN)
 
     def read(self, start: int = 0, stop: int | None = None) -> Iterator[Entry]:
-        """The entries between two offsets (`Entry.end`, `Journal.size`), by default all complete ones."""
+        """Yield the entries between two offsets (`Entry.end`, `Journal.size`), by default all complete ones."""
         if not self.path.exists():
             return
         with self.path.open("rb") as file:
@@ -142,7 +149,7 @@ class Journal:
                     yield entry
 
     def number_before(self, offset: int) -> int | None:
-        """Number of the entry that ends at an offset; 0 at the beginning, None where no entry ends."""
+        """Return the number of the entry that ends at an offset; 0 at the beginning, None where no entry ends."""
         if offset == 0:
             return 0
         with self.path.open("rb") as file:
@@ -230,7 +237,7 @@ class Journal:
             self._is_torn = True
 
     def _parse(self, line: bytes, end: int) -> Entry | None:
-        """The entry of a line; None when it is none."""
+        """Return the entry of a line; None for a damaged one."""
         try:
             content = json.loads(line)
             number, kind = content.pop("n"), content.pop("kind")
@@ -249,7 +256,7 @@ def _is_in_place(descriptor: int, path: Path) -> bool:
 
 
 def can_lock(folder: Path) -> bool:
-    """Whether files in a folder can be locked: only then may two processes append to the same journal."""
+    """Return True if files in a folder can be locked: only then may two processes write to the same journal."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             return _lock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -258,9 +265,84 @@ def can_lock(folder: Path) -> bool:
 
 
 def _lock(descriptor: int, kind: int) -> bool:
-    """Whether it worked; a file system without locks is one where a single process appends."""
+    """Return True if the lock was taken; on a file system without locks, a single process appends."""
     try:
         fcntl.flock(descriptor, kind)
     except OSError:
         return False
     return True
+
+
+def _is_whole(kind: str, content: Content) -> bool:
+    """Return True if an entry of a run's journal has all that its kind needs, or is of an unknown kind."""
+    check = _CHECKS.get(kind)
+    return check is None or check(content)
+
+
+def is_count(value: object) -> bool:
+    """Return True for a whole number that can be stored, and is not below 0."""
+    return type(value) is int and 0 <= value <= LARGEST
+
+
+def is_number(value: object) -> bool:
+    """Return True for a number, or the text of one that JSON does not know: `nan`, `inf`, `-inf`."""
+    if type(value) is float:
+        return True
+    try:
+        return type(value) in (int, str) and float(value) is not None  # type: ignore[arg-type]
+    except (ValueError, OverflowError):
+        return False
+
+
+def is_artifact_path(path: object) -> bool:
+    """Return True for the path of a file within a run's folder of artifacts."""
+    if not isinstance(path, str) or "\0" in path:
+        return False
+    place = PurePosixPath(path)
+    return bool(place.name) and not place.is_absolute() and ".." not in place.parts
+
+
+def _is_point(content: Content) -> bool:
+    return (
+        isinstance(content.get("key"), str)
+        and is_number(content.get("value"))
+        and is_count(content.get("step"))
+        and is_count(content.get("timestamp_ms"))
+    )
+
+
+def _is_tags(content: Content) -> bool:
+    tags = content.get("tags")
+    return isinstance(tags, dict) and all(isinstance(value, str) for value in tags.values())
+
+
+def _is_status(content: Content) -> bool:
+    return content.get("status") in STATUSES and is_count(content.get("time_ms"))
+
+
+def _is_datasets(content: Content) -> bool:
+    sets = content.get("sets")
+    if not isinstance(sets, dict) or not isinstance(content.get("source"), str):
+        return False
+    return all(isinstance(each, dict) and {"name", "size", "fingerprint"} <= each.keys() for each in sets.values())
+
+
+def _is_model(content: Content) -> bool:
+    texts = all(isinstance(content.get(key), str) for key in ("uri", "sha256", "run_id"))
+    values = content.get("metrics")
+    return texts and is_count(content.get("step")) and isinstance(values, dict) and all(map(_is_pair, values.values()))
+
+
+def _is_pair(value: object) -> bool:
+    """A value, and when it was measured."""
+    return isinstance(value, list) and len(value) == 2 and is_number(value[0]) and is_count(value[1])
+
+
+_CHECKS: Mapping[str, Callable[[Content], bool]] = {
+    "point": _is_point,
+    "tags": _is_tags,
+    "artifact": lambda content: is_artifact_path(content.get("path")),
+    "status": _is_status,
+    "datasets": _is_datasets,
+    "model": _is_model,
+}

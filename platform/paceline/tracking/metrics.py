@@ -1,4 +1,4 @@
-"""Every metric and tag that Paceline writes: its key, its unit and what it says."""
+"""Every metric and tag that Paceline writes: its key, its unit and its meaning."""
 
 import re
 
@@ -18,22 +18,22 @@ LR = "lr"
 """Learning rate of the optimizer step."""
 
 ADASCALE_GAIN = "adascale_gain"
-"""What the schedule's learning rate was multiplied by at the optimizer step; only with `lr_scaling: adascale`."""
+"""Factor of the schedule's learning rate at the optimizer step; only with `lr_scaling: adascale`."""
 
 EPOCH = "epoch"
 """Passes over the training set so far; a fraction within an epoch."""
 
 VALIDATION_EPOCH = "validation_epoch"
-"""The same at each evaluation. MLflow draws a metric over another where both have a value at a step, and looks at 320
+"""`epoch` at each evaluation. MLflow draws a metric over another where both have a value at a step, and looks at 320
 of each: of a long run hardly any evaluation would be at one of those steps of `epoch`."""
 
 SAMPLES_PER_SECOND = "samples_per_second"
 """Training samples a second over all workers, since the last point; evaluation and checkpoints are not counted."""
 
 SAMPLES_PER_SECOND_OVERALL = "samples_per_second_overall"
-"""The same from the second point to the last one, at the last step: until the first one, things warm up. It is what a
-run's result and a sweep's table call `samples_per_second`. A run with one point has it over that; of a resumed run it
-is over the part since then."""
+"""`samples_per_second` from the second point to the last one, at the last step: until the first one, things warm up.
+A run's result and a sweep's table call it `samples_per_second`. A run with one point has it over that; of a resumed
+run it is over the part since then."""
 
 STEP_SECONDS = "step_seconds"
 """Mean duration of an optimizer step since the last point, in seconds."""
@@ -122,7 +122,7 @@ temperature, and clock of its processors."""
 
 
 SYSTEM = "system/"
-"""What the keys of machines and GPUs begin with."""
+"""Prefix of the keys of machines and GPUs."""
 
 
 def system_metric(name: str, node: str = "") -> str:
@@ -155,7 +155,7 @@ def best_metric(name: str) -> str:
 
 
 TRIAL_COUNTS = ("finished", "failed", "pruned")
-"""How trials end, as they are counted: `failed` has those that ran out of memory or diverged, too."""
+"""Endings of trials, as they are counted: `failed` has those that ran out of memory or diverged, too."""
 
 
 def trials_metric(ending: str) -> str:
@@ -206,7 +206,7 @@ was used; the price in the currency of `tracking.price_per_hour`; energy in joul
 
 
 def cost_metric(name: str) -> str:
-    """Key of a cost, one of `COSTS`: `cost/core_seconds`. Told at the end, at the last step."""
+    """Key of a cost, one of `COSTS`: `cost/core_seconds`. Recorded at the end, at the last step."""
     if name not in COSTS:
         raise ValueError(f"costs are {', '.join(COSTS)}, not {name!r}")
     return f"cost/{name}"
@@ -230,10 +230,10 @@ TRIAL_ID = "paceline.trial_id"
 """Which of the sweep's trials it is, such as `0007`."""
 
 TRIAL_STATE = "paceline.trial_state"
-"""How the trial stands: `running`, `paused`, `finished`, `pruned`, `failed`, `oom`, `diverged`."""
+"""State of the trial: `running`, `paused`, `finished`, `pruned`, `failed`, `oom`, `diverged`."""
 
 PREDICTED_PEAK_MEMORY_BYTES = "paceline.predicted_peak_memory_bytes"
-"""What tensors were predicted to take on one worker before the trial began, in bytes; on a GPU to be compared with
+"""Predicted peak memory of the tensors on one worker before the trial began, in bytes; on a GPU to be compared with
 `peak_memory_bytes`. Only where points were checked for whether they fit."""
 
 PARENT_RUN = "mlflow.parentRunId"
@@ -243,15 +243,15 @@ COMMAND = "paceline.command"
 """The command line that started the run."""
 
 STATUS_REASON = "paceline.status_reason"
-"""Why the run ended as it did; absent when it finished."""
+"""Reason for the run's end; absent when it finished."""
 
 CHANGED_PARAMS = "paceline.changed_params"
 """Params that differ on a resumed run, or were changed while it ran, old and new value: MLflow's params cannot be
 changed."""
 
 NOT_RECORDED = "paceline.not_recorded"
-"""What MLflow does not have, and why: what it refused, which the run's journal still has; files that were gone; and how
-many readings were dropped, since nothing had taken them for too long."""
+"""Entries that MLflow does not have, and why: refused ones, which the run's journal still has; files that were
+gone; and the number of readings that were dropped, since nothing had taken them for too long."""
 
 DIVERGED = "diverged"
 """The first metric that became infinite, and at which step. MLflow cannot store an infinite value."""
@@ -276,7 +276,7 @@ GIT_DIFF_SHA256 = "paceline.git.diff_sha256"
 same value had the same code in them."""
 
 SOURCE_NAME = "mlflow.source.name"
-"""What was started: the command line."""
+"""The command line."""
 
 SOURCE_TYPE = "mlflow.source.type"
 """Always `LOCAL`: MLflow shows the source name for it."""
@@ -285,13 +285,13 @@ USER = "mlflow.user"
 """Login name of whoever started the run."""
 
 CHECKPOINT_URI = "checkpoint_uri"
-"""Of a registered checkpoint: the address of its folder."""
+"""Address of a registered checkpoint's folder."""
 
 CHECKPOINT_SHA256 = "paceline.checkpoint_sha256"
-"""Of a registered checkpoint: SHA-256 of its file `model.safetensors`."""
+"""SHA-256 of a registered checkpoint's file `model.safetensors`."""
 
 CHECKPOINT_STEP = "paceline.checkpoint_step"
-"""Of a registered checkpoint: the optimizer step that it was saved at."""
+"""Optimizer step that a registered checkpoint was saved at."""
 
 FORKED_FROM = "paceline.forked_from"
 """The id of the unfinished run that this one has branched off."""
@@ -314,28 +314,29 @@ RANKS = "paceline.ranks"
 has had, where they were placed differently."""
 
 PREEMPTIONS = "paceline.preemptions"
-"""How often a machine was announced to be taken away while the run trained on it; these are not failures."""
+"""Number of times that a machine was announced to be taken away while the run trained on it; these are not failures."""
 
 SPEED_STAMP = "paceline.speed_stamp"
-"""What the run's speed was measured on, as a JSON object: device, workers, clocks in MHz, torch's threads, usable
-cores, versions, the share of the machines' cores that other programs used (0 to 1), and the optimizer steps and seconds
-that `samples_per_second_overall` leaves out and is over. `tracking.comparing.differences` compares two of them."""
+"""Conditions under which the run's speed was measured, as a JSON object: device, workers, clocks in MHz, torch's
+threads, usable cores, versions, the share of the machines' cores that other programs used (0 to 1), and the optimizer
+steps and seconds that `samples_per_second_overall` leaves out and is over. `tracking.speed_stamps.differences` compares
+two of them."""
 
 STOPPED_EARLY = "paceline.stopped_early"
-"""Why a callback finished the run before its end, such as `stopped early after 250 of 3000 steps: val/accuracy not
-better than 0.6225 for 4 evaluations`."""
+"""Reason for which a callback finished the run before its end, such as `stopped early after 250 of 3000 steps:
+val/accuracy not better than 0.6225 for 4 evaluations`."""
 
 STRAGGLER = "paceline.straggler"
 """The workers that the others had to wait for, one on each line: rank, machine, and how much longer its steps took."""
 
 DEVICE = "paceline.device"
-"""What the workers compute on: `cpu`, or the GPU's name."""
+"""Device of the workers: `cpu`, or the GPU's name."""
 
 FOUND_SIZES = {
     "paceline.micro_batch_size": "micro_batch_size",
     "paceline.gradient_accumulation_steps": "gradient_accumulation_steps",
 }
-"""What was found for `data.micro_batch_size: max`, by tag; absent with a number, whose params say it all."""
+"""Sizes that were found for `data.micro_batch_size: max`, by tag; absent with a number, whose params say it all."""
 
 HOST = "paceline.host"
 """Name of the machine that the run was started on."""

@@ -1,5 +1,7 @@
-"""One connection to an MLflow store for all recorders of a process: the client, and cached lookups."""
+"""Connections to MLflow stores: the client, one connection for all recorders of a process, and lookups of runs."""
 
+import logging
+import os
 import re
 import threading
 import time
@@ -7,9 +9,12 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from paceline._compat.mlflow import forget_database
+from paceline.errors import EnvironmentFault
 from paceline.private_files import make_folder
+from paceline.redaction import redact
 from paceline.tracking import metrics
-from paceline.tracking.mlflow_client import connect, disconnect, is_refused
+from paceline.tracking.mlflow_probe import probe
 from paceline.tracking.run_record import RunRecord
 from paceline.tracking.tracking_uri import sqlite_file
 
@@ -17,18 +22,51 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
+_ENVIRONMENT = {
+    # The upload thread tries again by itself, and knows what it must not do twice: `create_run`, for one.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+}
+PARENT_POLL_SECONDS = 0.2
+PARENT_SECONDS = 10.0
+"""Time that a run waits for its parent, before that counts as a failure."""
 KEPT_SECONDS = 60.0
-"""How long something that was looked up is believed: the store may be another one some day."""
+"""Time for which a lookup is believed: the store may be replaced by another one."""
 
 FileIdentity = tuple[int, int] | None
 """Device and number of a file."""
 
 _NOT_ALLOWED = ("PERMISSION_DENIED", "ENDPOINT_NOT_FOUND")
-"""Who may write runs need not be allowed to change their experiment."""
+"""Refusals of a server: a user may write runs without being allowed to change their experiment."""
 
 _connections: "dict[str, Connection]" = {}
 _locks: dict[str, threading.Lock] = {}
 _lock = threading.Lock()
+
+
+def import_mlflow() -> None:
+    """Import MLflow, quietly. Takes seconds the first time in a process."""
+    for variable, value in _ENVIRONMENT.items():
+        os.environ.setdefault(variable, value)
+    import mlflow.store.db.utils
+
+    # Creating a store prints dozens of lines, and a locked database its traceback; failures are reported by us.
+    logging.getLogger(mlflow.store.db.utils.__name__).setLevel(logging.CRITICAL)
+
+
+def connect(uri: str) -> "MlflowClient":
+    """Make a client. For a database this opens it at once, and would create one that is missing."""
+    import_mlflow()
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+
+def is_refused(error: Exception) -> bool:
+    """Return True if MLflow will never take this, however often it is sent."""
+    return getattr(error, "error_code", None) == "INVALID_PARAMETER_VALUE"
 
 
 class Connection:
@@ -47,12 +85,11 @@ class Connection:
 
     @property
     def is_current(self) -> bool:
-        """Whether the store's database is still the file that was opened, rather than one that was removed. A server
-        has to know by itself."""
+        """True if the store's database is still the file that was opened. Always true for a server."""
         return self._file is None or self._file == _identity(self._uri)
 
     def experiment_id(self, record: RunRecord) -> str:
-        """MLflow's id of the record's experiment, which is created if need be.
+        """Return MLflow's id of the record's experiment, which is created if need be.
 
         Raises:
             RuntimeError: it was deleted.
@@ -61,7 +98,7 @@ class Connection:
         return self._recall(key) or self._keep(key, _experiment(record, self.client))
 
     def find(self, record: RunRecord, run_id: str) -> "Run | None":
-        """The run of the record's experiment with our tag. Of several, `create_run` was repeated: the first stays."""
+        """Return the run of the record's experiment with our tag. Of several, the first one stays."""
         found = self.client.search_runs([self.experiment_id(record)], f"tags.`{metrics.RUN_ID}` = '{run_id}'")
         first, *surplus = sorted(found, key=lambda run: (run.info.start_time, run.info.run_id)) or [None]
         for run in surplus:
@@ -69,21 +106,33 @@ class Connection:
         return first
 
     def run_id(self, record: RunRecord, run_id: str) -> str | None:
-        """MLflow's id of a run in the record's experiment; None while it is not there."""
+        """Return MLflow's id of a run in the record's experiment; None while it is not there."""
         key = ("run", record.experiment, run_id)
         if known := self._recall(key):
             return known
         found = self.find(record, run_id)
         return None if found is None else self._keep(key, str(found.info.run_id))
 
+    def await_parent(self, record: RunRecord, abandoned: threading.Event) -> str:
+        """Return MLflow's id of a record's parent, which another recorder may be about to open.
+
+        Raises:
+            RuntimeError: it is not there in time.
+        """
+        deadline = time.monotonic() + PARENT_SECONDS
+        while (found := self.run_id(record, record.parent)) is None:
+            if time.monotonic() > deadline or abandoned.wait(PARENT_POLL_SECONDS):
+                raise RuntimeError(f"the parent run {record.parent!r} is not in MLflow")
+        return found
+
     def note(self, record: RunRecord, run_id: str) -> None:
-        """Tell MLflow's id of a run, so that its children need not look it up."""
+        """Remember MLflow's id of a run, so that its children need not look it up."""
         if not record.parent:
             self._keep(("run", record.experiment, record.run_id), run_id)
 
     def set_views(self, record: RunRecord) -> None:
         """Set the tags of the record's experiment; nothing is sent where it has them. A view that MLflow refuses is
-        left out: it is no reason to keep the run back."""
+        left out; the run is recorded all the same."""
         key = ("views", record.experiment, *record.views)
         if not record.views or self._recall(key):
             return
@@ -112,7 +161,7 @@ class Connection:
 
 
 def shared(uri: str) -> Connection:
-    """The process's one connection to a store, made again when its database is another file by now.
+    """Return the process's one connection to a store, made again when its database is another file by now.
 
     Threads that need the same one wait for whoever is opening it.
     """
@@ -121,7 +170,7 @@ def shared(uri: str) -> Connection:
     with lock:
         if uri in _connections and not _connections[uri].is_current:
             del _connections[uri]
-            disconnect(uri)
+            forget_database(uri)
         if uri not in _connections:
             file = _identity(uri)
             client = connect(uri)
@@ -129,8 +178,44 @@ def shared(uri: str) -> Connection:
         return _connections[uri]
 
 
+def open_store(uri: str) -> "MlflowClient":
+    """Return a client of a store that exists.
+
+    Raises:
+        EnvironmentFault: it is not, or does not answer.
+    """
+    file = sqlite_file(uri)
+    if file is not None and not file.exists():
+        reason = f"there is no MLflow database {file}: go to the folder of the runs, or name it with --uri"
+        raise EnvironmentFault(reason, "no-database", path=file)
+    probe(uri)
+    try:
+        return shared(uri).client
+    except Exception as error:  # MLflow's own errors, and those of what it connects with
+        reason = f"MLflow at {redact(uri)} cannot be opened: {redact(str(error))}"
+        raise EnvironmentFault(reason, "mlflow-not-opened", uri=redact(uri)) from error
+
+
+def mlflow_id(client: "MlflowClient", record: RunRecord) -> str | None:
+    """Return MLflow's id of a run; None when it is not there."""
+    experiment = client.get_experiment_by_name(record.experiment)
+    if experiment is None:
+        return None
+    runs = client.search_runs([experiment.experiment_id], f"tags.`{metrics.RUN_ID}` = '{record.run_id}'")
+    oldest = min(runs, key=lambda run: (run.info.start_time, run.info.run_id), default=None)
+    return None if oldest is None else str(oldest.info.run_id)
+
+
+def own_id(uri: str, run_id: str) -> str:
+    """Return Paceline's id of one of MLflow's runs; empty when the store is not there, or knows no such run."""
+    try:
+        return str(open_store(uri).get_run(run_id).data.tags.get(metrics.RUN_ID, ""))
+    except Exception:  # whoever asks has other places to look in
+        return ""
+
+
 def _identity(uri: str) -> FileIdentity:
-    """Which file a database is; None when there is none, or the store is no file.
+    """Return the identity of a database's file; None when it is not there, and for a server.
 
     Raises:
         OSError: the file system does not answer.

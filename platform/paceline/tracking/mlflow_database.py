@@ -25,9 +25,10 @@ from types import FrameType
 NICENESS = 10
 """The database is made while Ray and the workers start; they go first."""
 POLL_SECONDS = 0.5
-"""How soon the program notices that the process that started it is gone."""
+"""Interval at which the program looks whether the process that started it is gone."""
+WAIT_SECONDS = 0.1
 END_SECONDS = 5.0
-"""How long the program may take to tidy up before it is killed."""
+"""Time in which the program has to tidy up before it is killed."""
 FRESH = "fresh.db"
 """The database's name while it is being made."""
 
@@ -51,6 +52,21 @@ def start_creating(path: Path, quiet: bool = False) -> "subprocess.Popen[bytes] 
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors)
     atexit.register(end, process)
     return process
+
+
+def finish_creating(process: "subprocess.Popen[bytes]", abandoned: threading.Event) -> None:
+    """Wait for a program that `start_creating` started, and end it when nobody needs the database any more.
+
+    Raises:
+        RuntimeError: it has failed.
+    """
+    while process.poll() is None and not abandoned.wait(WAIT_SECONDS):
+        pass
+    end(process)
+    _, errors = process.communicate()
+    if process.returncode:
+        reason = errors.decode(errors="replace").strip().rpartition("\n")[2] or f"exit {process.returncode}"
+        raise RuntimeError(f"creating the MLflow database failed: {reason}")
 
 
 def end(process: "subprocess.Popen[bytes]") -> None:
@@ -89,7 +105,7 @@ def main() -> None:
 
 
 def _token(path: Path) -> str:
-    """What this machine and this user alone have for the database."""
+    """Return the lock's name, which this machine and this user alone have for the database."""
     place = f"{socket.gethostname()}|{os.getuid()}|{path.resolve()}"
     return hashlib.sha256(place.encode()).hexdigest()[:16]
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from paceline.redaction import redact
 from paceline.tracking import metrics
 from paceline.tracking.metric_points import MetricPoint
-from paceline.tracking.mlflow_client import is_refused
-from paceline.tracking.mlflow_connection import Connection
+from paceline.tracking.mlflow_connection import Connection, is_refused
 from paceline.tracking.run_record import TAG_LENGTH, RunRecord
 from paceline.tracking.tracking_uri import is_http
 
@@ -32,7 +31,7 @@ class MlflowRun:
         self.experiment_id = str(found.info.experiment_id)
         self.run_id = str(found.info.run_id)
         self.found: Run | None = found
-        """As it was when it was opened; None once somebody has looked at it."""
+        """The run when it was opened; None once the uploader has looked at it."""
         self._uri = record.uri
         self._artifact_uri = str(found.info.artifact_uri)
         known = found.data.params

@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 from paceline.errors import EnvironmentFault
 from paceline.private_files import open_private
 from paceline.redaction import redact
-from paceline.tracking.review_links import newest
-from paceline.tracking.store_probe import probe
+from paceline.tracking.mlflow_probe import probe
+from paceline.tracking.mlflow_views import newest
 from paceline.tracking.tracking_uri import UI_PORT, experiments_url, is_http, sqlite_file
 
 START_SECONDS = 90.0
-"""How long the server may take to answer for the first time."""
+"""Time in which the server has to answer for the first time."""
 STOP_SECONDS = 10.0
 PORTS_TRIED = 20
 _PROGRAM = f"""
@@ -100,8 +100,7 @@ def wait_until_up(server: "subprocess.Popen[bytes]", address: str, timeout_secon
 
 
 def _listens(server: "subprocess.Popen[bytes]", address: str) -> bool:
-    """Whether it is the server, or a process that it has started, that listens there; taken for so where the system
-    does not say."""
+    """Return True if the server, or a process that it has started, listens there, or if the system does not say."""
     import psutil
 
     port = urlsplit(address).port

@@ -1,7 +1,6 @@
 """Uploads the journal to MLflow in a thread of its own, whatever MLflow does meanwhile."""
 
 import logging
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -12,34 +11,37 @@ from pathlib import Path
 from paceline.tracking import metrics, mlflow_database
 from paceline.tracking.artifact_uploads import ArtifactUploads, put_off
 from paceline.tracking.backoff import Backoff
-from paceline.tracking.error_causes import cause_text, is_silence
-from paceline.tracking.journal import Entry, Journal
+from paceline.tracking.datasets_and_models import send_extras
+from paceline.tracking.journal import JOURNAL_FILE, Entry, Journal
 from paceline.tracking.metric_points import MetricPoint
-from paceline.tracking.mlflow_client import import_mlflow
-from paceline.tracking.mlflow_connection import Connection, shared
+from paceline.tracking.mlflow_connection import Connection, import_mlflow, shared
+from paceline.tracking.mlflow_probe import cause_text, is_silence
 from paceline.tracking.mlflow_run import MlflowRun
-from paceline.tracking.other_entries import send_extras
 from paceline.tracking.run_record import TAG_LENGTH, RunRecord
-from paceline.tracking.stored_length import hurry, stored_bytes
-from paceline.tracking.tracking_uri import is_sqlite, sqlite_file
-from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor, UploadReport, report_of
-from paceline.tracking.uploaded_state import MOST_REFUSED, UploadedState
+from paceline.tracking.tracking_uri import sqlite_file
+from paceline.tracking.upload_cursor import (
+    CURSOR_FILE,
+    MOST_REFUSED,
+    UploadCursor,
+    UploadedState,
+    UploadReport,
+    hurry,
+    report_of,
+    stored_bytes,
+)
 
 logger = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 1.0
 POLL_SECONDS = 0.1
 ENTRIES_PER_BATCH = 1000
-"""As many points fit one of MLflow's requests."""
-PARENT_POLL_SECONDS = 0.2
-PARENT_SECONDS = 10.0
-"""How long a run waits for the parent that another recorder is about to open, before that counts as a failure."""
+"""Most points of one of MLflow's requests."""
 OPENING_SECONDS = 120.0
-"""How long importing MLflow, and making a database, may take on a busy machine."""
+"""Time that importing MLflow, and creating a database, may take on a busy machine."""
 
 
 class FolderTrouble(OSError):
-    """The run's own folder cannot be read or written to, which is no trouble of MLflow's."""
+    """The run's own folder cannot be read or written to; MLflow is not the cause."""
 
 
 class MlflowUploader:
@@ -54,17 +56,17 @@ class MlflowUploader:
         self._remote: MlflowRun | None = None
         self._uploaded = UploadedState()
         self._was_lost = False
-        """Whether MLflow was found to lack what it was sent."""
+        """True if MLflow was found to lack a part of what it was sent."""
         self._waits_for_store = False
-        """Whether the journal holds more than the run's object store has."""
+        """True if the journal holds more than the run's object store has."""
         self._is_stored = stored_bytes(folder) is not None
-        """Whether the run is in an object store."""
+        """True if the run is in an object store."""
         self._uploads = ArtifactUploads(folder, self._save_cursor, self._note_refused)
         self._backoff = Backoff()
         self._error: str | None = None
         self._complete = False
         self.sent = 0
-        """Entries of the journal that were sent, some of them perhaps once more."""
+        """Entries of the journal that were sent, some of them perhaps again."""
         self._finishing = threading.Event()
         self._abandoned = threading.Event()
         self._thread = threading.Thread(target=self._run, name="paceline-upload", daemon=True)
@@ -93,7 +95,7 @@ class MlflowUploader:
         return self._last_report(timeout_seconds)
 
     def finish_patiently(self, patience_seconds: float) -> UploadReport:
-        """The same, but wait as long as things get on, and for so long when they do not."""
+        """Send what is left, and wait until nothing has been sent for so long."""
         self._finishing.set()
         progress, since = (-1, True), time.monotonic()
         while self._thread.is_alive():
@@ -118,7 +120,7 @@ class MlflowUploader:
         return report
 
     def report(self) -> UploadReport:
-        """How far things are. May be called from any thread."""
+        """Return the progress. May be called from any thread."""
         error = self._error or self._uploads.error
         return replace(report_of(self._cursor, self._record.uri, self._journal, error), sent=self.sent)
 
@@ -169,7 +171,7 @@ class MlflowUploader:
         return True
 
     def _tell(self, error: str | None) -> None:
-        """Let everybody know how the last attempt went, whoever only sees the file included."""
+        """Note the result of the last attempt, also in the file for those who only see that."""
         self._error = error
         told = error or self._uploads.error or ""
         if self._cursor.error != told:
@@ -201,7 +203,7 @@ class MlflowUploader:
                 logger.warning("%s; what it holds is sent to MLflow once that is fixed", error)
             return
         self._tell(cause_text(error, self._record.uri))
-        # where nobody has ever answered, the launch has told so
+        # where nobody has ever answered, the launch has reported it
         if previous is None and (self._cursor.run_id or not is_silence(error)):
             logger.warning(
                 "metrics do not reach MLflow for now, they are kept in %s: %s", self._journal.path, self._error
@@ -234,7 +236,7 @@ class MlflowUploader:
         self._require_the_same_store()
 
     def _kept(self, end: int, last: int) -> tuple[int, int]:
-        """As far as the journal may be sent: offset and number of the last entry."""
+        """Return the part of the journal that may be sent: offset and number of its last entry."""
         stored = stored_bytes(self._folder)
         self._waits_for_store = stored is not None and stored < end
         if stored is None or stored >= end:
@@ -250,8 +252,11 @@ class MlflowUploader:
             self._save_cursor()
 
     def _has_lost(self, remote: MlflowRun) -> bool:
-        """Whether MLflow lacks what it was sent; looked up once whenever the run was found. To send all again once is
-        enough: what is missing after that, MLflow does not keep."""
+        """Return True if MLflow lacks a part of what it was sent, as after a restore from a backup.
+
+        Looked up once whenever the run was found. Sending all again once is enough: MLflow does not keep what is
+        missing after that.
+        """
         run, remote.found = remote.found, None
         if run is None or self._was_lost:
             return False
@@ -278,12 +283,14 @@ class MlflowUploader:
             )
 
     def _open(self) -> MlflowRun:
-        creation = self._start_database()
+        database = sqlite_file(self._record.uri)
+        creation = None if database is None else mlflow_database.start_creating(database)
         import_mlflow()  # meanwhile: each takes seconds
         if creation is not None:
-            self._await(creation)
+            mlflow_database.finish_creating(creation, self._abandoned)
         self._connection = shared(self._record.uri)
-        remote = MlflowRun.open(self._record, self._connection, self._await_parent(self._connection))
+        parent_id = self._connection.await_parent(self._record, self._abandoned) if self._record.parent else None
+        remote = MlflowRun.open(self._record, self._connection, parent_id)
         self._connection.set_views(self._record)
         if remote.run_id != self._cursor.run_id:  # another store, or the run was deleted: it gets everything
             self._replace_cursor(UploadCursor(remote.run_id, remote.experiment_id))
@@ -295,29 +302,6 @@ class MlflowUploader:
     def _replace_cursor(self, cursor: UploadCursor) -> None:
         self._cursor = cursor
         self._save_cursor()
-
-    def _start_database(self) -> "subprocess.Popen[bytes] | None":
-        file = sqlite_file(self._record.uri) if is_sqlite(self._record.uri) else None
-        return None if file is None else mlflow_database.start_creating(file)
-
-    def _await(self, creation: "subprocess.Popen[bytes]") -> None:
-        while creation.poll() is None and not self._abandoned.wait(0.1):
-            pass
-        mlflow_database.end(creation)
-        _, errors = creation.communicate()
-        if creation.returncode:
-            reason = errors.decode(errors="replace").strip().rpartition("\n")[2] or f"exit {creation.returncode}"
-            raise RuntimeError(f"creating the MLflow database failed: {reason}")
-
-    def _await_parent(self, connection: Connection) -> str | None:
-        """MLflow's id of the parent; None for a run that has none."""
-        if not self._record.parent:
-            return None
-        deadline = time.monotonic() + PARENT_SECONDS
-        while (found := connection.run_id(self._record, self._record.parent)) is None:
-            if time.monotonic() > deadline or self._abandoned.wait(PARENT_POLL_SECONDS):
-                raise RuntimeError(f"the parent run {self._record.parent!r} is not in MLflow")
-        return found
 
     def _batches(self, end: int) -> Iterator[list[Entry]]:
         """Consecutive entries that go together, since each request costs; a status is the last of its batch.
@@ -340,7 +324,7 @@ class MlflowUploader:
         for entry in batch:
             if entry.kind == "tags":
                 tags |= entry.content["tags"]
-        lost = tags.pop(metrics.NOT_RECORDED, "")  # one tag tells of this, and of what MLflow refuses
+        lost = tags.pop(metrics.NOT_RECORDED, "")  # one tag has this, and what MLflow refuses
         self._log(points, tags, remote)
         self._note_refused([lost] if lost else [])
         self._note_refused(send_extras(batch, self._record, remote, self._find))
@@ -366,6 +350,26 @@ class MlflowUploader:
         logger.warning("MLflow will not have %d entries, the first is %s", len(refused), refused[0])
         self._cursor.refused = list(dict.fromkeys([*self._cursor.refused, *refused]))[-MOST_REFUSED:]
         self._remote.log([], {metrics.NOT_RECORDED: "\n".join(self._cursor.refused)[:TAG_LENGTH]})
+
+
+def sync(folder: Path, uri: str | None = None, patience_seconds: float = 30.0) -> UploadReport:
+    """Send to MLflow what a run's recorder could not. For a run that is not running any more.
+
+    What MLflow has lost, or another store does not have yet, is sent again; there is nothing that it would have twice.
+
+    Args:
+        folder: the recorder's folder.
+        uri: MLflow's address; by default the one that the run was started with, less its credentials.
+        patience_seconds: how long to wait for MLflow when nothing gets on.
+    """
+    journal = Journal(folder / JOURNAL_FILE)
+    for _ in journal.scan():
+        pass
+    uploader = MlflowUploader(folder, RunRecord.load(folder, uri), journal)
+    uploader.start()
+    report = uploader.finish_patiently(patience_seconds)
+    journal.close()
+    return report
 
 
 _at_work: dict[Path, MlflowUploader] = {}

@@ -1,4 +1,4 @@
-"""Saved views of an MLflow experiment, which the link of a run or a sweep opens. Written as experiment tags.
+"""Saved views of an MLflow experiment, and the links that open them. Written as experiment tags.
 
 MLflow's pages keep a view as JSON of their own; nothing of it is documented. What is written here was taken from the
 pages of MLflow 3.15 to 3.17, and a test opens it in a browser.
@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.tracking import metrics
+from paceline.tracking.mlflow_probe import answered
+from paceline.tracking.tracking_uri import run_url, view_url
 
 RUNS_VIEW = "paceline-runs"
 """The view of an experiment's plain runs."""
@@ -25,11 +27,15 @@ MOST_AXES = 8
 """Axes of a chart; with more, none could be read."""
 RUNS_IN_CHARTS = 100
 CARD_HEIGHT = 300
-"""Of a chart, in pixels: two rows of them are seen at once."""
+"""Height of a chart in pixels: two rows of them are seen at once."""
+MOST_EXPERIMENTS = 1000
+"""Experiments that are looked through, the newest first."""
+TIMEOUT_SECONDS = 10.0
+"""Limit of one request."""
 _OFF_KEY = re.compile(r"[^\w\-. :/]")
 _SECTION = "Sweep"
 _NOT_LOGGED = ("seconds", "samples", "steps")
-"""What a sweep may look for, and what no trial logs."""
+"""Metrics that a sweep may look for, and that no trial logs."""
 _FOLDED = ("axis", "Model metrics", "System metrics")
 """MLflow makes a section for each beginning of a key; these stay closed, since what tells most is above them."""
 
@@ -41,14 +47,14 @@ class ViewAxis:
     key: str
     """Dotted key of the config."""
     is_number: bool
-    """Whether all of its values are numbers: then each trial has it as a metric, too, see `metrics.axis_metric`."""
+    """True if all of its values are numbers: then each trial has it as a metric, too, see `metrics.axis_metric`."""
     is_range: bool = False
-    """Whether it takes any value between two bounds: what a contour shows best."""
+    """True if it takes any value between two bounds: a contour shows these best."""
 
 
 @dataclass(frozen=True)
 class SweepStory:
-    """What the view of a sweep is about."""
+    """Contents of the view of a sweep."""
 
     sweep_id: str
     name: str
@@ -57,7 +63,7 @@ class SweepStory:
     """Metrics, the most important first, each with `min` or `max`."""
     axes: Sequence[ViewAxis]
     seeds: int = 1
-    """How often each setting is repeated."""
+    """Repeats of each setting."""
 
 
 def sweep_view_id(sweep_id: str) -> str:
@@ -85,6 +91,28 @@ def run_views() -> dict[str, str]:
     """The tag, by its key, with the view of an experiment's plain runs: losses, accuracy, speed and memory over the
     epochs. The same for every run."""
     return {TAG_PREFIX + RUNS_VIEW: _envelope("Runs", 0, _runs_state())}
+
+
+def review_url(uri: str, experiment_id: str | None, view_id: str) -> str | None:
+    """`view_url`; None while the experiment is not in MLflow."""
+    return view_url(uri, experiment_id, view_id) if experiment_id else None
+
+
+def newest(address: str) -> list[tuple[str, str]]:
+    """Return what can be reviewed on an MLflow server: the newest sweep and the newest run outside of one, each with
+    its link. Nothing where there are none, or where the server does not tell.
+
+    Args:
+        address: where the server answers; credentials in it are used, and are not in the links.
+    """
+    from http.client import HTTPException  # 20 ms, which a run need not wait for
+
+    try:
+        experiments = _experiments(address)
+        found = [(kind, _newest_run(address, kind, list(experiments))) for kind in ("sweep", "run")]
+    except (OSError, HTTPException, ValueError, KeyError, TypeError, AttributeError):
+        return []  # whoever reviews finds them on the server's page as well
+    return [(f"{kind} {run['name']}", _link_of(address, run, experiments)) for kind, run in found if run]
 
 
 def _sweep_state(story: SweepStory, axes: Sequence[ViewAxis]) -> dict[str, Any]:
@@ -208,7 +236,7 @@ def _charts(cards: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _curve(key: str, section: str) -> dict[str, Any]:
-    """A chart of a metric over the epochs, since steps of unlike batch sizes are no common measure; bars for one that
+    """A chart of a metric over the epochs, since steps of different batch sizes cannot be compared; bars for one that
     has a single value."""
     if key == metrics.SAMPLES_PER_SECOND_OVERALL:
         return {"type": "BAR", "section": section, "metricKey": key}
@@ -256,7 +284,7 @@ def _uuid(section: str) -> str:
 
 
 def _time_of(sweep_id: str) -> int:
-    """When a sweep began, in milliseconds since 1970, as its id tells; 0 where it tells nothing."""
+    """Return the start of a sweep by its id, in milliseconds since 1970; 0 where the id does not have it."""
     try:
         return calendar.timegm(time.strptime(sweep_id[:15], "%Y%m%d-%H%M%S")) * 1000
     except ValueError:
@@ -266,3 +294,42 @@ def _time_of(sweep_id: str) -> int:
 def _envelope(name: str, time_ms: int, state: Mapping[str, Any]) -> str:
     packed = base64.b64encode(zlib.compress(json.dumps(state, separators=(",", ":")).encode(), 9)).decode()
     return json.dumps({"name": name[:200], "createdAt": time_ms, "updatedAt": time_ms, "state": f"deflate;{packed}"})
+
+
+def _experiments(address: str) -> dict[str, set[str]]:
+    """The keys of the tags of each experiment, by its id."""
+    wanted = {"max_results": MOST_EXPERIMENTS, "order_by": ["last_update_time DESC"]}
+    answer = _ask(address, "experiments/search", wanted)
+    return {
+        each["experiment_id"]: {tag["key"] for tag in each.get("tags", [])} for each in answer.get("experiments", [])
+    }
+
+
+def _newest_run(address: str, kind: str, experiments: Sequence[str]) -> dict[str, str]:
+    wanted = {
+        "experiment_ids": experiments,
+        "filter": f"tags.`{metrics.KIND}` = '{kind}'",
+        "order_by": ["attributes.start_time DESC"],
+        "max_results": 1,
+    }
+    runs = _ask(address, "runs/search", wanted).get("runs", []) if experiments else []
+    if not runs:
+        return {}
+    tags = {tag["key"]: tag["value"] for tag in runs[0]["data"].get("tags", [])}
+    own = tags.get(metrics.RUN_ID, "")
+    view = sweep_view_id(own) if kind == "sweep" else RUNS_VIEW
+    info = runs[0]["info"]
+    return {"name": f"{tags.get(metrics.NAME, '')}/{own}", "view": view, **info}
+
+
+def _link_of(address: str, run: Mapping[str, str], experiments: Mapping[str, set[str]]) -> str:
+    """To the saved view; to the run's own page where it has none, such as one of an older Paceline."""
+    experiment = run["experiment_id"]
+    if TAG_PREFIX + run["view"] in experiments[experiment]:
+        return view_url(address, experiment, run["view"])
+    return run_url(address, experiment, run["run_id"])
+
+
+def _ask(address: str, path: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    with answered(address, f"api/2.0/mlflow/{path}", TIMEOUT_SECONDS, json.dumps(wanted).encode()) as answer:
+        return dict(json.loads(answer.read()))

@@ -10,8 +10,8 @@ from urllib.parse import quote
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.redaction import redact, without_credentials
 from paceline.tracking import metrics
+from paceline.tracking.mlflow_connection import mlflow_id, open_store
 from paceline.tracking.run_record import RunRecord, address_of, clean_tags
-from paceline.tracking.store_lookup import mlflow_id, open_store
 from paceline.tracking.tracking_uri import is_http
 
 if TYPE_CHECKING:
@@ -29,20 +29,20 @@ class Version:
     name: str
     version: int
     is_new: bool
-    """Whether it was made now; the same content under the same name makes no other one."""
+    """True if it was made now; the same content under the same name makes no other one."""
     url: str | None
     """Its page, where a server shows it."""
 
 
 def check_name(name: str) -> None:
-    """Whether MLflow takes the name of a registered model.
+    """Check that MLflow takes the name of a registered model.
 
     Raises:
         ConfigError: it does not.
     """
     if not re.fullmatch(NAME_PATTERN, name) or not name.strip(". "):
         hint = "write 1 to 200 characters, without / : % and quotes"
-        raise ConfigError([Problem("register", f"{name!r} is no name for a registered model", hint=hint)])
+        raise ConfigError([Problem("register", f"{name!r} cannot be the name of a registered model", hint=hint)])
 
 
 def register(
@@ -72,7 +72,7 @@ def register(
     try:
         record = RunRecord.load(tracking, uri)
     except (OSError, ValueError, TypeError, KeyError):
-        reason = f"there is no record of the run in {tracking}, so that MLflow cannot be told"
+        reason = f"there is no record of the run in {tracking}, so that it cannot be found in MLflow"
         raise EnvironmentFault(reason, "no-record", folder=tracking) from None
     record = replace(record, uri=address_of(record, uri))
     try:
@@ -91,7 +91,7 @@ def register(
 
 
 def _page(uri: str, name: str, version: int) -> str | None:
-    """Of a version, where a server shows it: without the address's credentials, which no browser needs to be told."""
+    """Return the page of a version, where a server shows it, without the address's credentials."""
     if not is_http(uri):
         return None
     return f"{without_credentials(uri).rstrip('/')}/#/models/{quote(name, safe='')}/versions/{version}"

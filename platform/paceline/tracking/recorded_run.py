@@ -1,4 +1,4 @@
-"""A run, a trial or a sweep as its tracking folder has it: record, tags, and curves thinned out."""
+"""A run, a trial or a sweep as its tracking folder has it: record, tags, points, and curves thinned out."""
 
 import json
 import re
@@ -11,10 +11,10 @@ from typing import Any
 
 from paceline.errors import coded
 from paceline.redaction import redact_values
-from paceline.tracking.artifact_uploads import ARTIFACT_FOLDER
 from paceline.tracking.costs import COST_FILE, Ledger
-from paceline.tracking.run_record import RECORD_FILE
-from paceline.tracking.run_recorder import JOURNAL_FILE
+from paceline.tracking.journal import JOURNAL_FILE
+from paceline.tracking.metric_points import MetricPoint
+from paceline.tracking.run_record import ARTIFACT_FOLDER, RECORD_FILE
 from paceline.tracking.thinned_curves import ThinnedCurve
 from paceline.tracking.tracking_uri import is_http, run_url
 from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor
@@ -23,8 +23,9 @@ CONFIG_FILE = "config.yaml"
 """Among the recorded files: the config of the last launch."""
 LONGEST_FILE = 2**20
 """Bytes of a recorded file that are read."""
+_POINT = b'"kind":"point"'
 CHUNK_BYTES = 2**18
-"""How much of a journal is read at once."""
+"""Part of a journal that is read at once."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Resume:
     step: int
     """The newest one that was recorded before."""
     ended_ms: int
-    """When it had ended; the time of its newest point where no end was written."""
+    """Time of its end; that of its newest point where no end was written."""
     began_ms: int
     ending: str
     """MLflow's status at that end; empty where none was written."""
@@ -70,7 +71,7 @@ class RecordedRun:
     datasets: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """By role, `training` or `validation`: `name`, `size` and `fingerprint`."""
     warnings: list[str] = field(default_factory=list)
-    """What is missing or damaged."""
+    """Missing or damaged parts."""
 
     def warn(self, text: str) -> None:
         """Add a warning about something missing or damaged."""
@@ -245,4 +246,61 @@ def ledger_of(run: RecordedRun) -> Ledger | None:
     try:
         return Ledger.from_json(json.loads(run.file(COST_FILE)))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        return None
+
+
+class Histories(Mapping[str, list[MetricPoint]]):
+    """The points of several runs by id, each read from its journal when it is asked for, and kept."""
+
+    def __init__(self, folders: Mapping[str, Path], keys: Collection[str] | None = None) -> None:
+        """Read nothing yet.
+
+        Args:
+            folders: by id, the folder of the run's recorder.
+            keys: the metrics to read; by default all.
+        """
+        self._folders = folders
+        self._keys = keys
+        self._read: dict[str, list[MetricPoint]] = {}
+
+    def __getitem__(self, run_id: str) -> list[MetricPoint]:
+        if run_id not in self._read:
+            self._read[run_id] = read_points(self._folders[run_id], self._keys)
+        return self._read[run_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._folders)
+
+    def __len__(self) -> int:
+        return len(self._folders)
+
+
+def read_points(folder: Path, keys: Collection[str] | None = None) -> list[MetricPoint]:
+    """Return the points in a recorder's folder, in their order; none where there is no journal.
+
+    A line that a crash has torn, or that is damaged, is left out.
+
+    Args:
+        folder: the one that a `Recorder` was opened with.
+        keys: the metrics to read; by default all. The fewer, the faster.
+
+    Raises:
+        OSError: the journal is there, but cannot be read.
+    """
+    marks = None if keys is None else [b'"key":' + json.dumps(key).encode() + b"," for key in keys]
+    try:
+        with (folder / JOURNAL_FILE).open("rb") as file:
+            # other lines are left out before they are parsed, which takes most of the time
+            lines = [line for line in file if _POINT in line and (marks is None or any(mark in line for mark in marks))]
+    except FileNotFoundError:
+        return []
+    return [point for line in lines if (point := _point_in(line)) is not None and (keys is None or point.key in keys)]
+
+
+def _point_in(line: bytes) -> MetricPoint | None:
+    if not line.endswith(b"\n"):  # torn, and about to be cut off
+        return None
+    try:
+        return MetricPoint.from_json(json.loads(line))
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None

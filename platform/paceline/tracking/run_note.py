@@ -1,6 +1,7 @@
-"""The note on a run's page in MLflow: its result, and how to reproduce it."""
+"""The note on a run's page in MLflow, with its result and the way to reproduce it, and the picture of its losses."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from paceline.direction import default_mode
 from paceline.tracking import metrics
@@ -16,11 +17,11 @@ _UNITS = {
     metrics.ENERGY_JOULES: "J",
 }
 _RESULTS = ("train/", "val/")
-"""How the keys begin that come first in the table."""
+"""Prefixes of the keys that come first in the table."""
 _RANKED = (*_RESULTS, metrics.SAMPLES_PER_SECOND)
-"""How the keys begin of which one value is better than another; of the rest there is a last one only."""
+"""Prefixes of the keys of which one value is better than another; of the others only the last one is shown."""
 _LEFT_OUT = ("cost/", "axis/", "system/", "rank_seconds/", metrics.VALIDATION_EPOCH)
-"""How the keys begin that have a table of their own, are a setting, or are about machines, or for them."""
+"""Prefixes of the keys that have a table of their own, are a setting, or are about machines."""
 
 
 def summary(
@@ -31,7 +32,7 @@ def summary(
     tags: Mapping[str, str],
     ledger: Ledger | None = None,
 ) -> str:
-    """Markdown with the outcome, a table of final and best metrics, the cost, and the command that runs it again."""
+    """Return Markdown with the outcome, a table of final and best metrics, the cost, and the command to rerun it."""
     parts = [f"## {escaped(name)}", _outcome(curves, status)]
     if reason:
         parts.append(code(reason))
@@ -41,6 +42,20 @@ def summary(
         parts.append(ledger.markdown())
     parts.append(_reproduction(tags))
     return "\n\n".join(part for part in parts if part)
+
+
+def loss_curve(curves: Mapping[str, ThinnedCurve], path: Path, title: str = "") -> None:
+    """Draw training and validation loss over the optimizer steps into a PNG file.
+
+    Raises:
+        ValueError: there is no finite loss in the curves.
+    """
+    losses = [(key, curves[key].places) for key in (metrics.TRAIN_LOSS, metrics.VAL_LOSS) if key in curves]
+    if not any(places for _, places in losses):
+        raise ValueError("there is no finite loss to draw")
+    from paceline.reports.line_chart import ChartLine, line_chart
+
+    path.write_bytes(line_chart(title or "loss", [ChartLine(key, places) for key, places in losses]).png())
 
 
 def _outcome(curves: Mapping[str, ThinnedCurve], status: str) -> str:

@@ -12,8 +12,7 @@ from paceline.durable import write_durably
 from paceline.errors import PacelineError
 from paceline.redaction import learn, redact, redact_values, without_credentials
 from paceline.tracking import metrics
-from paceline.tracking.journal import JOURNAL_FILE
-from paceline.tracking.journal_entries import is_count
+from paceline.tracking.journal import JOURNAL_FILE, is_count
 from paceline.tracking.tracking_uri import ENVIRONMENT_VARIABLE
 
 PARAM_LENGTH = 6000
@@ -21,10 +20,11 @@ PARAM_LENGTH = 6000
 TAG_LENGTH = 8000
 """MLflow's limit for the value of a tag, in characters."""
 RECORD_FILE = "record.json"
+ARTIFACT_FOLDER = "artifacts"
 
 
 class DamagedRecord(PacelineError, ValueError):
-    """A record's file is none any more; names the file, what is wrong with it, and the hint."""
+    """A record's file is damaged; names the file, what is wrong with it, and the hint."""
 
     def __init__(self, file: Path, reason: str, field: str = "") -> None:
         hint = f"put the file back from a copy, or move {file.parent.parent} away"
@@ -53,7 +53,7 @@ class RunRecord:
     """MLflow shows it as the run's, with a part of `run_id`: the config's `name`. For a sweep's trial it stands alone,
     and is what the trial tries out."""
     uri: str = field(repr=False)
-    """MLflow's address, see `store.tracking_uri`. May hold credentials: they are used, and never stored."""
+    """MLflow's address, see `tracking_uri`. May hold credentials: they are used, and never stored."""
     experiment: str
     """MLflow experiment that holds the run."""
     params: Mapping[str, Any] = field(default_factory=dict)
@@ -63,17 +63,17 @@ class RunRecord:
     artifacts: Mapping[str, str] = field(default_factory=dict)
     """Name to text, such as `config.yaml`."""
     start_time_ms: int = field(default_factory=_now_ms)
-    """When the run was launched, in milliseconds since 1970."""
+    """Time of the launch, in milliseconds since 1970."""
     parent: str = ""
     """`run_id` of the run that MLflow shows this one under, in the same experiment; empty for none."""
     title: str = ""
     """The config's `name` where `name` is another one; empty where it is the same."""
     picture: bool = True
-    """Whether the loss curve is drawn at the end, which takes a quarter of a second of a core."""
+    """True if the loss curve is drawn at the end, which takes a quarter of a second of a core."""
     views: Mapping[str, str] = field(default_factory=dict)
     """Tags of the experiment with saved views, see `views`; set when the run is opened."""
     folder: str = field(default="", compare=False)
-    """Where the record was saved, an absolute path: a copy that lies elsewhere is not the run itself. Empty where that
+    """Folder that the record was saved in, an absolute path: a copy elsewhere is not the run itself. Empty where that
     is not known."""
 
     secrets: tuple[str, ...] = field(default=(), repr=False, compare=False)
@@ -114,12 +114,12 @@ class RunRecord:
             _check(content)
             return cls(**{**content, "uri": uri or content["uri"]})
         except (ValueError, RecursionError) as error:
-            reason = str(error) if type(error) in (ValueError, _WrongField) else "it is no JSON"
+            reason = str(error) if type(error) in (ValueError, _WrongField) else "it is not JSON"
             raise DamagedRecord(file, reason, getattr(error, "field", "")) from None
 
 
 def _check(content: object) -> None:
-    """Whether each field of a saved record is what it is to be.
+    """Check each field of a saved record.
 
     Raises:
         ValueError: one is not.
@@ -150,7 +150,7 @@ def _is_right(name: str, value: object) -> bool:
 
 
 def saved_elsewhere(tracking: Path, record: RunRecord) -> Path | None:
-    """The folder that a record is a copy of: the run's own, where it was saved, is still there, and has the same id."""
+    """Return the folder that a record is a copy of: the one where it was saved is still there, and has the same id."""
     own = Path(record.folder)
     try:
         if not record.folder or own.samefile(tracking) or not (own / JOURNAL_FILE).is_file():
@@ -204,12 +204,12 @@ def param_text(value: Any) -> str:
 
 
 def sweep_tags(sweep_id: str) -> dict[str, str]:
-    """What tells a sweep's own run from others."""
+    """Return the tags that tell a sweep's own run from others."""
     return {metrics.KIND: "sweep", metrics.SWEEP_ID: sweep_id}
 
 
 def trial_tags(sweep_id: str, trial_id: str, predicted_bytes: int | None = None) -> dict[str, str]:
-    """What tells the run of a sweep's trial from others.
+    """Return the tags that tell the run of a sweep's trial from others.
 
     `metrics.TRIAL_STATE` is not among them, and must not be in a record: what changes goes through
     `Recorder.set_tags`, since MLflow gets a record's tags again whenever the run is opened.

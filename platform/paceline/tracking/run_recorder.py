@@ -12,30 +12,27 @@ from typing import Any, Literal, get_args
 
 from paceline.durable import write_durably
 from paceline.redaction import learn, redact, redact_bytes
-from paceline.tracking import checkpoint_models, datasets, metrics
-from paceline.tracking.artifact_uploads import ARTIFACT_FOLDER
+from paceline.tracking import metrics
 from paceline.tracking.costs import Ledger
-from paceline.tracking.error_causes import silence_of
-from paceline.tracking.journal import JOURNAL_FILE as JOURNAL_FILE
-from paceline.tracking.journal import Entry, Journal
-from paceline.tracking.loss_picture import loss_curve
-from paceline.tracking.metric_points import MetricPoint
+from paceline.tracking.datasets_and_models import DATASETS, KINDS, MODEL, CheckpointModel, datasets_entry
+from paceline.tracking.journal import JOURNAL_FILE, Entry, Journal
+from paceline.tracking.metric_points import MetricPoint, fresh_points, raise_mark
+from paceline.tracking.mlflow_probe import silence_of
 from paceline.tracking.mlflow_uploader import MlflowUploader
-from paceline.tracking.run_note import summary
-from paceline.tracking.run_record import RECORD_FILE, RunRecord, clean_tags
-from paceline.tracking.step_marks import fresh_points, raise_mark
+from paceline.tracking.run_note import loss_curve, summary
+from paceline.tracking.run_record import ARTIFACT_FOLDER, RECORD_FILE, RunRecord, clean_tags
 from paceline.tracking.thinned_curves import ThinnedCurve, curves_of
-from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor, UploadReport, report_of
+from paceline.tracking.upload_cursor import UploadReport
 from paceline.tracking.uploader_process import UploaderProcess, can_upload_in_own_process
 
 logger = logging.getLogger(__name__)
 
 LOSS_CURVE = "loss_curve.png"
 SILENT_SECONDS = 1.0
-"""How long the end of a run waits for an MLflow that has never answered."""
+"""Time that the end of a run waits for an MLflow that has never answered."""
 STOPPED_WAITING = "the end was not waited for"
 LOOK_SECONDS = 0.1
-"""How soon the end of a run notices that it is to wait no longer."""
+"""Interval at which the end of a run looks whether it is to wait no longer."""
 FinalStatus = Literal["FINISHED", "FAILED", "KILLED"]
 TRIAL_STATUS: Mapping[str, FinalStatus] = {
     "finished": "FINISHED",
@@ -47,7 +44,7 @@ TRIAL_STATUS: Mapping[str, FinalStatus] = {
 
 
 class RunRecorder:
-    """Takes what a run has to tell, and sees to it that MLflow has it exactly once.
+    """Records points, tags, artifacts and the status of a run, each of which MLflow gets exactly once.
 
     Lives in one process at a time, on the driver's node: in the training process itself, or in an actor. Opened again
     on the same folder after a crash or for a resumed run, it resumes where the journal ends. Its methods may be called
@@ -142,13 +139,15 @@ class RunRecorder:
             self._journal.append([("tags", {"tags": clean_tags(tags)})])
 
     def add_datasets(self, sets: Mapping[str, Any]) -> None:
-        """Tell which data the run was trained and validated on, see `datasets.datasets_entry`; the same again is
-        nothing new. On disk when this returns."""
-        self._add_once(datasets.KIND, datasets.datasets_entry(self._record, sets))
+        """Add the data that the run was trained and validated on, see `datasets_entry`; a repeat is ignored.
 
-    def add_model(self, model: checkpoint_models.CheckpointModel) -> None:
-        """Have a checkpoint registered that is kept; the same again is nothing new. On disk when this returns."""
-        self._add_once(checkpoint_models.KIND, model.entry())
+        On disk when this returns.
+        """
+        self._add_once(DATASETS, datasets_entry(self._record, sets))
+
+    def add_model(self, model: CheckpointModel) -> None:
+        """Add a checkpoint that is kept, to be registered; a repeat is ignored. On disk when this returns."""
+        self._add_once(MODEL, model.entry())
 
     def _add_once(self, kind: str, content: Mapping[str, Any]) -> None:
         with self._lock, self._journal.alone():
@@ -158,7 +157,7 @@ class RunRecorder:
 
     @property
     def was_removed(self) -> bool:
-        """Whether the journal was removed since it was opened. What comes later is in a new one."""
+        """True if the journal was removed since it was opened, and written again."""
         return self._journal.was_removed
 
     def restore(self) -> None:
@@ -185,7 +184,7 @@ class RunRecorder:
         self._uploader.start()
 
     def report(self) -> UploadReport:
-        """How far the record has come into MLflow; at once, whatever MLflow does."""
+        """Return how much MLflow has of the record; at once, whatever MLflow does."""
         return self._uploader.report()
 
     def close(
@@ -230,7 +229,7 @@ class RunRecorder:
         return replace(self._uploader.report(), error=STOPPED_WAITING)
 
     def _silence(self) -> str | None:
-        """Why it would be in vain to wait for MLflow; None where it would not."""
+        """Return why it is in vain to wait for MLflow; None where it is not."""
         report = self._uploader.report()
         if report.run_id is not None:  # it has answered once
             return None
@@ -271,7 +270,7 @@ class RunRecorder:
             raise_mark(self._marks, MetricPoint.from_json(entry.content))
         elif entry.kind == "artifact":
             self._artifacts.add(entry.content["path"])
-        elif entry.kind in (datasets.KIND, checkpoint_models.KIND):
+        elif entry.kind in KINDS:
             self._told.add(_identity(entry.kind, entry.content))
 
     def _append_status(self, status: str) -> None:
@@ -299,40 +298,40 @@ class RunRecorder:
                 file = Path(folder) / LOSS_CURVE
                 loss_curve(curves, file, self._record.name)
                 self.add_artifact(LOSS_CURVE, file.read_bytes())
-        except Exception as error:  # a picture is no reason to fail a run
+        except Exception as error:  # a run does not fail for a picture
             logger.warning("the loss curve could not be drawn: %s", redact(str(error)))
 
 
-def sync(folder: Path, uri: str | None = None, patience_seconds: float = 30.0) -> UploadReport:
-    """Send to MLflow what a run's recorder could not. For a run that is not running any more.
-
-    What MLflow has lost, or another store does not have yet, is sent again; there is nothing that it would have twice.
+def append_late(folder: Path, points: Sequence[MetricPoint]) -> int:
+    """Add points to a record that nobody has open, and that stays as it is for the rest: ended, if it has ended.
 
     Args:
         folder: the recorder's folder.
-        uri: MLflow's address; by default the one that the run was started with, less its credentials.
-        patience_seconds: how long to wait for MLflow when nothing gets on.
+
+    Returns:
+        How many were new.
+
+    Raises:
+        OSError: the folder cannot be written to; none of the points was added.
     """
-    journal = Journal(folder / JOURNAL_FILE)
-    for _ in journal.scan():
-        pass
-    uploader = MlflowUploader(folder, RunRecord.load(folder, uri), journal)
-    uploader.start()
-    report = uploader.finish_patiently(patience_seconds)
-    journal.close()
-    return report
+    marks: dict[str, int] = {}
 
+    def take(entry: Entry) -> None:
+        if entry.kind == "point":
+            raise_mark(marks, MetricPoint.from_json(entry.content))
 
-def unsent(folder: Path) -> int:
-    """Entries of the journal in a recorder's folder that MLflow does not have, going by what was sent before."""
-    journal = Journal(folder / JOURNAL_FILE)
-    for _ in journal.scan():
-        pass
-    return report_of(UploadCursor.load(folder / CURSOR_FILE), "", journal, None).unsent
+    journal = Journal(folder / JOURNAL_FILE, take)
+    try:
+        with journal.alone():  # reads all that there is
+            fresh = fresh_points(marks, points)
+            journal.append([("point", point.to_json()) for point in fresh])
+    finally:
+        journal.close()
+    return len(fresh)
 
 
 def has_ended(folder: Path) -> bool:
-    """Whether the record in a recorder's folder tells how the run ended."""
+    """Return True if the record in a recorder's folder has the end of the run."""
     status = None
     for entry in Journal(folder / JOURNAL_FILE).read():
         if entry.kind == "status":
@@ -341,7 +340,7 @@ def has_ended(folder: Path) -> bool:
 
 
 def _changed_params(folder: Path, record: RunRecord) -> list[str]:
-    """What params differ from those of the launch before: the record holds the newest ones alone."""
+    """Return the params that differ from those of the launch before: the record holds the newest ones alone."""
     try:
         before = json.loads((folder / RECORD_FILE).read_bytes())["params"]
         known = {str(key): str(value) for key, value in before.items()}

@@ -40,7 +40,7 @@ _NAMES = ("the first run", "the second run")
 
 @dataclass(frozen=True)
 class Difference:
-    """Why the speeds of two runs cannot be compared."""
+    """A reason why the speeds of two runs cannot be compared."""
 
     code: str
     """Stable identifier of the kind: `different`, `clock`, `few-steps`, `warm-up`, `load`, `no-load` or `no-stamp`."""
@@ -64,7 +64,7 @@ def read_stamp(tags: Mapping[str, str]) -> dict[str, Any]:
 
 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Difference]:
-    """Why the speeds of two runs cannot be compared; empty when they can.
+    """Return why the speeds of two runs cannot be compared; empty when they can.
 
     Args:
         first: a run's stamp, see `read_stamp`; empty when it has none.
@@ -81,10 +81,10 @@ def _unlike(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[Dif
     for key, text in _SAME.items():
         mine, theirs = first.get(key), second.get(key)
         if mine != theirs:
-            yield Difference("different", key, text.format(_told(mine), _told(theirs)))
+            yield Difference("different", key, text.format(_value_text(mine), _value_text(theirs)))
 
 
-def _told(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return "not known" if value is None else str(value)
 
 

@@ -3,25 +3,25 @@
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from math import inf, isfinite
 from statistics import fmean, stdev
 from typing import Any, Literal
 
-from paceline.config.constraints import Violations, broken_by, broken_by_seeds
+from paceline.config.constraints import broken_by_seeds
 from paceline.redaction import redact, redact_values
 from paceline.tracking import metrics
 from paceline.tracking.costs import Ledger
-from paceline.tracking.markdown import code, escaped, number
+from paceline.tracking.markdown import changes_part, code, escaped, number
 from paceline.tracking.metric_points import MetricPoint
-from paceline.tracking.note_parts import changes_part
 from paceline.tracking.run_record import TAG_LENGTH, param_text
+from paceline.tracking.trials_table import TrialRow
 
 TOP_SETTINGS = 20
 TOP_REASONS = 10
 MOST_VALUES = 3
-"""How many trials of an unfinished setting have their values shown."""
+"""Trials of an unfinished setting whose values are shown."""
 _ROOM = TAG_LENGTH - 200
 """Characters of a note; hiding secrets in it may make it longer."""
 _SETTING_LENGTH, _REASON_LENGTH = 160, 200
@@ -31,43 +31,12 @@ _COUNTED = {"finished": "finished", "failed": "failed", "oom": "failed", "diverg
 
 @dataclass(frozen=True)
 class Objective:
-    """What the sweep looks for."""
+    """A metric that the sweep optimizes."""
 
     metric: str
     """Key of the metric, such as `val/accuracy`."""
     mode: Literal["min", "max"]
-    """Whether less of it is better, or more."""
-
-
-@dataclass(frozen=True)
-class TrialRow:
-    """A trial, as far as the sweep's run tells of it."""
-
-    id: str
-    setting: Mapping[str, Any]
-    """Dotted key to value, without the seed: trials of one setting are shown as one."""
-    state: str
-    """`finished`, `pruned`, `failed`, `oom`, `diverged`, `skipped`, `running` and so on."""
-    reason: str = ""
-    """Why it ended as it did."""
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    """The newest value of each metric."""
-    samples: int = 0
-    """Training samples consumed."""
-    samples_per_second: float = 0.0
-    seconds: float = 0.0
-    """Time on its workers, in seconds."""
-    workers: int = 1
-    """Processes that worked on it at the same time."""
-    seed: str = ""
-    """What tells trials of one setting apart; a point that a search drew twice has the same one."""
-    violations: Violations = field(default_factory=dict)
-    """By constraint of the sweep, by how much the trial breaks it."""
-
-    @property
-    def broken(self) -> list[str]:
-        """The constraints that it breaks."""
-        return broken_by(self.violations)
+    """`min`: less of it is better; `max`: more."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +83,7 @@ class _Setting:
         return f"{number(fmean(values))}{spread}" if values else ""
 
     def newest(self, metric: str) -> str:
-        """What the trials of a setting of which none has finished got to: as it is, since it is no result."""
+        """Return the newest values of a setting of which no trial has finished: these are not results."""
         values = [] if self.finished else _finite(self.rows, metric)
         return ", ".join(map(number, values[:MOST_VALUES])) + (", ..." if len(values) > MOST_VALUES else "")
 
@@ -273,7 +242,7 @@ def _value_text(value: Any) -> str:  # a float with four digits
 
 
 def _troubles(rows: Sequence[TrialRow]) -> str:
-    """What did not finish, the reasons grouped, the most frequent first."""
+    """Return the trials that did not finish, grouped by reason, the most frequent first."""
     found: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if row.state not in (*_GOING_ON, "finished"):
@@ -294,7 +263,7 @@ def _ids(ids: list[str]) -> str:
 
 
 def _spent(rows: Sequence[TrialRow], ledger: Ledger | None) -> str:
-    """What the sweep has cost and what that went into; where nobody counted, the samples and worker-seconds of all
+    """Return the cost of the sweep by part; where nobody counted, the samples and worker-seconds of all
     trials, and how much of them went into what did not finish."""
     if ledger is not None and ledger.allocated:
         samples = sum(row.samples for row in rows)

@@ -48,7 +48,7 @@ class ThinnedStretch:
 
     @property
     def places(self) -> list[Place]:
-        """What is kept, in the order of the steps."""
+        """The values that are kept, in the order of the steps."""
         return sorted({self.first, self.low, self.high, self.last})
 
 
@@ -59,7 +59,7 @@ class ThinnedCurve:
         self.count = 0
         """Values, those that are not finite included."""
         self.odd = 0
-        """How many of them are NaN or infinite."""
+        """Number of those that are NaN or infinite."""
         self.first_odd: float | None = None
         """The first step with such a value."""
         self.lowest: Place | None = None

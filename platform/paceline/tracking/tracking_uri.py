@@ -57,19 +57,19 @@ def start_creating(uri: str) -> None:
 
     Called at launch, so that the store is there when training has something to record.
     """
-    file = sqlite_file(uri) if is_sqlite(uri) else None
+    file = sqlite_file(uri)
     if file is not None:
-        with suppress(OSError):  # whoever needs the store tries again, and tells
+        with suppress(OSError):  # whoever needs the store tries again, and reports it
             mlflow_database.start_creating(file, quiet=True)
 
 
 def is_sqlite(uri: str) -> bool:
-    """Whether the address is that of a database file."""
+    """Return True for the address of a database file."""
     return re.match(r"sqlite(\+\w+)?:", uri) is not None
 
 
 def is_http(uri: str) -> bool:
-    """Whether the address is that of an MLflow server."""
+    """Return True for the address of an MLflow server."""
     return uri.startswith(("http://", "https://"))
 
 
@@ -102,7 +102,7 @@ def _absolute(uri: str, folder: Path) -> tuple[str, str]:
             valid = bool(parts.hostname) and (parts.port is None or parts.port > 0)
         except ValueError:
             valid = False
-        return (uri.rstrip("/"), "") if valid else ("", f"{redact(uri)!r} is no valid web address")
+        return (uri.rstrip("/"), "") if valid else ("", f"{redact(uri)!r} is not a valid web address")
     if scheme in DATABASE_PORTS:
         return uri, ""
     return "", f"{scheme}:// is not supported: {redact(uri)!r}"

@@ -1,16 +1,49 @@
-"""All trials of a sweep as a table for a spreadsheet."""
+"""The trials of a sweep as rows, and as a table for a spreadsheet."""
 
 import csv
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
+from paceline.config.constraints import Violations, broken_by
 from paceline.tracking.run_record import param_text
-from paceline.tracking.sweep_note import TrialRow
 
 _NUMBER = re.compile(r"(?i)[+-]?(?:\d+\.?\d*(?:e[+-]?\d+)?|\.\d+(?:e[+-]?\d+)?|inf(?:inity)?|nan)")
 # Also behind what separates cells where a spreadsheet does not expect commas.
 _FORMULA = re.compile(r"(^|[;\t])(?=[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20])")
+
+
+@dataclass(frozen=True)
+class TrialRow:
+    """A trial, as the sweep's own run shows it."""
+
+    id: str
+    setting: Mapping[str, Any]
+    """Dotted key to value, without the seed: trials of one setting are shown as one."""
+    state: str
+    """`finished`, `pruned`, `failed`, `oom`, `diverged`, `skipped`, `running` and so on."""
+    reason: str = ""
+    """Reason for its end."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """The newest value of each metric."""
+    samples: int = 0
+    """Training samples consumed."""
+    samples_per_second: float = 0.0
+    seconds: float = 0.0
+    """Time on its workers, in seconds."""
+    workers: int = 1
+    """Processes that worked on it at the same time."""
+    seed: str = ""
+    """Tells trials of one setting apart; a setting that a search drew twice has the same one."""
+    violations: Violations = field(default_factory=dict)
+    """By constraint of the sweep, by how much the trial breaks it."""
+
+    @property
+    def broken(self) -> list[str]:
+        """The constraints that it breaks."""
+        return broken_by(self.violations)
 
 
 def trials_csv(rows: Sequence[TrialRow]) -> str:

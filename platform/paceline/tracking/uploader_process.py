@@ -28,11 +28,11 @@ from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor, UploadRep
 logger = logging.getLogger(__name__)
 
 NICENESS = 10
-"""What trains goes first."""
+"""The process that trains has priority."""
 POLL_SECONDS = 0.5
-"""How soon the process notices that the one that trains is gone, should its pipe still be open somewhere."""
+"""Interval at which the process looks whether the one that trains is gone, should its pipe still be open somewhere."""
 LONGEST_RESTART_SECONDS = 300.0
-"""How long a process that keeps dying is left alone, at the most: each start costs seconds of a core."""
+"""Longest pause before a process that keeps dying is started again: each start costs seconds of a core."""
 FINISH = "finish\n"
 _PROGRAM = (
     "import json, sys; order = json.loads(sys.stdin.readline()); sys.path[:] = order['path']; "
@@ -59,7 +59,7 @@ class UploaderProcess:
         self._process: subprocess.Popen[str] | None = None
         self._backoff = Backoff(LONGEST_RESTART_SECONDS)
         self._trouble: str | None = None
-        """Why there is no process; None when there is one, or nobody has wanted one yet."""
+        """Reason why there is no process; None when there is one, or none was needed yet."""
         self._began = 0.0
         self._is_over = self._is_complete = False
         self._lock = threading.RLock()
@@ -93,7 +93,7 @@ class UploaderProcess:
                 _close_pipe(self._process)
 
     def report(self) -> UploadReport:
-        """How far things are, as the process has last written it down."""
+        """Return the progress that the process has last written down."""
         if not self._is_over:
             self._is_alive()
         cursor = UploadCursor.load(self._folder / CURSOR_FILE)
@@ -116,7 +116,7 @@ class UploaderProcess:
                 self.abandon()
 
     def _is_alive(self) -> bool:
-        """Whether there is a process; takes note of how one has ended that was not told to."""
+        """Return True if there is a process; takes note of one that has ended by itself."""
         with self._lock:
             if self._process is None:
                 return False
@@ -169,7 +169,7 @@ def _close_pipe(process: "subprocess.Popen[str]") -> None:
 
 
 def main(order: Mapping[str, Any]) -> None:
-    """Entry point of the process: upload until told to finish, and end when the process that started this one does."""
+    """Entry point of the process: upload until the order to finish, and end when the starting process ends."""
     for number in (signal.SIGINT, signal.SIGHUP):  # a Ctrl-C in the terminal, and its end, are for the one that trains
         signal.signal(number, signal.SIG_IGN)
     os.nice(NICENESS)

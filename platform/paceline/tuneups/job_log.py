@@ -11,8 +11,7 @@ from paceline.cluster.config_difference import is_below
 from paceline.cluster.preflight import writable
 from paceline.cluster.worker_spec import TrialWorkerSpec
 from paceline.errors import EnvironmentFault
-from paceline.tracking.journal import Journal
-from paceline.tracking.journal_entries import is_number
+from paceline.tracking.journal import Journal, is_number
 from paceline.tracking.run_record import flatten
 from paceline.tuneups.jobs import Answer, Job
 

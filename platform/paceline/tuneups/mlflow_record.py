@@ -9,10 +9,9 @@ from paceline.config.loading import dump_yaml
 from paceline.config.shareable import secrets_of, shareable
 from paceline.redaction import redact
 from paceline.tracking import metrics
-from paceline.tracking.error_causes import silence_of
-from paceline.tracking.markdown import code, escaped
+from paceline.tracking.markdown import code, escaped, pictures_part
 from paceline.tracking.metric_points import MetricPoint
-from paceline.tracking.note_parts import pictures_part
+from paceline.tracking.mlflow_probe import silence_of
 from paceline.tracking.provenance import command_line, provenance
 from paceline.tracking.run_record import RunRecord, flatten
 from paceline.tracking.run_recorder import SILENT_SECONDS, RunRecorder

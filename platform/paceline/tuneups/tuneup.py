@@ -31,7 +31,7 @@ from paceline.linting.apart import TIMEOUT_SECONDS, LintApart
 from paceline.places import default_address
 from paceline.private_files import make_folder
 from paceline.redaction import learn
-from paceline.tracking.database_damage import damage_of
+from paceline.tracking.mlflow_probe import damage_of
 from paceline.tracking.tracking_uri import is_http, start_creating, tracking_uri
 from paceline.tuneups.bench import open_bench
 from paceline.tuneups.clock import Clock

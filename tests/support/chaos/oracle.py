@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paceline.tracking import mlflow_client
+from paceline.tracking import mlflow_connection
 from paceline.tracking.metric_points import MetricPoint
 from support import leaks
 from support.chaos.scene import Scene
@@ -69,7 +69,7 @@ def collect(scene: Scene, result: dict[str, Any]) -> Evidence:
     while (left := scene.tree.processes()) and time.monotonic() < deadline:
         time.sleep(0.2)
     processes = tuple(leaks.described(process) for process in left)
-    client = mlflow_client.connect(f"sqlite:///{scene.database}")
+    client = mlflow_connection.connect(f"sqlite:///{scene.database}")
     runs = client.search_runs([each.experiment_id for each in client.search_experiments()])
     histories = [
         [

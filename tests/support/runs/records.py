@@ -13,7 +13,7 @@ from paceline.runs.sync import SyncReport
 from paceline.sweeps.sweep_folder import SweepFolder
 from paceline.sweeps.sweep_log import SweepLog
 from paceline.sweeps.trial import Trial
-from paceline.tracking import metrics, mlflow_client
+from paceline.tracking import metrics, mlflow_connection
 from paceline.tracking.costs import COST_FILE, Ledger
 from paceline.tracking.metric_points import MetricPoint
 from paceline.tracking.run_record import RunRecord, sweep_tags, trial_tags
@@ -92,7 +92,7 @@ def uri_of(database: Path) -> str:
 
 def mlflow_runs(uri: str) -> dict[str, Any]:
     """The runs of the experiment that are not deleted, by Paceline's id."""
-    client = mlflow_client.connect(uri)
+    client = mlflow_connection.connect(uri)
     experiment = client.get_experiment_by_name("mnist")
     runs = client.search_runs([experiment.experiment_id]) if experiment is not None else []
     found = {run.data.tags[metrics.RUN_ID]: run for run in runs}
@@ -102,7 +102,7 @@ def mlflow_runs(uri: str) -> dict[str, Any]:
 
 def steps_of(uri: str, run: Any) -> list[int]:
     """The steps of the points of a run."""
-    return [point.step for point in mlflow_client.connect(uri).get_metric_history(run.info.run_id, "train/loss")]
+    return [point.step for point in mlflow_connection.connect(uri).get_metric_history(run.info.run_id, "train/loss")]
 
 
 def cost_of(run: Any) -> dict[str, float]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.tracking import metrics, mlflow_client
+from paceline.tracking import metrics, mlflow_connection
 from paceline.tracking.journal import JOURNAL_FILE, Journal
 from paceline.tracking.metric_points import MetricPoint
 from paceline.tracking.mlflow_server import start_server, wait_until_up
@@ -232,7 +232,7 @@ class InMlflow:
 
 
 def read_mlflow(uri: str) -> InMlflow:
-    client = mlflow_client.connect(uri)
+    client = mlflow_connection.connect(uri)
     experiments = client.search_experiments()
     runs = client.search_runs([experiment.experiment_id for experiment in experiments])
     points = [

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable
 
-from paceline.tracking import mlflow_client
+from paceline.tracking import mlflow_connection
 from paceline.tracking.metric_points import MetricPoint
 from paceline.tracking.run_record import RunRecord
 
@@ -35,7 +35,7 @@ def as_stored(taken: Iterable[MetricPoint]) -> Stored:
 
 def stored(uri: str, run_id: str | None) -> Stored:
     """Points of a run in MLflow."""
-    client = mlflow_client.connect(uri)
+    client = mlflow_connection.connect(uri)
     keys = sorted(client.get_run(str(run_id)).data.metrics)
     return as_stored(
         MetricPoint(each.key, each.value, each.step, each.timestamp)
@@ -51,7 +51,7 @@ def steps_of(uri: str, run_id: str | None) -> list[int]:
 
 def runs_of(record: RunRecord) -> list[str]:
     """MLflow's ids of all runs in a record's experiment that are not deleted."""
-    client = mlflow_client.connect(record.uri)
+    client = mlflow_connection.connect(record.uri)
     experiment = client.get_experiment_by_name(record.experiment)
     assert experiment is not None
     return [run.info.run_id for run in client.search_runs([experiment.experiment_id])]
@@ -59,4 +59,4 @@ def runs_of(record: RunRecord) -> list[str]:
 
 def artifacts_of(uri: str, run_id: str | None) -> set[str]:
     """Names of a run's artifacts in MLflow, folders not looked into."""
-    return {item.path for item in mlflow_client.connect(uri).list_artifacts(str(run_id))}
+    return {item.path for item in mlflow_connection.connect(uri).list_artifacts(str(run_id))}

@@ -24,7 +24,7 @@ from paceline.runs.export import Exported, export
 from paceline.runs.finding import find_run
 from paceline.runs.tracing import save_program
 from paceline.sweeps.sweep_folder import SweepFolder
-from paceline.tracking import metrics, mlflow_client
+from paceline.tracking import metrics, mlflow_connection
 from paceline.tracking.journal import JOURNAL_FILE, Journal
 from paceline.tracking.metric_points import MetricPoint
 from paceline.tracking.run_record import RECORD_FILE
@@ -237,7 +237,7 @@ def test_a_secret_in_the_config_is_not_exported(own_net: RunResult, home: Path, 
 
 
 def test_mlflow_has_the_checkpoints_and_the_data_of_a_run(cnn: RunResult, home: Path) -> None:
-    client = mlflow_client.connect(f"sqlite:///{home / 'mlflow.db'}")
+    client = mlflow_connection.connect(f"sqlite:///{home / 'mlflow.db'}")
     run = client.get_run(str(cnn.mlflow_run_id))
     models = [m for m in client.search_logged_models([run.info.experiment_id]) if m.source_run_id == run.info.run_id]
     uris = {int(m.tags[metrics.CHECKPOINT_STEP]): m.tags[metrics.CHECKPOINT_URI] for m in models}
@@ -395,7 +395,7 @@ def test_code_that_a_foreign_config_names_is_not_called(
 
 def versions_of(home: Path, name: str) -> list[Any]:
     """The versions of a registered model."""
-    client = mlflow_client.connect(f"sqlite:///{home / 'mlflow.db'}")
+    client = mlflow_connection.connect(f"sqlite:///{home / 'mlflow.db'}")
     return sorted(client.search_model_versions(f"name = '{name}'"), key=lambda each: int(each.version))
 
 
@@ -407,7 +407,7 @@ def test_an_export_is_registered_once_with_what_identifies_it(cnn: RunResult, ho
     (version,) = versions_of(home, "digits")
     assert version.run_id == cnn.mlflow_run_id
     assert (version.tags[metrics.CHECKPOINT_SHA256], version.tags[metrics.CHECKPOINT_STEP]) == (first.sha256, "6")
-    client = mlflow_client.connect(f"sqlite:///{home / 'mlflow.db'}")
+    client = mlflow_connection.connect(f"sqlite:///{home / 'mlflow.db'}")
     uri = client.get_model_version_download_uri("digits", "1")
     assert uri == f"runs:/{cnn.mlflow_run_id}/exported/safetensors-step-6"
     (tmp_path / "back").mkdir()
@@ -465,7 +465,7 @@ def test_a_store_that_does_not_have_the_run_is_left_as_it_is(
     shutil.copy(prepared_database, tmp_path / "other.db")
     with pytest.raises(EnvironmentFault, match="paceline sync"):
         export("cnn", output=tmp_path / "out", register="x", uri=f"sqlite:///{tmp_path / 'other.db'}")
-    client = mlflow_client.connect(f"sqlite:///{tmp_path / 'other.db'}")
+    client = mlflow_connection.connect(f"sqlite:///{tmp_path / 'other.db'}")
     assert [each.name for each in client.search_experiments()] == ["Default"]
     with pytest.raises(EnvironmentFault, match=r"none\.db"):
         export("cnn", output=tmp_path / "out", register="x", uri=f"sqlite:///{tmp_path / 'none.db'}")

@@ -14,7 +14,7 @@ from paceline.engine.unrecorded import as_file
 from paceline.errors import EnvironmentFault
 from paceline.runs import sync as syncing
 from paceline.runs.sync import sync_folder
-from paceline.tracking import metrics, mlflow_client
+from paceline.tracking import metrics, mlflow_connection
 from paceline.tracking.costs import COST_FILE, RUN_PARTS, SWEEP_PARTS, Ledger
 from paceline.tracking.run_recorder import has_ended
 from paceline.tracking.upload_cursor import UploadReport
@@ -58,7 +58,7 @@ def test_a_killed_run_is_sent_with_its_cost_and_closed_and_twice_changes_nothing
     golden(run.data.tags[metrics.STATUS_REASON])
     assert cost_of(run) == {"cost/core_seconds": 100.0, "cost/price": 1.0, "cost/joules": 50.0}
     assert "| training | 90.0 | 90% | 0.9 |" in run.data.tags[metrics.NOTE]
-    history = mlflow_client.connect(uri_of(database)).get_metric_history(run.info.run_id, "cost/price")
+    history = mlflow_connection.connect(uri_of(database)).get_metric_history(run.info.run_id, "cost/price")
     assert [each.step for each in history] == [5]
     assert json.loads((folder / "tracking" / "artifacts" / COST_FILE).read_bytes()) == LEDGER.to_json()
     before = contents(database, storage)
@@ -184,7 +184,7 @@ def test_a_lost_database_and_another_store_get_everything(
 def test_a_run_that_was_deleted_in_mlflow_is_sent_again(storage: Path, database: Path) -> None:
     killed_run(storage, uri_of(database))
     (first,) = sync_folder(storage).records
-    mlflow_client.connect(uri_of(database)).delete_run(str(first.run_id))
+    mlflow_connection.connect(uri_of(database)).delete_run(str(first.run_id))
     (second,) = sync_folder(storage).records
     assert second.state == "complete"
     assert second.run_id != first.run_id
@@ -279,7 +279,7 @@ def test_the_command_answers_1_when_something_is_left(
 
 def test_trials_wait_for_their_sweep(storage: Path, database: Path) -> None:
     folder = killed_sweep(storage, uri_of(database))
-    client = mlflow_client.connect(uri_of(database))
+    client = mlflow_connection.connect(uri_of(database))
     client.delete_experiment(client.create_experiment("mnist"))
     report = sync_folder(folder)
     assert set(states(report).values()) == {"left"}

@@ -15,7 +15,7 @@ from paceline.runs.export import export
 from paceline.runs.finding import find_run
 from paceline.runs.stored_sync import sync_address
 from paceline.storage.remote_folder import RemoteFolder
-from paceline.tracking import mlflow_client as mlflow
+from paceline.tracking import mlflow_connection as mlflow
 from support.storage.relay import Relay
 from support.storage.training import NAME, Training
 

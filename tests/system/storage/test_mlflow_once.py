@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from paceline.storage.remote_folder import RemoteFolder
-from paceline.tracking import mlflow_client as mlflow
+from paceline.tracking import mlflow_connection as mlflow
 from support.storage.relay import Relay
 from support.storage.runs import kill_at, points_in
 from support.storage.training import NAME, Training

@@ -9,13 +9,13 @@ import pytest
 from paceline.storage.address import OUTCOME, RunStore
 from paceline.storage.remote_folder import RemoteFolder
 from paceline.storage.stored_record import RecordCopy
-from paceline.tracking import mlflow_client as mlflow
+from paceline.tracking import mlflow_connection as mlflow
 from paceline.tracking import mlflow_uploader
 from paceline.tracking.journal import JOURNAL_FILE, Journal
 from paceline.tracking.metric_points import MetricPoint
 from paceline.tracking.run_record import RunRecord
 from paceline.tracking.run_recorder import RunRecorder
-from paceline.tracking.stored_length import hurry, is_hurried, note_stored, stored_bytes
+from paceline.tracking.upload_cursor import hurry, is_hurried, note_stored, stored_bytes
 from support.golden import Golden
 from support.storage.relay import Relay
 from support.tracking.recording import until

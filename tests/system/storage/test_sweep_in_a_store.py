@@ -18,7 +18,7 @@ from paceline.runs.listing import list_runs
 from paceline.storage.remote_folder import RemoteFolder
 from paceline.storage.stored_record import joined
 from paceline.sweeps.coordinator.coordinator import SweepCoordinator
-from paceline.tracking import mlflow_client as mlflow
+from paceline.tracking import mlflow_connection as mlflow
 from support.storage.relay import Relay
 from support.storage.server import CREDENTIALS
 from support.storage.sweeping import NAME, STEPS, Sweeping, log_in, steps_in, sweep_of, whole_steps

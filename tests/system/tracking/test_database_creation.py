@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from paceline.tracking import mlflow_client, mlflow_database
+from paceline.tracking import mlflow_connection, mlflow_database
 from paceline.tracking.run_recorder import RunRecorder
 from support.tracking.recording import MakeRecord, until
 
@@ -105,7 +105,7 @@ def test_the_program_ends_with_the_command_that_started_it_and_leaves_nothing(
 def test_an_abandoned_recorder_ends_it(
     tmp_path: Path, folder: Path, record: MakeRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mlflow_client.import_mlflow()  # the recorder's thread would do so first
+    mlflow_connection.import_mlflow()  # the recorder's thread would do so first
     (tmp_path / "mlflow.py").write_text(SLOW)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     recorder = RunRecorder(tmp_path / "run", record(f"sqlite:///{folder}/mlflow.db"))

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from paceline.tracking import git_state, metrics
+from paceline.tracking import metrics
+from paceline.tracking import provenance as module
 from paceline.tracking.environment import environment_text
-from paceline.tracking.git_state import GitState
-from paceline.tracking.provenance import GIT_DIFF, launch_tags, provenance
+from paceline.tracking.provenance import GIT_DIFF, GitState, launch_tags, provenance
 from paceline.tracking.run_record import RunRecord
 
 CANARY = "canary-S3cr3t"
@@ -89,7 +89,7 @@ def test_of_large_changes_a_part_is_kept_and_all_is_hashed_and_counted(repositor
     for number in range(700):
         (repository / f"a rather long name {number:03d}.txt").write_text("x")
     other = GitState(repository, with_diff=True)
-    assert 0.9 * git_state.DIFF_BYTES < len(one.diff.encode()) <= git_state.DIFF_BYTES
+    assert 0.9 * module.DIFF_BYTES < len(one.diff.encode()) <= module.DIFF_BYTES
     assert one.diff.endswith("cut: only 1,000,000 bytes are kept\n")
     assert one.tags[metrics.GIT_DIFF_SHA256] != other.tags[metrics.GIT_DIFF_SHA256]
     text = other.tags[metrics.GIT_CHANGED_FILES]
@@ -111,7 +111,7 @@ def test_a_hanging_git_is_given_up_in_time(
     stub.write_text(f'#!/bin/sh\ncase "$*" in *{slow}*) exec sleep 30;; esac\nexec {real} "$@"\n')
     stub.chmod(stub.stat().st_mode | stat.S_IEXEC)
     monkeypatch.setenv("PATH", str(stub.parent), prepend=":")
-    monkeypatch.setattr(git_state, "GIT_SECONDS", 0.5)
+    monkeypatch.setattr(module, "GIT_SECONDS", 0.5)
     began = time.monotonic()
     tags = GitState(repository).tags
     assert time.monotonic() - began < 25

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.tracking import metrics, mlflow_client
+from paceline.tracking import metrics, mlflow_connection
 from paceline.tracking.run_record import RunRecord, sweep_tags, trial_tags
 from paceline.tracking.run_recorder import RunRecorder
 from paceline.tracking.tracking_uri import run_url
@@ -21,7 +21,7 @@ def everything_of(about: RunRecord, uri: str) -> dict[str, list[str]]:
     """
     from mlflow.entities import ViewType
 
-    client = mlflow_client.connect(uri)
+    client = mlflow_connection.connect(uri)
     experiments = [
         each for each in client.search_experiments(ViewType.ALL) if each.name in (about.experiment, "Default")
     ]
@@ -93,5 +93,5 @@ def test_a_sweep_and_its_trials_that_start_at_once_are_one_run_each(
     expected = {"Default": [], parent.experiment: ["sweep", *(each.run_id for each in about)]}
     assert everything_of(parent, sqlite_uri) == expected
     for report in reports[:-1]:
-        tags = mlflow_client.connect(sqlite_uri).get_run(str(report.run_id)).data.tags
+        tags = mlflow_connection.connect(sqlite_uri).get_run(str(report.run_id)).data.tags
         assert tags[metrics.PARENT_RUN] == reports[-1].run_id

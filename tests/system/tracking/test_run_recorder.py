@@ -15,15 +15,16 @@ from typing import Any
 
 import pytest
 
-from paceline.tracking import backoff, metrics, mlflow_client, mlflow_run, mlflow_uploader
+from paceline.tracking import backoff, metrics, mlflow_connection, mlflow_run, mlflow_uploader
 from paceline.tracking import run_recorder as module
-from paceline.tracking.error_causes import cause_text, silence_of
 from paceline.tracking.journal import JOURNAL_FILE, Journal
 from paceline.tracking.metric_points import MetricPoint
+from paceline.tracking.mlflow_probe import cause_text, silence_of
 from paceline.tracking.mlflow_run import MlflowRun
+from paceline.tracking.mlflow_uploader import sync
 from paceline.tracking.run_record import RunRecord
-from paceline.tracking.run_recorder import RunRecorder, has_ended, sync, unsent
-from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor, UploadReport
+from paceline.tracking.run_recorder import RunRecorder, has_ended
+from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor, UploadReport, unsent
 from support.tracking.faulty_proxy import FaultyProxy
 from support.tracking.journals import numbers
 from support.tracking.markdown import blocks_of, table_of
@@ -43,7 +44,7 @@ from support.tracking.recording import (
 def run_of(uri: str, report: UploadReport) -> Any:
     """What MLflow has of a reported run, all of which has arrived."""
     assert (report.unsent, report.error) == (0, None)
-    return mlflow_client.connect(uri).get_run(str(report.run_id))
+    return mlflow_connection.connect(uri).get_run(str(report.run_id))
 
 
 def all_sent(recorder: RunRecorder) -> bool:
@@ -185,7 +186,7 @@ def test_a_run_that_is_deleted_in_mlflow_meanwhile_gets_everything_again(
     recorder.start_uploading()
     until(lambda: all_sent(recorder))
     first = recorder.report().run_id
-    mlflow_client.connect(sqlite_uri).delete_run(str(first))
+    mlflow_connection.connect(sqlite_uri).delete_run(str(first))
     recorder.append(points(10, 20))
     until(lambda: recorder.report().run_id != first and all_sent(recorder))
     report = recorder.close("FINISHED")

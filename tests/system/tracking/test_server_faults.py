@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import EnvironmentFault
-from paceline.tracking import mlflow_client
-from paceline.tracking.mlflow_uploader import MlflowUploader
-from paceline.tracking.run_recorder import RunRecorder, sync
-from paceline.tracking.store_probe import probe
+from paceline.tracking import mlflow_connection
+from paceline.tracking.mlflow_probe import probe
+from paceline.tracking.mlflow_uploader import MlflowUploader, sync
+from paceline.tracking.run_recorder import RunRecorder
 from support.golden import Golden
 from support.tracking.faulty_proxy import FaultyProxy
 from support.tracking.recording import MakeRecord, artifacts_of, points, runs_of, steps_of, until
@@ -47,7 +47,7 @@ def test_everything_arrives_exactly_once(
     assert (report.unsent, report.error) == (0, None)
     assert runs_of(about) == [report.run_id]
     assert steps_of(proxy.uri, report.run_id) == list(range(1, 41))
-    run = mlflow_client.connect(proxy.uri).get_run(str(report.run_id))
+    run = mlflow_connection.connect(proxy.uri).get_run(str(report.run_id))
     assert (run.info.status, run.data.params) == ("FINISHED", {"lr": "0.1"})
     assert artifacts_of(proxy.uri, report.run_id) == {"config.yaml", "loss_curve.png"}
 
@@ -76,7 +76,7 @@ def test_a_server_that_never_answers_does_not_hold_up_the_end(
     later = sync(tmp_path / "run", server_uri)
     assert (later.unsent, later.error) == (0, None)
     assert steps_of(server_uri, later.run_id) == list(range(1, 11))
-    assert mlflow_client.connect(server_uri).get_run(str(later.run_id)).info.status == "FINISHED"
+    assert mlflow_connection.connect(server_uri).get_run(str(later.run_id)).info.status == "FINISHED"
 
 
 # Asked before anything starts

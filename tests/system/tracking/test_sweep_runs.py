@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from paceline.tracking import metrics, mlflow_client, mlflow_uploader
+from paceline.tracking import metrics, mlflow_connection
 from paceline.tracking.metric_points import MetricPoint
 from paceline.tracking.mlflow_connection import Connection
 from paceline.tracking.run_record import RunRecord, sweep_tags, trial_state_tags, trial_tags
 from paceline.tracking.run_recorder import TRIAL_STATUS, RunRecorder
-from paceline.tracking.sweep_note import Objective, TrialRow, sweep_note, sweep_points
-from paceline.tracking.trials_table import trials_csv
+from paceline.tracking.sweep_note import Objective, sweep_note, sweep_points
+from paceline.tracking.trials_table import TrialRow, trials_csv
 from paceline.tracking.upload_cursor import CURSOR_FILE, UploadReport
 from support.tracking.markdown import best_of
 from support.tracking.recording import MakeRecord, artifacts_of, points, runs_of, steps_of, stored, until
@@ -76,7 +76,7 @@ def test_a_sweep_that_crashed_and_was_opened_again(tmp_path: Path, sqlite_uri: s
     assert [(one.unsent, one.error) for one in [*reports, *again, closed]] == [(0, None)] * 11
     assert [one.run_id for one in again] == [one.run_id for one in reports]
     assert sorted(runs_of(about)) == sorted(str(one.run_id) for one in [closed, *reports])
-    client = mlflow_client.connect(about.uri)
+    client = mlflow_connection.connect(about.uri)
     children = client.search_runs([str(closed.experiment_id)], f"tags.`mlflow.parentRunId` = '{closed.run_id}'")
     assert {run.info.run_id for run in children} == {one.run_id for one in reports}
     for number, (state, status) in enumerate(ENDINGS.items(), 1):
@@ -118,14 +118,14 @@ def test_a_child_waits_for_its_parent(
     parent.start_uploading()
     report = child.close("FINISHED")
     assert (report.unsent, report.error) == (0, None)
-    run = mlflow_client.connect(sqlite_uri).get_run(str(report.run_id))
+    run = mlflow_connection.connect(sqlite_uri).get_run(str(report.run_id))
     assert run.data.tags[metrics.PARENT_RUN] == parent.close("FINISHED").run_id
 
 
 def test_a_parent_that_never_comes_is_an_error_and_no_hanging(
     tmp_path: Path, sqlite_uri: str, record: MakeRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mlflow_uploader, "PARENT_SECONDS", 0.3)
+    monkeypatch.setattr(mlflow_connection, "PARENT_SECONDS", 0.3)
     about = record(sqlite_uri)
     child = RunRecorder(tmp_path / "child", trial(about, 1))
     report = child.close("FINISHED", timeout_seconds=5)  # opening the database alone takes a second on a busy machine
@@ -141,7 +141,7 @@ def test_a_parent_that_was_deleted_in_mlflow_gets_its_later_children(
     parent = RunRecorder(tmp_path / "parent", about)
     parent.start_uploading()
     first = run_trial(tmp_path / "1", trial(about, 1), points(1, 3), "finished")
-    client = mlflow_client.connect(sqlite_uri)
+    client = mlflow_connection.connect(sqlite_uri)
     client.delete_run(client.get_run(str(first.run_id)).data.tags[metrics.PARENT_RUN])
     parent.append([MetricPoint(metrics.trials_metric("finished"), 1.0, 1, 1)])
     report = parent.close("FINISHED")

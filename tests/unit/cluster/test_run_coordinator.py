@@ -19,7 +19,7 @@ from paceline.sweeps.coordinator.running_trial import TrialCoordinator
 from paceline.tracking import metrics
 from paceline.tracking.metric_points import MetricPoint
 from paceline.tracking.run_record import RunRecord
-from paceline.tracking.stored_length import MARK, is_hurried, note_stored
+from paceline.tracking.upload_cursor import MARK, is_hurried, note_stored
 from support.cluster.coordinators import NOWHERE, Events, entries_of, no_space, open_coordinator, tags_of, warnings_of
 
 FINISHED = {"status": "finished", "step": 4}

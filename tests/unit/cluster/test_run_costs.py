@@ -21,7 +21,7 @@ from paceline.engine.state import TrainState
 from paceline.engine.train_step import TrainStep
 from paceline.tracking.costs import Goal, Ledger, Reached
 from paceline.tracking.metric_points import MetricReading
-from paceline.tracking.point_history import read_points
+from paceline.tracking.recorded_run import read_points
 from paceline.tracking.run_record import RunRecord
 from support.cluster.coordinators import NOWHERE
 from support.cluster.local_runs import enter_folder, local_config

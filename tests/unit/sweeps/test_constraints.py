@@ -22,8 +22,7 @@ from paceline.sweeps.results.result import SweepResult
 from paceline.sweeps.states import TrialState
 from paceline.sweeps.sweep_log import SweepLog, read_log
 from paceline.sweeps.trial import Trial, TrialTable
-from paceline.tracking.sweep_note import TrialRow
-from paceline.tracking.trials_table import trials_csv
+from paceline.tracking.trials_table import TrialRow, trials_csv
 from support.sweeps.configs import sweep_config
 from support.sweeps.simulation import SimulatedSweep, ends_with, simulated
 

@@ -8,7 +8,7 @@ import pytest
 from paceline.sweeps.coordinator.coordinator import SweepCoordinator
 from paceline.sweeps.messages import Attempt
 from paceline.tracking.metric_points import MetricReading
-from paceline.tracking.point_history import read_points
+from paceline.tracking.recorded_run import read_points
 from support.sweeps.simulation import ONE, SimulatedSweep, ending, full_disk, play, rung, simulated
 
 

@@ -21,7 +21,7 @@ from paceline.tracking import metrics
 from paceline.tracking.journal import JOURNAL_FILE, Journal
 from paceline.tracking.metric_points import MetricPoint, MetricReading
 from paceline.tracking.mlflow_uploader import MlflowUploader
-from paceline.tracking.point_history import read_points
+from paceline.tracking.recorded_run import read_points
 from paceline.tracking.run_record import RunRecord
 from paceline.tracking.run_recorder import RunRecorder
 from paceline.tracking.upload_cursor import UploadReport

@@ -5,7 +5,7 @@ from typing import Any
 
 from paceline.sweeps.messages import TrialReport
 from paceline.sweeps.trial import PlannedTrial
-from paceline.tracking.run_recorder import JOURNAL_FILE
+from paceline.tracking.journal import JOURNAL_FILE
 from support.sweeps.simulation import SimulatedSweep, ending, play, rung, simulated, until_stopped, with_rungs
 
 

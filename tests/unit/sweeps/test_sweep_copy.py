@@ -16,7 +16,7 @@ from paceline.sweeps.sweep_log import SweepLog, read_log
 from paceline.sweeps.trial import Trial
 from paceline.tracking.journal import JOURNAL_FILE, Journal
 from paceline.tracking.metric_points import MetricPoint
-from paceline.tracking.stored_length import hurry, is_hurried, note_stored, stored_bytes
+from paceline.tracking.upload_cursor import hurry, is_hurried, note_stored, stored_bytes
 from support.storage.local_store import AWAY, LocalStore
 from support.storage.stores import go_to, play_store, sweep_store
 

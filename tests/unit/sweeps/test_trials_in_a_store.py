@@ -25,7 +25,7 @@ from paceline.sweeps.search.tune_trials import TRIAL
 from paceline.sweeps.trial import PlannedTrial
 from paceline.tracking.journal import JOURNAL_FILE
 from paceline.tracking.metric_points import MetricReading
-from paceline.tracking.stored_length import is_hurried, note_stored, stored_bytes
+from paceline.tracking.upload_cursor import is_hurried, note_stored, stored_bytes
 from support.storage.local_store import AWAY, LocalStore
 from support.storage.stores import play_store, sweep_store
 from support.sweeps.configs import sweep_config

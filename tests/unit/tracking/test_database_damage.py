@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline.tracking import database_damage
-from paceline.tracking.database_damage import damage_of, damaged_text
+from paceline.tracking import mlflow_probe
+from paceline.tracking.mlflow_probe import damage_of, damaged_text
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_a_locked_database_is_not_damaged(database: Path) -> None:
 
 def test_a_large_database_is_not_read_as_a_whole(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spoil_a_page(database)
-    monkeypatch.setattr(database_damage, "LARGEST_BYTES", 4096)
+    monkeypatch.setattr(mlflow_probe, "LARGEST_BYTES", 4096)
     assert damaged_text(database) is None
     spoil_the_head(database)
     assert damaged_text(database) is not None

@@ -11,7 +11,7 @@ import pytest
 
 from paceline.tracking.journal import JOURNAL_FILE, Journal, can_lock
 from paceline.tracking.metric_points import MetricPoint
-from paceline.tracking.point_history import Histories, read_points
+from paceline.tracking.recorded_run import Histories, read_points
 from support.tracking.journals import items, numbers
 
 

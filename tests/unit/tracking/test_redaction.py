@@ -16,12 +16,12 @@ from paceline.redaction import learn, redact, redact_arguments, redact_bytes, re
 from paceline.sweeps.results.labels import LONGEST_VALUE as LONGEST_LABEL
 from paceline.sweeps.results.labels import value_text
 from paceline.tracking import metrics
-from paceline.tracking.markdown import code, escaped
-from paceline.tracking.note_parts import LONGEST_VALUE, changes_part
+from paceline.tracking.markdown import LONGEST_VALUE, changes_part, code, escaped
 from paceline.tracking.provenance import command_line
 from paceline.tracking.run_note import summary
 from paceline.tracking.run_record import RunRecord, clean_tags
-from paceline.tracking.sweep_note import Objective, TrialRow, sweep_note
+from paceline.tracking.sweep_note import Objective, sweep_note
+from paceline.tracking.trials_table import TrialRow
 
 CANARY = "9f2kQz71canary"
 LONG = "Abc123" * 7

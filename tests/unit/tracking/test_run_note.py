@@ -8,9 +8,8 @@ from PIL import Image
 
 from paceline.reports import theme
 from paceline.tracking import metrics
-from paceline.tracking.loss_picture import loss_curve
 from paceline.tracking.metric_points import MetricPoint
-from paceline.tracking.run_note import summary
+from paceline.tracking.run_note import loss_curve, summary
 from paceline.tracking.thinned_curves import curves_of
 from support.golden import Golden
 from support.tracking.markdown import blocks_of, outside_blocks, table_of

@@ -12,13 +12,12 @@ import pytest
 
 from paceline.tracking import metrics
 from paceline.tracking import run_recorder as module
-from paceline.tracking.datasets import LOADING
+from paceline.tracking.datasets_and_models import LOADING
 from paceline.tracking.journal import JOURNAL_FILE, Journal
 from paceline.tracking.mlflow_uploader import MlflowUploader
 from paceline.tracking.run_record import RunRecord
-from paceline.tracking.run_recorder import RunRecorder, has_ended, unsent
-from paceline.tracking.stored_length import MARK, note_stored
-from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor
+from paceline.tracking.run_recorder import RunRecorder, has_ended
+from paceline.tracking.upload_cursor import CURSOR_FILE, MARK, UploadCursor, note_stored, unsent
 from support.tracking.recording import DEAD, MakeRecord, as_stored, points
 
 

@@ -13,11 +13,10 @@ import pytest
 
 from paceline.config.sections import TrackingConfig
 from paceline.errors import BAD_CONFIG, BAD_ENVIRONMENT, ConfigError, EnvironmentFault
-from paceline.tracking.error_causes import LONGEST, cause_text, is_silence
 from paceline.tracking.mlflow_database import sqlite_uri
+from paceline.tracking.mlflow_probe import LONGEST, cause_text, is_silence, probe
 from paceline.tracking.mlflow_server import free_port, ui
 from paceline.tracking.model_registry import check_name
-from paceline.tracking.store_probe import probe
 from paceline.tracking.tracking_uri import run_url, sqlite_file, tracking_uri
 from support.golden import Golden
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from paceline.tracking import metrics
-from paceline.tracking.note_parts import LONGEST_VALUE, MOST_CHANGES, changes_part, pictures_part
+from paceline.tracking.markdown import LONGEST_VALUE, MOST_CHANGES, changes_part, pictures_part
 from paceline.tracking.run_record import TAG_LENGTH
-from paceline.tracking.sweep_note import Objective, TrialRow, sweep_note, sweep_points
-from paceline.tracking.trials_table import trials_csv
+from paceline.tracking.sweep_note import Objective, sweep_note, sweep_points
+from paceline.tracking.trials_table import TrialRow, trials_csv
 from support.golden import Golden
 from support.tracking.markdown import best_of, blocks_of, outside_blocks, table_of
 

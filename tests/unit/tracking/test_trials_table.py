@@ -5,8 +5,7 @@ import io
 import pandas
 import pytest
 
-from paceline.tracking.sweep_note import TrialRow
-from paceline.tracking.trials_table import trials_csv
+from paceline.tracking.trials_table import TrialRow, trials_csv
 
 FORMULAS = [
     "=cmd|' /C calc'!A0",

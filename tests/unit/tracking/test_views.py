@@ -13,8 +13,15 @@ import pytest
 
 from paceline.tracking.metrics import axis_metric
 from paceline.tracking.mlflow_connection import Connection
-from paceline.tracking.mlflow_views import TAG_LENGTH, TAG_PREFIX, ViewAxis, run_views, sweep_view_id, sweep_views
-from paceline.tracking.review_links import review_url
+from paceline.tracking.mlflow_views import (
+    TAG_LENGTH,
+    TAG_PREFIX,
+    ViewAxis,
+    review_url,
+    run_views,
+    sweep_view_id,
+    sweep_views,
+)
 from paceline.tracking.tracking_uri import view_url
 from support.tracking.recording import DEAD, MakeRecord
 from support.tracking.stories import BATCH, LR, RULE, SWEEP, story

@@ -6,11 +6,10 @@ from typing import Any
 from paceline.reports.page import Fact
 from paceline.reports.text import time_text
 from paceline.tracking import metrics
-from paceline.tracking.artifact_uploads import ARTIFACT_FOLDER
 from paceline.tracking.environment import ENVIRONMENT_FILE
-from paceline.tracking.git_state import changed_and_untracked
-from paceline.tracking.provenance import config_not_in_commit
+from paceline.tracking.provenance import changed_and_untracked, config_not_in_commit
 from paceline.tracking.recorded_run import CONFIG_FILE, RecordedRun
+from paceline.tracking.run_record import ARTIFACT_FOLDER
 
 LONGEST = 4000
 _VERSION = metrics.version_tag("")

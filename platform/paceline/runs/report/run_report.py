@@ -20,10 +20,10 @@ from paceline.runs.report.origin import origin_values
 from paceline.runs.report.run_charts import run_charts
 from paceline.runs.report.speed_comparison import stamp_facts, stragglers
 from paceline.tracking import metrics
-from paceline.tracking.artifact_uploads import ARTIFACT_FOLDER
 from paceline.tracking.costs import Ledger
 from paceline.tracking.provenance import config_not_in_commit
 from paceline.tracking.recorded_run import CONFIG_FILE, RecordedRun, ledger_of, read_run
+from paceline.tracking.run_record import ARTIFACT_FOLDER
 from paceline.tracking.thinned_curves import Place, ThinnedCurve
 
 LONGEST_REASON = 4000

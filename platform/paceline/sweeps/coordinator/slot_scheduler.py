@@ -19,7 +19,7 @@ from paceline.sweeps.states import ENDED, TrialState
 from paceline.sweeps.sweep_costs import GroupTimes
 from paceline.sweeps.trial import Trial
 from paceline.tracking.run_record import RunRecord
-from paceline.tracking.stored_length import note_stored, stored_bytes
+from paceline.tracking.upload_cursor import note_stored, stored_bytes
 
 TROUBLE_SECONDS = 60.0
 """How often the trouble that a trial's record has is reported, at the most."""

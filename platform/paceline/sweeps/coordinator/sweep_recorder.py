@@ -25,8 +25,9 @@ from paceline.sweeps.sweep_log import SweepLog, answer_entry, rung_entry, trial_
 from paceline.sweeps.trial import Trial
 from paceline.tracking.journal import JOURNAL_FILE, Journal
 from paceline.tracking.metric_points import MetricPoint
+from paceline.tracking.mlflow_uploader import sync
 from paceline.tracking.run_record import RECORD_FILE, RunRecord, trial_state_tags
-from paceline.tracking.run_recorder import TRIAL_STATUS, RunRecorder, has_ended, sync
+from paceline.tracking.run_recorder import TRIAL_STATUS, RunRecorder, has_ended
 from paceline.tracking.sweep_note import sweep_points
 
 CHILD_CLOSE_SECONDS = 30.0

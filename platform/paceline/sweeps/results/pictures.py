@@ -17,7 +17,7 @@ from paceline.sweeps.results.importance import importances, is_log, varied_axes
 from paceline.sweeps.results.ranking import Objective
 from paceline.sweeps.states import ENDED
 from paceline.sweeps.trial import Trial, axis_keys
-from paceline.tracking import point_history
+from paceline.tracking import recorded_run
 
 if TYPE_CHECKING:
     from paceline.reports.figure import Picture
@@ -95,7 +95,7 @@ def histories_of(folder: Path, trials: Sequence[Trial], objectives: Sequence[Obj
         folder: the sweep's own.
     """
     folders = {trial.id: folder / "trials" / trial.id / "tracking" for trial in trials}
-    return point_history.Histories(folders, keys_of(objectives))
+    return recorded_run.Histories(folders, keys_of(objectives))
 
 
 def warm_up(config: ExperimentConfig) -> None:

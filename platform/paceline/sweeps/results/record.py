@@ -22,12 +22,12 @@ from paceline.sweeps.states import ENDED
 from paceline.sweeps.sweep_folder import SweepFolder
 from paceline.sweeps.trial import Trial
 from paceline.tracking.costs import Ledger
+from paceline.tracking.markdown import pictures_part
 from paceline.tracking.mlflow_views import SweepStory, ViewAxis, sweep_views
-from paceline.tracking.note_parts import pictures_part
 from paceline.tracking.provenance import command_line, launch_tags, provenance
 from paceline.tracking.run_record import RunRecord, flatten, param_text, sweep_tags
-from paceline.tracking.sweep_note import Objective, TrialRow, sweep_note
-from paceline.tracking.trials_table import trials_csv
+from paceline.tracking.sweep_note import Objective, sweep_note
+from paceline.tracking.trials_table import TrialRow, trials_csv
 from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor
 
 if TYPE_CHECKING:

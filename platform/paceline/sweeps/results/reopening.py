@@ -20,11 +20,9 @@ from paceline.sweeps.sweep_log import read_log
 from paceline.sweeps.trial import Trial
 from paceline.tracking import metrics
 from paceline.tracking.costs import Ledger
-from paceline.tracking.journal import Journal
-from paceline.tracking.mlflow_views import sweep_view_id
-from paceline.tracking.review_links import review_url
+from paceline.tracking.journal import JOURNAL_FILE, Journal
+from paceline.tracking.mlflow_views import review_url, sweep_view_id
 from paceline.tracking.run_record import RunRecord
-from paceline.tracking.run_recorder import JOURNAL_FILE
 from paceline.tracking.tracking_uri import is_http, run_url
 from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor
 

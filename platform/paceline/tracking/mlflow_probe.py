@@ -1,4 +1,4 @@
-"""Probes if the tracking store answers, without importing MLflow."""
+"""The state of an MLflow store, found without MLflow: if it answers, why not, and if its database is damaged."""
 
 import base64
 import os
@@ -7,7 +7,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,13 +24,22 @@ if TYPE_CHECKING:
     from urllib.request import Request
 
 PROBE_SECONDS = 3.0
-"""How long a store may take to answer when it is only asked whether it is there."""
+"""Time in which a store has to answer a probe."""
 
 HINT_OF_SILENCE = "start the server, correct the address, or set tracking.offline=allow to send the metrics later"
 SPARE_SECONDS = 0.1
-"""Of a probe's time, not used: a server that answers late is no silent one."""
+"""Part of a probe's time that is not used: a server that answers late has answered."""
 SILENT = "mlflow-not-answering"
 """Code of the error where nobody answers."""
+LONGEST = 200
+"""Characters that are shown of an error of its own, at the most."""
+LARGEST_BYTES = 1 << 28
+"""Larger databases are not read as a whole, which would take seconds."""
+_DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
+"""Names that errors about a damaged file begin with. Others, such as that of a locked one, say nothing about it."""
+# as MLflow's client words it
+_CLIENT_REFUSED = re.compile(r"failed with error code (401|403)\b")
+_NO_JSON = "not in a valid JSON"
 _HINT_OF_REFUSAL = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
 _ASKED = "api/2.0/mlflow/experiments/search?max_results=1"
 _MIGRATIONS = "store/db_migrations/versions"
@@ -61,12 +70,12 @@ def _probe_file(path: Path) -> None:
     if not path.exists():
         return
     if not path.is_file() or not os.access(path, os.R_OK | os.W_OK):
-        reason = f"the MLflow database is no file that can be written to: {path}"
+        reason = f"the MLflow database is not a file that can be written to: {path}"
         raise EnvironmentFault(reason, "database-not-writable", path=path)
     with path.open("rb") as file:
         head = file.read(16)
     if head and head != b"SQLite format 3\0":
-        reason = f"{path} is no SQLite database; move it away, or set tracking.uri"
+        reason = f"{path} is not an SQLite database; move it away, or set tracking.uri"
         raise EnvironmentFault(reason, "not-a-database", path=path)
     if head and _is_foreign(path):
         reason = f"{path} is a database of another program or of a newer MLflow; move it away, or set tracking.uri"
@@ -74,7 +83,7 @@ def _probe_file(path: Path) -> None:
 
 
 def _is_foreign(path: Path) -> bool:
-    """Whether a database's tables are not those of this MLflow or of an older one, which MLflow sees to itself."""
+    """Return True if a database's tables are neither of this MLflow nor of an older one, which MLflow upgrades."""
     import sqlite3
 
     tables: set[str] = set()
@@ -122,12 +131,12 @@ def _probe_server(uri: str, timeout_seconds: float) -> None:
             raise _refused(uri, error.code) from None
         if error.code >= 500:
             raise _silent(uri, error) from None
-        reason = f"{redact(uri)} answers {error.code}, so it is no MLflow server; {HINT}"
+        reason = f"{redact(uri)} answers {error.code}, so it is not an MLflow server; {HINT}"
         raise EnvironmentFault(reason, "not-mlflow", uri=redact(uri), status=error.code) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise _silent(uri, error) from None
     if body.strip() != b"OK":
-        reason = f"{redact(uri)} answers, but is no MLflow server; {HINT}"
+        reason = f"{redact(uri)} answers, but is not an MLflow server; {HINT}"
         raise EnvironmentFault(reason, "not-mlflow", uri=redact(uri))
     left = timeout_seconds - (time.monotonic() - began) - SPARE_SECONDS
     if left > 0:
@@ -135,10 +144,10 @@ def _probe_server(uri: str, timeout_seconds: float) -> None:
 
 
 def _probe_runs(uri: str, timeout_seconds: float) -> None:
-    """Whether the server lets one at its runs: its sign of life may be had without credentials, or from a proxy.
+    """Check that the server gives access to its runs: a proxy may answer for it, or it answers without credentials.
 
     Raises:
-        EnvironmentFault: it does not. Any other trouble is none yet: the server lives.
+        EnvironmentFault: it does not. Any other trouble is ignored here: the server answers.
     """
     import http.client
     from urllib.error import HTTPError
@@ -157,7 +166,7 @@ def _probe_runs(uri: str, timeout_seconds: float) -> None:
 
 
 def refused_text(uri: str, code: int) -> str:
-    """What is wrong where a server answers 401 or 403, and the hint."""
+    """Return the error of a server that answers 401 or 403, and the hint."""
     return f"MLflow at {redact(uri)} refuses the credentials ({code}); {_HINT_OF_REFUSAL}"
 
 
@@ -166,7 +175,7 @@ def _refused(uri: str, status: int) -> EnvironmentFault:
 
 
 def no_mlflow_text(uri: str) -> str:
-    """What is wrong where a server answers with something else than MLflow does, such as a page of its own."""
+    """Return the error of a server that answers with something else than MLflow does, such as a login page."""
     return f"{redact(uri)} answers with a page instead of MLflow's data, as a login does; {_HINT_OF_REFUSAL}"
 
 
@@ -200,7 +209,7 @@ def _within(timeout_seconds: float, uri: str, check: Callable[[], None]) -> None
 
 
 def answered(uri: str, path: str, timeout_seconds: float, body: bytes | None = None) -> "HTTPResponse":
-    """A server's answer, asked with the credentials of its address or of the environment. To be closed.
+    """Return a server's answer, asked with the credentials of its address or of the environment. To be closed.
 
     Args:
         path: what follows the address.
@@ -244,3 +253,96 @@ def _tls() -> "SSLContext":
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def silence_of(uri: str, timeout_seconds: float) -> str | None:
+    """Return why nobody answers at an address, without the hint; None where somebody does."""
+    try:
+        probe(uri, timeout_seconds)
+    except EnvironmentFault as error:
+        return error.message.removesuffix(f"; {HINT_OF_SILENCE}") if error.code == SILENT else None
+    return None
+
+
+def is_silence(error: BaseException) -> bool:
+    """Return True if nobody answers, rather than that somebody refuses."""
+    return _silence_in(error) is not None
+
+
+def cause_text(error: BaseException, uri: str = "") -> str:
+    """Return the cause of an MLflow error, whose own errors nest three others, without secrets.
+
+    `MLflow does not answer: Connection refused` where nobody does, else the first line of the error.
+
+    Args:
+        uri: MLflow's address.
+    """
+    silence = _silence_in(error)
+    if silence is not None:
+        return redact(f"MLflow does not answer: {silence.strerror or silence or type(silence).__name__}")
+    refused = _CLIENT_REFUSED.search(str(error))
+    if refused is not None:
+        return refused_text(uri, int(refused[1]))
+    if _NO_JSON in str(error):
+        return no_mlflow_text(uri)
+    text = redact(f"{type(error).__name__}: {error}").strip()
+    first = text.partition("\n")[0].partition(" (Caused by ")[0].partition(". Response body: ")[0]
+    return first if len(first) <= LONGEST else f"{first[: LONGEST - 2]} …"
+
+
+def _silence_in(error: BaseException) -> OSError | None:
+    from socket import gaierror
+
+    silent = (each for each in _chain(error) if isinstance(each, (ConnectionRefusedError, TimeoutError, gaierror)))
+    return next(silent, None)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, and its causes."""
+    seen: set[int] = set()
+    each: BaseException | None = error
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
+        yield each
+        each = each.__cause__ or each.__context__
+
+
+def damage_of(uri: str, run_id: str | None) -> str | None:
+    """Return what is wrong with the database that a run was sent to; None for nothing, and for a server.
+
+    Sending need not notice: SQLite reads no page that it does not need.
+
+    Args:
+        uri: MLflow's address.
+        run_id: MLflow's id of the run; None or empty for one that was not sent.
+    """
+    file = sqlite_file(uri) if run_id else None
+    if file is None:
+        return None
+    if not file.exists() or not file.stat().st_size:
+        return f"the database {file} was removed, or is empty"
+    return damaged_text(file)
+
+
+def damaged_text(file: Path) -> str | None:
+    """Return what to do about a database file that is damaged; None for one that is not, or is missing."""
+    import sqlite3
+
+    try:
+        found = _quick_check(file) if file.exists() else "ok"
+    except sqlite3.DatabaseError as error:
+        if not str(getattr(error, "sqlite_errorname", "")).startswith(_DAMAGED):
+            return None
+        found = str(error)
+    return None if found == "ok" else f"the database {file} is damaged ({found.splitlines()[0]}): move it away first"
+
+
+def _quick_check(file: Path) -> str:
+    import sqlite3
+
+    with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, timeout=1.0)) as opened:
+        if file.stat().st_size > LARGEST_BYTES:
+            opened.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            return "ok"
+        (found,) = opened.execute("PRAGMA quick_check(1)").fetchone()
+    return str(found)
