@@ -41,12 +41,14 @@ def test_everything_arrives_exactly_once(
         before = len(proxy.requests)
         recorder.append(points(start, start + 10))
         until(lambda before=before: len(proxy.requests) > before)  # type: ignore[misc]
+    until(lambda: proxy.hits)
+    recorder.append(points(41, 51))  # another request
     report = recorder.close("FINISHED")
 
     assert [sum(path in hit for hit in proxy.hits) for path in faults] == [times] * len(faults)
     assert (report.unsent, report.error) == (0, None)
     assert runs_of(about) == [report.run_id]
-    assert steps_of(proxy.uri, report.run_id) == list(range(1, 41))
+    assert steps_of(proxy.uri, report.run_id) == list(range(1, 51))
     run = mlflow_connection.connect(proxy.uri).get_run(str(report.run_id))
     assert (run.info.status, run.data.params) == ("FINISHED", {"lr": "0.1"})
     assert artifacts_of(proxy.uri, report.run_id) == {"config.yaml", "loss_curve.png"}
