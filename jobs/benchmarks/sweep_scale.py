@@ -18,22 +18,30 @@ Memory    of the whole process, after 600 trials and at the end: what it grows b
 Answers   with `fsync` slowed to `--fsync-ms` and 64 slots whose trials report several times a second: how long the
           coordinator takes to answer what waits for nobody else (progress, metrics, a checkpoint's permission, the end
           of a trial, the driver's look).
+Real      a whole `paceline sweep` with worker processes, Ray and MLflow: as many random trials of a tiny network, two
+          steps each. Clock seconds of a trial, and the memory of the driver and of the coordinator. Takes half an hour.
 """
 
 import asyncio
 import bisect
 import io
+import json
 import os
 import random
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import Benchmark, Part, Target, exactly
+import psutil
+import yaml
+from harness import ArmFailed, Benchmark, Part, Target, exactly
 from ray.tune.search import Searcher
 from rich.console import Console
 
@@ -58,6 +66,7 @@ SHAPE = GroupShape(1, 1.0, 0.0, "pack")
 CONFIG_TEXT = "key: value\n" * 150
 LOOK_SECONDS = 0.2
 RATIO, ANSWER_SECONDS = 1.2, 0.05
+REAL_SLOTS = 2
 
 
 def config_of(arm: str, trials: int) -> ExperimentConfig:
@@ -278,6 +287,112 @@ def answer_part(benchmark: Benchmark, trials: int) -> Part:
     return Part(("call", "answers", "median ms", "99th percentile ms", "largest ms"), rows, [target], raw=sweep.answers)
 
 
+@dataclass
+class Look:
+    """How far a real sweep had come at a moment, and what its processes used."""
+
+    seconds: float
+    ended: int
+    driver_bytes: int
+    coordinator_bytes: int
+
+
+def real_part(benchmark: Benchmark, trials: int) -> Part:
+    """A sweep with all of its processes."""
+    benchmark.say(f"real: {trials} trials on {REAL_SLOTS} slots")
+    with tempfile.TemporaryDirectory(dir=os.environ.get("PACELINE_STORAGE"), ignore_cleanup_errors=True) as folder:
+        looks = real_sweep(Path(folder), trials, benchmark)
+    first, last = FIRST if trials >= FIRST[1] + LAST else (trials // 10, trials // 2), min(LAST, trials // 2)
+    at = {
+        count: next(look.seconds for look in looks if look.ended >= count) for count in (*first, trials - last, trials)
+    }
+    early = (at[first[1]] - at[first[0]]) / (first[1] - first[0])
+    late = (at[trials] - at[trials - last]) / last
+    rows = [("milliseconds of a trial", f"{1000 * early:.0f}", f"{1000 * late:.0f}", f"{late / early:.2f}")]
+    for name in ("driver_bytes", "coordinator_bytes"):
+        before, after = (
+            max(getattr(each, name) for each in looks if each.ended <= count) for count in (first[1], trials)
+        )
+        rows.append((f"MiB: {name}", f"{before / 2**20:.0f}", f"{after / 2**20:.0f}", f"{after / before:.2f}"))
+    target = Target(f"real: seconds of the last {last} trials over those of {first}", exactly(late / early), RATIO)
+    columns = ("figure", f"trials {first[0]} to {first[1]}", "at the end", "ratio")
+    return Part(columns, rows, [target], raw=[asdict(look) for look in looks])
+
+
+def real_sweep(folder: Path, trials: int, benchmark: Benchmark) -> list[Look]:
+    """Run `paceline sweep`, and look at it every second.
+
+    Raises:
+        ArmFailed: the sweep did.
+    """
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(real_config(trials)))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_TMPDIR": str(folder)}
+    command = [sys.executable, "-m", "paceline", "sweep", "sweep.yaml", "--json"]
+    looks, begun = [Look(0.0, 0, 0, 0)], time.monotonic()
+    with (folder / "stdout").open("w") as output, (folder / "stderr").open("w") as errors:
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=errors)
+        driver, ended, place = psutil.Process(process.pid), set[str](), 0
+        while process.poll() is None:
+            time.sleep(1.0)
+            new, place = newly_ended(folder, place)
+            ended |= new
+            memory = memory_of(driver), sum(map(memory_of, coordinators(driver)))
+            looks.append(Look(time.monotonic() - begun, len(ended), *memory))
+            if len(ended) // 500 > looks[-2].ended // 500:
+                benchmark.say(f"{len(ended)} trials ended")
+    if process.returncode:
+        raise ArmFailed("\n".join((folder / "stderr").read_text(errors="replace").splitlines()[-15:]))
+    return looks
+
+
+def newly_ended(folder: Path, place: int) -> tuple[set[str], int]:
+    """Ids of trials that the sweep's log says have ended since a place in it, and the place to read on from."""
+    for log in folder.glob("runs/*/*/log.jsonl"):
+        with log.open("rb") as file:
+            file.seek(place)
+            whole, end, _ = file.read().rpartition(b"\n")
+        entries = [json.loads(line) for line in whole.splitlines()]
+        ended = {each["id"] for each in entries if each["kind"] == "trial" and each["state"] == "finished"}
+        return ended, place + len(whole + end)
+    return set(), place
+
+
+def coordinators(driver: psutil.Process) -> Iterator[psutil.Process]:
+    """The coordinator's actor, where it is there."""
+    with suppress(psutil.Error):
+        for process in driver.children(recursive=True):
+            with suppress(psutil.Error):
+                if "".join(process.cmdline()[:1]).startswith("ray::SweepCoordinator"):
+                    yield process
+
+
+def memory_of(process: psutil.Process) -> int:
+    """Resident bytes; 0 of one that has ended."""
+    with suppress(psutil.Error):
+        return int(process.memory_info().rss)
+    return 0
+
+
+def real_config(trials: int) -> dict[str, Any]:
+    """A tiny network, trained on random numbers for two steps."""
+    sizes = {"num_samples": 64, "num_validation_samples": 32, "global_batch_size": 32}
+    return {
+        "name": "scale",
+        "model": {"name": "mlp", "in_features": 8, "hidden": [16], "num_classes": 4},
+        "data": {"name": "synthetic", "shape": [8], "num_classes": 4, **sizes},
+        "trainer": {"epochs": 1},
+        "scaling": {"num_workers": 1, "cpus_per_worker": 0.5, "use_gpu": False},
+        "tracking": {"uri": "sqlite:///mlflow.db"},
+        "sweep": {
+            "space": {"optimizer.lr": {"loguniform": [0.001, 1.0]}, "optimizer.momentum": {"uniform": [0.0, 0.9]}},
+            "search": "random",
+            "num_samples": trials,
+            "metric": "val/loss",
+            "slots": REAL_SLOTS,
+        },
+    }
+
+
 def answer_row(name: str, seconds: Sequence[float]) -> tuple[object, ...]:
     """How long the answers to a call took."""
     return name, len(seconds), *(f"{1000 * np.quantile(seconds, share):.1f}" for share in (0.5, 0.99, 1.0))
@@ -285,7 +400,7 @@ def answer_row(name: str, seconds: Sequence[float]) -> tuple[object, ...]:
 
 def main() -> int:
     """Run the benchmark."""
-    benchmark = Benchmark("sweep_scale", __doc__, ("paceline", "ray", "optuna"), ARMS, ("cost", "answers"))
+    benchmark = Benchmark("sweep_scale", __doc__, ("paceline", "ray", "optuna"), ARMS, ("cost", "answers", "real"))
     benchmark.number("--trials", 5000, 300, "trials of each arm", 20)
     benchmark.number("--slots", 4, 4, "slots, for the cost of a trial")
     benchmark.number("--answer-slots", 64, 8, "slots, for the answers")
@@ -299,6 +414,8 @@ def main() -> int:
         parts["Cost of a trial"] = cost_part(benchmark, args.arms or ARMS, args.trials)
     if "answers" in wanted:
         parts["Answers on a slow disk"] = answer_part(benchmark, args.answer_trials)
+    if "real" in wanted:
+        parts["A real sweep"] = real_part(benchmark, args.trials)
     return benchmark.finish(parts)
 
 
