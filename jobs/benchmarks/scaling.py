@@ -107,29 +107,16 @@ def serve(order: dict[str, str]) -> None:
 
 def step_seconds(config: "ExperimentConfig", use_gpu: bool, folder: Path, steps: int) -> float:
     """Seconds of a step after the warm-up, in a worker group of its own."""
-    from ray.train import FailureConfig, LoggingConfig, RunConfig
 
-    from paceline.cluster.lean_trainer import LeanTorchTrainer
-    from paceline.cluster.process_group import torch_config
     from paceline.cluster.ray_session import in_submitted_job
-    from paceline.cluster.train_on_ray import ray_scaling
+    from paceline.cluster.torch_trainer import ray_scaling, torch_trainer
     from paceline.config.imports import user_folders
 
     name = f"scaling-{time.time_ns()}"
     file = folder / f"{name}.json"
     config = config.with_overrides({"trainer.max_steps": steps})
-    trainer = LeanTorchTrainer(
-        serve,
-        train_loop_config={"config": config.model_dump_json(), "file": str(file), "folders": user_folders()},
-        torch_config=torch_config(use_gpu, config.parallel.timeout_seconds),
-        scaling_config=ray_scaling(config, use_gpu),
-        run_config=RunConfig(
-            name=name,
-            storage_path=str(folder),
-            failure_config=FailureConfig(max_failures=0, controller_failure_limit=3),
-            logging_config=LoggingConfig(log_level="ERROR"),
-        ),
-    )
+    given = {"config": config.model_dump_json(), "file": str(file), "folders": user_folders()}
+    trainer = torch_trainer(serve, given, ray_scaling(config, use_gpu), folder, name, config.parallel.timeout_seconds)
     trainer.private = not in_submitted_job()
     try:
         trainer.fit()

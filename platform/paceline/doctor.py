@@ -9,8 +9,8 @@ from functools import partial
 from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 
-from paceline.cluster.doctor_check import DoctorCheck
-from paceline.cluster.local_machine import GIB, existing, memory, memory_text
+from paceline.cluster.cluster_doctor import DoctorCheck
+from paceline.cluster.node_probe import GIB, existing, memory, memory_text
 from paceline.cluster.ray_session import answers
 from paceline.errors import EnvironmentFault, PacelineError
 from paceline.places import default_storage

@@ -2,7 +2,7 @@
 
 import pickle
 
-from paceline.cluster.time_limit import TookTooLong
+from paceline.cluster.separate_process import TookTooLong
 from paceline.errors import BAD_CONFIG, BAD_ENVIRONMENT, ConfigError, EnvironmentFault, Problem, text_of
 
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import Any
 
-from paceline.cluster.bandwidth import Exchange, measure
-from paceline.cluster.doctor_check import DoctorCheck
+from paceline.cluster.network import Exchange, measure
 from paceline.cluster.node_checks import (
     answer_seconds,
     answers_in,
@@ -15,14 +15,31 @@ from paceline.cluster.node_checks import (
     software_fault,
     storage_fault,
 )
-from paceline.cluster.node_facts import NodeFacts, facts_of
-from paceline.cluster.node_probe import Questions, all_of, answer, run_on
+from paceline.cluster.node_probe import NodeFacts, Questions, all_of, answer, facts_of, run_on
 from paceline.cluster.nodes import Node, alive_nodes
 from paceline.cluster.ray_session import connected
 from paceline.cluster.user_code import package_folder
 from paceline.errors import EnvironmentFault
 
 UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+
+
+@dataclass(frozen=True)
+class DoctorCheck:
+    """One thing that was looked at."""
+
+    name: str
+    """What was looked at, such as `torch`."""
+    ok: bool | None
+    """True: fine. False: a run would fail. None: worth knowing, but no obstacle."""
+    detail: str
+    """What was found."""
+    hint: str = ""
+    """What to do about it; empty when nothing needs to be done."""
+    node: str = ""
+    """The node of a cluster that it is about; empty: this machine, or the cluster as a whole."""
+    values: Mapping[str, float] = field(default_factory=dict)
+    """What was measured, by name with its unit."""
 
 
 def examine(address: str, storage: str = "") -> list[DoctorCheck]:

@@ -25,7 +25,7 @@ from paceline.cluster.preflight import check_resources, check_this_machine, proc
 from paceline.cluster.python_objects import python_objects
 from paceline.cluster.ray_session import on_cluster
 from paceline.cluster.signals import terminating_interrupts
-from paceline.cluster.worker_errors import error_of
+from paceline.cluster.worker_group import error_of
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import make_importable, remembered_folders, user_folders
 from paceline.config.loading import Overrides

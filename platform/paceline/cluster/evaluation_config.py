@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.best_checkpoint import checkpoint_beside
+from paceline.cluster.kept_checkpoints import checkpoint_beside
 from paceline.cluster.python_objects import with_objects, with_parts
 from paceline.config.batch_sizes import BatchSizes, batch_sizes
 from paceline.config.experiment import ExperimentConfig

@@ -1,31 +1,27 @@
 """An evaluation on Ray: one TorchTrainer, whose workers leave their result with an actor."""
 
-import os
 import pickle
 import sys
 import threading
-import time
 from contextlib import redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any
 
+from paceline._compat.ray import start_autoscaling_coordinator
 from paceline.cluster.evaluation_request import EvaluationLaunch
 from paceline.cluster.job_modules import sent_modules
 from paceline.cluster.preflight import check_resources, cluster_resources, writable
-from paceline.cluster.ray_deaths import NodeProcesses, death_failure, lost_group_failure
 from paceline.cluster.ray_session import connected, connecting_text, is_private, on_cluster, prepare_environment
 from paceline.cluster.readiness import ready_to_train
 from paceline.cluster.signals import terminating_interrupts
-from paceline.cluster.train_on_ray import (
-    ANSWER_SECONDS,
-    DISMISS_SECONDS,
-    LEAVE_SECONDS,
-    POLL_SECONDS,
-    import_ray_train,
-    ray_scaling,
-)
-from paceline.cluster.trainer_thread import TrainerThread, first_line
+from paceline.cluster.train_on_ray import ANSWER_SECONDS, DISMISS_SECONDS, LEAVE_SECONDS, POLL_SECONDS
 from paceline.cluster.user_code import runtime_env
-from paceline.cluster.worker_output import only_worker_output
+from paceline.cluster.worker_group import (
+    NodeProcesses,
+    TrainerThread,
+    failure_of,
+    import_torch_trainer,
+    only_worker_output,
+)
 from paceline.private_files import make_folder
 
 if TYPE_CHECKING:
@@ -63,7 +59,7 @@ def evaluate_on_ray(launch: EvaluationLaunch) -> dict[str, Any]:
     with writable(launch.folder):
         make_folder(launch.folder)
     prepare_environment()
-    warm_up = threading.Thread(target=import_ray_train, name="import-ray-train")
+    warm_up = threading.Thread(target=import_torch_trainer, name="import-ray-train")
     launch.listener.stage(connecting_text(launch.address))
     packed = runtime_env(sent_modules(launch.config, "train")) if launch.address else None
     warm_up.start()
@@ -96,8 +92,6 @@ def _connected(launch: EvaluationLaunch, warm_up: threading.Thread) -> dict[str,
         launch.listener.stage("starting the workers (usually 30 to 90 s on a small machine)")
         warm_up.join()
         if is_private():
-            from paceline.cluster.lean_trainer import start_autoscaling_coordinator
-
             start_autoscaling_coordinator()
         return _ending(TrainerThread(_make_trainer(launch, box, use_gpu)), box, node)
     finally:
@@ -111,13 +105,8 @@ def _ending(fitting: TrainerThread, box: Any, node: NodeProcesses) -> dict[str, 
         fitting.join(POLL_SECONDS)
         ending = _found_in(box)
     ending = ending or _found_in(box)
-    loss = death_failure(node.dead(), fitting.error) or lost_group_failure(fitting.error)
-    if ending is None and loss is not None:
-        return {"status": "failed", "failure": loss}
     if ending is None:
-        reason = first_line(fitting.error) if fitting.error else "the workers ended without a result"
-        failure = {"rank": -1, "reason": reason, "traceback_text": str(fitting.error or ""), "exit_code": 1}
-        return {"status": "failed", "failure": failure}
+        return {"status": "failed", "failure": failure_of(node.dead(), fitting.error)}
     if ending["status"] != "failed":
         fitting.join(LEAVE_SECONDS)
     return ending
@@ -148,26 +137,10 @@ def _end_workers(box: Any, node: NodeProcesses) -> None:
 
 
 def _make_trainer(launch: EvaluationLaunch, box: Any, use_gpu: bool) -> "TorchTrainer":
-    from ray.train import FailureConfig, LoggingConfig, RunConfig
-
     from paceline.cluster.evaluation_worker import evaluate_on_worker
-    from paceline.cluster.lean_trainer import LeanTorchTrainer
-    from paceline.cluster.process_group import torch_config
+    from paceline.cluster.torch_trainer import ray_scaling, torch_trainer
 
-    # relative paths in the config mean the folder of the command
-    os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
     config = launch.config
-    trainer = LeanTorchTrainer(
-        evaluate_on_worker,
-        train_loop_config={"request": launch.request.travelling(), "box": box},
-        torch_config=torch_config(use_gpu, config.parallel.timeout_seconds),
-        scaling_config=ray_scaling(config, use_gpu),
-        run_config=RunConfig(
-            name=f"evaluation-{time.time_ns()}",
-            storage_path=str(launch.folder),
-            failure_config=FailureConfig(max_failures=0, controller_failure_limit=3),
-            logging_config=LoggingConfig(log_level="ERROR"),
-        ),
-    )
-    trainer.private = is_private()
-    return trainer
+    given = {"request": launch.request.travelling(), "box": box}
+    scaling, seconds = ray_scaling(config, use_gpu), config.parallel.timeout_seconds
+    return torch_trainer(evaluate_on_worker, given, scaling, launch.folder, "evaluation", seconds)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.cluster.worker_errors import resumable_failure
+from paceline.cluster.worker_group import resumable_failure
 
 SILENCE_SECONDS = 60.0
 """How long a rank may give no heartbeat before it is named."""

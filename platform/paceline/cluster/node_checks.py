@@ -11,6 +11,7 @@ from typing import Any
 from paceline.cluster.listener import Events
 from paceline.cluster.node_probe import Answers, Questions, all_of, answer, forget, is_seen, run_on, written_name
 from paceline.cluster.nodes import Node
+from paceline.cluster.worker_group import last_line
 from paceline.errors import EnvironmentFault
 from paceline.private_files import make_folder, write_private
 from paceline.storage.address import is_address
@@ -193,7 +194,7 @@ def answers_in(found: Mapping[Node, Any]) -> dict[Node, Answers]:
         EnvironmentFault: one did not.
     """
     reasons = {
-        node: "" if isinstance(told, TimeoutError) else _reason(told)
+        node: "" if isinstance(told, TimeoutError) else last_line(told)
         for node, told in found.items()
         if isinstance(told, BaseException)
     }
@@ -201,11 +202,6 @@ def answers_in(found: Mapping[Node, Any]) -> dict[Node, Answers]:
         names = [node.name for node in reasons]
         raise EnvironmentFault(silence_fault(reasons, answer_seconds()), "node-silent", nodes=names)
     return dict(found)
-
-
-def _reason(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
 
 
 def _strict(told: Answers) -> tuple[str, ...]:

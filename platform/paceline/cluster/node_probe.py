@@ -1,24 +1,31 @@
-"""Questions to a node before workers are sent there: its software, and its view of the storage and the data.
+"""Questions to a node: its software, its view of the storage and the data, and for `doctor` its machine.
 
-Runs in a task on the node itself; imports nothing that takes time.
+Asked in a task on the node itself. Imports nothing that takes time; only `facts_of` needs torch.
 """
 
 import os
 import re
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+from paceline.cluster.network import INTERFACES, interface_of, megabits
 from paceline.errors import EnvironmentFault
 from paceline.private_files import write_private
+from paceline.storage.address import is_address
 from paceline.tracking.environment import package_version
+from paceline.tracking.provenance import usable_cores
 
 SIGHT_SECONDS = 3.0
 """How long a file may take to be seen on another machine; network file systems keep what they know for a while."""
+GIB = 2**30
 
 
 @dataclass(frozen=True)
@@ -161,3 +168,126 @@ def all_of(tasks: Sequence[Any], seconds: float) -> list[Any]:
         except Exception as error:  # Ray's, or what the task raised
             found.append(error)
     return found
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """A node as `doctor` shows it, each fact as text."""
+
+    answers: Answers
+    machine: str
+    gpus: str
+    disk: str
+    network: str
+
+
+def facts_of(questions: Questions, mark: str, address: str) -> NodeFacts:
+    """Look at this node. Imports torch, and takes seconds for it.
+
+    Args:
+        questions: as for every launch.
+        mark: as for every launch.
+        address: by which the others know this node.
+    """
+    # Ray hides the GPUs from what has asked for none
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    return NodeFacts(
+        answers=answer(questions, mark),
+        machine=f"{usable_cores()} CPU cores, {memory_text()}",
+        gpus=_gpus(),
+        disk=_disk(questions.storage),
+        network=_network(address),
+    )
+
+
+def _gpus() -> str:
+    import torch
+
+    if not torch.cuda.is_available():
+        return "none"
+    count = torch.cuda.device_count()
+    found = [torch.cuda.get_device_properties(index) for index in range(count)]
+    names = "; ".join(f"{gpu.name}, {gpu.total_memory / GIB:.0f} GiB" for gpu in found)
+    nccl = _nccl_version(torch) if torch.distributed.is_nccl_available() else "none"
+    driver = _nvidia_smi("--query-gpu=driver_version", "--format=csv,noheader").partition("\n")[0] or "unknown"
+    versions = f"driver {driver}, CUDA {torch.version.cuda}, NCCL {nccl}"
+    return f"{names}; {versions}" + (f"; {_links(torch, count)}" if count > 1 else "")
+
+
+def _nccl_version(torch: Any) -> str:
+    return ".".join(str(part) for part in torch.cuda.nccl.version())
+
+
+def _links(torch: Any, count: int) -> str:
+    pairs = list(permutations(range(count), 2))
+    direct = sum(bool(torch.cuda.can_device_access_peer(one, other)) for one, other in pairs)
+    reach = {0: "no pair reaches", len(pairs): "all pairs reach"}.get(direct, f"{direct} of {len(pairs)} pairs reach")
+    nvlink = nvlinks(_nvidia_smi("topo", "-m"))
+    over = {None: "", 0: "; none over NVLink"}.get(nvlink, f"; {nvlink} of {len(pairs)} over NVLink")
+    return f"{reach} each other's memory{over}"
+
+
+def nvlinks(table: str) -> int | None:
+    """How many ordered pairs of GPUs `nvidia-smi topo -m` shows as joined by NVLink; None for another text."""
+    rows = [line.split() for line in table.splitlines() if re.match(r"\s*GPU\d+\s", line)]
+    rows = [row for row in rows if "X" in row]
+    if not rows:
+        return None
+    return sum(bool(re.fullmatch(r"NV\d+", cell)) for row in rows for cell in row[1 : len(rows) + 1])
+
+
+def _nvidia_smi(*arguments: str) -> str:
+    try:
+        done = subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout
+
+
+def _disk(storage: str) -> str:
+    folder = Path("/" if not storage or is_address(storage) else storage)
+    return f"{shutil.disk_usage(existing(folder)).free / GIB:.1f} GiB free in {folder}"
+
+
+def _network(address: str) -> str:
+    name = interface_of(address)
+    told = {os.environ[variable] for variable in INTERFACES if os.environ.get(variable)}
+    if name is None:
+        return f"no interface has the address {address}"
+    speed = megabits(name)
+    text = f"{name}, {f'{speed / 1000:g} Gbit/s' if speed else 'speed not told'}"
+    return text + (f"; the environment names {', '.join(sorted(told))}" if told else "")
+
+
+def memory() -> tuple[int, int]:
+    """Free and total bytes."""
+    import psutil
+
+    told = psutil.virtual_memory()
+    free, total = told.available, told.total
+    limit = _container_limit()
+    if limit is not None and limit < total:
+        free, total = min(free, limit), limit
+    return free, total
+
+
+def memory_text() -> str:
+    """Such as `12.0 GiB of 16.0 GiB free`."""
+    free, total = memory()
+    return f"{free / GIB:.1f} GiB of {total / GIB:.1f} GiB free"
+
+
+def existing(folder: Path) -> Path:
+    """The folder itself, or the closest one above it that exists."""
+    absolute = folder.absolute()
+    return next(place for place in (absolute, *absolute.parents) if place.exists())
+
+
+def _container_limit() -> int | None:
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            text = Path(file).read_text().strip()
+        except OSError:
+            continue
+        return int(text) if text.isdigit() else None
+    return None

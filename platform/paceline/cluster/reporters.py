@@ -1,13 +1,14 @@
 """The engine's reporters: direct calls to a coordinator in this process, or messages to the coordinator's actor."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic, sleep
 from typing import Any
 
+from paceline._compat.ray import preemption_info
 from paceline.cluster.final_report import FinalReport
 from paceline.cluster.metric_buffer import MOST_READINGS, MetricBuffer
-from paceline.cluster.preemption import is_near, notice, notice_text
 from paceline.cluster.run_coordinator import RunCoordinator
 from paceline.tracking.metric_points import MetricReading
 
@@ -18,6 +19,8 @@ CLOSE_SECONDS = 10.0
 LOOK_SECONDS = 0.1
 """How often the coordinator is asked whether the run's store has its record."""
 _FULL = f"metrics are let go from now on: {MOST_READINGS} readings wait for what records them, which takes none"
+LATE_SECONDS = 120.0
+"""How long after its announced end a machine is still taken to go."""
 
 
 class _Outgoing:
@@ -215,3 +218,21 @@ class ActorReporter(_Outgoing):
                 self._stop = True  # the launch is over, and nobody waits for this group any more
             except ray.exceptions.RayError:
                 return  # the coordinator is being restarted: the next message finds it
+
+
+def notice() -> Any | None:
+    """Ray Train's `PreemptionInfo` for this worker's group; None as long as all of its machines stay."""
+    return preemption_info()
+
+
+def is_near(info: Any) -> bool:
+    """Whether a machine may still go as announced; one that is there long after its time stays, it seems."""
+    return info.deadline_ms is None or time.time() < info.deadline_ms / 1000 + LATE_SECONDS
+
+
+def notice_text(info: Any) -> str:
+    """What a notice says, for the watcher."""
+    ranks = ", ".join(str(rank) for rank in info.preempted_ranks)
+    left = None if info.deadline_ms is None else info.deadline_ms / 1000 - time.time()
+    when = "" if left is None else f" in {max(0.0, left):.0f} s"
+    return f"the machine of rank {ranks} is taken away{when}: its state is saved, and training resumes elsewhere"

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from paceline.cluster.event_log import START, Event, EventCursor, EventLog
 from paceline.cluster.final_report import FinalReport, lost_text
 from paceline.cluster.heartbeats import (
     SILENCE_SECONDS,
@@ -20,8 +19,8 @@ from paceline.cluster.heartbeats import (
 )
 from paceline.cluster.kept_checkpoints import kept_checkpoints, stored_checkpoints
 from paceline.cluster.removed_folder import CODE
-from paceline.cluster.reported_tags import ReportedTags
 from paceline.cluster.run_costs import CostUnits, RunCosts
+from paceline.cluster.run_events import START, Event, EventCursor, EventLog, ReportedTags
 from paceline.durable import write_durably
 from paceline.errors import EnvironmentFault, text_of
 from paceline.redaction import redact_tree

@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cluster.best_checkpoint import BestCheckpoint, best_checkpoint
+from paceline.cluster.kept_checkpoints import BestCheckpoint, best_checkpoint
 from paceline.cluster.listener import UI_HINT
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import EnvironmentFault

@@ -27,7 +27,7 @@ from paceline.cluster.run_coordinator import forget_outcome
 from paceline.cluster.run_identity import ClaimedRun, Intent, RunFolder, claim_run, intent_of
 from paceline.cluster.run_result import RunResult
 from paceline.cluster.train_launch import CLOSE_SECONDS, TrainLaunch
-from paceline.cluster.worker_errors import error_of
+from paceline.cluster.worker_group import error_of
 from paceline.config.derived import Derived, derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.lightning import unused_sections

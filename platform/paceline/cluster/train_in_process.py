@@ -5,7 +5,6 @@ from dataclasses import asdict
 from threading import Lock
 from typing import Any
 
-from paceline.cluster.event_log import START, EventCursor
 from paceline.cluster.extension import EXTENDED_FROM_STEP
 from paceline.cluster.listener import Listener, RunProgress
 from paceline.cluster.preflight import check_resources, process_resources, writable
@@ -13,6 +12,7 @@ from paceline.cluster.python_objects import python_objects
 from paceline.cluster.reporters import InProcessReporter
 from paceline.cluster.run_coordinator import RunCoordinator, unrecorded_text
 from paceline.cluster.run_costs import CostUnits, unit_of
+from paceline.cluster.run_events import START, EventCursor
 from paceline.cluster.signals import first_interrupt_calls
 from paceline.cluster.train_launch import TrainLaunch, closing_status
 from paceline.config.imports import user_folders

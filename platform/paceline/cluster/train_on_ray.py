@@ -1,6 +1,5 @@
 """Training on Ray: one TorchTrainer, whose workers run the engine, and one coordinator actor that they report to."""
 
-import os
 import pickle
 import sys
 import threading
@@ -10,12 +9,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline._compat.ray import start_autoscaling_coordinator
 from paceline.cluster import heartbeats
 from paceline.cluster.heartbeats import SilentRank, silence_failure
 from paceline.cluster.job_modules import sent_modules
 from paceline.cluster.preflight import check_resources, cluster_resources, writable
 from paceline.cluster.private_ray import keep_logs
-from paceline.cluster.ray_deaths import NodeProcesses, death_failure, lost_group_failure
 from paceline.cluster.ray_session import connected, connecting_text, is_private, on_cluster, prepare_environment
 from paceline.cluster.readiness import ready_to_train
 from paceline.cluster.run_coordinator import RunCoordinator, read_outcome
@@ -23,10 +22,16 @@ from paceline.cluster.run_costs import CostUnits
 from paceline.cluster.signals import first_interrupt_calls
 from paceline.cluster.train_in_process import ProgressFeed, counting, worker_spec
 from paceline.cluster.train_launch import TrainLaunch, closing_status
-from paceline.cluster.trainer_thread import TrainerThread, first_line
 from paceline.cluster.user_code import runtime_env
-from paceline.cluster.worker_output import only_worker_output
-from paceline.config.experiment import ExperimentConfig
+from paceline.cluster.worker_group import (
+    NodeProcesses,
+    TrainerThread,
+    failure_of,
+    first_line,
+    import_torch_trainer,
+    last_line,
+    only_worker_output,
+)
 from paceline.errors import EnvironmentFault
 from paceline.private_files import make_folder
 from paceline.tracking.costs import Ledger
@@ -37,6 +42,7 @@ from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor, UploadRep
 
 if TYPE_CHECKING:
     from ray.train.torch import TorchTrainer
+
 
 POLL_SECONDS = 0.25
 LEAVE_SECONDS = 4.0
@@ -54,7 +60,7 @@ CONCLUDE_SECONDS = 10.0
 def train_on_ray(launch: TrainLaunch) -> tuple[dict[str, Any], dict[str, Any]]:
     """How training ended, and how its record was closed."""
     prepare_environment()
-    warm_up = threading.Thread(target=import_ray_train, name="import-ray-train")
+    warm_up = threading.Thread(target=import_torch_trainer, name="import-ray-train")
     launch.listener.stage(connecting_text(launch.address))
     packed = runtime_env(sent_modules(launch.config, "train")) if launch.address else None
     warm_up.start()
@@ -85,7 +91,7 @@ def _connected(
             launch.listener.stage("starting the workers (usually 30 to 90 s on a small machine)")
             warm_up.join()
             if is_private():
-                _start_coordinator()
+                start_autoscaling_coordinator()
             return _train(launch, coordinator, use_gpu, asked, node, stays_up)
         finally:
             _dismiss(coordinator, node)
@@ -108,17 +114,6 @@ def _train(
     if ending["status"] != "failed" or stays_up:
         fitting.join(LEAVE_SECONDS)
     return ending, closing
-
-
-def import_ray_train() -> None:
-    """Import what makes a TorchTrainer, which takes seconds; done while Ray starts."""
-    import paceline.cluster.lean_trainer  # noqa: F401
-
-
-def _start_coordinator() -> None:
-    from paceline.cluster.lean_trainer import start_autoscaling_coordinator
-
-    start_autoscaling_coordinator()
 
 
 def _start_run_coordinator(launch: TrainLaunch, asked: CostUnits) -> Any:
@@ -180,7 +175,7 @@ def _show(launch: TrainLaunch, coordinator: Any, feed: ProgressFeed) -> bool:
     except ray.exceptions.RayError as error:
         if getattr(error, "actor_init_failed", False):
             folder = launch.run.folder.tracking
-            message = f"the run cannot be recorded in {folder}: {_last_line(error)}"
+            message = f"the run cannot be recorded in {folder}: {last_line(error)}"
             raise EnvironmentFault(message, "record-not-writable", folder=str(folder)) from None
         return False  # the coordinator is busy or being restarted: the next look comes soon
     return bool(view.ended)
@@ -194,15 +189,7 @@ def _ending(launch: TrainLaunch, coordinator: Any, fitting: TrainerThread, node:
             code = failure.get("problem_code") or "run-failed"
             launch.listener.event("failed", {"reason": failure["reason"], "code": code})
         return ending
-    failure = (
-        death_failure(node.dead(), fitting.error)
-        or silence_failure(_silent_ranks(coordinator))
-        or lost_group_failure(fitting.error)
-    )
-    if failure is not None:
-        return {"status": "failed", "failure": failure}
-    reason = first_line(fitting.error) if fitting.error else "the workers ended without a result"
-    failure = {"rank": -1, "reason": reason, "traceback_text": str(fitting.error or ""), "exit_code": 1}
+    failure = failure_of(node.dead(), fitting.error, lambda: silence_failure(_silent_ranks(coordinator)))
     return {"status": "failed", "failure": failure}
 
 
@@ -223,11 +210,6 @@ def _silent_ranks(coordinator: Any) -> list[SilentRank]:
         return ray.get(coordinator.silent_ranks.remote(), timeout=ANSWER_SECONDS)  # type: ignore[no-any-return]
     except ray.exceptions.RayError:
         return []
-
-
-def _last_line(error: BaseException) -> str:
-    """Where Ray puts the exception of an actor, below its traceback."""
-    return next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
 
 
 def _close(
@@ -273,51 +255,19 @@ def _left_in(folder: Path, uri: str, error: str) -> dict[str, Any]:
 
 
 def make_trainer(launch: TrainLaunch, coordinator: Any, use_gpu: bool) -> "TorchTrainer":
-    """The TorchTrainer of a run."""
-    from ray.train import FailureConfig, LoggingConfig, RunConfig
-
-    from paceline.cluster.lean_trainer import LeanTorchTrainer
-    from paceline.cluster.process_group import torch_config
+    """Return the TorchTrainer of a run."""
+    from paceline.cluster.torch_trainer import ray_scaling, torch_trainer
     from paceline.cluster.train_worker import train_on_worker
 
-    # relative paths in the config mean the folder of the command
-    os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
     config = launch.config
-    trainer = LeanTorchTrainer(
-        train_on_worker,
-        train_loop_config={
-            "worker_spec": worker_spec(launch).travelling(),
-            "coordinator": coordinator,
-            "silence_seconds": heartbeats.SILENCE_SECONDS,
-        },
-        torch_config=torch_config(use_gpu, config.parallel.timeout_seconds),
-        scaling_config=ray_scaling(config, use_gpu),
-        run_config=RunConfig(
-            # a name of its own for each launch: Ray would silently resume one that it knows
-            name=f"launch-{time.time_ns()}",
-            storage_path=str(_ray_folder(launch.run.folder.path)),
-            failure_config=FailureConfig(max_failures=config.scaling.max_failures, controller_failure_limit=3),
-            logging_config=LoggingConfig(log_level="ERROR"),
-        ),
-    )
-    trainer.private = is_private()
-    return trainer
-
-
-def ray_scaling(config: ExperimentConfig, use_gpu: bool) -> Any:
-    """Our scaling section in Ray's words."""
-    from ray.train import ScalingConfig
-
-    scaling = config.scaling
-    per_worker = {"CPU": scaling.cpus_per_worker}
-    if use_gpu:
-        per_worker["GPU"] = 1.0 if scaling.gpus_per_worker == "auto" else scaling.gpus_per_worker
-    return ScalingConfig(
-        num_workers=(scaling.min_workers, scaling.num_workers) if scaling.is_elastic else scaling.num_workers,
-        use_gpu=use_gpu,
-        resources_per_worker=per_worker,
-        placement_strategy=scaling.placement.upper(),
-    )
+    given = {
+        "worker_spec": worker_spec(launch).travelling(),
+        "coordinator": coordinator,
+        "silence_seconds": heartbeats.SILENCE_SECONDS,
+    }
+    folder = _ray_folder(launch.run.folder.path)
+    scaling, seconds = ray_scaling(config, use_gpu), config.parallel.timeout_seconds
+    return torch_trainer(train_on_worker, given, scaling, folder, "launch", seconds, config.scaling.max_failures)
 
 
 def _ray_folder(run: Path) -> Path:

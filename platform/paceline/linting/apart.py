@@ -3,8 +3,7 @@ and may hang where that code does."""
 
 from typing import Any
 
-from paceline.cluster.separate_process import SeparateProcess, answer
-from paceline.cluster.time_limit import TookTooLong, at_most
+from paceline.cluster.separate_process import SeparateProcess, TookTooLong, answer, at_most
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import PacelineError
 from paceline.linting.finding import Finding

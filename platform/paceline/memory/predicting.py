@@ -4,8 +4,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from paceline.cluster.separate_process import SeparateProcess, answer
-from paceline.cluster.time_limit import at_most
+from paceline.cluster.separate_process import SeparateProcess, answer, at_most
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import PacelineError
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from paceline.cluster.event_log import START, Event, EventCursor
 from paceline.cluster.placement import Request
+from paceline.cluster.run_events import START, Event, EventCursor
 from paceline.storage.address import RunStore
 from paceline.sweeps.trial import PlannedTrial, Trial
 from paceline.tracking.costs import Unit

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from paceline._compat.ray import start_autoscaling_coordinator
 from paceline.cluster.job_modules import sent_modules
 from paceline.cluster.preflight import cluster_resources, writable
 from paceline.cluster.private_ray import keep_logs
@@ -18,9 +19,8 @@ from paceline.cluster.ray_session import (
     on_cluster,
     prepare_environment,
 )
-from paceline.cluster.trainer_thread import first_line
 from paceline.cluster.user_code import runtime_env
-from paceline.cluster.worker_output import only_worker_output
+from paceline.cluster.worker_group import first_line, only_worker_output
 from paceline.errors import EnvironmentFault, RunFailed
 from paceline.private_files import make_folder
 from paceline.sweeps.coordinator.coordinator import SweepCoordinator
@@ -68,8 +68,6 @@ def run_on_ray(launch: SweepLaunch) -> Closing:
             launch.listener.stage(f"starting {plan.slots} worker group{'s' if plan.slots > 1 else ''}")
             warm_up.join()
             if is_private():
-                from paceline.cluster.lean_trainer import start_autoscaling_coordinator
-
                 start_autoscaling_coordinator()
             try:
                 closing = _run(launch, plan, coordinator)
@@ -145,7 +143,7 @@ def _dismiss(coordinator: Any) -> None:
 
 def _import_ray_parts() -> None:
     # takes seconds; done while Ray starts
-    import paceline.cluster.lean_trainer
+    import paceline.cluster.torch_trainer
     import paceline.sweeps.search.tune_thread  # noqa: F401
 
 

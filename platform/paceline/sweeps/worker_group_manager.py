@@ -1,6 +1,5 @@
 """Worker groups of a sweep, started and ended by the driver as the coordinator's slots want them."""
 
-import os
 import pickle
 import time
 from collections.abc import Callable, Sequence
@@ -8,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cluster.trainer_thread import TrainerThread, first_line
+from paceline.cluster.worker_group import TrainerThread, first_line
 from paceline.cluster.worker_spec import WorkerSpec
 from paceline.sweeps.messages import GroupShape, WantedGroup
 from paceline.tracking.costs import Unit
@@ -136,45 +135,30 @@ class WorkerGroupManager:
         self._coordinator.group_failed.remote(wanted.slot, wanted.generation, f"the worker group ended: {reason}")
 
     def _trainer(self, wanted: WantedGroup) -> "TorchTrainer":
-        from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
+        from ray.train import ScalingConfig
 
-        from paceline.cluster.lean_trainer import LeanTorchTrainer
-        from paceline.cluster.process_group import torch_config
-        from paceline.cluster.ray_session import is_private
+        from paceline.cluster.torch_trainer import torch_trainer
         from paceline.sweeps.slot_worker import serve_trials
 
-        # relative paths in the config mean the folder of the command
-        os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
         shape = wanted.shape
         assert shape is not None
         use_gpu = shape.gpus_per_worker > 0
         resources = {"CPU": shape.cpus_per_worker, **({"GPU": shape.gpus_per_worker} if use_gpu else {})}
-        trainer = LeanTorchTrainer(
-            serve_trials,
-            train_loop_config={
-                "coordinator": self._coordinator,
-                "base": self._base,
-                "slot": wanted.slot,
-                "generation": wanted.generation,
-            },
-            torch_config=torch_config(use_gpu, START_TIMEOUT_SECONDS),
-            scaling_config=ScalingConfig(
-                num_workers=shape.num_workers,
-                use_gpu=use_gpu,
-                resources_per_worker=resources,
-                placement_strategy=shape.placement.upper(),
-            ),
-            run_config=RunConfig(
-                # a name of its own for each group: Ray would silently resume one that it knows
-                name=f"group-{wanted.slot}-{wanted.generation}-{time.time_ns()}",
-                storage_path=str(self._folder),
-                # the limit is each trial's own, see the coordinator
-                failure_config=FailureConfig(max_failures=-1, controller_failure_limit=3),
-                logging_config=LoggingConfig(log_level="ERROR"),
-            ),
+        scaling = ScalingConfig(
+            num_workers=shape.num_workers,
+            use_gpu=use_gpu,
+            resources_per_worker=resources,
+            placement_strategy=shape.placement.upper(),
         )
-        trainer.private = is_private()
-        return trainer
+        given = {
+            "coordinator": self._coordinator,
+            "base": self._base,
+            "slot": wanted.slot,
+            "generation": wanted.generation,
+        }
+        name = f"group-{wanted.slot}-{wanted.generation}"
+        # the limit of losses is each trial's own, see the coordinator
+        return torch_trainer(serve_trials, given, scaling, self._folder, name, START_TIMEOUT_SECONDS, max_failures=-1)
 
 
 def kill_workers(handles: Sequence[bytes]) -> None:

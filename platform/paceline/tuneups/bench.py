@@ -1,6 +1,5 @@
 """Benches that do a tune-up's jobs: a warm worker group under Ray Train, or this process."""
 
-import os
 import sys
 import threading
 import time
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from paceline.cluster.listener import Stages
 from paceline.cluster.python_objects import python_objects
 from paceline.cluster.signals import terminating_interrupts
-from paceline.cluster.trainer_thread import TrainerThread, first_line
+from paceline.cluster.worker_group import TrainerThread, first_line, import_torch_trainer
 from paceline.cluster.worker_spec import WorkerSpec
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import user_folders
@@ -161,15 +160,16 @@ class RayBench:
 def _ray_bench(
     config: ExperimentConfig, address: str | None, wait_seconds: float, folder: Path, listener: Stages
 ) -> Iterator[Bench]:
+    from paceline._compat.ray import start_autoscaling_coordinator
     from paceline.cluster.job_modules import sent_modules
     from paceline.cluster.preflight import check_resources, cluster_resources
     from paceline.cluster.ray_session import connected, connecting_text, is_private, on_cluster, prepare_environment
     from paceline.cluster.readiness import ready_to_train
     from paceline.cluster.user_code import runtime_env
-    from paceline.cluster.worker_output import only_worker_output
+    from paceline.cluster.worker_group import only_worker_output
 
     prepare_environment()
-    warm_up = threading.Thread(target=_import_ray_train, name="import-ray-train")
+    warm_up = threading.Thread(target=import_torch_trainer, name="import-ray-train")
     listener.stage(connecting_text(address))
     packed = runtime_env(sent_modules(config, "tuneup")) if address else None
     warm_up.start()
@@ -189,7 +189,7 @@ def _ray_bench(
         listener.stage("starting the workers")
         warm_up.join()
         if is_private():
-            _start_coordinator()
+            start_autoscaling_coordinator()
         with _group(config, base_of(config, address).travelling(), use_gpu, folder) as bench:
             yield bench
 
@@ -222,39 +222,19 @@ def _start_run_coordinator(timeout_seconds: float) -> Any:
 def _trainer(
     config: ExperimentConfig, base: WorkerSpec, coordinator: Any, use_gpu: bool, folder: Path
 ) -> "TorchTrainer":
-    from ray.train import FailureConfig, LoggingConfig, RunConfig
-
-    from paceline.cluster.lean_trainer import LeanTorchTrainer
     from paceline.cluster.preflight import of_fixed_size
-    from paceline.cluster.process_group import torch_config
-    from paceline.cluster.ray_session import is_private
-    from paceline.cluster.train_on_ray import ray_scaling
+    from paceline.cluster.torch_trainer import ray_scaling, torch_trainer
     from paceline.tuneups.coordinator import serve_jobs
 
-    # relative paths in the config mean the folder of the command
-    os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
-    trainer = LeanTorchTrainer(
+    given = {"coordinator": coordinator, "base": base, "slot": 0, "generation": 0}
+    return torch_trainer(
         serve_jobs,
-        train_loop_config={"coordinator": coordinator, "base": base, "slot": 0, "generation": 0},
-        torch_config=torch_config(use_gpu, START_TIMEOUT_SECONDS),
-        scaling_config=ray_scaling(of_fixed_size(config), use_gpu),
-        run_config=RunConfig(
-            name=f"tuneup-{time.time_ns()}",  # Ray would silently resume a name that it knows
-            storage_path=str(folder),
-            # how often a job may lose its workers is the coordinator's to say
-            failure_config=FailureConfig(max_failures=-1, controller_failure_limit=-1),
-            logging_config=LoggingConfig(log_level="ERROR"),
-        ),
+        given,
+        ray_scaling(of_fixed_size(config), use_gpu),
+        folder,
+        "tuneup",
+        START_TIMEOUT_SECONDS,
+        # how often a job may lose its workers is the coordinator's to say
+        max_failures=-1,
+        controller_failures=-1,
     )
-    trainer.private = is_private()
-    return trainer
-
-
-def _import_ray_train() -> None:
-    import paceline.cluster.lean_trainer  # noqa: F401  # takes seconds; done while Ray starts
-
-
-def _start_coordinator() -> None:
-    from paceline.cluster.lean_trainer import start_autoscaling_coordinator
-
-    start_autoscaling_coordinator()

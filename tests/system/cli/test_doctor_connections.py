@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.cluster.doctor_check import DoctorCheck
+from paceline.cluster.cluster_doctor import DoctorCheck
 from paceline.doctor import diagnose
 
 

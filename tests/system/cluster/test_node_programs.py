@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from paceline.cluster.bandwidth import Rank
+from paceline.cluster.network import Rank
 
 CLUSTER = Path(__file__).parents[3] / "cluster.yaml"
 PROGRAM = """

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from paceline.cluster.heartbeats import BEATS, Heartbeat, Heartbeats, silence_failure, silence_warning
-from paceline.cluster.worker_errors import error_of
+from paceline.cluster.worker_group import error_of
 from paceline.errors import FAILED
 from support.cluster.coordinators import open_coordinator, warnings_of
 from support.golden import Golden

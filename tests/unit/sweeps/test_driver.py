@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 from ray.exceptions import RayActorError
 
-from paceline.cluster.event_log import EventCursor
+from paceline.cluster.run_events import EventCursor
 from paceline.cluster.run_identity import ClaimedRun
 from paceline.errors import EnvironmentFault, RunFailed
 from paceline.storage.store_faults import LeaseLost

@@ -9,9 +9,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.event_log import EventLog
 from paceline.cluster.kept_checkpoints import kept_checkpoints, stored_checkpoints
 from paceline.cluster.run_coordinator import Status
+from paceline.cluster.run_events import EventLog
 from paceline.config.constraints import Constraint
 from paceline.errors import PacelineError, text_of
 from paceline.redaction import redact

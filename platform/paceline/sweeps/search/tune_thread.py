@@ -12,7 +12,7 @@ from typing import Any
 import ray
 from ray import tune
 
-from paceline.cluster.trainer_thread import first_line
+from paceline.cluster.worker_group import first_line
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.sweep import SweepConfig
 from paceline.errors import EnvironmentFault

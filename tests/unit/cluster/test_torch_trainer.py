@@ -4,7 +4,7 @@ import pytest
 from ray.train import ScalingConfig
 from ray.train.torch import TorchTrainer
 
-from paceline.cluster.lean_trainer import ONLY_FOR_CLUSTERS, UNUSED, LeanTorchTrainer
+from paceline.cluster.torch_trainer import ONLY_FOR_CLUSTERS, UNUSED, LeanTorchTrainer
 
 
 def callbacks(trainer: TorchTrainer) -> list[str]:

@@ -8,10 +8,8 @@ from ray.exceptions import ActorDiedError, LocalRayletDiedError
 from ray.train import WorkerGroupError
 from ray.train.v2._internal.exceptions import UserExceptionWithTraceback
 
-from paceline.cluster import ray_deaths
-from paceline.cluster.ray_deaths import NodeProcesses, death_failure, lost_group_failure
-from paceline.cluster.worker_errors import error_of
-from paceline.cluster.worker_output import only_worker_output
+from paceline.cluster import worker_group
+from paceline.cluster.worker_group import NodeProcesses, death_failure, error_of, lost_group_failure, only_worker_output
 from paceline.errors import FAILED, RunFailed
 from support.golden import Golden
 
@@ -45,7 +43,7 @@ def children(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         def children(self) -> list[Any]:
             return list(started.values())
 
-    monkeypatch.setattr(ray_deaths.psutil, "Process", ThisProcess)
+    monkeypatch.setattr(worker_group.psutil, "Process", ThisProcess)
     return started
 
 

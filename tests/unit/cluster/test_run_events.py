@@ -2,7 +2,7 @@
 
 from threading import Thread
 
-from paceline.cluster.event_log import START, EventLog
+from paceline.cluster.run_events import START, EventLog
 
 
 def numbers(events: list[tuple[str, dict[str, int]]]) -> list[int]:

@@ -1,20 +1,23 @@
-"""Speed at which processes on the nodes of a cluster exchange gradients: a short all-reduce test.
+"""The network between the nodes: the interface that each of them talks over, and the speed of an all-reduce."""
 
-Bus bandwidth is as in NVIDIA's nccl-tests: bytes / seconds x 2 (n - 1) / n, which compares over any number of
-processes.
-"""
-
+import os
 import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
-from paceline.cluster.network_interfaces import use_interface
-from paceline.cluster.nodes import Node
-from paceline.errors import EnvironmentFault, text_of
+import psutil
 
+from paceline.cluster.nodes import Node
+from paceline.cluster.worker_group import last_line
+from paceline.errors import EnvironmentFault
+
+INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+"""What gloo and NCCL take the name of an interface from. Both would otherwise guess: gloo by the machine's own name,
+which in many images stands for 127.0.0.1, NCCL by the first one that is up."""
 SIZES = (2**20, 2**23, 2**26)
 """Bytes that are summed up: small gradients, DDP's default bucket or so, and what fills any link."""
 SIZE_SECONDS = 1.0
@@ -23,6 +26,33 @@ SLOW_SECONDS = 4.0
 """No larger size is tried after one that took so long."""
 START_SECONDS = 60.0
 MEASURE_SECONDS = 60.0
+
+
+def interface_of(address: str) -> str | None:
+    """The name of this machine's network interface that has an IP address; None where none has."""
+    families = (socket.AF_INET, socket.AF_INET6)
+    for name, own in psutil.net_if_addrs().items():
+        if any(each.family in families and each.address.partition("%")[0] == address for each in own):
+            return name
+    return None
+
+
+def use_interface(address: str) -> None:
+    """Have gloo and NCCL of this process talk over the interface that has an IP address; what the user's environment
+    names stays."""
+    name = interface_of(address)
+    if name is not None:
+        for variable in INTERFACES:
+            os.environ.setdefault(variable, name)
+
+
+def megabits(interface: str) -> int | None:
+    """Speed of an interface in Mbit/s, where the system tells it: virtual ones often do not."""
+    try:
+        speed = int(Path("/sys/class/net", interface, "speed").read_text())
+    except (OSError, ValueError):
+        return None
+    return speed if speed > 0 else None
 
 
 @dataclass(frozen=True)
@@ -81,9 +111,8 @@ def measure(nodes: Sequence[Node], sizes: Sequence[int] = SIZES) -> tuple[str, l
         ]
         found = ray.get(tasks, timeout=MEASURE_SECONDS)
     except ray.exceptions.RayError as error:
-        lines = [line.strip() for line in text_of(error).splitlines() if line.strip()]
         names = [home.name for home in homes]
-        message = f"{backend} over {', '.join(names)}: {lines[-1] if lines else type(error).__name__}"
+        message = f"{backend} over {', '.join(names)}: {last_line(error)}"
         raise EnvironmentFault(message, "exchange-failed", backend=backend, nodes=names) from None
     finally:
         for rank in ranks:
